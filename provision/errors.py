@@ -48,7 +48,7 @@ __all__ = [
 
 
 class ProvisionError(Exception):
-    """Something failed, and the text says what, where and how to mend it.
+    """An error of which the message names object, problem and cause, and the remedy the fix.
 
     Args:
         message: one sentence: what was tried and why it failed.

@@ -1,1 +1,1 @@
-"""Why a job does not use its GPUs: the rules of distributed training in a script, and what a minute of it shows."""
+"""Advice on idle GPUs: rules of distributed training for a script, and checks of a running job's samples."""

@@ -1,4 +1,4 @@
-"""All checks over what was sampled of a job."""
+"""Run all checks on the samples of a job."""
 
 from __future__ import annotations
 
@@ -13,49 +13,52 @@ from provision.advisor.wording import few
 __all__ = ["MODULES", "advise_from"]
 
 MODULES = (gpu_advice, input_advice, file_advice, network_advice)
-"""Where the checks are; importing them registers them."""
+"""The modules with the checks; importing them registers the checks."""
 
 
 def advise_from(job: Sequence[NodeSeries]) -> list[Finding]:
-    """Judge what was sampled of a job; nothing is raised, and what cannot be told is unknown.
+    """Check the samples of a job; nothing is raised, and missing data gives unknown.
 
     Args:
-        job: one series for each node of the job.
+        job: One series for each node of the job.
 
     Returns:
-        A finding for each check: what was found first, the surest first; then what is unknown; then what is ok.
+        A finding for each check: problems first, by confidence; then unknown; then ok.
     """
     simulated = any(series.simulated for series in job)
-    findings = [_finding(check, _judged(check, job), simulated=simulated) for check in CHECKS]
-    order = [Verdict.FOUND, Verdict.UNKNOWN, Verdict.OK]
-    surest = ["high", "medium", "low"]
+    findings = [_finding(check, _answer(check, job), simulated=simulated) for check in CHECKS]
+    order = [Verdict.PROBLEM, Verdict.UNKNOWN, Verdict.OK]
+    confidences = ["high", "medium", "low"]
     return sorted(
         findings,
-        key=lambda one: (order.index(one.verdict), surest.index(one.confidence.value) if one.confidence else 0),
+        key=lambda finding: (
+            order.index(finding.verdict),
+            confidences.index(finding.confidence.value) if finding.confidence else 0,
+        ),
     )
 
 
-def _judged(check: Check, job: Sequence[NodeSeries]) -> Answer:
-    """A node that tells nothing of what counts leaves it open whether all is well."""
+def _answer(check: Check, job: Sequence[NodeSeries]) -> Answer:
+    """Return the result of a check; an ok needs data from every node."""
     if not job:
         return unknown("nothing was sampled")
-    answer = check.judge(job)
-    missing = [series.node for series in job if not _tells(series, check.needs)]
+    answer = check.function(job)
+    missing = [series.node for series in job if not _has_data(series, check.needs)]
     if answer.verdict is Verdict.OK and missing:
-        return unknown(f"{answer.evidence}; but nothing is known of {check.needs} on {few(missing)}")
+        return unknown(f"{answer.evidence}; but {check.needs} are unknown on {few(missing)}")
     return answer
 
 
-def _tells(series: NodeSeries, what: str) -> bool:
+def _has_data(series: NodeSeries, what: str) -> bool:
     enough = limit.FEWEST_SAMPLES.value
     if what == GPUS:
-        wanted = set(series.given() if series.containers else series.gpus)
-        told = {
+        requested = set(series.given() if series.containers else series.gpus)
+        sampled = {
             uuid
             for uuid, samples in series.job_gpus().items()
             if sum(s.utilization is not None for s in samples) >= enough
         }
-        return told >= wanted and bool(wanted or series.containers)
+        return sampled >= requested and bool(requested or series.containers)
     if what == USERS:
         return series.users is not None
     if what == PROCESSES:
@@ -64,6 +67,6 @@ def _tells(series: NodeSeries, what: str) -> bool:
 
 
 def _finding(check: Check, answer: Answer, *, simulated: bool) -> Finding:
-    remedy = check.remedy if answer.verdict is Verdict.FOUND else None
+    remedy = check.remedy if answer.verdict is Verdict.PROBLEM else None
     marked = simulated and answer.verdict is not Verdict.UNKNOWN
     return Finding(check.id, answer.verdict, answer.evidence, remedy, answer.confidence, marked)

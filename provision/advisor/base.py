@@ -1,4 +1,4 @@
-"""What advice is made of: a finding for each check, and where the checks are registered."""
+"""Findings, and the registry of checks."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ __all__ = [
     "Finding",
     "Verdict",
     "advice",
-    "found",
     "ok",
+    "problem",
     "unknown",
 ]
 
 
-Judge = Callable[[Sequence[NodeSeries]], "Answer"]
+CheckFunction = Callable[[Sequence[NodeSeries]], "Answer"]
 
 
 class Verdict(Enum):
-    """What a check says."""
+    """The result of a check."""
 
-    FOUND = "found"
+    PROBLEM = "found"
     OK = "ok"
     UNKNOWN = "unknown"
-    """It could not be judged, and the evidence says why; never taken for ok."""
+    """The check could not decide, and the evidence says why; never treated as ok."""
 
 
 class Confidence(Enum):
-    """How much a verdict can be relied on."""
+    """The reliability of a verdict."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -48,23 +48,23 @@ class Confidence(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check says of a job."""
+    """The result of one check of a job."""
 
     check: str
     """Its id, e.g. ``batch-too-small``."""
     verdict: Verdict
     evidence: str
-    """What was seen, with numbers; for unknown why nothing can be told."""
+    """The observation, with numbers; for unknown the reason."""
     remedy: str | None = None
     confidence: Confidence | None = None
     """None for unknown."""
     simulated: bool = False
-    """Whether it rests on a stand-in for GPUs."""
+    """Whether it depends on simulated GPUs."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A finding without what the registry knows of it."""
+    """A finding without the registered data of its check."""
 
     verdict: Verdict
     evidence: str
@@ -73,40 +73,40 @@ class Answer:
 
 @dataclass(frozen=True)
 class Check:
-    """One question to the samples of all nodes of a job."""
+    """One check of the samples of all nodes of a job."""
 
     id: str
     remedy: str
-    judge: Judge
+    function: CheckFunction
     needs: str
-    """What every node has to tell of for an ``ok``."""
+    """The data that every node must provide for an ``ok``."""
 
 
 GPUS, USERS, PROCESSES, NODE = "GPUs", "the processes on the GPUs", "the job's processes", "the node"
 CHECKS: list[Check] = []
-"""In the order in which they are shown."""
+"""In display order."""
 
 
-def advice(check: str, remedy: str, *, needs: str) -> Callable[[Judge], Judge]:
-    """Register a check with its id, the remedy for what it finds, and what it needs of every node."""
+def advice(check: str, remedy: str, *, needs: str) -> Callable[[CheckFunction], CheckFunction]:
+    """Register a check with its id, the remedy for its problem, and the data that it needs from every node."""
 
-    def register(judge: Judge) -> Judge:
-        CHECKS.append(Check(check, remedy, judge, needs))
-        return judge
+    def register(function: CheckFunction) -> CheckFunction:
+        CHECKS.append(Check(check, remedy, function, needs))
+        return function
 
     return register
 
 
-def found(evidence: str, confidence: Confidence = Confidence.MEDIUM) -> Answer:
-    """Say that something was found."""
-    return Answer(Verdict.FOUND, evidence, confidence)
+def problem(evidence: str, confidence: Confidence = Confidence.MEDIUM) -> Answer:
+    """Return a problem."""
+    return Answer(Verdict.PROBLEM, evidence, confidence)
 
 
 def ok(evidence: str, confidence: Confidence = Confidence.MEDIUM) -> Answer:
-    """Say that it was looked at, and is not so."""
+    """Return that the check found no problem."""
     return Answer(Verdict.OK, evidence, confidence)
 
 
 def unknown(reason: str) -> Answer:
-    """Say why it cannot be judged."""
+    """Return why the check cannot decide."""
     return Answer(Verdict.UNKNOWN, reason)

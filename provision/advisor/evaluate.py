@@ -1,4 +1,4 @@
-"""What expressions of a script come to in one process of a job, as far as that can be told without running it."""
+"""Evaluate expressions of a script for one process of a job, as far as possible without running it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from provision.advisor.source import Assigned, Condition, Place, Script
 
-__all__ = ["ALONE", "MANY", "ONE", "UNKNOWN", "Process", "evaluate", "reached"]
+__all__ = ["JOB", "MANUAL", "SINGLE", "UNKNOWN", "Process", "evaluate", "is_reached"]
 
 
 class _Unknown:
-    """What cannot be told; equal to nothing but itself."""
+    """An unknown value; equal only to itself."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -22,7 +22,7 @@ class _Unknown:
 
 UNKNOWN = _Unknown()
 _DEPTH, _STEPS = 40, 5_000
-"""What needs more is UNKNOWN: no script takes long."""
+"""Limits of an evaluation, after which the value is UNKNOWN."""
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -30,19 +30,19 @@ _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MP
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a job, by the variables that its launcher gives it."""
+    """One process of a job, with the environment from its launcher."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
     launched: bool = True
-    """Whether there are variables at all; false for `python3 train.py` by hand."""
+    """Whether a launcher sets variables; false for `python3 train.py` in a shell."""
     initialized: bool | None = None
-    """Whether the process group is there where it is asked for; None where that is not known."""
+    """Whether the process group exists when the script asks; None if unknown."""
 
     def environment(self) -> Mapping[str, str]:
-        """Return what torchrun, an operator, Slurm and mpirun set."""
+        """Return the variables that torchrun, an operator, Slurm and mpirun set."""
         if not self.launched:
             return {}
         node = {"GROUP_RANK": self.rank // self.local_size, "NODE_RANK": self.rank // self.local_size}
@@ -53,12 +53,12 @@ class Process:
         return {"MASTER_ADDR": "10.0.0.1", **{name: str(value) for name, value in own.items()}}
 
 
-ALONE = Process(launched=False)
-"""Started by hand."""
-ONE = Process()
-"""Started by a launcher, as the only process."""
-MANY = tuple(Process(rank, 4, rank % 2, 2) for rank in range(4))
-"""All processes of a job of two nodes with two processes each."""
+MANUAL = Process(launched=False)
+"""Started in a shell, without a launcher."""
+SINGLE = Process()
+"""The only process of a launcher."""
+JOB = tuple(Process(rank, 4, rank % 2, 2) for rank in range(4))
+"""All processes of a job with two nodes and two processes on each."""
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -84,17 +84,17 @@ _SPAWN = ("spawn", "start_processes")
 
 
 def evaluate(script: Script, node: ast.expr | None, place: Place, process: Process) -> Any:
-    """Return what an expression comes to in one process; UNKNOWN where that cannot be told."""
+    """Return the value of an expression in one process; UNKNOWN if it cannot be evaluated."""
     return _Evaluation(script, process).value(node, place)
 
 
-def reached(script: Script, place: Place, process: Process) -> bool | None:
-    """Return whether a process comes to this place: by the conditions around it, and around the calls of its function.
+def is_reached(script: Script, place: Place, process: Process) -> bool | None:
+    """Return whether a process reaches a place, from the conditions around it and around the calls of its function.
 
-    None where that depends on something that concerns processes and cannot be told. Conditions about other things
-    (which backend, is there a GPU) are taken to hold.
+    None if that depends on an unknown condition about processes. Other conditions (backend, GPU present) are assumed to
+    be true.
     """
-    return _Evaluation(script, process).reached(place)
+    return _Evaluation(script, process).is_reached(place)
 
 
 @dataclass
@@ -102,10 +102,10 @@ class _Evaluation:
     script: Script
     process: Process
     open: list[int] = field(default_factory=list)
-    """What is being evaluated; meeting it again is a circle."""
+    """Ids of nodes in evaluation, to detect cycles."""
     steps: int = 0
 
-    def reached(self, place: Place) -> bool | None:
+    def is_reached(self, place: Place) -> bool | None:
         own = self.all_of(place.conditions, place)
         self.steps += 1
         if own is False or place.function is None:
@@ -116,7 +116,7 @@ class _Evaluation:
         answers: set[bool | None] = set()
         try:
             for caller in self.callers(place.function):
-                answers.add(self.reached(caller))
+                answers.add(self.is_reached(caller))
                 if True in answers:
                     return own
         finally:
@@ -124,7 +124,7 @@ class _Evaluation:
         return own if not answers else None if None in answers else False
 
     def callers(self, function: ast.AST) -> list[Place]:
-        """Return where a function is named; what nobody names is called by a framework."""
+        """Return where a function is mentioned; a function without mentions is called by a framework."""
         name = getattr(function, "name", "")
         return [place for _, place in self.script.mentions.get(name, ()) if place.function is not function]
 
@@ -135,22 +135,22 @@ class _Evaluation:
             if value is UNKNOWN:
                 answers.append(None if _concerns_processes(condition.test) else True)
             else:
-                answers.append(bool(value) is condition.wanted)
+                answers.append(bool(value) is condition.expected)
         return False if False in answers else None if None in answers else True
 
     def value(self, node: ast.expr | None, place: Place) -> Any:
-        """Evaluate; whatever is odd about it is UNKNOWN."""
+        """Evaluate a node; errors give UNKNOWN."""
         self.steps += 1
         if node is None or len(self.open) > _DEPTH or id(node) in self.open or self.steps > _STEPS:
             return UNKNOWN
         self.open.append(id(node))
         try:
-            found = getattr(self, f"_{type(node).__name__.lower()}", self._other)(node, place)
+            result = getattr(self, f"_{type(node).__name__.lower()}", self._other)(node, place)
         except (TypeError, ValueError, KeyError, IndexError, ZeroDivisionError, OverflowError, MemoryError):
             return UNKNOWN
         finally:
             self.open.pop()
-        return UNKNOWN if isinstance(found, str | bytes | list) and len(found) > 1000 else found  # noqa: PLR2004
+        return UNKNOWN if isinstance(result, str | bytes | list) and len(result) > 1000 else result  # noqa: PLR2004
 
     def _other(self, _node: ast.expr, _place: Place) -> Any:
         return UNKNOWN
@@ -165,40 +165,40 @@ class _Evaluation:
         parameter = self._parameter(node.id, place)
         if parameter is not None:
             values = [*values, *parameter] if values else parameter
-        return self._agreed(values)
+        return self._common_value(values)
 
     def _attribute(self, node: ast.Attribute, place: Place) -> Any:
         if self.script.full(node, place.file) == "os.environ":
             return self.process.environment()
         values = list(self.script.attributes.get(node.attr, ()))
-        return self._agreed(values or self._option(node.attr))
+        return self._common_value(values or self._option(node.attr))
 
     def _option(self, name: str) -> list[Assigned]:
-        """An option's default counts where it comes from somewhere; a constant is there to be changed by the user."""
-        found = []
+        """Return the default of an option, unless it is a constant, which the user may change."""
+        options = []
         for site in self.script.find("add_argument"):
             words = [word.value for word in site.call.args if isinstance(word, ast.Constant)]
             if name in [str(word).lstrip("-").replace("-", "_") for word in words]:
                 default = site.argument("default")
                 given = default if default is not None and not isinstance(default, ast.Constant) else None
-                found.append(Assigned(given, site.place, site.line))
-        return found
+                options.append(Assigned(given, site.place, site.line))
+        return options
 
-    def _agreed(self, values: Sequence[Assigned]) -> Any:
-        """Return the one value that all assignments which are reached come to."""
-        found: list[Any] = []
+    def _common_value(self, values: Sequence[Assigned]) -> Any:
+        """Return the value that all reached assignments share."""
+        common: list[Any] = []
         for item in values:
             reach = self.all_of(item.place.conditions, item.place)
             if reach is False:
                 continue
             value = UNKNOWN if reach is None else self.value(item.value, item.place)
-            if value is UNKNOWN or (found and (type(value) is not type(found[0]) or value != found[0])):
+            if value is UNKNOWN or (common and (type(value) is not type(common[0]) or value != common[0])):
                 return UNKNOWN
-            found = [value]
-        return found[0] if found else UNKNOWN
+            common = [value]
+        return common[0] if common else UNKNOWN
 
     def _parameter(self, name: str, place: Place) -> list[Assigned] | None:
-        """Return what callers give for a parameter of the function at `place`; None for what is no parameter."""
+        """Return the arguments that callers pass for a parameter of the function at `place`; None for other names."""
         function = place.function
         if function is None:
             return None
@@ -208,20 +208,20 @@ class _Evaluation:
         at = plain.index(name) if name in plain else None
         own = getattr(function, "name", "")
         shift = 1 if plain[:1] == ["self"] else 0
-        found = [
+        arguments = [
             Assigned(site.argument(name, None if at is None else at - shift), site.place, site.line)
             for site in self.script.called(own)
         ]
-        found += [
-            self._spawned(site.argument("args", 1), at, site.place, site.line)
+        arguments += [
+            self._spawn_argument(site.argument("args", 1), at, site.place, site.line)
             for word in _SPAWN
             for site in self.script.called(word)
             if _names(site.argument("fn", 0), own)
         ]
-        return found or [Assigned(None, place, 0)]
+        return arguments or [Assigned(None, place, 0)]
 
-    def _spawned(self, words: ast.expr | None, at: int | None, place: Place, line: int) -> Assigned:
-        """The first parameter of what torch.multiprocessing starts is the number of the process on this machine."""
+    def _spawn_argument(self, words: ast.expr | None, at: int | None, place: Place, line: int) -> Assigned:
+        """Return an argument of a function that torch.multiprocessing starts; the first is the local process number."""
         if at == 0:
             return Assigned(ast.Constant(self.process.local_rank), place, line)
         given = words.elts if isinstance(words, ast.Tuple | ast.List) else []
@@ -250,7 +250,7 @@ class _Evaluation:
         if len(functions) != 1:
             return UNKNOWN
         returns = self.script.returns.get(functions[0])
-        return self._agreed(returns) if returns else None
+        return self._common_value(returns) if returns else None
 
     def _compare(self, node: ast.Compare, place: Place) -> Any:
         left = self.value(node.left, place)
@@ -264,13 +264,13 @@ class _Evaluation:
         return True
 
     def _boolop(self, node: ast.BoolOp, place: Place) -> Any:
-        """One operand may decide whatever the others are."""
+        """Return the value if one operand decides it, or all operands are known."""
         values = [self.value(operand, place) for operand in node.values]
         decides = isinstance(node.op, ast.Or)
-        told = [bool(value) for value in values if value is not UNKNOWN]
-        if decides in told:
+        known = [bool(value) for value in values if value is not UNKNOWN]
+        if decides in known:
             return decides
-        return UNKNOWN if len(told) < len(values) else not decides
+        return UNKNOWN if len(known) < len(values) else not decides
 
     def _unaryop(self, node: ast.UnaryOp, place: Place) -> Any:
         value = self.value(node.operand, place)
@@ -311,11 +311,11 @@ _WORDS = (
 
 
 def _concerns_processes(test: ast.expr) -> bool:
-    """Whether a condition that cannot be told may be about how many processes there are."""
+    """Return whether an unknown condition may depend on the number of processes."""
     texts = [getattr(node, name, None) for node in ast.walk(test) for name in ("id", "attr", "value")]
     words = [text.lower() for text in texts if isinstance(text, str)]
     return any(part in word for word in words for part in _WORDS)
 
 
-def _names(node: ast.expr | None, wanted: str | None) -> bool:
-    return node is not None and wanted in {getattr(node, "id", None), getattr(node, "attr", None)}
+def _names(node: ast.expr | None, name: str | None) -> bool:
+    return node is not None and name in {getattr(node, "id", None), getattr(node, "attr", None)}

@@ -1,4 +1,4 @@
-"""Libraries that do for a script what the rules of distributed training ask of it."""
+"""Libraries that implement the rules of distributed training for a script."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ RANKS, INIT, WRAP, SAMPLER, EPOCH = "ranks", "init", "ddp", "sampler", "set_epoc
 
 @dataclass(frozen=True)
 class FrameworkUse:
-    """One library at work in a script."""
+    """The use of one library in a script."""
 
     name: str
     site: Site
-    """The call by which it takes over."""
+    """The call that starts it."""
     done: Mapping[str, str]
-    """Rule -> how it sees to it."""
+    """Rule -> how the library implements it."""
     missing: Mapping[str, str]
-    """Rule -> what the script has to do for it, and does not."""
+    """Rule -> the call that is missing in the script."""
 
 
 _START = "starts the process group"
@@ -31,13 +31,13 @@ _LAUNCHER = "takes ranks and their number from the launcher"
 
 
 def find_frameworks(script: Script) -> list[FrameworkUse]:
-    """Return what is used: an import alone is no use."""
-    judges = (_lightning, _fabric, _accelerate, _deepspeed, _transformers, _ray, _horovod)
-    return [use for judge in judges if (use := judge(script)) is not None]
+    """Return the libraries that are used; an import alone does not count."""
+    detectors = (_lightning, _fabric, _accelerate, _deepspeed, _transformers, _ray, _horovod)
+    return [use for detect in detectors if (use := detect(script)) is not None]
 
 
 def _of(script: Script, call: str, *packages: str) -> Site | None:
-    """Return the first call of what was imported from one of the packages."""
+    """Return the first call of a function that was imported from one of the packages."""
     for site in script.find(call):
         names = script.meanings(site.call.func, site.place)
         if any(name.partition(".")[0] in packages for name in names):
@@ -54,7 +54,7 @@ def _lightning(script: Script) -> FrameworkUse | None:
     if site is None:
         return None
     done = {
-        RANKS: "the Trainer takes them from the launcher; devices times num_nodes has to be the number of processes",
+        RANKS: "the Trainer takes them from the launcher; devices times num_nodes must be the number of processes",
         INIT: f"the Trainer {_START}",
         WRAP: "the Trainer wraps the module by its strategy",
         SAMPLER: "the Trainer gives each DataLoader a DistributedSampler",
@@ -95,7 +95,7 @@ def _accelerate(script: Script) -> FrameworkUse | None:
         missing[WRAP] = "give the model to accelerator.prepare()"
     if script.find("prepare", "prepare_data_loader"):
         done[SAMPLER] = "Accelerator.prepare() gives each process its own share of a DataLoader"
-        done[EPOCH] = "the loaders of Accelerator.prepare() shuffle anew in each epoch, alike in all processes"
+        done[EPOCH] = "the loaders of Accelerator.prepare() reshuffle in each epoch, equally in all processes"
     else:
         missing[SAMPLER] = "give the DataLoader to accelerator.prepare()"
     return FrameworkUse("Accelerate", site, done, missing)
@@ -123,7 +123,7 @@ def _transformers(script: Script) -> FrameworkUse | None:
         INIT: f"the Trainer's arguments {_START.replace('starts', 'start')}",
         WRAP: "the Trainer wraps the model",
         SAMPLER: "the Trainer gives each process its own share of the data",
-        EPOCH: "the Trainer shuffles anew in each epoch",
+        EPOCH: "the Trainer reshuffles in each epoch",
     }
     return None if site is None else FrameworkUse("Transformers' Trainer", site, done, {})
 
@@ -141,7 +141,7 @@ def _ray(script: Script) -> FrameworkUse | None:
 
 
 def _horovod(script: Script) -> FrameworkUse | None:
-    """Horovod has a way of its own for processes and gradients; the data are the script's matter."""
+    """Horovod manages processes and gradients itself; the script splits the data."""
     site = _of(script, "init", "horovod", "hvd", "byteps")
     if site is None:
         return None

@@ -1,11 +1,11 @@
-"""What the GPUs themselves show: utilization, memory, clocks, links, and who uses them."""
+"""Checks of the GPUs: utilization, memory, clocks, links, and processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from provision.advisor import thresholds as limit
-from provision.advisor.base import GPUS, USERS, Answer, Confidence, advice, found, ok, unknown
+from provision.advisor.base import GPUS, USERS, Answer, Confidence, advice, ok, problem, unknown
 from provision.advisor.cpus import cpu_set
 from provision.advisor.series import GpuSample, NodeSeries, mean
 from provision.advisor.wording import few, percent
@@ -13,7 +13,7 @@ from provision.advisor.wording import few, percent
 __all__ = ["NO_GPUS", "gpu_samples", "idle_seconds", "utilization"]
 
 Job = Sequence[NodeSeries]
-NO_GPUS = f"no GPU of the job was sampled often enough (nvidia-smi told nothing of them for {limit.FEWEST_SAMPLES})"
+NO_GPUS = f"no GPU of the job was sampled often enough (nvidia-smi returned less than {limit.FEWEST_SAMPLES})"
 _BITS = {0x40: "slowed down for heat", 0x80: "braked for power", 0x20: "slowed down by the driver for heat"}
 _GENERAL, _POWER_CAP = 0x08, 0x04
 _MIG = "MIG-"
@@ -22,7 +22,7 @@ _LANE_MB = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
 
 
 def gpu_samples(job: Job) -> Iterator[tuple[NodeSeries, str, list[GpuSample]]]:
-    """Return the GPUs of the job that were sampled often enough, with their nodes."""
+    """Yield the GPUs of the job with enough samples, and their nodes."""
     for series in job:
         for uuid, samples in series.job_gpus().items():
             if sum(sample.utilization is not None for sample in samples) >= limit.FEWEST_SAMPLES.value:
@@ -30,7 +30,7 @@ def gpu_samples(job: Job) -> Iterator[tuple[NodeSeries, str, list[GpuSample]]]:
 
 
 def utilization(job: Job) -> dict[str, float]:
-    """Return the mean utilization of each GPU of the job, by its name for people."""
+    """Return the mean utilization of each GPU of the job, by its display name."""
     means = {series.name(uuid): mean(s.utilization for s in samples) for series, uuid, samples in gpu_samples(job)}
     return {name: value for name, value in means.items() if value is not None}
 
@@ -41,7 +41,7 @@ def _seconds(job: Job) -> float:
 
 
 def idle_seconds(job: Job) -> float | None:
-    """Return for how long no GPU of the job did anything; None where one did, or nothing is known of one."""
+    """Return how long all GPUs of the job were idle; None if one was busy or unknown."""
     means = utilization(job)
     if not means or len(means) < sum(len(series.given()) for series in job):
         return None
@@ -50,11 +50,11 @@ def idle_seconds(job: Job) -> float | None:
 
 @advice(
     "low-duty-cycle",
-    "What feeds the GPUs is too slow: see the findings below. A job that is idle for ten minutes can be stopped.",
+    "The input of the GPUs is too slow: see the findings below. A job that is idle for ten minutes can be stopped.",
     needs=GPUS,
 )
 def low_duty_cycle(job: Job) -> Answer:
-    """The GPUs wait for something: the one check that the others explain."""
+    """The GPUs wait; the other checks explain why."""
     means = utilization(job)
     if not means:
         return unknown(NO_GPUS)
@@ -64,19 +64,21 @@ def low_duty_cycle(job: Job) -> Answer:
     if idle_seconds(job) is not None:
         long = seconds >= limit.IDLE_SECONDS.value
         more = "" if long else f"; idle if it stays so for {limit.IDLE_SECONDS}"
-        return found(f"idle for {seconds:.0f} s: {shown}{more}", Confidence.HIGH if long else Confidence.MEDIUM)
+        return problem(f"idle for {seconds:.0f} s: {shown}{more}", Confidence.HIGH if long else Confidence.MEDIUM)
     if low:
-        return found(f"mean utilization over {seconds:.0f} s: {shown}", Confidence.HIGH)
+        return problem(f"mean utilization over {seconds:.0f} s: {shown}", Confidence.HIGH)
     lowest = min(means, key=lambda name: means[name])
-    told = f"mean utilization {percent(means[lowest])} or more ({lowest}) over {seconds:.0f} s"
+    lowest_text = f"mean utilization {percent(means[lowest])} or more ({lowest}) over {seconds:.0f} s"
     power = _power(job)
     if power is not None and power < limit.LOW_POWER.value:
-        return ok(f"{told}, but {percent(power)} of the power limit: kernels run always, and are small", Confidence.LOW)
-    return ok(told, Confidence.HIGH if power is not None else Confidence.MEDIUM)
+        return ok(
+            f"{lowest_text}, but {percent(power)} of the power limit: kernels always run, but are small", Confidence.LOW
+        )
+    return ok(lowest_text, Confidence.HIGH if power is not None else Confidence.MEDIUM)
 
 
 def _power(job: Job) -> float | None:
-    """Return the mean draw as per cent of the limit: utilization alone does not tell busy multiprocessors."""
+    """Return the mean power as per cent of the limit: utilization alone does not show busy multiprocessors."""
     return mean(
         100 * sample.power / sample.power_limit
         for _, _, samples in gpu_samples(job)
@@ -86,22 +88,22 @@ def _power(job: Job) -> float | None:
 
 
 def _memory(job: Job) -> dict[str, float]:
-    """Return the most that each GPU's memory was in use, in per cent."""
-    found = {}
+    """Return the maximum memory use of each GPU, in per cent."""
+    maxima = {}
     for series, uuid, samples in gpu_samples(job):
-        told = [100 * s.memory_used / s.memory_total for s in samples if s.memory_used is not None and s.memory_total]
-        if told:
-            found[series.name(uuid)] = max(told)
-    return found
+        shares = [100 * s.memory_used / s.memory_total for s in samples if s.memory_used is not None and s.memory_total]
+        if shares:
+            maxima[series.name(uuid)] = max(shares)
+    return maxima
 
 
 @advice(
     "batch-too-small",
-    "Raise the batch size until the memory is used, then num_workers, so that they keep up.",
+    "Raise the batch size until the memory is used, then num_workers to match.",
     needs=GPUS,
 )
 def batch_too_small(job: Job) -> Answer:
-    """Free memory on a GPU that is not busy is a batch that could be bigger."""
+    """Free memory on a GPU that is not busy allows a larger batch."""
     memory, means = _memory(job), utilization(job)
     if not memory:
         return unknown(NO_GPUS)
@@ -111,39 +113,39 @@ def batch_too_small(job: Job) -> Answer:
         if value < limit.LOW_MEMORY.value and means[name] < limit.BUSY_UTILIZATION.value
     ]
     if small:
-        return found(few(small))
-    return ok(f"memory in use {percent(min(memory.values()))} or more, or the GPUs are busy as it is")
+        return problem(few(small))
+    return ok(f"memory in use {percent(min(memory.values()))} or more, or the GPUs are busy")
 
 
 @advice(
     "memory-nearly-full",
-    "Lower the batch size a little: the next longer sample ends the job (out of memory).",
+    "Lower the batch size a little: a longer sample would end the job (out of memory).",
     needs=GPUS,
 )
 def memory_nearly_full(job: Job) -> Answer:
-    """A GPU without room ends the job at the next longer sample."""
+    """A GPU without free memory ends the job at the next longer sample."""
     memory = _memory(job)
     if not memory:
         return unknown(NO_GPUS)
     full = [f"{name} {percent(value)}" for name, value in memory.items() if value > limit.FULL_MEMORY.value]
     if full:
-        note = "; an allocator that keeps what it once had, as PyTorch's, looks so too"
-        return found(f"memory in use: {few(full)}{note}", Confidence.LOW)
+        note = "; a caching allocator, as in PyTorch, also shows full memory"
+        return problem(f"memory in use: {few(full)}{note}", Confidence.LOW)
     return ok(f"memory in use {percent(max(memory.values()))} or less", Confidence.HIGH)
 
 
 @advice(
     "clocks-throttled",
-    "Look at cooling, power supplies and the power limit of the node, and at Xid and ECC counters (provision verify).",
+    "Check cooling, power supplies and the power limit of the node, and its Xid and ECC counters (provision verify).",
     needs=GPUS,
 )
 def clocks_throttled(job: Job) -> Answer:
-    """What holds the clocks down holds the whole job up."""
+    """A GPU with throttled clocks slows down the whole job."""
     slow: list[str] = []
-    capped, told = 0, 0
+    capped, count = 0, 0
     for series, uuid, samples in gpu_samples(job):
         known = [(sample.clock_events, sample) for sample in samples if sample.clock_events is not None]
-        told += len(known)
+        count += len(known)
         capped += sum(bool(events & _POWER_CAP) for events, _ in known)
         for bit, text in {**_BITS, _GENERAL: "slowed down"}.items():
             share = 100 * sum(bool(events & bit) for events, _ in known) / max(1, len(known))
@@ -151,21 +153,21 @@ def clocks_throttled(job: Job) -> Answer:
                 hottest = max((sample.temperature or 0 for _, sample in known), default=0)
                 slow.append(f"{series.name(uuid)} {text} in {percent(share)} of samples, up to {hottest:.0f} C")
     if slow:
-        return found(few(slow), Confidence.HIGH)
-    if not told:
-        return unknown("the driver does not tell why clocks are low")
-    often = percent(100 * capped / told)
-    text = f"nothing but load, settings or the power limit (in {often} of samples) holds clocks down"
+        return problem(few(slow), Confidence.HIGH)
+    if not count:
+        return unknown("the driver does not report why clocks are low")
+    often = percent(100 * capped / count)
+    text = f"clocks are limited only by load, settings or the power limit (in {often} of samples)"
     return ok(text, Confidence.HIGH)
 
 
 @advice(
     "pcie-bound",
-    "Use pin_memory and non_blocking copies; for a link below its width or speed reseat the card and see the BIOS.",
+    "Use pin_memory and non_blocking copies; reseat a card whose link is below its width or speed, and check the BIOS.",
     needs=GPUS,
 )
 def pcie_bound(job: Job) -> Answer:
-    """The way to the GPU is narrower than it could be, or full."""
+    """The PCIe link of a GPU is degraded or saturated."""
     slow, full, loaded, measured = [], [], 0, 0
     for series, uuid, samples in gpu_samples(job):
         busy = [s for s in samples if (s.utilization or 0) >= limit.WORK_UTILIZATION.value]
@@ -177,8 +179,8 @@ def pcie_bound(job: Job) -> Answer:
             if (s.pcie_gen_max or 0) > (s.pcie_gen or 0) or (s.pcie_width_max or 0) > (s.pcie_width or 0)
         ]
         if known and 2 * len(narrow) > len(known):
-            one = narrow[-1]
-            now, most = _link(one.pcie_gen, one.pcie_width), _link(one.pcie_gen_max, one.pcie_width_max)
+            last = narrow[-1]
+            now, most = _link(last.pcie_gen, last.pcie_width), _link(last.pcie_gen_max, last.pcie_width_max)
             slow.append(f"{series.name(uuid)} {now} of {most} under load")
         traffic = [(max(s.pcie_rx or 0, s.pcie_tx or 0), s) for s in known if s.pcie_rx is not None]
         measured += len(traffic)
@@ -188,16 +190,14 @@ def pcie_bound(job: Job) -> Answer:
         if taken is not None and taken >= limit.PCIE_SHARE.value:
             full.append(f"{series.name(uuid)} {percent(taken)} of its link")
     if slow:
-        return found(few(slow + full), Confidence.HIGH)
+        return problem(few(slow + full), Confidence.HIGH)
     if full:
-        return found(few(full))
+        return problem(few(full))
     if not loaded:
-        return unknown("no GPU was busy while its PCIe link was told; idle links go to sleep")
+        return unknown("no PCIe link was reported while its GPU was busy; idle links sleep")
     if not measured:
-        return unknown(
-            "links have their full width and speed; the traffic on them was not measured (nvidia-smi dmon -s t)"
-        )
-    return ok("links have their full width and speed, and room")
+        return unknown("links have their full width and speed; their traffic was not measured (nvidia-smi dmon -s t)")
+    return ok("links have their full width and speed, and are not saturated")
 
 
 def _link(generation: float | None, width: float | None) -> str:
@@ -210,8 +210,8 @@ def _link(generation: float | None, width: float | None) -> str:
     needs=USERS,
 )
 def numa_mismatch(job: Job) -> Answer:
-    """A rank on the other processor reaches its GPU through the link between processors."""
-    wrong, spread, judged = [], [], 0
+    """A rank on the other socket reaches its GPU through the link between the sockets."""
+    remote, spread, count = [], [], 0
     for series in job:
         numas = {device.numa for device in series.devices.values()}
         for user in series.users or ():
@@ -221,24 +221,24 @@ def numa_mismatch(job: Job) -> Answer:
             near, own = cpu_set(device.cpus), cpu_set(process.cpus)
             if device.numa is None or not near or not own:
                 continue
-            judged += 1
+            count += 1
             text = f"{series.name(user.gpu)} (NUMA {device.numa:g}): pid {user.pid} may use CPUs {process.cpus}"
             if not near & own:
-                wrong.append(text)
+                remote.append(text)
             elif not own <= near and len(numas) > 1:
                 spread.append(text)
-    if wrong:
-        return found(few(wrong), Confidence.HIGH)
+    if remote:
+        return problem(few(remote), Confidence.HIGH)
     if spread:
-        return found(f"not bound: {few(spread)}", Confidence.LOW)
-    if not judged:
-        return unknown("which CPUs are near the GPUs, or which processes use them, is not known")
-    return ok(f"{judged} processes run on the CPUs near their GPUs", Confidence.HIGH)
+        return problem(f"not bound: {few(spread)}", Confidence.LOW)
+    if not count:
+        return unknown("the CPUs near the GPUs, or the processes on the GPUs, are unknown")
+    return ok(f"{count} processes run on the CPUs near their GPUs", Confidence.HIGH)
 
 
 @advice(
     "straggler-rank",
-    "Look at the node that is named: its clocks, its CPU and its storage (provision verify).",
+    "Check the clocks, CPU and storage of the node that is named (provision verify).",
     needs=GPUS,
 )
 def straggler_rank(job: Job) -> Answer:
@@ -249,55 +249,57 @@ def straggler_rank(job: Job) -> Answer:
     if len(means) == 1:
         return unknown("one GPU: there is no other rank to compare with")
     low, high = min(means, key=lambda name: means[name]), max(means, key=lambda name: means[name])
-    told = f"{low} {percent(means[low])}, {high} {percent(means[high])}"
+    extremes = f"{low} {percent(means[low])}, {high} {percent(means[high])}"
     if means[high] - means[low] > limit.SPREAD.value:
-        note = "a rank that waits in NCCL looks busy, so that the slow one may be either end"
+        note = "a rank that waits in NCCL looks busy, so either of them may be the slow one"
         holders = {series.name(gpu): instance for series in job for gpu, instance in series.given().items()}
-        whose = f"; {low} is of {holders[low]}, {high} of {holders[high]}" if {low, high} <= holders.keys() else ""
-        return found(f"mean utilization differs: {told}{whose}; {note}", Confidence.MEDIUM)
-    return ok(f"mean utilization of {len(means)} GPUs is alike: {told}", Confidence.LOW)
+        owners_text = (
+            f"; {low} is of {holders[low]}, {high} of {holders[high]}" if {low, high} <= holders.keys() else ""
+        )
+        return problem(f"mean utilization differs: {extremes}{owners_text}; {note}", Confidence.MEDIUM)
+    return ok(f"mean utilization of {len(means)} GPUs is similar: {extremes}", Confidence.LOW)
 
 
 @advice(
     "wrong-device-use",
-    "Release GPUs that the job does not use (fewer --gpus), and ask the owner of the process that is not the job's.",
+    "Release GPUs that the job does not use (fewer --gpus), and ask the owner of the foreign process.",
     needs=USERS,
 )
 def wrong_device_use(job: Job) -> Answer:
-    """GPUs of the job without a process, or with somebody else's; processes where they have no business."""
-    unused, strangers, astray, known, unasked = [], [], [], 0, []
+    """GPUs of the job without a process or with a foreign process; processes of the job on other GPUs."""
+    unused, foreign_processes, misplaced_processes, known, unknown_nodes = [], [], [], 0, []
     for series in job:
         if series.users is None:
-            unasked.append(series.node)
+            unknown_nodes.append(series.node)
             continue
         given = series.given()
         known += len(given)
         used = {user.gpu for user in series.users}
         unused += [series.name(gpu) for gpu in given if gpu not in used]
-        strangers += [
+        foreign_processes += [
             f"{series.name(user.gpu)}: pid {user.pid} ({user.comm or 'unknown program'})"
             for user in series.users
             if user.gpu in given and series.instance_of(user.pid) is None
         ]
-        astray += [
+        misplaced_processes += [
             f"{series.name(user.gpu)}: pid {user.pid} ({series.instance_of(user.pid)})"
             for user in series.users
             if given and user.gpu not in given and series.instance_of(user.pid)
         ]
-    intruders = [f"{series.name(gpu)}: {text}" for series in job for gpu, text in series.foreign.items()]
+    unknown_processes = [f"{series.name(gpu)}: {text}" for series in job for gpu, text in series.foreign.items()]
     wrong: Sequence[tuple[str, list[str], Confidence]] = (
-        ("a process outside the job's containers uses", strangers, Confidence.HIGH),
-        ("the job uses GPUs that it was not given:", astray, Confidence.HIGH),
-        ("given to the job, and no process uses it:", unused, Confidence.MEDIUM),
-        ("beside the job, a process that no job explains uses", intruders, Confidence.LOW),
+        ("a process outside the job's containers uses", foreign_processes, Confidence.HIGH),
+        ("the job uses GPUs that were not assigned to it:", misplaced_processes, Confidence.HIGH),
+        ("assigned to the job, but no process uses it:", unused, Confidence.MEDIUM),
+        ("on GPUs outside the job, a process without a known job:", unknown_processes, Confidence.LOW),
     )
     if any(gpu.startswith(_MIG) for series in job for gpu in series.given()):
-        return unknown("nvidia-smi does not tell which instance of MIG a process uses")
-    for text, texts, sure in wrong:
+        return unknown("nvidia-smi does not report which MIG instance a process uses")
+    for text, texts, confidence in wrong:
         if texts:
-            return found(f"{text} {few(texts)}", sure)
-    if unasked:
-        return unknown(f"which processes use the GPUs of {few(unasked)} is not known")
+            return problem(f"{text} {few(texts)}", confidence)
+    if unknown_nodes:
+        return unknown(f"the processes on the GPUs of {few(unknown_nodes)} are unknown")
     if not known:
-        return unknown("which GPUs the job was given is not known")
-    return ok(f"{known} GPUs of the job are used by its processes alone", Confidence.HIGH)
+        return unknown("the GPUs that were assigned to the job are unknown")
+    return ok(f"{known} GPUs of the job are used only by its processes", Confidence.HIGH)

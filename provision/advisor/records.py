@@ -1,4 +1,4 @@
-"""Read what the sampler printed. Whatever a node sends, nothing is raised: what is not valid is counted."""
+"""Parse the sampler's output. No input raises an error: invalid lines are counted."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ __all__ = ["read_series"]
 
 _MOST_NOTES = 20
 _MOST_ITEMS = 4096
-"""Of one kind, so that no node fills our memory."""
+"""Limit for each kind, so that no node can exhaust memory."""
 _MOST_LETTERS = 300
 _OF_GPU = tuple(entry.name for entry in dataclasses.fields(GpuSample) if entry.name != "clock_events")
 _OF_PROCESS = ("blkio", "rchar", "syscr", "read_bytes", "write_bytes")
 
 
 def read_series(node: str, lines: Iterable[str | bytes], *, transport: str | None = None) -> NodeSeries:
-    """Read the sampler's lines of one node.
+    """Parse the sampler's lines of one node.
 
     Args:
-        node: its inventory name.
-        lines: what the sampler printed, with or without ends of lines.
-        transport: what NCCL's log of the job proves, where there is one.
+        node: Its inventory name.
+        lines: The sampler's output, with or without line ends.
+        transport: The transport according to NCCL's log of the job, if there is one.
     """
     series = NodeSeries(node, transport=transport)
     for line in lines:
@@ -157,7 +157,7 @@ def _container(item: ContainerRecord) -> ContainerSample:
     shm = (item.shm or [])[:2]
     watched = bool(item.watched)
     events = item.tfevents or {}
-    seen = watched and (bool(events) or item.complete is not False)
+    complete = watched and (bool(events) or item.complete is not False)
     checkpoints = {name: next(iter(pair), None) for name, pair in (item.checkpoints or {}).items()}
     return ContainerSample(
         item.log_lines,
@@ -165,7 +165,7 @@ def _container(item: ContainerRecord) -> ContainerSample:
         shm[0] if shm else None,
         shm[1] if shm[1:] else None,
         nfs=_pairs(item.nfs) if item.nfs is not None else None,
-        tfevents={str(name): size for name, size in events.items() if size is not None} if seen else None,
+        tfevents={str(name): size for name, size in events.items() if size is not None} if complete else None,
         checkpoints={str(name): time for name, time in checkpoints.items() if time is not None} if watched else None,
     )
 

@@ -1,9 +1,9 @@
-"""Judge a training script by the five rules of distributed PyTorch, without running it.
+"""Check a training script against the five rules of distributed PyTorch, without running it.
 
-The rules are those of the reference: (1) every process has a rank of its own, there are WORLD_SIZE of them, and the
-master is rank 0; (2) the process group is made only where WORLD_SIZE is over 1; (3) the model is wrapped by
-DistributedDataParallel, which alone sums the gradients; (4) the DataLoader gets a DistributedSampler, so that each
-process reads its own share; (5) that sampler is told the epoch.
+The rules are those of the reference: (1) every process has its own rank, there are WORLD_SIZE of them, and the master
+is rank 0; (2) the process group is created only if WORLD_SIZE is over 1; (3) the model is wrapped by
+DistributedDataParallel, because only a wrapped model sums gradients; (4) the DataLoader gets a DistributedSampler, so
+that each process reads its own share; (5) the script passes the epoch to that sampler.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from provision.advisor.frameworks import EPOCH, INIT, RANKS, SAMPLER, WRAP, FrameworkUse, find_frameworks
-from provision.advisor.script_data import judge_epoch, judge_sampler
-from provision.advisor.script_model import judge_wrap
-from provision.advisor.script_processes import judge_init, judge_ranks
-from provision.advisor.script_scene import Judgement, Scene, broken, holds, where
+from provision.advisor.script_analysis import Analysis, RuleResult, broken, holds, where
+from provision.advisor.script_data import check_epoch, check_sampler
+from provision.advisor.script_model import check_wrap
+from provision.advisor.script_processes import check_init, check_ranks
 from provision.advisor.source import read_script
 
 __all__ = ["RULES", "RuleFinding", "RuleVerdict", "lint_script"]
@@ -26,82 +26,84 @@ RULES: Mapping[str, str] = {
     INIT: "init_process_group only where WORLD_SIZE is over 1",
     WRAP: "the model is wrapped by DistributedDataParallel",
     SAMPLER: "the DataLoader gets a DistributedSampler",
-    EPOCH: "the sampler is told the epoch (set_epoch)",
+    EPOCH: "the script passes the epoch to the sampler (set_epoch)",
 }
 """Id -> the rule, in the order of the reference."""
 
-_JUDGES = {RANKS: judge_ranks, INIT: judge_init, WRAP: judge_wrap, SAMPLER: judge_sampler, EPOCH: judge_epoch}
-_NO_TORCH = "neither torch nor a library on top of it is imported in what was read"
+_CHECKS = {RANKS: check_ranks, INIT: check_init, WRAP: check_wrap, SAMPLER: check_sampler, EPOCH: check_epoch}
+_NO_TORCH = "neither torch nor a library based on it is imported in the files that were read"
 
 
 class RuleVerdict(Enum):
-    """What was found of a rule."""
+    """The result of a rule."""
 
     HOLDS = "holds"
     BROKEN = "broken"
     UNKNOWN = "unknown"
-    """It cannot be told from the script; never taken for held."""
+    """The script does not show it; never treated as holds."""
 
 
 @dataclass(frozen=True)
 class RuleFinding:
-    """One rule, judged."""
+    """The result of one rule."""
 
     rule: str
     """A key of `RULES`."""
     verdict: RuleVerdict
     file: str
     line: int | None
-    """Where the evidence stands, from 1; None where something is nowhere."""
+    """Line of the evidence, from 1; None if there is no line."""
     evidence: str
     remedy: str | None = None
     framework: str | None = None
-    """The library that sees to it."""
+    """The library that implements the rule."""
 
 
 def lint_script(sources: Mapping[str, bytes]) -> tuple[RuleFinding, ...]:
-    """Judge a script by the five rules; it is never executed.
+    """Check a script against the five rules; it is never executed.
 
     Args:
-        sources: file name -> its bytes; the script itself first, then modules of its own that it imports.
+        sources: File name -> content; the script first, then its own modules that it imports.
 
     Raises:
-        UsageError: a file is no Python; the line is named.
+        UsageError: A file is not valid Python; the line is named.
     """
     script = read_script(sources)
     name = next(iter(sources))
-    scene = Scene(script, name)
+    analysis = Analysis(script, name)
     frameworks = find_frameworks(script)
     if not frameworks and not any(full.partition(".")[0] in {"torch", "apex"} for full in script.imports):
         return tuple(
-            RuleFinding(rule, RuleVerdict.UNKNOWN, name, None, _NO_TORCH, "Give the script that trains.")
+            RuleFinding(rule, RuleVerdict.UNKNOWN, name, None, _NO_TORCH, "Pass the script that trains.")
             for rule in RULES
         )
-    return tuple(_finding(rule, scene, frameworks) for rule in RULES)
+    return tuple(_finding(rule, analysis, frameworks) for rule in RULES)
 
 
-def _finding(rule: str, scene: Scene, frameworks: Sequence[FrameworkUse]) -> RuleFinding:
-    """A library that sees to a rule outweighs what the script lacks."""
+def _finding(rule: str, analysis: Analysis, frameworks: Sequence[FrameworkUse]) -> RuleFinding:
+    """Check a rule; a library that implements the rule takes precedence over the script."""
     for use in frameworks:
         if rule in use.done:
             evidence = f"{use.name} does it: {use.done[rule]} ({where(use.site)})"
-            return _worded(rule, holds(evidence, use.site), scene, use.name)
-    judgement = _JUDGES[rule](scene)
+            return _rule_finding(rule, holds(evidence, use.site), analysis, use.name)
+    result = _CHECKS[rule](analysis)
     for use in frameworks:
-        if rule in use.missing and judgement.verdict != RuleVerdict.HOLDS.value:
-            evidence = f"{use.name} is used ({where(use.site)}), and is not asked for it"
-            return _worded(rule, broken(evidence, use.site, f"With {use.name}: {use.missing[rule]}."), scene, use.name)
-    return _worded(rule, judgement, scene, None)
+        if rule in use.missing and result.verdict != RuleVerdict.HOLDS.value:
+            evidence = f"{use.name} is used ({where(use.site)}), but not for this"
+            return _rule_finding(
+                rule, broken(evidence, use.site, f"With {use.name}: {use.missing[rule]}."), analysis, use.name
+            )
+    return _rule_finding(rule, result, analysis, None)
 
 
-def _worded(rule: str, judgement: Judgement, scene: Scene, framework: str | None) -> RuleFinding:
-    site = judgement.site
+def _rule_finding(rule: str, result: RuleResult, analysis: Analysis, framework: str | None) -> RuleFinding:
+    site = result.site
     return RuleFinding(
         rule,
-        RuleVerdict(judgement.verdict),
-        site.place.file if site else scene.name,
-        site.line if site else judgement.line,
-        judgement.evidence,
-        judgement.remedy,
+        RuleVerdict(result.verdict),
+        site.place.file if site else analysis.name,
+        site.line if site else result.line,
+        result.evidence,
+        result.remedy,
         framework,
     )

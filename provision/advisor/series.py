@@ -1,4 +1,4 @@
-"""What the sampler saw on one node over its window; None is what it could not see."""
+"""The samples of one node; None for values that could not be read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class GpuSample:
     """One GPU at one moment."""
 
     t: float
-    """Seconds since the begin."""
+    """Seconds since the start of the window."""
     utilization: float | None = None
-    """Per cent of the last moments in which at least one kernel ran."""
+    """Per cent of the last sample period in which at least one kernel ran."""
     memory_used: float | None = None
     """MiB."""
     memory_total: float | None = None
@@ -37,26 +37,26 @@ class GpuSample:
     power_limit: float | None = None
     temperature: float | None = None
     clock_events: int | None = None
-    """The bits for which the clocks are below what they could be."""
+    """Bit mask of the reasons why the clocks are below their maximum."""
     pcie_gen: float | None = None
     pcie_gen_max: float | None = None
     pcie_width: float | None = None
     pcie_width_max: float | None = None
     pcie_rx: float | None = None
-    """MB/s to the GPU; the sampler does not ask for it, `nvidia-smi dmon -s t` tells it."""
+    """MB/s to the GPU; the sampler does not read it, `nvidia-smi dmon -s t` does."""
     pcie_tx: float | None = None
 
 
 @dataclass(frozen=True)
 class ProcessSample:
-    """One process at one moment; counters run since it began."""
+    """One process at one moment; counters start with the process."""
 
     t: float
     state: str = ""
     cpu_ticks: int | None = None
     """User and system time."""
     blkio: int | None = None
-    """Ticks for which it waited for block devices; zero where the kernel does not count them."""
+    """Ticks of waiting for block devices; zero if the kernel does not count them."""
     rchar: int | None = None
     syscr: int | None = None
     read_bytes: int | None = None
@@ -71,66 +71,66 @@ class Process:
     comm: str = ""
     ppid: int = 0
     instance: str | None = None
-    """The job's instance whose container it is in; None for what is outside of all."""
+    """The job's instance whose container it is in; None outside of containers."""
     samples: list[ProcessSample] = field(default_factory=list)
     threads: frozenset[str] | None = None
-    """Names of its threads; None where they were not looked at."""
+    """Names of its threads; None if they were not read."""
     runnable: list[int] = field(default_factory=list)
-    """Threads that wanted a CPU, at the moments when they were counted."""
+    """Number of runnable threads, in each sample that counted them."""
     cpus: str | None = None
-    """The CPUs that it may use, as ``0-3,8``."""
+    """The CPUs in its affinity mask, as ``0-3,8``."""
     age: float | None = None
-    """Seconds since it began, at the end of the window."""
+    """Seconds since its start, at the end of the window."""
 
-    def told(self, name: str) -> list[tuple[float, float]]:
-        """Return when a counter was known, and what it was."""
+    def readings(self, name: str) -> list[tuple[float, float]]:
+        """Return the time and value of each sample that has a counter."""
         return [(sample.t, float(value)) for sample in self.samples if (value := getattr(sample, name)) is not None]
 
     def rate(self, name: str) -> float | None:
-        """Return how fast a counter grew, per second; None where it is not known at two moments."""
-        told = self.told(name)
-        if not told or told[-1][0] <= told[0][0]:
+        """Return the growth of a counter per second; None without two readings."""
+        readings = self.readings(name)
+        if not readings or readings[-1][0] <= readings[0][0]:
             return None
-        return max(0.0, (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0]))
+        return max(0.0, (readings[-1][1] - readings[0][1]) / (readings[-1][0] - readings[0][0]))
 
     def steps(self, name: str) -> list[tuple[float, float]]:
-        """Return how fast a counter grew between each two samples: (end of the time, per second)."""
+        """Return the growth of a counter per second between successive samples, with the end of each interval."""
         return [
             (b[0], max(0.0, (b[1] - a[1]) / (b[0] - a[0])))
-            for a, b in itertools.pairwise(self.told(name))
+            for a, b in itertools.pairwise(self.readings(name))
             if b[0] > a[0]
         ]
 
 
 @dataclass(frozen=True)
 class ContainerSample:
-    """What was seen of one container beside its processes."""
+    """One container at one moment, without its processes."""
 
     log_lines: int | None = None
-    """Lines that its log grew by since the begin."""
+    """Lines added to its log since the start of the window."""
     throttled: int | None = None
-    """How often its CPU quota was used up, since it began."""
+    """How often it exhausted its CPU quota since it started."""
     shm_size: float | None = None
     """Bytes of its /dev/shm."""
     shm_used: float | None = None
     nfs: Mapping[str, tuple[float, float]] | None = None
-    """Mount -> calls and milliseconds since it was mounted."""
+    """Mount -> number and milliseconds of calls since it was mounted."""
     tfevents: Mapping[str, float] | None = None
-    """TensorBoard's files -> bytes; None where no folder was watched."""
+    """TensorBoard's files -> bytes; None if no folder was watched."""
     checkpoints: Mapping[str, float] | None = None
-    """Checkpoints -> time of their last change."""
+    """Checkpoints -> time of last change."""
 
 
 @dataclass(frozen=True)
 class NodeSample:
-    """The node at one moment; counters run since boot."""
+    """The node at one moment; counters start at boot."""
 
     t: float
     cpu_some_us: float | None = None
     io_some_us: float | None = None
     io_full_us: float | None = None
     running: float | None = None
-    """Threads that want a CPU."""
+    """Runnable threads."""
     net: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Interface -> bytes received, sent."""
     ib: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -146,12 +146,12 @@ class Device:
     name: str = ""
     numa: float | None = None
     cpus: str | None = None
-    """The CPUs that are near it."""
+    """The CPUs near it."""
 
 
 @dataclass(frozen=True)
 class GpuUser:
-    """A process that used a GPU at the begin."""
+    """A process that used a GPU at the start of the window."""
 
     pid: int
     gpu: str
@@ -164,10 +164,10 @@ class Container:
 
     instance: str
     gpus: tuple[str, ...] = ()
-    """UUIDs of what it was given."""
+    """UUIDs of its assigned GPUs."""
     has_log: bool = False
     speaks_for_all: bool = False
-    """Whether its log has what all ranks print, as mpirun's has."""
+    """Whether its log contains the output of all ranks, as mpirun's does."""
 
 
 @dataclass
@@ -178,7 +178,7 @@ class NodeSeries:
     interval: float = 1.0
     cores: float | None = None
     ticks: float = 100.0
-    """Of a second."""
+    """Per second."""
     speeds: Mapping[str, float] = field(default_factory=dict)
     """Interfaces, and RDMA ports as ``card/port`` -> Gbit/s."""
     delay_counted: bool | None = None
@@ -190,34 +190,34 @@ class NodeSeries:
     mounts: dict[str, tuple[tuple[str, str, str], ...]] = field(default_factory=dict)
     """Instance -> place, type of the file system and source of each mount."""
     users: tuple[GpuUser, ...] | None = None
-    """None where it could not be asked."""
+    """None if the query failed."""
     foreign: Mapping[str, str] = field(default_factory=dict)
-    """GPUs that the job was not given -> a process on it that no job explains."""
+    """GPUs outside the job -> a process on it without a known job."""
     nccl: tuple[str, ...] = ()
-    """Lines of the job's log in which NCCL tells of its network (``NCCL_DEBUG=INFO``)."""
+    """Lines about the network in the job's NCCL log (``NCCL_DEBUG=INFO``)."""
     transport: str | None = None
-    """What NCCL's log of the job proves, as ``nccl-log`` names it; None where that is not known."""
+    """The transport according to the job's NCCL log, as named by ``nccl-log``; None if unknown."""
     notes: tuple[str, ...] = ()
-    """What went wrong while sampling."""
+    """Problems during sampling."""
     unread: int = 0
-    """Lines that could not be read."""
+    """Number of invalid lines."""
     ended: str | None = None
-    """``window`` or ``closed``; None where the sampler was cut short."""
+    """``window`` or ``closed``; None if the sampler was interrupted."""
 
     @property
     def simulated(self) -> bool:
-        """Whether the GPUs are a stand-in's."""
+        """Whether the GPUs are simulated."""
         return any("SIMULATED" in note for note in self.notes)
 
     def given(self) -> dict[str, str]:
-        """Return the GPUs that the job was given, and the instance that has each."""
+        """Return the GPUs assigned to the job, with the instance of each."""
         return {gpu: container.instance for container in self.containers.values() for gpu in container.gpus}
 
     def job_gpus(self) -> dict[str, list[GpuSample]]:
-        """Return the job's GPUs: those it was given, else those its processes use; all where nothing is known of it."""
-        wanted = set(self.given()) or {user.gpu for user in self.users or () if self.instance_of(user.pid)}
-        every = not wanted and not self.containers
-        return {uuid: samples for uuid, samples in self.gpus.items() if uuid in wanted or every}
+        """Return the job's GPUs: those assigned to it, else those its processes use; all without data on the job."""
+        requested = set(self.given()) or {user.gpu for user in self.users or () if self.instance_of(user.pid)}
+        every = not requested and not self.containers
+        return {uuid: samples for uuid, samples in self.gpus.items() if uuid in requested or every}
 
     def instance_of(self, pid: int) -> str | None:
         """Return the instance that a process belongs to."""
@@ -237,32 +237,32 @@ class NodeSeries:
         return [process for process in self.processes.values() if process.instance]
 
     def share_of_time(self, name: str) -> float | None:
-        """Return how much of the time a counter of microseconds grew by, in per cent."""
-        told = [(one.t, float(value)) for one in self.samples if (value := getattr(one, name)) is not None]
-        if not told or told[-1][0] <= told[0][0]:
+        """Return the share of time by which a counter of microseconds grew, in per cent."""
+        readings = [(sample.t, float(value)) for sample in self.samples if (value := getattr(sample, name)) is not None]
+        if not readings or readings[-1][0] <= readings[0][0]:
             return None
-        return max(0.0, (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0]) / 1e4)
+        return max(0.0, (readings[-1][1] - readings[0][1]) / (readings[-1][0] - readings[0][0]) / 1e4)
 
     def name(self, uuid: str) -> str:
-        """Name a GPU for people."""
+        """Return the display name of a GPU."""
         index = self.devices[uuid].index if uuid in self.devices else None
         return f"{self.node} GPU {uuid if index is None else f'{index:g}'}"
 
     def cores_of(self, process: Process) -> float | None:
-        """Return how many cores a process kept busy."""
+        """Return the mean number of cores that a process used."""
         rate = process.rate("cpu_ticks")
         return None if rate is None else rate / self.ticks
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of what is known; None where nothing is."""
-    told = [value for value in values if value is not None]
-    return sum(told) / len(told) if told else None
+    """Return the mean of the known values; None if there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
-    """Return Pearson's correlation; None where one of both does not vary."""
-    if len(left) != len(right) or len(left) < 2:  # noqa: PLR2004 - two make a difference
+    """Return Pearson's correlation; None if one sequence does not vary."""
+    if len(left) != len(right) or len(left) < 2:  # noqa: PLR2004 - a correlation needs two values
         return None
     a, b = sum(left) / len(left), sum(right) / len(right)
     over = sum((x - a) * (y - b) for x, y in zip(left, right, strict=True))

@@ -1,6 +1,6 @@
-"""A training script as data: its calls, assignments and functions, and under which conditions each is reached.
+"""Parse a training script into calls, assignments and functions, with the conditions under which each is reached.
 
-Nothing of it is ever executed or imported; `ast` alone reads it.
+The script is never executed or imported; only `ast` reads it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _EXITS = {"sys.exit", "exit", "quit", "os._exit"}
 
 @dataclass(frozen=True)
 class Condition:
-    """What has to be true, or false, for what stands behind it to be reached."""
+    """A condition for the code that follows it."""
 
     test: ast.expr
-    wanted: bool
+    expected: bool
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the source something stands."""
+    """A position in the source."""
 
     file: str
     function: Function | None = None
     conditions: tuple[Condition, ...] = ()
     loops: tuple[ast.AST, ...] = ()
-    """The loops around it, within its function; the innermost is the last."""
+    """The loops around it within its function, innermost last."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Site:
     targets: tuple[str, ...] = ()
     """The names that its statement assigns to."""
     dropped: bool = False
-    """Whether the call is a statement of its own, so that its value is lost."""
+    """Whether the call is an expression statement, so that its value is lost."""
 
     @property
     def line(self) -> int:
@@ -57,7 +57,7 @@ class Site:
         return self.call.lineno
 
     def argument(self, name: str, position: int | None = None) -> ast.expr | None:
-        """Return an argument by name, else by position from 0; None where it is not given."""
+        """Return an argument by name, else by position from 0; None if it is not passed."""
         for keyword in self.call.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -67,13 +67,13 @@ class Site:
         return None
 
     def spread(self) -> bool:
-        """Whether arguments come out of a dictionary that is not seen here."""
+        """Return whether the call unpacks a dictionary of arguments."""
         return any(keyword.arg is None for keyword in self.call.keywords)
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """One value of a name; None where it cannot be told from the statement alone."""
+    """An assignment to a name; the value is None if the statement does not show it."""
 
     value: ast.expr | None
     place: Place
@@ -82,63 +82,63 @@ class Assigned:
 
 @dataclass
 class Script:
-    """All that was read, over the script and the modules beside it."""
+    """The content of the script and the modules beside it."""
 
     calls: list[Site] = field(default_factory=list)
     names: dict[tuple[str, Function | None, str], list[Assigned]] = field(default_factory=lambda: defaultdict(list))
     attributes: dict[str, list[Assigned]] = field(default_factory=lambda: defaultdict(list))
-    """By the attribute's own name, whatever it is of: ``args.world_size`` and ``self.world_size`` are one."""
+    """By attribute name, for any object: ``args.world_size`` and ``self.world_size`` are the same."""
     environment: dict[str, list[Assigned]] = field(default_factory=lambda: defaultdict(list))
-    """Variables of the environment that the script sets."""
+    """Environment variables that the script sets."""
     required: list[tuple[str, Place, int]] = field(default_factory=list)
-    """Variables that are read without a default, with the line."""
+    """Environment variables that are read without a default, with the line."""
     aliases: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    """File -> name there -> what was imported under it."""
+    """File -> local name -> imported name."""
     imports: dict[str, int] = field(default_factory=dict)
-    """Full names of what is imported anywhere -> line."""
+    """Full names of all imports -> line."""
     functions: dict[str, list[Function]] = field(default_factory=lambda: defaultdict(list))
     returns: dict[Function, list[Assigned]] = field(default_factory=lambda: defaultdict(list))
     mentions: dict[str, list[tuple[ast.expr, Place]]] = field(default_factory=lambda: defaultdict(list))
-    """Where names are read, calls included."""
+    """Reads of names, including calls."""
     defined: dict[Function, Place] = field(default_factory=dict)
     by_meaning: dict[str, list[Site]] = field(default_factory=lambda: defaultdict(list))
     by_word: dict[str, list[Site]] = field(default_factory=lambda: defaultdict(list))
-    """Calls by name, made when they are first asked for."""
+    """Calls by name, built on first use."""
     bases: set[str] = field(default_factory=set)
-    """Classes that classes of the script derive from."""
+    """Base classes of the script's classes."""
 
     def full(self, node: ast.expr, file: str) -> str:
-        """Return a dotted name with its imported part written out; empty for what is no plain name."""
+        """Return a dotted name with its imported part expanded; empty for other expressions."""
         name = dotted(node)
         first, dot, rest = name.partition(".")
         return self.aliases[file].get(first, first) + dot + rest if name else ""
 
     def meanings(self, node: ast.expr, place: Place, depth: int = 4) -> set[str]:
-        """Return all full names that an expression may stand for, through variables and ``A if x else B``."""
+        """Return all full names that an expression may have, through variables and ``A if x else B``."""
         if isinstance(node, ast.IfExp):
             return self.meanings(node.body, place, depth) | self.meanings(node.orelse, place, depth)
         if isinstance(node, ast.Call) and self.full(node.func, place.file).endswith("partial") and node.args:
             return self.meanings(node.args[0], place, depth)
         name = self.full(node, place.file)
-        found = {name} if name else set()
+        names = {name} if name else set()
         if depth and isinstance(node, ast.Name):
             for item in self.values(node.id, place):
                 if item.value is not None:
-                    found |= self.meanings(item.value, item.place, depth - 1)
-        return found
+                    names |= self.meanings(item.value, item.place, depth - 1)
+        return names
 
     def unread(self, pattern: re.Pattern[str]) -> list[Site]:
-        """Return calls of functions that are neither the script's own nor PyTorch's and that are called like this."""
-        found = []
+        """Return calls of functions that match `pattern` and belong neither to the script nor to PyTorch."""
+        sites = []
         for site in self.calls:
             full = self.full(site.call.func, site.place.file)
             root, last = full.partition(".")[0], full.rpartition(".")[2]
             if pattern.search(last) and last not in self.functions and root not in {"torch", "os", "sys"}:
-                found.append(site)
-        return found
+                sites.append(site)
+        return sites
 
     def values(self, name: str, place: Place) -> list[Assigned]:
-        """Return what is assigned to a name that is read at `place`: in its function, else in its file or module."""
+        """Return the assignments to a name that is read at `place`: in its function, else in its file or module."""
         function = place.function
         while True:
             if (place.file, function, name) in self.names:
@@ -151,16 +151,16 @@ class Script:
         return self.names.get((module.rpartition(".")[2], None, own), []) if own else []
 
     def find(self, *endings: str) -> list[Site]:
-        """Return the calls of what ends with one of these names, e.g. ``nn.DataParallel`` for ``DataParallel``."""
+        """Return the calls of names with one of these last parts, e.g. ``nn.DataParallel`` for ``DataParallel``."""
         if not self.by_meaning:
             for site in self.calls:
                 for last in {name.rpartition(".")[2] for name in self.meanings(site.call.func, site.place)}:
                     self.by_meaning[last].append(site)
-        found = {id(site): site for ending in endings for site in self.by_meaning.get(ending, ())}
-        return [site for site in self.calls if id(site) in found] if len(endings) > 1 else list(found.values())
+        matches = {id(site): site for ending in endings for site in self.by_meaning.get(ending, ())}
+        return [site for site in self.calls if id(site) in matches] if len(endings) > 1 else list(matches.values())
 
     def called(self, name: str) -> list[Site]:
-        """Return the calls whose function is written with this name at its end."""
+        """Return the calls that are written with this name as the last part."""
         if not self.by_word:
             for site in self.calls:
                 self.by_word[dotted(site.call.func).rpartition(".")[2]].append(site)
@@ -168,7 +168,7 @@ class Script:
 
 
 def dotted(node: ast.AST) -> str:
-    """Return ``a.b.c`` of names and attributes; empty for anything else, ``.c`` for an attribute of something else."""
+    """Return ``a.b.c`` for names and attributes, ``.c`` for an attribute of another expression, else an empty text."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -177,13 +177,13 @@ def dotted(node: ast.AST) -> str:
 
 
 def read_script(sources: Mapping[str, bytes]) -> Script:
-    """Read the script and the modules beside it.
+    """Parse the script and the modules beside it.
 
     Args:
-        sources: file name -> text as it is in the file; the first is the script itself.
+        sources: File name -> content; the first is the script itself.
 
     Raises:
-        UsageError: a file is no Python; the line is named.
+        UsageError: A file is not valid Python; the line is named.
     """
     script = Script()
     for name, source in sources.items():
@@ -193,20 +193,20 @@ def read_script(sources: Mapping[str, bytes]) -> Script:
 
 
 def imported_modules(name: str, source: bytes) -> list[str]:
-    """Return the full names that a file imports; those relative to its own package begin with a dot.
+    """Return the full names that a file imports; relative imports begin with a dot.
 
     Raises:
-        UsageError: it is no Python.
+        UsageError: It is not valid Python.
     """
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
     for node in ast.walk(_parse(name, source)):
         if isinstance(node, ast.Import):
-            found.update(dict.fromkeys(alias.name for alias in node.names))
+            modules.update(dict.fromkeys(alias.name for alias in node.names))
         elif isinstance(node, ast.ImportFrom):
             origin = "." * node.level + (f"{node.module}." if node.module else "")
-            found.update(dict.fromkeys(origin + alias.name for alias in node.names if alias.name != "*"))
-            found.update({origin.rstrip("."): None} if node.module else {})
-    return list(found)
+            modules.update(dict.fromkeys(origin + alias.name for alias in node.names if alias.name != "*"))
+            modules.update({origin.rstrip("."): None} if node.module else {})
+    return list(modules)
 
 
 def _parse(name: str, source: bytes) -> ast.Module:
@@ -217,48 +217,48 @@ def _parse(name: str, source: bytes) -> ast.Module:
     except SyntaxError as error:
         where = f"{name}, line {error.lineno}" if error.lineno else name
         raise UsageError(
-            f"{where}: this is no Python: {error.msg}",
-            remedy="Give the training script itself; it has to be one that python3 can read (python3 -m py_compile).",
+            f"{where}: not valid Python ({error.msg})",
+            remedy="Pass the training script itself. Check it with: python3 -m py_compile",
             output=(error.text or "").rstrip(),
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"{name}: this is no Python: {error}", remedy="Give the training script itself.") from None
+        raise UsageError(f"{name}: not valid Python ({error})", remedy="Pass the training script itself.") from None
 
 
 class _Reader:
-    """Goes through one file from top to bottom."""
+    """Visits one file from top to bottom."""
 
     def __init__(self, script: Script, file: str, module: str) -> None:
         self.script, self.file, self.module = script, file, module
 
     def block(self, statements: Sequence[ast.stmt], place: Place) -> None:
-        """Read statements one after the other; what follows an early exit is reached under the opposite condition."""
+        """Visit statements in order; code after an early exit is reached under the opposite condition."""
         for statement in statements:
             self.statement(statement, place)
             if isinstance(statement, ast.If):
-                for test, wanted in _passed(statement):
-                    place = _under(place, test, wanted=wanted)
+                for test, expected in _conditions_after(statement):
+                    place = _under(place, test, expected=expected)
 
     def statement(self, node: ast.stmt, place: Place) -> None:
-        """Read one statement with all that is in it."""
+        """Visit one statement with its content."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self.function(node, place)
         elif isinstance(node, ast.ClassDef):
             self.script.bases.update(self.script.full(base, self.file).rpartition(".")[2] for base in node.bases)
             self.block(node.body, place)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            self.imported(node)
+            self.import_statement(node)
         elif isinstance(node, ast.If):
             self.expression(node.test, place)
-            self.block(node.body, _under(place, node.test, wanted=True))
-            self.block(node.orelse, _under(place, node.test, wanted=False))
+            self.block(node.body, _under(place, node.test, expected=True))
+            self.block(node.orelse, _under(place, node.test, expected=False))
         elif isinstance(node, _LOOPS):
             self.loop(node, place)
         else:
             self.simple(node, place)
 
     def loop(self, node: ast.For | ast.AsyncFor | ast.While, place: Place) -> None:
-        """Read a loop; what it assigns changes from round to round."""
+        """Visit a loop; names that it assigns change in each iteration."""
         inside = Place(place.file, place.function, place.conditions, (*place.loops, node))
         if isinstance(node, ast.While):
             self.expression(node.test, place)
@@ -269,7 +269,7 @@ class _Reader:
         self.block(node.orelse, place)
 
     def simple(self, node: ast.stmt, place: Place) -> None:
-        """Read a statement that is no branch, loop or definition; blocks of try, with and match are always reached."""
+        """Visit other statements; blocks of try, with and match are always reached."""
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
             targets = node.targets
@@ -284,7 +284,7 @@ class _Reader:
         self.parts(node, place, names, dropped=isinstance(node, ast.Expr))
 
     def parts(self, node: ast.AST, place: Place, names: tuple[str, ...], *, dropped: bool = False) -> None:
-        """Read what a statement is made of: blocks, expressions, and what holds more of them (handlers, cases)."""
+        """Visit the parts of a statement: blocks, expressions, handlers and cases."""
         for _, value in ast.iter_fields(node):
             inner = value if isinstance(value, list) else [value]
             if inner and isinstance(inner[0], ast.stmt):
@@ -299,7 +299,7 @@ class _Reader:
                     self.parts(part, place, names)
 
     def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place) -> None:
-        """Read a function; the conditions around its definition hold inside it too."""
+        """Visit a function; the conditions around its definition also apply inside it."""
         self.script.functions[node.name].append(node)
         self.script.defined[node] = place
         for part in (*node.decorator_list, *node.args.defaults, *node.args.kw_defaults):
@@ -307,8 +307,8 @@ class _Reader:
                 self.expression(part, place)
         self.block(node.body, Place(self.file, node, place.conditions))
 
-    def imported(self, node: ast.Import | ast.ImportFrom) -> None:
-        """Note under which name what is known here."""
+    def import_statement(self, node: ast.Import | ast.ImportFrom) -> None:
+        """Record the imported names."""
         aliases = self.script.aliases[self.file]
         origin = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
@@ -320,17 +320,17 @@ class _Reader:
                 aliases[alias.asname or alias.name] = full
 
     def expression(self, node: ast.AST, place: Place, names: tuple[str, ...] = (), *, dropped: bool = False) -> None:
-        """Read an expression and all in it."""
+        """Visit an expression with its parts."""
         script = self.script
         if isinstance(node, ast.IfExp):
             self.expression(node.test, place)
-            self.expression(node.body, _under(place, node.test, wanted=True), names)
-            self.expression(node.orelse, _under(place, node.test, wanted=False), names)
+            self.expression(node.body, _under(place, node.test, expected=True), names)
+            self.expression(node.orelse, _under(place, node.test, expected=False), names)
             return
         if isinstance(node, ast.BoolOp):
             for value in node.values:
                 self.expression(value, place, names)
-                place = _under(place, value, wanted=isinstance(node.op, ast.And))
+                place = _under(place, value, expected=isinstance(node.op, ast.And))
             return
         if isinstance(node, ast.NamedExpr):
             self.assign(node.target, node.value, place)
@@ -346,7 +346,7 @@ class _Reader:
             self.expression(part, place, names)
 
     def environment_call(self, node: ast.Call, place: Place) -> None:
-        """``os.environ.update(...)`` and ``os.putenv`` set variables; ``setdefault`` sets only what nobody has set."""
+        """Record variables set by ``os.environ.update(...)`` and ``os.putenv``; not ``setdefault``."""
         name = self.script.full(node.func, self.file)
         pairs: Iterable[tuple[ast.expr | None, ast.expr]] = ()
         if name == "os.putenv" and len(node.args) > 1:
@@ -360,7 +360,7 @@ class _Reader:
                 self.script.environment[key.value].append(Assigned(value, place, node.lineno))
 
     def assign(self, target: ast.expr, value: ast.expr | None, place: Place) -> None:
-        """Note what a name, an attribute or a variable of the environment is set to."""
+        """Record an assignment to a name, an attribute or an environment variable."""
         item = Assigned(value, place, target.lineno)
         if isinstance(target, ast.Tuple | ast.List):
             parts: Sequence[ast.expr | None] = [None] * len(target.elts)
@@ -382,12 +382,12 @@ class _Reader:
                 self.script.environment[key.value].append(item)
 
 
-def _under(place: Place, test: ast.expr, *, wanted: bool) -> Place:
-    return Place(place.file, place.function, (*place.conditions, Condition(test, wanted)), place.loops)
+def _under(place: Place, test: ast.expr, *, expected: bool) -> Place:
+    return Place(place.file, place.function, (*place.conditions, Condition(test, expected)), place.loops)
 
 
-def _passed(statement: ast.If) -> list[tuple[ast.expr, bool]]:
-    """Return what is known behind an ``if``: that none of its branches was taken from which one does not come back."""
+def _conditions_after(statement: ast.If) -> list[tuple[ast.expr, bool]]:
+    """Return the conditions after an ``if``: no branch that exits was taken."""
     known: list[tuple[ast.expr, bool]] = []
     before: list[ast.expr] = []
     chain: ast.If | None = statement
@@ -407,7 +407,7 @@ def _none_of(before: list[ast.expr], test: ast.expr) -> tuple[ast.expr, bool]:
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:
-    """Whether what follows the block is not reached from it."""
+    """Return whether control never continues after the block."""
     last = statements[-1] if statements else None
     if isinstance(last, ast.Return | ast.Raise | ast.Continue | ast.Break):
         return True

@@ -1,4 +1,4 @@
-"""Words that several findings put together in the same way."""
+"""Text fragments shared by findings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _SHOWN = 3
 
 
 def few(texts: Sequence[str]) -> str:
-    """Return the first three, and how many more there are."""
+    """Return the first three texts and the number of further ones."""
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return "; ".join(texts[:_SHOWN]) + more
 
 
 def percent(value: float) -> str:
-    """Write a percentage."""
+    """Format a percentage."""
     return f"{value:.0f} %"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from provision.batch.inference import script_words, starts_processes, words_of
+from provision.batch.inference import starts_processes, words_of
 from provision.batch.mpi import KEYS, MOUNT
+from provision.launchers import launcher_of
 from provision.model.job import JobSpec, Kind, Seat
 
 __all__ = ["RUN", "SHARE", "NodeHardware", "create_words", "limits_of", "own_mounts", "program_words"]
@@ -134,33 +134,14 @@ def program_words(spec: JobSpec) -> tuple[str, ...]:
     """Return the command of an instance of pytorch or run: the user's line, or the launcher around it."""
     if spec.procs_per_gpu > 1:
         return _shared(spec)
-    launcher = spec.launcher or ("torchrun" if spec.nproc_per_node and len(spec.command) > 1 else "")
-    if launcher in {"torchrun", "launch"} and not starts_processes(words_of(spec.command)):
-        return _launched(spec, launcher)
+    launcher = launcher_of(spec.launcher or ("torchrun" if spec.nproc_per_node and len(spec.command) > 1 else ""))
+    if launcher.per_node and not starts_processes(words_of(spec.command)):
+        return launcher.node_words(spec.shell, spec.command)
     return _plain(spec)
 
 
 def _plain(spec: JobSpec) -> tuple[str, ...]:
     return (spec.shell, "-c", spec.command[0]) if len(spec.command) == 1 else spec.command
-
-
-_INTERPRETER = re.compile(
-    r"""^\s*((?:[A-Za-z_]\w*=(?:'[^']*'|"[^"]*"|[^\s'"])*\s+)*)(?:(?:\S*/)?python[\d.]*\s+(?:-u\s+)*)?"""
-)
-"""Of a line: the variables before its program, which stay there, and python, which torch's launchers start."""
-_LAUNCH = (
-    'python3 -m torch.distributed.launch --nproc_per_node="$PET_NPROC_PER_NODE" --nnodes="$PET_NNODES" '
-    '--node_rank="$PET_NODE_RANK" --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT"'
-)
-"""It does not read PET_*, as torchrun does."""
-
-
-def _launched(spec: JobSpec, launcher: str) -> tuple[str, ...]:
-    start = _LAUNCH if launcher == "launch" else "torchrun"
-    if len(spec.command) == 1:
-        return (spec.shell, "-c", _INTERPRETER.sub(lambda found: f"{found[1]}{start} ", spec.command[0], count=1))
-    script = script_words(spec.command)
-    return ("torchrun", *script) if launcher == "torchrun" else (spec.shell, "-c", start + ' "$@"', spec.shell, *script)
 
 
 _SHARE = (

@@ -6,15 +6,12 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from provision.commands.mpirun_words import LAUNCHERS, is_launcher, parse_line
+from provision.commands.mpirun_words import is_launcher, parse_line
+from provision.launchers import LAUNCHERS, typed_commands
 from provision.model.job import JobSpec, Kind
 
-__all__ = ["inferred", "rank_findings", "script_words", "starts_processes", "starts_ranks", "surely_fails", "words_of"]
+__all__ = ["inferred", "rank_findings", "starts_processes", "starts_ranks", "surely_fails", "words_of"]
 
-_MPI = (*LAUNCHERS, "horovodrun")
-_TORCH = ("torchrun", "accelerate", "deepspeed")
-_MODULES = (["torch.distributed.launch"], ["torch.distributed.run"], ["accelerate.commands.launch"])
-_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
@@ -35,7 +32,7 @@ def inferred(command: Sequence[str]) -> tuple[Kind, str]:
     """Return the kind of a job that was given none, and why."""
     words = words_of(command)
     program = words[0].rpartition("/")[2] if words else ""
-    if program in _MPI:
+    if program in typed_commands(per_node=False):
         return Kind.MPI, f"the command starts with {program}"
     return Kind.PYTORCH, f"the command starts with {program or 'no program'}, which is no mpirun"
 
@@ -71,7 +68,7 @@ def _slots(spec: JobSpec) -> int:
 
 def starts_ranks(words: Sequence[str]) -> bool:
     """Return whether a command starts an mpi job's ranks by itself."""
-    return bool(words) and words[0].rpartition("/")[2] in _MPI
+    return bool(words) and words[0].rpartition("/")[2] in typed_commands(per_node=False)
 
 
 def surely_fails(spec: JobSpec) -> str:
@@ -92,14 +89,8 @@ def surely_fails(spec: JobSpec) -> str:
 def starts_processes(words: Sequence[str]) -> bool:
     """Return whether a command is a launcher of torch's processes already."""
     left = [word for word in words if word != "-u"]
-    return bool(left) and (left[0].rpartition("/")[2] in _TORCH or (left[1:2] == ["-m"] and left[2:3] in _MODULES))
-
-
-def script_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Return what torch's launchers take of a command: the script and its words, without the interpreter before it."""
-    left = list(words)
-    if len(left) > 1 and _PYTHON.fullmatch(left[0].rpartition("/")[2]):
-        left.pop(0)
-        while len(left) > 1 and left[0] == "-u":  # they give it by themselves
-            left.pop(0)
-    return tuple(left)
+    if not left:
+        return False
+    modules = {module for launcher in LAUNCHERS.values() for module in launcher.modules}
+    typed = left[0].rpartition("/")[2] in typed_commands(per_node=True)
+    return typed or (left[1:2] == ["-m"] and modules.issuperset(left[2:3]) and len(left) > 2)  # noqa: PLR2004 - PROGRAM -m MODULE

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from provision.batch.inference import starts_ranks, words_of
 from provision.batch.ranks import slots
-from provision.commands.mpirun import tcp_include
 from provision.commands.ssh_keys import public_key_problem, shared_keys
 from provision.errors import NodeError
+from provision.launchers import LAUNCHERS, HostEntry, Launch, Reach, argv_of, openmpi
 from provision.model.job import JobSpec, Seat
 
 __all__ = [
@@ -92,16 +92,6 @@ def logins_of(
     ]
 
 
-def host_file(spec: JobSpec, seats: Sequence[Seat]) -> str:
-    """Return the host file of Open MPI 4 and 5."""
-    return "".join(f"{node} slots={count}\n" for node, count in slots(spec, seats).items())
-
-
-def machine_file(spec: JobSpec, seats: Sequence[Seat]) -> str:
-    """Return the same for Hydra, which ends at a word of Open MPI's."""
-    return "".join(f"{node}:{count}\n" for node, count in slots(spec, seats).items())
-
-
 def ssh_config(logins: Sequence[Login], account: str) -> str:
     """Return what the chief needs of ssh_config: every node by its inventory name and port, with a known key."""
     hosts = "".join(f"Host {one.node}\n  HostName {one.address}\n  Port {one.port}\n\n" for one in logins)
@@ -169,36 +159,19 @@ def _sshd_words(options: Mapping[str, str]) -> str:
 
 
 def launcher_variables(interfaces: Sequence[str], subnets: Sequence[str] = ()) -> dict[str, str]:
-    """Return the variables by which Open MPI 4 and 5, and Hydra (MPICH, Intel MPI), find the nodes and reach them.
+    """Return the variables by which launchers find the nodes and reach them: the image alone tells which one it has.
 
     Args:
         interfaces: names of those that carry the nodes' data addresses; none when one is not known.
         subnets: networks of these addresses as CIDRs; likewise.
     """
-    reach = f"-F {MOUNT}/ssh_config"
-    variables = {
-        "OMPI_MCA_orte_default_hostfile": f"{MOUNT}/hostfile",
-        "OMPI_MCA_plm_rsh_agent": "ssh",
-        "OMPI_MCA_plm_rsh_args": reach,
-        "OMPI_MCA_orte_keep_fqdn_hostnames": "t",
-        "PRTE_MCA_prte_default_hostfile": f"{MOUNT}/hostfile",
-        "PRTE_MCA_plm_ssh_agent": "ssh",
-        "PRTE_MCA_plm_ssh_args": reach,
-        "PRTE_MCA_prte_keep_fqdn_hostnames": "t",
-        "HYDRA_HOST_FILE": f"{MOUNT}/machinefile",
-        "HYDRA_LAUNCHER_EXTRA_ARGS": reach,
-        "I_MPI_HYDRA_HOST_FILE": f"{MOUNT}/machinefile",
-        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": reach,
-    }
-    if include := tcp_include(interfaces, subnets):
-        variables |= {"OMPI_MCA_btl_tcp_if_include": include, "OMPI_MCA_oob_tcp_if_include": include}
-    if interfaces:
-        variables["PRTE_MCA_prte_if_include"] = ",".join(interfaces)
-    return variables
+    reach = Reach(f"{MOUNT}/ssh_config", folder=MOUNT, interfaces=interfaces, subnets=subnets)
+    variables = [launcher.environment(reach) for launcher in LAUNCHERS.values()]
+    pairs = [pair for one in variables for pair in one.items()]
+    return dict(sorted(pairs, key=lambda pair: pair[0].endswith("_if_include")))
 
 
-def mpi_command(spec: JobSpec, variables: Mapping[str, str], total: int) -> tuple[str, ...]:
+def mpi_command(spec: JobSpec, variables: Sequence[str], total: int) -> tuple[str, ...]:
     """Return the launcher's command: the user's own mpirun as it was typed, or ours around the command.
 
     A line that starts no ranks itself is run once, on the first node, unless ``--launcher mpirun`` or ``--np`` asks for
@@ -214,10 +187,9 @@ def mpi_command(spec: JobSpec, variables: Mapping[str, str], total: int) -> tupl
     if not wrapped or (line and spec.launcher != "mpirun"):
         return (spec.shell, "-c", spec.command[0]) if line else spec.command
     program = (spec.shell, "-c", spec.command[0]) if line else spec.command
-    passed = [word for name in sorted(variables) for word in ("-x", name)]
-    ranks = str((spec.ranks if spec.gang else min(spec.ranks, total)) or total)
-    root = [] if spec.user else ["--allow-run-as-root"]
-    return ("mpirun", *root, "-np", ranks, "--bind-to", "none", "--map-by", "slot", *passed, *program)
+    ranks = (spec.ranks if spec.gang else min(spec.ranks, total)) or total
+    launch = Launch(version=0, ranks=ranks, command=program, root=not spec.user, environment=tuple(sorted(variables)))
+    return tuple(argv_of(launch.program, openmpi.command_line(launch).settings, program))
 
 
 def files(spec: JobSpec, seats: Sequence[Seat], logins: Sequence[Login]) -> dict[str, str]:
@@ -226,5 +198,9 @@ def files(spec: JobSpec, seats: Sequence[Seat], logins: Sequence[Login]) -> dict
 
 
 def host_files(spec: JobSpec, seats: Sequence[Seat]) -> dict[str, str]:
-    """Return the host files: Open MPI's, and Hydra's beside it, as the image alone tells whose mpirun it has."""
-    return {"hostfile": host_file(spec, seats), "machinefile": machine_file(spec, seats)}
+    """Return the host file of each MPI launcher by its name: the image alone tells which launcher it has."""
+    addresses = {seat.node: seat.address for seat in seats}
+    kind = "gpu" if spec.gpus else "cpu"
+    entries = [HostEntry(node, addresses[node], count, kind) for node, count in slots(spec, seats).items()]
+    launchers = [launcher for launcher in LAUNCHERS.values() if launcher.file_name and launcher.host_file]
+    return {launcher.file_name: launcher.host_file(entries) for launcher in launchers if launcher.host_file}

@@ -13,6 +13,7 @@ from provision.batch.units import check_unit
 from provision.commands.shell import is_environment_name
 from provision.documents.jobs import MOST_RETRIES
 from provision.errors import UsageError
+from provision.launchers import launcher_names, launcher_of
 from provision.model.job import JobSpec, Kind
 from provision.profiles import FABRICS, PRESETS
 
@@ -20,7 +21,6 @@ __all__ = ["check", "check_recorded", "doubts"]
 
 _WORDS = {
     "shell": ("sh", "bash"),
-    "launcher": ("", "torchrun", "launch", "python", "mpirun"),
     "pull": ("always", "missing", "never"),
     "clean_task_policy": ("", "None", "Running", "All"),
     "fabric": (*FABRICS, ""),
@@ -140,7 +140,7 @@ def _numbers(spec: JobSpec) -> None:
 
 
 def _choices(spec: JobSpec) -> None:
-    for field, words in _WORDS.items():
+    for field, words in {**_WORDS, "launcher": ("", *launcher_names())}.items():
         if getattr(spec, field) not in words:
             known = ", ".join(word for word in words if word)
             raise UsageError(f"{_flag(field)} {getattr(spec, field)}: this is none of {known}")
@@ -282,7 +282,7 @@ def _launch(spec: JobSpec) -> None:
             f"--launcher {spec.launcher} starts the command once, and --np {spec.ranks} asks for ranks of it",
             remedy="Leave one of them out.",
         )
-    if spec.launcher in {"torchrun", "launch"} and spec.kind is Kind.MPI:
+    if launcher_of(spec.launcher).per_node and spec.kind is Kind.MPI:
         raise UsageError(
             f"--launcher {spec.launcher} is not for mpi jobs", remedy="mpi: --launcher mpirun; or submit pytorch."
         )
@@ -309,7 +309,7 @@ def _sharing(spec: JobSpec) -> None:
             f"--procs-per-gpu shares one GPU, and each worker has {spec.gpus}",
             remedy="Write --gpus 1; --workers N is for more GPUs.",
         )
-    if spec.nproc_per_node or spec.launcher in {"torchrun", "launch"}:
+    if spec.nproc_per_node or launcher_of(spec.launcher).per_node:
         raise UsageError(
             "--procs-per-gpu starts copies of the command itself, and torchrun would start some too",
             remedy="Leave --nproc-per-node and --launcher out.",

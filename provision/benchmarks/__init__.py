@@ -1,4 +1,4 @@
-"""Synthetic training benchmarks: what they printed, how it scales, and whether two results really differ."""
+"""Synthetic training benchmarks: parse their output, compute their scaling, and compare results statistically."""
 
 from provision.benchmarks.base import Run, Unfinished
 from provision.benchmarks.compare import Comparison, Verdict, compare

@@ -12,27 +12,27 @@ class Run:
     """One run; throughput in images per second."""
 
     label: str
-    """Whose result it is: the file's name, or the name under which a result is kept."""
+    """The file name, or the name of the stored result."""
     model: str | None
-    """As printed, e.g. ``resnet50``; None where the output does not say."""
+    """As printed, e.g. ``resnet50``; None if not printed."""
     batch: int | None
     """Images per step and device."""
     gpus: int
-    """Devices that took part, at least 1."""
+    """Number of devices, at least 1."""
     img_per_sec_per_gpu: float
     plus_minus: float | None
-    """Printed after ``+-``: 1.96 standard deviations of the iterations, for one device; None where there is none."""
+    """Printed after ``+-``: 1.96 standard deviations of the iterations, for one device; None if not printed."""
     total: float
     """Of all devices together."""
     total_plus_minus: float | None = None
     iterations: tuple[float, ...] = ()
     """Images per second and device of each measured iteration, as printed, with one decimal."""
     device: str = "GPU"
-    """What the output counts: ``GPU`` or ``CPU``."""
+    """The device type in the output: ``GPU`` or ``CPU``."""
     simulated: bool = False
-    """A stand-in was among the devices that it ran on."""
+    """Whether a simulated device took part."""
     configuration: str | None = None
-    """Runs of one configuration scale against its own run on one device; None: those of the same label."""
+    """Runs scale against the one-device run of the same configuration; None: of the same label."""
 
     @property
     def series(self) -> str:
@@ -41,31 +41,31 @@ class Run:
 
     @property
     def workload(self) -> tuple[str, int | None, str]:
-        """What may be compared with each other: model (whatever its case), batch and kind of device."""
+        """Return what must be equal in a comparison: model (case-insensitive), batch and kind of device."""
         return (self.model or "").lower(), self.batch, self.device
 
     @property
     def title(self) -> str:
-        """Return the workload in words: ``resnet50, batch 256``."""
+        """Return the workload as text: ``resnet50, batch 256``."""
         return f"{self.model or 'unnamed model'}, batch {'?' if self.batch is None else self.batch}"
 
     @property
     def devices(self) -> str:
-        """Return how many of what: ``1 GPU``, ``16 GPUs``."""
+        """Return number and kind of devices: ``1 GPU``, ``16 GPUs``."""
         return f"{self.gpus} {self.device}{'s' * (self.gpus != 1)}"
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A run that began and printed no result."""
+    """A run that started and printed no result."""
 
     label: str
     model: str | None
     iterations: int
-    """As many were measured before the output ended."""
+    """Number of iterations before the output ended."""
 
     @property
     def reason(self) -> str:
-        """Return what there is of it, as a sentence."""
-        seen = f"after {self.iterations} iteration{'s' * (self.iterations != 1)}"
-        return f"{self.label}: the run of {self.model or 'an unnamed model'} ends {seen}, without a result"
+        """Return a sentence about the run."""
+        position = f"after {self.iterations} iteration{'s' * (self.iterations != 1)}"
+        return f"{self.label}: the run of {self.model or 'an unnamed model'} ends {position}, without a result"

@@ -1,4 +1,4 @@
-"""Read the table of an all-reduce: of NCCL's tests, or of our program, which prints the same form.
+"""Parse the table of an all-reduce, printed by NCCL's tests or by our program in the same format.
 
 ::
 
@@ -24,32 +24,32 @@ _NUMBER = re.compile(r"\d{1,18}(\.\d{1,9})?")
 
 @dataclass(frozen=True)
 class AllReduce:
-    """What an all-reduce printed."""
+    """The output of an all-reduce."""
 
     ranks: int
-    """Distinct ranks that took part in one table."""
+    """Number of distinct ranks in one table."""
     rows: tuple[tuple[int, float], ...]
-    """Bytes of the message, and bus bandwidth in GB/s."""
+    """Message size in bytes, and bus bandwidth in GB/s."""
     wrong: int | None
-    """Elements that were wrong; None when it did not come to its end."""
+    """Number of wrong elements; None if it did not finish."""
 
     @property
     def largest(self) -> tuple[int, float] | None:
-        """Return the row of the largest message, which is the one to judge by."""
+        """Return the row of the largest message, which is the result."""
         return max(self.rows, default=None)
 
 
 def parse_all_reduce(text: str) -> AllReduce:
-    """Return what an all-reduce printed; other lines may stand between, and `provision run` may have tagged them."""
+    """Parse the output of an all-reduce; other lines and the tags of `provision run` are ignored."""
     ranks: set[int] = set()
     rows: dict[int, float] = {}
     column, wrong = 0, None
     for tagged in text.splitlines():
         line = _TAG.sub("", tagged, count=1).strip() if tagged.startswith("[") else tagged.strip()
-        if found := _RANK.match(line):
-            ranks.add(int(found[1]))
-        elif found := _BOUNDS.match(line):
-            wrong = int(found[1]) + (wrong or 0)
+        if match := _RANK.match(line):
+            ranks.add(int(match[1]))
+        elif match := _BOUNDS.match(line):
+            wrong = int(match[1]) + (wrong or 0)
         elif line.startswith("#"):
             words = line[1:].split()
             column = words.index("busbw") if words[:1] == ["size"] and "busbw" in words else column

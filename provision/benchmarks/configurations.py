@@ -1,4 +1,4 @@
-"""Which results belong to one configuration: runs that differ only in the number of devices, or repeat each other."""
+"""Group results by configuration: runs that repeat each other, or differ only in the number of devices."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _ITERATIONS = re.compile(r" --num-iters[= ][0-9]+")
 def of_file(label: str, counts: Collection[int]) -> str:
     """Return the configuration of a file's runs: its name without ending and number of devices or nodes.
 
-    ``tcp-1.log`` and ``tcp_16gpus.log.gz`` are ``tcp``. A file whose runs differ in their number of devices is a
-    configuration by itself.
+    ``tcp-1.log`` and ``tcp_16gpus.log.gz`` are ``tcp``. A file with different numbers of devices is its own
+    configuration.
 
     Args:
-        label: the file's name, also with folders.
-        counts: the numbers of devices of its runs.
+        label: The file name, also with folders.
+        counts: The numbers of devices of its runs.
     """
     stem = label
     while _ENDINGS.search(stem):
         stem = _ENDINGS.sub("", stem)
     if len(set(counts)) != 1:
         return stem
-    # A number is a word of its own: the 16 of vgg16 is the model's.
+    # The number must be a separate word: the 16 of vgg16 belongs to the model.
     number = rf"(?<![^\W_])(?:np?)?{next(iter(counts))}(?:[-_]?{_UNITS})?(?![^\W_])"
     words = list(re.finditer(number, stem, re.IGNORECASE))
     if words:
@@ -40,7 +40,7 @@ def of_file(label: str, counts: Collection[int]) -> str:
 
 
 def of_records(records: Sequence[Record]) -> list[str]:
-    """Return the configuration of each record: its name, and what it was run with where records of the name differ."""
+    """Return the configuration of each record: its name, with its settings if records of that name differ."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)

@@ -1,6 +1,6 @@
-"""Read what a synthetic training benchmark printed, however it was caught.
+"""Parse the output of a synthetic training benchmark.
 
-The form is that of Horovod's example programs, which the vendors' guides use and which our own benchmark prints too::
+The format is that of Horovod's example programs, which the vendors' guides and our own benchmark use::
 
     Model: vgg16
     Batch size: 64
@@ -25,7 +25,7 @@ _TAG = re.compile(r"\[[^\[\]\s]{0,80}?(\d{1,7})\]<(?:stdout|stderr|stddiag)>: ?|
 """``[1,0]<stdout>:`` of Open MPI 4, ``[job@1,0]<stdout>: `` of 5, and ``[0] `` of ``provision run``."""
 
 _BEFORE = r"\s*(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\S*\s+|\[[^\]]{0,80}\]\s*)?"
-"""A container engine's time stamp, or the name of the pod or the logger."""
+"""A container engine's time stamp, or the name of the pod or logger."""
 _NUMBER = r"(\d{1,12}(?:\.\d{1,12})?)"
 _BAND = rf"{_NUMBER}(?:\s*(?:\+-|\+/-|±)\s*{_NUMBER})?"
 _LINES = {
@@ -36,24 +36,24 @@ _LINES = {
     "each": re.compile(rf"{_BEFORE}Img/sec per (?:GPU|CPU): *{_BAND}"),
     "total": re.compile(rf"{_BEFORE}Total img/sec on (\d{{1,7}}) (GPU|CPU)\(s\): *{_BAND}"),
 }
-_NOBODY = -1
+_NO_RANK = -1
 """The rank of a line without a tag."""
 
 
 def parse(text: str, label: str = "") -> tuple[list[Run], list[Unfinished]]:
-    """Return the runs in `text`, in their order, and those that began and gave no result.
+    """Return the runs in `text` in order, and those that started without a result.
 
-    Other lines may stand between. Rank tags of mpirun, colours, carriage returns and a container engine's time
-    stamps are seen through. Where several ranks print the same, the lowest counts. Nothing is raised.
+    Other lines, rank tags of mpirun, colours, carriage returns and time stamps of container engines are ignored. If
+    several ranks print the same, the lowest counts. Nothing is raised.
     """
     by_rank: dict[int, _Reader] = {}
     for number, (rank, line) in enumerate(_lines(text)):
         for name, form in _LINES.items():
-            if found := form.match(line):
-                by_rank.setdefault(rank, _Reader()).take(number, name, found)
+            if match := form.match(line):
+                by_rank.setdefault(rank, _Reader()).add(number, name, match)
                 break
-    readers = [by_rank[_NOBODY]] if _NOBODY in by_rank else []
-    if tagged := sorted(set(by_rank) - {_NOBODY}):
+    readers = [by_rank[_NO_RANK]] if _NO_RANK in by_rank else []
+    if tagged := sorted(set(by_rank) - {_NO_RANK}):
         readers.append(by_rank[tagged[0]])
     drafts = sorted((draft for reader in readers for draft in reader.drafts), key=lambda draft: draft.begin)
     results = [draft.result(label) for draft in drafts]
@@ -64,11 +64,11 @@ def parse(text: str, label: str = "") -> tuple[list[Run], list[Unfinished]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Give out the lines with the rank that wrote each; pieces of several ranks may share a line."""
+    """Yield the lines with the rank that wrote each; several ranks may share a line."""
     for line in re.split(r"[\r\n]+", _ANSI.sub("", text)):
         tags = list(_TAG.finditer(line))
         ends = [*(tag.start() for tag in tags), len(line)]
-        yield _NOBODY, line[: ends[0]]
+        yield _NO_RANK, line[: ends[0]]
         pieces: dict[int, str] = {}
         for tag, end in zip(tags, ends[1:], strict=True):
             rank = int(tag[1] or tag[2])
@@ -78,7 +78,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 @dataclass
 class _Draft:
-    """A run as far as it was read."""
+    """A run that is being parsed."""
 
     begin: int
     model: str | None = None
@@ -90,7 +90,7 @@ class _Draft:
     iterations: list[float] = field(default_factory=list)
 
     def result(self, label: str) -> Run | Unfinished | None:
-        """Return what it came to; None for lines that are no run at all."""
+        """Return the result; None if the lines are not a run."""
         if self.gpus < 1 or not (self.total or self.each):
             return Unfinished(label, self.model, len(self.iterations)) if self.iterations else None
         total, total_band = self.total or _scaled(self.each, self.gpus)
@@ -115,40 +115,40 @@ def _scaled(value: tuple[float, float | None] | None, factor: float) -> tuple[fl
 
 
 class _Reader:
-    """Puts one rank's lines together; a line that a run has had already begins the next run."""
+    """Collects the lines of one rank; a repeated line starts the next run."""
 
     def __init__(self) -> None:
         self.drafts: list[_Draft] = []
         self._seen: set[str] = set()
         self._next_iteration = 0
 
-    def take(self, number: int, name: str, found: re.Match[str]) -> None:
-        """Take one line of the benchmark; `number` says where in the text it stands."""
-        if not self.drafts or name in self._seen or (name == "iteration" and self._is_another(found)):
+    def add(self, number: int, name: str, match: re.Match[str]) -> None:
+        """Add one line of the benchmark; `number` is its position in the text."""
+        if not self.drafts or name in self._seen or (name == "iteration" and self._is_another(match)):
             self.drafts.append(_Draft(number))
             self._seen, self._next_iteration = set(), 0
         if name == "iteration":
-            self._next_iteration = int(found[1]) + 1
+            self._next_iteration = int(match[1]) + 1
         else:
             self._seen.add(name)
-        _fill(self.drafts[-1], name, found)
+        _fill(self.drafts[-1], name, match)
 
-    def _is_another(self, found: re.Match[str]) -> bool:
-        return int(found[1]) < self._next_iteration or bool(self._seen & {"each", "total"})
+    def _is_another(self, match: re.Match[str]) -> bool:
+        return int(match[1]) < self._next_iteration or bool(self._seen & {"each", "total"})
 
 
-def _fill(draft: _Draft, name: str, found: re.Match[str]) -> None:
+def _fill(draft: _Draft, name: str, line: re.Match[str]) -> None:
     match name:
         case "model":
-            draft.model = found[1]
+            draft.model = line[1]
         case "batch":
-            draft.batch = int(found[1])
+            draft.batch = int(line[1])
         case "devices":
-            draft.device, draft.gpus = found[1], int(found[2])
+            draft.device, draft.gpus = line[1], int(line[2])
         case "iteration":
-            draft.iterations.append(float(found[2]))
+            draft.iterations.append(float(line[2]))
         case "each":
-            draft.each = float(found[1]), None if found[2] is None else float(found[2])
+            draft.each = float(line[1]), None if line[2] is None else float(line[2])
         case "total":
-            draft.gpus, draft.device = int(found[1]), found[2]
-            draft.total = float(found[3]), None if found[4] is None else float(found[4])
+            draft.gpus, draft.device = int(line[1]), line[2]
+            draft.total = float(line[3]), None if line[4] is None else float(line[4])

@@ -1,4 +1,4 @@
-"""A kept result: what ran, on what, when, and what came of it."""
+"""A stored benchmark result: command, nodes, time and runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["NodeInfo", "Record", "from_document"]
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node as it was when the benchmark ran; what nobody could tell is empty."""
+    """One node at the time of the benchmark; unknown values are empty."""
 
     name: str
     ranks: int = 0
     gpus: str = ""
-    """``8x NVIDIA A100-SXM4-80GB``; of a node without GPUs ``CPU``."""
+    """``8x NVIDIA A100-SXM4-80GB``; ``CPU`` for a node without GPUs."""
     driver: str = ""
     system: str = ""
     kernel: str = ""
@@ -27,12 +27,12 @@ class NodeInfo:
     image: str = ""
     image_id: str = ""
     simulated: tuple[str, ...] = ()
-    """Stand-ins that the node carried, as ``thing: what it stands in for``."""
+    """Simulated components of the node, as ``component: what it simulates``."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One benchmark that ``bench run`` or ``bench scale`` started."""
+    """One benchmark started by ``bench run`` or ``bench scale``."""
 
     id: str
     name: str
@@ -43,25 +43,25 @@ class Record:
     host: str = ""
     inventory: str = ""
     command: str = ""
-    """What each rank ran, as a shell would take it, secrets removed."""
+    """The command of each rank in shell syntax, without secrets."""
     options: str = ""
-    """What ``provision run`` was given besides nodes and command, e.g. ``--preset taco --gdr``; secrets removed."""
+    """The options of ``provision run`` besides nodes and command, e.g. ``--preset taco --gdr``, without secrets."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    """Variables that were given by hand; the value of one that is a secret by its name is None."""
+    """Variables set by the user; the value of a variable with a secret's name is None."""
     nodes: tuple[NodeInfo, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What the benchmark says of itself: torch, NCCL, device, and as ``environment`` what its first rank was given."""
+    """The benchmark's own report: torch, NCCL, device, and as ``environment`` the variables of its first rank."""
     exit_code: int = 0
     runs: tuple[Run, ...] = ()
 
     @property
     def simulated(self) -> tuple[str, ...]:
-        """Return the stand-ins of all its nodes, each once."""
+        """Return the distinct simulated components of all its nodes."""
         return tuple(dict.fromkeys(thing for node in self.nodes for thing in node.simulated))
 
 
 def from_document(document: Any) -> Record | None:
-    """Read what ``dataclasses.asdict`` made of a record; None where it is none. Nothing is raised."""
+    """Return a record from the form of ``dataclasses.asdict``; None if it is invalid. Nothing is raised."""
     try:
         known = {key: document[key] for key in Record.__dataclass_fields__ if key in document}
         known["nodes"] = tuple(_node(node) for node in document.get("nodes", ()))

@@ -6,7 +6,7 @@ from provision.checks.boot import held_back
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts, Unknown, data_address, free_port, gpu_count
 from provision.facts.system import Hardware
-from provision.hostfiles import MASTER_PORT, HostEntry
+from provision.launchers import MASTER_PORT, HostEntry
 from provision.model import Node
 from provision.model.cluster import NO_JOBS
 

@@ -9,7 +9,7 @@ from provision.commands.mca import Parameter
 from provision.commands.mpirun_words import TypedLine
 from provision.facts import NodeFacts, Unknown
 from provision.facts.container import Container
-from provision.hostfiles import HostEntry
+from provision.launchers import HostEntry
 from provision.profiles import NodeNetwork
 
 __all__ = ["LaunchFinding", "LaunchScene", "data_interface", "few", "interfaces"]

@@ -17,8 +17,8 @@ import typer
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
-    from provision.hostfiles import HostEntry
     from provision.jobs import Plan
+    from provision.launchers import HostEntry
 
 __all__ = ["Job", "Setting", "launched", "run_words"]
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from provision.benchmarks import Record
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
     from provision.jobs import Plan
+    from provision.launchers import HostEntry
 
 __all__ = [
     "Bench",

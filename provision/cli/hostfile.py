@@ -22,7 +22,7 @@ from provision.cli.common import (
     take_degraded,
 )
 from provision.errors import NodeError, UsageError
-from provision.hostfiles import LAUNCHERS
+from provision.launchers import LAUNCHERS, host_files
 
 if TYPE_CHECKING:
     from provision.model import NodePlacement
@@ -38,7 +38,7 @@ def hostfile(
     lab: LabOption = None,
     limit: LimitOption = None,
     launcher: Annotated[
-        str, typer.Option("--launcher", metavar="NAME", help=f"Whose dialect: {', '.join(LAUNCHERS)}.")
+        str, typer.Option("--launcher", metavar="NAME", help=f"Whose dialect: {', '.join(host_files())}.")
     ] = "openmpi",
     ranks: Annotated[
         int | None, typer.Option("-n", "--ranks", metavar="NP", help="Slots for just so many ranks; all without it.")
@@ -107,11 +107,11 @@ def _print(made: HostFile, launcher: str, placed: list[NodePlacement] | None, *,
 
 def _placement(launcher: str, file: Path | None, *, rankfile: bool) -> list[NodePlacement] | None:
     """Return what the file has, None without one; UsageError for options that mean nothing together."""
-    from provision.hostfiles.placement_file import read_placement
+    from provision.launchers.placement_file import read_placement
 
-    if launcher not in LAUNCHERS:
-        raise UsageError(f"no launcher is called {launcher!r}", remedy=f"Known are: {', '.join(LAUNCHERS)}.")
-    if rankfile and launcher not in {"openmpi", "openmpi5"}:
+    if launcher not in host_files():
+        raise UsageError(f"no launcher is called {launcher!r}", remedy=f"Known are: {', '.join(host_files())}.")
+    if rankfile and not LAUNCHERS[launcher].binds_ranks:
         raise UsageError(f"{launcher} reads no rank file", remedy="Use --launcher openmpi, or leave --rankfile out.")
     if file is None:
         return None
@@ -126,7 +126,7 @@ def _placement(launcher: str, file: Path | None, *, rankfile: bool) -> list[Node
 def _refuse_port(launcher: str, port: int | None) -> None:
     if port is None:
         return
-    if launcher != "torchrun":
+    if not LAUNCHERS[launcher].rendezvous:
         raise UsageError("--master-port is for torchrun", remedy="Leave it out.")
     if not 1 <= port <= _LAST_PORT:
         raise UsageError(f"--master-port {port}: there is no such port")
@@ -134,7 +134,7 @@ def _refuse_port(launcher: str, port: int | None) -> None:
 
 def _rank_file(made: HostFile, placed: list[NodePlacement] | None) -> str:
     """Return a rank file of the nodes that can take ranks; UsageError when the placement names another."""
-    from provision.hostfiles.rankfile import even_placement, render
+    from provision.launchers.rankfile import even_placement, render
 
     if placed is None:
         return render(even_placement(made.entries))

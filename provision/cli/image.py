@@ -82,7 +82,7 @@ def list_(
     from provision.workflow import images
 
     with patience("asking the nodes"):
-        found = images.look(*_asked(inventory, lab, nodes), _checked(image))
+        found = images.image_states(*_asked(inventory, lab, nodes), _checked(image))
     _present(image, found, as_json=as_json)
 
 

@@ -96,8 +96,8 @@ def up(
     from provision.lab import manager
 
     carried = tuple(packages) if packages else None
-    wishes = manager.Wishes(driver=driver, nodes=nodes, distro=distro, machine=machine, packages=carried)
-    report = manager.up(name, wishes, _Telling())
+    options = manager.LabOptions(driver=driver, nodes=nodes, distro=distro, machine=machine, packages=carried)
+    report = manager.up(name, options, _Telling())
     _show(report, as_json=as_json)
     if not as_json:
         note(f"Go on with: provision apply --lab {name}")

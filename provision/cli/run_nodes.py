@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
+    from provision.launchers import HostEntry
     from provision.model import Cluster
 
 __all__ = ["entries_for_ranks"]

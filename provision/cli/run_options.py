@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from provision.model import Secret
-    from provision.profiles import Wish
+    from provision.profiles import ProfileOptions
 
 __all__ = ["environment", "ranks", "refuse_modes", "seats", "wish"]
 
@@ -29,9 +29,9 @@ def ranks(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is no number of ranks{more}") from None
 
 
-def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Wish:
+def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOptions:
     """Return what is asked for beyond the program; UsageError for words that mean nothing, or not together."""
-    from provision.profiles import FABRICS, PRESETS, Wish
+    from provision.profiles import FABRICS, PRESETS, ProfileOptions
 
     if preset and preset not in PRESETS:
         raise UsageError(f"--preset {preset}: there is no such preset", remedy=f"Known are: {', '.join(PRESETS)}.")
@@ -46,19 +46,17 @@ def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Wish:
             "--gdr belongs to --preset taco",
             remedy="Without the preset GPUDirect RDMA is used where the nodes have it; --fabric roce-gdr insists.",
         )
-    return Wish(preset, fabric, lightcc, gdr)
-
-
-_LAUNCHERS = ("mpirun", "python", "torchrun", "launch")
+    return ProfileOptions(preset, fabric, lightcc, gdr)
 
 
 def seats(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> Seats:
     """Return what is asked for of the ranks; UsageError for what there is not, or a file that is no placement."""
-    from provision.hostfiles.placement_file import read_placement
+    from provision.launchers import launcher_names
+    from provision.launchers.placement_file import read_placement
 
-    if launcher not in _LAUNCHERS:
+    if launcher not in launcher_names():
         raise UsageError(
-            f"--launcher {launcher}: there is no such launcher", remedy=f"Known are: {', '.join(_LAUNCHERS)}."
+            f"--launcher {launcher}: there is no such launcher", remedy=f"Known are: {', '.join(launcher_names())}."
         )
     if own_gpus and placement is None and not gputopology:
         raise UsageError(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
+    from provision.launchers import HostEntry
     from provision.model import Cluster
     from provision.topology.placement import Placement, Places, Request
     from provision.workflow.job_requests import Seats
@@ -27,6 +27,7 @@ def wanted(
     ranks: int | None, gpus: int | None, workers: int | None, seats: Seats, *, gputopology: bool, offline: bool
 ) -> Request | None:
     """Return the GPUs that are to be chosen, None when none are; UsageError for options that mean nothing together."""
+    from provision.launchers import launcher_of
     from provision.topology.candidates import Mode
     from provision.topology.placement import Request
 
@@ -44,8 +45,12 @@ def wanted(
         raise UsageError("--gputopology is not told how many GPUs", remedy="Give -n, or --gpus and --workers.")
     if ranks is not None and ranks < 1:
         raise UsageError(f"{ranks} ranks were asked for", remedy="Ask for at least one.")
-    # torch.distributed.launch takes all nodes to have as many ranks as its own.
-    return Request(gpus or 1, ranks or workers or 1, uniform=seats.launcher == "launch", mode=Mode.TOPOLOGY)
+    return Request(
+        gpus or 1,
+        ranks or workers or 1,
+        uniform=launcher_of(seats.launcher).equal_slots,
+        mode=Mode.TOPOLOGY,
+    )
 
 
 def choose(

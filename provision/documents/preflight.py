@@ -10,7 +10,7 @@ from provision.documents.text import PrintableLine
 
 __all__ = ["ImageAnswer", "PackageEntry", "PreflightAnswer", "SourceProblem"]
 
-_MOST = 10_000
+_MAX_ITEMS = 10_000
 
 
 class PackageEntry(Struct):
@@ -41,11 +41,11 @@ class ImageAnswer(Struct):
 class PreflightAnswer(Struct):
     """The answer of one node."""
 
-    packages: Annotated[dict[PrintableLine, PrintableLine | None], Meta(max_length=_MOST)] | None = None
+    packages: Annotated[dict[PrintableLine, PrintableLine | None], Meta(max_length=_MAX_ITEMS)] | None = None
     """Package -> candidate version, null if no source has it; absent if apt was not queried."""
-    install: Annotated[list[PackageEntry], Meta(max_length=_MOST)] = field(default_factory=list)
+    install: Annotated[list[PackageEntry], Meta(max_length=_MAX_ITEMS)] = field(default_factory=list)
     """The whole transaction including dependencies; empty if apt could not resolve it."""
-    sources: Annotated[list[SourceProblem], Meta(max_length=_MOST)] = field(default_factory=list)
+    sources: Annotated[list[SourceProblem], Meta(max_length=_MAX_ITEMS)] = field(default_factory=list)
     conflict: PrintableLine = field(default_factory=PrintableLine)
     """The reason why apt could not install them together; else empty."""
     image: ImageAnswer | None = None

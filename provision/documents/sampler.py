@@ -27,13 +27,13 @@ __all__ = [
 
 LINE_LIMIT = 1024 * 1024
 """Bytes of one record."""
-_MOST_ITEMS = 4096
+_MAX_ITEMS = 4096
 Number = Annotated[float, Meta(ge=-1e18, le=1e18)]
 """Larger than any counter of a node; sums and squares of such values stay finite."""
 Whole = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 Pair = tuple[Number, Number]
-Pairs = Annotated[dict[PrintableLine, Pair], Meta(max_length=_MOST_ITEMS)]
-Lines = Annotated[list[PrintableLine], Meta(max_length=_MOST_ITEMS)]
+Pairs = Annotated[dict[PrintableLine, Pair], Meta(max_length=_MAX_ITEMS)]
+Lines = Annotated[list[PrintableLine], Meta(max_length=_MAX_ITEMS)]
 Uuid = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+\Z")]
 
 
@@ -41,7 +41,7 @@ class WatchedContainer(Struct):
     """An instance of the job on the node."""
 
     instance: PrintableLine
-    gpus: Annotated[list[Uuid], Meta(max_length=_MOST_ITEMS)] = field(default_factory=list)
+    gpus: Annotated[list[Uuid], Meta(max_length=_MAX_ITEMS)] = field(default_factory=list)
     log: bool | None = None
     speaks_for_all: bool | None = None
 
@@ -52,9 +52,9 @@ class BeginRecord(Struct, tag_field="kind", tag="begin"):
     interval: Number | None = None
     cores: Number | None = None
     ticks: Number | None = None
-    speeds: Annotated[dict[PrintableLine, Number | None], Meta(max_length=_MOST_ITEMS)] | None = None
+    speeds: Annotated[dict[PrintableLine, Number | None], Meta(max_length=_MAX_ITEMS)] | None = None
     delayacct: PrintableLine | None = None
-    containers: Annotated[list[WatchedContainer], Meta(max_length=_MOST_ITEMS)] = field(default_factory=list)
+    containers: Annotated[list[WatchedContainer], Meta(max_length=_MAX_ITEMS)] = field(default_factory=list)
 
 
 class DeviceRecord(Struct, tag_field="kind", tag="device"):
@@ -126,10 +126,10 @@ class ContainerRecord(Struct):
 
     log_lines: Whole | None = None
     throttled: Whole | None = None
-    shm: Annotated[list[Number | None], Meta(max_length=_MOST_ITEMS)] | None = None
+    shm: Annotated[list[Number | None], Meta(max_length=_MAX_ITEMS)] | None = None
     nfs: Pairs | None = None
-    tfevents: Annotated[dict[PrintableLine, Number | None], Meta(max_length=_MOST_ITEMS)] | None = None
-    checkpoints: Annotated[dict[PrintableLine, list[Number | None]], Meta(max_length=_MOST_ITEMS)] | None = None
+    tfevents: Annotated[dict[PrintableLine, Number | None], Meta(max_length=_MAX_ITEMS)] | None = None
+    checkpoints: Annotated[dict[PrintableLine, list[Number | None]], Meta(max_length=_MAX_ITEMS)] | None = None
     watched: Number | None = None
     complete: bool | None = None
 
@@ -144,14 +144,14 @@ class NodeRecord(Struct, tag_field="kind", tag="node"):
     running: Number | None = None
     net: Pairs | None = None
     ib: Pairs | None = None
-    containers: Annotated[dict[PrintableLine, ContainerRecord], Meta(max_length=_MOST_ITEMS)] | None = None
+    containers: Annotated[dict[PrintableLine, ContainerRecord], Meta(max_length=_MAX_ITEMS)] | None = None
 
 
 class MountsRecord(Struct, tag_field="kind", tag="mounts"):
     """The mounts in a container: path, type of file system, source."""
 
     instance: PrintableLine
-    mounts: Annotated[list[tuple[PrintableLine, PrintableLine, PrintableLine]], Meta(max_length=_MOST_ITEMS)] = field(
+    mounts: Annotated[list[tuple[PrintableLine, PrintableLine, PrintableLine]], Meta(max_length=_MAX_ITEMS)] = field(
         default_factory=list
     )
 

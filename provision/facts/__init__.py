@@ -1,4 +1,4 @@
-"""What is: every fact is a shell command and a pure parser, and one script on a node brings all of them."""
+"""Node facts: each fact is a shell command and a pure parser; one script collects all of them from a node."""
 
 from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.derived import (

@@ -1,7 +1,7 @@
-"""Data addresses that nodes claim: checked before other nodes send anything there.
+"""Checks of the data addresses that nodes report, made before other nodes send anything to them.
 
-The role platform has this file as a filter plugin, by a link, so that plain Ansible applies the same rules. It imports
-nothing but the standard library.
+The role platform links this file as a filter plugin, so that plain Ansible applies the same rules. It imports only
+the standard library.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ __all__ = ["Claim", "FilterModule", "address_problem", "refused_claims"]
 
 @dataclass(frozen=True)
 class Claim:
-    """What is known of one node's data address."""
+    """The sources of one node's data address."""
 
     address: str = ""
-    """What the node says; empty when it was not asked, or has none."""
+    """The address that the node reports; empty if it reports none."""
     stated: str = ""
-    """The inventory's ``cluster_data_address``: then it decides."""
+    """The inventory's ``cluster_data_address``, which takes precedence."""
     management: str = ""
     """The inventory's ``ansible_host``."""
     networks: Sequence[str] = ()
     """The inventory's ``cluster_data_networks``."""
 
 
-def address_problem(address: object, wanted: object = "", networks: Sequence[str] = ()) -> str:
-    """Return why a node cannot have this data address, empty when it can; the reason repeats nothing of the address.
+def address_problem(address: object, stated: object = "", networks: Sequence[str] = ()) -> str:
+    """Return why a node cannot have this data address, or an empty string. The reason does not repeat the address.
 
     Args:
-        address: what the node says.
-        wanted: the inventory's ``cluster_data_address``.
-        networks: the inventory's ``cluster_data_networks``.
+        address: The address that the node reports.
+        stated: The inventory's ``cluster_data_address``.
+        networks: The inventory's ``cluster_data_networks``.
     """
     problem = _form_problem(str(address))
     if problem:
         return problem
-    if wanted:
-        return "" if str(address) == str(wanted) else f"cluster_data_address is {wanted}"
+    if stated:
+        return "" if str(address) == str(stated) else f"cluster_data_address is {stated}"
     parsed = ipaddress.ip_address(str(address))
     if networks:
         inside = any(parsed in ipaddress.ip_network(network, strict=False) for network in networks)
@@ -56,24 +56,24 @@ def _form_problem(address: str) -> str:
     except ValueError:
         return "it is not an IP address"
     if "%" in address:
-        return "it has a zone, which only the node itself knows"
+        return "it has a zone, which is valid only on the node itself"
     if str(parsed) != address or getattr(parsed, "ipv4_mapped", None):
-        return "it is not in the usual form of an address"
-    return "no host can have it" if parsed.is_unspecified or parsed.is_multicast else ""
+        return "it is not in canonical form"
+    return "it cannot be a host address" if parsed.is_unspecified or parsed.is_multicast else ""
 
 
 def refused_claims(claims: Mapping[str, Claim]) -> dict[str, str]:
-    """Return node -> reason, for all nodes that claim an address which may be another node's.
+    """Return node -> reason for every node that claims an address which may belong to another node.
 
-    What the inventory states of a node belongs to that node. Where two nodes claim one address that the inventory
-    states of neither, which of them lies is unknown, and both are refused.
+    An address in the inventory belongs to its node. If two nodes claim one address that the inventory assigns to
+    neither, both are refused, because the wrong claim cannot be identified.
     """
     refused = {
         node: problem
         for node, claim in claims.items()
         if claim.address and (problem := address_problem(claim.address, claim.stated, claim.networks))
     }
-    stated = {_normal(claim.stated): node for node, claim in claims.items() if claim.stated}
+    assigned = {_normal(claim.stated): node for node, claim in claims.items() if claim.stated}
     hosts: dict[str, list[str]] = {}
     claimants: dict[str, list[str]] = {}
     for node, claim in claims.items():
@@ -82,7 +82,7 @@ def refused_claims(claims: Mapping[str, Claim]) -> dict[str, str]:
         if claim.address and not claim.stated and node not in refused:
             claimants.setdefault(claim.address, []).append(node)
     for address, nodes in claimants.items():
-        owner, at_host = stated.get(address), hosts.get(address, [])
+        owner, at_host = assigned.get(address), hosts.get(address, [])
         rivals = [node for node in nodes if node in at_host] if at_host else nodes
         if owner is not None:
             refused |= dict.fromkeys(nodes, f"{address} is the cluster_data_address of {owner}")
@@ -107,10 +107,10 @@ def _refused(claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _accepted(claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return node -> data address: what the inventory states, or what the node claims and may have."""
+    """Return node -> data address: the inventory's, or the accepted claim of the node."""
     refused = _refused(claims)
-    known = {node: claim.get("address") or claim.get("stated") for node, claim in claims.items()}
-    return {node: str(address) for node, address in known.items() if address and node not in refused}
+    candidates = {node: claim.get("address") or claim.get("stated") for node, claim in claims.items()}
+    return {node: str(address) for node, address in candidates.items() if address and node not in refused}
 
 
 class FilterModule:

@@ -1,4 +1,4 @@
-"""A fact is a shell command and a pure parser of its output."""
+"""The fact protocol: a shell command and a pure parser of its output."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 @dataclass(frozen=True)
 class RawOutput:
-    """What one fact's command printed on a node."""
+    """The output of one fact's command on a node."""
 
     stdout: str
     exit_code: int
     stderr: str = ""
 
     def lines(self) -> list[str]:
-        """The lines of stdout that hold anything."""
+        """Return the non-blank lines of stdout."""
         return [line for line in self.stdout.splitlines() if line.strip()]
 
     def pairs(self, separator: str = "=") -> dict[str, str]:
-        """The lines ``key=value`` of stdout; a key given twice keeps its last value."""
-        found: dict[str, str] = {}
+        """Return the ``key=value`` lines of stdout; the last value of a repeated key counts."""
+        pairs: dict[str, str] = {}
         for line in self.lines():
-            key, mark, value = line.partition(separator)
-            if mark:
-                found[key.strip()] = value.strip()
-        return found
+            key, equals, value = line.partition(separator)
+            if equals:
+                pairs[key.strip()] = value.strip()
+        return pairs
 
-    def said(self) -> str:
-        """The last line that the command left behind, for the reason of a failure."""
+    def last_line(self) -> str:
+        """Return the last line of stderr, or else of stdout, as the cause of a failure."""
         text = self.stderr.strip() or self.stdout.strip()
         return text.splitlines()[-1].strip() if text else f"exit status {self.exit_code}"
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A fact that could not be had, and why; it stands where the value would."""
+    """The value of a fact that could not be collected, with the reason."""
 
     reason: str
 
 
 class Fact(Protocol[Value_co]):
-    """One thing to know about a node.
+    """One kind of information about a node.
 
-    ``command`` is POSIX shell, needs nothing installed by us, changes nothing, and prints no secret. It may use
+    ``command`` is POSIX shell, requires nothing installed by us, changes nothing, and prints no secret. It may use
     the variables of ``Parameters`` (``$PROBE_NAMES`` and others).
-    ``parse`` never raises on odd output: what cannot be read is an Unknown that says so.
+    ``parse`` never raises: output that cannot be read becomes an Unknown with the reason.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
-    """The program that may hang, as a person would type it."""
+    """The program that may hang, as typed in a shell."""
     limit_seconds: ClassVar[int]
     command: ClassVar[str]
 
     def parse(self, raw: RawOutput) -> Value_co | Unknown:
-        """Turn the output into the fact's value."""
+        """Return the value of the fact."""

@@ -1,4 +1,4 @@
-"""What time it is on a node."""
+"""The time of a node's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_SECONDS = 10**15
 
 
 class ClockFact:
-    """Asks for the seconds since 1970; apart from all else, because no two looks and no two nodes say the same."""
+    """Reads the seconds since 1970. A separate fact, because its value differs in every probe and on every node."""
 
     name: ClassVar[str] = "clock"
     label: ClassVar[str] = "date"
@@ -20,11 +20,11 @@ class ClockFact:
     command: ClassVar[str] = "date +%s"
 
     def parse(self, raw: RawOutput) -> int | Unknown:
-        """A clock that was set back far enough shows a time before 1970."""
+        """Accept times before 1970 too: a clock may have been set back that far."""
         try:
             seconds = int(raw.stdout)
         except ValueError:
-            return Unknown(f"date does not tell the time: {raw.said()}")
+            return Unknown(f"date printed no time: {raw.last_line()}")
         if abs(seconds) >= _MOST_SECONDS:
-            return Unknown(f"date does not tell the time: {raw.said()[:40]}")
+            return Unknown(f"date printed no valid time: {raw.last_line()[:40]}")
         return seconds

@@ -1,4 +1,4 @@
-"""Which programs a training container has for an all-reduce."""
+"""The all-reduce programs that a training container contains."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from provision.facts.base import Unknown
 __all__ = ["NCCL_TESTS", "parse_tools", "tools_script"]
 
 NCCL_TESTS = ("all_reduce_perf_mpi", "all_reduce_perf")
-"""The first is how some images call the one that is built with MPI."""
+"""Some images use the first name for the program that is built with MPI."""
 _MODULES = ("torch", "mpi4py", "numpy")
 _KNOWN = frozenset({*NCCL_TESTS, *_MODULES, "python3", "timeout"})
 
 
 def tools_script(container: str) -> str:
-    """Return the node's script that lists what the container has; modules are not imported, which takes seconds."""
-    look = f"import importlib.util as u; [print('has', n) for n in {_MODULES!r} if u.find_spec(n)]"
+    """Return the shell script that lists the available tools. Modules are not imported, because that takes seconds."""
+    find_modules = f"import importlib.util as u; [print('has', n) for n in {_MODULES!r} if u.find_spec(n)]"
     names = " ".join((*NCCL_TESTS, "python3", "timeout"))
     inner = f"""for name in {names}; do command -v $name >/dev/null 2>&1 && echo "has $name"; done
-python3 -c "{look}" 2>/dev/null
+python3 -c "{find_modules}" 2>/dev/null
 echo asked"""
     return shlex.join(["timeout", "-k", "5", "60", *exec_argv(container, ["sh", "-c", inner])]) + " </dev/null"
 
 
 def parse_tools(text: str, error: str = "") -> frozenset[str] | Unknown:
-    """Return the programs and modules that the container has; Unknown when it did not answer."""
+    """Return the programs and modules that the container has; Unknown if it did not answer."""
     rows = [line.split() for line in text.splitlines()]
     if ["asked"] not in rows:
-        said = [line for line in error.splitlines() if line.strip()]
-        return Unknown(said[-1].strip() if said else "its container gave no answer")
+        messages = [line for line in error.splitlines() if line.strip()]
+        return Unknown(messages[-1].strip() if messages else "the container did not answer")
     return frozenset(row[1] for row in rows if len(row) == 2 and row[0] == "has" and row[1] in _KNOWN)  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""The training container of a node, and what runs in it."""
+"""The training container of a node and its processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOUSEKEEPING = frozenset(
 
 @dataclass(frozen=True)
 class Process:
-    """A process inside the container, by the node's process id."""
+    """A process inside the container, with its process id on the node."""
 
     pid: int
     command: str
@@ -33,24 +33,24 @@ class Process:
 
 @dataclass(frozen=True)
 class DeletedMount:
-    """What the container still has mounted though it was deleted on the node: nothing new ever gets there."""
+    """A mount of the container whose source was deleted on the node; new content never appears in it."""
 
     source: str
-    """Its path on the node, where by now there may be another one of the name."""
+    """Its path on the node; another folder may have this path now."""
     target: str
     """Its path in the container."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """The training container as the engine and the kernel show it."""
+    """The training container, as reported by Docker and the kernel."""
 
     status: str
     """``running``, ``exited``, ``restarting``, ..."""
     exit_code: int
     image_id: str
     image: str
-    """The reference it was made from."""
+    """The reference that the container was created from."""
     labels: Mapping[str, str]
     privileged: bool
     network: str
@@ -60,26 +60,26 @@ class Container:
     limits: Mapping[str, int | None]
     """Hard limits of its first process; None means unlimited."""
     devices: tuple[str, ...]
-    """Names under /dev/infiniband and /dev/nvidia* inside it."""
+    """Names of /dev/infiniband and /dev/nvidia* devices inside it."""
     processes: tuple[Process, ...]
     deleted: tuple[DeletedMount, ...] = ()
 
     @property
     def running(self) -> bool:
-        """True while its first process lives."""
+        """Whether its first process runs."""
         return self.status == "running"
 
     @property
     def busy(self) -> tuple[Process, ...]:
-        """Processes that are not its own housekeeping: a job, most likely."""
+        """Processes other than housekeeping; most likely a job."""
         return tuple(process for process in self.processes if process.command not in _HOUSEKEEPING)
 
 
 class ContainerFact:
-    """What the engine and the kernel tell of the container; not its environment, which may hold secrets.
+    """Reads the container's state from Docker and the kernel, but not its environment, which may contain secrets.
 
-    Of the mounts only folders count, and the file of the node's names. Another file is replaced by whoever edits it,
-    and a container that is made anew at every edit would be worse than one that has the older file.
+    Deleted mounts are reported for folders and for the hosts file only. Editors replace other files, and recreating the
+    container after every edit would be worse than an outdated file.
     """
 
     name: ClassVar[str] = "container"
@@ -88,7 +88,7 @@ class ContainerFact:
     command: ClassVar[str] = COMMAND
 
     def parse(self, raw: RawOutput) -> Container | Unknown | None:
-        """None means that the engine answered and has no such container."""
+        """Return None if Docker answered and has no such container."""
         data = engine_answer(raw, lambda engine: engine.container, self.label)
         if data is None or isinstance(data, Unknown):
             return data
@@ -112,7 +112,7 @@ class ContainerFact:
 
 
 def _deleted(paths: Iterable[object], binds: tuple[str, ...]) -> list[DeletedMount]:
-    """Read the targets of deleted mounts; those that docker or a runtime's hook made by itself are none of ours."""
+    """Return the deleted mounts of `binds`; mounts that docker or a runtime hook created are ignored."""
     sources = {posixpath.normpath(words[1]): words[0] for bind in binds if len(words := bind.split(":")) > 1}
     targets = dict.fromkeys(map(str, paths))
     return [DeletedMount(sources[target], target) for target in targets if target in sources]

@@ -1,4 +1,4 @@
-"""The SSH that training containers use among each other: a node's own part, and whom it trusts."""
+"""The SSH between training containers: a node's own keys, and the keys that it trusts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ContainerSsh", "ContainerSshFact", "ContainerTrust", "ContainerTrust
 
 @dataclass(frozen=True)
 class ContainerSsh:
-    """A node's own part of the SSH that containers use among each other."""
+    """A node's own part of the SSH setup between containers."""
 
     files: Mapping[str, str]
     """File name -> octal mode."""
@@ -27,7 +27,7 @@ class ContainerSsh:
 
 @dataclass(frozen=True)
 class ContainerTrust:
-    """Whom the containers let in and whom they know: the same on all nodes of a cluster."""
+    """Trusted client keys and pinned host keys: the same on all nodes of a cluster."""
 
     known_hosts: Mapping[str, tuple[str, ...]]
     """``[name]:port`` -> the keys (type and base64 text) pinned for it."""
@@ -40,9 +40,9 @@ class ContainerTrust:
 
 
 class ContainerSshFact:
-    """Reads public halves only; of private keys just the mode.
+    """Reads public keys and files' modes; private keys are not read.
 
-    The folder ``keys`` belongs to the container's account: what it holds may be a link, a pipe or anything.
+    The folder ``keys`` belongs to the container's account, so its entries may be links, pipes or anything else.
     """
 
     name: ClassVar[str] = "container_ssh"
@@ -61,14 +61,14 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> ContainerSsh | None:
-        """None means that nothing was ever made on this node."""
+        """Return None if the role never created anything on this node."""
         files: dict[str, str] = {}
         keys: dict[str, str] = {}
-        ours, *theirs = f"\n{raw.stdout}".split("\n:")  # of a key's file only what stands in its first line counts
-        for line in ours.splitlines():
+        listing, *key_parts = f"\n{raw.stdout}".split("\n:")  # only the first line of a key file counts
+        for line in listing.splitlines():
             if line.startswith("mode ") and len(words := line.split(None, 2)) == 3:  # noqa: PLR2004 - word, mode, name
                 files[words[2].removeprefix("keys/")] = words[1]
-        for part in theirs:
+        for part in key_parts:
             title, _, text = part.partition("\n")[0].partition(":")
             if title not in keys and (key := next(iter(_keys(text)), "")):
                 keys[title] = key
@@ -78,9 +78,9 @@ exit 0
 
 
 class ContainerTrustFact:
-    """Reads the files that are the same on all nodes, a line for each node in each; their own keys are elsewhere.
+    """Reads the files that are the same on all nodes, with one line for each node.
 
-    So all nodes print the same text, which is read once for a thousand nodes.
+    All nodes print the same text, so it is parsed once for a thousand nodes.
     """
 
     name: ClassVar[str] = "container_trust"
@@ -92,7 +92,7 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> ContainerTrust:
-        """A file that is not there knows nobody."""
+        """Return empty results for a missing file."""
         parts: dict[str, list[str]] = {"known_hosts": [], "authorized_keys": []}
         for line in raw.stdout.splitlines():
             title, _, text = line.partition(":")
@@ -118,37 +118,37 @@ def fingerprint(key: str) -> str:
 
 
 def _keys(text: str) -> list[str]:
-    """Type and base64 text of each key; options before it and the comment behind it are dropped."""
-    found: list[str] = []
+    """Return type and base64 text of each key, without options and comments."""
+    keys: list[str] = []
     for line in text.splitlines():
         words = line.split()
         for index, word in enumerate(words[:-1]):
             if word.startswith(("ssh-", "ecdsa-", "sk-")) and words[index + 1].startswith("AAAA"):
-                found.append(f"{word} {words[index + 1]}")
+                keys.append(f"{word} {words[index + 1]}")
                 break
-    return found
+    return keys
 
 
 def _owners(lines: Sequence[str], *, named: bool = False) -> dict[str, tuple[str, ...]]:
-    """Comment of each key's line -> keys; without a comment the line's first name, or else the key's fingerprint."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return comment -> keys. A line without a comment counts under its first name, or else the key's fingerprint."""
+    owners: dict[str, tuple[str, ...]] = {}
     for line in lines:
         key = next(iter(_keys(line)), "")
         if not key or line.startswith("#"):
             continue
         comment = line.partition(key.split()[1])[2].strip()
         owner = comment or (line.split()[0].split(",")[0] if named else fingerprint(key))
-        found[owner] = (*found.get(owner, ()), key)
-    return found
+        owners[owner] = (*owners.get(owner, ()), key)
+    return owners
 
 
 def _known_hosts(lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    hosts: dict[str, tuple[str, ...]] = {}
     for line in lines:
         names, _, rest = line.strip().partition(" ")
         key = next(iter(_keys(rest)), "")
         if not key or names.startswith(("#", "@")):
             continue
         for name in names.split(","):
-            found[name] = (*found.get(name, ()), key)
-    return found
+            hosts[name] = (*hosts.get(name, ()), key)
+    return hosts

@@ -1,4 +1,4 @@
-"""What follows from facts and the inventory together: slots, the data address, the kind of node."""
+"""Values derived from facts and the inventory together: slots, the data address, the kind of node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def gpu_count(facts: NodeFacts) -> int | None:
-    """Return how many GPUs can be used; None when nvidia-smi hung, failed or does not see all that the bus has."""
+    """Return the number of usable GPUs; None if nvidia-smi hung, failed, or lists fewer GPUs than the PCI bus."""
     if isinstance(facts.gpus, Unknown):
         return None
     on_bus = 0 if isinstance(facts.gpu_pci, Unknown) else len(facts.gpu_pci)
@@ -40,19 +40,19 @@ def gpu_count(facts: NodeFacts) -> int | None:
 
 
 def is_container(facts: NodeFacts) -> bool:
-    """Return whether the node is a container, where modules and sysctls are not ours to set."""
+    """Return whether the node is a container, whose modules and sysctls belong to its host."""
     return not isinstance(facts.kind, Unknown) and facts.kind.kind is NodeKind.CONTAINER
 
 
 def running_container(facts: NodeFacts) -> bool:
-    """Return whether the training container runs."""
+    """Return whether the training container is running."""
     return isinstance(facts.container, Container) and facts.container.running
 
 
 def parameters(
     variables: Mapping[str, Any], names: Sequence[str], outputs: Outputs | None = None, *, topology: bool = False
 ) -> Parameters:
-    """Return what the probe of a node must know, from the node's variables with the roles' defaults."""
+    """Return the parameters of a node's probe, from its variables with the roles' defaults."""
     reference = _text(variables, "training_image_reference")
     digest = _text(variables, "training_image_digest")
     repository = reference.partition("@")[0]
@@ -77,15 +77,15 @@ def _text(variables: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) and plain(value) else ""
 
 
-def simulated(facts: NodeFacts, *things: str) -> bool:
-    """Return whether any of `things` is a stand-in on this node; a thing matches by its name's beginning."""
+def simulated(facts: NodeFacts, *prefixes: str) -> bool:
+    """Return whether the node simulates a component whose name starts with one of `prefixes`."""
     if isinstance(facts.simulated, Unknown):
         return False
-    return any(name.startswith(thing) for name in facts.simulated for thing in things)
+    return any(name.startswith(prefixes) for name in facts.simulated)
 
 
 def plain(value: Any) -> bool:
-    """Return whether an inventory value holds no Jinja, which only Ansible could resolve."""
+    """Return whether an inventory value contains no Jinja, which only Ansible can resolve."""
     if isinstance(value, str):
         return "{{" not in value and "{%" not in value
     if isinstance(value, Mapping):
@@ -96,11 +96,10 @@ def plain(value: Any) -> bool:
 
 
 def data_address(variables: Mapping[str, Any], facts: NodeFacts | None) -> str | None:
-    """Return the address that a node has on the data network; None when nobody can tell, or no node can have it.
+    """Return a node's address on the data network; None if it is unknown or invalid.
 
-    ``cluster_data_address`` decides; else the node's first address inside ``cluster_data_networks``;
-    else the address of its default route. Whether it is another node's is known of all nodes together
-    (`refused_addresses`).
+    ``cluster_data_address`` takes precedence; then the node's first address inside ``cluster_data_networks``; then
+    the address of its default route. `refused_addresses` compares the addresses of all nodes.
     """
     stated = _stated_address(variables)
     if stated:
@@ -110,16 +109,18 @@ def data_address(variables: Mapping[str, Any], facts: NodeFacts | None) -> str |
 
 
 def refused_addresses(nodes: Sequence[Node], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return node -> reason, for the nodes that claim a data address which is or may be another node's.
+    """Return node -> reason for every node whose data address belongs, or may belong, to another node.
 
     Args:
-        nodes: all nodes of the cluster; what the inventory states of any of them counts.
-        facts: node -> its `NodeFacts`; a node without any claims nothing.
+        nodes: All nodes of the cluster, because each may own an address.
+        facts: Node -> its `NodeFacts`; a node without facts claims no address.
     """
     claims: dict[str, Claim] = {}
     for node in nodes:
-        stated, found = _stated_address(node.variables), facts.get(node.name)
-        claimed = None if stated or not isinstance(found, NodeFacts) else _claimed_address(node.variables, found)
+        stated, node_facts = _stated_address(node.variables), facts.get(node.name)
+        claimed = (
+            None if stated or not isinstance(node_facts, NodeFacts) else _claimed_address(node.variables, node_facts)
+        )
         claims[node.name] = Claim(claimed or "", stated, node.connection.host, _networks(node.variables))
     refused = refused_claims(claims)
     return {name: f"its data address is refused: {reason}" for name, reason in refused.items()}
@@ -153,7 +154,7 @@ def _claimed_address(variables: Mapping[str, Any], facts: NodeFacts | None) -> s
 
 
 def data_interface(variables: Mapping[str, Any], facts: NodeFacts) -> str | None:
-    """Return the name of the interface that carries the data address."""
+    """Return the name of the interface that has the data address."""
     address = data_address(variables, facts)
     if address is None or isinstance(facts.addresses, Unknown):
         return None
@@ -161,15 +162,15 @@ def data_interface(variables: Mapping[str, Any], facts: NodeFacts) -> str | None
 
 
 def data_network(variables: Mapping[str, Any], facts: NodeFacts) -> str | None:
-    """Return the IPv4 network of the data address as a CIDR; None when nobody can tell.
+    """Return the IPv4 network of the data address in CIDR notation; None if unknown.
 
-    One of ``cluster_data_networks`` that contains the address, else the network of the interface. The network of a
-    single address is widened to two, because Open MPI takes a /32 for all addresses.
+    It is the network in ``cluster_data_networks`` that contains the address, else that of the interface. A network of
+    one address is widened to two, because Open MPI matches all addresses with a /32.
     """
     address = data_address(variables, facts)
     if address is None or isinstance(facts.addresses, Unknown):
         return None
-    entry = next((one for one in facts.addresses if one.address == address and one.version == 4), None)  # noqa: PLR2004
+    entry = next((item for item in facts.addresses if item.address == address and item.version == 4), None)  # noqa: PLR2004
     if entry is None:
         return None
     stated = (text for text in _networks(variables) if _contains(text, address))
@@ -184,7 +185,7 @@ def _contains(network: str, address: str) -> bool:
 
 
 def free_port(facts: NodeFacts, first: int) -> int:
-    """Return the first port from `first` on that nothing listens on; `first` where nobody could look."""
+    """Return the first port from `first` on without a listener; `first` if the listeners are unknown."""
     taken = set() if isinstance(facts.listening, Unknown) else {entry.port for entry in facts.listening}
     return next(port for port in range(first, first + len(taken) + 1) if port not in taken)
 

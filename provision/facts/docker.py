@@ -1,4 +1,4 @@
-"""The docker engine: its service, what it says of itself, its configuration, and the images."""
+"""Docker: its service, its state, its configuration, and the training image."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DockerService:
-    """The engine's systemd unit."""
+    """The systemd unit of Docker."""
 
     loaded: bool
-    """It is installed; it may be masked."""
+    """Whether it is installed; it may be masked."""
     active: str
     """``active``, ``inactive``, ``failed``, ..."""
     enabled: str
     client: bool
-    """The program ``docker`` is there."""
+    """Whether the program ``docker`` exists."""
 
 
 class DockerServiceFact:
-    """Asks systemd, not docker: it answers when docker hangs."""
+    """Queries systemd, which answers even when Docker hangs."""
 
     name: ClassVar[str] = "docker_service"
     label: ClassVar[str] = "systemctl show docker"
@@ -46,10 +46,10 @@ class DockerServiceFact:
     command: ClassVar[str] = UNITS
 
     def parse(self, raw: RawOutput) -> DockerService | Unknown:
-        """A unit that systemd does not know has LoadState not-found."""
+        """Treat a unit with LoadState not-found as not installed."""
         pairs = units(raw).get("docker", {})
         if "LoadState" not in pairs:
-            return Unknown(f"systemctl show docker failed: {raw.said()}")
+            return Unknown(f"systemctl show docker failed: {raw.last_line()}")
         return DockerService(
             loaded=pairs["LoadState"] in {"loaded", "masked"},
             active=pairs.get("ActiveState", ""),
@@ -60,7 +60,7 @@ class DockerServiceFact:
 
 @dataclass(frozen=True)
 class DockerInfo:
-    """What the running engine says of itself."""
+    """The running engine's own report."""
 
     version: str
     storage_driver: str
@@ -76,7 +76,7 @@ class DockerInfo:
 
 
 class DockerInfoFact:
-    """What is needed of the engine's ``/info``; proxies, which may hold passwords, are not told."""
+    """Reads the engine's ``/info`` without its proxies, which may contain passwords."""
 
     name: ClassVar[str] = "docker_info"
     label: ClassVar[str] = "docker info"
@@ -84,12 +84,12 @@ class DockerInfoFact:
     command: ClassVar[str] = COMMAND
 
     def parse(self, raw: RawOutput) -> DockerInfo | Unknown:
-        """Absent lists are null in docker's JSON."""
+        """Treat null lists in docker's JSON as empty."""
         data = engine_answer(raw, lambda engine: engine.info, self.label)
         if isinstance(data, Unknown):
             return data
         if data is None or not data.version:
-            return Unknown("docker info failed: the engine tells nothing of itself")
+            return Unknown("docker info failed: the engine reported no version")
         mirrors = (data.registries.mirrors if data.registries else None) or []
         return DockerInfo(
             version=str(data.version),
@@ -108,13 +108,13 @@ class DockerInfoFact:
 
 @dataclass(frozen=True)
 class DockerConfig:
-    """What is configured for the engine; passwords inside addresses are taken out on the node."""
+    """The engine's configuration; passwords in addresses are removed on the node."""
 
     exists: bool
     options: Mapping[str, Any] | None
-    """None when the file holds no JSON object."""
+    """None if the file contains no JSON object."""
     error: str
-    """Why it does not, else empty."""
+    """Why the file cannot be read, else empty."""
     certificates: Mapping[str, str] = field(default_factory=dict)
     """Registry -> text of its CA certificates under /etc/docker/certs.d."""
 
@@ -138,7 +138,7 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> DockerConfig:
-        """An empty file is as good as none for docker; anything else must be a JSON object."""
+        """Treat an empty file as no options, as docker does; otherwise it must contain a JSON object."""
         head, *parts = raw.stdout.split("== certificate ")
         certificates: dict[str, str] = {}
         for part in parts:
@@ -163,16 +163,16 @@ exit 0
 
 @dataclass(frozen=True)
 class Image:
-    """The wanted training image as the engine holds it."""
+    """The requested training image, as stored by Docker."""
 
     id: str
     digests: tuple[str, ...]
-    """``repository@sha256:...`` for every registry it came from."""
+    """``repository@sha256:...`` for every registry that it came from."""
     tags: tuple[str, ...]
 
 
 class ImageFact:
-    """Looks the wanted image up under its references; the first that exists counts."""
+    """Searches the requested image by its references; the first match counts."""
 
     name: ClassVar[str] = "image"
     label: ClassVar[str] = "docker image inspect"
@@ -180,7 +180,7 @@ class ImageFact:
     command: ClassVar[str] = COMMAND
 
     def parse(self, raw: RawOutput) -> Image | Unknown | None:
-        """None means that the engine answered and has no such image."""
+        """Return None if Docker answered and has no such image."""
         data = engine_answer(raw, lambda engine: engine.image, self.label)
         if data is None or isinstance(data, Unknown):
             return data

@@ -1,4 +1,4 @@
-"""GPUs: what nvidia-smi says, and what the PCI bus says, which cannot hang or lie."""
+"""GPUs as reported by nvidia-smi, and as listed on the PCI bus, which works without a driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_TOOL = 127
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as its driver sees it; what the driver does not tell is empty."""
+    """One GPU as reported by its driver; values that it does not report are empty."""
 
     index: int
     name: str
@@ -26,11 +26,11 @@ class Gpu:
     memory_mib: int
     bus_id: str
     compute_capability: str = ""
-    """As ``9.0``; drivers older than 510 do not tell it."""
+    """As ``9.0``; drivers older than 510 do not report it."""
     vbios: str = ""
     health: GpuHealth = field(default_factory=GpuHealth)
     instances: tuple[str, ...] = ()
-    """UUIDs of the instances that it is cut into, in MIG mode."""
+    """UUIDs of its MIG instances."""
 
 
 _IDENTITY = "index,name,uuid,driver_version,memory.total,pci.bus_id"
@@ -85,11 +85,11 @@ _INSTANCES = "== instances\n"
 
 
 class GpusFact:
-    """Asks nvidia-smi, which hangs when a GPU is broken and takes many seconds without persistence.
+    """Queries nvidia-smi, which hangs on a broken GPU and takes many seconds without persistence mode.
 
-    One call brings identity and health. A driver refuses the whole question for one field that it does not know; then
-    that field is left out, and remapped rows are asked for apart, as drivers before 535 want it. Where GPUs are cut
-    into MIG instances, one more call brings their UUIDs.
+    One query returns identity and health. A driver rejects the whole query if it does not know one field; the query is
+    then repeated without that field. Drivers before 535 report remapped rows only in a separate query. GPUs in MIG mode
+    need one more query for the UUIDs of their instances.
     """
 
     name: ClassVar[str] = "gpus"
@@ -102,18 +102,18 @@ class GpusFact:
     )
 
     def parse(self, raw: RawOutput) -> tuple[Gpu, ...] | Unknown:
-        """No nvidia-smi at all means no driver: then there are no GPUs to be used, and the PCI bus tells the rest."""
+        """Return no GPUs if nvidia-smi is missing: then there is no driver, and `GpuPciFact` lists the GPUs."""
         if raw.exit_code == _NO_TOOL:
             return ()
         if "No devices were found" in raw.stdout:
             return ()
         if raw.exit_code != 0:
-            return Unknown(f"nvidia-smi failed: {raw.said()}")
-        told, _, listed = raw.stdout.partition(_INSTANCES)
-        first, _, second = told.partition("== remapped rows")
+            return Unknown(f"nvidia-smi failed: {raw.last_line()}")
+        report, _, listed = raw.stdout.partition(_INSTANCES)
+        first, _, second = report.partition("== remapped rows")
         table = _table(first, "index")
         if table is None:
-            return Unknown(f"nvidia-smi printed no table: {raw.said()}")
+            return Unknown(f"nvidia-smi printed no table: {raw.last_line()}")
         rows = {row.get("gpu_bus_id", ""): row for row in _table(second, "gpu_bus_id") or ()}
         gpus = (_gpu({**rows.get(row.get("pci.bus_id", ""), {}), **row}) for row in table)
         instances = _instances(listed)
@@ -121,9 +121,9 @@ class GpusFact:
 
 
 def _table(text: str, first: str) -> list[dict[str, str]] | None:
-    """Read the CSV whose heading begins with `first`; None without it.
+    """Parse the CSV whose heading starts with `first`; None if there is none.
 
-    Column titles may carry a unit in brackets, and values the unit: ``memory.total [MiB]``, ``81920 MiB``.
+    Column titles and values may carry a unit: ``memory.total [MiB]``, ``81920 MiB``.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     start = next((i for i, line in enumerate(lines) if line.startswith(first)), None)
@@ -136,16 +136,16 @@ def _table(text: str, first: str) -> list[dict[str, str]] | None:
 
 
 def _instances(listed: str) -> dict[str, tuple[str, ...]]:
-    """Return the UUIDs of MIG instances by that of their GPU, as ``nvidia-smi -L`` lists them below it."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return GPU UUID -> UUIDs of its MIG instances, from the output of ``nvidia-smi -L``."""
+    instances: dict[str, tuple[str, ...]] = {}
     gpu = ""
     for line in listed.splitlines():
         if uuid := re.search(r"\(UUID: ([^\s)]+)\)", line):
             if line.startswith("GPU "):
                 gpu = uuid[1]
             else:
-                found[gpu] = (*found.get(gpu, ()), uuid[1])
-    return found
+                instances[gpu] = (*instances.get(gpu, ()), uuid[1])
+    return instances
 
 
 def _gpu(cells: dict[str, str]) -> Gpu | None:
@@ -166,10 +166,10 @@ def _gpu(cells: dict[str, str]) -> Gpu | None:
 
 
 class GpuPciFact:
-    """Lists the PCI addresses of NVIDIA's display and 3D controllers, with a driver or without.
+    """Lists the PCI addresses of NVIDIA display and 3D controllers, with or without a driver.
 
-    Left out are those that the node has handed to a virtual machine, and the parts (virtual functions) into which a
-    virtual-GPU host cuts its cards: nvidia-smi shows neither.
+    GPUs passed through to a virtual machine and virtual functions of a vGPU host are excluded, because nvidia-smi does
+    not list them either.
     """
 
     name: ClassVar[str] = "gpu_pci"
@@ -185,5 +185,5 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> tuple[str, ...]:
-        """One address a line."""
+        """Return one address per line."""
         return tuple(line.strip() for line in raw.lines())

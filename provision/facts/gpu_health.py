@@ -1,4 +1,4 @@
-"""What the driver tells of one GPU's health, with everything that it does not tell left unknown."""
+"""The health that the driver reports for one GPU; values that it does not report are unknown."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ FIELDS = (
     "remapped_rows.pending",
     "remapped_rows.failure",
 )
-"""What is asked of ``nvidia-smi --query-gpu`` beside the identity."""
+"""Fields of ``nvidia-smi --query-gpu`` in addition to the identity."""
 
-_NOT_TOLD = re.compile(
+_NOT_REPORTED = re.compile(
     r"\[?(?:n/a|not supported|not available|insufficient permissions|requested functionality.*)?\]?", re.IGNORECASE
 )
 _COMPLAINT = re.compile(r"\[(.+)\]|(err!)", re.IGNORECASE)
@@ -41,20 +41,20 @@ _EVENTS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """Counts are None and words empty where the product, the driver, MIG or a virtual GPU does not tell them."""
+    """Counts are None and texts empty if the product, the driver, MIG or a virtual GPU does not report them."""
 
     mig: bool = False
-    """Whether MIG is on: then the GPU's NVLinks are not in use and some counts are not told."""
+    """Whether MIG mode is on: then NVLinks are not in use and some counts are not reported."""
     ecc: bool | None = None
     ecc_pending: bool | None = None
-    """What ECC will be after the next reset."""
+    """The ECC mode after the next reset."""
     uncorrected: int | None = None
     """Uncorrected ECC errors since the driver was loaded or the GPU reset."""
     uncorrected_ever: int | None = None
-    """Uncorrected ECC errors in the GPU's life."""
+    """Uncorrected ECC errors in the lifetime of the GPU."""
     sram_threshold_exceeded: bool | None = None
     pages_pending: bool | None = None
-    """Whether pages wait for a reset to be retired; products before Ampere."""
+    """Whether pages wait for a reset to be retired; for products before Ampere."""
     rows_correctable: int | None = None
     rows_uncorrectable: int | None = None
     rows_pending: bool | None = None
@@ -64,65 +64,67 @@ class GpuHealth:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     clock_events: int | None = None
-    """The bits for which the clocks are below what they could be."""
+    """Bit mask of the reasons why the clocks are below their maximum."""
     fabric_state: str = ""
-    """``Not Started``, ``In Progress``, ``Completed``; empty for a product that joins no NVLink fabric."""
+    """``Not Started``, ``In Progress``, ``Completed``; empty for a product without an NVLink fabric."""
     fabric_status: str = ""
     recovery: str = ""
-    """What the driver wants done: ``None``, ``Reset``, ``Reboot``, ...; older drivers do not say."""
+    """The recovery action that the driver requests: ``None``, ``Reset``, ``Reboot``, ...; older drivers report none."""
     complaints: tuple[str, ...] = ()
-    """Words in place of values that tell of a fault, e.g. ``GPU requires reset``."""
+    """Error texts in place of values, e.g. ``GPU requires reset``."""
 
 
 def health(cells: Mapping[str, str]) -> GpuHealth:
-    """Read the columns of one GPU: title without unit -> text; a column may be missing."""
+    """Parse the columns of one GPU: title without unit -> text; columns may be missing."""
 
-    def told(name: str) -> str:
+    def value(name: str) -> str:
         text = cells.get(name, "").strip()
-        return text if _tells(text) else ""
+        return text if _is_value(text) else ""
 
     def number(name: str) -> int | None:
-        digits = re.match(r"\d+", told(name))
+        digits = re.match(r"\d+", value(name))
         return int(digits[0]) if digits else None
 
     return GpuHealth(
-        mig=told("mig.mode.current") == "Enabled",
-        ecc=_flag(told("ecc.mode.current")),
-        ecc_pending=_flag(told("ecc.mode.pending")),
+        mig=value("mig.mode.current") == "Enabled",
+        ecc=_flag(value("ecc.mode.current")),
+        ecc_pending=_flag(value("ecc.mode.pending")),
         uncorrected=number("ecc.errors.uncorrected.volatile.total"),
         uncorrected_ever=number("ecc.errors.uncorrected.aggregate.total"),
-        sram_threshold_exceeded=_flag(told("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded")),
-        pages_pending=_flag(told("retired_pages.pending")),
+        sram_threshold_exceeded=_flag(value("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded")),
+        pages_pending=_flag(value("retired_pages.pending")),
         rows_correctable=number("remapped_rows.correctable"),
         rows_uncorrectable=number("remapped_rows.uncorrectable"),
-        rows_pending=_flag(told("remapped_rows.pending")),
-        rows_failure=_flag(told("remapped_rows.failure")),
+        rows_pending=_flag(value("remapped_rows.pending")),
+        rows_failure=_flag(value("remapped_rows.failure")),
         pcie_generation=number("pcie.link.gen.current"),
         pcie_generation_max=number("pcie.link.gen.max"),
         pcie_width=number("pcie.link.width.current"),
         pcie_width_max=number("pcie.link.width.max"),
-        clock_events=_bits(next((told(name) for name in _EVENTS if told(name)), "")),
-        fabric_state=_bare(told("fabric.state"), "state"),
-        fabric_status=_bare(told("fabric.status"), "status"),
-        recovery=told("gpu_recovery_action"),
+        clock_events=_bits(next((value(name) for name in _EVENTS if value(name)), "")),
+        fabric_state=_bare(value("fabric.state"), "state"),
+        fabric_status=_bare(value("fabric.status"), "status"),
+        recovery=value("gpu_recovery_action"),
         complaints=tuple(dict.fromkeys(_complaints(cells))),
     )
 
 
 @lru_cache(maxsize=1024)
-def _tells(text: str) -> bool:
-    """Return whether a cell holds a value; most cells of most GPUs hold one of few texts."""
-    return not _NOT_TOLD.fullmatch(text) and not _COMPLAINT.fullmatch(text)
+def _is_value(text: str) -> bool:
+    """Return whether a cell contains a value. The cache helps because most cells have one of few texts."""
+    return not _NOT_REPORTED.fullmatch(text) and not _COMPLAINT.fullmatch(text)
 
 
 def _complaints(cells: Mapping[str, str]) -> list[str]:
     texts = [cells.get(name, "").strip() for name in FIELDS]
-    found = [_COMPLAINT.fullmatch(text) for text in texts if not _tells(text) and not _NOT_TOLD.fullmatch(text)]
-    return [match[1] or match[2] for match in found if match]
+    matches = [
+        _COMPLAINT.fullmatch(text) for text in texts if not _is_value(text) and not _NOT_REPORTED.fullmatch(text)
+    ]
+    return [match[1] or match[2] for match in matches if match]
 
 
 def _flag(text: str) -> bool | None:
-    """Drivers print Yes and No, Enabled and Disabled, or 1 and 0; row counts that are flags come as numbers too."""
+    """Parse a flag: Yes and No, Enabled and Disabled, or a number."""
     words = {"yes": True, "enabled": True, "active": True, "no": False, "disabled": False}
     return bool(int(text)) if text.isdecimal() else words.get(text.lower())
 
@@ -132,6 +134,6 @@ def _bits(text: str) -> int | None:
 
 
 def _bare(text: str, word: str) -> str:
-    """Some drivers print the column's name before the value: ``state  Completed``."""
-    told = re.sub(rf"^{word}\s+", "", text, flags=re.IGNORECASE)
-    return "" if _NOT_TOLD.fullmatch(told) else told
+    """Remove the column's name, which some drivers print before the value: ``state  Completed``."""
+    value = re.sub(rf"^{word}\s+", "", text, flags=re.IGNORECASE)
+    return "" if _NOT_REPORTED.fullmatch(value) else value

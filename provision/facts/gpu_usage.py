@@ -1,4 +1,4 @@
-"""How busy and how full GPUs are now, and who is on them."""
+"""Current utilisation and memory use of GPUs, and their processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pids=$(printf '%s\\n' "$apps" | cut -d, -f2 | tr -dc '0-9\\n' | paste -sd, -)
 [ -z "$pids" ] || ps -o pid=,user= -p "$pids"
 exit 0
 """
-"""A shell script for a node; nothing is printed where there is no nvidia-smi."""
+"""A shell script for a node; it prints nothing if nvidia-smi is missing."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """One GPU now; None is what the driver does not tell."""
+    """One GPU now; None for values that the driver does not report."""
 
     index: int
     uuid: str
     name: str
     busy_percent: int | None = None
-    """Of the last moments (up to a second) some kernel ran in; not how much of the GPU it used."""
+    """The share of the last second in which a kernel ran, not the share of the GPU that it used."""
     used_mib: int | None = None
     total_mib: int | None = None
     celsius: int | None = None
@@ -54,7 +54,7 @@ class GpuUsage:
 
 
 def gpu_usage(text: str) -> tuple[GpuUsage, ...]:
-    """Read what `SCRIPT` printed; lines that make no sense are left out."""
+    """Parse the output of `SCRIPT`; invalid lines are ignored."""
     gpus, _, rest = text.partition("== processes\n")
     apps, _, users = rest.partition("== users\n")
     users_of = (printable_line(line).split(None, 1) for line in users.splitlines())
@@ -82,14 +82,14 @@ def _gpus(text: str, processes: Mapping[str, list[GpuProcess]]) -> Iterator[GpuU
 
 
 def _processes(text: str, users: Mapping[str, str]) -> dict[str, list[GpuProcess]]:
-    found: dict[str, list[GpuProcess]] = {}
+    processes: dict[str, list[GpuProcess]] = {}
     for cells in _rows(text, _APPS):
         pid = _whole(cells["pid"])
         if pid is not None:
             program = cells["process_name"].rpartition("/")[2]
-            one = GpuProcess(pid, program, users.get(str(pid), "").strip(), _whole(cells["used_memory"]))
-            found.setdefault(cells["gpu_uuid"], []).append(one)
-    return found
+            process = GpuProcess(pid, program, users.get(str(pid), "").strip(), _whole(cells["used_memory"]))
+            processes.setdefault(cells["gpu_uuid"], []).append(process)
+    return processes
 
 
 def _rows(text: str, columns: str) -> Iterator[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What GPUDirect RDMA hangs on beside its modules: DMA-BUF, signatures, the way over PCIe, NCCL."""
+"""Requirements of GPUDirect RDMA other than its modules: DMA-BUF, module signatures, PCIe routing, NCCL."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["DmaBuf", "DmaBufFact", "Nccl", "NcclFact", "PciRouting", "PciRouting
 
 @dataclass(frozen=True)
 class DmaBuf:
-    """What the kernel and the verbs library offer for memory regions made of a DMA-BUF."""
+    """Support of the kernel and the verbs library for DMA-BUF memory regions."""
 
     kernel: bool | None
-    """Whether the RDMA stack that is loaded can register one; None when nobody can tell."""
+    """Whether the loaded RDMA stack can register a DMA-BUF; None if unknown."""
     missing_options: tuple[str, ...]
-    """Options that the running kernel was built without."""
+    """Options that the running kernel lacks."""
     library: bool | None
-    """Whether the node's libibverbs has ibv_reg_dmabuf_mr; None without libibverbs."""
+    """Whether the node's libibverbs has ibv_reg_dmabuf_mr; None if there is no libibverbs."""
 
 
 class DmaBufFact:
-    """Looks for the functions themselves: distributions carry them back to older version numbers.
+    """Searches for the functions themselves, because distributions backport them to older versions.
 
-    All of the kernel's symbols take long to read, so they are read only where an RDMA stack is loaded.
+    Reading all kernel symbols is slow, so they are read only if an RDMA stack is loaded.
     """
 
     name: ClassVar[str] = "dma_buf"
@@ -52,27 +52,27 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> DmaBuf:
-        """ib_umem_dmabuf_get belongs to ib_uverbs, so nothing can be said before that is loaded."""
+        """Return None for the kernel before ib_uverbs, which contains ib_umem_dmabuf_get, is loaded."""
         pairs = raw.pairs()
         symbols = pairs.get("symbols", "0")
         kernel = True if symbols not in {"", "0"} else False if "uverbs" in pairs and "symbols" in pairs else None
-        wanted = ("CONFIG_DMA_SHARED_BUFFER", "CONFIG_PCI_P2PDMA") if "config" in pairs else ()
+        required = ("CONFIG_DMA_SHARED_BUFFER", "CONFIG_PCI_P2PDMA") if "config" in pairs else ()
         library = {"yes": True, "no": False}.get(pairs.get("library", ""))
-        return DmaBuf(kernel, tuple(option for option in wanted if pairs.get(option) != "y"), library)
+        return DmaBuf(kernel, tuple(option for option in required if pairs.get(option) != "y"), library)
 
 
 @dataclass(frozen=True)
 class Signing:
-    """Whether the kernel takes modules that nobody signed."""
+    """Whether the kernel accepts unsigned modules."""
 
     secure_boot: bool | None
-    """None when the firmware does not say."""
+    """None if the firmware does not report it."""
     required: bool
     """Whether the running kernel refuses unsigned modules."""
 
 
 class SigningFact:
-    """Reads the firmware's variable and what the kernel made of it; asks mokutil where the variable is hidden."""
+    """Reads the firmware's variable and the kernel's state; runs mokutil if the variable is not accessible."""
 
     name: ClassVar[str] = "signing"
     label: ClassVar[str] = "mokutil --sb-state"
@@ -92,30 +92,30 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> Signing:
-        """A kernel in lockdown takes signed modules only; the mode that is on stands in brackets."""
+        """Treat a kernel in lockdown as requiring signatures; the active mode is in brackets."""
         pairs = raw.pairs()
-        said = {"1": True, "0": False, "SecureBoot enabled": True, "SecureBoot disabled": False}
-        on = said.get(pairs.get("variable", ""), said.get(pairs.get("mokutil", "")))
+        states = {"1": True, "0": False, "SecureBoot enabled": True, "SecureBoot disabled": False}
+        on = states.get(pairs.get("variable", ""), states.get(pairs.get("mokutil", "")))
         if pairs.get("firmware") == "bios":
             on = False
-        locked = re.search(r"\[(\w+)\]", pairs.get("lockdown", ""))
-        known = locked is not None or pairs.get("enforce") == "Y"
-        enforced = pairs.get("enforce") == "Y" or (locked is not None and locked[1] != "none")
+        mode = re.search(r"\[(\w+)\]", pairs.get("lockdown", ""))
+        known = mode is not None or pairs.get("enforce") == "Y"
+        enforced = pairs.get("enforce") == "Y" or (mode is not None and mode[1] != "none")
         return Signing(on, enforced if known else on is True)
 
 
 @dataclass(frozen=True)
 class PciRouting:
-    """What stands between two PCIe devices that talk to each other."""
+    """PCIe settings that affect peer-to-peer traffic between two devices."""
 
     iommu: Mapping[str, str]
-    """Address of each GPU and network card -> kind of its IOMMU domain (``identity``, ``DMA``, ...), empty for none."""
+    """Address of each GPU and network card -> type of its IOMMU domain (``identity``, ``DMA``, ...), empty for none."""
     redirecting: tuple[str, ...] | None
-    """Addresses of bridges that send such traffic up to the root (ACS); None when nobody can tell."""
+    """Addresses of bridges that redirect such traffic to the root complex (ACS); None if unknown."""
 
 
 class PciRoutingFact:
-    """Reads sysfs for the IOMMU, and asks lspci for ACS, which sysfs does not show."""
+    """Reads the IOMMU from sysfs, and ACS from lspci, because sysfs does not show it."""
 
     name: ClassVar[str] = "pci_routing"
     label: ClassVar[str] = "lspci"
@@ -137,7 +137,7 @@ exit 0
 """.replace("CARDS", CARDS.strip())
 
     def parse(self, raw: RawOutput) -> PciRouting:
-        """Of the ACS bits only those that redirect do harm; SrcValid+ alone does not."""
+        """Report bridges with a redirecting ACS bit; SrcValid+ alone is harmless."""
         iommu = {row[1]: row[2] if len(row) > 2 else "" for row in map(str.split, raw.lines()) if row[0] == "iommu"}  # noqa: PLR2004
         _, mark, bridges = raw.stdout.partition("lspci\n")
         address, redirecting = "", []
@@ -151,24 +151,24 @@ exit 0
 
 @dataclass(frozen=True)
 class Nccl:
-    """Versions of NCCL that jobs find."""
+    """Versions of NCCL that jobs can load."""
 
     container: tuple[str, ...] | None
-    """In the training container; None when it does not run."""
+    """In the training container; None if it does not run."""
     node: tuple[str, ...]
 
 
 class NcclFact:
-    """Looks for NCCL's library and Python package by their file names, and runs nothing in the container.
+    """Searches NCCL's library and Python package by file name, without running anything in the container.
 
-    The container is found by what runs in it; its folders may lie on a network share that hangs.
+    The container is identified by its entry point; its folders may be on a network share that hangs.
     """
 
     name: ClassVar[str] = "nccl"
     label: ClassVar[str] = "ls /opt/conda/lib (NCCL)"
     limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = r"""
-look() {
+list_nccl() {
   for file in "$2"/usr/lib/*/libnccl.so.2.* "$2"/usr/lib64/libnccl.so.2.* "$2"/usr/local/lib/libnccl.so.2.* \
     "$2"/usr/local/cuda/lib64/libnccl.so.2.* "$2"/opt/conda/lib/libnccl.so.2.* \
     "$2"/usr/lib/python3/dist-packages/nvidia_nccl_cu*.dist-info \
@@ -178,21 +178,21 @@ look() {
     [ ! -e "$file" ] || echo "$1=${file##*/}"
   done
 }
-look node ''
+list_nccl node ''
 for line in $(grep -lsa '[/]container-entrypoint' /proc/[0-9]*/cmdline); do
   root=${line%/cmdline}/root
-  [ ! -e "$root/.dockerenv" ] || { echo running; look container "$root"; break; }
+  [ ! -e "$root/.dockerenv" ] || { echo running; list_nccl container "$root"; break; }
 done
 exit 0
 """
 
     def parse(self, raw: RawOutput) -> Nccl | Unknown:
-        """``libnccl.so.2.18.5`` and ``nvidia_nccl_cu12-2.21.5.dist-info`` carry the version in their names."""
-        found: dict[str, list[str]] = {"node": [], "container": []}
+        """Read the version from names such as ``libnccl.so.2.18.5`` and ``nvidia_nccl_cu12-2.21.5.dist-info``."""
+        versions: dict[str, list[str]] = {"node": [], "container": []}
         for line in raw.lines():
             version = re.search(r"(?:libnccl\.so\.|nvidia_nccl_cu\d+-)(2(?:\.\d+)+)", line)
-            place = line.partition("=")[0]
-            if version and place in found and version[1] not in found[place]:
-                found[place].append(version[1])
+            location = line.partition("=")[0]
+            if version and location in versions and version[1] not in versions[location]:
+                versions[location].append(version[1])
         running = any(line == "running" for line in raw.lines())
-        return Nccl(tuple(found["container"]) if running else None, tuple(found["node"]))
+        return Nccl(tuple(versions["container"]) if running else None, tuple(versions["node"]))

@@ -1,4 +1,4 @@
-"""What of a training job's software an image has, and the host beside it."""
+"""Versions of the training software in an image, and of the drivers on its host."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ THINGS = (
     *("os", "python", "torch", "cuda", "cudnn", "nccl", "mpi", "horovod", "lightcc"),
     *("ofed", "rdma-core", "rdma-driver", "sshd"),
 )
-"""In the order in which they are shown. ``rdma-driver``: of an image, the cards for which it has libraries; of a host,
-the kernel's drivers of its cards."""
+"""In display order. ``rdma-driver``: in an image, the cards that it has libraries for; on a host, the kernel drivers of
+its cards."""
 
 _PYTHON = """
 import sys
@@ -45,27 +45,27 @@ echo "ofed=$ofed"
 version=$( (dpkg-query -W -f '${Version}' rdma-core || rpm -q --qf '%{VERSION}' rdma-core) 2>/dev/null) || version=
 echo "rdma-core=$version"
 """
-"""A shell script for a host, or the inside of an image."""
+"""A shell script for a host or the inside of an image."""
 
 CARDS_SCRIPT = """
-found=
+drivers=
 for device in /sys/class/infiniband/*; do
   [ -e "$device" ] || continue
   name=$(readlink "$device/device/driver") || { [ -e "$device/parent" ] && name=rxe; } || continue
   name=${name##*/}; name=${name%_core}
-  case ",$found," in *",$name,"*) ;; *) found=$found${found:+,}$name;; esac
+  case ",$drivers," in *",$name,"*) ;; *) drivers=$drivers${drivers:+,}$name;; esac
 done
-echo "rdma-driver=$found"
+echo "rdma-driver=$drivers"
 """
-"""A shell script for a host: the drivers of its RDMA devices, as their libraries are called."""
+"""A shell script for a host that prints the drivers of its RDMA devices, named like their libraries."""
 
 _LIBRARIES = """
-found=
+drivers=
 for file in /etc/libibverbs.d/*.driver; do
   name=${file##*/}; name=${name%.driver}
-  case $name in mlx4|mlx5|irdma|bnxt_re|efa|hns|erdma|rxe|siw) found=$found${found:+,}$name;; esac
+  case $name in mlx4|mlx5|irdma|bnxt_re|efa|hns|erdma|rxe|siw) drivers=$drivers${drivers:+,}$name;; esac
 done
-echo "rdma-driver=$found"
+echo "rdma-driver=$drivers"
 """
 
 IMAGE_SCRIPT = (
@@ -92,28 +92,28 @@ exit 0
 
 @dataclass(frozen=True)
 class ImageContents:
-    """What was found; what is not there is missing."""
+    """Component -> version; missing components have no entry."""
 
     versions: Mapping[str, str]
 
 
 def image_contents(text: str) -> ImageContents:
-    """Read what the scripts printed; the last that is said of a thing counts, empty ones are left out."""
-    found: dict[str, str] = {}
+    """Parse the output of the scripts; the last non-empty value of a component counts."""
+    versions: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
         if equals and name in THINGS and value.strip():
-            found[name] = value.strip()
-    return ImageContents(found)
+            versions[name] = value.strip()
+    return ImageContents(versions)
 
 
 def mismatch(image: ImageContents, host: ImageContents) -> str:
-    """Return what does not fit between an image's RDMA libraries and the host's driver; empty when nothing is known."""
-    has, needed = (one.versions.get("rdma-driver", "").split(",") for one in (image, host))
-    lacking = [name for name in needed if name and name not in has]
+    """Return how the image's RDMA libraries differ from the host's driver; empty if they match or are unknown."""
+    available, needed = (contents.versions.get("rdma-driver", "").split(",") for contents in (image, host))
+    lacking = [name for name in needed if name and name not in available]
     if lacking and image.versions:
-        return f"the image has no library for RDMA cards of the kind {', '.join(lacking)}, and goes by TCP there"
-    inside, outside = (_release(one.versions.get("ofed", "")) for one in (image, host))
+        return f"the image has no library for the RDMA driver {', '.join(lacking)} and would use TCP there"
+    inside, outside = (_release(contents.versions.get("ofed", "")) for contents in (image, host))
     if inside and outside and inside != outside:
         return f"the image has OFED {inside}, the host OFED {outside}"
     if inside and not outside and host.versions:

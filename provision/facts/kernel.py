@@ -1,4 +1,4 @@
-"""What of the kernel and the base system can be set: sysctls, modules, packages, the clock."""
+"""Settings of the kernel and the base system: sysctls, modules, packages, time synchronization."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
-from provision.facts.units import TIME_KEEPERS, UNITS, units
+from provision.facts.units import TIME_SERVICES, UNITS, units
 
 __all__ = ["ModulesFact", "PackagesFact", "SysctlsFact", "TimeSync", "TimeSyncFact"]
 
 
 class SysctlsFact:
-    """Reads the sysctls that the inventory sets; the shell itself would get no more than their first byte."""
+    """Reads the sysctls that the inventory sets; the shell's `read` would return only their first byte."""
 
     name: ClassVar[str] = "sysctls"
     label: ClassVar[str] = "cat /proc/sys"
@@ -29,18 +29,18 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> Mapping[str, str]:
-        """Values of several numbers are separated by single spaces; of several lines the first counts."""
+        """Join several numbers with single spaces; of several lines the first counts."""
         keys = [line.removeprefix("key ") for line in raw.lines() if line.startswith("key ")]
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for line in raw.lines():
-            path, mark, value = line.partition(":")
-            if mark and path.startswith("/proc/sys/"):
-                found.setdefault(path.removeprefix("/proc/sys/").replace("/", "."), " ".join(value.split()))
-        return {key: found[key] for key in keys if key in found}
+            path, colon, value = line.partition(":")
+            if colon and path.startswith("/proc/sys/"):
+                values.setdefault(path.removeprefix("/proc/sys/").replace("/", "."), " ".join(value.split()))
+        return {key: values[key] for key in keys if key in values}
 
 
 class ModulesFact:
-    """Lists the kernel modules that are loaded."""
+    """Lists the loaded kernel modules."""
 
     name: ClassVar[str] = "modules"
     label: ClassVar[str] = "cat /proc/modules"
@@ -48,13 +48,13 @@ class ModulesFact:
     command: ClassVar[str] = "[ ! -e /proc/modules ] || cat /proc/modules"
 
     def parse(self, raw: RawOutput) -> frozenset[str] | Unknown:
-        """``lsmod`` prints a heading, /proc/modules does not; both are understood."""
+        """Accept the output of ``lsmod``, with a heading, and of /proc/modules, without."""
         names = {line.split()[0] for line in raw.lines()}
         return frozenset(name for name in names if name != "Module" and not name.startswith("#"))
 
 
 class PackagesFact:
-    """Lists the packages that are fully installed, with their versions."""
+    """Lists the fully installed packages with their versions."""
 
     name: ClassVar[str] = "packages"
     label: ClassVar[str] = "dpkg-query or rpm"
@@ -70,27 +70,27 @@ fi
 """
 
     def parse(self, raw: RawOutput) -> Mapping[str, str] | Unknown:
-        """A package that is removed, half-configured or on hold without being installed is left out."""
-        found: dict[str, str] = {}
+        """Ignore packages that are removed, half-configured, or on hold without being installed."""
+        versions: dict[str, str] = {}
         for line in raw.lines():
             status, _, rest = line.partition("|")
             name, _, version = rest.partition("|")
             if status[1:2] == "i" and name:
-                found[name] = version
-        return found or Unknown(f"the packages cannot be listed: {raw.said()}")
+                versions[name] = version
+        return versions or Unknown(f"the packages cannot be listed: {raw.last_line()}")
 
 
 @dataclass(frozen=True)
 class TimeSync:
-    """Whether something keeps the clock right."""
+    """Whether the clock is synchronized."""
 
     synchronized: bool
     services: tuple[str, ...]
-    """Units that are active and keep time."""
+    """Active units that synchronize the clock."""
 
 
 class TimeSyncFact:
-    """Asks which service keeps time, and only then whether it succeeds: that question starts one of its own."""
+    """Lists the active time services, and queries synchronization only if there is one: the query starts a service."""
 
     name: ClassVar[str] = "time_sync"
     label: ClassVar[str] = "timedatectl"
@@ -98,7 +98,7 @@ class TimeSyncFact:
     command: ClassVar[str] = UNITS
 
     def parse(self, raw: RawOutput) -> TimeSync:
-        """Without timedatectl only the services are known."""
+        """Return only the services if timedatectl is missing."""
         states = units(raw)
-        services = tuple(name for name in TIME_KEEPERS if states.get(name, {}).get("ActiveState") == "active")
+        services = tuple(name for name in TIME_SERVICES if states.get(name, {}).get("ActiveState") == "active")
         return TimeSync(raw.pairs().get("NTPSynchronized") == "yes", services)

@@ -1,4 +1,4 @@
-"""What is there of what the receipts name, and which jobs run: looked at by the roles' own program."""
+"""The current state of the objects that receipts list, and running jobs, collected by the roles' own program."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["Managed", "ManagedFact"]
 
 @dataclass(frozen=True)
 class Managed:
-    """What a node's receipts are compared with."""
+    """The current state that a node's receipts are compared with."""
 
     sealed: Mapping[str, bool] = field(default_factory=dict)
-    """Role -> does the seal beside its receipt fit it; where not, other hands have written the receipt."""
+    """Role -> whether the seal matches its receipt; if not, something else changed the receipt."""
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Role -> what is there now of what its receipt names, in the receipt's form: ``files``, ``packages``, ``units``,
-    ``modules``, ``images``, ``containers``. A section that could not be looked at is not there."""
+    """Role -> current state of the objects in its receipt, in the receipt's format: ``files``, ``packages``, ``units``,
+    ``modules``, ``images``, ``containers``. Sections that could not be read are missing."""
     jobs: tuple[str, ...] = ()
-    """The processes that are part of a job: ``process 4711 (python3 of root) holds /dev/nvidia0``."""
+    """Processes that belong to a job: ``process 4711 (python3 of root) holds /dev/nvidia0``."""
     hung: tuple[str, ...] = ()
-    """The programs that did not answer in time."""
+    """Programs that did not answer in time."""
     brought: frozenset[str] = frozenset()
-    """Packages that came, or were to come, with us; asked for only where a role that goes by it has no receipt."""
+    """Packages that our transactions installed or planned; read only if a role that needs them has no receipt."""
 
 
 class ManagedFact:
-    """Compares nothing: it tells what is there, in the form of the receipts."""
+    """Reports the current state in the format of the receipts, without comparing it."""
 
     name: ClassVar[str] = "managed"
     label: ClassVar[str] = "python3 (what the receipts name)"
@@ -38,16 +38,16 @@ class ManagedFact:
     command: ClassVar[str] = COMMAND
 
     def parse(self, raw: RawOutput) -> Managed | Unknown:
-        """A section that could not be looked at is not there."""
-        found = answer(raw)
-        if isinstance(found, Unknown):
-            return found
-        if found.sealed is None or found.observed is None or found.jobs is None or found.hung is None:
-            return Unknown("what the receipts name cannot be read: the probe's program left out a part")
+        """Leave out sections that could not be read."""
+        reply = answer(raw)
+        if isinstance(reply, Unknown):
+            return reply
+        if reply.sealed is None or reply.observed is None or reply.jobs is None or reply.hung is None:
+            return Unknown("the state of managed objects cannot be read: the probe's answer is incomplete")
         return Managed(
-            sealed=found.sealed,
-            observed=found.observed,
-            jobs=tuple(map(str, found.jobs)),
-            hung=tuple(map(str, found.hung)),
-            brought=frozenset(map(str, found.brought or ())),
+            sealed=reply.sealed,
+            observed=reply.observed,
+            jobs=tuple(map(str, reply.jobs)),
+            hung=tuple(map(str, reply.hung)),
+            brought=frozenset(map(str, reply.brought or ())),
         )

@@ -1,7 +1,7 @@
-"""What NCCL says in its own log (``NCCL_DEBUG=INFO``) of the network it uses; wordings of 2.3 to 2.30.
+"""Parse NCCL's own log (``NCCL_DEBUG=INFO``) for the network in use; supports the wordings of 2.3 to 2.30.
 
-Only evidence is collected here; ``provision.checks.nccl_log`` judges it. A log may be of any size, hold the output of
-many ranks with whatever tags a launcher puts in front, and much that is not NCCL's.
+It only collects evidence; ``provision.checks.nccl_log`` evaluates it. A log may have any size, and contain the output
+of many ranks with any launcher's tags, and lines of other programs.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _TCP = ("Socket", "FastSocket")
-"""Plugins whose devices are interfaces, not cards."""
+"""Plugins whose devices are network interfaces."""
 _LINE_LIMIT = 16384
-"""Of a longer line only the beginning is looked at; NCCL writes none so long that matters here."""
-_KEEP = 20000
-"""No collection grows beyond this, whatever a file holds."""
+"""Only the beginning of longer lines is parsed; no relevant line of NCCL is longer."""
+_MAX_ENTRIES = 20000
+"""Limit of every collection, whatever a file contains."""
 _WARNINGS = 3
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MARK = re.compile(r"NCCL (INFO|WARN) ")
 _PROCESS = re.compile(r"([\w.-]{1,255}):\d{1,10}:\d{1,10}$")
 _BEFORE_MARK = 800
-"""What stands before the mark, ``HOST:PID:TID [GPU] FILE:LINE (FUNCTION) ``, is shorter; the file only in warnings."""
+"""The prefix before the mark, ``HOST:PID:TID [GPU] FILE:LINE (FUNCTION) ``, is shorter; FILE is in warnings only."""
 _TAGS = re.compile(r"(?:\[\d+,\d+\]<\w+>: ?|\[[a-z]*\d+\]:? ?|\d{1,6}: ?)*")
-"""What launchers put in front of a line that NCCL itself wrote without its prefix."""
+"""Launchers' tags before a line that NCCL wrote without its own prefix."""
 _BARE = ("NET/", "via ", "Channel ", "Ring ", "CollNet ", "Using network ", "Call to ibv_", "Initialized NET plugin ")
 _VERSION = re.compile(r"(?<![\w./-])NCCL version (?P<version>\d+(?:\.\d+)+)(?:\+cuda(?P<cuda>[\d.]+)|\+\w|(?=\s*$))")
-"""Somebody else's sentence on a version goes on after the number."""
+"""Version statements of other programs continue after the number."""
 
 _NETWORK_CHANNEL = re.compile(
     r"\bvia (?P<kind>(?:COLL)?NET)/(?P<plugin>.+?)/(?P<device>\d+)(?:\(\d+\))?"
@@ -67,20 +67,20 @@ _FAILED_CALL = re.compile(r"^Call to (ibv_reg_\w+) failed with error (.+)$")
 
 
 def read(chunks: Iterable[bytes]) -> NcclLog:
-    """Read a log given in pieces of any size; whatever is not NCCL's is passed over.
+    """Parse a log that is given in chunks of any size; lines of other programs are ignored.
 
-    Memory stays bounded, and nothing in the bytes can make it fail: what is not understood leaves no evidence.
+    Memory use is bounded, and no input raises an error: unknown lines leave no evidence.
     """
     log = NcclLog()
     for line, ended in _lines(chunks):
         if b"NCCL" in line or b"NET/" in line or b"via " in line or b"Using network" in line or b"ibv_" in line:
             text = _ANSI.sub("", line.decode("utf-8", "replace")).strip()
-            _take(log, text, whole=ended or not log.channels)
+            _parse_line(log, text, whole=ended or not log.channels)
     return log
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Cut into lines, at most ``_LINE_LIMIT`` of each; the flag is false for a last line without an end."""
+    """Split into lines of at most ``_LINE_LIMIT`` bytes; the flag is false for an unterminated last line."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
@@ -90,11 +90,11 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
         yield rest, False
 
 
-def _take(log: NcclLog, line: str, *, whole: bool) -> None:
-    """Take one line; where ranks wrote into the same line it holds several statements, the last alone with its end."""
+def _parse_line(log: NcclLog, line: str, *, whole: bool) -> None:
+    """Parse one line. If several ranks wrote into it, it contains several statements; only the last is complete."""
     version = None if line.startswith("#") else _VERSION.search(line)
     if version:
-        _keep(log.versions, version["version"], version["cuda"] or "")
+        _add(log.versions, version["version"], version["cuda"] or "")
     marks = [(_process(line, mark.start()), mark) for mark in _MARK.finditer(line)]
     starts = [start for (start, _), _ in marks[1:]]
     for ((_, host), mark), end in zip(marks, [*starts, len(line)], strict=False):
@@ -102,33 +102,33 @@ def _take(log: NcclLog, line: str, *, whole: bool) -> None:
         if mark[1] == "WARN" and len(log.warnings) < _WARNINGS:
             log.warnings[text[:200]] = None
         _statement(log, host, text, whole=whole and end == len(line))
-    bare = line[_TAGS.match(line).end() :]  # type: ignore[union-attr] # it matches nothing at all, too
+    bare = line[_TAGS.match(line).end() :]  # type: ignore[union-attr] # the pattern also matches the empty string
     known = not marks and bare.startswith(_BARE) and _statement(log, "", bare, whole=whole)
     log.lines += bool(version or marks or known)
 
 
 def _process(line: str, mark: int) -> tuple[int, str]:
-    """Return where the statement begins whose mark is at `mark`, and the host that made it, empty when not named."""
+    """Return the start of the statement whose mark is at `mark`, and its host, which may be empty."""
     start = max(0, mark - _BEFORE_MARK)
     words = line[start:mark].split(" ")[:-1]
-    for place in range(len(words) - 1, max(-1, len(words) - 5), -1):
-        if words[place].startswith("[") and place > 0:
-            match = _PROCESS.search(words[place - 1][-300:])
+    for position in range(len(words) - 1, max(-1, len(words) - 5), -1):
+        if words[position].startswith("[") and position > 0:
+            match = _PROCESS.search(words[position - 1][-300:])
             if match:
-                length = len(match[0]) + sum(len(word) + 1 for word in words[place:]) + 1
+                length = len(match[0]) + sum(len(word) + 1 for word in words[position:]) + 1
                 return mark - length, match[1]
     return mark, ""
 
 
 def _statement(log: NcclLog, host: str, text: str, *, whole: bool) -> bool:
-    """Take one statement of NCCL; return whether it is a known one. A cut one must not count as if it ended there."""
+    """Parse one statement; return whether it is known. A truncated statement must not count as complete."""
     if "via NET/" in text or "via COLLNET/" in text:
         _channel(log, host, text, whole=whole)
         return True
-    for word, pattern, take in _STATEMENTS:
+    for word, pattern, handler in _STATEMENTS:
         match = pattern.search(text) if word in text else None
         if match:
-            take(log, host, match)
+            handler(log, host, match)
             return True
     return False
 
@@ -142,7 +142,7 @@ def _channel(log: NcclLog, host: str, text: str, *, whole: bool) -> None:
         return
     plugin = match["plugin"][:80]
     _count(log.channels, (plugin if match["kind"] == "NET" else f"COLLNET/{plugin}", bool(match["gdr"])))
-    if len(log.used) < _KEEP:
+    if len(log.used) < _MAX_ENTRIES:
         log.used.add((host, plugin, int(match["device"][:9])))
 
 
@@ -153,12 +153,12 @@ def _list(log: NcclLog, host: str, match: re.Match[str]) -> None:
         _device(log, host, number, name, layer)
     if not cards:
         for name in _LISTED_INTERFACE.findall(shown):
-            _keep(log.interfaces, name, None)
-        _keep(log.initialized, match["plugin"], None)
+            _add(log.interfaces, name, None)
+        _add(log.initialized, match["plugin"], None)
 
 
 def _device(log: NcclLog, host: str, number: str, name: str, layer: str = "") -> None:
-    if host not in log.devices and len(log.devices) >= _KEEP:
+    if host not in log.devices and len(log.devices) >= _MAX_ENTRIES:
         return
     table = log.devices.setdefault(host, {})
     names = tuple(dict.fromkeys(name.split("+")))
@@ -181,8 +181,8 @@ def _card(log: NcclLog, host: str, match: re.Match[str]) -> None:
     unlisted = match["device"].isdecimal() and int(match["device"][:9]) not in log.devices.get(host, {})
     if name and unlisted and plugin not in _TCP:
         _device(log, host, match["device"], name)
-    if match["state"][0].isupper():  # in lower case a plugin speaks for itself; what NCCL makes of it counts
-        _keep(log.capabilities, Capability(plugin, name or "", match["state"] == "Enabled", match["why"] or ""), None)
+    if match["state"][0].isupper():  # lower case is a plugin's own statement; only NCCL's decision counts
+        _add(log.capabilities, Capability(plugin, name or "", match["state"] == "Enabled", match["why"] or ""), None)
 
 
 def _enabled(log: NcclLog, _host: str, _match: re.Match[str]) -> None:
@@ -190,20 +190,20 @@ def _enabled(log: NcclLog, _host: str, _match: re.Match[str]) -> None:
 
 
 def _no_device(log: NcclLog, host: str, _match: re.Match[str]) -> None:
-    if len(log.without_device) < _KEEP:
+    if len(log.without_device) < _MAX_ENTRIES:
         log.without_device.add(host)
 
 
 def _network(log: NcclLog, _host: str, match: re.Match[str]) -> None:
-    _keep(log.networks, match[1][:80], None)
+    _add(log.networks, match[1][:80], None)
 
 
 def _initialized(log: NcclLog, _host: str, match: re.Match[str]) -> None:
-    _keep(log.initialized, match[1][:80], None)
+    _add(log.initialized, match[1][:80], None)
 
 
 def _plugin(log: NcclLog, _host: str, match: re.Match[str]) -> None:
-    _keep(log.plugins, match[1][:80], None)
+    _add(log.plugins, match[1][:80], None)
 
 
 def _setting(log: NcclLog, _host: str, match: re.Match[str]) -> None:
@@ -211,16 +211,16 @@ def _setting(log: NcclLog, _host: str, match: re.Match[str]) -> None:
 
 
 def _failed_call(log: NcclLog, _host: str, match: re.Match[str]) -> None:
-    _keep(log.failed_calls, match[1], match[2][:200])
+    _add(log.failed_calls, match[1], match[2][:200])
 
 
-def _keep(kept: dict[Key, Value], key: Key, value: Value) -> None:
-    if len(kept) < _KEEP:
-        kept.setdefault(key, value)
+def _add(entries: dict[Key, Value], key: Key, value: Value) -> None:
+    if len(entries) < _MAX_ENTRIES:
+        entries.setdefault(key, value)
 
 
 def _count(counts: Counter[Key], key: Key) -> None:
-    if key in counts or len(counts) < _KEEP:
+    if key in counts or len(counts) < _MAX_ENTRIES:
         counts[key] += 1
 
 
@@ -239,4 +239,4 @@ _STATEMENTS: tuple[tuple[str, re.Pattern[str], Callable[[NcclLog, str, re.Match[
     ("GPU Direct RDMA", _ENABLED_FOR_SOMETHING, _enabled),
     ("Call to ibv_", _FAILED_CALL, _failed_call),
 )
-"""A word of the statement, its whole form, and who takes it; the first that matches does."""
+"""A word of the statement, its full pattern, and its handler; the first match counts."""

@@ -1,4 +1,4 @@
-"""What differs between NCCL's versions, as data: the classes behind a distance, and how it looks for the kernel module.
+"""Differences between NCCL versions: the classes of distances, and the path of the kernel module.
 
 Read from the release tags 2.3.7 to 2.30.7.
 """
@@ -17,36 +17,36 @@ _CLASSES: tuple[tuple[Version, tuple[str, ...]], ...] = (
     ((2, 8), ("LOC", "NVL", "NVB", "PIX", "PXB", "PHB", "SYS")),
     ((2, 6), ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")),
 )
-"""First version -> the classes in the order of their numbers; newest first."""
+"""First version -> the classes, ordered by number; newest first."""
 
 _ONE_PLACE = (
-    "This NCCL looks for the module under /sys/kernel/mm/memory_peers alone, which kernels from 6.4 on do not have: "
-    "there, use NCCL 2.23 or newer."
+    "This NCCL expects the module only in /sys/kernel/mm/memory_peers, which kernels since 6.4 do not have: use NCCL "
+    "2.23 or newer there."
 )
 _MODULE_NOTES: tuple[tuple[Version, str], ...] = (
     ((2, 23), ""),
     ((2, 3), _ONE_PLACE),
 )
-"""First version -> what it misses; newest first."""
+"""First version -> its limitation; newest first."""
 
 
 def version_tuple(version: str | None) -> Version | None:
-    """Return ``2.27.5`` as (2, 27, 5), None when there is none."""
+    """Return ``2.27.5`` as (2, 27, 5); None without a version."""
     parts = (version or "").split(".")
     return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else None
 
 
 def distance_name(version: str | None, number: int) -> str | None:
-    """Return the class (``PXB``, ``SYS``, ...) that a distance has in this version; None when it cannot be told.
+    """Return the class (``PXB``, ``SYS``, ...) of a distance in this version; None if unknown.
 
-    The numbers changed six times, so that without the version a number says nothing.
+    The numbers changed six times, so a number means nothing without the version.
     """
-    wanted = version_tuple(version)
-    classes = next((names for first, names in _CLASSES if wanted and wanted >= first), ())
+    parsed = version_tuple(version)
+    classes = next((names for first, names in _CLASSES if parsed and parsed >= first), ())
     return classes[number] if 0 <= number < len(classes) else None
 
 
 def module_note(version: str | None) -> str:
-    """Return what to know about how this version looks for the peer-memory module, empty when nothing."""
-    wanted = version_tuple(version)
-    return next((note for first, note in _MODULE_NOTES if wanted and wanted >= first), "")
+    """Return the limitation of this version in detecting the peer memory module, empty if none."""
+    parsed = version_tuple(version)
+    return next((note for first, note in _MODULE_NOTES if parsed and parsed >= first), "")

@@ -1,4 +1,4 @@
-"""Addresses, routes, what names resolve to, and which ports listen."""
+"""Addresses, routes, name resolution and listening ports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Address:
 
 
 class AddressesFact:
-    """Lists all addresses, one a line."""
+    """Lists all addresses, one per line."""
 
     name: ClassVar[str] = "addresses"
     label: ClassVar[str] = "ip -o addr"
@@ -40,10 +40,10 @@ class AddressesFact:
     command: ClassVar[str] = "ip -o addr"
 
     def parse(self, raw: RawOutput) -> tuple[Address, ...] | Unknown:
-        """A peer address (``10.0.0.1 peer 10.0.0.2/32``) carries the length of its prefix behind the peer."""
+        """Parse addresses; a peer address (``10.0.0.1 peer 10.0.0.2/32``) has its prefix length after the peer."""
         if raw.exit_code != 0:
-            return Unknown(f"ip -o addr failed: {raw.said()}")
-        found: list[Address] = []
+            return Unknown(f"ip -o addr failed: {raw.last_line()}")
+        addresses: list[Address] = []
         for line in raw.lines():
             words = line.split()
             if len(words) < 4 or words[2] not in {"inet", "inet6"}:  # noqa: PLR2004 - index, name, family, address
@@ -53,8 +53,8 @@ class AddressesFact:
                 prefix = words[words.index("peer") + 1].partition("/")[2]
             scope = words[words.index("scope") + 1] if "scope" in words[:-1] else ""
             interface = words[1].partition("@")[0]
-            found.append(Address(interface, address, int(prefix) if prefix.isdecimal() else 0, scope))
-        return tuple(found)
+            addresses.append(Address(interface, address, int(prefix) if prefix.isdecimal() else 0, scope))
+        return tuple(addresses)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Route:
     destination: str
     interface: str
     source: str
-    """The address that packets leave with, if the route says so."""
+    """The source address of packets, if the route sets one."""
 
 
 class RoutesFact:
@@ -76,9 +76,9 @@ class RoutesFact:
     command: ClassVar[str] = "ip -4 -o route show table main"
 
     def parse(self, raw: RawOutput) -> tuple[Route, ...] | Unknown:
-        """Routes without an interface (blackhole, unreachable) are kept, with no interface."""
+        """Parse routes; those without an interface (blackhole, unreachable) have an empty one."""
         if raw.exit_code != 0:
-            return Unknown(f"ip -4 route failed: {raw.said()}")
+            return Unknown(f"ip -4 route failed: {raw.last_line()}")
         return tuple(
             Route(words[0], _after("dev", words), _after("src", words)) for words in (ln.split() for ln in raw.lines())
         )
@@ -89,7 +89,7 @@ def _after(key: str, words: list[str]) -> str:
 
 
 class NamesFact:
-    """Resolves the cluster's names the way programs on the node do."""
+    """Resolves the cluster's names as programs on the node do."""
 
     name: ClassVar[str] = "names"
     label: ClassVar[str] = "getent ahosts"
@@ -107,7 +107,7 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> Mapping[str, tuple[str, ...]] | Unknown:
-        """A name that does not resolve has no addresses; each address is kept once, in order."""
+        """Return the unique addresses of each name in order; a name that does not resolve has none."""
         if raw.stdout.startswith("names="):
             return _all_resolved(raw.stdout)
         _, *parts = f"\n{raw.stdout}".split("\nname=")
@@ -115,22 +115,22 @@ exit 0
 
 
 def _all_resolved(text: str) -> Mapping[str, tuple[str, ...]] | Unknown:
-    """Return each name's addresses, of which the first has the name beside it; all names were found."""
+    """Parse the output for several names; the first address of each name has the name beside it."""
     names, _, lines = text.removeprefix("names=").partition("\n")
-    found: list[dict[str, None]] = []
+    resolved: list[dict[str, None]] = []
     for words in map(str.split, lines.splitlines()):
         if len(words) > 2:  # noqa: PLR2004 - address, type, name
-            found.append({})
-        if words and found:
-            found[-1][words[0]] = None
-    if len(found) != len(names.split()):
-        return Unknown("getent ahosts printed something odd for the names of the nodes")
-    return {name: tuple(addresses) for name, addresses in zip(names.split(), found, strict=True)}
+            resolved.append({})
+        if words and resolved:
+            resolved[-1][words[0]] = None
+    if len(resolved) != len(names.split()):
+        return Unknown("getent ahosts: unexpected output for the names of the nodes")
+    return {name: tuple(addresses) for name, addresses in zip(names.split(), resolved, strict=True)}
 
 
 @lru_cache(maxsize=4096)
 def _resolved(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return a name and its addresses; nodes that do not resolve all names the same have most of them in common."""
+    """Return a name and its addresses. The cache helps because nodes that cannot resolve all names share most."""
     name, _, lines = text.partition("\n")
     addresses = dict.fromkeys(line.split()[0] for line in lines.splitlines() if line.strip())
     return name, tuple(addresses) if name else ()
@@ -138,16 +138,16 @@ def _resolved(text: str) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Listening:
-    """A TCP port that takes connections; ``address`` is empty for all addresses."""
+    """A listening TCP port; ``address`` is empty for all addresses."""
 
     address: str
     port: int
 
 
 class ListeningFact:
-    """Asks for the sockets that listen, or reads the kernel's tables of all TCP sockets, which takes it longer.
+    """Lists listening sockets with ss, or from the kernel's table of all TCP sockets, which takes longer.
 
-    The tool ss may be missing, and where the kernel's part of it is a module, asking would load that.
+    ss may be missing, and it would load the kernel module tcp_diag if that is not loaded.
     """
 
     name: ClassVar[str] = "listening"
@@ -160,19 +160,19 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> tuple[Listening, ...]:
-        """IPv4 addresses are little-endian there; an IPv6 socket on all addresses takes IPv4 too."""
-        found: list[Listening] = []
+        """Parse both formats; /proc has little-endian addresses, and an IPv6 socket on all addresses accepts IPv4."""
+        sockets: list[Listening] = []
         for line in raw.lines():
             words = line.split()
             try:
-                found.append(_listening(words[3]) if words[0] == "LISTEN" else _listening_in_proc(words[0]))
+                sockets.append(_listening(words[3]) if words[0] == "LISTEN" else _listening_in_proc(words[0]))
             except (ValueError, IndexError):
                 continue
-        return tuple(found)
+        return tuple(sockets)
 
 
 def _listening(text: str) -> Listening:
-    """Read what ss prints: ``0.0.0.0:22``, ``[::]:22``, ``*:22``, ``127.0.0.53%lo:53``."""
+    """Parse an entry of ss: ``0.0.0.0:22``, ``[::]:22``, ``*:22``, ``127.0.0.53%lo:53``."""
     address, _, port = text.rpartition(":")
     address = address.partition("%")[0].strip("[]")
     everywhere = address == "*" or not int(ipaddress.ip_address(address))
@@ -180,7 +180,7 @@ def _listening(text: str) -> Listening:
 
 
 def _listening_in_proc(text: str) -> Listening:
-    """Read ``0100007F:0016``."""
+    """Parse an entry of /proc/net/tcp: ``0100007F:0016``."""
     address, _, port = text.partition(":")
     return Listening(_address(address), int(port, 16))
 

@@ -120,76 +120,76 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     ReceiptsFact(),
     SimulatedFact(),
 )
-"""Every fact; the attribute of NodeFacts has the fact's name."""
+"""Every fact; NodeFacts has an attribute with the fact's name."""
 
-_NOT_ASKED = Unknown("not asked for")
+_NOT_REQUESTED = Unknown("not asked for")
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What is known of one node; an attribute is an Unknown where its command hung, failed or was not asked."""
+    """The facts of one node; an attribute is an Unknown if its command hung, failed or was not requested."""
 
-    system: System | Unknown = _NOT_ASKED
-    kind: Kind | Unknown = _NOT_ASKED
-    boot: Boot | Unknown = _NOT_ASKED
-    clock: int | Unknown = _NOT_ASKED
-    """In seconds since 1970, when the look began."""
-    hardware: Hardware | Unknown = _NOT_ASKED
-    limits: Limits | Unknown = _NOT_ASKED
-    disks: tuple[Disk, ...] | Unknown = _NOT_ASKED
-    sysctls: Mapping[str, str] | Unknown = _NOT_ASKED
-    modules: frozenset[str] | Unknown = _NOT_ASKED
-    packages: Mapping[str, str] | Unknown = _NOT_ASKED
-    time_sync: TimeSync | Unknown = _NOT_ASKED
-    addresses: tuple[Address, ...] | Unknown = _NOT_ASKED
-    routes: tuple[Route, ...] | Unknown = _NOT_ASKED
-    names: Mapping[str, tuple[str, ...]] | Unknown = _NOT_ASKED
-    listening: tuple[Listening, ...] | Unknown = _NOT_ASKED
-    rdma: RdmaStack | Unknown = _NOT_ASKED
-    rdma_counters: Mapping[str, Mapping[str, int]] | Unknown = _NOT_ASKED
-    gpus: tuple[Gpu, ...] | Unknown = _NOT_ASKED
-    gpu_pci: tuple[str, ...] | Unknown = _NOT_ASKED
-    nvlinks: Mapping[int, Links] | Unknown = _NOT_ASKED
-    fabric_manager: FabricManager | Unknown = _NOT_ASKED
-    xids: XidLog | Unknown = _NOT_ASKED
-    pci_links: tuple[PciLink, ...] | Unknown = _NOT_ASKED
-    topology: Topology | Unknown = _NOT_ASKED
-    kernels: tuple[InstalledKernel, ...] | Unknown = _NOT_ASKED
-    nvidia_modules: NvidiaModules | Unknown = _NOT_ASKED
-    peer_memory: PeerMemory | Unknown = _NOT_ASKED
-    peer_status: PeerRecord | Unknown = _NOT_ASKED
-    dma_buf: DmaBuf | Unknown = _NOT_ASKED
-    signing: Signing | Unknown = _NOT_ASKED
-    pci_routing: PciRouting | Unknown = _NOT_ASKED
-    nccl: Nccl | Unknown = _NOT_ASKED
-    docker_service: DockerService | Unknown = _NOT_ASKED
-    docker_info: DockerInfo | Unknown = _NOT_ASKED
-    docker_config: DockerConfig | Unknown = _NOT_ASKED
-    nvidia_container: NvidiaContainer | Unknown = _NOT_ASKED
-    image: Image | Unknown | None = _NOT_ASKED
-    container: Container | Unknown | None = _NOT_ASKED
-    container_ssh: ContainerSsh | Unknown | None = _NOT_ASKED
-    container_trust: ContainerTrust | Unknown = _NOT_ASKED
-    receipts: Mapping[str, Receipt] | Unknown = _NOT_ASKED
-    managed: Managed | Unknown = _NOT_ASKED
-    simulated: Mapping[str, str] | Unknown = _NOT_ASKED
+    system: System | Unknown = _NOT_REQUESTED
+    kind: Kind | Unknown = _NOT_REQUESTED
+    boot: Boot | Unknown = _NOT_REQUESTED
+    clock: int | Unknown = _NOT_REQUESTED
+    """Seconds since 1970 at the start of the probe."""
+    hardware: Hardware | Unknown = _NOT_REQUESTED
+    limits: Limits | Unknown = _NOT_REQUESTED
+    disks: tuple[Disk, ...] | Unknown = _NOT_REQUESTED
+    sysctls: Mapping[str, str] | Unknown = _NOT_REQUESTED
+    modules: frozenset[str] | Unknown = _NOT_REQUESTED
+    packages: Mapping[str, str] | Unknown = _NOT_REQUESTED
+    time_sync: TimeSync | Unknown = _NOT_REQUESTED
+    addresses: tuple[Address, ...] | Unknown = _NOT_REQUESTED
+    routes: tuple[Route, ...] | Unknown = _NOT_REQUESTED
+    names: Mapping[str, tuple[str, ...]] | Unknown = _NOT_REQUESTED
+    listening: tuple[Listening, ...] | Unknown = _NOT_REQUESTED
+    rdma: RdmaStack | Unknown = _NOT_REQUESTED
+    rdma_counters: Mapping[str, Mapping[str, int]] | Unknown = _NOT_REQUESTED
+    gpus: tuple[Gpu, ...] | Unknown = _NOT_REQUESTED
+    gpu_pci: tuple[str, ...] | Unknown = _NOT_REQUESTED
+    nvlinks: Mapping[int, Links] | Unknown = _NOT_REQUESTED
+    fabric_manager: FabricManager | Unknown = _NOT_REQUESTED
+    xids: XidLog | Unknown = _NOT_REQUESTED
+    pci_links: tuple[PciLink, ...] | Unknown = _NOT_REQUESTED
+    topology: Topology | Unknown = _NOT_REQUESTED
+    kernels: tuple[InstalledKernel, ...] | Unknown = _NOT_REQUESTED
+    nvidia_modules: NvidiaModules | Unknown = _NOT_REQUESTED
+    peer_memory: PeerMemory | Unknown = _NOT_REQUESTED
+    peer_status: PeerRecord | Unknown = _NOT_REQUESTED
+    dma_buf: DmaBuf | Unknown = _NOT_REQUESTED
+    signing: Signing | Unknown = _NOT_REQUESTED
+    pci_routing: PciRouting | Unknown = _NOT_REQUESTED
+    nccl: Nccl | Unknown = _NOT_REQUESTED
+    docker_service: DockerService | Unknown = _NOT_REQUESTED
+    docker_info: DockerInfo | Unknown = _NOT_REQUESTED
+    docker_config: DockerConfig | Unknown = _NOT_REQUESTED
+    nvidia_container: NvidiaContainer | Unknown = _NOT_REQUESTED
+    image: Image | Unknown | None = _NOT_REQUESTED
+    container: Container | Unknown | None = _NOT_REQUESTED
+    container_ssh: ContainerSsh | Unknown | None = _NOT_REQUESTED
+    container_trust: ContainerTrust | Unknown = _NOT_REQUESTED
+    receipts: Mapping[str, Receipt] | Unknown = _NOT_REQUESTED
+    managed: Managed | Unknown = _NOT_REQUESTED
+    simulated: Mapping[str, str] | Unknown = _NOT_REQUESTED
     raw: str = dataclasses.field(default="", repr=False, compare=False)
-    """The probe's output as it came, for a support bundle; empty where it was not kept."""
+    """The unmodified output of the probe, for a support bundle; empty if it was not requested."""
     read_at: float | None = dataclasses.field(default=None, repr=False, compare=False)
-    """When the node's answer was there, by the clock of this machine."""
+    """When the answer arrived, by the controller's clock."""
 
 
 def parse(
     text: str, facts: Sequence[Fact[Any]] = ALL_FACTS, *, keep: bool = True, outputs: Outputs | None = None
 ) -> NodeFacts:
-    """Read the output of ``script(facts)``; never raises, whatever a node printed. With `keep` the text is kept too.
+    """Parse the output of ``script(facts)``; never raises. With `keep` the result includes the text.
 
-    It is called when the text has just come: the node's clock is compared with this machine's at that time. `outputs`
-    are those whose hashes were among the script's parameters. Nodes of one kind print much that is the same, letter by
-    letter: it is read once, and they share its value.
+    Call it as soon as the text has arrived, because the node's clock is compared with the controller's. `outputs` are
+    those whose hashes were among the script's parameters. Equal outputs of several nodes are parsed once, and the nodes
+    share the value.
     """
     raws = split(text, facts, outputs)
-    values = {fact.name: _remembered(fact, raws[fact.name]) for fact in facts}
+    values = {fact.name: _cached_value(fact, raws[fact.name]) for fact in facts}
     return NodeFacts(raw=text if keep else "", read_at=time.time(), **values)
 
 
@@ -198,13 +198,13 @@ def _value(fact: Fact[Any], raw: RawOutput | Unknown) -> Any:
         return raw
     try:
         return fact.parse(_printable(raw))
-    except Exception as problem:  # noqa: BLE001 - one odd output must not hide the other facts
+    except Exception as problem:  # noqa: BLE001 - one unexpected output must not hide the other facts
         why = printable_line(f"{type(problem).__name__}: {problem}")
         return Unknown(f"the output of {fact.label} cannot be read: {why}")
 
 
 def _printable(raw: RawOutput) -> RawOutput:
-    """Return an output without what would do something to a terminal; it is read once for all nodes that print it."""
+    """Replace control characters, which could affect a terminal."""
     out, errors = _without_controls(raw.stdout), _without_controls(raw.stderr)
     return raw if out is raw.stdout and errors is raw.stderr else RawOutput(out, raw.exit_code, errors)
 
@@ -217,11 +217,11 @@ def _without_controls(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
-_remembered: Callable[..., Any] = functools.lru_cache(maxsize=512)(_value)
+_cached_value: Callable[..., Any] = functools.lru_cache(maxsize=512)(_value)
 
 
 def as_data(facts: NodeFacts) -> dict[str, Any]:
-    """Return the facts as what JSON can hold, without the raw text; an Unknown becomes ``{"unknown": reason}``."""
+    """Return the facts as JSON data, without the raw text; an Unknown becomes ``{"unknown": reason}``."""
     return {
         field.name: _plain(getattr(facts, field.name)) for field in dataclasses.fields(facts) if field.name != "raw"
     }

@@ -1,4 +1,4 @@
-"""What lets a container use the GPUs."""
+"""The programs and specifications that give containers access to GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NvidiaContainer:
 
 
 class NvidiaContainerFact:
-    """Looks for the programs on the PATH; runs none of them."""
+    """Searches the programs on the PATH without running them."""
 
     name: ClassVar[str] = "nvidia_container"
     label: ClassVar[str] = "command -v nvidia-container-runtime-hook"
@@ -36,7 +36,7 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> NvidiaContainer:
-        """What is missing is empty."""
+        """Return empty strings for missing programs."""
         pairs = raw.pairs()
         files = tuple(line.removeprefix("cdi ") for line in raw.lines() if line.startswith("cdi "))
         return NvidiaContainer(pairs.get("hook", ""), pairs.get("runtime", ""), pairs.get("ctk", ""), files)

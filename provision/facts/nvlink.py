@@ -1,4 +1,4 @@
-"""NVLinks of each GPU, and the service that joins them over switches."""
+"""NVLinks of each GPU, and the service that connects them over switches."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Links:
 
     active: int
     inactive: tuple[int, ...] = ()
-    """Numbers of the links that are listed as down; a GPU whose links are all down lists none."""
+    """Numbers of links that are listed as down; a GPU whose links are all down lists none."""
 
 
 class NvLinksFact:
-    """Asks nvidia-smi for the links; only a speed behind a link is proof that it is up."""
+    """Queries nvidia-smi; only a link with a speed is up."""
 
     name: ClassVar[str] = "nvlinks"
     label: ClassVar[str] = "nvidia-smi nvlink --status"
@@ -33,36 +33,36 @@ nvidia-smi nvlink --status
 """
 
     def parse(self, raw: RawOutput) -> Mapping[int, Links] | Unknown:
-        """GPU -> its links; without nvidia-smi there is none."""
-        found: dict[int, Links] = {}
+        """Return GPU -> its links; empty without nvidia-smi."""
+        links: dict[int, Links] = {}
         gpu = None
         for line in raw.lines():
             title = re.match(r"GPU (\d+):", line)
             link = re.match(r"\s+Link (\d+): (.*)", line)
             if title:
                 gpu = int(title[1])
-                found[gpu] = Links(0)
+                links[gpu] = Links(0)
             elif link and gpu is not None:
                 up = re.match(r"[\d.]+ GB/s", link[2])
-                before = found[gpu]
-                found[gpu] = Links(before.active + bool(up), before.inactive + (() if up else (int(link[1]),)))
-        if not found and raw.exit_code != 0:
-            return Unknown(f"nvidia-smi nvlink failed: {raw.said()}")
-        return found
+                before = links[gpu]
+                links[gpu] = Links(before.active + bool(up), before.inactive + (() if up else (int(link[1]),)))
+        if not links and raw.exit_code != 0:
+            return Unknown(f"nvidia-smi nvlink failed: {raw.last_line()}")
+        return links
 
 
 @dataclass(frozen=True)
 class FabricManager:
-    """What joins the GPUs over NVLink switches."""
+    """The service that connects the GPUs over NVLink switches."""
 
     switches: int
     """NVLink switches on the PCI bus."""
     unit: str
-    """State of nvidia-fabricmanager.service: ``active``, ``inactive``, ``failed``; empty when nobody can tell."""
+    """State of nvidia-fabricmanager.service: ``active``, ``inactive``, ``failed``; empty if unknown."""
 
 
 class FabricManagerFact:
-    """Counts NVLink switches (NVIDIA's PCI bridges of class 0680), and asks for the service where there are any."""
+    """Counts NVLink switches (NVIDIA PCI bridges of class 0680), and queries the service if there are any."""
 
     name: ClassVar[str] = "fabric_manager"
     label: ClassVar[str] = "systemctl is-active nvidia-fabricmanager"
@@ -79,8 +79,8 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> FabricManager | Unknown:
-        """Without switches nobody asks for the service."""
+        """Leave the unit empty if there are no switches."""
         pairs = raw.pairs()
         if not pairs.get("switches", "").isdecimal():
-            return Unknown(f"the NVLink switches cannot be counted: {raw.said()}")
+            return Unknown(f"the NVLink switches cannot be counted: {raw.last_line()}")
         return FabricManager(int(pairs["switches"]), pairs.get("unit", ""))

@@ -1,4 +1,4 @@
-"""Long outputs that many nodes print alike: where their text is known by its hash, nodes do not send it again."""
+"""Cache of long outputs that many nodes share: a node sends only the hash of a text that the controller has."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Collection, Mapping
 __all__ = ["SHARED", "Outputs"]
 
 SHARED = frozenset({"container_trust", "modules", "names", "nvlinks", "packages", "pci_routing"})
-"""Facts whose outputs are long, alike on many nodes, and hold nothing that a site wants to keep for itself."""
+"""Facts whose outputs are long, equal on many nodes, and contain nothing confidential."""
 
 _SHORT = 1024
-"""Characters; what is shorter is sent each time."""
+"""Characters; shorter texts are always sent."""
 _LONG = 512 * 1024
-"""What is longer is no output of ours."""
+"""Longer texts are never a valid output."""
 _MOST = 64
-"""Texts that are kept: a node is told the hashes of all. In one look there may be twice as many."""
+"""Texts to store; each node receives the hashes of all. One probe may collect twice as many."""
 
 
 class Outputs:
-    """The texts that were kept of earlier looks, and those of this one that two nodes or more have printed.
+    """Stored texts of earlier probes, and texts of this probe that at least two nodes printed.
 
-    A text is known by the SHA-256 of its UTF-8 form, which is computed here: what a node says of it does not count.
-    It is used by many threads at once.
+    The key is the SHA-256 of the UTF-8 text, computed on the controller; hashes reported by nodes are not trusted.
+    The class is thread-safe.
     """
 
     def __init__(self, texts: Mapping[str, str] | None = None) -> None:
@@ -32,15 +32,15 @@ class Outputs:
         self._once: set[str] = set()
         self._lock = threading.Lock()
         self.new = False
-        """Whether there is a text that was not there at first."""
+        """Whether a text was added."""
 
     def digests(self) -> tuple[str, ...]:
-        """Return the hashes of all texts, in hexadecimal."""
+        """Return the hashes of all texts in hexadecimal."""
         with self._lock:
             return tuple(self._texts)
 
     def known(self, digest: str) -> str | None:
-        """Return the text of a hash; None where it is not known."""
+        """Return the text of a hash; None if it is unknown."""
         with self._lock:
             text = self._texts.get(digest)
             if text is not None:
@@ -48,7 +48,7 @@ class Outputs:
             return text
 
     def saw(self, texts: Collection[str]) -> None:
-        """Take note of the texts that one node has sent."""
+        """Record the texts that one node sent."""
         digests = {_digest(text): text for text in texts if _SHORT <= len(text) <= _LONG}
         with self._lock:
             for digest, text in digests.items():
@@ -58,7 +58,7 @@ class Outputs:
                     self._texts[digest], self._used[digest], self.new = text, None, True
 
     def texts(self) -> dict[str, str]:
-        """Return what is worth keeping, by hash: what this look has used first, and no more than is of use."""
+        """Return the texts to store, by hash: those that this probe used first, within the limit."""
         with self._lock:
             ordered = [*self._used, *(digest for digest in self._texts if digest not in self._used)]
             return {digest: self._texts[digest] for digest in ordered[:_MOST]}

@@ -1,4 +1,4 @@
-"""How wide and fast the PCIe links of GPUs and network cards are, against what they and their slots can be."""
+"""Width and speed of the PCIe links of GPUs and network cards, compared with their maximum and their slots'."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ for device in /sys/class/infiniband/*; do
   case " $cards " in *" $card "*) ;; *) cards=$(printf '%s\n' $cards "$card" | sort | tr '\n' ' ');; esac
 done
 """
-"""Shell text: ``cards`` are the addresses of what is NVIDIA's or Mellanox's, and of whatever makes an RDMA device.
+"""Shell code that sets ``cards`` to the addresses of NVIDIA and Mellanox devices, and of other RDMA devices.
 
-A device made in software may point to the network card below it; it has a ``parent``, and makes no card an RDMA card.
+A software RDMA device may point to the network card below it; it has a ``parent``, which is ignored here.
 """
 
 
 @dataclass(frozen=True)
 class PciLink:
-    """One device's link to the bridge above it; None where the kernel does not tell."""
+    """One device's link to the bridge above it; None for values that the kernel does not report."""
 
     address: str
     gpu: bool
-    """Else a network card."""
+    """Whether it is a GPU; otherwise a network card."""
     width: int | None
     width_max: int | None
-    """What the device can do."""
+    """Maximum of the device."""
     speed: float | None
-    """In GT/s; a GPU lowers it while idle."""
+    """In GT/s; an idle GPU lowers it."""
     speed_max: float | None
     slot_width: int | None
-    """What the bridge above it can do."""
+    """Maximum of the bridge above it."""
     slot_speed: float | None
 
     @cached_property
     def expected_width(self) -> int | None:
-        """What device and slot both can do."""
+        """The width that both device and slot support."""
         return min((width for width in (self.width_max, self.slot_width) if width is not None), default=None)
 
     @cached_property
     def expected_speed(self) -> float | None:
-        """What device and slot both can do, in GT/s."""
+        """The speed that both device and slot support, in GT/s."""
         return min((speed for speed in (self.speed_max, self.slot_speed) if speed is not None), default=None)
 
 
 class PciLinksFact:
-    """Reads sysfs, which needs no driver of the device; virtual functions have no link of their own."""
+    """Reads sysfs, which needs no driver; virtual functions have no link of their own."""
 
     name: ClassVar[str] = "pci_links"
     label: ClassVar[str] = "cat /sys/bus/pci/devices"
@@ -85,7 +85,7 @@ exit 0
 """.replace("CARDS", CARDS.strip())
 
     def parse(self, raw: RawOutput) -> tuple[PciLink, ...]:
-        """Columns: address, kind, width and speed (now, at most), then the bridge's."""
+        """Parse the columns: address, kind, width and speed (current, maximum), then those of the bridge."""
         rows = [line.split("\t") for line in raw.lines()]
         return tuple(_link(row) for row in rows if row[0] == "link" and len(row) == _COLUMNS)
 
@@ -109,6 +109,6 @@ def _width(text: str) -> int | None:
 
 
 def _speed(text: str) -> float | None:
-    """``32.0 GT/s PCIe``; old kernels print ``8 GT/s``, and ``Unknown`` for what they do not know."""
-    found = re.match(r"([\d.]+) GT/s", text)
-    return float(found[1]) if found else None
+    """Parse ``32.0 GT/s PCIe``; old kernels print ``8 GT/s``, or ``Unknown``."""
+    match = re.match(r"([\d.]+) GT/s", text)
+    return float(match[1]) if match else None

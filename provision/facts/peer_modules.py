@@ -1,4 +1,4 @@
-"""The kernel modules that give RDMA cards GPU memory: for every kernel that the node can boot, and as they run."""
+"""Kernel modules that give RDMA cards access to GPU memory: per installed kernel, and as loaded."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
 _SPELLINGS = r"nvidia([-_](current|legacy|tesla)([-_][0-9]+(xx)?)?([-_]open)?)?([-_]peermem)?"
-"""What the driver's two modules are called on the disk, for grep as for Python.
+"""File names of the driver's two modules, as a regular expression for both grep and Python.
 
-Debian's own packages keep several drivers beside each other (``nvidia-current.ko``, ``nvidia-tesla-535-peermem.ko``),
-which a line such as ``install nvidia modprobe -i nvidia-current`` in modprobe.d chooses from. Once loaded they are
-nvidia and nvidia_peermem, as everywhere.
+Debian's packages can install several drivers (``nvidia-current.ko``, ``nvidia-tesla-535-peermem.ko``); lines such as
+``install nvidia modprobe -i nvidia-current`` in modprobe.d select one. When loaded, the modules are called nvidia and
+nvidia_peermem, as everywhere.
 """
 _INSTALL_LINES = r"""
 grep -hsE '^[[:space:]]*install[[:space:]]+nvidia([-_]peermem)?[[:space:]]' \
@@ -38,13 +38,13 @@ grep -hsE '^[[:space:]]*install[[:space:]]+nvidia([-_]peermem)?[[:space:]]' \
 
 
 def module_name(path: str) -> str:
-    """Return the name that a module file has once it is loaded.
+    """Return the name of a module file once it is loaded.
 
     ``updates/dkms/nvidia-peermem.ko.zst`` and Debian's ``nvidia-current-peermem.ko`` are nvidia_peermem.
     """
     name = _file_name(path)
-    found = re.fullmatch(_SPELLINGS, name)
-    return name if found is None else "nvidia_peermem" if found[6] else "nvidia"
+    match = re.fullmatch(_SPELLINGS, name)
+    return name if match is None else "nvidia_peermem" if match[6] else "nvidia"
 
 
 def _file_name(path: str) -> str:
@@ -52,15 +52,15 @@ def _file_name(path: str) -> str:
 
 
 def _installed(lines: Iterable[str]) -> frozenset[str]:
-    """Return the names of files that modprobe takes in place of nvidia and nvidia_peermem."""
+    """Return the names of files that modprobe loads instead of nvidia and nvidia_peermem."""
     words = [line.split() for line in lines if line.split()[:1] == ["install"]]
     return frozenset(_file_name(word) for row in words for word in row[2:] if re.fullmatch(_SPELLINGS, word))
 
 
 def _rank(path: str, chosen: frozenset[str]) -> tuple[int, str]:
-    """Return how near a file is to what modprobe loads, of all that have the same name once loaded; the least is best.
+    """Return the sort key of a file among those with the same name once loaded; modprobe loads the lowest.
 
-    Where nothing tells, both of the driver's modules are taken from the same driver.
+    Without a configured choice, both modules come from the same driver.
     """
     name = _file_name(path)
     return 0 if name == module_name(path) else 1 if name in chosen else 2, name.removesuffix("_peermem")
@@ -71,31 +71,31 @@ class ModuleFile:
     """A module that a kernel can load."""
 
     path: str
-    """As in modules.dep: below /lib/modules/RELEASE, or from the root."""
+    """As in modules.dep: relative to /lib/modules/RELEASE, or absolute."""
     needs: frozenset[str]
-    """The modules that have to be there before it."""
+    """The modules that it depends on."""
 
 
 @dataclass(frozen=True)
 class InstalledKernel:
-    """A kernel that the node could boot, or runs."""
+    """A kernel that the node runs or can boot."""
 
     release: str
     running: bool
     headers: bool
     """Whether modules can be built for it."""
     modules: Mapping[str, ModuleFile]
-    """Of nvidia, nvidia_peermem, nv_peer_mem and ib_core those that it can load."""
+    """Those of nvidia, nvidia_peermem, nv_peer_mem and ib_core that it can load."""
 
     @property
     def stub(self) -> bool:
-        """True when its nvidia_peermem was built without a peer-memory interface: then it uses no RDMA module."""
+        """Whether nvidia_peermem was built without a peer memory interface: then it depends on no RDMA module."""
         peermem = self.modules.get("nvidia_peermem")
         return peermem is not None and "ib_core" in self.modules and not peermem.needs & {"ib_core", "ib_uverbs"}
 
 
 class KernelsFact:
-    """Reads modules.dep, which is what modprobe goes by: a file that depmod has not seen does not come up."""
+    """Reads modules.dep, as modprobe does: modprobe does not load a file that depmod has not listed."""
 
     name: ClassVar[str] = "kernels"
     label: ClassVar[str] = "cat /lib/modules/*/modules.dep"
@@ -122,17 +122,17 @@ exit 0
 """.replace("SPELLINGS", _SPELLINGS).replace("INSTALL_LINES", _INSTALL_LINES.strip())
 
     def parse(self, raw: RawOutput) -> tuple[InstalledKernel, ...]:
-        """A folder that a removed kernel left behind is no kernel."""
+        """Ignore folders of removed kernels."""
         modules: dict[str, dict[str, ModuleFile]] = {}
         chosen = _installed(raw.lines())
         for line in raw.lines():
-            found = re.match(r"/lib/modules/([^/]+)/modules\.dep:([^:]+):(.*)", line)
-            if found:
-                needs = frozenset(module_name(path) for path in found[3].split())
-                known = modules.setdefault(found[1], {})
-                other = known.get(module_name(found[2]))
-                if other is None or _rank(found[2], chosen) <= _rank(other.path, chosen):
-                    known[module_name(found[2])] = ModuleFile(found[2], needs)
+            match = re.match(r"/lib/modules/([^/]+)/modules\.dep:([^:]+):(.*)", line)
+            if match:
+                needs = frozenset(module_name(path) for path in match[3].split())
+                known = modules.setdefault(match[1], {})
+                other = known.get(module_name(match[2]))
+                if other is None or _rank(match[2], chosen) <= _rank(other.path, chosen):
+                    known[module_name(match[2])] = ModuleFile(match[2], needs)
         rows = [row for row in (line.split("\t") for line in raw.lines()) if row[0] == "kernel" and len(row) == 4]  # noqa: PLR2004
         return tuple(
             InstalledKernel(release, state == "running", headers == "yes", modules.get(release, {}))
@@ -143,24 +143,24 @@ exit 0
 
 @dataclass(frozen=True)
 class NvidiaModules:
-    """The NVIDIA driver's kernel modules: what runs, and what the running kernel would load."""
+    """The NVIDIA driver's kernel modules: the loaded ones, and those that the running kernel would load."""
 
     loaded: str
-    """Version of the driver that runs; empty when none does."""
+    """Version of the loaded driver; empty if none is loaded."""
     flavor: str
-    """``open``, ``proprietary``, or empty when there is no driver."""
+    """``open``, ``proprietary``, or empty without a driver."""
     installed: str
-    """Version of the module file for the running kernel; another one than ``loaded`` waits for a reboot."""
+    """Version of the module file for the running kernel; if it differs from ``loaded``, a reboot is pending."""
     signers: Mapping[str, str]
-    """Module file -> who signed it, empty for nobody; of nvidia, nvidia_peermem and nv_peer_mem."""
+    """Module file -> its signer, empty if unsigned; for nvidia, nvidia_peermem and nv_peer_mem."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Module file -> checksum of the sources that it was built from (modinfo's srcversion)."""
+    """Module file -> checksum of its sources (modinfo's srcversion)."""
     dkms: bool | None = None
-    """Whether DKMS has the driver's sources, so that its modules can be built anew; None when nobody looked."""
+    """Whether DKMS has the driver's sources and can rebuild its modules; None if unknown."""
 
 
 class NvidiaModulesFact:
-    """Asks the driver itself, and modinfo for what lies on the disk."""
+    """Queries the loaded driver, and modinfo for the installed files."""
 
     name: ClassVar[str] = "nvidia_modules"
     label: ClassVar[str] = "modinfo nvidia"
@@ -189,8 +189,8 @@ exit 0
 """.replace("SPELLINGS", _SPELLINGS).replace("INSTALL_LINES", _INSTALL_LINES.strip())
 
     def parse(self, raw: RawOutput) -> NvidiaModules:
-        """The open modules say so in /proc/driver/nvidia/version, and have a licence of their own."""
-        pairs = _plainly(raw)
+        """Detect open modules by /proc/driver/nvidia/version, or by their license."""
+        pairs = _by_loaded_name(raw)
         loaded, license_ = pairs.get("loaded", ""), pairs.get("nvidia.license", "")
         words = loaded.partition("Kernel Module")[2].split()
         version = next((word for word in words if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})+", word)), "")
@@ -212,47 +212,47 @@ exit 0
         )
 
 
-def _plainly(raw: RawOutput) -> dict[str, str]:
-    """Return what modinfo said of each module's file, under the name that the module has once it is loaded."""
+def _by_loaded_name(raw: RawOutput) -> dict[str, str]:
+    """Return modinfo's output for each file under the name that the module has once it is loaded."""
     chosen = _installed(raw.lines())
     pairs = raw.pairs()
-    spelled = {key.partition(".")[0] for key in pairs if key.endswith(".filename")}
-    taken: dict[str, str] = {}
-    for name in sorted(spelled, key=lambda name: _rank(name, chosen)):
-        taken.setdefault(module_name(name), name)
-    for module, name in taken.items():
+    file_names = {key.partition(".")[0] for key in pairs if key.endswith(".filename")}
+    preferred: dict[str, str] = {}
+    for name in sorted(file_names, key=lambda name: _rank(name, chosen)):
+        preferred.setdefault(module_name(name), name)
+    for module, name in preferred.items():
         if module != name:
-            said = {key.partition(".")[2]: value for key, value in pairs.items() if key.startswith(f"{name}.")}
-            pairs |= {f"{module}.{key}": value for key, value in said.items()}
+            values = {key.partition(".")[2]: value for key, value in pairs.items() if key.startswith(f"{name}.")}
+            pairs |= {f"{module}.{key}": value for key, value in values.items()}
     return pairs
 
 
 @dataclass(frozen=True)
 class PeerMemory:
-    """Modules that give RDMA cards GPU memory, and what they and NCCL meet at."""
+    """Modules that give RDMA cards access to GPU memory, and the interfaces between them, the RDMA stack and NCCL."""
 
     loaded: Mapping[str, str]
-    """Of nvidia_peermem and nv_peer_mem those that are loaded, with their versions."""
+    """Loaded modules of nvidia_peermem and nv_peer_mem, with their versions."""
     bound: frozenset[str]
-    """Those of them that use ib_core or ib_uverbs; a module that is loaded and not bound does nothing."""
+    """Those that use ib_core or ib_uverbs; a loaded module that is not bound has no effect."""
     provider: str
-    """The module (or ``kernel``) whose ib_register_peer_memory_client is there now, else empty."""
+    """The module (or ``kernel``) that provides ib_register_peer_memory_client now, else empty."""
     symvers: tuple[str, ...]
-    """Files that offer ib_register_peer_memory_client to modules that are built for the running kernel."""
+    """Files that provide ib_register_peer_memory_client to modules built for the running kernel."""
     extended: bool
     """Whether the RDMA stack's headers have struct peer_memory_client_ex, which nv_peer_mem 1.2 and later need."""
     clients: frozenset[str]
-    """Of the files that any NCCL looks for those that exist."""
+    """Existing files among those that any version of NCCL checks."""
     peerdirect: bool
-    """Whether nvidia_peermem runs with ``peerdirect_support=1``; before it is loaded, whether it will be."""
+    """Whether nvidia_peermem has ``peerdirect_support=1``; before it is loaded, whether it will have it."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Loaded module -> checksum of the sources that it was built from."""
+    """Loaded module -> checksum of its sources."""
     peerdirect_written: bool = False
-    """Whether modprobe.d has ``peerdirect_support=1``, which counts from the next load on."""
+    """Whether modprobe.d sets ``peerdirect_support=1``, which takes effect when the module is loaded."""
 
 
 class PeerMemoryFact:
-    """Reads /proc and /sys, and greps the RDMA stack's build files. Kernel addresses are left out."""
+    """Reads /proc and /sys, and searches the RDMA stack's build files. Kernel addresses are not reported."""
 
     name: ClassVar[str] = "peer_memory"
     label: ClassVar[str] = "grep ib_register_peer_memory_client /proc/kallsyms"
@@ -277,23 +277,23 @@ if [ -d /sys/class/infiniband ] || { [ -e /proc/modules ] && grep -q '^ib_' /pro
   done
 fi
 release=$PROBE_RELEASE; ofed=/usr/src/ofa_kernel
-# Of the files those that say it; a program is started only where there is one to be read.
-saying() {
+# Print the files that contain the word; grep is started only if there is a readable one.
+files_with() {
   word=$1 title=$2; shift 2
   for file; do
     shift; [ ! -r "$file" ] || set -- "$@" "$file"
   done
   [ $# -eq 0 ] || grep -lsw "$word" "$@" | while read -r file; do echo "$title=$file"; done
 }
-saying ib_register_peer_memory_client symvers "$ofed/$PROBE_MACHINE/$release/Module.symvers" \
+files_with ib_register_peer_memory_client symvers "$ofed/$PROBE_MACHINE/$release/Module.symvers" \
   "$ofed/$release/Module.symvers" "$ofed/default/Module.symvers" "/lib/modules/$release/build/Module.symvers" \
   /var/lib/dkms/mlnx-ofed-kernel/*/build/Module.symvers
-saying peer_memory_client_ex extended $ofed/*/include/rdma/peer_mem.h $ofed/*/*/include/rdma/peer_mem.h
+files_with peer_memory_client_ex extended $ofed/*/include/rdma/peer_mem.h $ofed/*/*/include/rdma/peer_mem.h
 exit 0
 """
 
     def parse(self, raw: RawOutput) -> PeerMemory:
-        """Lines of /proc/modules and of ``lsmod`` are understood: name, size, count, users."""
+        """Accept lines of /proc/modules and of ``lsmod``: name, size, count, users."""
         rows = [line.split() for line in raw.lines()]
         users = {row[0]: row[3] if len(row) > 3 else "" for row in rows if len(row) > 2 and row[1].isdecimal()}  # noqa: PLR2004
         rdma = {name for module in ("ib_core", "ib_uverbs") for name in users.get(module, "").split(",")}
@@ -315,7 +315,7 @@ exit 0
 
 
 def _under(pairs: Mapping[str, str], key: str) -> dict[str, str]:
-    """Return the peer-memory modules that have `key`, with its value."""
+    """Return the value of `key` for each peer memory module that has it."""
     return {module: value for module in PEER_MODULES if (value := pairs.get(f"{module}.{key}", "").strip())}
 
 

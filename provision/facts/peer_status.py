@@ -1,4 +1,4 @@
-"""What a node wrote down of GPUDirect RDMA when it booted: the status file of the role peer_memory, and its unit."""
+"""The GPUDirect RDMA status that a node records at boot: the status file of the role peer_memory, and its unit."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ UNIT = "provision-peer-memory.service"
 CONFIG_FILE = "/etc/provision/peer_memory.json"
 STATUS_FILE = "/var/lib/provision/peer_memory/status.json"
 PROGRAM = "/usr/local/lib/provision/peer-memory"
-"""The node's own; its ``check`` judges every installed kernel and changes nothing."""
+"""The node's own program; its ``check`` evaluates every installed kernel and changes nothing."""
 
 _FORMAT = 1
 _SIZE_LIMIT = 131072
-"""Bytes of the status file; a kernel takes less than 1000."""
+"""Bytes of the status file; a kernel needs fewer than 1000."""
 _CHECK_SECONDS = 12
-"""For the node's own judgement, which reads a few files for each kernel."""
+"""Limit of the node's own check, which reads a few files for each kernel."""
 
 
 @dataclass(frozen=True)
 class JudgedKernel:
-    """What the node's own program said of an installed kernel; the three texts are empty when all is well."""
+    """The node program's verdict on an installed kernel; the three texts are empty if it is ready."""
 
     release: str
     ok: bool
@@ -50,14 +50,14 @@ class JudgedKernel:
 
 @dataclass(frozen=True)
 class PeerStatus:
-    """The status file as the node wrote it; it may be of an earlier boot."""
+    """The node's status file; it may be from an earlier boot."""
 
     boot_id: str
     kernel: str
     provider: str
     """``dma_buf``, ``nvidia_peermem``, ``nv_peer_mem`` or ``none``."""
     module: str
-    """What the provider has to load; empty for dma_buf and none."""
+    """The module that the provider loads; empty for dma_buf and none."""
     state: str
     """``loading``, ``ready`` or ``failed``."""
     since: str
@@ -71,44 +71,44 @@ class PeerStatus:
 
 @dataclass(frozen=True)
 class PeerUnit:
-    """What systemd says of the unit."""
+    """The state of the systemd unit."""
 
     active: str
     """``active``, ``activating``, ``failed``, ``inactive``."""
     result: str
     """``success``, ``exit-code``, ``timeout``, ..."""
     enabled: str
-    """``enabled``, ``disabled``, ``masked``, ...; empty when systemd did not say."""
+    """``enabled``, ``disabled``, ``masked``, ...; empty if systemd does not report it."""
 
 
 @dataclass(frozen=True)
 class PeerRecord:
-    """What is wanted on the node, and how its last check went; all empty where the role was never applied."""
+    """The configured provider and the result of its last check; empty if the role was never applied."""
 
     wanted: str = ""
     """The provider in the role's configuration file; empty without one."""
     status: PeerStatus | None = None
     error: str = ""
-    """Why the status file cannot be read, though it is there; else empty."""
+    """Why an existing status file cannot be read; else empty."""
     age_seconds: int | None = None
-    """How old the status is by the node's clock; None when the clock was set back since, or cannot be read."""
+    """Age of the status by the node's clock; None if the clock was set back, or cannot be read."""
     unit: PeerUnit | None = None
-    """None when there is no such unit."""
+    """None if there is no such unit."""
     newer: tuple[str, ...] = ()
-    """Kernels whose modules changed after the status was written, as by an upgrade of RDMA stack or driver."""
+    """Kernels whose modules changed after the status was written, e.g. by an upgrade of RDMA stack or driver."""
     rechecked: tuple[JudgedKernel, ...] | None = None
-    """What the node's program says now, asked where modules are newer; None where it was not, or gave no answer."""
+    """The program's current verdict, requested if modules are newer; None if not requested or not answered."""
 
 
 class _UnreadableError(Exception):
-    """What is wrong with a status file, as the end of a sentence that begins with its name."""
+    """The problem of a status file, as the end of a sentence that begins with its name."""
 
 
 class PeerStatusFact:
-    """Reads configuration and status, no more than is sensible of each, and asks systemd where there is any.
+    """Reads a bounded part of configuration and status, and queries systemd if the files exist.
 
-    The status is written at boot, by an apply and when a kernel is installed. Where modules changed since, the node's
-    program is asked to judge them as they are.
+    The status is written at boot, by an apply and when a kernel is installed. If modules changed since then, the node's
+    program checks them again.
     """
 
     name: ClassVar[str] = "peer_status"
@@ -137,7 +137,7 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> PeerRecord:
-        """A status file that says nothing sensible is kept as the reason for which it does not."""
+        """Return the reason as `error` if the status file is invalid."""
         head, _, rest = f"\n{raw.stdout}".partition("\nconfig\n")
         config, there, text = rest.partition("\nstatus\n")
         pairs = RawOutput(head, 0).pairs()
@@ -178,46 +178,46 @@ def _age(status: PeerStatus | None, now: str) -> int | None:
 
 
 def _status(text: str) -> PeerStatus:
-    """Read the file. Raises _UnreadableError with what is wrong with it."""
+    """Parse the file. Raise _UnreadableError if it is invalid."""
     if not text.strip():
         raise _UnreadableError("is empty or cannot be read")
     try:
         version = decode(text, PeerFormat, node="", what="", limit=_SIZE_LIMIT).format
         if version != _FORMAT:
-            raise _UnreadableError(f"has format {version}, and this version knows {_FORMAT}")
-        found = decode(text, PeerStatusFile, node="", what="", limit=_SIZE_LIMIT)
+            raise _UnreadableError(f"has format {version}; supported: {_FORMAT}")
+        content = decode(text, PeerStatusFile, node="", what="", limit=_SIZE_LIMIT)
     except InvalidDocument as error:
         raise _UnreadableError(f"is not valid{error.message}") from error
-    if found.ok is not (found.state == "ready"):
-        raise _UnreadableError(f"contradicts itself: its state is {found.state}, and ok is {found.ok}")
+    if content.ok is not (content.state == "ready"):
+        raise _UnreadableError(f"contradicts itself: state is {content.state}, but ok is {content.ok}")
     return PeerStatus(
-        boot_id=str(found.boot_id),
-        kernel=str(found.kernel),
-        provider=str(found.provider),
-        module=str(found.module),
-        state=found.state,
-        since=str(found.since),
-        simulated=found.simulated,
-        **_why(found),
-        kernels=tuple(JudgedKernel(str(one.kernel), one.ok, **_why(one)) for one in found.kernels),
+        boot_id=str(content.boot_id),
+        kernel=str(content.kernel),
+        provider=str(content.provider),
+        module=str(content.module),
+        state=content.state,
+        since=str(content.since),
+        simulated=content.simulated,
+        **_why(content),
+        kernels=tuple(JudgedKernel(str(kernel.kernel), kernel.ok, **_why(kernel)) for kernel in content.kernels),
     )
 
 
-def _why(found: PeerStatusFile | PeerKernelRecord) -> dict[str, str]:
-    return {name: " ".join(getattr(found, name).split()) for name in ("cause", "explanation", "remedy")}
+def _why(content: PeerStatusFile | PeerKernelRecord) -> dict[str, str]:
+    return {name: " ".join(getattr(content, name).split()) for name in ("cause", "explanation", "remedy")}
 
 
 def _rechecked(text: str) -> JudgedKernel | None:
-    """Read what the program prints of a kernel: ``RELEASE: ready`` or ``RELEASE: CAUSE: what is wrong. What to do``."""
-    release, mark, said = _line(text).partition(": ")
+    """Parse the program's line for a kernel: ``RELEASE: ready`` or ``RELEASE: CAUSE: explanation. remedy``."""
+    release, mark, verdict = _line(text).partition(": ")
     if not mark or " " in release:
         return None
-    if said == "ready":
+    if verdict == "ready":
         return JudgedKernel(release, ok=True)
-    cause, mark, why = said.partition(": ")
+    cause, mark, why = verdict.partition(": ")
     return JudgedKernel(release, ok=False, cause=cause, explanation=why.rstrip(".")) if mark and why else None
 
 
 def _line(text: str) -> str:
-    """Return a text as one line without control characters: it is shown on the operator's terminal."""
+    """Return a text as one line without control characters, for the operator's terminal."""
     return " ".join(printable_line(text).split())

@@ -1,4 +1,4 @@
-"""What ``ib_write_bw`` prints, and whether a node is free and able to run it."""
+"""The output of ``ib_write_bw``, and whether a node is idle and able to run it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _SERVICES = frozenset(
         "nvlsm",
     }
 )
-"""Programs (names as the kernel cuts them, 15 characters) that hold devices on an idle node as well."""
+"""Programs (names truncated to 15 characters by the kernel) that open devices on an idle node too."""
 _FACTORS = {"average[Gb/sec]": 1.0, "average[MB/sec]": 8 * 2**20 / 1e9, "average[MiB/sec]": 8 * 2**20 / 1e9}
-"""The last word of the heading of the column of averages -> what makes Gbit/s of it."""
+"""Last word of the heading of the column of averages -> factor to Gbit/s."""
 _COLUMNS = 5
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
 _TIMED_OUT = frozenset({124, 137})
 
 
 def bandwidth(text: str) -> float | None:
-    """Return the average bandwidth in Gbit/s of the last row of perftest's table; None when there is none.
+    """Return the average bandwidth in Gbit/s from the last row of perftest's table; None without a row.
 
     The columns are #bytes, #iterations, BW peak, BW average, MsgRate; the heading says whether bandwidth is in Gbit/s
     or (without ``--report_gbits``) in MiB/s, which perftest spells ``MB/sec``.
     """
-    found: float | None = None
+    average: float | None = None
     factor = 0.0
     for line in text.splitlines():
         words = line.split()
@@ -46,44 +46,44 @@ def bandwidth(text: str) -> float | None:
             unit = next((word for word in words if word in _FACTORS), "")
             factor = _FACTORS.get(unit, factor)
         elif factor and len(words) >= _COLUMNS and all(_NUMBER.fullmatch(word) for word in words[:_COLUMNS]):
-            found = float(words[3]) * factor
-    return found or None
+            average = float(words[3]) * factor
+    return average or None
 
 
 def explain(text: str, code: int | None, seconds: float) -> str:
-    """Return why a test gave no result, in a sentence; `text` is what this end printed, `code` its exit status."""
+    """Return why a test gave no result; `text` is the output of this end, `code` its exit status."""
     for pattern, meaning in _MEANINGS:
         match = re.search(pattern, text)
         if match:
             return meaning.format(*match.groups())
     if code in _TIMED_OUT:
         return f"no answer within {seconds:.0f} s"
-    said = [line.strip() for line in text.splitlines() if _telling(line)]
-    if said:
-        return said[-1]
-    return f"ib_write_bw ended with status {code}" if code is not None else "it ended without a word"
+    messages = [line.strip() for line in text.splitlines() if _is_informative(line)]
+    if messages:
+        return messages[-1]
+    return f"ib_write_bw exited with status {code}" if code is not None else "it ended without output"
 
 
 _MEANINGS = (
     (
         r"Couldn't connect to (\S+):(\d+)",
-        "no connection to {0} port {1}: there is no way to that address, or a firewall is in it",
+        "no connection to {0} port {1}: there is no route to that address, or a firewall blocks it",
     ),
-    (r"Couldn't listen to port (\d+)", "port {0} is taken"),
+    (r"Couldn't listen to port (\d+)", "port {0} is in use"),
     (
         r"Failed to modify QP (?:\d+ )?to RTR",
-        "the two ports cannot be connected (QP to RTR): no way between the GIDs, or MTU, VLAN or subnet differ",
+        "the two ports cannot be connected (QP to RTR): no path between the GIDs, or MTU, VLAN or subnet differ",
     ),
-    (r"Failed to modify QP (?:\d+ )?to (\w+)", "the port refuses the connection (QP to {0})"),
+    (r"Failed to modify QP (?:\d+ )?to (\w+)", "the port rejects the connection (QP to {0})"),
     (
         r"Found Incompatibility issue with GID types",
         "the two ports use GIDs of different types, RoCE v1 and RoCE v2",
     ),
     (
         r"Unable to set up socket connection",
-        "the GID at the index that sysfs gave (or, with InfiniBand, the LID) cannot be used in the container",
+        "the GID at the index in sysfs (or, with InfiniBand, the LID) cannot be used in the container",
     ),
-    (r"Failed status 12\b", "packets are lost on the way: the other port did not acknowledge (retry counter exceeded)"),
+    (r"Failed status 12\b", "packets are lost: the other port did not acknowledge (retry counter exceeded)"),
     (r"Failed status 13\b", "the other port was never ready to receive (RNR retry counter exceeded)"),
     (r"Failed status (\d+)[^\n]*", "a transfer failed with completion status {0}"),
     (
@@ -93,18 +93,18 @@ _MEANINGS = (
     (r"Port number (\d+) state is (\w+)", "port {0} is {1}"),
     (
         r"Couldn't allocate MR|Failed to create MR",
-        "the memory cannot be registered with the card: its limit (memlock), or the way for GPU memory, is missing",
+        "the memory cannot be registered with the card: the memlock limit is too low, or GPU memory is not supported",
     ),
-    (r"(?i)unrecognized option '([^']+)'", "this perftest does not know {0}"),
+    (r"(?i)unrecognized option '([^']+)'", "this perftest does not support {0}"),
     (
         r"ethernet_read_keys: Couldn't read remote address|Failed to exchange data between server and clients",
-        "the other end went away",
+        "the other end closed the connection",
     ),
 )
-"""What perftest says, most telling first, and what it means; both ends may say several of these."""
+"""Messages of perftest, most informative first, and their meaning; both ends may print several of them."""
 
 
-def _telling(line: str) -> bool:
+def _is_informative(line: str) -> bool:
     return bool(re.search(r"[A-Za-z]{3}", line)) and not _FRAME.search(line)
 
 
@@ -129,23 +129,23 @@ class Readiness:
     """Whether a node can be measured now."""
 
     holders: tuple[Holder, ...]
-    """Without those that hold devices on an idle node too."""
+    """Without services that open devices on an idle node too."""
     missing: tuple[str, ...]
     """Programs that the container lacks."""
     cuda: bool = False
-    """Whether the container's perftest knows GPU memory."""
+    """Whether the container's perftest supports GPU memory."""
     cuda_dmabuf: bool = False
 
 
 def readiness_script(container: str) -> str:
-    """The node's script that tells who has RDMA devices or GPUs open, and what the container's perftest can do.
+    """Return the node's script that lists processes with open devices, and the features of the container's perftest.
 
-    nvidia-smi is not asked: it may hang.
+    nvidia-smi is not used, because it may hang.
     """
     inner = """for name in ib_write_bw timeout; do command -v $name >/dev/null || echo "missing $name"; done
 ib_write_bw --help 2>&1 | grep -o -- '--use_cuda[a-z_]*' | sort -u | sed 's/^/knows /'
 echo asked"""
-    ask = shlex.join(["timeout", "-k", "5", "60", *exec_argv(container, ["sh", "-c", inner])])
+    query = shlex.join(["timeout", "-k", "5", "60", *exec_argv(container, ["sh", "-c", inner])])
     return rf"""LC_ALL=C; export LC_ALL
 [ "$(id -u)" = 0 ] && command -v find >/dev/null || {{ echo 'only root with find can tell'; exit 1; }}
 find /proc/[0-9]*/fd \( -lname '/dev/infiniband/uverbs*' -o -lname '/dev/nvidia[0-9]*' \) -printf '%p %l\n' \
@@ -154,26 +154,26 @@ find /proc/[0-9]*/fd \( -lname '/dev/infiniband/uverbs*' -o -lname '/dev/nvidia[
   {{ read -r name </proc/$pid/comm; }} 2>/dev/null && echo "held $pid $device $name"
 done
 echo looked
-{ask} </dev/null
+{query} </dev/null
 """
 
 
 def parse_readiness(text: str, error: str = "") -> Readiness | Unknown:
-    """Read what ``readiness_script`` printed; Unknown when it did not get to the end, and that counts as busy."""
+    """Parse the output of ``readiness_script``; Unknown if it is incomplete, which counts as busy."""
     rows = [line.split(None, 3) for line in text.splitlines() if line.strip()]
     words = {row[0] for row in rows}
     if not {"looked", "asked"} <= words:
-        said = [*error.strip().splitlines(), *text.strip().splitlines()] or ["no answer"]
-        return Unknown(said[0] if "looked" not in words else (error.strip().splitlines() or ["no answer"])[-1])
+        messages = [*error.strip().splitlines(), *text.strip().splitlines()] or ["no answer"]
+        return Unknown(messages[0] if "looked" not in words else (error.strip().splitlines() or ["no answer"])[-1])
     holders = {
         Holder(int(row[1]), row[3], row[2])
         for row in rows
         if row[0] == "held" and len(row) > 3 and row[1].isdecimal() and row[3] not in _SERVICES  # noqa: PLR2004
     }
-    knows = {row[1] for row in rows if row[0] == "knows" and len(row) > 1}
+    features = {row[1] for row in rows if row[0] == "knows" and len(row) > 1}
     return Readiness(
         tuple(sorted(holders, key=lambda holder: (holder.pid, holder.device))),
         tuple(row[1] for row in rows if row[0] == "missing" and len(row) > 1),
-        "--use_cuda" in knows,
-        "--use_cuda_dmabuf" in knows,
+        "--use_cuda" in features,
+        "--use_cuda_dmabuf" in features,
     )

@@ -1,4 +1,4 @@
-"""Which ports of a node carry the jobs' data, and how each is addressed."""
+"""The data ports of a node (its rails), and their addresses."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Network = ipaddress.IPv4Network
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One port of a node that others send to."""
+    """One data port of a node."""
 
     node: str
     rail: str
-    """Ports of one rail talk to each other: ``10.10.0.0/16 #2`` or, for InfiniBand, ``mlx5_2 port 1``."""
+    """Ports of one rail communicate: ``10.10.0.0/16 #2`` or, for InfiniBand, ``mlx5_2 port 1``."""
     device: str
     port: int
     address: str
-    """The IPv4 address at which two programs meet before they use RDMA."""
+    """The IPv4 address for the connection setup of two programs before they use RDMA."""
     gid_index: int | None
-    """Index of the RoCE v2 GID of `address`, as sysfs has it now; None for InfiniBand, which needs none."""
+    """Index of the RoCE v2 GID of `address` in sysfs; None for InfiniBand, which needs none."""
     soft: bool
-    """True for a device made in software."""
+    """Whether the device is a software RDMA device."""
     line_rate_gbit: float | None
-    """None for a device made in software, whose rate in sysfs is no measure of anything."""
+    """None for a software RDMA device, whose rate in sysfs is meaningless."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class NodeRails:
 
     endpoints: tuple[Endpoint, ...] = ()
     problems: tuple[str, ...] = ()
-    """Ports that belong to the data network and cannot carry it now, with the reason."""
+    """Ports of the data network that cannot carry data now, with the reason."""
     absent: str = ""
-    """Why there are neither: the node has no RDMA device, or none on the data network."""
+    """Why there are no ports: the node has no RDMA device, or none on the data network."""
     devices: tuple[str, ...] = ()
     """Names of the RDMA devices that were considered."""
 
@@ -53,15 +53,15 @@ class NodeRails:
 def node_rails(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> NodeRails:
     """Return the data ports of the node `name`.
 
-    RoCE ports count when a RoCE v2 GID is made of an IPv4 address inside ``cluster_data_networks`` (else of
-    ``cluster_data_address``, else of any address of the node); InfiniBand ports when they are active. Devices of
-    ``training_container_rdma_excluded`` never count, and devices made in software only where there are no others.
+    RoCE ports count if they have a RoCE v2 GID for an IPv4 address inside ``cluster_data_networks`` (else for
+    ``cluster_data_address``, else for any address of the node); InfiniBand ports count if they are active. Devices in
+    ``training_container_rdma_excluded`` never count, and software devices only if there are no others.
     """
     if isinstance(facts.rdma, Unknown):
-        return NodeRails(problems=(f"its RDMA devices are not known: {facts.rdma.reason}",))
+        return NodeRails(problems=(f"its RDMA devices are unknown: {facts.rdma.reason}",))
     excluded = variables.get("training_container_rdma_excluded")
-    left = [d for d in facts.rdma.devices if not (isinstance(excluded, list) and d.name in excluded)]
-    devices = sorted([d for d in left if not d.soft] or left, key=lambda device: _natural(device.name))
+    candidates = [d for d in facts.rdma.devices if not (isinstance(excluded, list) and d.name in excluded)]
+    devices = sorted([d for d in candidates if not d.soft] or candidates, key=lambda device: _natural(device.name))
     if not devices:
         return NodeRails(absent="it has no RDMA device")
     networks = _networks(variables, facts)
@@ -79,22 +79,22 @@ def node_rails(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> Nod
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Order mlx5_2 before mlx5_10."""
+    """Sort mlx5_2 before mlx5_10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _networks(variables: Mapping[str, Any], facts: NodeFacts) -> tuple[Network, ...]:
-    wanted = variables.get("cluster_data_networks")
-    if isinstance(wanted, list) and wanted and plain(wanted):
-        return tuple(dict.fromkeys(filter(None, map(_network, wanted))))
+    configured = variables.get("cluster_data_networks")
+    if isinstance(configured, list) and configured and plain(configured):
+        return tuple(dict.fromkeys(filter(None, map(_network, configured))))
     addresses = () if isinstance(facts.addresses, Unknown) else facts.addresses
     chosen = variables.get("cluster_data_address")
-    found = [
+    networks = [
         _network(f"{entry.address}/{entry.prefix}")
         for entry in addresses
         if entry.version == 4 and entry.scope == "global" and (not chosen or entry.address == chosen)  # noqa: PLR2004
     ]
-    return tuple(dict.fromkeys(filter(None, found)))
+    return tuple(dict.fromkeys(filter(None, networks)))
 
 
 def _network(text: object) -> Network | None:
@@ -111,7 +111,7 @@ def _inside(address: str, networks: tuple[Network, ...]) -> Network | None:
 def _roce(
     name: str, devices: list[RdmaDevice], networks: tuple[Network, ...], endpoints: list[Endpoint], problems: list[str]
 ) -> None:
-    """Number the ports of a network in the devices' order, those that are down too, so that numbers fit each other."""
+    """Number the ports of a network in device order. Ports that are down count, so that numbers match on all nodes."""
     counts: dict[Network, int] = {}
     for device, port in _ports(devices, "Ethernet"):
         gid = next((g for g in port.gids if g.routable_ipv4 and _inside(g.ipv4, networks)), None)
@@ -134,7 +134,7 @@ def _infiniband(
     if ports and not active:
         problems.append(f"no InfiniBand port is active: {', '.join(_down(d, p) for d, p in ports)}")
     if active and address is None:
-        problems.append("it has no address on the data network at which the ends of a test could meet")
+        problems.append("it has no address on the data network for the connection setup of a test")
         return
     for device, port in active:
         rail = f"{device.name} port {port.number}"
@@ -149,11 +149,11 @@ def _without_gid(
     facts: NodeFacts,
     problems: list[str],
 ) -> None:
-    """Name ports whose interface has a data address of which no GID was made."""
+    """Report ports whose interface has a data address without a GID."""
     addresses = () if isinstance(facts.addresses, Unknown) else facts.addresses
-    mine = {a.interface: a.address for a in addresses if a.version == 4 and _inside(a.address, networks)}  # noqa: PLR2004
+    address_of = {a.interface: a.address for a in addresses if a.version == 4 and _inside(a.address, networks)}  # noqa: PLR2004
     for device, port in _ports(devices, "Ethernet"):
-        address = next((mine[net] for net in device.netdevs if net in mine), None)
+        address = next((address_of[net] for net in device.netdevs if net in address_of), None)
         if address is None or any(g.routable_ipv4 and _inside(g.ipv4, networks) for g in port.gids):
             continue
         problems.append(
@@ -166,4 +166,4 @@ def _ports(devices: list[RdmaDevice], link_layer: str) -> list[tuple[RdmaDevice,
 
 
 def _down(device: RdmaDevice, port: RdmaPort) -> str:
-    return f"{device.name} port {port.number} is {port.state or 'in no known state'}"
+    return f"{device.name} port {port.number} is {port.state or 'in an unknown state'}"

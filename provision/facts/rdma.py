@@ -1,4 +1,4 @@
-"""RDMA devices as sysfs shows them; no tool of any RDMA stack is needed."""
+"""RDMA devices as shown by sysfs; no tool of an RDMA stack is needed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from provision.facts.base import RawOutput
 __all__ = ["Gid", "RdmaDevice", "RdmaFact", "RdmaPort", "RdmaStack"]
 
 _MAPPED = "0000:0000:0000:0000:0000:ffff:"
-"""How the GID of an IPv4 address begins."""
+"""Prefix of the GID of an IPv4 address."""
 _CODED_8B10B = frozenset({"SDR", "DDR", "QDR"})
-"""InfiniBand speeds with ten bits on the wire for eight; FDR and later spend 2 in 66, which the thresholds bear."""
+"""InfiniBand speeds with 8b/10b encoding; the loss of FDR and later (2 in 66 bits) is within the thresholds."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,17 @@ class Gid:
     index: int
     gid: str
     type: str
-    """``RoCE v2``, ``IB/RoCE v1`` or empty where the kernel does not say."""
+    """``RoCE v2``, ``IB/RoCE v1``, or empty if the kernel does not report it."""
     netdev: str
 
     @property
     def routable_ipv4(self) -> bool:
-        """True for a RoCE v2 GID made of an IPv4 address, the kind that crosses subnets."""
+        """Whether this is the RoCE v2 GID of an IPv4 address, which can cross subnets."""
         return self.type == "RoCE v2" and self.gid.startswith(_MAPPED)
 
     @property
     def ipv4(self) -> str:
-        """The IPv4 address that the GID is made of; empty when it is made of something else."""
+        """The IPv4 address of the GID; empty for other GIDs."""
         digits = self.gid.removeprefix(_MAPPED).replace(":", "")
         if not self.gid.startswith(_MAPPED) or not re.fullmatch(r"[0-9a-f]{8}", digits):
             return ""
@@ -47,14 +47,14 @@ _NUMBER = r"\d{1,6}(?:\.\d{1,3})?"
 
 @lru_cache(maxsize=64)
 def _gbit(rate: str) -> float | None:
-    found = re.match(rf"({_NUMBER}) Gb/sec", rate)
-    return float(found[1]) if found else None
+    match = re.match(rf"({_NUMBER}) Gb/sec", rate)
+    return float(match[1]) if match else None
 
 
 @lru_cache(maxsize=64)
 def _lanes(rate: str) -> int | None:
-    found = re.search(r"\((\d{1,3})X", rate)
-    return int(found[1]) if found else None
+    match = re.search(r"\((\d{1,3})X", rate)
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)
@@ -72,30 +72,30 @@ class RdmaPort:
 
     @property
     def active(self) -> bool:
-        """True when traffic can pass."""
+        """Whether traffic can pass."""
         return self.state == "ACTIVE"
 
     @property
     def gbit(self) -> float | None:
-        """The rate in Gbit/s; None when it is not told."""
+        """The rate in Gbit/s; None if it is not reported."""
         return _gbit(self.rate)
 
     @property
     def lanes(self) -> int | None:
-        """The lanes in use, out of ``400 Gb/sec (4X NDR)``; None when they are not told."""
+        """The number of lanes in use, from ``400 Gb/sec (4X NDR)``; None if it is not reported."""
         return _lanes(self.rate)
 
     @property
     def line_rate_gbit(self) -> float | None:
-        """What the wire carries in Gbit/s, from sysfs; None when the port does not say.
+        """The usable rate in Gbit/s, from sysfs; None if the port does not report it.
 
-        The older InfiniBand speeds are told with their line code, which takes a fifth; Ethernet's are told without.
+        The rates of older InfiniBand speeds include their line code, which takes a fifth; Ethernet rates do not.
         """
-        found = re.match(rf"({_NUMBER}) Gb/sec(?:.*\b([A-Z]+\d*)\))?", self.rate)
-        if not found:
+        match = re.match(rf"({_NUMBER}) Gb/sec(?:.*\b([A-Z]+\d*)\))?", self.rate)
+        if not match:
             return None
-        coded = self.link_layer == "InfiniBand" and found[2] in _CODED_8B10B
-        return float(found[1]) * (0.8 if coded else 1.0)
+        coded = self.link_layer == "InfiniBand" and match[2] in _CODED_8B10B
+        return float(match[1]) * (0.8 if coded else 1.0)
 
 
 @dataclass(frozen=True)
@@ -104,33 +104,33 @@ class RdmaDevice:
 
     name: str
     driver: str
-    """The driver of its PCI device; empty for a device made in software (rxe, siw)."""
+    """The driver of its PCI device; empty for a software device (rxe, siw)."""
     uverbs: str
-    """Its device node's name, e.g. ``uverbs0``."""
+    """The name of its device node, e.g. ``uverbs0``."""
     netdevs: tuple[str, ...]
     ports: tuple[RdmaPort, ...]
     firmware: str = ""
     board: str = ""
-    """What kind of card it is (its PSID, as ``MT_0000000838``); empty where the driver does not tell."""
+    """The card's model (its PSID, as ``MT_0000000838``); empty if the driver does not report it."""
 
     @property
     def soft(self) -> bool:
-        """True for a device made in software."""
+        """Whether it is a software RDMA device."""
         return not self.driver
 
     @property
     def active(self) -> bool:
-        """True when any port can carry traffic."""
+        """Whether any port can carry traffic."""
         return any(port.active for port in self.ports)
 
 
 @dataclass(frozen=True)
 class RdmaStack:
-    """All RDMA devices, and what the node has for them."""
+    """All RDMA devices and their environment on the node."""
 
     devices: tuple[RdmaDevice, ...]
     pci_cards: int
-    """Network cards of Mellanox/NVIDIA on the PCI bus, with a driver or without."""
+    """Mellanox and NVIDIA network cards on the PCI bus, with or without a driver."""
     nodes: tuple[str, ...]
     """Names under /dev/infiniband."""
     ofed: str
@@ -138,7 +138,7 @@ class RdmaStack:
 
 
 class RdmaFact:
-    """Walks /sys/class/infiniband; an empty GID entry cannot be read, which is no error."""
+    """Walks /sys/class/infiniband; unreadable GID entries are empty, which is not an error."""
 
     name: ClassVar[str] = "rdma"
     label: ClassVar[str] = "cat /sys/class/infiniband"
@@ -177,7 +177,7 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> RdmaStack:
-        """Lines carry a word and its values, separated by tabs; ports and GIDs belong to the device above them."""
+        """Parse tab-separated lines of a keyword and values; ports and GIDs belong to the device above them."""
         rows = [line.split("\t") for line in raw.lines()]
         uverbs = {row[2]: row[1] for row in rows if row[0] == "uverbs" and len(row) > 2}  # noqa: PLR2004
         starts = [index for index, row in enumerate(rows) if row[0] == "device" and len(row) > 2]  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""Error counters of RDMA ports and of the network interfaces that belong to them."""
+"""Error counters of RDMA ports and of their network interfaces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTERFACE = re.compile(r".*/infiniband/([^/]+)/device/net/([^/]+)/(?:statistics
 
 
 class RdmaCountersFact:
-    """Reads those counters that are not zero; apart from the other facts, for a card with hung firmware hangs here."""
+    """Reads non-zero counters. It is a separate fact because reading hangs on a card with hung firmware."""
 
     name: ClassVar[str] = "rdma_counters"
     label: ClassVar[str] = "cat /sys/class/infiniband/*/ports/*/counters"
@@ -42,12 +42,12 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> Mapping[str, Mapping[str, int]]:
-        """``mlx5_0 port 1`` or ``mlx5_0 ens1np0`` -> counter -> count since the card's driver was loaded."""
-        found: dict[str, dict[str, int]] = {}
+        """Return ``mlx5_0 port 1`` or ``mlx5_0 ens1np0`` -> counter -> count since the card's driver was loaded."""
+        counters: dict[str, dict[str, int]] = {}
         for line in raw.lines():
             port, interface = _PORT.match(line), _INTERFACE.match(line)
             if port:
-                found.setdefault(f"{port[1]} port {port[2]}", {})[port[3]] = int(port[4])
+                counters.setdefault(f"{port[1]} port {port[2]}", {})[port[3]] = int(port[4])
             elif interface:
-                found.setdefault(f"{interface[1]} {interface[2]}", {})[interface[3]] = int(interface[4])
-        return found
+                counters.setdefault(f"{interface[1]} {interface[2]}", {})[interface[3]] = int(interface[4])
+        return counters

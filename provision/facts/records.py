@@ -1,4 +1,4 @@
-"""What we and the lab left on a node: receipts of roles, and the list of what is simulated."""
+"""Records on a node: receipts of roles, and the list of simulated components of the lab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Receipt", "ReceiptsFact", "SimulatedFact"]
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a role wanted and manages, as it wrote it when it last ended well: a hint, never the truth."""
+    """The state that a role applied, written at the end of its last successful run; always verified before use."""
 
     role: str
     content: Mapping[str, Any]
@@ -43,7 +43,7 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> Mapping[str, Receipt]:
-        """A receipt that is no JSON object is kept with the reason, so that its role runs again."""
+        """Return an invalid receipt with its error, so that its role runs again."""
         return {
             title.removesuffix(".json"): _receipt(title.removesuffix(".json"), text)
             for title, text in _files(raw.stdout).items()
@@ -58,19 +58,19 @@ def _receipt(role: str, text: str) -> Receipt:
 
 
 def _files(text: str) -> dict[str, str]:
-    """Take apart what ``grep -H ''`` prints, file by file rather than line by line: receipts have hundreds of lines."""
-    found: dict[str, str] = {}
-    at = 0
-    while at < len(text):
-        stop = text.find("\n", at)
-        end = stop + 1 if stop >= 0 else len(text)
-        title, mark, _ = text[at:end].partition(":")
-        if mark and title.endswith(".json"):
-            lines = _lines_of(title).match(text, at)
+    """Split the output of ``grep -H ''`` by file rather than by line, because receipts have hundreds of lines."""
+    texts: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        newline = text.find("\n", position)
+        end = newline + 1 if newline >= 0 else len(text)
+        title, colon, _ = text[position:end].partition(":")
+        if colon and title.endswith(".json"):
+            lines = _lines_of(title).match(text, position)
             end = lines.end() if lines else end
-            found[title] = found.get(title, "") + text[at + len(title) + 1 : end].replace(f"\n{title}:", "\n")
-        at = end
-    return found
+            texts[title] = texts.get(title, "") + text[position + len(title) + 1 : end].replace(f"\n{title}:", "\n")
+        position = end
+    return texts
 
 
 @functools.lru_cache(maxsize=64)
@@ -79,7 +79,7 @@ def _lines_of(title: str) -> re.Pattern[str]:
 
 
 class SimulatedFact:
-    """Lists the stand-ins that a lab node carries."""
+    """Lists the simulated components of a lab node."""
 
     name: ClassVar[str] = "simulated"
     label: ClassVar[str] = "cat /usr/share/provision/simulated"
@@ -93,5 +93,5 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> Mapping[str, str]:
-        """Name of the thing -> what it stands in for."""
+        """Return component -> what it simulates."""
         return raw.pairs()

@@ -1,18 +1,18 @@
-"""One shell script out of many facts' commands, and the way back from its output to each fact's.
+"""Build one shell script from the commands of many facts, and split its output into the output of each fact.
 
-Every command runs in a session and under a time limit of its own, and prints into memory or a file of its own. So a
-command that hangs (even one that no signal can end) costs its own fact and nothing else, and none holds the SSH session
-open. Starting a program is what costs time on a slow node, so commands use the shell's own means and start few, and the
-limits grow with the time that program starts take there: slow is not hung.
+Every command runs in its own session with its own time limit, and writes to memory or to its own file. A command that
+hangs, even one that no signal can kill, costs only its own fact and does not keep the SSH session open. Starting
+programs is the main cost on a slow node, so commands use shell built-ins where possible, and limits grow with the
+measured time of process starts: a slow node is not a hung node.
 
-Two run the commands, with the same limits and the same output: where there is python3, `files/probe.py`, which is one
-process instead of many and does some commands itself (`_WORKS`); else the shell, for a node must be looked at before
-Python can be installed there. Where python3 is broken or does not begin, the shell does as well.
+There are two runners with the same limits and the same output. With python3, `files/probe.py` uses one process
+instead of many and executes some commands itself (`_WORKS`). Otherwise the shell runs them, because a node must be
+probed before Python can be installed. The shell also takes over if python3 is broken or does not start.
 
-A session of its own costs more than most commands do. Those that only read files (`TOGETHER`) therefore share one, one
-after the other; when one of them hangs, those behind it are started again, each in a session of its own. For probe.py
-they share the shell too, but for those that would leave it or its folder (`_LEAVES`); what they set is unset before.
-Facts that have the same command share its output.
+A session costs more than most commands. Commands that only read files (`TOGETHER`) therefore share one session, one
+after the other; if one hangs, the later ones are started again in sessions of their own. probe.py also runs them in one
+shell, except those that would leave it or its folder (`_LEAVES`); variables that they set are unset before. Facts with
+the same command share its output.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from provision.facts.units import UNITS
 __all__ = ["MOST_SLACK_SECONDS", "TOGETHER", "Parameters", "script", "split"]
 
 MOST_SLACK_SECONDS = 120
-"""The most that a slow node gets on top of every limit."""
+"""The maximum extra time of every limit on a slow node."""
 
 OUTPUT_LIMIT = 8 * 1024 * 1024
-"""Characters that one command may print."""
+"""Maximum number of characters of one command's output."""
 
 TOGETHER = frozenset(
     {
@@ -52,28 +52,28 @@ TOGETHER = frozenset(
         "time_sync", "xids",
     }
 )  # fmt: skip
-"""Facts that ask the kernel, systemd and the node's own disks: no name service, no GPU tool, no docker."""
+"""Facts that query the kernel, systemd and local disks: no name service, no GPU tool, no docker."""
 
 PYTHON_SECONDS = 10
-"""What python3 may take to begin; a node where it does not is looked at by the shell alone."""
+"""Time limit for the start of python3; after it the shell alone probes the node."""
 
 _LAST = ("time_sync", "nccl", "disks")
-"""Those of them that wait where systemd or a file system does not answer: nobody is to wait for them."""
+"""Those of TOGETHER that block if systemd or a file system does not answer; they run last."""
 
 _TOGETHER_SECONDS = 20
 
 STUCK = "/run/provision-probe.stuck"
-"""Names on a node the processes of earlier looks that no signal could end; only root can write there."""
-KEPT = "/run/provision-probe"
-"""A folder on a node for what later looks need not do again; only root can write there."""
+"""File on a node with the processes of earlier probes that no signal could kill; only root can write it."""
+CACHE = "/run/provision-probe"
+"""Folder on a node with results that later probes reuse; only root can write there."""
 
 _SMI = "gpus nvlinks topology"
-"""Facts that ask nvidia-smi, and nothing where there is none."""
+"""Facts that query nvidia-smi, and print nothing without it."""
 
 _KERNEL = """PROBE_MACHINE=
 { read -r PROBE_RELEASE </proc/sys/kernel/osrelease; read -r PROBE_MACHINE </proc/sys/kernel/arch; } 2>/dev/null
 [ -n "$PROBE_MACHINE" ] || { set -- $(uname -rm); PROBE_RELEASE=$1 PROBE_MACHINE=$2; }"""
-"""Kernels before 6.1 do not tell of the architecture in a file."""
+"""Kernels before 6.1 do not report the architecture in a file."""
 
 _WORKS = {
     COMMAND: "program",
@@ -86,9 +86,9 @@ _WORKS = {
     ContainerSshFact.command: "container_ssh",
     ContainerTrustFact.command: "container_trust",
 }
-"""Commands that probe.py does without a shell: each would start programs, and several want the same."""
+"""Commands that probe.py executes without a shell, because they would start programs or share work."""
 _LEAVES = re.compile(r"(?<![\w$/.-])(?:exit|cd|exec|trap|umask|return|export|readonly|alias|set [-+]\w)(?![\w=-])")
-"""What works beyond the command that has it, unless that has a shell of its own."""
+"""Commands with effects beyond themselves, which therefore need their own shell."""
 _VARIABLES = re.compile(r"(?<![\w$/.-])(?:([a-z]\w*|IFS)=|for ([a-z]\w*)|read (?:-r )?([a-z][\w ]*))")
 """The variables that a command sets."""
 
@@ -98,9 +98,9 @@ _FIRST_LINE = re.compile(r"^provision-probe 1 ([0-9a-f]{32})\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the commands need to know beforehand; each becomes a shell variable. PROBE_RELEASE is the node's kernel.
+    """Inputs of the commands; each becomes a shell variable. PROBE_RELEASE is the node's kernel.
 
-    PROBE_MACHINE is its architecture, as ``uname -m`` says it.
+    PROBE_MACHINE is its architecture, as printed by ``uname -m``.
     """
 
     names: tuple[str, ...] = ()
@@ -108,21 +108,21 @@ class Parameters:
     container: str = "provision-training"
     """PROBE_CONTAINER."""
     images: tuple[str, ...] = ()
-    """References under which the wanted image may be found: PROBE_IMAGES."""
+    """References of the training image: PROBE_IMAGES."""
     sysctls: tuple[str, ...] = ()
     """PROBE_SYSCTLS."""
     paths: tuple[str, ...] = (
         *("/", "/etc", "/run", "/tmp", "/var/log", "/var/lib", "/var/lib/containerd", "/var/lib/docker"),  # noqa: S108 # nosec B108
         *("/var/lib/provision", "/var/lib/provision/jobs"),
     )
-    """Where free space counts: PROBE_PATHS."""
+    """Paths whose free space is reported: PROBE_PATHS."""
     topology: bool = False
-    """Whether nvidia-smi is asked for the matrix of GPUs and cards: PROBE_TOPOLOGY."""
+    """Whether nvidia-smi is queried for the matrix of GPUs and cards: PROBE_TOPOLOGY."""
     known: tuple[str, ...] = ()
-    """Hashes (SHA-256, hexadecimal) of outputs that need not be sent, as we have their text: PROBE_KNOWN."""
+    """SHA-256 hashes of outputs that the controller has, so that their text is not sent: PROBE_KNOWN."""
 
     def assignments(self) -> str:
-        """The shell lines that set and export them."""
+        """Return the shell lines that set and export the variables."""
         values = {
             "PROBE_NAMES": " ".join(self.names),
             "PROBE_CONTAINER": self.container,
@@ -144,13 +144,13 @@ def script(
     read_only: bool = False,
     python: bool = True,
 ) -> str:
-    """Return the POSIX sh script that runs the commands of all `facts` and prints their outputs apart.
+    """Return the POSIX sh script that runs the commands of all `facts` and separates their outputs.
 
-    Where there is python3, `files/probe.py` does, which costs the node less; without `python` the shell does anywhere.
-    With `read_only` it writes nothing at all on the node, not even a temporary file: one command after the other.
+    With python3 on the node, `files/probe.py` runs them, which costs less; with ``python=False`` the shell always does.
+    With `read_only` it writes nothing on the node, not even a temporary file, and runs the commands one by one.
     """
     token = token or secrets.token_hex(16)
-    facts = _asked(facts)
+    facts = _unique_commands(facts)
     if read_only:
         runs = (f"run {fact.name} {fact.limit_seconds} {shlex.quote(fact.command.strip())}" for fact in facts)
         return _READ_ONLY.format(
@@ -163,7 +163,7 @@ def script(
     )
 
 
-def _asked(facts: Sequence[Fact[Any]]) -> tuple[Fact[Any], ...]:
+def _unique_commands(facts: Sequence[Fact[Any]]) -> tuple[Fact[Any], ...]:
     """Return the first fact of each command."""
     first: dict[str, Fact[Any]] = {}
     for fact in facts:
@@ -172,22 +172,22 @@ def _asked(facts: Sequence[Fact[Any]]) -> tuple[Fact[Any], ...]:
 
 
 @functools.lru_cache(maxsize=2)
-def _askers(facts: tuple[Fact[Any], ...]) -> dict[str, str]:
-    """Return for each fact the name of the one whose command brings its output."""
-    asked = {fact.command: fact.name for fact in _asked(facts)}
-    return {fact.name: asked[fact.command] for fact in facts}
+def _command_owners(facts: tuple[Fact[Any], ...]) -> dict[str, str]:
+    """Return fact -> the fact whose command provides its output."""
+    owners = {fact.command: fact.name for fact in _unique_commands(facts)}
+    return {fact.name: owners[fact.command] for fact in facts}
 
 
 @functools.lru_cache(maxsize=4)
 def _for_all_nodes(facts: tuple[Fact[Any], ...], *, python: bool) -> str:
-    """Return the script without what differs from node to node."""
-    ordered = sorted(facts, key=_place)
+    """Return the script without node-specific values."""
+    ordered = sorted(facts, key=_order)
     names = " ".join(fact.name for fact in facts)
     return (_HEAD + (_PYTHON if python else "") + _SHELL).format(
         parameters=_PARAMETERS,
         texts="\n".join(f"text_{fact.name}={shlex.quote(_text(fact))}" for fact in ordered),
         commands=" \\\n".join(
-            f'    {fact.name} {fact.limit_seconds} {_how(fact)} "$text_{fact.name}"' for fact in ordered
+            f'    {fact.name} {fact.limit_seconds} {_mode(fact)} "$text_{fact.name}"' for fact in ordered
         ),
         program=shlex.quote(PROBE),
         begin=shlex.quote(BEGIN),
@@ -203,14 +203,14 @@ def _for_all_nodes(facts: tuple[Fact[Any], ...], *, python: bool) -> str:
         seconds=PYTHON_SECONDS,
         smi=_SMI,
         stuck=STUCK,
-        kept=KEPT,
+        cache=CACHE,
     )
 
 
 def _text(fact: Fact[Any]) -> str:
-    """Return a fact's command as it is sent; in a row none leaves variables or arguments to those behind it."""
+    """Return a fact's command as it is sent; commands in one shell must not leave variables or arguments behind."""
     text = COMMAND_OF_ARGUMENT if fact.command == COMMAND else fact.command.strip()
-    if _how(fact) != "group":
+    if _mode(fact) != "group":
         return text
     used = sorted({name for words in _VARIABLES.findall(text) for name in "".join(words).split()})
     return "\n".join(
@@ -218,8 +218,8 @@ def _text(fact: Fact[Any]) -> str:
     )
 
 
-def _how(fact: Fact[Any]) -> str:
-    """Return how probe.py runs a fact's command: what leaves nothing behind needs no shell of its own in the row."""
+def _mode(fact: Fact[Any]) -> str:
+    """Return how probe.py runs a fact's command; one without side effects needs no shell of its own."""
     if fact.command in _WORKS:
         return _WORKS[fact.command]
     if fact.name in _SMI.split():
@@ -229,13 +229,13 @@ def _how(fact: Fact[Any]) -> str:
     return "subshell" if _LEAVES.search(fact.command.strip().removesuffix("exit 0")) else "group"
 
 
-def _place(fact: Fact[Any]) -> int:
-    """Return where a fact stands in the script: those with a session of their own begin first."""
+def _order(fact: Fact[Any]) -> int:
+    """Return a fact's position in the script: those with their own session start first."""
     return _LAST.index(fact.name) + 2 if fact.name in _LAST else int(fact.name in TOGETHER)
 
 
 def _watch(facts: Sequence[Fact[Any]]) -> str:
-    """Return the lines that sleep from limit to limit and name those whose time is over then."""
+    """Return the shell lines that sleep from limit to limit and report the facts whose time is over."""
     by_limit: dict[int, list[str]] = {}
     for fact in facts:
         by_limit.setdefault(fact.limit_seconds, []).append(fact.name)
@@ -249,73 +249,73 @@ def _watch(facts: Sequence[Fact[Any]]) -> str:
     for limit in sorted(events):
         more = f"{limit - before}" if before else f"$(({limit} + slack))"
         lines.append(f"  sleep {more} & nap=$!")
-        said = "; ".join(f'echo "{event}" >&3' for event in events[limit]).replace("@", f"$(({limit} + slack))")
-        lines.append(f'  wait "$nap" && {{ {said}; }}')
+        messages = "; ".join(f'echo "{event}" >&3' for event in events[limit]).replace("@", f"$(({limit} + slack))")
+        lines.append(f'  wait "$nap" && {{ {messages}; }}')
         before = limit
     return "\n".join(lines)
 
 
 def _apart(by_limit: Mapping[int, Sequence[str]]) -> dict[int, list[str]]:
-    """Return the names of those that have a session of their own."""
+    """Return limit -> names of the facts with their own session."""
     apart = {limit: [name for name in names if name not in TOGETHER] for limit, names in by_limit.items()}
     return {limit: names for limit, names in apart.items() if names}
 
 
 def split(text: str, facts: Sequence[Fact[Any]], outputs: Outputs | None = None) -> dict[str, RawOutput | Unknown]:
-    """Cut the script's output into each fact's own; what is missing or hung is an Unknown that names the command.
+    """Split the script's output by fact; a missing or hung command is an Unknown that names it.
 
-    `outputs` has the texts of ``Parameters.known``, which come as their hashes, and is shown those that do not.
+    `outputs` has the texts of ``Parameters.known``, which arrive as hashes; other texts are added to it.
     """
     first = _FIRST_LINE.search(text)
     if first is None:
-        return {fact.name: Unknown("the probe printed nothing readable") for fact in facts}
+        return {fact.name: Unknown("the probe printed no readable output") for fact in facts}
     sections = _sections(text, first[1], outputs)
     if outputs is not None:
         outputs.saw({section.out for name, section in sections.items() if section.sent and name in SHARED})
-    asked = _askers(tuple(facts))
-    return {fact.name: _section(sections.get(asked[fact.name]), fact) for fact in facts}
+    owners = _command_owners(tuple(facts))
+    return {fact.name: _section(sections.get(owners[fact.name]), fact) for fact in facts}
 
 
 class _Section(NamedTuple):
-    """What stands between a fact's marks."""
+    """The text between a fact's markers."""
 
     out: str
     err: str
     ended: str
     sent: bool
-    """Whether `out` came as it is, and not as its hash."""
+    """Whether `out` was sent as text, not as its hash."""
 
 
 def _sections(text: str, token: str, outputs: Outputs | None) -> dict[str, _Section]:
-    """Return what was printed for each fact; no output holds a mark, which begins with this look's own token."""
+    """Return the sections by fact; no output can contain a marker, which begins with this probe's random token."""
     parts = [part.partition("\n") for part in text.split(f"\n{token} ")[1:]]
-    found: dict[str, _Section] = {}
+    sections: dict[str, _Section] = {}
     for (out, _, stdout), (err, _, stderr), (end, _, _) in zip(parts, parts[1:], parts[2:], strict=False):
         word, _, name = out.partition(" ")
         ended = end.removeprefix(f"end {name} ")
-        if err != f"err {name}" or ended == end or " " in ended or name in found:
+        if err != f"err {name}" or ended == end or " " in ended or name in sections:
             continue
         whole = _whole(word, stdout, outputs)
         if whole is not None:
-            found[name] = _Section(whole, stderr, ended, word == "out")
-    return found
+            sections[name] = _Section(whole, stderr, ended, word == "out")
+    return sections
 
 
 def _whole(word: str, stdout: str, outputs: Outputs | None) -> str | None:
-    """Return what was printed, which may have come as its hash."""
+    """Return the output, which may have been sent as its hash."""
     if word == "same":
         return outputs.known(stdout.strip()) if outputs is not None else None
     return stdout if word == "out" else None
 
 
-def _section(found: _Section | None, fact: Fact[Any]) -> RawOutput | Unknown:
-    if found is None:
+def _section(section: _Section | None, fact: Fact[Any]) -> RawOutput | Unknown:
+    if section is None:
         return Unknown(f"the probe ended before {fact.label} did")
-    out, err, code, _ = found
+    out, err, code, _ = section
     if len(out) + len(err) > OUTPUT_LIMIT:
         return Unknown(f"{fact.label} printed {len(out) + len(err)} characters, and the limit is {OUTPUT_LIMIT}")
     if code == "hung:again":
-        return Unknown(f"hung: {fact.label} (since an earlier look; it was not started again)")
+        return Unknown(f"hung: {fact.label} (since an earlier probe; it was not started again)")
     if not code.isdecimal():
         return Unknown(f"hung: {fact.label} (no end within {code.partition(':')[2] or fact.limit_seconds} s)")
     return RawOutput(out, int(code), err)
@@ -330,7 +330,7 @@ program={program}
 {texts}
 """
 
-_PYTHON = r"""# Python may be there and not begin: then the shell is told by USR1, and does all itself.
+_PYTHON = r"""# Python may exist and not start: then USR1 makes this shell run all commands itself.
 begun=; {{ read -r begun _ </proc/uptime; }} 2>/dev/null
 smi=apart; command -v nvidia-smi >/dev/null || smi=subshell
 topology=$smi; [ -n "$PROBE_TOPOLOGY" ] || topology=subshell
@@ -338,8 +338,8 @@ if [ ! -s "{stuck}" ] && command -v python3 >/dev/null; then
   probe= watch= mute=
   trap 'kill "$probe" "$watch" 2>/dev/null; exit 1' HUP INT TERM PIPE
   trap 'mute=yes' USR1
-  python3 -I -S -X utf8 -c {begin} "$program" "{kept}/{hash}" \
-    {token} "$begun" {together} {most} "{stuck}" "$PROBE_KNOWN" "{kept}" \
+  python3 -I -S -X utf8 -c {begin} "$program" "{cache}/{hash}" \
+{token} "$begun" {together} {most} "{stuck}" "$PROBE_KNOWN" "{cache}" \
 {commands} </dev/null & probe=$!
   (
     trap 'kill "$nap"; exit' TERM
@@ -362,14 +362,14 @@ begun=$(now) work=
 for base in /run /dev/shm /tmp /var/tmp; do
   work=$(mktemp -d "$base/provision-probe.XXXXXX" 2>/dev/null) && break
 done
-[ -n "$work" ] || {{ echo "no folder takes temporary files (/run, /dev/shm, /tmp, /var/tmp)" >&2; exit 1; }}
+[ -n "$work" ] || {{ echo "no folder for temporary files is writable (/run, /dev/shm, /tmp, /var/tmp)" >&2; exit 1; }}
 watch= ended= stuck=
 # State, process group and start of a process; nothing where it is gone.
 process() {{
   {{ read -r line </proc/$1/stat; }} 2>/dev/null || return 0
   set -- ${{line##*) }}; echo "$1 $3 ${{20}}"
 }}
-# What no signal could end is not started again while it lives; Python that did not begin is not started again now.
+# A process that no signal could kill is not started again while it lives, nor is a Python that did not start now.
 [ -z "${{mute:-}}" ] || {{ set -- $(process "$probe"); [ -z "${{3:-}}" ] || echo "managed $probe $3" >>"{stuck}"; }}
 while read -r name pid since; do
   case $(process "$pid") in Z*) ;; *" $since") stuck="$stuck $name";; esac
@@ -417,7 +417,7 @@ $2" "$work/$1" "$program" >"$work/$1.out" 2>"$work/$1.err" </dev/null &
 run() {{
   case " $idle " in *" $1 "*) join "$1" "$2";; *) apart "$1" "$2";; esac
 }}
-# One after the other in one session: begun at the end of all `run`.
+# One after the other in one session; started after all `run`.
 together= row=
 join() {{
   again "$1" || {{
@@ -444,7 +444,7 @@ give_up() {{
     echo "end $name" >&3
   done
 }}
-# The first that has not ended hangs; those behind it have not begun.
+# The first that has not ended hangs; the later ones have not started.
 break_row() {{
   hung=
   for name in $together; do
@@ -462,7 +462,7 @@ break_row() {{
 {watch}
 ) >/dev/null 2>&1 </dev/null &
 watch=$!
-# What has nothing to ask ends at once, and needs no session of its own.
+# Commands that have nothing to query end at once, and need no session of their own.
 idle=
 command -v nvidia-smi >/dev/null || idle="{smi}"
 [ -n "$PROBE_TOPOLOGY" ] || idle="$idle topology"
@@ -476,7 +476,7 @@ while [ "$waiting" != " " ] && read -r word name <&3; do
     together) break_row "$name";;
   esac
 done
-# Of an output that the controller has already it is told which one.
+# Replace outputs that the controller already has by their hashes.
 same=' '
 if [ -n "$PROBE_KNOWN" ] && command -v sha256sum >/dev/null; then
   sha256sum "$work"/*.out >"$work/sums"
@@ -484,7 +484,7 @@ if [ -n "$PROBE_KNOWN" ] && command -v sha256sum >/dev/null; then
     case " $PROBE_KNOWN " in *" $sum "*) same="$same${{file##*/}} "; echo "$sum" >"$file";; esac
   done <"$work/sums"
 fi
-# Marks that follow each other with nothing between them go into one file.
+# Consecutive markers go into one file.
 before="provision-probe 1 {token}
 "
 set --
@@ -515,15 +515,15 @@ PATH=${{PATH:-/usr/bin:/bin}}:/usr/local/sbin:/usr/sbin:/sbin
 export LC_ALL PATH
 {parameters}
 command -v timeout >/dev/null || {{ echo "the program timeout is missing" >&2; exit 1; }}
-# What goes to stderr comes first, then a line with the exit code, then what went to stdout.
+# Print stderr first, then a line with the exit code, then stdout.
 run() {{
-  said=$({{ text=$(timeout -s KILL "$2" sh -c "$3" </dev/null); echo "{token} $?"; printf '%s.' "$text"; }} 2>&1)
-  rest=${{said#*{token} }}; code=${{rest%%
+  both=$({{ text=$(timeout -s KILL "$2" sh -c "$3" </dev/null); echo "{token} $?"; printf '%s.' "$text"; }} 2>&1)
+  rest=${{both#*{token} }}; code=${{rest%%
 *}}
   [ "$code" != 137 ] || code="hung:$2"
   rest=${{rest#*
 }}
-  printf '%s\n' "{token} out $1" "${{rest%.}}" "{token} err $1" "${{said%%{token} *}}" "{token} end $1 $code"
+  printf '%s\n' "{token} out $1" "${{rest%.}}" "{token} err $1" "${{both%%{token} *}}" "{token} end $1 $code"
 }}
 echo "provision-probe 1 {token}"
 {runs}

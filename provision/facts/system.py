@@ -1,4 +1,4 @@
-"""The operating system, what kind of machine it runs on, and its sizes."""
+"""The operating system, the kind of machine, and its sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class System:
-    """Which operating system runs."""
+    """The running operating system."""
 
     id: str
     version: str
@@ -36,11 +36,11 @@ class System:
     kernel: str
     architecture: str
     python3: str = ""
-    """Where the node's python3 is, which Ansible needs; empty where there is none."""
+    """The path of the node's python3, which Ansible needs; empty if there is none."""
 
 
 class SystemFact:
-    """Reads os-release and uname."""
+    """Reads os-release and the kernel version."""
 
     name: ClassVar[str] = "system"
     label: ClassVar[str] = "cat /etc/os-release"
@@ -54,7 +54,7 @@ printf probe_python3=; command -v python3 || echo
 """
 
     def parse(self, raw: RawOutput) -> System | Unknown:
-        """One copy of os-release is as good as the other; CentOS 6 and older have none."""
+        """Parse either copy of os-release; CentOS 6 and older have none."""
         pairs = {key: value.strip("\"'") for key, value in raw.pairs().items()}
         if not pairs.get("ID"):
             return Unknown("there is no /etc/os-release with an ID")
@@ -79,7 +79,7 @@ class NodeKind(StrEnum):
 
 @dataclass(frozen=True)
 class Kind:
-    """The kind of a node, and what says so."""
+    """The kind of a node, and its evidence."""
 
     kind: NodeKind
     detail: str
@@ -88,7 +88,7 @@ class Kind:
 
 
 class KindFact:
-    """Asks systemd, and looks at PID 1 and DMI where there is no systemd."""
+    """Queries systemd, or else checks PID 1 and DMI."""
 
     name: ClassVar[str] = "kind"
     label: ClassVar[str] = "systemd-detect-virt"
@@ -112,7 +112,7 @@ sysctl=/proc/sys/kernel/panic
 """
 
     def parse(self, raw: RawOutput) -> Kind | Unknown:
-        """A container inside a virtual machine is a container."""
+        """Classify a container inside a virtual machine as a container."""
         pairs = {key: value for key, value in raw.pairs().items() if value and value != "none"}
         product = " ".join(pairs[key] for key in ("sys_vendor", "product_name") if key in pairs)
         writable = "ro" not in pairs.get("proc_sys", "").split(",")
@@ -125,14 +125,14 @@ sysctl=/proc/sys/kernel/panic
 
 @dataclass(frozen=True)
 class Boot:
-    """Since when a node runs, and the id that changes with every boot."""
+    """Uptime of a node, and the id that changes with every boot."""
 
     uptime_seconds: int
     boot_id: str
 
 
 class BootFact:
-    """Reads the kernel's own account of the boot."""
+    """Reads uptime and boot id from the kernel."""
 
     name: ClassVar[str] = "boot"
     label: ClassVar[str] = "cat /proc/uptime"
@@ -143,24 +143,24 @@ read -r id </proc/sys/kernel/random/boot_id; echo "boot_id=$id"
 """
 
     def parse(self, raw: RawOutput) -> Boot | Unknown:
-        """Parts of a second do not count."""
+        """Truncate to whole seconds."""
         pairs = raw.pairs()
         try:
             return Boot(int(float(pairs["uptime"])), pairs["boot_id"])
         except (KeyError, ValueError):
-            return Unknown(f"/proc/uptime cannot be read: {raw.said()}")
+            return Unknown(f"/proc/uptime cannot be read: {raw.last_line()}")
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """CPUs that may be used, and memory."""
+    """Usable CPUs, and memory."""
 
     cpus: int
     memory_mib: int
 
 
 class HardwareFact:
-    """Counts CPUs as the scheduler lets us use them."""
+    """Counts CPUs that the scheduler lets the session use."""
 
     name: ClassVar[str] = "hardware"
     label: ClassVar[str] = "nproc"
@@ -171,12 +171,12 @@ while read -r key value _; do [ "$key" != MemTotal: ] || { echo "memory=$value";
 """
 
     def parse(self, raw: RawOutput) -> Hardware | Unknown:
-        """/proc/meminfo counts in KiB."""
+        """Convert KiB of /proc/meminfo to MiB."""
         pairs = raw.pairs()
         try:
             return Hardware(int(pairs["cpus"]), int(pairs["memory"]) // 1024)
         except (KeyError, ValueError):
-            return Unknown(f"CPUs and memory cannot be read: {raw.said()}")
+            return Unknown(f"CPUs and memory cannot be read: {raw.last_line()}")
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ class Limits:
     """Hard limits by the kernel's names (``Max locked memory``); None means unlimited."""
 
     session: Mapping[str, int | None]
-    """Of a root session over SSH, as jobs get them."""
+    """Of a root session over SSH, as for jobs."""
     init: Mapping[str, int | None]
-    """Of PID 1: nothing on the node can rise above these without CAP_SYS_RESOURCE."""
+    """Of PID 1: no process can exceed these without CAP_SYS_RESOURCE."""
 
 
 class LimitsFact:
@@ -198,23 +198,23 @@ class LimitsFact:
     command: ClassVar[str] = "echo '== init' | cat /proc/self/limits - /proc/1/limits"
 
     def parse(self, raw: RawOutput) -> Limits | Unknown:
-        """Columns are separated by two spaces or more."""
+        """Split columns at two or more spaces."""
         session, _, init = raw.stdout.partition("== init")
         limits = Limits(parse_limits(session), parse_limits(init))
-        return limits if limits.session else Unknown(f"the limits cannot be read: {raw.said()}")
+        return limits if limits.session else Unknown(f"the limits cannot be read: {raw.last_line()}")
 
 
 def parse_limits(text: str) -> dict[str, int | None]:
-    """Read the hard limits out of the text of a ``/proc/PID/limits``."""
-    found: dict[str, int | None] = {}
+    """Return the hard limits in the text of ``/proc/PID/limits``."""
+    limits: dict[str, int | None] = {}
     for line in text.splitlines():
         columns = [part.strip() for part in line.split("  ") if part.strip()]
         if len(columns) >= 3 and columns[0].startswith("Max "):  # noqa: PLR2004 - name, soft, hard
             if columns[2] == "unlimited":
-                found[columns[0]] = None
+                limits[columns[0]] = None
             elif columns[2].isdecimal():
-                found[columns[0]] = int(columns[2])
-    return found
+                limits[columns[0]] = int(columns[2])
+    return limits
 
 
 @dataclass(frozen=True)
@@ -225,13 +225,13 @@ class Disk:
     free_mib: int
     total_mib: int
     inodes_free: int | None = None
-    """None where the file system does not count them."""
+    """None if the file system does not count them."""
     writable: bool = True
-    """False where it is mounted read-only."""
+    """False if it is mounted read-only."""
 
 
 class DisksFact:
-    """Asks for the file system of each path that exists."""
+    """Queries the file system of each path that exists."""
 
     name: ClassVar[str] = "disks"
     label: ClassVar[str] = "stat -f"
@@ -245,21 +245,27 @@ done
 """
 
     def parse(self, raw: RawOutput) -> tuple[Disk, ...] | Unknown:
-        """The program prints a line for each path, in their order: size of a block, blocks, free ones, inodes, free."""
-        told = raw.lines()
-        paths = [line.removeprefix("path=") for line in told if line.startswith("path=")]
-        locked = {line.removeprefix("readonly=") for line in told if line.startswith("readonly=")}
-        rows = [row for line in told if line.startswith("disk ") and (row := _numbers(line))]
+        """Parse one line for each path, in the same order: block size, blocks, free blocks, inodes, free inodes."""
+        lines = raw.lines()
+        paths = [line.removeprefix("path=") for line in lines if line.startswith("path=")]
+        read_only = {line.removeprefix("readonly=") for line in lines if line.startswith("readonly=")}
+        rows = [row for line in lines if line.startswith("disk ") and (row := _numbers(line))]
         if len(rows) != len(paths):
-            return Unknown(f"stat -f failed: {raw.said()}")
+            return Unknown(f"stat -f failed: {raw.last_line()}")
         return tuple(
-            Disk(path, free * size // 2**20, total * size // 2**20, inodes_free if inodes else None, path not in locked)
+            Disk(
+                path,
+                free * size // 2**20,
+                total * size // 2**20,
+                inodes_free if inodes else None,
+                path not in read_only,
+            )
             for path, (size, total, free, inodes, inodes_free) in zip(paths, rows, strict=True)
         )
 
 
 def _numbers(line: str) -> tuple[int, int, int, int, int] | None:
-    """Return what is told of a file system; one that makes inodes as it needs them counts none in all."""
+    """Return the numbers of a file system; one that allocates inodes on demand reports 0 in total."""
     words = line.split()[1:]
     if len(words) != 5 or not all(map(str.isdecimal, words)):  # noqa: PLR2004
         return None

@@ -1,4 +1,4 @@
-"""How GPUs and network cards are linked, as the driver tells it."""
+"""The links between GPUs and network cards, as reported by the driver."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from provision.topology.matrix import parse
 
 __all__ = ["NOT_ASKED_FOR", "TopologyFact"]
 
-NOT_ASKED_FOR = Unknown("not asked for in this look: nvidia-smi needs seconds for it, and no plan rests on it")
+NOT_ASKED_FOR = Unknown("not asked for in this probe: nvidia-smi takes seconds, and no plan depends on it")
 _NOT_ASKED = "not asked for"
 _CARDS = "\n== cards\n"
 
 
 class TopologyFact:
-    """Asks nvidia-smi for its matrix, where the look wants it, and sysfs for the NUMA nodes of the RDMA devices."""
+    """Queries nvidia-smi for its matrix if the probe requests it, and sysfs for the NUMA nodes of the RDMA devices."""
 
     name: ClassVar[str] = "topology"
     label: ClassVar[str] = "nvidia-smi topo -m"
@@ -36,23 +36,23 @@ exit $code
 """
 
     def parse(self, raw: RawOutput) -> Topology | Unknown:
-        """Without nvidia-smi, or without a GPU, nothing is linked."""
+        """Return an empty topology without nvidia-smi or without a GPU."""
         if raw.stdout.strip() == _NOT_ASKED:
             return NOT_ASKED_FOR
         matrix, _, cards = raw.stdout.partition(_CARDS)
         if "No devices were found" in matrix or (raw.exit_code == 0 and not matrix.strip()):
             return Topology(())
         if raw.exit_code != 0:
-            return Unknown(f"nvidia-smi topo failed: {RawOutput(matrix, raw.exit_code, raw.stderr).said()}")
+            return Unknown(f"nvidia-smi topo failed: {RawOutput(matrix, raw.exit_code, raw.stderr).last_line()}")
         try:
             topology = parse(matrix)
-        except UsageError as refused:
-            return Unknown(refused.message)
+        except UsageError as error:
+            return Unknown(error.message)
         numa = RawOutput(cards, 0).pairs()
         nics = tuple(replace(nic, numa=_numa(numa.get(nic.name, ""))) for nic in topology.nics)
         return replace(topology, nics=nics)
 
 
 def _numa(text: str) -> int | None:
-    """A kernel that does not know the node says -1."""
+    """Parse a NUMA node; the kernel writes -1 if it is unknown."""
     return int(text) if re.fullmatch("[0-9]{1,4}", text) else None

@@ -1,4 +1,4 @@
-"""Xid: what the NVIDIA driver wrote into the kernel's log about errors of its GPUs and NVLink switches."""
+"""Xid errors: messages of the NVIDIA driver in the kernel log about errors of GPUs and NVLink switches."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ _EVENT = re.compile(
 
 @dataclass(frozen=True)
 class Xid:
-    """One number at one GPU or switch, however often it came."""
+    """One error number of one GPU or switch, with all its occurrences."""
 
     number: int
     address: str
     """As the driver prints it: ``PCI:0000:3b:00``."""
     count: int
     seconds: float | None
-    """When it came last, in seconds since boot; None in a log without times."""
+    """Last occurrence in seconds since boot; None in a log without times."""
     text: str
-    """What the driver wrote behind the number the last time."""
+    """The driver's text after the number in the last occurrence."""
     switch: bool = False
-    """An SXid: it came from an NVLink switch."""
+    """Whether it is an SXid, from an NVLink switch."""
 
     @property
     def pci(self) -> str:
-        """Domain, bus and device in lower case: ``0000:3b:00``, the same for every way of writing the address."""
+        """Domain, bus and device in lower case, ``0000:3b:00``, for every notation of the address."""
         parts = self.address.lower().removeprefix("pci:").partition(".")[0].split(":")
         return ":".join([parts[0][-4:], *parts[1:]]) if len(parts) > 2 else ":".join(parts)  # noqa: PLR2004
 
 
 @dataclass(frozen=True)
 class XidLog:
-    """What the kernel's log still holds of Xids since boot."""
+    """The Xids since boot that the kernel log still contains."""
 
     uptime: float
     since: float
-    """From how many seconds after boot on the log reaches."""
+    """Seconds after boot at which the log starts."""
     xids: tuple[Xid, ...]
 
     @property
@@ -58,9 +58,9 @@ _FROM_BOOT = 60
 
 
 class XidsFact:
-    """Reads dmesg, and the journal where the kernel's own buffer has run over.
+    """Reads dmesg, or the journal if the kernel's buffer has overflowed.
 
-    Xids come in storms, so they are counted on the node. Where nothing of NVIDIA is, there is nothing to be read.
+    Xids come in storms, so they are counted on the node. Without NVIDIA hardware or software nothing is read.
     """
 
     name: ClassVar[str] = "xids"
@@ -94,28 +94,28 @@ exit 0
 """
 
     def parse(self, raw: RawOutput) -> XidLog | Unknown:
-        """A log without any line is one that could not be read."""
+        """Return Unknown for an empty log, which means that it could not be read."""
         first = re.search(r"^first (?:\[\s*([\d.]+)\])?", raw.stdout, re.MULTILINE)
         if first is None:
-            return Unknown(f"the kernel's log cannot be read: neither dmesg nor journalctl shows it ({raw.said()})")
-        found = [event for line in raw.lines() if (event := _xid(line))]
+            return Unknown(f"the kernel log cannot be read with dmesg or journalctl ({raw.last_line()})")
+        xids = [event for line in raw.lines() if (event := _xid(line))]
         return XidLog(
             uptime=float(raw.pairs().get("uptime", "0") or 0),
             since=float(first[1] or 0),
-            xids=tuple(sorted(found, key=lambda xid: (xid.switch, xid.number, xid.address))),
+            xids=tuple(sorted(xids, key=lambda xid: (xid.switch, xid.number, xid.address))),
         )
 
 
 def _xid(line: str) -> Xid | None:
-    found = _EVENT.match(line) or _EVENT.match(re.sub(r"^(\d+) ", r"\1 [0] ", line))
-    if found is None:
+    event = _EVENT.match(line) or _EVENT.match(re.sub(r"^(\d+) ", r"\1 [0] ", line))
+    if event is None:
         return None
     timed = re.match(r"\d+ \[\s*[\d.]+\]", line)
     return Xid(
-        number=int(found["number"]),
-        address=found["address"],
-        count=int(found["count"]),
-        seconds=float(found["seconds"]) if timed else None,
-        text=found["text"].strip(" ,"),
-        switch=bool(found["switch"]),
+        number=int(event["number"]),
+        address=event["address"],
+        count=int(event["count"]),
+        seconds=float(event["seconds"]) if timed else None,
+        text=event["text"].strip(" ,"),
+        switch=bool(event["switch"]),
     )

@@ -1,4 +1,4 @@
-"""GPUDirect RDMA: which way GPU memory takes to the network, why, and what the other ways lack. Pure."""
+"""GPUDirect RDMA: the path from GPU memory to the network, the reasons, and what the other paths need. Pure."""
 
 from provision.gdr.assume import assumed
 from provision.gdr.base import Cards, Evidence, Flavor, GdrPath, GdrVerdict, NodeGdr, Situation, Stack, Unmet

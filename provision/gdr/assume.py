@@ -1,4 +1,4 @@
-"""A machine that one thinks of buying, in the words of ``provision gdr --assume``."""
+"""A hypothetical machine, as described by ``provision gdr --assume``."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ __all__ = ["assumed"]
 
 _ARCHITECTURES = f"{', '.join(versions.ARCHITECTURES)}, or a product, such as H100"
 _INBOX_PEER = "inbox-peer"
-"""The kernel's own stack, of a kernel that has the peer memory interface itself, as some of Ubuntu's do."""
+"""The inbox stack of a kernel that has the peer memory interface itself, as some Ubuntu kernels do."""
 _STACKS = (Stack.INBOX.value, _INBOX_PEER, Stack.OFED.value, Stack.OFED_LEGACY.value)
 _PEERMEM: dict[str, Evidence] = {
     "stub": Evidence(peermem_file=True, peermem_stub=True),
     "missing": Evidence(peermem_file=False),
     "both": Evidence(loaded=frozenset({"nvidia_peermem", "nv_peer_mem"})),
 }
-"""What may be said of the peer memory modules -> what a look at such a node would find."""
+"""Value of ``peermem`` -> the evidence that a probe of such a node would have."""
 
 _KEYS: dict[str, tuple[str, str]] = {
-    "driver": (r"\d{3,4}(\.\d+){0,2}", "a driver's version, such as 570.133.20"),
+    "driver": (r"\d{3,4}(\.\d+){0,2}", "a driver version, such as 570.133.20"),
     "modules": ("|".join(Flavor), " or ".join(Flavor)),
-    "kernel": (r"\d+\.\d+[\w.+~-]*", "a kernel's release, such as 6.8.0-60-generic"),
+    "kernel": (r"\d+\.\d+[\w.+~-]*", "a kernel release, such as 6.8.0-60-generic"),
     "stack": ("|".join(map(re.escape, _STACKS)), ", ".join(_STACKS)),
     "cards": ("|".join(Cards), ", ".join(Cards)),
     "peermem": ("|".join(_PEERMEM), ", ".join(_PEERMEM)),
     "gpu": (r".+", _ARCHITECTURES),
-    "nccl": (r"2\.\d+(\.\d+)?", "a version of NCCL, such as 2.27.5"),
+    "nccl": (r"2\.\d+(\.\d+)?", "an NCCL version, such as 2.27.5"),
 }
-"""Key -> what its value looks like, as a pattern and in words."""
-_WANTED = ("driver", "kernel", "stack")
+"""Key -> pattern and description of its values."""
+_REQUIRED = ("driver", "kernel", "stack")
 
-_FORM = "Give --assume " + ",".join(
+_FORM = "Use --assume " + ",".join(
     f"{key}={form}"
     for key, form in (
         ("driver", "V"),
@@ -53,30 +53,30 @@ _FORM = "Give --assume " + ",".join(
 
 
 def assumed(text: str) -> Situation:
-    """Read ``key=value,...``.
+    """Parse ``key=value,...``.
 
-    ``modules`` is what the driver's installer takes for these GPUs unless given, and ``cards`` are real ones; ``gpu``,
-    ``nccl`` and ``peermem`` may be left out.
+    The default of ``modules`` is the choice of the driver's installer for these GPUs, and of ``cards`` hardware;
+    ``gpu``, ``nccl`` and ``peermem`` are optional.
 
     Raises:
-        UsageError: a key or value that does not exist, a key twice or missing; with what is possible.
+        UsageError: A key or value is unknown, repeated or missing; the message lists the alternatives.
     """
     given: dict[str, str] = {}
     for part in text.split(","):
-        key, mark, value = (word.strip() for word in part.partition("="))
-        if not mark or key not in _KEYS:
-            raise UsageError(f"--assume has no {part.strip() or 'empty part'!r}", remedy=_FORM)
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or key not in _KEYS:
+            raise UsageError(f"--assume: unknown key in {part.strip() or 'empty part'!r}", remedy=_FORM)
         if key in given:
-            raise UsageError(f"--assume gives {key} twice", remedy=_FORM)
+            raise UsageError(f"--assume: {key} is given twice", remedy=_FORM)
         pattern, possible = _KEYS[key]
         value = value.lower() if key in {"modules", "stack", "cards", "peermem"} else value
-        meant = find_architecture(value) if key == "gpu" else value
-        if not re.fullmatch(pattern, meant):
-            raise UsageError(f"--assume {key}={value} is not possible", remedy=f"Possible for {key}: {possible}.")
-        given[key] = meant
-    missing = [key for key in _WANTED if key not in given]
+        parsed = find_architecture(value) if key == "gpu" else value
+        if not re.fullmatch(pattern, parsed):
+            raise UsageError(f"--assume: invalid value {value!r} for {key}", remedy=f"Use for {key}: {possible}.")
+        given[key] = parsed
+    missing = [key for key in _REQUIRED if key not in given]
     if missing:
-        raise UsageError(f"--assume lacks {', '.join(missing)}", remedy=_FORM)
+        raise UsageError(f"--assume: {', '.join(missing)} missing", remedy=_FORM)
     exports = given["stack"] == _INBOX_PEER
     evidence = _PEERMEM.get(given.get("peermem", ""), Evidence())
     return Situation(
@@ -92,7 +92,7 @@ def assumed(text: str) -> Situation:
 
 
 def _usual(driver: str, gpu: str | None) -> Flavor:
-    """Return the modules that the driver's installer takes: open ones from 560 on, where the GPU has a choice."""
+    """Return the modules that the driver's installer selects: open ones since 560, if the GPU supports both."""
     known = versions.ARCHITECTURES.get(gpu or "")
     if known is not None and known.open_modules is not known.proprietary_modules:
         return Flavor.OPEN if known.open_modules else Flavor.PROPRIETARY

@@ -1,4 +1,4 @@
-"""The values that the verdict is made from and made of."""
+"""The inputs and results of the GPUDirect RDMA verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Cards", "Evidence", "Flavor", "GdrPath", "GdrVerdict", "NodeGdr", "S
 
 
 class GdrPath(StrEnum):
-    """A way for a network card to reach GPU memory; the values are an interface."""
+    """A path from a network card to GPU memory; the values are an interface."""
 
     DMA_BUF = "dma_buf"
     NVIDIA_PEERMEM = "nvidia_peermem"
@@ -19,140 +19,140 @@ class GdrPath(StrEnum):
 
     @property
     def spelling(self) -> str:
-        """The name that people know it by."""
+        """The usual spelling of its name."""
         return {"dma_buf": "DMA-BUF", "nvidia_peermem": "nvidia-peermem"}.get(self.value, self.value)
 
 
 class Flavor(StrEnum):
-    """Which of its two sets of kernel modules a driver runs with."""
+    """The kind of kernel modules that a driver has."""
 
     OPEN = "open"
     PROPRIETARY = "proprietary"
 
 
 class Stack(StrEnum):
-    """Where the RDMA stack comes from."""
+    """The origin of the RDMA stack."""
 
     INBOX = "inbox"
     """The kernel's own."""
     OFED = "ofed"
     """MLNX_OFED 5 and later, or DOCA-OFED."""
     OFED_LEGACY = "ofed-4.9"
-    """MLNX_OFED up to 4.9, with the old peer-memory interface."""
+    """MLNX_OFED up to 4.9, with the old peer memory interface."""
 
 
 class Cards(StrEnum):
-    """What there is to send with."""
+    """The kind of RDMA devices."""
 
     HARD = "hard"
     SOFT = "soft"
-    """Only devices made in software (Soft-RoCE), which copy through the host."""
+    """Only software devices (Soft-RoCE), which copy through the host."""
     NONE = "none"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What only a look at a node can tell. None: nobody looked, and versions decide."""
+    """Observations that need a probe of a node. None means not observed: then versions decide."""
 
     serves: bool = False
-    """nvidia-smi lists the GPUs, so this driver does drive them."""
+    """Whether nvidia-smi lists the GPUs, so the driver supports them."""
     geforce: bool = False
     stack_title: str = ""
-    """As the stack calls itself: ``MLNX_OFED_LINUX-5.8-1.1.2.1``."""
+    """The stack's own name: ``MLNX_OFED_LINUX-5.8-1.1.2.1``."""
     peer_api: bool | None = None
-    """Whether ib_register_peer_memory_client is there, now and for building."""
+    """Whether ib_register_peer_memory_client exists, now and for builds."""
     extended: bool | None = None
     """Whether the stack's headers have struct peer_memory_client_ex."""
     clients: frozenset[str] | None = None
-    """Of the files that NCCL looks for those that exist."""
+    """Existing files among those that NCCL checks."""
     dma_buf_kernel: bool | None = None
     dma_buf_library: bool | None = None
     missing_options: tuple[str, ...] = ()
     peermem_file: bool | None = None
     """Whether the running kernel can load nvidia_peermem."""
     peermem_stub: bool | None = None
-    """Whether that was built without a peer-memory interface."""
+    """Whether that module was built without a peer memory interface."""
     loaded: frozenset[str] | None = None
-    """Of nvidia_peermem and nv_peer_mem those that are loaded."""
+    """Loaded modules of nvidia_peermem and nv_peer_mem."""
     bound: frozenset[str] = frozenset()
-    """Those of them that do something."""
+    """Those of them that are registered."""
     peerdirect: bool | None = None
-    """Whether nvidia_peermem has ``peerdirect_support=1``: the loaded module, or the next that is loaded."""
+    """Whether the loaded nvidia_peermem, or the next one that is loaded, has ``peerdirect_support=1``."""
     peerdirect_written: bool = False
-    """Whether modprobe.d has that option, which a module that is loaded already knows nothing of."""
+    """Whether modprobe.d sets that option, which does not affect a loaded module."""
     rebuildable: bool | None = None
-    """Whether DKMS has the driver's sources, so that its modules can be built anew."""
+    """Whether DKMS has the driver's sources and can rebuild its modules."""
     headers: bool | None = None
     zstd: bool = False
     """Whether the driver's module files are compressed with zstd, which nv_peer_mem cannot read."""
     refused: frozenset[str] = frozenset()
-    """Modules without a signature on a kernel that wants one."""
+    """Unsigned modules on a kernel that requires signatures."""
     redirecting: tuple[str, ...] = ()
-    """PCIe bridges that send traffic between devices up to the root, on a physical machine."""
+    """PCIe bridges that redirect traffic between devices to the root complex, on a physical machine."""
     translated: tuple[str, ...] = ()
     """GPUs and cards behind a translating IOMMU, on a physical machine."""
     nearest: str = ""
-    """The class between the GPU and the card that are nearest to each other: ``PIX``, ...; empty: not known."""
+    """The topology class between the closest GPU and card: ``PIX``, ...; empty if unknown."""
     gid_index: int | None = None
-    """The index that all active RoCE ports have their RoCE v2 GID of an IPv4 address at."""
+    """The common index of the RoCE v2 GIDs of IPv4 addresses on all active RoCE ports."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A node, or a machine that one thinks of buying, as far as GPUDirect RDMA is concerned."""
+    """The properties of a real or hypothetical node that affect GPUDirect RDMA."""
 
     driver: str
-    """Empty when no driver serves the GPUs."""
+    """Empty if no driver serves the GPUs."""
     kernel: str
     stack: Stack
     flavor: Flavor | None = None
-    """None: not known."""
+    """None if unknown."""
     gpus: tuple[str, ...] = ()
-    """Names of architectures, as in ``versions.ARCHITECTURES``; empty: not known."""
+    """Names of architectures, as in ``versions.ARCHITECTURES``; empty if unknown."""
     nccl: str = ""
-    """Empty: not known."""
+    """Empty if unknown."""
     cards: Cards = Cards.HARD
     evidence: Evidence = field(default_factory=Evidence)
 
 
 @dataclass(frozen=True)
 class Unmet:
-    """Something that a path wants and that is not so."""
+    """An unmet precondition of a path."""
 
     path: GdrPath
     precondition: str
     remedy: str
     blocking: bool = True
-    """False for what can be had without changing the machine: a module to build, sign or load, an option to set."""
+    """False if it can be fixed without replacing software or hardware: build, sign or load a module, set an option."""
 
 
 @dataclass(frozen=True)
 class GdrVerdict:
-    """Which way GPU memory goes over the network, and why."""
+    """The path from GPU memory to the network, and the reasons."""
 
     path: GdrPath
     reasons: tuple[str, ...]
-    """The first one is the main one."""
+    """The first one is the main reason."""
     unmet: tuple[Unmet, ...] = ()
-    """What the other paths lack, and what is still to be done for this one."""
+    """Unmet preconditions of the other paths, and remaining steps for this one."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables for NCCL."""
+    """Environment variables for NCCL."""
 
     @property
     def to_do(self) -> tuple[Unmet, ...]:
-        """What the chosen path still wants."""
+        """The remaining steps for the chosen path."""
         return tuple(item for item in self.unmet if item.path is self.path)
 
 
 @dataclass(frozen=True)
 class NodeGdr:
-    """The verdict on one node of the inventory."""
+    """The verdict for one node of the inventory."""
 
     name: str
     verdict: GdrVerdict
     simulated: bool = False
-    """Whether a stand-in of the lab told some of what the verdict rests on."""
+    """Whether the verdict depends on simulated components of the lab."""
     error: str | None = None
-    """Why there is no verdict: the node was not reached, or does not tell enough. The path is ``none`` then."""
+    """Why there is no verdict: the node is unreachable or facts are missing. The path is then ``none``."""
     remedy: str | None = None
-    """What to do about the error."""
+    """The remedy for the error."""

@@ -1,4 +1,4 @@
-"""How a node is connected, for profiles: from its facts, or as its inventory states it."""
+"""The network of a node for profiles, from its facts or from its inventory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from provision.facts import NodeFacts, Unknown, data_interface, data_network, gpu_count, plain
 from provision.facts.rails import Endpoint, node_rails
 from provision.gdr.base import GdrPath
-from provision.gdr.observed import oldest_nccl, untold, verdict_of
+from provision.gdr.observed import missing_fact_reason, oldest_nccl, verdict_of
 from provision.profiles import NodeNetwork
 
 __all__ = ["node_network", "stated_network"]
 
 
 def node_network(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> NodeNetwork:
-    """Return how the node `name` is connected; what the inventory states of interfaces and cards decides."""
+    """Return the network of the node `name` from its facts; interfaces and cards in the inventory take precedence."""
     rails = node_rails(name, variables, facts)
     fabric, why, used = _fabric(rails.endpoints)
     if isinstance(facts.rdma, Unknown):
@@ -28,7 +28,7 @@ def node_network(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> N
     return NodeNetwork(
         name,
         fabric,
-        gdr=None if untold(facts) else verdict.path is not GdrPath.NONE,
+        gdr=None if missing_fact_reason(facts) else verdict.path is not GdrPath.NONE,
         dma_buf=None if dma_buf is None else dma_buf == "1",
         gpus=gpu_count(facts) or 0,
         interface=_text(variables, "cluster_data_interface") or data_interface(variables, facts) or "",
@@ -43,35 +43,35 @@ def node_network(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> N
 
 
 def stated_network(name: str, variables: Mapping[str, Any]) -> NodeNetwork:
-    """Return how the node is connected by what its inventory says alone; nothing is looked at."""
+    """Return the network of a node from its inventory alone, without probing."""
     index, gpus = variables.get("cluster_gid_index"), variables.get("cluster_gpus")
     ports = tuple(_with_port(str(port)) for port in _list(variables, "cluster_hcas"))
-    stated = isinstance(index, int) and not isinstance(index, bool) and index >= 0
-    wanted = _text(variables, "cluster_fabric")
+    has_gid = isinstance(index, int) and not isinstance(index, bool) and index >= 0
+    fabric = _text(variables, "cluster_fabric")
     return NodeNetwork(
         name,
-        wanted.removesuffix("-gdr") or ("roce" if stated else ""),
-        gdr=wanted == "roce-gdr" if wanted else None,
+        fabric.removesuffix("-gdr") or ("roce" if has_gid else ""),
+        gdr=fabric == "roce-gdr" if fabric else None,
         gpus=gpus if isinstance(gpus, int) and not isinstance(gpus, bool) else 0,
         interface=_text(variables, "cluster_data_interface"),
         management=_text(variables, "cluster_management_interface"),
         hcas=ports,
-        gids=dict.fromkeys(ports or ("",), index) if stated and isinstance(index, int) else {},
+        gids=dict.fromkeys(ports or ("",), index) if has_gid and isinstance(index, int) else {},
         nccl=_text(variables, "cluster_nccl"),
-        why="the inventory states it"
-        if wanted or stated
-        else "the inventory states neither cluster_fabric nor cluster_gid_index",
+        why="set in the inventory"
+        if fabric or has_gid
+        else "the inventory sets neither cluster_fabric nor cluster_gid_index",
         source="inventory",
     )
 
 
 def _fabric(endpoints: Sequence[Endpoint]) -> tuple[str, str, list[Endpoint]]:
-    """Return the kind that most ports have, for NCCL takes no ports of two link layers, and these ports.
+    """Return the link layer of most ports, the reason, and these ports, because NCCL cannot mix link layers.
 
-    Those made in software are for who asks for them.
+    Software devices are used only on request.
     """
     if endpoints and all(end.soft for end in endpoints):
-        return "tcp", "its RDMA devices are made in software, which is slower than TCP", list(endpoints)
+        return "tcp", "it has only software RDMA devices, which are slower than TCP", list(endpoints)
     ib = [end for end in endpoints if end.gid_index is None]
     roce = [end for end in endpoints if end.gid_index is not None]
     if len(ib) >= len(roce):
@@ -84,17 +84,19 @@ def _count(endpoints: Sequence[Endpoint]) -> str:
 
 
 def _stated_ports(endpoints: Sequence[Endpoint], variables: Mapping[str, Any]) -> list[Endpoint]:
-    wanted = {str(port) for port in _list(variables, "cluster_hcas")}
-    return [end for end in endpoints if not wanted or wanted & {end.device, f"{end.device}:{end.port}"}]
+    requested = {str(port) for port in _list(variables, "cluster_hcas")}
+    return [end for end in endpoints if not requested or requested & {end.device, f"{end.device}:{end.port}"}]
 
 
 def _several_gids(facts: NodeFacts, used: Sequence[Endpoint]) -> bool:
     if isinstance(facts.rdma, Unknown):
         return False
-    mine = {(end.device, end.port) for end in used}
+    own_ports = {(end.device, end.port) for end in used}
     ports = ((device, port) for device in facts.rdma.devices for port in device.ports)
     return any(
-        sum(gid.routable_ipv4 for gid in port.gids) > 1 for device, port in ports if (device.name, port.number) in mine
+        sum(gid.routable_ipv4 for gid in port.gids) > 1
+        for device, port in ports
+        if (device.name, port.number) in own_ports
     )
 
 

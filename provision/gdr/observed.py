@@ -1,4 +1,4 @@
-"""A node's situation, from its facts."""
+"""The GPUDirect RDMA situation of a node, from its facts."""
 
 from __future__ import annotations
 
@@ -18,45 +18,53 @@ from provision.model import Same
 from provision.model.gpu_products import find_architecture
 from provision.topology.links import PCIE_CLASSES, card_links
 
-__all__ = ["architecture", "has_gpus", "oldest_nccl", "running_kernel", "situation", "untold", "verdict_of"]
+__all__ = [
+    "architecture",
+    "has_gpus",
+    "missing_fact_reason",
+    "oldest_nccl",
+    "running_kernel",
+    "situation",
+    "verdict_of",
+]
 
 
 def verdict_of(facts: NodeFacts) -> GdrVerdict:
-    """Return the verdict on a node; ``none`` where there is no GPU, or no way to tell."""
+    """Return the verdict for a node; ``none`` if it has no GPU or facts are missing."""
     return _verdict_of(Same(facts))
 
 
 @functools.lru_cache(maxsize=4)
 def _verdict_of(of: Same[NodeFacts]) -> GdrVerdict:
-    """Several checks of a node ask for it, one after the other."""
+    """Return the verdict from a cache, because several checks of a node need it."""
     facts = of.it
     if not has_gpus(facts):
         return GdrVerdict(GdrPath.NONE, ("the node has no GPU",))
-    reason = untold(facts)
+    reason = missing_fact_reason(facts)
     return GdrVerdict(GdrPath.NONE, (reason,)) if reason else verdict(situation(facts))
 
 
-def untold(facts: NodeFacts) -> str:
-    """Return why no verdict can be had, because a fact that it stands on could not be; empty when it can."""
+def missing_fact_reason(facts: NodeFacts) -> str:
+    """Return why a fact that the verdict needs is missing; empty if none is."""
     needed = (facts.gpus, facts.rdma, facts.system, facts.nvidia_modules, facts.peer_memory)
     return next((value.reason for value in needed if isinstance(value, Unknown)), "")
 
 
 def has_gpus(facts: NodeFacts) -> bool:
-    """Return whether there are GPUs; those whose nvidia-smi hangs are GPUs too."""
+    """Return whether there are GPUs, including those whose nvidia-smi hangs."""
     on_bus = not isinstance(facts.gpu_pci, Unknown) and bool(facts.gpu_pci)
     return isinstance(facts.gpus, Unknown) or bool(facts.gpus) or on_bus
 
 
 def running_kernel(facts: NodeFacts) -> InstalledKernel | None:
-    """Return the kernel that runs, when its modules could be read."""
+    """Return the running kernel, if its modules could be read."""
     if isinstance(facts.kernels, Unknown):
         return None
     return next((kernel for kernel in facts.kernels if kernel.running), None)
 
 
 def situation(facts: NodeFacts) -> Situation:
-    """Return what the verdict needs; a fact that is Unknown leaves its part to the versions."""
+    """Return the input of the verdict; for Unknown facts, versions decide."""
     return _situation(Same(facts))
 
 
@@ -79,7 +87,7 @@ def _situation(of: Same[NodeFacts]) -> Situation:
 
 
 def architecture(gpu: Gpu) -> str:
-    """Return the name of a GPU's architecture, empty when neither capability nor product name tells it."""
+    """Return the name of a GPU's architecture; empty if neither capability nor product name identifies it."""
     return find_architecture(gpu.name, gpu.compute_capability)
 
 
@@ -87,8 +95,8 @@ def _stack(facts: NodeFacts) -> Stack:
     text = "" if isinstance(facts.rdma, Unknown) else facts.rdma.ofed
     if not text:
         return Stack.INBOX
-    found = re.search(r"\d{1,9}\.\d{1,9}", text)  # MLNX_OFED_LINUX-4.9-..., OFED-internal-24.10-... (DOCA)
-    legacy = found is not None and numbers(found[0]) <= numbers(versions.LEGACY_OFED)
+    match = re.search(r"\d{1,9}\.\d{1,9}", text)  # MLNX_OFED_LINUX-4.9-..., OFED-internal-24.10-... (DOCA)
+    legacy = match is not None and numbers(match[0]) <= numbers(versions.LEGACY_OFED)
     return Stack.OFED_LEGACY if legacy else Stack.OFED
 
 
@@ -101,11 +109,11 @@ def _cards(facts: NodeFacts) -> Cards:
 
 
 def oldest_nccl(facts: NodeFacts) -> str:
-    """Return the oldest NCCL of the training container, where it runs; else that of the node."""
+    """Return the oldest NCCL of the training container if it runs, else of the node."""
     if isinstance(facts.nccl, Unknown):
         return ""
-    found = facts.nccl.node if facts.nccl.container is None else facts.nccl.container
-    return min(found, key=numbers, default="")
+    candidates = facts.nccl.node if facts.nccl.container is None else facts.nccl.container
+    return min(candidates, key=numbers, default="")
 
 
 def _evidence(facts: NodeFacts, gpus: tuple[Gpu, ...]) -> Evidence:
@@ -143,7 +151,7 @@ def _evidence(facts: NodeFacts, gpus: tuple[Gpu, ...]) -> Evidence:
 
 
 def _peer_api(facts: NodeFacts) -> bool | None:
-    """The kernel that runs decides; before ib_core is loaded, the files that modules are built against."""
+    """Return whether the running kernel has the API; before ib_core is loaded, whether the build files have it."""
     peers = facts.peer_memory
     if isinstance(peers, Unknown):
         return None
@@ -154,7 +162,7 @@ def _peer_api(facts: NodeFacts) -> bool | None:
 
 
 def _stub(facts: NodeFacts, kernel: InstalledKernel | None) -> bool | None:
-    """A module that is loaded without using the RDMA stack is a stub, whatever its file says."""
+    """Return whether the peer memory module is a stub; a loaded module that does not use the RDMA stack is one."""
     peers = facts.peer_memory
     if not isinstance(peers, Unknown) and "nvidia_peermem" in peers.loaded:
         return "nvidia_peermem" not in peers.bound
@@ -170,12 +178,12 @@ def _refused(facts: NodeFacts) -> frozenset[str]:
 def _nearest(facts: NodeFacts) -> str:
     if isinstance(facts.topology, Unknown):
         return ""
-    found = {kind for cards in card_links(facts.topology).values() for kind in cards.values()}
-    return next((kind for kind in PCIE_CLASSES if kind in found), "")
+    kinds = {kind for cards in card_links(facts.topology).values() for kind in cards.values()}
+    return next((kind for kind in PCIE_CLASSES if kind in kinds), "")
 
 
 def _gid_index(stack: RdmaStack) -> int | None:
-    """None also when ports differ: no single value would be right."""
+    """Return the common GID index; None if ports differ, because no single value is right."""
     ports = [port for device in stack.devices for port in device.ports if port.active and port.link_layer == "Ethernet"]
     first = {next((gid.index for gid in port.gids if gid.routable_ipv4), None) for port in ports}
     return first.pop() if len(first) == 1 else None

@@ -1,4 +1,4 @@
-"""The verdict: the best path that lacks nothing, why it is that one, and what NCCL has to be told."""
+"""The verdict: the best path without blocking problems, the reasons, and the environment for NCCL."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ __all__ = ["verdict"]
 
 @lru_cache(maxsize=64)
 def verdict(situation: Situation) -> GdrVerdict:
-    """Return the way that GPU memory takes to the network in this situation.
+    """Return the path from GPU memory to the network in this situation.
 
-    DMA-BUF comes first: it needs no module that an upgrade can lose. Then nvidia-peermem, then nv_peer_mem. Nodes in
-    the same situation share the answer.
+    DMA-BUF comes first, because it needs no module that an upgrade can lose; then nvidia-peermem, then nv_peer_mem. The
+    cache serves nodes in the same situation.
     """
-    found = unmet(situation)
-    closed = {item.path for item in found if item.blocking}
+    problems = unmet(situation)
+    closed = {item.path for item in problems if item.blocking}
     path = next((path for path in PATHS if path not in closed), GdrPath.NONE)
     if path is GdrPath.NONE:
-        blocking = tuple(item for item in found if item.blocking)
+        blocking = tuple(item for item in problems if item.blocking)
         return GdrVerdict(path, _why_none(situation, blocking), blocking, _environment(situation, path))
-    kept = tuple(item for item in found if item.path is path or item.blocking)
-    return GdrVerdict(path, _why(situation, path, closed), kept, _environment(situation, path))
+    relevant = tuple(item for item in problems if item.path is path or item.blocking)
+    return GdrVerdict(path, _why(situation, path, closed), relevant, _environment(situation, path))
 
 
 def _why(situation: Situation, path: GdrPath, closed: set[GdrPath]) -> tuple[str, ...]:
-    reasons = [f"{path.spelling}: {_given(situation)}"]
+    reasons = [f"{path.spelling}: {_basis(situation)}"]
     if path is GdrPath.DMA_BUF:
         core = f"rdma-core {versions.DMA_BUF_RDMA_CORE} or newer"
-        reasons.append(f"nothing has to be loaded on the node; the image too must have {core}")
+        reasons.append(f"no module is needed on the node; the image also needs {core}")
         if GdrPath.NVIDIA_PEERMEM not in closed:
-            first = ", once it is built anew" if any(unbuilt(situation)) else ""
-            reasons.append(f"nvidia-peermem would do as well{first}; older UCX, perftest and images still ask for it")
+            condition = " after a rebuild" if any(unbuilt(situation)) else ""
+            reasons.append(f"nvidia-peermem would also work{condition}; older UCX, perftest and images still need it")
     if path is GdrPath.NVIDIA_PEERMEM:
         exports = situation.stack is Stack.INBOX
-        first = "the kernel's headers have to be there" if exports else "OFED has to be installed"
-        reasons.append(f"{first} before the driver, or the module is a stub")
+        first = "the kernel's headers must be installed" if exports else "OFED must be installed"
+        reasons.append(f"{first} before the driver; otherwise the module is a stub")
         if situation.stack is Stack.OFED_LEGACY:
             reasons.append(f"OFED {versions.LEGACY_OFED} needs the module's option peerdirect_support=1")
     if path is GdrPath.NV_PEER_MEM:
-        reasons.append(f"nv_peer_mem {nv_peer_mem_version(situation)} fits this RDMA stack")
-    return (*reasons, *_taken_for_granted(situation, path))
+        reasons.append(f"nv_peer_mem {nv_peer_mem_version(situation)} is the version for this RDMA stack")
+    return (*reasons, *_assumptions(situation, path))
 
 
-def _given(situation: Situation) -> str:
+def _basis(situation: Situation) -> str:
     flavor = f" with {situation.flavor} modules" if situation.flavor else ""
     stack = (
         situation.evidence.stack_title
@@ -63,38 +63,38 @@ def _given(situation: Situation) -> str:
     return f"driver {situation.driver}{flavor}, kernel {situation.kernel}, {stack}{nccl}"
 
 
-def _taken_for_granted(situation: Situation, path: GdrPath) -> list[str]:
-    """What nobody said or saw, and what was taken for it."""
-    said = []
+def _assumptions(situation: Situation, path: GdrPath) -> list[str]:
+    """Return the assumptions about unknown values."""
+    assumptions = []
     if not situation.nccl and path is GdrPath.DMA_BUF:
-        said.append(f"NCCL's version is not known; it is taken to be {versions.DMA_BUF_NCCL} or newer")
+        assumptions.append(f"NCCL's version is unknown; assumed: {versions.DMA_BUF_NCCL} or newer")
     elif not situation.nccl and seen_by_nccl(situation, path) is None:
-        said.append(
-            f"NCCL's version is not known; it must be {versions.PEERMEM_ITSELF_SEEN_NCCL} or newer to see the module "
+        assumptions.append(
+            f"NCCL's version is unknown; it must be {versions.PEERMEM_ITSELF_SEEN_NCCL} or newer to detect the module "
             f"on kernel {situation.kernel}"
         )
     if not situation.gpus:
-        said.append("the GPUs' architecture is not known; they are taken to be what the driver drives")
-    return said
+        assumptions.append("the GPUs' architecture is unknown; assumed: supported by the driver")
+    return assumptions
 
 
 def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[str, ...]:
-    """The first reason is of the path that lacks least, of those that could be opened at all."""
+    """Return the reasons for no path, first of the path with the fewest problems among those that can be fixed."""
     if situation.cards is Cards.NONE:
         return ("there is no RDMA card",)
     if situation.cards is Cards.SOFT:
-        return ("all RDMA devices are made in software, which copies through the host",)
+        return ("there are only software RDMA devices, which copy through the host",)
     if not situation.driver:
         return ("no driver serves the GPUs",)
     first = {path: [item for item in blocking if item.path is path] for path in PATHS}
     shared = [item.precondition for item in first[GdrPath.DMA_BUF] if _everywhere(item, first)]
     if shared:
         return tuple(shared)
-    superseded = at_least(situation.driver, versions.PEERMEM_DRIVER)
-    worth_it = [path for path in PATHS if path is not GdrPath.NV_PEER_MEM or not superseded]
-    hopeless = {path: any(item.remedy == NO_REMEDY for item in first[path]) for path in worth_it}
-    nearest = sorted(worth_it, key=lambda path: (hopeless[path], len(first[path])))
-    return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in nearest)
+    has_peermem = at_least(situation.driver, versions.PEERMEM_DRIVER)
+    candidates = [path for path in PATHS if path is not GdrPath.NV_PEER_MEM or not has_peermem]
+    needs_hardware = {path: any(item.remedy == NO_REMEDY for item in first[path]) for path in candidates}
+    ordered = sorted(candidates, key=lambda path: (needs_hardware[path], len(first[path])))
+    return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in ordered)
 
 
 def _everywhere(item: Unmet, first: dict[GdrPath, list[Unmet]]) -> bool:
@@ -102,18 +102,18 @@ def _everywhere(item: Unmet, first: dict[GdrPath, list[Unmet]]) -> bool:
 
 
 def _environment(situation: Situation, path: GdrPath) -> dict[str, str]:
-    """Return only what has to differ from NCCL's defaults, or must not be left to chance."""
+    """Return the variables that must differ from NCCL's defaults or must be explicit."""
     if situation.cards is Cards.NONE:
         return {"NCCL_IB_DISABLE": "1"}
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if path is GdrPath.NONE:
-        found["NCCL_NET_GDR_LEVEL"] = "LOC"
+        variables["NCCL_NET_GDR_LEVEL"] = "LOC"
     elif path is GdrPath.DMA_BUF:
-        found["NCCL_DMABUF_ENABLE"] = "1"
+        variables["NCCL_DMABUF_ENABLE"] = "1"
     elif situation.flavor is Flavor.OPEN:
-        # The GPU's half of DMA-BUF is there and the network's is not: NCCL must not try it (NVIDIA/nccl#778).
-        found["NCCL_DMABUF_ENABLE"] = "0"
+        # The GPU's half of DMA-BUF exists, but the network's does not: NCCL must not try it (NVIDIA/nccl#778).
+        variables["NCCL_DMABUF_ENABLE"] = "0"
     index = situation.evidence.gid_index
     if index is not None and situation.nccl and not at_least(situation.nccl, versions.GID_INDEX_BY_ITSELF_NCCL):
-        found["NCCL_IB_GID_INDEX"] = str(index)
-    return found
+        variables["NCCL_IB_GID_INDEX"] = str(index)
+    return variables

@@ -1,10 +1,10 @@
-"""Every version that the verdict depends on. A new driver, architecture or NCCL is a line here and no line of code.
+"""Versions that the verdict depends on. A new driver, architecture or NCCL needs one line here and no other code.
 
 GPU products are in `provision.model.gpu_products`.
 
 Sources: README of nvidia-peermem in the driver; NVIDIA's GPU operator documentation on GPUDirect RDMA (DMA-BUF);
-NCCL's release tags (which files each looks for); dkms.conf and history of Mellanox/nv_peer_memory; driver release notes
-for the first and last branch of each GPU architecture.
+NCCL's release tags (the files that each version checks); dkms.conf and history of Mellanox/nv_peer_memory; driver
+release notes for the first and last branch of each GPU architecture.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = [
     "DMA_BUF_RDMA_CORE",
     "GID_INDEX_BY_ITSELF_NCCL",
     "LEGACY_OFED",
-    "NCCL_LOOKS_FOR",
+    "NCCL_MODULE_FILES",
     "NEAR",
     "NO_PEERS_FOLDER_KERNEL",
     "NV_PEER_MEM_EXTENDED",
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 PEERMEM_DRIVER = "470"
-"""The first driver that brings nvidia-peermem; nv_peer_mem is for older ones."""
+"""The first driver that includes nvidia-peermem; older drivers need nv_peer_mem."""
 OPEN_MODULES_DRIVER = "515"
-"""The first driver with open kernel modules; they alone export GPU memory as DMA-BUF."""
+"""The first driver with open kernel modules; only these export GPU memory as DMA-BUF."""
 OPEN_MODULES_USUAL_DRIVER = "560"
-"""From here on the driver's installer takes the open modules unless told otherwise."""
+"""Since this version the driver's installer selects the open modules by default."""
 
 DMA_BUF_KERNEL = "5.12"
 """The first kernel whose RDMA stack registers a DMA-BUF."""
@@ -44,41 +44,41 @@ DMA_BUF_RDMA_CORE = "34"
 DMA_BUF_NCCL = "2.13"
 
 NO_PEERS_FOLDER_KERNEL = "6.4"
-"""From here on there is no /sys/kernel/mm/memory_peers, and an NCCL that looks only there finds no module."""
+"""Since this version /sys/kernel/mm/memory_peers does not exist, and an NCCL that checks only that finds no module."""
 PEERMEM_ITSELF_SEEN_NCCL = "2.23"
-"""The first NCCL that looks for nvidia_peermem itself, under /sys/module; 2.22.3 and older do not."""
+"""The first NCCL that checks /sys/module/nvidia_peermem; 2.22.3 and older do not."""
 GID_INDEX_BY_ITSELF_NCCL = "2.21"
-"""The first NCCL that chooses a RoCE GID by itself; older ones take index 0."""
+"""The first NCCL that selects a RoCE GID itself; older ones use index 0."""
 
 LEGACY_OFED = "4.9"
-"""Up to this MLNX_OFED the peer-memory interface is the old one: ``peerdirect_support=1``, nv_peer_mem 1.1."""
+"""Up to this MLNX_OFED the peer memory interface is the old one: ``peerdirect_support=1``, nv_peer_mem 1.1."""
 NV_PEER_MEM_LEGACY = "1.1"
 NV_PEER_MEM_EXTENDED = "1.3"
 """Needs struct peer_memory_client_ex in the RDMA stack's headers."""
 NV_PEER_MEM_NO_KERNEL = "6.0"
-"""Drivers that need nv_peer_mem do not build on kernels from here on."""
+"""Drivers that need nv_peer_mem do not build on kernels since this version."""
 
 NEAR = ("PIX", "PXB")
-"""Between these NCCL uses GPUDirect RDMA unless told otherwise; Grace Hopper has ways of its own."""
+"""NCCL uses GPUDirect RDMA by default within these distances; Grace Hopper differs."""
 
 _PEERS = "/sys/kernel/mm/memory_peers"
-NCCL_LOOKS_FOR: tuple[tuple[str, tuple[str, ...]], ...] = (
+NCCL_MODULE_FILES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("2.23", (f"{_PEERS}/nv_mem/version", f"{_PEERS}/nv_mem_nc/version", "/sys/module/nvidia_peermem/version")),
     ("2.22", (f"{_PEERS}/nv_mem/version", f"{_PEERS}/nv_mem_nc/version")),
     ("2.9.8", (f"{_PEERS}/nv_mem/version", f"{_PEERS}/nvidia-peermem/version")),
     ("2.0", (f"{_PEERS}/nv_mem/version",)),
 )
-"""First NCCL -> the files of which one must exist for NCCL to use a peer-memory module; newest first."""
+"""First NCCL -> files of which one must exist for NCCL to use a peer memory module; newest first."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What drives the GPUs of one architecture."""
+    """Driver versions for the GPUs of one architecture."""
 
     title: str
     oldest_driver: str
     newest_branch: str = ""
-    """The last driver branch for it; empty while new ones support it."""
+    """The last driver branch for it; empty while new branches support it."""
     open_modules: bool = True
     proprietary_modules: bool = True
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from provision.commands.hydra import HYDRA, hydra_argv, hydra_reach, hydra_settings
-from provision.commands.mpirun import Launch, PlainLaunch, argv_of, mpirun_settings, plain_settings, reach_variables
 from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError
-from provision.hostfiles import HostEntry, fitted
 from provision.jobs.preflight import Container
 from provision.jobs.ranks import LAUNCHER_WORDS, VARIABLES, RankPlan, rank_variables
 from provision.jobs.request import JobRequest, networks_of
-from provision.jobs.seating import PER_NODE, placed_variables, rank_plan
+from provision.jobs.seating import placed_variables, rank_plan
+from provision.launchers import HostEntry, Launch, Launcher, Reach, fitted, launcher_of
+from provision.launchers.openmpi import plain_settings
 from provision.model import Setting
 from provision.profiles import (
     NodeNetwork,
@@ -38,8 +37,7 @@ class Line:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     """Set where the launcher starts; ranks get of it what the settings name."""
-    mpi: str = "openmpi"
-    """Whose launcher it is."""
+    launcher: Launcher
 
     @property
     def needs_python(self) -> bool:
@@ -49,8 +47,7 @@ class Line:
     @property
     def argv(self) -> list[str]:
         """The words."""
-        spelled = hydra_argv if self.mpi in HYDRA else argv_of
-        return spelled(self.program, self.settings, self.command)
+        return self.launcher.argv(self.program, self.settings, self.command)
 
 
 def launch_line(request: JobRequest, container: Container, ranks: int, used: Sequence[HostEntry]) -> Line:
@@ -59,7 +56,7 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
     Raises:
         LaunchError: what is asked for is a line of Open MPI, and the container has another MPI.
     """
-    if container.mpi in HYDRA and (request.line is not None or request.wish.preset == "taco"):
+    if not container.launcher.reads_lines and (request.line is not None or request.wish.preset == "taco"):
         raise LaunchError(
             f"the container has {container.label}, and "
             + ("your own mpirun line" if request.line else "the preset taco")
@@ -75,7 +72,7 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
     own = [name for name in request.environment if name not in names]
     variables = overridden(placed_variables(_variables(request, used), request.placement), own)
     plan = rank_plan(request, fitted(used, ranks), variables)
-    per_node = request.launcher in PER_NODE
+    per_node = launcher_of(request.launcher).per_node
     launch = Launch(
         version=container.version,
         ranks=len(used) if per_node else ranks,
@@ -93,10 +90,8 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
         program=program,
     )
     carried = rank_variables(plan) if plan else {}
-    if container.mpi in HYDRA:
-        settings = hydra_settings(launch, container.mpi)
-        return Line(program, settings, launch.command, {**carried, **hydra_reach()}, container.mpi)
-    return Line(program, mpirun_settings(launch), launch.command, carried)
+    made = container.launcher.command_line(launch)
+    return Line(program, made.settings, launch.command, {**carried, **made.environment}, container.launcher)
 
 
 _CARRIED = tuple(
@@ -107,7 +102,7 @@ _CARRIED = tuple(
 def _command(request: JobRequest, plan: RankPlan | None) -> tuple[str, ...]:
     if plan is None:
         return request.command
-    return (*LAUNCHER_WORDS, *(request.command if request.launcher == "launch" else request.program))
+    return (*LAUNCHER_WORDS, *(request.command if launcher_of(request.launcher).shell_line else request.program))
 
 
 def _variables(request: JobRequest, used: Sequence[HostEntry]) -> tuple[Setting, ...]:
@@ -128,22 +123,16 @@ def _taco(request: JobRequest, container: Container, ranks: int, used: Sequence[
     variables = overridden(taco_variables(networks, ranks, request.wish), request.environment)
     if not container.library_path and "LD_LIBRARY_PATH" not in request.environment:
         variables = tuple(setting for setting in variables if setting.name != "LD_LIBRARY_PATH")
-    launch = PlainLaunch(
-        container.version,
-        ranks,
-        request.command,
-        hosts=() if alone else tuple((entry.name, entry.slots) for entry in used),
-        root=container.root,
-        variables=variables,
-        parameters=taco_parameters(networks, ranks),
-        source="preset taco",
-        program=program,
+    launch = Launch(
+        container.version, ranks, request.command, root=container.root, variables=variables, program=program
     )
-    settings = plain_settings(launch)
+    hosts = () if alone else tuple((entry.name, entry.slots) for entry in used)
+    settings = plain_settings(launch, hosts, taco_parameters(networks, ranks), "preset taco")
     if request.directory is not None:
         folder = Setting("--wdir", "", request.directory, "--workdir", "where every rank starts")
         settings = (*settings, folder)
-    return Line(program, settings, request.command, reach_variables(container.version, request.job))
+    environment = container.launcher.environment(Reach(job=request.job))
+    return Line(program, settings, request.command, environment, container.launcher)
 
 
 def _typed(request: JobRequest, line: TypedLine, container: Container, ranks: int, used: Sequence[HostEntry]) -> Line:
@@ -159,16 +148,15 @@ def _typed(request: JobRequest, line: TypedLine, container: Container, ranks: in
     named = [Setting("-x", name, None, "--env", "given by you") for name in own]
     folder = [Setting("--wdir", "", request.directory, "--workdir", "where every rank starts")]
     settings = (*ours, *(folder if request.directory else []), *line.settings, *named)
-    return Line(line.program, settings, line.command, _reach(request, line, container, used))
+    environment = container.launcher.environment(_reach(request, line, used))
+    return Line(line.program, settings, line.command, environment, container.launcher)
 
 
-def _reach(request: JobRequest, line: TypedLine, container: Container, used: Sequence[HostEntry]) -> dict[str, str]:
-    """Return the launcher's environment; interfaces only where the line names none, as the line has precedence."""
+def _reach(request: JobRequest, line: TypedLine, used: Sequence[HostEntry]) -> Reach:
+    """Return how nodes are reached; interfaces only where the line names none, as the line has precedence."""
     if any(parameter.name.endswith(("_if_include", "_if_exclude")) for parameter in line.parameters):
-        return reach_variables(container.version, request.job)
-    return reach_variables(
-        container.version, request.job, interfaces=request.interfaces, subnets=_subnets(request, used)
-    )
+        return Reach(job=request.job)
+    return Reach(job=request.job, interfaces=request.interfaces, subnets=_subnets(request, used))
 
 
 def _subnets(request: JobRequest, used: Sequence[HostEntry]) -> tuple[str, ...]:

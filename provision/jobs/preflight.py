@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.commands.docker import exec_argv
-from provision.commands.hydra import HYDRA, hydra_name
-from provision.commands.mpirun import SUPPORTED, parse_version
 from provision.commands.shell import join, script_argument
 from provision.commands.ssh import explain_ssh
 from provision.connectors import Connector, each
 from provision.errors import LaunchError, ProvisionError
 from provision.jobs.request import JobRequest, together
+from provision.launchers import LAUNCHERS, Launcher, identified, launcher_of, of_version
 from provision.model import CommandResult
 
 __all__ = ["Container", "check_logins", "check_nodes", "logins_script", "node_script", "parse_node", "read_logins"]
@@ -39,12 +38,17 @@ class Container:
     python: bool = True
     """Whether it has python3."""
     mpi: str = "openmpi"
-    """Whose launcher mpirun is: ``openmpi``, ``mpich`` or ``intelmpi``."""
+    """Whose launcher mpirun is: ``openmpi`` of all versions, ``mpich`` or ``intelmpi``."""
+
+    @property
+    def launcher(self) -> Launcher:
+        """Its launcher, of its version."""
+        return of_version(self.mpi, self.version) or LAUNCHERS[self.mpi]
 
     @property
     def label(self) -> str:
         """What a person calls its MPI."""
-        return HYDRA.get(self.mpi) or f"Open MPI {self.version}"
+        return f"{self.launcher.label} {self.version or ''}".rstrip()
 
 
 def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Container]:
@@ -96,18 +100,20 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
     if not result.ok:
         raise _no_container(node, container, result)
     said = dict(line.partition("=")[::2] for line in result.stdout.splitlines() if "=" in line)
-    hydra = hydra_name(said.get("version", ""))
-    version = 0 if hydra else parse_version(said.get("version", ""))
-    if not said.get("mpirun") or version is None:
+    found = identified(said.get("version", ""))
+    if not said.get("mpirun") or found is None:
         raise LaunchError(
             f"there is no Open MPI in the container {container}, nor MPICH or Intel MPI: mpirun "
             + (f"says {said.get('version', '')[:200]!r}" if said.get("mpirun") else "was not found"),
             node=node,
             remedy="use a training image with Open MPI 4 or 5 (training_image_reference)",
         )
-    if not hydra and version not in SUPPORTED:
+    launcher, version = found
+    if of_version(launcher.name, version) is None:
         raise LaunchError(
-            f"Open MPI {version} in the container {container} is not supported", node=node, remedy="use version 4 or 5"
+            f"{launcher.label} {version} in the container {container} is not supported",
+            node=node,
+            remedy="use version 4 or 5",
         )
     _check_command(node, container, said, request)
     return Container(
@@ -117,7 +123,7 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
         library_path=bool(said.get("library_path")),
         interface=said.get("interface", ""),
         python=bool(said.get("python3")),
-        mpi=hydra or "openmpi",
+        mpi=launcher.name,
     )
 
 
@@ -128,11 +134,11 @@ def _check_command(node: str, container: str, said: Mapping[str, str], request: 
             f"the directory {request.directory} does not exist in the container {container}", node=node, remedy=bring
         )
     if not said.get("program"):
-        torchrun = request.launcher == "torchrun"
+        torch = launcher_of(request.launcher).program
         raise LaunchError(
             f"the program {request.program[0]} was not found in the container {container}",
             node=node,
-            remedy="use a training image with PyTorch (training_image_reference)" if torchrun else bring,
+            remedy="use a training image with PyTorch (training_image_reference)" if torch else bring,
         )
     if said.get("script") == "missing":
         raise LaunchError(

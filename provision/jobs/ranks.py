@@ -40,9 +40,11 @@ class RankPlan:
     master: tuple[str, int] | None = None
     """Address and port at which torch's ranks meet."""
     mode: str = "rank"
-    """``rank``; with one process on each node ``torchrun`` or ``launch``."""
+    """``rank``; ``node`` with one process on each node, which starts the ranks."""
     visible: str = "node"
     """Which GPUs a rank sees: those of its ``node``'s ranks, in their order, or of the ``rank`` alone."""
+    prefix: tuple[str, ...] = ()
+    """Words that are put in front of the program on each node."""
 
 
 def rank_variables(plan: RankPlan) -> dict[str, str]:
@@ -80,6 +82,7 @@ def _document(plan: RankPlan) -> dict[str, Any]:
         "master": {"address": plan.master[0], "port": plan.master[1]} if plan.master else None,
         "mode": plan.mode,
         "visible": plan.visible,
+        "prefix": list(plan.prefix),
     }
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError, ProvisionError
 from provision.facts import NodeFacts
-from provision.hostfiles import HostEntry, slot_table
+from provision.launchers import HostEntry, launcher_of, slot_table
 from provision.model import Node, NodePlacement, Secret
-from provision.profiles import NodeNetwork, Wish
+from provision.profiles import NodeNetwork, ProfileOptions
 from provision.report.grouping import Group, grouped, outline
 from provision.report.node_names import in_short
 
@@ -41,7 +41,7 @@ class JobRequest:
     sync: Path | None = None
     environment: Mapping[str, Secret] = field(default_factory=dict)
     job: str = ""
-    wish: Wish = field(default_factory=Wish)
+    wish: ProfileOptions = field(default_factory=ProfileOptions)
     found: Mapping[str, NodeNetwork] = field(default_factory=dict)
     """Inventory name -> how the node is connected, for every entry."""
     interfaces: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class JobRequest:
     @property
     def program(self) -> tuple[str, ...]:
         """What is started on the nodes in the end, and has to be there."""
-        return {"torchrun": ("torchrun",), "launch": ("python3",)}.get(self.launcher, ()) + self.command
+        return tuple(filter(None, (launcher_of(self.launcher).program,))) + self.command
 
     @property
     def hostfile(self) -> str:

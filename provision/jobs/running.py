@@ -18,13 +18,13 @@ from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.documents.run import EndingRecord
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
-from provision.hostfiles import LAUNCHERS, HostEntry
 from provision.jobs.held import held_gpus
 from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
 from provision.jobs.request import JobRequest, chosen_entries, rank_count, used_entries
 from provision.jobs.session import FILES, Session, reap_script
+from provision.launchers import HostEntry
 from provision.model import Setting
 
 __all__ = ["Plan", "dry_run", "prepare", "prepare_offline", "run"]
@@ -101,7 +101,7 @@ def _plan(
     return Plan(
         request,
         tuple(line.argv),
-        LAUNCHERS[head.mpi](request.entries),
+        line.launcher.host_file(request.entries) if line.launcher.host_file else "",
         tuple(entry.name for entry in used),
         head.version,
         line.settings,

@@ -7,15 +7,12 @@ from dataclasses import replace
 
 from provision.errors import LaunchError, UsageError
 from provision.facts import NodeFacts, Unknown, free_port
-from provision.hostfiles import MASTER_PORT, HostEntry
 from provision.jobs.ranks import RankPlan
 from provision.jobs.request import JobRequest
+from provision.launchers import MASTER_PORT, MPIRUN, HostEntry, launcher_of
 from provision.model import NodePlacement, RankPlacement, Setting
 
-__all__ = ["PER_NODE", "placed_entries", "placed_variables", "rank_plan", "with_uuids"]
-
-PER_NODE = ("torchrun", "launch")
-"""Launchers that mpirun starts once on each node."""
+__all__ = ["placed_entries", "placed_variables", "rank_plan", "with_uuids"]
 
 _FIRST_PORT, _PORTS = 20000, 10000
 """Below the ports that the kernel gives to outgoing connections; jobs begin to look at different ones."""
@@ -27,7 +24,7 @@ def rank_plan(request: JobRequest, used: Sequence[HostEntry], variables: Iterabl
     `used` are the nodes with just as many slots as they get ranks.
     """
     differing = {setting.name: setting.nodes for setting in variables if setting.nodes and setting.source != _PLACED}
-    if not (differing or request.placement or request.launcher != "mpirun"):
+    if not (differing or request.placement or request.launcher != MPIRUN):
         return None
     seats = {node.node: node.ranks for node in request.placement}
     nodes = tuple(
@@ -39,9 +36,15 @@ def rank_plan(request: JobRequest, used: Sequence[HostEntry], variables: Iterabl
         )
         for entry in used
     )
-    master = None if request.launcher == "mpirun" else _master(request, used[0])
-    mode = request.launcher if request.launcher in PER_NODE else "rank"
-    return RankPlan(nodes, tuple(request.environment), master, mode, request.visible)
+    launcher = launcher_of(request.launcher)
+    return RankPlan(
+        nodes,
+        tuple(request.environment),
+        None if request.launcher == MPIRUN else _master(request, used[0]),
+        "node" if launcher.per_node else "rank",
+        request.visible,
+        launcher.prefix() if launcher.shell_line else (),
+    )
 
 
 def _master(request: JobRequest, entry: HostEntry) -> tuple[str, int]:

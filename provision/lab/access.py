@@ -1,6 +1,6 @@
-"""How this machine reaches lab nodes: keys made here, host keys known from their making, plain OpenSSH.
+"""SSH access to lab nodes: generated keys, recorded host keys, plain OpenSSH.
 
-Both drivers and the manager come through here, so no lab node is ever reached with an unchecked host key.
+Both drivers and the manager use this module, so that the host key of a lab node is always checked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RETRY_SECONDS = 1.0
 
 
 def ssh_options(folder: Path, *, connect_seconds: int = _CONNECT_SECONDS) -> list[str]:
-    """The options that ssh and scp need for every node of the lab in `folder`."""
+    """Return the ssh and scp options for every node of the lab in `folder`."""
     return [
         "-F",
         "none",
@@ -66,19 +66,19 @@ def ssh_options(folder: Path, *, connect_seconds: int = _CONNECT_SECONDS) -> lis
 
 
 def ssh_argv(folder: Path, node: LabNode, *extra: str) -> list[str]:
-    """The ssh command that logs in to `node` as root; `extra` follows the host (a command, or options like ``-t``)."""
+    """Return the ssh command that logs in to `node` as root; `extra` follows the host (a command or options)."""
     return ["ssh", *ssh_options(folder), "-p", str(node.port), f"root@{node.address}", *extra]
 
 
 def run_script(
     folder: Path, node: LabNode, script: str, *, stdin: bytes = b"", timeout: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run a POSIX shell script as root on `node`; a non-zero exit is a result, not an error.
+    """Run a POSIX shell script as root on `node`; a non-zero exit code is a result, not an error.
 
-    The script travels on standard input, ahead of `stdin`, so it shows in no process list.
+    The script is sent on standard input before `stdin`, so that no process list shows it.
 
     Raises:
-        ConnectionFailed: ssh did not get through, or the script took longer than `timeout` seconds.
+        ConnectionFailed: ssh failed, or the script took longer than `timeout` seconds.
     """
     text = script.encode()
     remote = f"""exec sh -c 'eval "$(head -c {len(text)})"'"""
@@ -87,17 +87,17 @@ def run_script(
         raise ConnectionFailed(
             f"ssh to {node.address} port {node.port} failed: {_last_line(done.stderr)}",
             node=node.name,
-            remedy="look at the node's state with: provision lab status",
+            remedy="Check the node: provision lab status",
             output=done.stderr,
         )
     return done
 
 
 def copy(folder: Path, node: LabNode, local: Path, remote: str, *, timeout: float = 600.0) -> None:
-    """Copy one file of this machine to the absolute path `remote` on `node`.
+    """Copy one file from the controller to the absolute path `remote` on `node`.
 
     Raises:
-        ConnectionFailed: the copy did not get through; the node may hold a part of the file.
+        ConnectionFailed: the copy failed; the node may have a part of the file.
     """
     argv = ["scp", "-q", *ssh_options(folder), "-P", str(node.port), str(local), f"root@{node.address}:{remote}"]
     done = _ssh(argv, node, b"", timeout)
@@ -110,14 +110,14 @@ def copy(folder: Path, node: LabNode, local: Path, remote: str, *, timeout: floa
 def wait_for_ssh(
     folder: Path, node: LabNode, *, limit_seconds: float, alive: Callable[[], str | None] = lambda: None
 ) -> float:
-    """Return the seconds it took until `node` ran a command over SSH.
+    """Return the seconds until `node` ran a command over SSH.
 
-    `alive` is asked between attempts: None while the node may still come up, else the reason why it never will
+    `alive` is called between attempts. It returns None while the node may still boot, else the reason why it cannot
     (further lines become the error's output).
 
     Raises:
-        LabError: the node is dead, or did not answer within `limit_seconds`.
-        ConnectionFailed: it answered with a host key that is not the one made for it.
+        LabError: the node stopped, or did not answer within `limit_seconds`.
+        ConnectionFailed: it answered with an unexpected host key.
     """
     begin = time.monotonic()
     options = ssh_options(folder, connect_seconds=_BOOTING_CONNECT_SECONDS)
@@ -129,9 +129,9 @@ def wait_for_ssh(
             return waited
         if any(sign in done.stderr for sign in _DISTRUST):
             raise ConnectionFailed(
-                f"the machine at {node.address} port {node.port} shows a host key that the lab did not make",
+                f"{node.address} port {node.port} has a host key that is not from the lab",
                 node=node.name,
-                remedy="another program may hold that port; take the lab down and up again",
+                remedy="Stop the program that uses that port, or take the lab down and up again.",
                 output=done.stderr,
             )
         reason = alive()
@@ -140,43 +140,43 @@ def wait_for_ssh(
             raise LabError(
                 f"the node stopped before it answered on SSH: {what}",
                 node=node.name,
-                remedy="run `provision lab up` again; if it stays so, take the lab down and up",
+                remedy="Run `provision lab up` again; if that fails, take the lab down and up.",
                 output=output,
             )
         if waited > limit_seconds:
             raise LabError(
                 f"no SSH login within {limit_seconds:.0f} s: {_last_line(done.stderr)}",
                 node=node.name,
-                remedy="run `provision lab up` again; if it stays so, take the lab down and up",
+                remedy="Run `provision lab up` again; if that fails, take the lab down and up.",
             )
         time.sleep(_RETRY_SECONDS)
 
 
 def make_operator_key(folder: Path) -> str:
-    """Make the lab's login key ``id_ed25519`` unless it exists; return its public line."""
+    """Create the lab's SSH key ``id_ed25519`` unless it exists; return its public line."""
     return _make_key(folder / "id_ed25519", "provision-lab")
 
 
 def make_host_key(folder: Path, name: str) -> tuple[Path, str]:
-    """Make the host key of node `name` unless it exists; return the private file and the public half (no comment)."""
+    """Create the host key of node `name` unless it exists; return the private file and the bare public key."""
     private = folder / "hostkeys" / name / "ssh_host_ed25519_key"
     private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return private, " ".join(_make_key(private, name).split()[:2])
 
 
 def remember_host_key(folder: Path, host: str, port: int, public: str) -> None:
-    """Write the host key of `host` and `port` into the lab's known_hosts, in place of an older one."""
+    """Write the host key of `host` and `port` into the lab's known_hosts, replacing an older one."""
     name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - ssh's default port is written bare
     path = folder / "known_hosts"
     with file_lock(folder / "known_hosts.lock"):
         lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if line.split()[:1] != [name]]
-        write_private(path, "\n".join([*kept, f"{name} {public}"]) + "\n")
+        others = [line for line in lines if line.split()[:1] != [name]]
+        write_private(path, "\n".join([*others, f"{name} {public}"]) + "\n")
 
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (made if needed) that ends with this process at the latest."""
+    """Hold an exclusive lock on `path`, created if missing; it ends at the latest with this process."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -194,7 +194,7 @@ def _make_key(path: Path, comment: str) -> str:
                 check=False,
             )
             if done.returncode:
-                raise LabError(f"making the key {path.name} failed: {_last_line(done.stderr)}", output=done.stderr)
+                raise LabError(f"cannot create the key {path.name}: {_last_line(done.stderr)}", output=done.stderr)
             made.with_name("key.pub").replace(public)
             made.replace(path)
     return public.read_text().strip()
@@ -213,10 +213,10 @@ def _ssh(argv: list[str], node: LabNode, data: bytes, timeout: float) -> subproc
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise LabError(f"the program {name} is not on this machine", remedy="install the Debian package openssh-client")
-    return found
+    program = shutil.which(name)
+    if program is None:
+        raise LabError(f"{name} is not installed on the controller", remedy="Install Debian's package openssh-client.")
+    return program
 
 
 def _escaped(path: Path) -> str:

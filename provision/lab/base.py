@@ -1,4 +1,4 @@
-"""What a lab is: its description, its nodes, and the interface that both drivers implement."""
+"""The description of a lab, its nodes, and the interface of both drivers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["DriverName", "LabDriver", "LabNode", "LabSpec", "NodeState", "Progre
 
 
 class DriverName(StrEnum):
-    """The kinds of virtual node."""
+    """The kinds of lab nodes."""
 
     VM = "vm"
     CONTAINER = "container"
 
 
 class NodeState(StrEnum):
-    """What a lab node is doing now."""
+    """The current state of a lab node."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -27,7 +27,7 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True)
 class LabSpec:
-    """What ``lab up`` was asked for; written to the lab's state folder, and enough to bring the lab up again."""
+    """The options of ``lab up``, stored in the lab's state directory; sufficient to start the lab again."""
 
     name: str
     driver: DriverName
@@ -35,10 +35,10 @@ class LabSpec:
     distro: str = "debian12"
     """``debian12`` or ``debian13``."""
     machine: str | None = None
-    """Name of a described GPU machine that the nodes pretend to be; None for nodes without GPUs."""
+    """Name of the described GPU machine that the nodes simulate; None for nodes without GPUs."""
     packages: tuple[str, ...] = ()
-    """What the nodes' disks already carry, as a site's own image may: ``NAME`` or ``NAME=VERSION``, of Debian or of the
-    lab's stand-ins. Debian's come first, then the stand-ins, one after the other in this order."""
+    """Packages in the nodes' disk image, as in a site's image: ``NAME`` or ``NAME=VERSION``, of Debian or of the lab's
+    stand-ins. Debian packages are installed first, then the stand-ins in this order."""
     memory_mib: int = 3072
     cpus: int = 2
     """Virtual CPUs of a node with hardware virtualization; an emulated one has a single CPU."""
@@ -46,11 +46,11 @@ class LabSpec:
 
 @dataclass(frozen=True)
 class LabNode:
-    """One node as the rest of the world sees it."""
+    """One node of a lab."""
 
     name: str
     address: str
-    """Where its sshd is reached from this machine."""
+    """The address of its sshd as seen from the controller."""
     port: int
     data_address: str
     """Its address on the private data network."""
@@ -58,36 +58,36 @@ class LabNode:
 
 
 class Progress(Protocol):
-    """Where long steps tell what they are doing."""
+    """Receives progress messages of long steps."""
 
     def step(self, message: str) -> None:
-        """Say what begins now."""
+        """Report a step that begins."""
 
 
 class LabDriver(Protocol):
-    """Makes, breaks and removes nodes. Every method can be called again after a crash.
+    """Creates, disrupts and removes nodes. Every method can be repeated after a crash.
 
-    `folder` is the lab's state folder (0700). It holds ``id_ed25519`` (the operator's key for the lab),
-    ``known_hosts`` (made from the host keys that the lab itself generated) and what the driver keeps.
+    `folder` is the lab's state directory (0700) with ``id_ed25519`` (the operator's key), ``known_hosts`` (the
+    generated host keys) and the driver's files.
     """
 
     def up(self, spec: LabSpec, folder: Path, progress: Progress) -> list[LabNode]:
-        """Make all nodes of `spec` exist, run and answer on SSH; start what is stopped, keep what runs."""
+        """Create and start all nodes of `spec` and wait for SSH; running nodes are left unchanged."""
 
     def nodes(self, spec: LabSpec, folder: Path) -> list[LabNode]:
-        """Look at the nodes as they are now; changes nothing."""
+        """Return the current state of the nodes without changing it."""
 
     def down(self, spec: LabSpec, folder: Path, progress: Progress) -> None:
-        """Remove every process, disk, interface and rule of the nodes; what is gone already is no error."""
+        """Remove every process, disk, interface and rule of the nodes; missing ones are no error."""
 
     def reboot(self, spec: LabSpec, folder: Path, node: str) -> None:
-        """Restart one node the orderly way and return when its sshd answers again."""
+        """Reboot one node cleanly and return when its sshd answers again."""
 
     def power(self, spec: LabSpec, folder: Path, node: str, *, on: bool) -> None:
-        """Pull the power of a node at once, or give it back."""
+        """Cut the power of a node, or restore it."""
 
     def link(self, spec: LabSpec, folder: Path, node: str, *, up: bool) -> None:
-        """Cut a node off all its networks, or connect it again."""
+        """Disconnect a node from all its networks, or reconnect it."""
 
     def host_address(self, spec: LabSpec, folder: Path) -> str:
-        """The address at which the nodes reach services here: 10.0.2.2 for vm, the bridge's for container."""
+        """Return the controller's address as seen from the nodes: 10.0.2.2 for vm, that of the bridge for container."""

@@ -1,7 +1,7 @@
-"""Root filesystems for container nodes: a bare Debian with systemd, sshd and Python, made by mmdebstrap.
+"""Root file systems of container nodes: a bare Debian with systemd, sshd and Python, built by mmdebstrap.
 
-An image is known by the hash of its recipe. The tar file is kept in the cache, so that another docker engine
-can import it without the mirror; older recipes of the same distribution are dropped when a new one is built.
+An image is identified by the hash of its recipe. The tar file remains in the cache, so that another Docker engine can
+import it without the mirror; older recipes of the same distribution are removed when a new one is built.
 """
 
 from __future__ import annotations
@@ -75,23 +75,23 @@ done
 
 
 def suite_of(distro: str) -> str:
-    """Return Debian's name for the release that `distro` (``debian12``) stands for."""
+    """Return Debian's release name of `distro` (``debian12``)."""
     try:
         return SUITES[distro]
     except KeyError:
         raise LabError(
-            f"the lab has no distribution called {distro}", remedy=f"It has: {', '.join(sorted(SUITES))}."
+            f"unknown lab distribution {distro}", remedy=f"Choose from {', '.join(sorted(SUITES))}."
         ) from None
 
 
 def image_tag(distro: str, sources: MirrorSources) -> str:
-    """Return the image's tag, which changes with whatever goes into the image."""
+    """Return the image's tag, which depends on everything in the image."""
     recipe = json.dumps([PACKAGES, _INIT, _PREPARE, sources.suite, sources.deb822, sources.apt_conf])
     return f"{REPOSITORY}:{distro}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
 
 
 def ensure_image(engine: Engine, distro: str, cache: Path, progress: Progress) -> str:
-    """Make sure that `engine` holds the node image of `distro`, building it when no cache has it; return its tag."""
+    """Import the node image of `distro` into `engine`, building it unless it is cached; return its tag."""
     sources = debian_sources(suite_of(distro))
     tag = image_tag(distro, sources)
     if engine.has_image(tag):
@@ -114,7 +114,7 @@ def ensure_image(engine: Engine, distro: str, cache: Path, progress: Progress) -
 
 
 def _build(sources: MirrorSources, archive: Path) -> None:
-    """Build into a scratch folder beside `archive` and move the finished file into place."""
+    """Build in a scratch directory next to `archive`, then move the finished file into place."""
     with tempfile.TemporaryDirectory(prefix=".build-", dir=archive.parent) as name:
         scratch = Path(name)
         log = archive.parent / f"{archive.stem}.log"
@@ -124,7 +124,7 @@ def _build(sources: MirrorSources, archive: Path) -> None:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             raise LabError(
                 f"building the {sources.suite} node image failed (mmdebstrap exit {code}; log: {log})",
-                remedy="Check that apt-get update works on this machine; the image comes from the same mirror.",
+                remedy="Check that apt-get update works on the controller; the image uses the same mirror.",
                 output=tail,
             )
         (scratch / "root.tar").replace(archive)
@@ -132,7 +132,7 @@ def _build(sources: MirrorSources, archive: Path) -> None:
 
 
 def _arguments(sources: MirrorSources, scratch: Path) -> list[str]:
-    """Write the files that go into the image and return mmdebstrap's arguments."""
+    """Write the files of the image and return mmdebstrap's arguments."""
     files = {
         "/etc/apt/sources.list.d/debian.sources": sources.deb822,
         "/etc/apt/apt.conf.d/90lab-mirror": sources.apt_conf,
@@ -164,7 +164,7 @@ def _mmdebstrap(arguments: Sequence[str], output: int) -> int:
     program = shutil.which("mmdebstrap")
     if program is None:
         raise LabError(
-            "mmdebstrap is not installed, so no node image can be built", remedy="apt-get install mmdebstrap"
+            "mmdebstrap is not installed; it is required to build node images", remedy="apt-get install mmdebstrap"
         )
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     return subprocess.run([program, *arguments], stdout=output, stderr=output, env=environment, check=False).returncode

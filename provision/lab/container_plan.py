@@ -1,4 +1,4 @@
-"""Names, labels and addresses of a container lab; pure apart from reading and writing its own file."""
+"""Names, labels and addresses of a container lab; no side effects except for its own file."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ class Network:
     prefix: str
     """The first three numbers of its addresses."""
     internal: bool
-    """True when it has no way out of this machine."""
+    """Whether it has no route to other networks."""
 
     @property
     def subnet(self) -> str:
-        """The network as a CIDR."""
+        """The network in CIDR notation."""
         return f"{self.prefix}.0/24"
 
     @property
     def gateway(self) -> str:
-        """This machine's address on it."""
+        """The controller's address on it."""
         return f"{self.prefix}.1"
 
     def address(self, index: int) -> str:
-        """The address of the node with this index, counted from 0."""
+        """Return the address of the node with this index, counted from 0."""
         return f"{self.prefix}.{_FIRST_HOST + index}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a lab's nodes live: block N means 10.78.N.0/24 for management and 10.79.N.0/24 for data."""
+    """The networks of a lab: block N means 10.78.N.0/24 for management and 10.79.N.0/24 for data."""
 
     lab: str
     block: int
 
     @property
     def management(self) -> Network:
-        """The network with SSH and the way out."""
+        """The network with SSH and a route to other networks."""
         return Network(f"provision-{self.lab}", f"10.78.{self.block}", internal=False)
 
     @property
@@ -64,60 +64,60 @@ class Plan:
 
     @property
     def networks(self) -> tuple[Network, Network]:
-        """Both, in the order in which nodes are plugged in."""
+        """Both networks, in the order in which nodes are connected."""
         return (self.management, self.data)
 
     @property
     def gateway(self) -> str:
-        """This machine's address as the nodes see it."""
+        """The controller's address as seen from the nodes."""
         return self.management.gateway
 
     def container(self, node: str) -> str:
-        """Name of a node's container."""
+        """Return the name of a node's container."""
         return f"provision-{self.lab}-{node}"
 
     def volume(self, node: str) -> str:
-        """Name of the volume that holds a node's ``/var/lib/docker``."""
+        """Return the name of the volume for a node's ``/var/lib/docker``."""
         return f"{self.container(node)}-docker"
 
 
 def labels_of(lab: str, folder: Path) -> dict[str, str]:
-    """The labels that everything of a lab carries; the folder tells labs of two users or state folders apart."""
+    """Return the labels of all objects of a lab; the folder distinguishes labs of different users and directories."""
     return {"provision.lab": lab, "provision.folder": str(folder)}
 
 
 def node_names(spec: LabSpec) -> list[str]:
-    """The names of all nodes of a lab: NAME-1, NAME-2, ..."""
+    """Return the names of all nodes of a lab: NAME-1, NAME-2, ..."""
     return [f"{spec.name}-{number}" for number in range(1, spec.nodes + 1)]
 
 
-def choose_block(lab: str, taken: Iterable[str]) -> int:
-    """Pick the lab's block so that neither of its subnets overlaps one of `taken` (CIDRs).
+def choose_block(lab: str, used_cidrs: Iterable[str]) -> int:
+    """Return a block for the lab whose subnets overlap none of `taken` (CIDRs).
 
-    The same name gets the same block wherever that is free.
+    Equal names get the same block if it is free.
     """
-    networks = [ipaddress.ip_network(cidr) for cidr in taken if ":" not in cidr]
+    networks = [ipaddress.ip_network(cidr) for cidr in used_cidrs if ":" not in cidr]
     start = zlib.crc32(lab.encode())
     for step in range(_BLOCKS):
         block = (start + step) % _BLOCKS + 1
-        wanted = [ipaddress.ip_network(f"10.{second}.{block}.0/24") for second in (78, 79)]
-        if not any(one.overlaps(other) for one in wanted for other in networks):
+        subnets = [ipaddress.ip_network(f"10.{second}.{block}.0/24") for second in (78, 79)]
+        if not any(one.overlaps(other) for one in subnets for other in networks):
             return block
     raise LabError(
-        "no free subnet for the lab: 10.78.0.0/16 and 10.79.0.0/16 are in use on this machine",
+        "no free subnet for the lab: 10.78.0.0/16 and 10.79.0.0/16 are in use on the controller",
         remedy="Remove a lab (provision lab list), or the route that covers these networks.",
     )
 
 
 def route_networks(table: str) -> list[str]:
-    """Parse ``/proc/net/route`` into CIDRs; the default route is left out."""
-    found = []
+    """Parse ``/proc/net/route`` into CIDRs without the default route."""
+    cidrs = []
     for line in table.splitlines()[1:]:
         words = line.split()
         destination, mask = (int.from_bytes(bytes.fromhex(words[i])[::-1], "big") for i in (1, 7))
         if mask:
-            found.append(str(ipaddress.ip_network((destination, mask.bit_count()))))
-    return found
+            cidrs.append(str(ipaddress.ip_network((destination, mask.bit_count()))))
+    return cidrs
 
 
 def save_plan(folder: Path, plan: Plan) -> None:
@@ -126,7 +126,7 @@ def save_plan(folder: Path, plan: Plan) -> None:
 
 
 def load_plan(folder: Path) -> Plan | None:
-    """Read the plan back; None when the lab has none yet."""
+    """Return the lab's plan, or None if it has none yet."""
     try:
         return decode((folder / "containers.json").read_bytes(), Plan, node="", what="containers.json")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Lab nodes as systemd containers with a docker engine of their own: seconds to start, no kernel modules.
+"""Lab nodes as systemd containers with their own Docker engines: they start in seconds, without kernel modules.
 
-In the lab's folder: ``containers.json`` (the subnets), ``engine.json`` (which docker engine), ``hostkeys/NODE/``.
-Everything that the engine holds for a lab carries the label ``provision.lab=NAME``, and goes by it.
+Files in the lab's folder: ``containers.json`` (the subnets), ``engine.json`` (the Docker engine), ``hostkeys/NODE/``.
+All Docker objects of a lab have the label ``provision.lab=NAME`` and are identified by it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ContainerDriver:
     """The lab driver ``container``."""
 
     def up(self, spec: LabSpec, folder: Path, progress: Progress) -> list[LabNode]:
-        """Make all nodes of `spec` exist, run and answer on SSH; start what is stopped, keep what runs."""
+        """Create and start all nodes of `spec` and wait for SSH; running nodes are left unchanged."""
         engine = require_engine(folder, progress)
         site = _Site(engine, _planned(spec, folder, engine), folder)
         site.make_networks()
@@ -66,7 +66,7 @@ class ContainerDriver:
         return self.nodes(spec, folder)
 
     def nodes(self, spec: LabSpec, folder: Path) -> list[LabNode]:
-        """Look at the nodes as they are now; changes nothing."""
+        """Return the current state of the nodes without changing it."""
         plan = load_plan(folder)
         engine = engine_of(folder)
         if plan is None:
@@ -87,12 +87,12 @@ class ContainerDriver:
         (folder / "containers.json").unlink(missing_ok=True)
 
     def reboot(self, spec: LabSpec, folder: Path, node: str) -> None:
-        """Restart one node the orderly way and return when its sshd answers again."""
+        """Reboot one node cleanly and return when its sshd answers again."""
         site, index = _existing(spec, folder, node)
         before = site.status(node)
         if before is None or before.state != "running":
             raise LabError("the node is not running", node=node, remedy=f"provision lab up {spec.name}")
-        with contextlib.suppress(ConnectionFailed):  # the node may go before it answers; its start time is what counts
+        with contextlib.suppress(ConnectionFailed):  # it may end before the reply; the start time is checked
             run_script(folder, _node(site.plan, index, node, NodeState.RUNNING), "systemctl reboot", timeout=30)
 
         def started_again() -> bool:
@@ -103,7 +103,7 @@ class ContainerDriver:
         site.wait(index, node)
 
     def power(self, spec: LabSpec, folder: Path, node: str, *, on: bool) -> None:
-        """Pull the power of a node at once, or give it back and return when its sshd answers."""
+        """Cut the power of a node, or restore it and return when its sshd answers."""
         site, index = _existing(spec, folder, node)
         container = site.plan.container(node)
         if on:
@@ -114,9 +114,9 @@ class ContainerDriver:
             _until(lambda: site.state(node) is NodeState.STOPPED, node, "did not stop")
 
     def link(self, spec: LabSpec, folder: Path, node: str, *, up: bool) -> None:
-        """Cut a node off all its networks, or connect it again with the addresses and interface names it had.
+        """Disconnect a node from all its networks, or reconnect it with the same addresses and interface names.
 
-        A running node keeps its interfaces, which go down: the engine would connect them again under other names.
+        The interfaces of a running node are set down, because the engine would reconnect them under other names.
         """
         site, index = _existing(spec, folder, node)
         if up:
@@ -128,7 +128,7 @@ class ContainerDriver:
                 site.engine.disconnect(network.name, site.plan.container(node))
 
     def host_address(self, spec: LabSpec, folder: Path) -> str:
-        """The management bridge's address on this machine."""
+        """Return the address of the management bridge."""
         plan = load_plan(folder)
         if plan is None:
             raise LabError(f"lab {spec.name} has no network yet", remedy=f"provision lab up {spec.name}")
@@ -148,9 +148,9 @@ class _Site:
         return labels_of(self.plan.lab, self.folder)
 
     def make_networks(self) -> None:
-        there = self.engine.networks(self.labels)
+        existing = self.engine.networks(self.labels)
         for network in self.plan.networks:
-            if network.name not in there:
+            if network.name not in existing:
                 self.engine.create_network(
                     network.name,
                     subnet=network.subnet,
@@ -160,14 +160,14 @@ class _Site:
                 )
 
     def make_node(self, spec: LabSpec, index: int, node: str, progress: Progress) -> None:
-        """Make one node exist, run and be plugged in; what a crash left half-made is made anew."""
+        """Create, start and connect one node; a partially created one is replaced."""
         container = self.plan.container(node)
         status = self.status(node)
         if status is not None and not self.labels.items() <= status.labels.items():
             raise LabError(
-                f"the container {container} exists already and is not of this lab",
+                f"the container {container} already exists and does not belong to this lab",
                 node=node,
-                remedy=f"Another lab is called {self.plan.lab} too: choose another name, or remove that container.",
+                remedy=f"Choose another lab name than {self.plan.lab}, or remove that container.",
             )
         if status is not None and status.state in _NEVER_RAN:
             self.engine.remove_container(container)
@@ -187,7 +187,7 @@ class _Site:
             self.engine.start(container)
 
     def plug_in(self, index: int, node: str) -> None:
-        """Connect a node to those of its networks that it is not connected to, and bring its interfaces up."""
+        """Connect a node to its networks and set its interfaces up."""
         status = self.status(node)
         plugged = () if status is None else status.networks
         for network in self.plan.networks:
@@ -197,15 +197,15 @@ class _Site:
             self.switch_interfaces(index, node, up=True)
 
     def switch_interfaces(self, index: int, node: str, *, up: bool) -> None:
-        """Bring the interfaces of a running node up or down; the default route, which goes down with them, returns."""
+        """Set the interfaces of a running node up or down, and restore the default route."""
         addresses = [network.address(index) for network in self.plan.networks]
         words = [*_SWITCH, "up" if up else "down", self.plan.gateway, *addresses]
         self.engine.execute(self.plan.container(node), words)
 
     def wait(self, index: int, node: str) -> None:
-        """Return when the node's sshd lets the lab's operator in."""
+        """Return when the node accepts SSH connections."""
         target = _node(self.plan, index, node, NodeState.RUNNING)
-        wait_for_ssh(self.folder, target, limit_seconds=_BOOT_SECONDS, alive=lambda: self._why_dead(node))
+        wait_for_ssh(self.folder, target, limit_seconds=_BOOT_SECONDS, alive=lambda: self._stop_reason(node))
 
     def status(self, node: str) -> ContainerStatus | None:
         return self.engine.inspect(self.plan.container(node))
@@ -216,10 +216,10 @@ class _Site:
             return NodeState.MISSING
         return NodeState.RUNNING if status.state in _ALIVE else NodeState.STOPPED
 
-    def _why_dead(self, node: str) -> str | None:
+    def _stop_reason(self, node: str) -> str | None:
         status = self.status(node)
         if status is None:
-            return "its container is gone"
+            return "its container does not exist"
         if status.state in _ALIVE:
             return None
         log = self.engine.logs(self.plan.container(node))
@@ -259,10 +259,10 @@ def _planned(spec: LabSpec, folder: Path, engine: Engine) -> Plan:
 
 
 def _existing(spec: LabSpec, folder: Path, node: str) -> tuple[_Site, int]:
-    """Return the lab and the node's index; LabError when there is no such node."""
+    """Return the lab and the node's index, or raise LabError for an unknown node."""
     names = node_names(spec)
     if node not in names:
-        raise LabError(f"lab {spec.name} has no node called {node}", remedy=f"Its nodes: {', '.join(names)}.")
+        raise LabError(f"lab {spec.name} has no node called {node}", remedy=f"Choose from {', '.join(names)}.")
     plan, engine = load_plan(folder), engine_of(folder)
     if plan is None or engine is None or engine.inspect(plan.container(node)) is None:
         raise LabError("the node does not exist", node=node, remedy=f"provision lab up {spec.name}")
@@ -284,7 +284,7 @@ def _node(plan: Plan, index: int, name: str, state: NodeState) -> LabNode:
 
 
 def _until(done: Callable[[], bool], node: str, complaint: str) -> None:
-    """Return when `done` is true; LabError with `complaint` when that takes too long."""
+    """Return when `done` is true; raise LabError with `complaint` after a time limit."""
     end = time.monotonic() + _BOOT_SECONDS
     while not done():
         if time.monotonic() > end:

@@ -1,9 +1,9 @@
-"""Which docker engine a container lab uses: the machine's own, or a private one that lives as long as labs need it.
+"""The Docker engine of a container lab: the controller's own, or a private one that runs as long as labs need it.
 
-The choice is written into the lab's folder (``engine.json``), so that every later command finds the same engine.
-The private engine keeps its images in ``$XDG_CACHE_HOME/provision/engine``, and everything of one run in a
-folder under ``/run`` with a short name (a socket's path has at most 107 characters). It has no default bridge,
-reads no configuration of the machine's, and does not touch an engine that may be installed later.
+The choice is recorded in the lab's folder (``engine.json``) for later commands. The private engine stores its images in
+``$XDG_CACHE_HOME/provision/engine``, and its runtime files in a folder with a short name under ``/run`` (a socket path
+has at most 107 characters). It has no default bridge, ignores the controller's configuration, and does not affect an
+engine that is installed later.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class PrivateEngine:
-    """Where the private engine keeps its things."""
+    """The directories of the private engine."""
 
     root: Path
-    """Images and logs; kept between runs."""
+    """Images and logs, which persist."""
     runtime: Path
     """Socket, pid files and mounts; removed when the engine stops."""
 
     @property
     def host(self) -> str:
-        """Its address, as DOCKER_HOST would name it."""
+        """Its address in the format of DOCKER_HOST."""
         return f"unix://{self.runtime}/docker.sock"
 
     @property
     def log(self) -> Path:
-        """What the engine has to say."""
+        """The log file of the engine."""
         return self.root / "dockerd.log"
 
     @property
@@ -77,14 +77,14 @@ class PrivateEngine:
 
 
 def private_engine() -> PrivateEngine:
-    """The private engine of this user's cache; another cache folder has an engine of its own."""
+    """Return the private engine of this user's cache; each cache directory has its own."""
     root = cache_folder() / "engine"
     short = hashlib.sha256(str(root).encode()).hexdigest()[:8]
     return PrivateEngine(root, Path("/run") / f"provision-engine-{short}")
 
 
 def require_engine(folder: Path, progress: Progress) -> Engine:
-    """Return the engine of the lab in `folder`; for a new lab choose one, and start a private one if there is none."""
+    """Return the engine of the lab in `folder`; for a new lab, choose one and start a private one if necessary."""
     record = _record(folder)
     if record is None:
         record = _choose()
@@ -95,9 +95,9 @@ def require_engine(folder: Path, progress: Progress) -> Engine:
 
 
 def engine_of(folder: Path, *, start: bool = False) -> Engine | None:
-    """Return the engine of the lab in `folder`, None when it has none or its private engine does not run.
+    """Return the engine of the lab in `folder`; None if it has none or its private engine is not running.
 
-    With `start`, a private engine that does not run but still has things of labs is started.
+    With `start`, a stopped private engine with data of labs is started.
     """
     record = _record(folder)
     if record is None:
@@ -111,7 +111,7 @@ def engine_of(folder: Path, *, start: bool = False) -> Engine | None:
 
 
 def release_engine(folder: Path, progress: Progress) -> None:
-    """Say that the lab in `folder` needs its engine no more; a private engine without labs is stopped."""
+    """Release the engine of the lab in `folder`; a private engine without labs is stopped."""
     record = _record(folder)
     if record is not None and record.private:
         engine = private_engine()
@@ -126,12 +126,12 @@ def release_engine(folder: Path, progress: Progress) -> None:
 
 
 def _choose() -> EngineRecord:
-    """DOCKER_HOST, else the machine's engine when it answers or is another user's, else a private one."""
+    """Return DOCKER_HOST, else the controller's engine if it answers or is another user's, else a private one."""
     named = os.environ.get("DOCKER_HOST", "")
     if named and not named.startswith("unix://"):
         raise LabError(
-            f"DOCKER_HOST is {named}: the lab's nodes must run on this machine",
-            remedy="Unset DOCKER_HOST, or point it to a socket of this machine (unix:///...).",
+            f"DOCKER_HOST={named}: the lab's nodes must run on the controller",
+            remedy="Unset DOCKER_HOST, or set it to a local socket (unix:///...).",
         )
     socket = Path(DEFAULT_HOST.removeprefix("unix://"))
     if named or answers(DEFAULT_HOST) or (socket.exists() and not os.access(socket, os.W_OK)):
@@ -161,17 +161,17 @@ def _used(engine: PrivateEngine) -> bool:
 
 
 def _start(engine: PrivateEngine, progress: Progress | None) -> None:
-    """Start the private engine unless it answers already."""
+    """Start the private engine unless it is running."""
     if answers(engine.host):
         return
     if os.geteuid() != 0:
         raise LabError(
-            "no docker engine answers on this machine, and only root can start one",
-            remedy="Start docker (systemctl start docker) and use it as this user, or run the command as root.",
+            "no Docker engine answers on the controller, and only root can start one",
+            remedy="Start Docker (systemctl start docker) and grant this user access, or run the command as root.",
         )
     program = shutil.which("dockerd", path=_PATH)
     if program is None:
-        raise LabError("the docker engine is not installed", remedy="apt-get install docker.io iptables")
+        raise LabError("the Docker engine is not installed", remedy="apt-get install docker.io iptables")
     with file_lock(_lock(engine)):
         if answers(engine.host):
             return
@@ -210,14 +210,14 @@ def _await_start(engine: PrivateEngine, process: subprocess.Popen[bytes]) -> Non
             _clean(engine)
             raise LabError(
                 f"the lab's docker engine did not start (log: {engine.log})",
-                remedy="Read the log; or start the machine's own docker engine, which the lab then uses.",
+                remedy="Check the log, or start the controller's own Docker engine, which the lab then uses.",
                 output=tail,
             )
         time.sleep(0.3)
 
 
 def _stop(engine: PrivateEngine) -> None:
-    """End the engine the orderly way; what does not go is killed by `_clean`."""
+    """Stop the engine cleanly; remaining processes are killed by `_clean`."""
     try:
         pid = int((engine.runtime / "docker.pid").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -232,11 +232,11 @@ def _stop(engine: PrivateEngine) -> None:
 
 
 def _clean(engine: PrivateEngine) -> None:
-    """Remove what a stopped engine left: processes, mounts, cgroups, firewall chains, its runtime folder."""
+    """Remove what a stopped engine left: processes, mounts, cgroups, firewall chains, its runtime directory."""
     _kill_leftovers(engine)
     _unmount(engine)
     if _other_engine_runs():
-        (engine.runtime / "before.json").unlink(missing_ok=True)  # its chains have the same names
+        (engine.runtime / "before.json").unlink(missing_ok=True)  # the other engine's chains have the same names
     else:
         restore_network(engine.runtime / "before.json")
     for hierarchy in [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*")]:
@@ -245,8 +245,8 @@ def _clean(engine: PrivateEngine) -> None:
 
 
 def _processes(engine: PrivateEngine) -> list[int]:
-    """Processes that name the engine's runtime folder on their command line: dockerd, containerd and shims."""
-    found = []
+    """Return the processes with the engine's runtime directory on their command line: dockerd, containerd and shims."""
+    pids = []
     needle = str(engine.runtime).encode()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -254,8 +254,8 @@ def _processes(engine: PrivateEngine) -> list[int]:
             if Path(os.fsdecode(words[0])).name.startswith(("dockerd", "containerd")) and any(
                 needle in w for w in words
             ):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def _kill_leftovers(engine: PrivateEngine) -> None:
@@ -279,7 +279,7 @@ def _unmount(engine: PrivateEngine) -> None:
 def _other_engine_runs() -> bool:
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
-            ended = not path.with_name("cmdline").read_bytes()  # our own engine, not yet waited for
+            ended = not path.with_name("cmdline").read_bytes()  # our own engine as a zombie
             if path.read_text(encoding="utf-8").strip() == "dockerd" and not ended:
                 return True
     return False

@@ -1,4 +1,4 @@
-"""What a docker engine leaves on a machine's network, remembered before it starts and taken back after it stopped."""
+"""Network changes of a Docker engine: the state before its start, and the removal of its additions after its stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OURS = re.compile(r"DOCKER|\bbr-[0-9a-f]{12}\b|\bdocker0\b")
 
 
 def remember_network(file: Path) -> None:
-    """Write down the firewall, forwarding and interfaces as they are now, unless that was done already."""
+    """Record the current firewall, forwarding and interfaces, unless already recorded."""
     if file.exists():
         return
     state = {
@@ -36,7 +36,7 @@ def remember_network(file: Path) -> None:
 
 
 def restore_network(file: Path) -> None:
-    """Take back what an engine added since `remember_network`; rules of others stay. The file goes at the end."""
+    """Remove what an engine added since `remember_network`, but no other rules; then delete the file."""
     if not file.exists():
         return
     with contextlib.suppress(InvalidDocument):
@@ -53,10 +53,10 @@ def restore_network(file: Path) -> None:
 
 
 def undo_commands(before: str, now: str) -> list[list[str]]:
-    """Arguments for iptables that take a docker engine's additions back.
+    """Return the arguments for iptables that remove the additions of a Docker engine.
 
-    `before` and `now` are outputs of ``iptables-save``. Rules go first, then chains are emptied, then removed,
-    then the policies of built-in chains are set back.
+    `before` and `now` are outputs of ``iptables-save``. Rules are deleted first, then chains are flushed and deleted,
+    then the policies of built-in chains are restored.
     """
     chains_before, rules_before = chains_and_rules(before)
     chains_now, rules_now = chains_and_rules(now)
@@ -102,7 +102,7 @@ def chains_and_rules(saved: str) -> tuple[dict[str, dict[str, str]], dict[str, l
 
 
 def _policies_before(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Policies of the filter table's built-in chains; a table that did not exist before accepted everything."""
+    """Return the policies of the filter table's built-in chains; a table that did not exist accepted everything."""
     old = before.get("filter", {})
     return {
         chain: old.get(chain, "ACCEPT")
@@ -125,7 +125,7 @@ _PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 def _run(program: str, arguments: Sequence[str]) -> str:
-    found = shutil.which(program, path=_PATH)
-    if found is None:
+    path = shutil.which(program, path=_PATH)
+    if path is None:
         return ""
-    return subprocess.run([found, *arguments], capture_output=True, text=True, check=False).stdout
+    return subprocess.run([path, *arguments], capture_output=True, text=True, check=False).stdout

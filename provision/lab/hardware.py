@@ -1,4 +1,4 @@
-"""The SIMULATED hardware of a lab node: packages that a machine with GPUs would have been delivered with."""
+"""The SIMULATED hardware of a lab node: packages that represent the hardware of a machine with GPUs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def install_hardware(folder: Path, nodes: Sequence[LabNode], packages: Sequence[
 
 
 def _install(folder: Path, node: LabNode, packages: Sequence[Path]) -> None:
-    there = run_script(
+    installed = run_script(
         folder, node, "dpkg-query -W -f '${Package}_${Version}_${Architecture}.deb\\n'"
     ).stdout.splitlines()
-    missing = [path for path in packages if path.name not in there]
+    missing = [path for path in packages if path.name not in installed]
     remote = [f"/root/{path.name}" for path in missing]
     for local, path in zip(missing, remote, strict=True):
         copy(folder, node, local, path)
@@ -45,6 +45,6 @@ def _install(folder: Path, node: LabNode, packages: Sequence[Path]) -> None:
             raise NodeError(
                 "installing the SIMULATED hardware's packages failed",
                 node=node.name,
-                remedy="Run `provision lab up` again; if it stays so, take the lab down and up.",
+                remedy="Run `provision lab up` again; if that fails, take the lab down and up.",
                 output=done.stderr or done.stdout,
             )

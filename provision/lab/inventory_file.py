@@ -1,4 +1,4 @@
-"""The lab's inventory: an ordinary Ansible inventory, as a person would write it for real machines."""
+"""The lab's inventory: an ordinary Ansible inventory, as for real machines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADER = """\
 
 
 def inventory_of(folder: Path) -> Path:
-    """Where a lab's inventory is."""
+    """Return the path of a lab's inventory."""
     return folder / "inventory" / "hosts.yml"
 
 
@@ -72,13 +72,13 @@ def _variables(spec: LabSpec, folder: Path, nodes: Sequence[LabNode], services: 
 
 
 def _ssh_path(path: Path) -> str:
-    """A path as the value of an ssh option: percent signs doubled, quoted when it has spaces."""
+    """Return a path as the value of an ssh option: percent signs doubled, quoted if it has spaces."""
     text = str(path).replace("%", "%%")
     return f'"{text}"' if " " in text else text
 
 
 def _dumper() -> Any:
-    """A YAML dumper that writes certificates and keys as readable blocks."""
+    """Return a YAML dumper that writes certificates and keys as readable blocks."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -1,4 +1,4 @@
-"""Described GPU machines: what a lab node without GPUs pretends to be. One YAML file each, in ``machines/``.
+"""Descriptions of the GPU machines that lab nodes simulate, one YAML file each in ``machines/``.
 
 A file says::
 
@@ -6,7 +6,7 @@ A file says::
     description: one sentence
     driver_version: 535.183.06
     cuda_version: "12.2"
-    gpu:                           # what every GPU of the machine is; see class Product
+    gpu:                           # properties of all GPUs of the machine; see class Product
       model: NVIDIA A10
       ...
     numa: {0: 0-15, 1: 16-31}      # NUMA node -> its CPUs
@@ -14,11 +14,11 @@ A file says::
       - {bus: "3b:00.0", at: 0/0/a}          # override: {query field: value} describes a fault, as in nvidia_smi.py
     nics:                          # RDMA devices, in the order of nvidia-smi's columns
       - {name: mlx5_0, bus: "5e:00.0", at: 0/1, rate_gbps: 100, link: InfiniBand, use: compute}
-    nvlink: {switched: 18}         # or {direct: [[0, 1, 2], ...]}: GPU, GPU, links between them; or left out
+    nvlink: {switched: 18}         # or {direct: [[0, 1, 2], ...]}: GPU, GPU, number of links; optional
 
-``at`` is the place in the PCIe tree: NUMA node, host bridge, then switches from the root down. The classes that
-``nvidia-smi topo -m`` prints follow from it: same last switch PIX, a common switch higher up PXB, the same host
-bridge PHB, the same NUMA node NODE, else SYS.
+``at`` is the position in the PCIe tree: NUMA node, host bridge, then switches from the root down. It determines the
+classes that ``nvidia-smi topo -m`` prints: same last switch PIX, a common switch higher up PXB, the same host bridge
+PHB, the same NUMA node NODE, else SYS.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HOST_BRIDGE = 2  # parts of ``at`` down to the host bridge
 
 @dataclass(frozen=True)
 class Product:
-    """What all GPUs of a machine have in common."""
+    """The common properties of all GPUs of a machine."""
 
     model: str
     architecture: str
@@ -52,7 +52,7 @@ class Product:
     pcie_width: int = 16
     ecc: bool = True
     mig: bool = False
-    """Whether the product can be partitioned; the lab's never are."""
+    """Whether the product can be partitioned; the lab's GPUs never are."""
     fan: bool = False
     idle_watts: int = 40
     idle_celsius: int = 30
@@ -61,14 +61,14 @@ class Product:
     vbios: str = "00.00.00.00.00"
     pci_device_id: str = "0x000010DE"
     nvlink_gbps: str = ""
-    """Speed of one link as ``nvidia-smi nvlink --status`` prints it, in GB/s."""
+    """Speed of one link in GB/s, as ``nvidia-smi nvlink --status`` prints it."""
     fabric: bool = False
     """Whether the product joins an NVLink fabric and reports its state."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: where it sits, and what it says instead of the usual (query field -> value)."""
+    """One GPU: its position, and values that replace the usual ones (query field -> value)."""
 
     bus: str
     at: tuple[str, ...]
@@ -91,7 +91,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine as its file describes it."""
+    """A described machine."""
 
     name: str
     description: str
@@ -104,7 +104,7 @@ class Machine:
     switched_links: int = 0
     """NVLinks from each GPU to the NVLink switches; 0 without switches."""
     direct_links: Mapping[frozenset[int], int] = field(default_factory=dict)
-    """NVLinks between two GPUs, where they are wired directly."""
+    """NVLinks between two directly connected GPUs."""
 
 
 def names() -> tuple[str, ...]:
@@ -116,18 +116,18 @@ def load(name: str) -> Machine:
     """Return the machine called `name`.
 
     Raises:
-        LabError: there is none; the known names are listed.
+        LabError: the name is unknown; the message lists the known names.
     """
     if name not in names():
-        raise LabError(f"the lab knows no machine called {name}", remedy=f"It knows: {', '.join(names())}.")
+        raise LabError(f"unknown lab machine {name}", remedy=f"Choose from {', '.join(names())}.")
     return parse((_FOLDER / f"{name}.yml").read_text(encoding="utf-8"), source=f"machines/{name}.yml")
 
 
 def parse(text: str, *, source: str) -> Machine:
-    """Turn a machine's file into a Machine.
+    """Parse the description of a machine.
 
     Raises:
-        LabError: names `source` and what is wrong in it.
+        LabError: the description is invalid; the message names `source` and the problem.
     """
     import yaml
 
@@ -139,14 +139,14 @@ def parse(text: str, *, source: str) -> Machine:
         _validate(machine)
     except (yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise LabError(
-            f"the machine description {source} cannot be used: {error}",
-            remedy="The top of provision/lab/machines.py explains the format.",
+            f"invalid machine description {source}: {error}",
+            remedy="See the format at the top of provision/lab/machines.py.",
         ) from error
     return machine
 
 
 def connection(machine: Machine, first: int, second: int) -> str:
-    """Return the class between two devices, counted over the GPUs and then the NICs, as ``topo -m`` prints it."""
+    """Return the class between two devices as ``topo -m`` prints it; indices count the GPUs, then the NICs."""
     gpus = len(machine.gpus)
     if first != second and first < gpus and second < gpus:
         links = machine.switched_links or machine.direct_links.get(frozenset({first, second}), 0)
@@ -156,9 +156,9 @@ def connection(machine: Machine, first: int, second: int) -> str:
 
 
 def to_json(machine: Machine) -> str:
-    """Return the file from which the stand-in nvidia-smi on a node speaks: every GPU and NIC, and the matrix.
+    """Return the data file of the simulated nvidia-smi on a node: every GPU and NIC, and the matrix.
 
-    ``paths`` is what two GPUs have between them when their NVLinks are down.
+    ``paths`` are the PCIe classes that apply to two GPUs while their NVLinks are down.
     """
     gpus = len(machine.gpus)
     count = gpus + len(machine.nics)
@@ -191,7 +191,7 @@ def _links_of(machine: Machine, index: int) -> int:
 
 
 def _peers_of(machine: Machine, index: int) -> list[int]:
-    """Return the GPU at the other end of each link, by the link's number; none where they lead to switches."""
+    """Return the GPU at the other end of each link, by link number; none for links to switches."""
     if machine.switched_links:
         return []
     wires = ((min(pair - {index}), links) for pair, links in machine.direct_links.items() if index in pair)
@@ -199,11 +199,11 @@ def _peers_of(machine: Machine, index: int) -> list[int]:
 
 
 def _path(machine: Machine, first: int, second: int) -> str:
-    """Return the class of the way over PCIe."""
+    """Return the PCIe class between two devices."""
     if first == second:
         return "X"
-    places = [*(gpu.at for gpu in machine.gpus), *(nic.at for nic in machine.nics)]
-    return _pcie_class(places[first], places[second])
+    positions = [*(gpu.at for gpu in machine.gpus), *(nic.at for nic in machine.nics)]
+    return _pcie_class(positions[first], positions[second])
 
 
 def _pcie_class(first: tuple[str, ...], second: tuple[str, ...]) -> str:
@@ -243,12 +243,12 @@ def _validate(machine: Machine) -> None:
         raise ValueError("gpus is empty")
     for device in devices:
         if not _BUS.fullmatch(device.bus):
-            raise ValueError(f"bus {device.bus!r} does not look like 3b:00.0")
+            raise ValueError(f"bus {device.bus!r} is not of the form 3b:00.0")
         if len(device.at) < _HOST_BRIDGE or not device.at[0].isdecimal() or int(device.at[0]) not in machine.numa:
             raise ValueError(f"at {'/'.join(device.at)!r} must begin with a NUMA node of numa and a host bridge")
     buses = [device.bus for device in devices]
     if len(set(buses)) != len(buses):
-        raise ValueError("two devices have one bus address")
+        raise ValueError("two devices have the same bus address")
     if any(not pair <= set(range(len(machine.gpus))) for pair in machine.direct_links):
         raise ValueError("nvlink.direct names a GPU that does not exist")
 
@@ -256,6 +256,6 @@ def _validate(machine: Machine) -> None:
 def _check_types(item: Machine | Product | Gpu | Nic) -> None:
     for known in fields(item):
         value = getattr(item, known.name)
-        wanted = {"str": str, "int": int, "bool": bool}.get(str(known.type))
-        if wanted is not None and type(value) is not wanted:
-            raise TypeError(f"{known.name} is {value!r}, not a {wanted.__name__}")
+        expected = {"str": str, "int": int, "bool": bool}.get(str(known.type))
+        if expected is not None and type(value) is not expected:
+            raise TypeError(f"{known.name} is {value!r}, not a {expected.__name__}")

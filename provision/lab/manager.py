@@ -1,4 +1,4 @@
-"""Labs as a whole: nodes by a driver, services beside them, an inventory, and one folder that remembers it all."""
+"""Management of labs: nodes by a driver, services, an inventory, and one state directory per lab."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from provision.lab.services import Services
 
 __all__ = [
+    "LabOptions",
     "LabReport",
-    "Wishes",
     "down",
     "inventory_path",
     "link",
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 DISTROS = ("debian12", "debian13")
-_MOST_NODES = 64
+_MAX_NODES = 64
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?")
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What ``lab up`` asks for; None is what the lab has already, or the default of a new one."""
+class LabOptions:
+    """The options of ``lab up``; None means the value of the existing lab, or the default of a new one."""
 
     driver: DriverName | None = None
     nodes: int | None = None
@@ -51,7 +51,7 @@ class Wishes:
 
 @dataclass(frozen=True)
 class LabReport:
-    """A lab as it is now."""
+    """The current state of a lab."""
 
     spec: LabSpec
     nodes: tuple[LabNode, ...]
@@ -60,19 +60,19 @@ class LabReport:
     services: tuple[tuple[str, bool], ...] = ()
     """Name of each service and whether it runs."""
     site: Mapping[str, str] = field(default_factory=dict)
-    """Options of ``init`` for an inventory of one's own: image, registry CA, NVIDIA repository and its key."""
+    """Options of ``init`` for a separate inventory: image, registry CA, NVIDIA repository and its key."""
     known_hosts: Path | None = None
     key: Path | None = None
     """The operator's private key."""
 
     @property
     def healthy(self) -> bool:
-        """True when all nodes and services run and there is an inventory."""
+        """Whether all nodes and services run and the inventory exists."""
         nodes = all(node.state is NodeState.RUNNING for node in self.nodes)
         return nodes and all(running for _, running in self.services) and self.inventory.exists()
 
     def document(self) -> dict[str, Any]:
-        """The report as ``--json`` prints it."""
+        """Return the report as ``--json`` prints it."""
         return {
             "name": self.spec.name,
             "driver": self.spec.driver.value,
@@ -90,22 +90,22 @@ class LabReport:
         }
 
     def init_words(self) -> list[str]:
-        """Return the command that writes an inventory of these nodes as one writes it for a site."""
+        """Return the command that writes an inventory of these nodes like that of a site."""
         hosts = [f"{node.name}={node.address}:{node.port}" for node in self.nodes if node.address]
         words = ["provision", "init", *hosts, "--name", self.spec.name, "--user", "root"]
         words += ["--key", str(self.key), "--known-hosts", str(self.known_hosts)]
         return words + [word for option in self.site.items() for word in option]
 
 
-def up(name: str, wishes: Wishes, progress: Progress) -> LabReport:
-    """Make a lab, or repair the one that is there: start what is stopped, make what is missing.
+def up(name: str, options: LabOptions, progress: Progress) -> LabReport:
+    """Create a lab or repair the existing one: start stopped parts, create missing ones.
 
     Raises:
-        LabError: the lab exists and was made otherwise than `wishes` asks, or a step failed.
+        LabError: the lab exists with other options, or a step failed.
     """
     folder = state.lab_folder(name)
     with state.locked(name, f"lab up {name}"):
-        spec = _spec(name, wishes, state.load_spec(folder))
+        spec = _spec(name, options, state.load_spec(folder))
         _check(spec)
         state.save_spec(folder, spec)
         driver = _driver(spec.driver)
@@ -118,7 +118,7 @@ def up(name: str, wishes: Wishes, progress: Progress) -> LabReport:
 
 
 def status(name: str) -> LabReport:
-    """Look at a lab; changes nothing."""
+    """Return the current state of a lab without changing it."""
     spec, folder = _existing(name)
     services = _services()
     info = services.info(folder)
@@ -135,7 +135,7 @@ def status(name: str) -> LabReport:
 
 
 def list_labs() -> list[LabReport | ProvisionError]:
-    """Look at all labs; one that cannot be looked at is its error, with the lab's name as the node."""
+    """Return the state of all labs; for one that fails, return its error with the lab's name as the node."""
     reports: list[LabReport | ProvisionError] = []
     for name in state.known_labs():
         try:
@@ -146,7 +146,7 @@ def list_labs() -> list[LabReport | ProvisionError]:
 
 
 def down(name: str, progress: Progress) -> bool:
-    """Remove a lab and all that belongs to it; return whether there was one. A half-made lab is removed too."""
+    """Remove a lab and everything that belongs to it, even if incomplete; return whether it existed."""
     folder = state.lab_folder(name)
     with state.locked(name, f"lab down {name}"):
         existed = folder.exists()
@@ -159,34 +159,34 @@ def down(name: str, progress: Progress) -> bool:
 
 
 def inventory_path(name: str) -> Path:
-    """Return the inventory of a lab that is up."""
+    """Return the inventory of a running lab."""
     _, folder = _existing(name)
     path = inventory_of(folder)
     if not path.exists():
-        raise LabError(f"lab {name} is half-made and has no inventory yet", remedy=f"provision lab up {name}")
+        raise LabError(f"lab {name} is incomplete and has no inventory yet", remedy=f"provision lab up {name}")
     return path
 
 
 def reboot(name: str, node: str) -> None:
-    """Restart a node the orderly way and wait until it is back."""
+    """Reboot a node cleanly and wait until it is back."""
     spec, folder = _existing(name)
     _driver(spec.driver).reboot(spec, folder, _named(spec, folder, node).name)
 
 
 def power(name: str, node: str, *, on: bool) -> None:
-    """Pull a node's power, or give it back."""
+    """Cut a node's power, or restore it."""
     spec, folder = _existing(name)
     _driver(spec.driver).power(spec, folder, _named(spec, folder, node).name, on=on)
 
 
 def link(name: str, node: str, *, up: bool) -> None:
-    """Cut a node off its networks, or connect it again."""
+    """Disconnect a node from its networks, or reconnect it."""
     spec, folder = _existing(name)
     _driver(spec.driver).link(spec, folder, _named(spec, folder, node).name, up=up)
 
 
 def ssh_command(name: str, node: str | None, words: Sequence[str]) -> list[str]:
-    """The ssh command that logs in to a node (default: the first), with the key and the host key of the lab."""
+    """Return the ssh command that logs in to a node (default: the first), with the lab's key and host keys."""
     spec, folder = _existing(name)
     target = _named(spec, folder, node)
     if target.state is not NodeState.RUNNING:
@@ -194,16 +194,16 @@ def ssh_command(name: str, node: str | None, words: Sequence[str]) -> list[str]:
     return ssh_argv(folder, target, *words)
 
 
-def _spec(name: str, wishes: Wishes, recorded: LabSpec | None) -> LabSpec:
-    """What to make: the recorded lab when the wishes fit it, else a new one of wishes and defaults."""
+def _spec(name: str, options: LabOptions, recorded: LabSpec | None) -> LabSpec:
+    """Return the recorded spec if the options match it, else a new one from options and defaults."""
     base = recorded or LabSpec(name=name, driver=DriverName.VM, nodes=2)
-    wanted = replace(base, **{key: value for key, value in vars(wishes).items() if value is not None})
-    if recorded is not None and wanted != recorded:
+    requested = replace(base, **{key: value for key, value in vars(options).items() if value is not None})
+    if recorded is not None and requested != recorded:
         raise LabError(
-            f"lab {name} exists with {_words(recorded)}; asked for: {_words(wanted)}",
+            f"lab {name} exists with {_words(recorded)}; requested: {_words(requested)}",
             remedy=f"Remove it first (provision lab down {name}), choose another name, or repeat its own options.",
         )
-    return wanted
+    return requested
 
 
 def _words(spec: LabSpec) -> str:
@@ -213,23 +213,23 @@ def _words(spec: LabSpec) -> str:
 
 
 def _check(spec: LabSpec) -> None:
-    """Refuse what cannot work before anything is made."""
-    if not 1 <= spec.nodes <= _MOST_NODES:
-        raise LabError(f"a lab has 1 to {_MOST_NODES} nodes, not {spec.nodes}")
+    """Refuse invalid options before anything is created."""
+    if not 1 <= spec.nodes <= _MAX_NODES:
+        raise LabError(f"a lab has 1 to {_MAX_NODES} nodes, not {spec.nodes}")
     if spec.distro not in DISTROS:
-        raise LabError(f"the lab has no distribution called {spec.distro}", remedy=f"It has: {', '.join(DISTROS)}.")
+        raise LabError(f"unknown lab distribution {spec.distro}", remedy=f"Choose from {', '.join(DISTROS)}.")
     if spec.machine is not None:
         from provision.lab.machines import load
 
         load(spec.machine)
     if spec.packages and spec.driver is not DriverName.VM:
         raise LabError(
-            "only virtual machines have disks of their own that could carry packages (--with)",
-            remedy="Add --driver vm, or leave --with out.",
+            "--with requires virtual machines, because containers share one image",
+            remedy="Add --driver vm, or remove --with.",
         )
     for package in spec.packages:
         if not _PACKAGE.fullmatch(package):
-            raise LabError(f"{package!r} is not a package's name", remedy="Give NAME or NAME=VERSION, as apt has it.")
+            raise LabError(f"invalid package name {package!r}", remedy="Use NAME or NAME=VERSION, as in apt.")
 
 
 def _existing(name: str) -> tuple[LabSpec, Path]:
@@ -237,7 +237,7 @@ def _existing(name: str) -> tuple[LabSpec, Path]:
     spec = state.load_spec(folder)
     if spec is None:
         labs = ", ".join(state.known_labs()) or "none"
-        raise LabError(f"there is no lab called {name} (labs: {labs})", remedy=f"provision lab up {name}")
+        raise LabError(f"unknown lab {name} (labs: {labs})", remedy=f"provision lab up {name}")
     return spec, folder
 
 
@@ -247,11 +247,11 @@ def _named(spec: LabSpec, folder: Path, node: str | None) -> LabNode:
         if node is None or each.name == node:
             return each
     names = ", ".join(each.name for each in nodes)
-    raise LabError(f"lab {spec.name} has no node called {node}", remedy=f"Its nodes: {names}.")
+    raise LabError(f"lab {spec.name} has no node called {node}", remedy=f"Choose from {names}.")
 
 
 def _specs_to_remove(name: str, folder: Path) -> list[LabSpec]:
-    """The recorded lab; when the record is lost or damaged, whatever either driver may have made under that name."""
+    """Return the recorded lab; without a valid record, one for each driver that may have nodes of that name."""
     try:
         spec = state.load_spec(folder)
     except LabError:
@@ -260,7 +260,7 @@ def _specs_to_remove(name: str, folder: Path) -> list[LabSpec]:
 
 
 def _listen(spec: LabSpec, folder: Path, driver: LabDriver) -> list[str]:
-    """Where the services listen: loopback, which vm nodes see as 10.0.2.2, and the bridge of container nodes."""
+    """Return the addresses of the services: loopback (10.0.2.2 in vm nodes), and the bridge of container nodes."""
     bridge = [driver.host_address(spec, folder)] if spec.driver is DriverName.CONTAINER else []
     return ["127.0.0.1", *bridge]
 

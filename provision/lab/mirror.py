@@ -1,7 +1,7 @@
-"""The machine's own Debian mirror, as lab images and lab nodes use it.
+"""The controller's Debian mirror for lab images and lab nodes.
 
-Nothing here knows the name of a mirror: it is read at run time from the machine's apt sources.
-When the machine itself runs another release than the one asked for, the release is exchanged in the suites.
+The mirror is read at run time from the controller's apt sources. If the controller runs another release, the release
+names in the suites are replaced.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from provision.errors import LabError
 __all__ = ["MIRROR_VARIABLE", "MirrorSources", "Stanza", "debian_sources", "parse_deb822", "parse_one_line", "public"]
 
 MIRROR_VARIABLE = "PROVISION_DEBIAN_MIRROR"
-"""Environment variable naming a Debian mirror, for machines whose own apt sources list none."""
+"""Environment variable with the URL of a Debian mirror, for controllers whose apt sources have none."""
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _RELEASES = ("bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable")
 _USERINFO = re.compile(r"(?<=://)[^\s\"]*@")
 _SUITE = re.compile(rf"({'|'.join(_RELEASES)})(-updates|-security|/updates|)")
-_WANTED_SETTINGS = re.compile(
+_MIRROR_SETTINGS = re.compile(
     r"Acquire::(Check-Valid-Until|Check-Date|Retries|(http|https)::(Proxy|Timeout|Verify-Peer|Verify-Host)(::\S+)?)$"
 )
 
 
 @dataclass(frozen=True)
 class Stanza:
-    """One apt source: where, which suites, which components."""
+    """One apt source: URIs, suites, components."""
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]
@@ -41,16 +41,16 @@ class Stanza:
 
 @dataclass(frozen=True)
 class MirrorSources:
-    """Debian's apt sources for one release, ready for mmdebstrap and for a node."""
+    """Debian's apt sources for one release, for mmdebstrap and for a node."""
 
     suite: str
     stanzas: tuple[Stanza, ...]
     settings: tuple[tuple[str, str], ...] = ()
-    """The machine's apt settings that decide how the mirror is reached: proxy, date checks, retries."""
+    """The controller's apt settings for access to the mirror: proxy, date checks, retries."""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """One-line sources (``deb [signed-by=...] URI SUITE COMPONENTS``), as mmdebstrap takes them."""
+        """One-line sources for mmdebstrap (``deb [signed-by=...] URI SUITE COMPONENTS``)."""
         return tuple(
             f"deb [signed-by={_KEYRING}] {uri} {suite} {' '.join(stanza.components)}"
             for stanza in self.stanzas
@@ -74,14 +74,14 @@ class MirrorSources:
 
     @property
     def private(self) -> bool:
-        """Whether a source or a proxy is written with a user name or a password."""
+        """Whether a source or a proxy contains a user name or a password."""
         return any(public(text) != text for text in (*self.lines, *self.aptopts))
 
     def arguments(self, scratch: Path) -> tuple[list[str], list[str]]:
         """Return mmdebstrap's apt options and its sources.
 
-        Where they hold credentials they are files in `scratch` that only we can read, for command lines can be read
-        by everybody on the machine. mmdebstrap pastes them into the new system, whose maker removes them again.
+        With credentials, they are private files in `scratch`, because all users can read command lines. mmdebstrap
+        copies them into the new system; the builder of the image removes them there.
         """
         if not self.private:
             return [f"--aptopt={option}" for option in self.aptopts], list(self.lines)
@@ -95,20 +95,20 @@ class MirrorSources:
 
     @property
     def aptopts(self) -> tuple[str, ...]:
-        """The same settings as values for mmdebstrap's ``--aptopt``."""
+        """The settings as values for mmdebstrap's ``--aptopt``."""
         return tuple(f'{name} "{value}"' for name, value in self.settings)
 
 
 def public(text: str) -> str:
-    """Return `text` without the user names and passwords of its addresses."""
+    """Return `text` without user names and passwords in URLs."""
     return _USERINFO.sub("", text)
 
 
 def debian_sources(suite: str, *, etc_apt: Path = Path("/etc/apt")) -> MirrorSources:
-    """Read the machine's apt sources and return Debian's for release `suite` (``bookworm``, ``trixie``).
+    """Return Debian's sources for release `suite` (``bookworm``, ``trixie``), based on the controller's apt sources.
 
     Raises:
-        LabError: the machine has no source of Debian packages and PROVISION_DEBIAN_MIRROR is not set.
+        LabError: the controller has no source of Debian packages and PROVISION_DEBIAN_MIRROR is not set.
     """
     mirror = os.environ.get(MIRROR_VARIABLE, "")
     if mirror:
@@ -117,14 +117,14 @@ def debian_sources(suite: str, *, etc_apt: Path = Path("/etc/apt")) -> MirrorSou
         stanzas = _for_release(suite, [stanza for stanza in _read_all(etc_apt) if _is_debian(stanza)])
     if not stanzas:
         raise LabError(
-            f"the apt sources of this machine ({etc_apt}) name no Debian mirror, so no {suite} image can be built",
+            f"{etc_apt}: no Debian mirror in the controller's apt sources; cannot build a {suite} image",
             remedy=f"Add Debian's repository to {etc_apt}/sources.list.d, or set {MIRROR_VARIABLE} to a mirror's URL.",
         )
     return MirrorSources(suite, stanzas, tuple(_settings()))
 
 
 def parse_deb822(text: str) -> list[Stanza]:
-    """Parse a ``.sources`` file; disabled stanzas and source-package stanzas are left out."""
+    """Parse a ``.sources`` file without disabled and source-package stanzas."""
     stanzas = []
     for block in re.split(r"\n\s*\n", re.sub(r"(?m)^#.*\n?", "", text)):
         fields = _fields(block)
@@ -134,7 +134,7 @@ def parse_deb822(text: str) -> list[Stanza]:
 
 
 def parse_one_line(text: str) -> list[Stanza]:
-    """Parse a ``sources.list`` file; comments and ``deb-src`` are left out."""
+    """Parse a ``sources.list`` file without comments and ``deb-src``."""
     stanzas = []
     for line in text.splitlines():
         match = re.match(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<rest>\S.*)", line.split("#", 1)[0].strip())
@@ -177,7 +177,7 @@ def _stanza(fields: Mapping[str, str]) -> Stanza:
 
 
 def _is_debian(stanza: Stanza) -> bool:
-    """Tell Debian's own archive from third parties, who use its suite names too but not its key."""
+    """Return whether a stanza is of Debian's own archive; third parties use the same suite names, but other keys."""
     if "main" not in stanza.components:
         return False
     if stanza.signed_by:
@@ -186,17 +186,17 @@ def _is_debian(stanza: Stanza) -> bool:
 
 
 def _for_release(suite: str, stanzas: Iterable[Stanza]) -> tuple[Stanza, ...]:
-    """Keep one release's suites, or exchange the release when only another one is there."""
-    found = [(stanza, match) for stanza in stanzas for name in stanza.suites if (match := _SUITE.fullmatch(name))]
-    releases = [match[1] for _, match in found]
+    """Return one release's suites, with the release replaced if only another one is configured."""
+    entries = [(stanza, match) for stanza in stanzas for name in stanza.suites if (match := _SUITE.fullmatch(name))]
+    releases = [match[1] for _, match in entries]
     if not releases:
         return ()
     base = suite if suite in releases else releases[0]
-    kept: dict[Stanza, list[str]] = {}
-    for stanza, match in found:
+    suites_by_stanza: dict[Stanza, list[str]] = {}
+    for stanza, match in entries:
         if match[1] == base:
-            kept.setdefault(stanza, []).append(suite + match[2])
-    return tuple(replace(stanza, suites=tuple(dict.fromkeys(suites))) for stanza, suites in kept.items())
+            suites_by_stanza.setdefault(stanza, []).append(suite + match[2])
+    return tuple(replace(stanza, suites=tuple(dict.fromkeys(suites))) for stanza, suites in suites_by_stanza.items())
 
 
 def _settings() -> Iterable[tuple[str, str]]:
@@ -206,5 +206,5 @@ def _settings() -> Iterable[tuple[str, str]]:
         return
     for line in dump.splitlines():
         match = re.fullmatch(r'(\S+) "(.*)";', line)
-        if match and match[2] and _WANTED_SETTINGS.match(match[1]):
+        if match and match[2] and _MIRROR_SETTINGS.match(match[1]):
             yield match[1], match[2]

@@ -1,4 +1,4 @@
-"""A small client of QEMU's machine protocol: one command, one answer."""
+"""A minimal client of QEMU's machine protocol."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SECONDS = 10.0
 
 
 class QmpClient:
-    """A conversation with one QEMU process over its socket; use it in a ``with`` statement.
+    """A connection to one QEMU process over its socket; use it in a ``with`` statement.
 
     Raises:
-        LabError: nothing listens at the socket, or QEMU answers with an error or not at all.
+        LabError: the socket does not answer, or QEMU answers with an error or not at all.
     """
 
     def __init__(self, path: Path, *, node: str, timeout: float = _SECONDS) -> None:
@@ -39,7 +39,7 @@ class QmpClient:
         self.execute("qmp_capabilities")
 
     def execute(self, command: str, **arguments: Any) -> Any:
-        """Send one command and return what it returned."""
+        """Execute one command and return its result."""
         message = json.dumps({"execute": command, "arguments": arguments})
         try:
             self._socket.sendall(message.encode() + b"\n")
@@ -51,7 +51,7 @@ class QmpClient:
         return answer.result
 
     def close(self) -> None:
-        """End the conversation; the machine runs on."""
+        """Close the connection; the machine keeps running."""
         self._lines.close()
         self._socket.close()
 
@@ -63,17 +63,17 @@ class QmpClient:
     ) -> None:
         self.close()
 
-    def _read(self, is_wanted: Callable[[QmpMessage], bool]) -> QmpMessage:
-        """Return the next message that is wanted; events in between are dropped."""
+    def _read(self, is_match: Callable[[QmpMessage], bool]) -> QmpMessage:
+        """Return the next matching message; events in between are ignored."""
         for line in self._lines:
             message = decode(line, QmpMessage, node=self._node, what="message of QEMU")
-            if is_wanted(message):
+            if is_match(message):
                 return message
-        raise ConnectionResetError("it closed the connection")
+        raise ConnectionResetError("QEMU closed the connection")
 
 
 def _connect(path: Path, timeout: float) -> socket.socket:
-    """Connect by way of the folder's descriptor: a socket's path may have 107 bytes only, a lab's folder more."""
+    """Connect through the folder's descriptor, because socket paths are limited to 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,6 +1,6 @@
-"""The seed of a virtual node: what makes this one different from the others of its image.
+"""The seed of a virtual node: the settings in which it differs from other nodes of its image.
 
-It is a plain tar archive on a second disk, unpacked by the node itself in its first boot, before network and sshd.
+It is a tar archive on a second disk, which the node unpacks at its first boot, before network and sshd.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PREFIX = 24
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a node is."""
+    """The identity of a node."""
 
     name: str
     data_address: str
@@ -26,13 +26,13 @@ class Identity:
     management_mac: str
     data_mac: str
     host_key: str
-    """Private host key, as ssh-keygen wrote it."""
+    """Private host key, as written by ssh-keygen."""
     host_key_public: str
     authorized_keys: tuple[str, ...]
 
 
 def seed_archive(identity: Identity) -> bytes:
-    """The seed disk's content. The host name points to the data address, never to a loopback address."""
+    """Return the content of the seed disk; the host name resolves to the data address, not to a loopback address."""
     files: dict[str, str | bytes] = {
         "etc/hostname": f"{identity.name}\n",
         "etc/hosts": (

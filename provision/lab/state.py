@@ -1,4 +1,4 @@
-"""What this machine remembers of its labs: one private folder each, and a lock while a lab is made or removed."""
+"""State of labs on the controller: one private folder per lab, and a lock for creation and removal."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?")
 
 
 def check_name(name: str) -> str:
-    """Return `name` when it can be part of host names, container names and paths.
+    """Return `name` if it is valid in host names, container names and paths.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the name is invalid.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be a lab's name",
-            remedy="Use at most 30 of: small letters, digits, dashes; first a letter, no dash at the end.",
+            f"invalid lab name {name!r}",
+            remedy="Use at most 30 lower-case letters, digits and dashes; begin with a letter, end without dash.",
         )
     return name
 
@@ -40,12 +40,12 @@ def labs_folder() -> Path:
 
 
 def lab_folder(name: str) -> Path:
-    """The folder of the lab called `name`, which may not exist."""
+    """Return the folder of a lab, which may not exist."""
     return labs_folder() / check_name(name)
 
 
 def known_labs() -> list[str]:
-    """Names of all labs of this user, also of half-made ones."""
+    """Return the names of all labs of this user, including incomplete ones."""
     folder = labs_folder()
     if not folder.is_dir():
         return []
@@ -53,12 +53,12 @@ def known_labs() -> list[str]:
 
 
 def save_spec(folder: Path, spec: LabSpec) -> None:
-    """Write what the lab was asked for, before anything of it is made."""
+    """Store the lab's options before anything is created."""
     write_private(private_folder(folder) / "lab.json", json.dumps(asdict(spec), indent=2) + "\n")
 
 
 def load_spec(folder: Path) -> LabSpec | None:
-    """Read it back; None when the lab was never begun.
+    """Return the stored options, or None if the lab does not exist.
 
     Raises:
         LabError: the file is damaged.
@@ -74,10 +74,10 @@ def load_spec(folder: Path) -> LabSpec | None:
 
 @contextmanager
 def locked(name: str, purpose: str) -> Iterator[None]:
-    """Hold the lab for this process; the lock ends with the process at the latest.
+    """Hold the lab's lock; it ends at the latest with the process.
 
     Raises:
-        LockedError: another process holds it; the message says which, since when and for what.
+        LockedError: another process holds it; the message names process, time and purpose.
     """
     with held(private_folder(labs_folder()) / f".{check_name(name)}.lock", f"lab {name}", purpose):
         yield

@@ -1,7 +1,7 @@
-"""Lab nodes as QEMU machines: real kernels, real reboots, power and cables that can be pulled.
+"""Lab nodes as QEMU machines with real kernels, reboots, power cuts and network cuts.
 
-In the lab's folder: ``vm/plan.json`` (ports and addresses), ``vm/NODE/`` (disk, seed, console, pid file),
-``hostkeys/NODE/``. A node is there when its disk is; it runs when its process does.
+Files in the lab's folder: ``vm/plan.json`` (ports and addresses), ``vm/NODE/`` (disk, seed, console, pid file),
+``hostkeys/NODE/``. A node exists if its disk does; it runs if its process does.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from provision.threads import outcomes
 __all__ = ["HOST_ADDRESS", "VmDriver"]
 
 HOST_ADDRESS = "10.0.2.2"
-"""What a node calls this machine's loopback interface."""
+"""The controller's loopback interface as seen from a node."""
 
 _PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "ssh-keygen": "openssh-client"}
-_BOOT_SECONDS = 600  # a boot takes 20 s; two emulated ones on a busy machine were seen to take 160 s
+_BOOT_SECONDS = 600  # a boot takes 20 s; two emulated ones on a busy machine took 160 s
 _LOCALHOST = "127.0.0.1"
 _RETRY_SECONDS = 1.0
 
 
 class _Silent:
     def step(self, message: str) -> None:
-        """Say nothing: the caller did not ask for news."""
+        """Ignore the message."""
 
 
 class VmDriver:
     """The lab driver ``vm``."""
 
     def up(self, spec: LabSpec, folder: Path, progress: Progress) -> list[LabNode]:
-        """Make all nodes of `spec` exist, run and answer on SSH; start what is stopped, keep what runs."""
+        """Create and start all nodes of `spec` and wait for SSH; running nodes are left unchanged."""
         need_programs(_PROGRAMS)
         machines = _machines(spec, folder)
         made = [machine for machine in machines if machine.disk.exists()]
-        # Nodes stay on the image that they were made from, so a newer recipe is built only for new nodes.
+        # Existing nodes keep their image, so a newer recipe is built only for new nodes.
         image = _image_of(made[0], spec) if made == machines != [] else ensure_image(_recipe(spec), progress)
         acceleration = accelerator(image, cache_folder(), progress)
         plan = _planned(spec, folder)
@@ -65,15 +65,15 @@ class VmDriver:
         return self.nodes(spec, folder)
 
     def nodes(self, spec: LabSpec, folder: Path) -> list[LabNode]:
-        """Look at the nodes as they are now; changes nothing."""
+        """Return the current state of the nodes without changing it."""
         plan = load_plan(folder / "vm")
         return [_node(machine, plan) for machine in _machines(spec, folder)]
 
     def down(self, spec: LabSpec, folder: Path, progress: Progress) -> None:
-        """Remove every process and file of the nodes; what is gone already is no error."""
+        """Remove every process and file of the nodes; missing ones are no error."""
         home = folder / "vm"
         folders = sorted(path for path in home.glob("*") if path.is_dir()) if home.exists() else []
-        for path in folders:  # also nodes that `spec` no longer has
+        for path in folders:  # including nodes that are not in `spec` any more
             machine = Machine(path.name, path)
             if is_running(machine):
                 progress.step(f"stopping {machine.name}")
@@ -83,26 +83,26 @@ class VmDriver:
             shutil.rmtree(folder / "hostkeys" / name, ignore_errors=True)
 
     def reboot(self, spec: LabSpec, folder: Path, node: str) -> None:
-        """Restart one node the orderly way and return when its sshd answers again."""
+        """Reboot one node cleanly and return when its sshd answers again."""
         machine, target = self._running(spec, folder, node)
         before = _boot_id(folder, target)
-        with suppress(ConnectionFailed):  # the node may go before it has answered; the boot id is what counts
+        with suppress(ConnectionFailed):  # the connection may end before the reply; the boot ID is checked
             run_script(folder, target, "systemctl reboot", timeout=30)
         begin = time.monotonic()
         while time.monotonic() - begin < _BOOT_SECONDS:
             wait_for_ssh(folder, target, limit_seconds=_BOOT_SECONDS, alive=_alive(machine))
-            with suppress(ConnectionFailed):  # it may have answered just before it went down
+            with suppress(ConnectionFailed):  # it may have answered just before its shutdown
                 if _boot_id(folder, target) != before:
                     return
             time.sleep(_RETRY_SECONDS)
         raise LabError(f"the node did not restart within {_BOOT_SECONDS} s", node=node, output=machine.last_words())
 
     def power(self, spec: LabSpec, folder: Path, node: str, *, on: bool) -> None:
-        """Pull the power of a node at once, or give it back and return when its sshd answers."""
+        """Cut the power of a node, or restore it and return when its sshd answers."""
         machine = _machine(spec, folder, node)
         plan = load_plan(folder / "vm")
         if plan is None or not machine.disk.exists():
-            raise LabError("the node has never been made", node=node, remedy=f"provision lab up {spec.name}")
+            raise LabError("the node does not exist", node=node, remedy=f"Create it: provision lab up {spec.name}")
         if not on:
             kill(machine)
             return
@@ -112,14 +112,14 @@ class VmDriver:
         self._start(spec, folder, machine, plan, acceleration, silent)
 
     def link(self, spec: LabSpec, folder: Path, node: str, *, up: bool) -> None:
-        """Cut a node off all its networks, or connect it again."""
+        """Disconnect a node from all its networks, or reconnect it."""
         machine = _machine(spec, folder, node)
         if not is_running(machine):
             raise LabError("the node is not running", node=node, remedy=f"provision lab up {spec.name}")
         set_link(machine, up=up)
 
     def host_address(self, spec: LabSpec, folder: Path) -> str:  # noqa: ARG002 - the interface's
-        """The address at which the nodes reach services on this machine's loopback interface."""
+        """Return the address under which nodes reach services on the controller's loopback interface."""
         return HOST_ADDRESS
 
     def _running(self, spec: LabSpec, folder: Path, node: str) -> tuple[Machine, LabNode]:
@@ -182,7 +182,7 @@ def _planned(spec: LabSpec, folder: Path) -> Plan:
 
 
 def _prepare(machine: Machine, plan: Plan, image: Image, folder: Path) -> None:
-    """Make seed and disk of a new node; the disk comes last, so a node with a disk is complete."""
+    """Create seed and disk of a new node; the disk is created last, so that a node with a disk is complete."""
     operator = make_operator_key(folder)
     private, public = make_host_key(folder, machine.name)
     remember_host_key(folder, _LOCALHOST, plan.ssh_ports[machine.name], public)
@@ -205,40 +205,40 @@ def _prepare(machine: Machine, plan: Plan, image: Image, folder: Path) -> None:
         ["qemu-img", "create", "-q", "-f", "qcow2", *backing, str(partial)], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise LabError("making the node's disk failed", node=machine.name, output=done.stderr)
+        raise LabError("cannot create the node's disk", node=machine.name, output=done.stderr)
     partial.replace(machine.disk)
 
 
 def _recipe(spec: LabSpec) -> Recipe:
-    """The recipe of a bare node, and of one that carries packages already."""
+    """Return the recipe of a bare node, or of one with additional packages."""
     if not spec.packages:
         return recipe_for(spec.distro)
     from provision.lab.services.packages import build_packages
 
     built = build_packages(cache_folder())
-    stand_ins = {package: found for package in spec.packages if (found := _stand_in(package, built))}
+    stand_ins = {package: path for package in spec.packages if (path := _stand_in(package, built))}
     others = tuple(package for package in spec.packages if package not in stand_ins)
     return recipe_for(spec.distro, packages=others, stand_ins=tuple(stand_ins.values()))
 
 
 def _stand_in(package: str, built: Sequence[Path]) -> Path | None:
-    """The lab's own package of that name, the last of several versions unless one is given; None for one of Debian."""
+    """Return the lab's own package of that name, by default its last version; None for a Debian package."""
     name, _, version = package.partition("=")
-    found = [path for path in built if path.name.startswith(f"{name}_{version}_" if version else f"{name}_")]
-    return found[-1] if found else None
+    matches = [path for path in built if path.name.startswith(f"{name}_{version}_" if version else f"{name}_")]
+    return matches[-1] if matches else None
 
 
 def _image_of(machine: Machine, spec: LabSpec) -> Image:
-    """The image under a node's disk, which holds only what differs; without that very image the node is lost."""
+    """Return the base image of a node's disk, which stores only differences and is useless without it."""
     argv = ["qemu-img", "info", "-U", "--output=json", str(machine.disk)]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
     answer = done.stdout if done.returncode == 0 else "{}"
     disk = Path(decode(answer, DiskInformation, node=machine.name, what="answer of qemu-img").backing)
     if not disk.is_file():
         raise LabError(
-            "the image that the node's disk stands on is gone from the cache, or the disk is damaged",
+            "the base image of the node's disk is missing in the cache, or the disk is damaged",
             node=machine.name,
-            remedy=f"Make the nodes anew: provision lab down {spec.name}, then provision lab up {spec.name}",
+            remedy=f"Create the nodes again: provision lab down {spec.name}, then provision lab up {spec.name}",
             output=done.stderr,
         )
     return Image.beside(disk)
@@ -270,9 +270,9 @@ def _boot_id(folder: Path, node: LabNode) -> str:
 
 
 def _in_parallel(function: Callable[[Machine], None], machines: Sequence[Machine]) -> None:
-    """Call `function` for all machines at once; every one is waited for, then the first error is raised."""
-    found = outcomes(function, machines, limit=len(machines))
-    errors = [error for error in found if error is not None]
+    """Call `function` for all machines in parallel, wait for all, then raise the first error."""
+    results = outcomes(function, machines, limit=len(machines))
+    errors = [error for error in results if error is not None]
     for error in errors:
         if not isinstance(error, ProvisionError):
             raise error

@@ -1,4 +1,4 @@
-"""Whether hardware virtualization works here: decided by booting a real kernel with it, once per host boot."""
+"""Detection of hardware virtualization, by booting a real kernel with it once per boot of the controller."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from provision.local_files import write_private
 
 __all__ = ["EMULATION", "HARDWARE", "accelerator", "virtual_cpus"]
 
-# Without five-level page tables and nested virtualization, which an emulated node pays for and never uses; and
-# without `rep movsb` as the quick way to copy (erms), since QEMU emulates it byte by byte: pages are cleared and
-# copied in a third of the time without it.
+# Without five-level page tables and nested virtualization, which cost emulated nodes time and are unused, and without
+# fast `rep movsb` (erms), which QEMU emulates byte by byte: pages are cleared and copied in a third of the time.
 EMULATION = ("-accel", "tcg,thread=multi", "-cpu", "max,la57=off,svm=off,erms=off")
 HARDWARE = ("-accel", "kvm", "-cpu", "host")
 
 _EMULATED_CPUS = 1
-"""With one, atomic instructions need no emulation and Linux trusts the time stamp counter: on a machine whose cores
-the nodes fill anyway, importing and compiling Python takes less than half the time that it takes with two."""
+"""With one CPU, atomic instructions need no emulation and Linux trusts the time stamp counter: if the nodes use all
+cores of the controller, importing and compiling Python takes less than half the time that it takes with two CPUs."""
 
 _DEVICE = Path("/dev/kvm")
 _SECONDS = 20
-# The kernel got as far as user space (where it found no program to run): it works.
+# The kernel reached user space, where it found no program to run: virtualization works.
 _REACHED = ("Attempted to kill init", "Unable to mount root fs", "No working init found")
 
 
 def accelerator(image: Image, cache: Path, progress: Progress) -> tuple[str, ...]:
-    """QEMU's ``-accel`` and ``-cpu`` options: hardware where a real boot with it succeeds, emulation else."""
+    """Return QEMU's ``-accel`` and ``-cpu`` options: hardware if a test boot with it succeeds, else emulation."""
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
         return EMULATION
     cache.mkdir(parents=True, exist_ok=True)
@@ -46,13 +45,13 @@ def accelerator(image: Image, cache: Path, progress: Progress) -> tuple[str, ...
             write_private(result, json.dumps({"works": _boots(image)}) + "\n")
     if decode(result.read_bytes(), AcceleratorTest, node="", what=str(result)).works:
         return HARDWARE
-    progress.step("hardware virtualization does not work on this machine: nodes are emulated")
+    progress.step("hardware virtualization does not work on the controller; nodes are emulated")
     return EMULATION
 
 
-def virtual_cpus(acceleration: tuple[str, ...], wanted: int) -> int:
-    """How many CPUs a node gets: what was `wanted` with hardware virtualization, one under emulation."""
-    return wanted if acceleration == HARDWARE else _EMULATED_CPUS
+def virtual_cpus(acceleration: tuple[str, ...], cpus: int) -> int:
+    """Return the number of CPUs of a node: `wanted` with hardware virtualization, one under emulation."""
+    return cpus if acceleration == HARDWARE else _EMULATED_CPUS
 
 
 def _boots(image: Image) -> bool:
@@ -71,7 +70,7 @@ def _boots(image: Image) -> bool:
 
 
 def _host_key(image: Image) -> str:
-    """Names this boot of this host with this kernel, so that no answer outlives what it was true for."""
+    """Return a key for this kernel on this boot of the controller, so that results are not used longer than valid."""
     parts = [os.uname().release, os.uname().version, str(image.disk)]
     parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Disk images of bare nodes: built once from the machine's own package mirror, kept by the key of their recipe.
+"""Disk images of bare nodes, built once from the controller's package mirror and cached by the key of their recipe.
 
-A disk has one partition with an ext4 root and extlinux, which boots ``/vmlinuz``: the link that Debian's kernel
-packages keep on the newest kernel. So an upgraded kernel is what a node comes up with after a reboot.
+A disk has one partition with an ext4 root and extlinux, which boots ``/vmlinuz``: the link to the newest kernel that
+Debian's kernel packages maintain. A node therefore boots an upgraded kernel after a reboot.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _BOOT_RECORD = "/usr/lib/EXTLINUX/mbr.bin"
 _BOOT_CODE_BYTES = 440
 _OFFSET = 1 << 20
 _DISK_BYTES = 16 << 30
-# The boot loader reads ext4 without these newer features only.
+# The boot loader can only read ext4 without these newer features.
 _EXT4 = "^64bit,^metadata_csum,^metadata_csum_seed,^orphan_file"
 _MMDEBSTRAP_SECONDS = 1800
 
 
 @dataclass(frozen=True)
 class Image:
-    """A finished image; never written again, because nodes keep only what differs from it."""
+    """A finished, immutable image; disks of nodes store only the differences."""
 
     disk: Path
     kernel: Path
@@ -53,42 +53,42 @@ class Image:
 
     @classmethod
     def beside(cls, disk: Path) -> Self:
-        """The image that `disk` belongs to: its files lie in one folder."""
+        """Return the image to which `disk` belongs; its files are in one folder."""
         return cls(disk, disk.with_name("vmlinuz"), disk.with_name("initrd.img"))
 
 
 def ensure_image(recipe: Recipe, progress: Progress, *, cache: Path | None = None) -> Image:
-    """Return the image of `recipe`, built now unless it is in the cache; a second caller waits for the first.
+    """Return the image of `recipe`, built unless cached; a second caller waits for the first.
 
     Raises:
-        LabError: a program is missing, this user may not build, or a step failed (its last lines in the output).
+        LabError: a program is missing, the user is not root, or a step failed (its last lines are in the output).
     """
     images = (cache or cache_folder()) / "images"
     images.mkdir(parents=True, exist_ok=True, mode=0o700)
     images.chmod(0o700)
     folder = images / f"vm-{recipe.distro}-{recipe.key}"
-    found = _load(folder)
-    if found is not None:
-        return found
+    image = _load(folder)
+    if image is not None:
+        return image
     with file_lock(images / f".{folder.name}.lock"):
-        found = _load(folder)  # another `lab up` may have built it while we waited for the lock
-        if found is None:
+        image = _load(folder)  # another `lab up` may have built it in the meantime
+        if image is None:
             progress.step(f"building the {recipe.distro} node image (once; about 2 minutes)")
-            found = _build(recipe, folder, progress)
-    return found
+            image = _build(recipe, folder, progress)
+    return image
 
 
 def need_programs(programs: dict[str, str]) -> None:
     """Check that `programs` (program -> its Debian package) are installed.
 
     Raises:
-        LabError: names all that are missing and the packages that bring them.
+        LabError: lists all missing programs and their packages.
     """
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     missing = {program: package for program, package in programs.items() if not shutil.which(program, path=search)}
     if missing:
         raise LabError(
-            f"this machine lacks {', '.join(missing)}, which lab nodes of kind vm need",
+            f"missing programs for lab nodes of kind vm: {', '.join(missing)}",
             remedy=f"apt-get install --no-install-recommends {' '.join(sorted(set(missing.values())))}",
         )
 
@@ -107,11 +107,11 @@ def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
         raise LabError(f"{_BOOT_RECORD} is missing", remedy="apt-get install --no-install-recommends extlinux")
     if os.geteuid() != 0:
         raise LabError(
-            "building a node image needs root (it mounts the new disk once)",
+            "building a node image requires root (it mounts the new disk)",
             remedy="Run this command as root.",
         )
     begin = time.monotonic()
-    for leftover in folder.parent.glob(f".{folder.name}.build-*"):  # of a build that was killed; we hold the lock
+    for leftover in folder.parent.glob(f".{folder.name}.build-*"):  # of a killed build; this process holds the lock
         _unmount_below(leftover)
         shutil.rmtree(leftover)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.build-"))
@@ -121,7 +121,7 @@ def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
         made.mkdir()
         for name in ("vmlinuz", "initrd.img"):
             shutil.copyfile(root / name, made / name)
-        disk = f"{uuid.uuid4().hex}.raw"  # a rebuilt image must not pass for the one that older nodes stand on
+        disk = f"{uuid.uuid4().hex}.raw"  # a rebuilt image must not be mistaken for the base of older disks
         progress.step(f"writing the {recipe.distro} disk")
         _write_disk(root, made / disk)
         (made / "image.json").write_text(json.dumps({"disk": disk, "distro": recipe.distro}) + "\n")
@@ -144,7 +144,7 @@ def _root_tree(recipe: Recipe, scratch: Path) -> Path:
     root, early, late = scratch / "root", scratch / "early.tar", scratch / "late.tar"
     early.write_bytes(pack(recipe.early))
     late.write_bytes(pack(recipe.late))
-    # In a mount namespace of its own: when the build is killed, no /proc, /sys or /dev stays mounted in the tree.
+    # In a separate mount namespace, so that /proc, /sys and /dev do not stay mounted in the tree of a killed build.
     command = ["unshare", "--mount", *recipe.mmdebstrap(str(root), str(early), str(late))]
     _run(command, "installing the node's packages", cwd=scratch)
     return root
@@ -159,7 +159,7 @@ def _write_disk(root: Path, disk: Path) -> None:
     options = f"offset={_OFFSET},lazy_itable_init=0,lazy_journal_init=0"
     mke2fs = ["mke2fs", "-q", "-t", "ext4", "-b", "4096", "-O", _EXT4, "-E", options, "-d", str(root)]
     _run([*mke2fs, str(disk), str(blocks)], "making the root file system")
-    # In a mount namespace of its own: whatever happens to us, mount and loop device go when the shell ends.
+    # In a separate mount namespace, so that mount and loop device end with the shell.
     script = 'mount -o "loop,offset=$3" "$1" "$2" && extlinux --install "$2/boot/extlinux" && umount "$2"'
     mountpoint = disk.parent.parent / "mnt"
     mountpoint.mkdir()
@@ -169,7 +169,7 @@ def _write_disk(root: Path, disk: Path) -> None:
 
 def _run(argv: list[str], what: str, *, text: str = "", cwd: Path | None = None) -> None:
     environment = {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin", "LC_ALL": "C.UTF-8"}
-    environment.pop("TMPDIR", None)  # a folder of the caller's own would not be readable for apt's user
+    environment.pop("TMPDIR", None)  # a private folder of the caller would not be readable for apt's user
     try:
         done = subprocess.run(
             argv,

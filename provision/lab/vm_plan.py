@@ -1,4 +1,4 @@
-"""Which ports, addresses and cards the virtual nodes of a lab have: chosen once, kept for the lab's life."""
+"""Ports, addresses and network cards of a lab's virtual nodes, chosen once for the lab's lifetime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provision.local_files import write_private
 
 __all__ = ["Plan", "load_plan", "make_plan", "port_is_free", "save_plan"]
 
-# Below the range from which Linux takes ports for outgoing connections, so that a stopped node's port stays free.
+# Below Linux's range of ports for outgoing connections, so that a stopped node's port stays free.
 _FIRST_PORT, _LAST_PORT = 22000, 32000
 _SUBNETS = 250
 _FILE = "plan.json"
@@ -28,10 +28,10 @@ class Plan:
     """The network of a lab."""
 
     subnet: int
-    """X of the data network 10.77.X.0/24 and of its multicast group."""
+    """X in the data network 10.77.X.0/24 and its multicast group."""
     multicast_port: int
     ssh_ports: dict[str, int] = field(default_factory=dict)
-    """Where each node's sshd is reached on 127.0.0.1, in the order of the nodes."""
+    """Port of each node's sshd on 127.0.0.1, in the order of the nodes."""
 
     @property
     def multicast(self) -> str:
@@ -39,11 +39,11 @@ class Plan:
         return f"230.7.7.{self.subnet}:{self.multicast_port}"
 
     def data_address(self, node: str) -> str:
-        """The node's address on the data network."""
+        """Return the node's address on the data network."""
         return f"10.77.{self.subnet}.{self._number(node)}"
 
     def mac(self, node: str, *, data: bool) -> str:
-        """The hardware address of one of the node's two cards."""
+        """Return the MAC address of one of the node's two cards."""
         return f"52:54:00:{0x77 if data else 0x10:02x}:{self.subnet:02x}:{self._number(node):02x}"
 
     def _number(self, node: str) -> int:
@@ -53,9 +53,9 @@ class Plan:
 def make_plan(
     spec: LabSpec, old: Plan | None, *, taken_subnets: Iterable[int], is_free: Callable[[int, int], bool] | None = None
 ) -> Plan:
-    """The plan of `spec`: what `old` says stays, new nodes get what nobody uses now.
+    """Return the plan of `spec`: entries of `old` are unchanged, new nodes get unused ones.
 
-    `is_free` tells whether a port is unused here: ``is_free(port, socket.SOCK_STREAM or SOCK_DGRAM)``.
+    `is_free` returns whether a port is unused: ``is_free(port, socket.SOCK_STREAM or SOCK_DGRAM)``.
     """
     free = is_free or port_is_free
     if old is None:
@@ -69,7 +69,7 @@ def make_plan(
 
 
 def load_plan(folder: Path) -> Plan | None:
-    """The plan kept in `folder`, or None when there is none yet."""
+    """Return the plan stored in `folder`, or None."""
     path = folder / _FILE
     if not path.exists():
         return None
@@ -80,12 +80,12 @@ def load_plan(folder: Path) -> Plan | None:
 
 
 def save_plan(folder: Path, plan: Plan) -> None:
-    """Keep `plan` in `folder`."""
+    """Store `plan` in `folder`."""
     write_private(folder / _FILE, json.dumps(asdict(plan), indent=2) + "\n")
 
 
 def port_is_free(port: int, kind: int) -> bool:
-    """Whether nothing on this machine's loopback uses `port` for sockets of `kind`."""
+    """Return whether no local socket of `kind` uses `port`."""
     with socket.socket(socket.AF_INET, kind) as probe:
         try:
             probe.bind(("127.0.0.1" if kind == socket.SOCK_STREAM else "", port))
@@ -94,17 +94,17 @@ def port_is_free(port: int, kind: int) -> bool:
     return True
 
 
-def _port(free: Callable[[int, int], bool], kind: int, taken: set[int]) -> int:
+def _port(free: Callable[[int, int], bool], kind: int, used: set[int]) -> int:
     for port in random.sample(range(_FIRST_PORT, _LAST_PORT), 200):  # nosec B311 # ports to try, not a secret
-        if port not in taken and free(port, kind):
+        if port not in used and free(port, kind):
             return port
     raise LabError(f"no free port between {_FIRST_PORT} and {_LAST_PORT} on 127.0.0.1")
 
 
-def _subnet(name: str, taken: set[int]) -> int:
+def _subnet(name: str, used: set[int]) -> int:
     first = zlib.crc32(name.encode()) % _SUBNETS
     for step in range(_SUBNETS):
         number = (first + step) % _SUBNETS + 1
-        if number not in taken:
+        if number not in used:
             return number
     raise LabError(f"all {_SUBNETS} data networks are in use by other labs")

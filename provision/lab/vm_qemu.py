@@ -1,7 +1,7 @@
-"""One QEMU process per node: its command line, start, recognition and end.
+"""One QEMU process per node: command line, start, identification and end.
 
-A process counts as a node's only if the kernel says that it runs with that node's pid file on its command line,
-so a reused process number is never mistaken for a node, and never killed.
+A process counts as a node's only if the node's pid file is on its command line, so that a reused process ID is never
+mistaken for a node or killed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _REAP_SECONDS = 5
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the files of one node lie."""
+    """The files of one node."""
 
     name: str
     folder: Path
 
     @property
     def disk(self) -> Path:
-        """What this node wrote, on top of its image."""
+        """The node's changes on top of its image."""
         return self.folder / "disk.qcow2"
 
     @property
     def seed(self) -> Path:
-        """The archive that gives it its identity."""
+        """The archive with its identity."""
         return self.folder / "seed.tar"
 
     @property
@@ -48,16 +48,16 @@ class Machine:
 
     @property
     def serial(self) -> Path:
-        """What it printed on its console since it was last started."""
+        """The console output since its last start."""
         return self.folder / "serial.log"
 
     @property
     def socket(self) -> Path:
-        """Where QEMU takes commands."""
+        """The control socket of QEMU."""
         return self.folder / "provision-lab-qmp.sock"
 
     def last_words(self, count: int = 15) -> str:
-        """The end of the console's output."""
+        """Return the end of the console output."""
         try:
             text = self.serial.read_text(errors="replace")
         except OSError:
@@ -67,7 +67,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class MachineSettings:
-    """What a node's virtual hardware is like."""
+    """The virtual hardware of a node."""
 
     accelerator: tuple[str, ...]
     """``-accel`` and ``-cpu`` with their values."""
@@ -80,9 +80,9 @@ class MachineSettings:
 
 
 def qemu_argv(machine: Machine, settings: MachineSettings) -> list[str]:
-    """The command that starts the machine and returns as soon as it runs by itself."""
-    # cache=unsafe skips fsync on this machine, yet a guest's flush reaches the kernel: killing QEMU loses no more
-    # than pulling a real machine's power does.
+    """Return the command that starts the machine in the background."""
+    # cache=unsafe skips fsync on the controller, but a guest's flush reaches the kernel: killing QEMU loses no more
+    # than a power cut of a real machine.
     disk = f"file={_escaped(machine.disk)},format=qcow2,if=none,id=disk,cache=unsafe,discard=unmap"
     seed = f"file={_escaped(machine.seed)},format=raw,if=none,id=seed,read-only=on"
     argv = ["qemu-system-x86_64", "-name", machine.name, "-machine", "pc", *settings.accelerator]
@@ -101,7 +101,7 @@ def qemu_argv(machine: Machine, settings: MachineSettings) -> list[str]:
 
 
 def start(machine: Machine, settings: MachineSettings) -> None:
-    """Start the machine; it runs on when this process ends.
+    """Start the machine; it continues to run when this process ends.
 
     Raises:
         LabError: QEMU did not start; its message is in the output.
@@ -121,14 +121,14 @@ def start(machine: Machine, settings: MachineSettings) -> None:
     )
     if done.returncode:
         output = done.stderr.strip()
-        remedy = "Look at the message below; `provision lab down` and `up` make the nodes anew."
+        remedy = "Check the output below; `provision lab down` and `up` create the nodes again."
         if "host forwarding" in output:
-            remedy = f"Another program holds port {settings.ssh_port}: end it, or take the lab down and up again."
+            remedy = f"Stop the program that uses port {settings.ssh_port}, or take the lab down and up again."
         raise LabError("the virtual machine did not start", node=machine.name, output=output, remedy=remedy)
 
 
 def is_running(machine: Machine) -> bool:
-    """Whether the node's QEMU process lives."""
+    """Return whether the node's QEMU process is running."""
     process = _open_process(machine)
     if process is not None:
         os.close(process)
@@ -136,7 +136,7 @@ def is_running(machine: Machine) -> bool:
 
 
 def kill(machine: Machine) -> None:
-    """Pull the power: end the process at once and return when it is gone."""
+    """Kill the process and return when it has ended."""
     process = _open_process(machine)
     if process is not None:
         try:
@@ -153,14 +153,14 @@ def kill(machine: Machine) -> None:
 
 
 def set_link(machine: Machine, *, up: bool) -> None:
-    """Plug both network cables in, or pull them."""
+    """Connect both network cables, or disconnect them."""
     with QmpClient(machine.socket, node=machine.name) as client:
         for card in ("management", "data"):
             client.execute("set_link", name=f"nic-{card}", up=up)
 
 
 def _open_process(machine: Machine) -> int | None:
-    """A descriptor of the node's process; it cannot come to mean another one, as its number could."""
+    """Return a descriptor of the node's process, which unlike a process ID is never reused."""
     try:
         pid = int(machine.pid_file.read_text())
         process = os.pidfd_open(pid)
@@ -177,7 +177,7 @@ def _open_process(machine: Machine) -> int | None:
 
 
 def _await_reaped(machine: Machine) -> None:
-    """Give init the moment that it needs to take a dead process off the process list."""
+    """Wait until init has reaped the dead process."""
     entry = Path(f"/proc/{machine.pid_file.read_text().strip()}")
     end = time.monotonic() + _REAP_SECONDS
     while entry.exists() and time.monotonic() < end:

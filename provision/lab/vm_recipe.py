@@ -1,8 +1,8 @@
-"""What a bare virtual node carries: its packages, the files of its image, and the name of that recipe.
+"""The recipe of a bare virtual node: packages, files of its image, and the key of the recipe.
 
-Bare means what Debian's installer leaves on a server with SSH: kernel, systemd, sshd, Python. No headers, compiler,
-docker or rdma-core: installing those is the job. Stock timers stay; Debian's apt-daily does nothing unless
-``APT::Periodic`` says so, and roles must live with a held apt lock anyway.
+Bare means what Debian's installer leaves on a server with SSH: kernel, systemd, sshd, Python. Headers, compiler, Docker
+and rdma-core are installed by the roles. Timers are unchanged; Debian's apt-daily does nothing unless
+``APT::Periodic`` is set, and roles have to handle a held apt lock anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DISTROS: Mapping[str, str] = {"debian12": "bookworm", "debian13": "trixie"}
 """Distributions of lab nodes, and their release names."""
 
 _VERSION = 2
-"""Raise it when the way of building changes without a change below."""
+"""Increase it if the build process changes without a change below."""
 
 _PACKAGES = (
     "ca-certificates",
@@ -74,9 +74,9 @@ ExecStart=/bin/touch /var/lib/provision-lab/seeded
 WantedBy=sysinit.target
 """
 
-# norandmaps: QEMU translates a program's code again wherever it lies; at one address each time, starting a program
-# costs an emulated node a fifth. highres=off: programs in Go wake every 20 microseconds to look after themselves, which
-# takes a third of an emulated CPU; timers as coarse as the tick stop that. Neither has a part in setting a node up.
+# norandmaps: QEMU translates a program's code again at each address; with constant addresses, program starts take a
+# fifth less time on an emulated node. highres=off: Go programs wake up every 20 microseconds, which takes a third of an
+# emulated CPU; timers with the resolution of the tick avoid that. Neither affects the roles.
 _EXTLINUX = """DEFAULT linux
 PROMPT 0
 TIMEOUT 0
@@ -99,45 +99,45 @@ _APT = ('Acquire::Languages "none"',)
 _DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/doc/*", "path-exclude=/usr/share/locale/*")
 
 _FORGET = 'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap'
-"""Where the machine's apt settings hold credentials, they do not stay in the image."""
+"""Removes the controller's apt settings from the image if they contain credentials."""
 
 _HOOKS = (
     'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/0000*',
     'chroot "$1" systemctl enable systemd-networkd.service provision-lab-seed.service',
-    'chroot "$1" systemctl disable e2scrub_reap.service',  # for LVM, which no node has; slow under emulation
+    'chroot "$1" systemctl disable e2scrub_reap.service',  # for LVM, which nodes do not use; slow under emulation
     'test -e "$1"/vmlinuz && test -e "$1"/initrd.img',
 )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides what an image is; equal recipes give images that can stand for each other."""
+    """Everything that determines an image; images of equal recipes are interchangeable."""
 
     distro: str
     sources: MirrorSources
     packages: tuple[str, ...] = _PACKAGES
     stand_ins: tuple[Path, ...] = ()
-    """Packages of the lab's own (.deb files), installed last, one after the other."""
+    """The lab's own packages (.deb files), installed last, in this order."""
     early_files: Mapping[str, str] | None = None
     files: Mapping[str, str] | None = None
 
     @property
     def suite(self) -> str:
-        """The release's name, as apt has it."""
+        """The release's name in apt."""
         return self.sources.suite
 
     @property
     def key(self) -> str:
-        """Names the recipe: another package, file, mirror or version gives another key."""
+        """The key of the recipe; it depends on packages, files, mirror and version."""
         parts = [_VERSION, self.distro, self.packages, self.early, self.late, _HOOKS, _APT, _DPKG, self.sources.lines]
         parts += ["without credentials"] if self.sources.private else []
-        parts += [f"{file.parent.name}/{file.name}" for file in self.stand_ins]  # the folder is named by their content
+        parts += [f"{file.parent.name}/{file.name}" for file in self.stand_ins]  # the folder's name is a content hash
         text = json.dumps([*parts, self.sources.settings], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def early(self) -> dict[str, str]:
-        """Files that are there before the kernel is installed."""
+        """Files written before the kernel is installed."""
         return dict(self.early_files if self.early_files is not None else _INITRAMFS)
 
     @property
@@ -150,14 +150,14 @@ class Recipe:
         return files
 
     def mmdebstrap(self, root: str, early: str, late: str) -> list[str]:
-        """The command that makes the root file system in folder `root` from the tar files `early` and `late`."""
+        """Return the command that creates the root file system in `root` from the tar files `early` and `late`."""
         options, mirrors = self.sources.arguments(Path(early).parent)
         hooks = (*_HOOKS, _FORGET) if self.sources.private else _HOOKS
         return [
             "mmdebstrap",
             "--variant=minbase",
             "--format=directory",
-            "--skip=cleanup/apt/lists",  # as an installer leaves them: a node's own update then fetches little
+            "--skip=cleanup/apt/lists",  # as an installer leaves them, so that a node's own update fetches little
             f"--include={','.join(self.packages)}",
             *(f"--aptopt={option}" for option in _APT),
             *options,
@@ -173,20 +173,20 @@ class Recipe:
 
 
 def recipe_for(distro: str, packages: Sequence[str] = (), stand_ins: Sequence[Path] = ()) -> Recipe:
-    """The recipe of a bare node of `distro`, with the mirror of this machine, and of what it carries beside that.
+    """Return the recipe of a node of `distro` with the controller's mirror, and additional packages.
 
     Raises:
-        UsageError: no such distribution.
-        LabError: this machine has no source of Debian packages.
+        UsageError: the distribution is unknown.
+        LabError: the controller has no source of Debian packages.
     """
     if distro not in DISTROS:
-        raise UsageError(f"there is no lab image for {distro!r}", remedy=f"Choose one of: {', '.join(DISTROS)}.")
+        raise UsageError(f"no lab image for {distro!r}", remedy=f"Choose from {', '.join(DISTROS)}.")
     sources = debian_sources(DISTROS[distro])
     return Recipe(distro, sources, packages=(*_PACKAGES, *packages), stand_ins=tuple(stand_ins))
 
 
 def pack(files: Mapping[str, str | bytes], *, private: frozenset[str] = frozenset()) -> bytes:
-    """A tar file of `files` (path without leading slash -> content), all of root's; `private` ones have mode 0600."""
+    """Return a tar file of `files` (path without leading slash -> content), owned by root; `private` ones are 0600."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path, content in sorted(files.items()):
@@ -199,7 +199,7 @@ def pack(files: Mapping[str, str | bytes], *, private: frozenset[str] = frozense
 
 
 def _installing(package: Path) -> tuple[str, str, str]:
-    """The hooks that install a package of the lab's own, while the machine's apt and names still serve the chroot."""
+    """Return the hooks that install a package of the lab while the chroot can still use apt and name resolution."""
     file = f"/{package.name}"
     return (
         f"upload {shlex.quote(str(package))} {file}",
@@ -209,7 +209,7 @@ def _installing(package: Path) -> tuple[str, str, str]:
 
 
 def _backports(sources: MirrorSources) -> str:
-    """A switched-off source of newer kernels: ``Enabled: yes`` makes ``apt-get install -t SUITE-backports`` work."""
+    """Return a disabled source of newer kernels; ``Enabled: yes`` makes ``apt-get install -t SUITE-backports`` work."""
     for stanza in sources.stanzas:
         if sources.suite in stanza.suites:
             return (

@@ -1,16 +1,16 @@
-"""What a job needs to be told so that it uses the hardware: NCCL environments per fabric, presets of command lines."""
+"""Settings of a job that match its hardware: NCCL environments per fabric, and presets of command lines."""
 
 from provision.profiles.base import FABRICS, NodeNetwork, merged, overridden
 from provision.profiles.lightcc import LIGHT, check_light, lightcc_settings, lossy_ones
 from provision.profiles.nccl import common_fabric, finds_gid, nccl_settings
-from provision.profiles.presets import PRESETS, Wish, taco_parameters, taco_variables
+from provision.profiles.presets import PRESETS, ProfileOptions, taco_parameters, taco_variables
 
 __all__ = [
     "FABRICS",
     "LIGHT",
     "PRESETS",
     "NodeNetwork",
-    "Wish",
+    "ProfileOptions",
     "check_light",
     "common_fabric",
     "finds_gid",

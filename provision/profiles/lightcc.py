@@ -1,4 +1,4 @@
-"""LightCC, a Horovod with other algorithms, and the variables of Horovod that go with it."""
+"""LightCC, a Horovod with other algorithms, and its variables of Horovod."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LightVariable:
     default: str
     meaning: str
     lossy: bool = False
-    """True where it makes gradients less exact, and with them the model."""
+    """Whether it makes gradients, and with them the model, less exact."""
 
 
 _ALL = (
@@ -35,34 +35,36 @@ _ALL = (
     LightVariable("LIGHT_TOPK_FP16", "bool", "0", "sends them in half precision", lossy=True),
 )
 LIGHT: Mapping[str, LightVariable] = {variable.name: variable for variable in _ALL}
-"""Every variable that LightCC knows, by name."""
+"""Every variable of LightCC, by name."""
 
 _GUIDE_THRESHOLD = "2097152"
 
 
 def check_light(values: Mapping[str, str | None]) -> None:
-    """Refuse variables of LightCC that it does not know, or whose value it would not take; others are not looked at.
+    """Refuse unknown variables of LightCC and invalid values; other variables are ignored.
 
-    None is a value that nobody here knows.
+    None is an unknown value.
 
     Raises:
-        UsageError: with the variable, and what it takes.
+        UsageError: A variable is unknown or invalid; the message names the valid values.
     """
     for name, value in values.items():
         if not name.startswith("LIGHT_"):
             continue
         known = LIGHT.get(name)
         if known is None:
-            raise UsageError(f"LightCC has no variable {name}", remedy=f"It has: {', '.join(LIGHT)}.")
+            raise UsageError(f"{name}: unknown LightCC variable", remedy=f"Use one of: {', '.join(LIGHT)}.")
         if value is not None and not _fits(known.kind, value):
-            raise UsageError(f"{name}={value}: it takes {_TAKES[known.kind]}", remedy=f"{name}: {known.meaning}.")
+            raise UsageError(
+                f"{name}: invalid value {value}", remedy=f"Use {_VALUES[known.kind]} ({name}: {known.meaning})."
+            )
 
 
-_TAKES = {
+_VALUES = {
     "bool": "0 or 1",
-    "count": "a whole number from 1 on",
+    "count": "a whole number of at least 1",
     "bytes": "a number of bytes",
-    "ratio": "a share above 0, at most 1",
+    "ratio": "a number above 0 and at most 1",
 }
 
 
@@ -84,16 +86,16 @@ def _is_share(text: str) -> bool:
 
 
 def horovod_settings(source: str) -> tuple[Setting, ...]:
-    """Return what LightCC wants of Horovod: that it hands every tensor on at once, unfused."""
-    why = "LightCC takes each tensor by itself: Horovod"
+    """Return the variables that make Horovod pass each tensor to LightCC immediately and unfused."""
+    why = "LightCC processes tensors one by one: Horovod"
     return (
-        Setting("-x", "HOROVOD_FUSION_THRESHOLD", "0", source, f"{why} joins none"),
-        Setting("-x", "HOROVOD_CYCLE_TIME", "0", source, f"{why} waits for no others"),
+        Setting("-x", "HOROVOD_FUSION_THRESHOLD", "0", source, f"{why} does not fuse them"),
+        Setting("-x", "HOROVOD_CYCLE_TIME", "0", source, f"{why} does not wait for others"),
     )
 
 
 def lightcc_settings(gpus_per_node: int, source: str, *, lossy: bool) -> tuple[Setting, ...]:
-    """Return the variables of Horovod and LightCC; with `lossy` also those that compress, as its guide has them."""
+    """Return the variables of Horovod and LightCC; with `lossy` also the compression settings of LightCC's guide."""
     chosen = {"LIGHT_INTRA_SIZE": str(gpus_per_node or LIGHT["LIGHT_INTRA_SIZE"].default), "LIGHT_2D_ALLREDUCE": "1"}
     if lossy:
         chosen |= {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": _GUIDE_THRESHOLD}
@@ -102,10 +104,10 @@ def lightcc_settings(gpus_per_node: int, source: str, *, lossy: bool) -> tuple[S
 
 def _setting(name: str, value: str, source: str) -> Setting:
     known = LIGHT[name]
-    loss = "; LOSSY: it changes what is trained" if known.lossy else ""
+    loss = "; LOSSY: it changes the trained model" if known.lossy else ""
     return Setting("-x", name, value, source, f"{known.meaning}{loss} (default {known.default})")
 
 
 def lossy_ones(settings: Iterable[Setting]) -> list[str]:
-    """Return the names of the variables among `settings` that make gradients less exact and are on."""
+    """Return the names of enabled variables among `settings` that make gradients less exact."""
     return [s.name for s in settings if s.name in LIGHT and LIGHT[s.name].lossy and s.value == "1"]

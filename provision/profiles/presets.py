@@ -1,4 +1,4 @@
-"""Command lines that a guide gives, as values: which variables and parameters, in which order."""
+"""Command lines of vendors' guides as data: variables and parameters, in order."""
 
 from __future__ import annotations
 
@@ -10,60 +10,63 @@ from provision.model import Setting
 from provision.profiles.base import NodeNetwork
 from provision.profiles.lightcc import lightcc_settings
 
-__all__ = ["PRESETS", "Wish", "taco_parameters", "taco_variables"]
+__all__ = ["PRESETS", "ProfileOptions", "taco_parameters", "taco_variables"]
 
 PRESETS = ("taco", "horovod-lightcc")
-"""``taco``: the lines of TACO Train's guide. ``horovod-lightcc``: LightCC without what makes it inexact."""
+"""``taco``: the command lines of TACO Train's guide. ``horovod-lightcc``: LightCC without lossy settings."""
 
 _SOURCE = "preset taco"
 _GDR_OFF, _GDR_ON = "0", "2"
-"""As the guide writes the level for its NCCL 2.9: LOC and PXB."""
+"""The guide's values of the level for its NCCL 2.9: LOC and PXB."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the user asks for beyond the program: everything else follows from the nodes."""
+class ProfileOptions:
+    """The user's profile options of a launch; everything else follows from the nodes."""
 
     preset: str = ""
     """One of ``PRESETS``, or empty."""
     fabric: str = ""
-    """One of ``FABRICS``, or empty: the one that the nodes have."""
+    """One of ``FABRICS``, or empty for that of the nodes."""
     lightcc: bool = False
     gdr: bool = False
 
 
-def taco_variables(networks: Sequence[NodeNetwork], ranks: int, wish: Wish) -> tuple[Setting, ...]:
-    """Return the variables of the guide's line for so many ranks on these nodes, in its order.
+def taco_variables(networks: Sequence[NodeNetwork], ranks: int, options: ProfileOptions) -> tuple[Setting, ...]:
+    """Return the variables of the guide's command line for these nodes, in its order.
 
-    One rank talks to nobody: it gets the management interface and nothing about RDMA. LaunchError names what a
-    node's facts or inventory do not tell.
+    A single rank does not communicate: it gets the management interface and no RDMA settings. LaunchError names values
+    that are missing in a node's facts or inventory.
     """
     if ranks == 1:
         interface = networks[0].management or networks[0].interface
         _refuse_unknown(networks[:1], {"cluster_management_interface": not interface})
-        found = [_variable("NCCL_DEBUG", "INFO", "NCCL tells what it uses"), _socket(interface, networks[0].source)]
-        return (*found, *_passed_on())
-    same = {(network.interface, network.gid_index) for network in networks}
+        variables = [
+            _variable("NCCL_DEBUG", "INFO", "NCCL logs its choices"),
+            _socket(interface, networks[0].source),
+        ]
+        return (*variables, *_inherited())
+    distinct = {(network.interface, network.gid_index) for network in networks}
     interface, gid = networks[0].interface, networks[0].gid_index
     no_interface, no_gid = [n for n in networks if not n.interface], [n for n in networks if not n.gids]
     _refuse_unknown(no_interface or no_gid, {"cluster_data_interface": no_interface, "cluster_gid_index": no_gid})
-    if len(same) > 1:
+    if len(distinct) > 1:
         raise _differ(networks)
-    level, what = (_GDR_ON, "used where a PCIe switch joins both") if wish.gdr else (_GDR_OFF, "not used")
-    found = [
-        _variable("NCCL_DEBUG", "INFO", "NCCL tells what it uses"),
+    level, what = (_GDR_ON, "used where a PCIe switch joins both") if options.gdr else (_GDR_OFF, "not used")
+    variables = [
+        _variable("NCCL_DEBUG", "INFO", "NCCL logs its choices"),
         _variable("NCCL_IB_DISABLE", "0", "over RDMA"),
         _socket(interface, networks[0].source),
         Setting("-x", "NCCL_IB_GID_INDEX", str(gid), networks[0].source, "the cards' RoCE v2 GID"),
         _variable("NCCL_NET_GDR_LEVEL", level, f"GPUDirect RDMA is {what} (--gdr)"),
     ]
-    if wish.lightcc:
-        found += lightcc_settings(networks[0].gpus, f"{_SOURCE} --lightcc", lossy=True)
-    return (*found, *_passed_on())
+    if options.lightcc:
+        variables += lightcc_settings(networks[0].gpus, f"{_SOURCE} --lightcc", lossy=True)
+    return (*variables, *_inherited())
 
 
 def taco_parameters(networks: Sequence[NodeNetwork], ranks: int) -> dict[str, str]:
-    """Return the guide's MCA parameters, in version 4's names and in its order."""
+    """Return the guide's MCA parameters, with the names of Open MPI 4 and in its order."""
     if ranks == 1:
         return {"btl_tcp_if_include": networks[0].management or networks[0].interface}
     return {"pml": "ob1", "btl_tcp_if_include": networks[0].interface, "btl": "^openib"}
@@ -77,8 +80,8 @@ def _socket(interface: str, source: str) -> Setting:
     return Setting("-x", "NCCL_SOCKET_IFNAME", interface, source, "the ranks' first contact; data too, without RDMA")
 
 
-def _passed_on() -> tuple[Setting, ...]:
-    why = "as it is in the head node's container"
+def _inherited() -> tuple[Setting, ...]:
+    why = "as in the container of the head node"
     return tuple(Setting("-x", name, None, _SOURCE, why) for name in ("LD_LIBRARY_PATH", "PATH"))
 
 
@@ -88,18 +91,18 @@ def _refuse_unknown(networks: Sequence[NodeNetwork], lacking: Mapping[str, objec
         return
     names = ", ".join(network.node for network in networks)
     if networks[0].source == "inventory":
-        remedy = "Set it there, or leave --offline out: then the nodes are asked."
-        raise LaunchError(f"the inventory does not state {' and '.join(missing)} of {names}", remedy=remedy)
+        remedy = "Set it there, or remove --offline to probe the nodes."
+        raise LaunchError(f"{names}: {' and '.join(missing)} not set in the inventory", remedy=remedy)
     raise LaunchError(
-        f"the preset taco needs a RoCE card on the data network; {names}: {networks[0].why or 'there is none'}",
-        remedy="Leave --preset out: then the job uses what the nodes have.",
+        f"{names}: the preset taco needs a RoCE card on the data network ({networks[0].why or 'there is none'})",
+        remedy="Remove --preset: then the job uses the hardware of the nodes.",
     )
 
 
 def _differ(networks: Sequence[NodeNetwork]) -> LaunchError:
     lines = "\n".join(f"{n.node}: {n.interface}, GID index {n.gid_index}" for n in networks)
     return LaunchError(
-        "the preset taco has one interface and one GID index for all nodes, and these differ",
-        remedy="Leave --preset out: then each node gets its own.",
+        "the preset taco needs the same interface and GID index on all nodes, but these differ",
+        remedy="Remove --preset: then each node gets its own.",
         output=lines,
     )

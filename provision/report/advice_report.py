@@ -67,7 +67,7 @@ def script_text(script: str, findings: Sequence[RuleFinding]) -> str:
 def advice_document(job: str, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return a job's findings as JSON; keys are an interface and only ever added."""
     return {
-        "ok": not any(finding.verdict is Verdict.FOUND for finding in findings),
+        "ok": not any(finding.verdict is Verdict.PROBLEM for finding in findings),
         "job": job,
         "simulated": any(finding.simulated for finding in findings),
         "findings": [
@@ -88,7 +88,7 @@ def advice_text(job: str, findings: Sequence[Finding]) -> str:
     """Return a table of a job's findings, at most 80 columns wide."""
     lines = [f"{'CHECK':<{_CHECK}}{'VERDICT':<{_WORD + 2}}{'CONF.':<8}EVIDENCE"]
     for finding in findings:
-        shown = finding.verdict.value.upper() if finding.verdict is Verdict.FOUND else finding.verdict.value
+        shown = finding.verdict.value.upper() if finding.verdict is Verdict.PROBLEM else finding.verdict.value
         sure = finding.confidence.value if finding.confidence else "-"
         mark = "SIMULATED: " if finding.simulated else ""
         lines += row(f"{finding.check:<{_CHECK}}{shown:<{_WORD + 2}}{sure:<8}", mark + finding.evidence)

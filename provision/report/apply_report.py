@@ -15,7 +15,7 @@ from provision.report.node_names import as_limit, in_short
 __all__ = ["as_document", "as_text", "from_document"]
 
 _STATUS = max(map(len, NodeStatus))
-_LEAST_ROLES = 30
+_MIN_ROLES_WIDTH = 30
 
 
 def as_document(report: ApplyReport) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def _table(nodes: Sequence[NodeReport], *, verbose: bool) -> list[str]:
     for names, status, roles in rows:
         first, *rest = textwrap.wrap(names, width, break_on_hyphens=False) or [names]
         line = f"{first:<{width}}  {layout.state(status, _STATUS)}  "
-        room = max(_LEAST_ROLES, layout.width() - width - _STATUS - 4)
-        lines += [(line + layout.shortened(roles, room)).rstrip(), *rest]
+        width_left = max(_MIN_ROLES_WIDTH, layout.width() - width - _STATUS - 4)
+        lines += [(line + layout.shortened(roles, width_left)).rstrip(), *rest]
     return lines
 
 

@@ -15,7 +15,7 @@ from provision.report.node_names import in_short
 
 __all__ = ["audit_document", "audit_text"]
 
-_WHO = 16
+_CALLER_WIDTH = 16
 _ACTION = 13
 
 
@@ -99,8 +99,11 @@ def _when(seconds: float) -> str:
         return "?"
 
 
-def _row(when: str, who: str, action: str, what: str) -> list[str]:
-    first = f"{when:<16}  {layout.shortened(who, _WHO):<{_WHO}}  {layout.shortened(action, _ACTION):<{_ACTION}}  "
+def _row(time: str, caller: str, action: str, what: str) -> list[str]:
+    names = (
+        f"{layout.shortened(caller, _CALLER_WIDTH):<{_CALLER_WIDTH}}  {layout.shortened(action, _ACTION):<{_ACTION}}"
+    )
+    first = f"{time:<16}  {names}  "
     plain = " ".join(what.split())
     return textwrap.wrap(plain, layout.width(), initial_indent=first, subsequent_indent=" " * len(first)) or [
         first.rstrip()

@@ -28,7 +28,7 @@ from provision.report.svg import COLOURS, Bar, Curve, bars, clean, curves
 
 __all__ = ["as_document", "as_html"]
 
-_MOST_SIDES = 8
+_MAX_SIDES = 8
 """With more results of one workload and size, each is compared with the fastest only."""
 
 _STYLE = Path(__file__).parent / "files" / "bench.css"
@@ -104,8 +104,8 @@ def _warning(runs: Sequence[Run], records: Sequence[Record]) -> list[str]:
         return []
     things = sorted({thing for record in records for thing in record.simulated})
     suffix = f" Components: {clean('; '.join(things))}." if things else ""
-    said = "results are not measurements of real GPUs."
-    return [f'<p class="simulated"><strong>{SIMULATED}</strong> {said}{suffix}</p>']
+    notice = "results are not measurements of real GPUs."
+    return [f'<p class="simulated"><strong>{SIMULATED}</strong> {notice}{suffix}</p>']
 
 
 def _workloads(runs: Sequence[Run]) -> list[list[Run]]:
@@ -271,7 +271,7 @@ def _pairs(runs: Sequence[Run]) -> list[Comparison]:
     for sides in groups.values():
         ordered = sorted(sides.values(), key=lambda side: -sum(run.total for run in side) / len(side))
         pairs: Iterable[tuple[list[Run], list[Run]]] = itertools.combinations(ordered, 2)
-        if len(ordered) > _MOST_SIDES:
+        if len(ordered) > _MAX_SIDES:
             pairs = ((ordered[0], other) for other in ordered[1:])
         comparisons += [item for a, b in pairs for item in compare(a, b)[0]]
     return comparisons
@@ -280,8 +280,8 @@ def _pairs(runs: Sequence[Run]) -> list[Comparison]:
 def _results(runs: Sequence[Run], records: Sequence[Record]) -> list[str]:
     parts = ["<h2>Runs and nodes</h2>"]
     parts += [_result(record) for record in records]
-    known = {record.name for record in records}
-    files = list(dict.fromkeys(run.label for run in runs if run.label not in known))
+    record_names = {record.name for record in records}
+    files = list(dict.fromkeys(run.label for run in runs if run.label not in record_names))
     if files:
         names = ", ".join(f"<code>{clean(name)}</code>" for name in files)
         parts.append(f"<p>Read from output files without data about the nodes: {names}.</p>")
@@ -295,7 +295,7 @@ def _result(record: Record) -> str:
         ("command", record.command),
         ("options", record.options),
         ("variables", _variables(record.environment)),
-        *((_nodes(names), _machine(about)) for about, names in _alike(record).items()),
+        *((_nodes(names), _machine(about)) for about, names in _similar(record).items()),
         ("software", ", ".join(f"{name} {value}" for name, value in record.about.items() if _is_figure(value))),
         ("variables of rank 0", _variables(record.about.get("environment"))),
         ("exit code", str(record.exit_code) if record.exit_code else ""),
@@ -323,7 +323,7 @@ def _is_figure(value: Any) -> bool:
     return isinstance(value, str | int | float) and value != ""
 
 
-def _alike(record: Record) -> Mapping[tuple[str, ...], list[str]]:
+def _similar(record: Record) -> Mapping[tuple[str, ...], list[str]]:
     """Return the kinds of nodes, each with the names of its nodes."""
     kinds: dict[tuple[str, ...], list[str]] = {}
     for node in record.nodes:

@@ -27,8 +27,8 @@ __all__ = [
     "with_band",
 ]
 
-_LEAST_MODEL = 8
-_LEAST_LABEL = 14
+_MIN_MODEL_WIDTH = 8
+_MIN_LABEL_WIDTH = 14
 SIMULATED = "SIMULATED"
 _FOOT = "img/s: images per second; +-: 1.96 standard deviations; efficiency: T(n) / (n T(1)), cut to two decimals."
 METHODS = {
@@ -217,8 +217,8 @@ def _label(run: Run) -> str:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int], model: int = 0) -> list[str]:
     """Format a table: columns in `right` are right-aligned, the last one is wrapped, column `model` is truncated."""
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads) - 1)]
-    room = layout.width() - _LEAST_LABEL - sum(widths) - 2 * len(widths) + widths[model]
-    widths[model] = min(widths[model], max(_LEAST_MODEL, room))
+    width_left = layout.width() - _MIN_LABEL_WIDTH - sum(widths) - 2 * len(widths) + widths[model]
+    widths[model] = min(widths[model], max(_MIN_MODEL_WIDTH, width_left))
     indent = sum(widths) + 2 * len(widths)
     lines: list[str] = []
     for row in [heads, *rows]:
@@ -226,7 +226,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[in
             f"{cell:>{width}}" if column in right else f"{layout.shortened(cell, width):<{width}}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
-        last = textwrap.wrap(row[-1], max(_LEAST_LABEL, layout.width() - indent)) or [""]
+        last = textwrap.wrap(row[-1], max(_MIN_LABEL_WIDTH, layout.width() - indent)) or [""]
         lines.append("  ".join([*cells, last[0]]).rstrip())
         lines += [" " * indent + part for part in last[1:]]
     return lines

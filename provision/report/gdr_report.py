@@ -60,8 +60,8 @@ def nodes_text(nodes: Sequence[NodeGdr]) -> str:
     width = min(max([*map(len, names), 4]), _LONGEST_NAME)
     lines = _row("node", "path", "why", width)
     for name, group in zip(names, groups, strict=True):
-        path, why = group.value
-        lines += _row(name, path, f"{why} {group.note}", width)
+        path, explanation = group.value
+        lines += _row(name, path, f"{explanation} {group.note}", width)
     for line in reason_lines((node.name, node.remedy) for node in nodes if node.error is not None and node.remedy):
         lines += ["", *layout.wrapped(f"ERROR    {line}", "         ")]
     lines += _details([(node.name, node.verdict) for node in nodes if node.error is None])
@@ -74,8 +74,8 @@ def nodes_text(nodes: Sequence[NodeGdr]) -> str:
 def _cells(node: NodeGdr) -> tuple[str, str]:
     if node.error is not None:
         return "?", f"SIMULATED: {node.error}" if node.simulated else node.error
-    why = node.verdict.reasons[0]
-    return node.verdict.path.value, f"SIMULATED: {why}" if node.simulated else why
+    explanation = node.verdict.reasons[0]
+    return node.verdict.path.value, f"SIMULATED: {explanation}" if node.simulated else explanation
 
 
 def _outline(name: str, cells: tuple[str, str]) -> tuple[str, str]:
@@ -83,11 +83,11 @@ def _outline(name: str, cells: tuple[str, str]) -> tuple[str, str]:
     return cells[0], simulated + outline(cells[1].removeprefix(simulated), name)
 
 
-def _row(name: str, path: str, why: str, width: int) -> list[str]:
+def _row(name: str, path: str, explanation: str, width: int) -> list[str]:
     shown = name if len(name) <= width else name[: width - 3] + "..."
     first = f"{shown:<{width}}  {path:<{_PATH}}  "
     return textwrap.wrap(
-        why, layout.width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+        explanation, layout.width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
     ) or [first.rstrip()]
 
 

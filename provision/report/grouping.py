@@ -14,7 +14,7 @@ __all__ = ["Group", "grouped", "heads", "outline", "reason_lines"]
 
 T = TypeVar("T")
 
-MOST_ALIKE = 3
+MAX_SIMILAR = 3
 """The number of results that differ only in details; with more, the first one represents all."""
 
 
@@ -55,7 +55,7 @@ def grouped(
     counts = Counter(outlines.values())
     merged: dict[Hashable, Group[T]] = {}
     for key, group in same.items():
-        many = counts[outlines[key]] > MOST_ALIKE
+        many = counts[outlines[key]] > MAX_SIMILAR
         place = (many, outlines[key] if many else key)
         if place in merged:
             merged[place].names += group.names

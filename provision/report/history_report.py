@@ -14,8 +14,8 @@ from provision.report.node_names import in_short
 
 __all__ = ["fleet_document", "fleet_text", "nodes_document", "nodes_text", "unlocked_document", "unlocked_text"]
 
-_WHO = 16
-_HOW = 11
+_USER_WIDTH = 16
+_STATUS_WIDTH = 11
 _GOOD = {"unchanged", "changed"}
 
 
@@ -162,11 +162,10 @@ def _holder(holder: Holder | None) -> dict[str, Any] | None:
     }
 
 
-def _row(when: str, who: str, how: str, nodes: str, what: str) -> list[str]:
+def _row(time: str, user: str, status: str, nodes: str, what: str) -> list[str]:
     count = f"{nodes:>5}  " if nodes else ""
-    first = (
-        f"{when:<16}  {layout.shortened(who, _WHO):<{_WHO}}  {layout.state(layout.shortened(how, _HOW), _HOW)}  {count}"
-    )
+    state = layout.state(layout.shortened(status, _STATUS_WIDTH), _STATUS_WIDTH)
+    first = f"{time:<16}  {layout.shortened(user, _USER_WIDTH):<{_USER_WIDTH}}  {state}  {count}"
     return textwrap.wrap(
         what, layout.width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
     ) or [first.rstrip()]

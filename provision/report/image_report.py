@@ -30,10 +30,10 @@ def states_text(image: str, states: Mapping[str, Any]) -> str:
     lines = [image, *columns([["NODE", "IMAGE ID", "DIGEST", "SIZE"], *rows])]
     lines += reason_lines((name, state.message) for name, state in states.items() if isinstance(state, ProvisionError))
     known = {name: state.id for name, state in states.items() if not isinstance(state, ProvisionError)}
-    lacking = [name for name, own in known.items() if not own]
-    others = [name for name in _odd(states) if known.get(name)]
-    if lacking:
-        lines.append("on none of these nodes" if len(lacking) == len(states) else f"missing on {in_short(lacking)}")
+    missing = [name for name, own in known.items() if not own]
+    others = [name for name in _different(states) if known.get(name)]
+    if missing:
+        lines.append("on none of these nodes" if len(missing) == len(states) else f"missing on {in_short(missing)}")
     if others:
         lines.append(f"different image on {in_short(others)}")
     return "\n".join(lines)
@@ -43,7 +43,7 @@ def states_document(image: str, states: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of ``image list --json`` and ``image pull --json``."""
     return {
         "image": image,
-        "same": not _odd(states),
+        "same": not _different(states),
         "nodes": [
             {"name": name, "error": state.message, "remedy": state.remedy, "id": "", "digest": "", "megabytes": 0}
             if isinstance(state, ProvisionError)
@@ -68,8 +68,8 @@ def contents_text(image: str, node: str, inside: ImageContents, host: ImageConte
         if thing in inside.versions or thing in host.versions
     ]
     lines = [f"{image} on {node}", *columns([["WHAT", "IMAGE", "HOST"], *rows])]
-    odd = mismatch(inside, host)
-    return "\n".join([*lines, *([f"mismatch: {odd}"] if odd else [])])
+    problem = mismatch(inside, host)
+    return "\n".join([*lines, *([f"mismatch: {problem}"] if problem else [])])
 
 
 def contents_document(image: str, node: str, inside: ImageContents, host: ImageContents) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _cells(state: Any) -> tuple[str, str, str]:
     return state.id[:_SHORT], state.digest.rpartition("@")[2][:_SHORT] or "-", f"{state.megabytes} MB"
 
 
-def _odd(states: Mapping[str, Any]) -> list[str]:
+def _different(states: Mapping[str, Any]) -> list[str]:
     """Return the nodes whose image is missing or differs from that of most nodes."""
     ids = {name: "" if isinstance(state, ProvisionError) else state.id for name, state in states.items()}
     present = [own for own in ids.values() if own]

@@ -83,13 +83,13 @@ def failure_lines(job: JobRecord) -> list[str]:
     instance = job.instances.get(job.first_failure)
     assignment = next((assignment for assignment in job.seats if assignment.instance == job.first_failure), None)
     rank = job.first_rank if job.first_rank is not None else assignment.rank if assignment else None
-    who = (
+    description = (
         (f"rank {rank}, " if rank is not None else "")
         + job.first_failure
         + (f" on {assignment.node}" if assignment else "")
     )
     how = ending(instance.exit_code, instance.signal) if instance else "unknown cause"
-    lines = ["", f"First failure: {who}: {how}"]
+    lines = ["", f"First failure: {description}: {how}"]
     lines += [f"  {instance.reason}"] if instance and instance.reason and instance.reason != job.reason else []
     return lines + [f"  | {line}" for line in (instance.last_lines if instance else ())]
 

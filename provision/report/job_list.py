@@ -13,7 +13,7 @@ from provision.report.node_names import in_short
 
 __all__ = ["list_text", "names_text", "newest_first", "queue_text", "top_text", "unreachable_lines", "wide_text"]
 
-_LEAST_OWNER = 12
+_MIN_OWNER_WIDTH = 12
 _WAITING = (JobStatus.PENDING, JobStatus.QUEUING)
 
 
@@ -117,8 +117,8 @@ def unreachable_lines(unreachable: Mapping[str, str]) -> list[str]:
 def _fitting(rows: Sequence[list[str]]) -> list[list[str]]:
     """Return the rows with the last column truncated to the remaining width."""
     others = [max(map(layout.length, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
-    room = max(_LEAST_OWNER, layout.width() - sum(others) - 2 * len(others))
-    return [[*row[:-1], row[-1] if len(row[-1]) <= room else row[-1][: room - 3] + "..."] for row in rows]
+    width_left = max(_MIN_OWNER_WIDTH, layout.width() - sum(others) - 2 * len(others))
+    return [[*row[:-1], row[-1] if len(row[-1]) <= width_left else row[-1][: width_left - 3] + "..."] for row in rows]
 
 
 def _node(job: JobRecord) -> str:

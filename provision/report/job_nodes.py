@@ -129,7 +129,7 @@ def gpu_text(
         views = {gpu.uuid: gpu for gpu in node.gpus}
         for gpu in usage.get(node.name, ()):
             row = [node.name, str(gpu.index), per_cent(gpu), _mib(gpu), _unit(gpu.celsius, "C"), _power(gpu)]
-            rows.append([*row, _whose(views.get(gpu.uuid), gpu), *([gpu.name, gpu.uuid] if wide else [])])
+            rows.append([*row, _user_text(views.get(gpu.uuid), gpu), *([gpu.name, gpu.uuid] if wide else [])])
     return "\n".join(columns([header, *rows]) + simulated_note(simulated))
 
 
@@ -220,7 +220,7 @@ def _unit(number: float | None, unit: str) -> str:
     return NOT_APPLICABLE if number is None else f"{number:g}{unit}"
 
 
-def _whose(view: GpuView | None, gpu: GpuUsage) -> str:
+def _user_text(view: GpuView | None, gpu: GpuUsage) -> str:
     """Return the instance that leases a GPU, and the processes on it."""
     running = " ".join(f"{one.user or '?'}:{one.name}/{one.pid}" for one in gpu.processes[:3])
     owner = (view.instance or view.job) if view else ""

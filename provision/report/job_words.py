@@ -93,9 +93,9 @@ def current_reason(job: JobRecord, now: float = 0.0) -> str:
         return f"it is held until: provision queue release {job.spec.name}"
     if job.status in {JobStatus.RUNNING, JobStatus.SUCCEEDED}:
         return ""
-    seen = time.localtime(job.reason_time)
-    form = "%H:%M" if seen[:3] == time.localtime(now)[:3] else "%Y-%m-%d %H:%M"
-    return f"as of {time.strftime(form, seen)}: {job.reason}" if now and job.reason_time else job.reason
+    determined = time.localtime(job.reason_time)
+    form = "%H:%M" if determined[:3] == time.localtime(now)[:3] else "%Y-%m-%d %H:%M"
+    return f"as of {time.strftime(form, determined)}: {job.reason}" if now and job.reason_time else job.reason
 
 
 def simulated_note(names: Sequence[str]) -> list[str]:

@@ -8,56 +8,56 @@ from collections.abc import Iterator, Sequence
 
 __all__ = ["as_limit", "in_ranges", "in_short"]
 
-_FEW = 3
+_MAX_PLAIN = 3
 """Up to this number, names are listed individually."""
-_MOST = 8
+_MAX_RANGES = 8
 """The most names and ranges; further names are counted."""
 
-_Place = tuple[str, str]
+_Affixes = tuple[str, str]
 """The text before and after the number in which names differ."""
 
 
 def in_short(names: Sequence[str]) -> str:
     """Return the names, with numbered ones as ranges, in the notation of ``provision init``."""
-    if len(names) <= _FEW:
+    if len(names) <= _MAX_PLAIN:
         return ", ".join(names)
-    words, left = _words(names, _MOST)
-    shown = ", ".join(words)
+    ranges, left = _ranges(names, _MAX_RANGES)
+    shown = ", ".join(ranges)
     return f"{shown} and {left} more" if left else shown
 
 
 def in_ranges(names: Sequence[str]) -> list[str]:
     """Return all names, with numbered ones as ranges, each range separately."""
-    return _words(names, len(names))[0]
+    return _ranges(names, len(names))[0]
 
 
 def as_limit(names: Sequence[str]) -> str:
     """Return all names as a value of ``--limit``, quoted for a shell if necessary."""
-    words = names if len(names) <= _FEW else _words(names, len(names))[0]
-    return shlex.quote(",".join(words))
+    ranges = names if len(names) <= _MAX_PLAIN else _ranges(names, len(names))[0]
+    return shlex.quote(",".join(ranges))
 
 
-def _words(names: Sequence[str], most: int) -> tuple[list[str], int]:
+def _ranges(names: Sequence[str], most: int) -> tuple[list[str], int]:
     """Return at most `most` names and ranges, and the number of remaining names."""
-    runs = [(place, run) for place, numbers in _numbered(names).items() for run in _runs(numbers)]
-    words: dict[_Place, list[str]] = {}
-    for place, run in runs[:most]:
-        words.setdefault(place, []).append(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}")
-    return [_word(place, parts) for place, parts in words.items()], sum(len(run) for _, run in runs[most:])
+    runs = [(affixes, run) for affixes, numbers in _numbered(names).items() for run in _runs(numbers)]
+    ranges: dict[_Affixes, list[str]] = {}
+    for affixes, run in runs[:most]:
+        ranges.setdefault(affixes, []).append(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return [_word(affixes, parts) for affixes, parts in ranges.items()], sum(len(run) for _, run in runs[most:])
 
 
-def _word(place: _Place, parts: Sequence[str]) -> str:
+def _word(affixes: _Affixes, parts: Sequence[str]) -> str:
     single = len(parts) == 1 and "-" not in parts[0]
-    return f"{place[0]}{parts[0] if single else '[' + ','.join(parts) + ']'}{place[1]}"
+    return f"{affixes[0]}{parts[0] if single else '[' + ','.join(parts) + ']'}{affixes[1]}"
 
 
-def _numbered(names: Sequence[str]) -> dict[_Place, list[str]]:
+def _numbered(names: Sequence[str]) -> dict[_Affixes, list[str]]:
     """Return the numbers of names that differ in only one number, the last varying one."""
     shapes: dict[tuple[str, ...], list[list[str]]] = {}
     for name in dict.fromkeys(names):
         parts = re.split(r"([0-9]+)", name) if re.search("[0-9]", name) else [name, "", ""]
         shapes.setdefault(tuple(parts[::2]), []).append(parts)
-    numbers: dict[_Place, list[str]] = {}
+    numbers: dict[_Affixes, list[str]] = {}
     for same in shapes.values():
         varying = [at for at in range(1, len(same[0]), 2) if len({parts[at] for parts in same}) > 1]
         at = varying[-1] if varying else len(same[0]) - 2

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from provision.hostfiles.rankfile import ranges
+from provision.launchers.rankfile import ranges
 from provision.model import RankPlacement
 from provision.report import layout
 from provision.report.node_names import in_short
@@ -174,8 +174,8 @@ def _workers(placement: Placement) -> Iterator[str]:
 
 
 def _cells(first: str, last: str) -> list[str]:
-    room = max(20, layout.width() - len(first))
-    parts = textwrap.wrap(last.replace(",", ", "), room, break_on_hyphens=False)
+    width_left = max(20, layout.width() - len(first))
+    parts = textwrap.wrap(last.replace(",", ", "), width_left, break_on_hyphens=False)
     return [first + parts[0], *(" " * len(first) + part for part in parts[1:])]
 
 
@@ -214,8 +214,8 @@ def _where(placement: Placement) -> str:
     return "; ".join(parts[:few]) + (f"; and {len(parts) - few} nodes more" if len(parts) > few else "")
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _short(name: str) -> str:

@@ -26,15 +26,15 @@ from provision.report.node_names import in_short
 
 __all__ = ["as_document", "as_text", "problems_document", "problems_text"]
 
-_MOST_LINES = 60
+_MAX_LINES = 60
 """Lines of one file's diff; the JSON document has all of them."""
-_MOST_NAMES = 4
+_MAX_NAMES = 4
 """Node names per diff."""
 _BRIEF = 40
 """Characters of a value."""
-_MOST_PACKAGES = 8
+_MAX_PACKAGES = 8
 """Names of dependency packages."""
-_MOST_ALIKE = 3
+_MAX_SIMILAR = 3
 """The number of blocks that differ only in details; with more, those of one node represent all."""
 
 
@@ -144,7 +144,7 @@ def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None, *, verbose: boo
     separate blocks.
     """
     lines: list[str] = []
-    for names, node, others in _alike(plan, verbose=verbose):
+    for names, node, others in _similar(plan, verbose=verbose):
         lines += [*_names(names, node, others=others), *_steps(node), ""]
     done = sum(not node.steps and not node.error for node in plan.nodes)
     lines.append(f"{done} of {len(plan.nodes)} nodes are up to date.")
@@ -159,7 +159,7 @@ _Block = tuple[list[str], NodePlan, bool]
 """Names of nodes, the plan shown for them, and whether some of them differ in details."""
 
 
-def _alike(plan: Plan, *, verbose: bool) -> list[_Block]:
+def _similar(plan: Plan, *, verbose: bool) -> list[_Block]:
     """Return the blocks of nodes with steps, errors or findings; nodes with equal ones share a block."""
     shown_plans = [_shown(node) for node in plan.nodes if node.steps or node.error or node.findings]
     blocks = _together([([node.name], node, False) for node in shown_plans], _whole)
@@ -167,7 +167,7 @@ def _alike(plan: Plan, *, verbose: bool) -> list[_Block]:
         return blocks
     outlines = {id(node): _outline(node) for _, node, _ in blocks}
     sizes = Counter(outlines.values())
-    return _together(blocks, lambda node: o if sizes[o := outlines[id(node)]] > _MOST_ALIKE else _whole(node))
+    return _together(blocks, lambda node: o if sizes[o := outlines[id(node)]] > _MAX_SIMILAR else _whole(node))
 
 
 def _together(blocks: Sequence[_Block], key: Callable[[NodePlan], Hashable]) -> list[_Block]:
@@ -245,8 +245,8 @@ def _steps(node: NodePlan) -> list[str]:
             lines += _wrapped(f"may disturb: {job}", "    ! ", "      ")
     if node.dependencies:
         names = [package.name for package in node.dependencies]
-        more = len(names) - _MOST_PACKAGES
-        shown = ", ".join(names[:_MOST_PACKAGES]) + (f" and {more} more (--json has all)" if more > 0 else "")
+        more = len(names) - _MAX_PACKAGES
+        shown = ", ".join(names[:_MAX_PACKAGES]) + (f" and {more} more (--json has all)" if more > 0 else "")
         plural = "y" if len(names) == 1 else "ies"
         lines += _wrapped(f"with {len(names)} dependenc{plural}: {shown}", "  + ", "    ")
     return lines
@@ -299,8 +299,8 @@ def _diffs(diffs: Sequence[RoleDiff]) -> list[str]:
             names += [each.node] if each.node not in names else []
     lines: list[str] = []
     for (role, file), names in same.items():
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        where = [", ".join(names[:_MOST_NAMES]) + more, role, *([file.path] if file.path else [])]
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        where = [", ".join(names[:_MAX_NAMES]) + more, role, *([file.path] if file.path else [])]
         lines += ["", f"--- {': '.join(where)}", *_file_lines(file)]
     return lines
 
@@ -309,5 +309,5 @@ def _file_lines(file: FileDiff) -> list[str]:
     if file.note:
         return _wrapped(f"({file.note})", "", "")
     lines = file.diff.split("\n")
-    left = len(lines) - _MOST_LINES
-    return lines if left <= 0 else [*lines[:_MOST_LINES], f"({left} more lines; --json has all)"]
+    left = len(lines) - _MAX_LINES
+    return lines if left <= 0 else [*lines[:_MAX_LINES], f"({left} more lines; --json has all)"]

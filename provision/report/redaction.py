@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from provision.model import Secret
 from provision.report.secret_names import assigned_secrets, is_plain, names_secret
-from provision.report.secret_shapes import REMOVED, address_credentials, shape_places, without, without_arguments
+from provision.report.secret_shapes import REMOVED, address_credentials, format_spans, without, without_arguments
 
 __all__ = ["REMOVED", "Redactor", "secrets_of"]
 
@@ -85,7 +85,7 @@ class Redactor:
         for value in self._known:
             text = text.replace(value, REMOVED)
         # Both search the original text, because one could remove what the other recognises a secret by.
-        return without_arguments(without(text, [*shape_places(text), *assigned_secrets(text)]))
+        return without_arguments(without(text, [*format_spans(text), *assigned_secrets(text)]))
 
     def data(self, value: Any, *, key: str = "") -> Any:
         """Return a JSON-like value without secrets; values whose key names a secret are removed completely."""

@@ -53,8 +53,8 @@ def as_text(nodes: Sequence[NodeReload]) -> str:
         if node.remedy:
             remedies.setdefault((node.result.value, node.cause, node.remedy), []).append(node.name)
     for (result, cause, remedy), names in remedies.items():
-        why = f": {cause}" if cause else ""
-        head = f"{result.upper()}  {in_short(names)}{why}"
+        suffix = f": {cause}" if cause else ""
+        head = f"{result.upper()}  {in_short(names)}{suffix}"
         lines += ["", *layout.wrapped(head, "  "), *layout.wrapped(f"  remedy: {remedy}", "    ")]
     if any(node.simulated for node in nodes):
         where = in_short([node.name for node in nodes if node.simulated])

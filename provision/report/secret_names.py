@@ -82,24 +82,24 @@ class _Line:
         self.text, self.start, self.end = text, 0, -1
         self.move_to(0)
 
-    def move_to(self, place: int) -> None:
+    def move_to(self, position: int) -> None:
         """Move to the line that contains `place`."""
-        if place <= self.end:
+        if position <= self.end:
             return
-        self.start = self.text.rfind("\n", max(self.end, 0), place) + 1 or self.start
-        self.end = self.text.find("\n", place)
+        self.start = self.text.rfind("\n", max(self.end, 0), position) + 1 or self.start
+        self.end = self.text.find("\n", position)
         self.end = len(self.text) if self.end < 0 else self.end
         self.first = {pattern.match(self.text, self.start, self.end).end() for pattern in (_INDENT, _BEFORE_NAME)}  # type: ignore[union-attr]
         self._quotes = {"'": (self.start, 0), '"': (self.start, 0)}
 
-    def is_open(self, quote: str, place: int) -> bool:
+    def is_open(self, quote: str, position: int) -> bool:
         """Return whether an odd number of these quotes precedes a position."""
         last, count = self._quotes[quote]
-        if place >= last:
-            count += self.text.count(quote, last, place)
+        if position >= last:
+            count += self.text.count(quote, last, position)
         else:
-            count -= self.text.count(quote, place, last)
-        self._quotes[quote] = place, count
+            count -= self.text.count(quote, position, last)
+        self._quotes[quote] = position, count
         return count % 2 == 1
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["REMOVED", "address_credentials", "shape_places", "without", "without_arguments"]
+__all__ = ["REMOVED", "address_credentials", "format_spans", "without", "without_arguments"]
 
 REMOVED = "[removed]"
 
@@ -102,11 +102,11 @@ _HOST = re.compile(r"[^/@:]*+")
 _PORT = re.compile(r"\d{1,5}/")
 
 
-def shape_places(text: str) -> list[tuple[int, int]]:
+def format_spans(text: str) -> list[tuple[int, int]]:
     """Return the positions of credentials that are recognised by their format; they can overlap."""
-    places = [match.span() for shape in _SHAPES for match in shape.finditer(text)]
-    places += [match.span() for match in _WEB_TOKEN.finditer(text) if match[1]]
-    return places + [(start, end) for start, end, _ in _userinfos(text)]
+    spans = [match.span() for shape in _SHAPES for match in shape.finditer(text)]
+    spans += [match.span() for match in _WEB_TOKEN.finditer(text) if match[1]]
+    return spans + [(start, end) for start, end, _ in _userinfos(text)]
 
 
 def without_arguments(text: str) -> str:
@@ -118,10 +118,10 @@ def without_arguments(text: str) -> str:
     return text
 
 
-def without(text: str, places: Iterable[tuple[int, int]]) -> str:
+def without(text: str, spans: Iterable[tuple[int, int]]) -> str:
     """Return `text` with each position replaced; overlapping ones are replaced once."""
     parts, last = [], 0
-    for start, end in sorted(places):
+    for start, end in sorted(spans):
         if start >= last:
             parts += [text[last:start], REMOVED]
         last = max(last, end)

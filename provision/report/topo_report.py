@@ -11,9 +11,9 @@ from provision.report import layout
 from provision.topology.links import NEAR, PCIE_CLASSES, card_links, lanes
 from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
 from provision.topology.summary import summary
-from provision.topology.tree import Group, Place, tree
+from provision.topology.tree import Group, NumaNode, tree
 
-__all__ = ["as_document", "as_text", "head_lines", "place_title"]
+__all__ = ["as_document", "as_text", "head_lines", "numa_title"]
 
 _LONGEST_NAME = 16
 _LEGEND = (
@@ -33,9 +33,9 @@ def as_document(machine: MachineTopology) -> dict[str, Any]:
                 "index": gpu.index,
                 "numa": gpu.numa,
                 "cpus": list(gpu.cpus),
-                "product": (known := machine.gpus.get(gpu.index, GpuDetails())).product or None,
-                "pcie_generation": known.pcie_generation,
-                "pcie_width": known.pcie_width,
+                "product": (details := machine.gpus.get(gpu.index, GpuDetails())).product or None,
+                "pcie_generation": details.pcie_generation,
+                "pcie_width": details.pcie_width,
             }
             for gpu in topology.gpus
         ],
@@ -51,14 +51,15 @@ def as_document(machine: MachineTopology) -> dict[str, Any]:
         ],
         "links": [list(row) for row in topology.links],
         "tree": [
-            {"numa": place.numa, "cpus": list(place.cpus), **_node(place, machine.names())} for place in tree(topology)
+            {"numa": numa_node.numa, "cpus": list(numa_node.cpus), **_node(numa_node, machine.names())}
+            for numa_node in tree(topology)
         ],
         "chosen": list(machine.chosen),
         "warnings": list(topology.warnings),
     }
 
 
-def _node(part: Place | Group, names: Sequence[str]) -> dict[str, Any]:
+def _node(part: NumaNode | Group, names: Sequence[str]) -> dict[str, Any]:
     groups = [{"class": group.kind, **_node(group, names)} for group in part.groups]
     return {"devices": [names[row] for row in part.devices], "groups": groups}
 
@@ -69,8 +70,8 @@ def as_text(machine: MachineTopology) -> str:
     lines = [*_wrap(first, "  "), *(part for line in more for part in _wrap(f"  {line}", "    "))]
     for block in _blocks(machine):
         lines += ["", *block]
-    for place in tree(machine.topology):
-        lines += ["", *_wrap(place_title(place), "  "), *_branches(machine, place, "")]
+    for numa_node in tree(machine.topology):
+        lines += ["", *_wrap(numa_title(numa_node), "  "), *_branches(machine, numa_node, "")]
     lines += ["", *_wrap(_LEGEND, "")]
     for warning in machine.topology.warnings:
         lines += ["", *_wrap(f"WARNING  {warning}", "         ")]
@@ -80,7 +81,7 @@ def as_text(machine: MachineTopology) -> str:
 def head_lines(machine: MachineTopology) -> list[str]:
     """Return the summary of the machine: name and links, products, SIMULATED components, chosen GPUs."""
     name = f"{machine.node}: " if machine.node else ""
-    products = sorted({known.product for known in machine.gpus.values() if known.product})
+    products = sorted({details.product for details in machine.gpus.values() if details.product})
     lines = [f"{name}{summary(machine.topology)}"]
     if products:
         lines.append(f"{', '.join(products)}{_slots(machine)}")
@@ -88,17 +89,17 @@ def head_lines(machine: MachineTopology) -> list[str]:
     return [*lines, _chosen(machine)] if machine.chosen else lines
 
 
-def place_title(place: Place) -> str:
+def numa_title(numa_node: NumaNode) -> str:
     """Return the title of a part of the machine."""
-    cpus = f"CPUs {','.join(place.cpus)}" if place.cpus else ""
-    if place.numa is None:
+    cpus = f"CPUs {','.join(numa_node.cpus)}" if numa_node.cpus else ""
+    if numa_node.numa is None:
         return cpus or "unknown NUMA node"
-    return f"NUMA node {place.numa}" + (f" ({cpus})" if cpus else "")
+    return f"NUMA node {numa_node.numa}" + (f" ({cpus})" if cpus else "")
 
 
 def _slots(machine: MachineTopology) -> str:
     """Return generation and width of the GPUs' slots if they are all equal."""
-    slots = {(known.pcie_generation, known.pcie_width) for known in machine.gpus.values()}
+    slots = {(details.pcie_generation, details.pcie_width) for details in machine.gpus.values()}
     generation, width = slots.pop() if len(slots) == 1 else (None, None)
     return f", PCIe generation {generation} x{width}" if generation and width else ""
 
@@ -126,9 +127,9 @@ def _blocks(machine: MachineTopology) -> Iterator[list[str]]:
     labels = _labels(machine, titles)
     links, margin = machine.topology.links, max(map(len, labels)) + 2
     widths = [max(len(titles[n]), *(len(row[n]) for row in links)) + 1 for n in range(len(titles))]
-    columns, room = list(range(len(titles))), layout.width() - margin + 1
+    columns, width_left = list(range(len(titles))), layout.width() - margin + 1
     while columns:
-        fits = _fitting([widths[n] for n in columns], room)
+        fits = _fitting([widths[n] for n in columns], width_left)
         if columns[0] < count < columns[0] + len(columns) and fits < len(columns):
             fits = min(fits, count - columns[0])
         shown, columns = columns[:fits], columns[fits:]
@@ -140,11 +141,11 @@ def _line(label: str, cells: Sequence[str]) -> str:
     return "".join([label, *cells]).rstrip()
 
 
-def _fitting(widths: Sequence[int], room: int) -> int:
+def _fitting(widths: Sequence[int], width_left: int) -> int:
     used = 0
     for number, width in enumerate(widths):
         used += width
-        if used > room:
+        if used > width_left:
             return max(number, 1)
     return len(widths)
 
@@ -165,7 +166,7 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
-def _branches(machine: MachineTopology, part: Place | Group, indent: str) -> Iterator[str]:
+def _branches(machine: MachineTopology, part: NumaNode | Group, indent: str) -> Iterator[str]:
     """Yield the lines below a title: devices without a group in one line, then each group."""
     branches = ([("", Group("", part.devices))] if part.devices else []) + [(g.kind, g) for g in part.groups]
     for number, (kind, group) in enumerate(branches):
@@ -181,11 +182,11 @@ def _branches(machine: MachineTopology, part: Place | Group, indent: str) -> Ite
 def _device(machine: MachineTopology, row: int) -> str:
     """Return a device's label with non-breaking blanks."""
     name = machine.names()[row] + "*" * machine.is_chosen(row)
-    known = machine.nics.get(name)
-    if known is None or row < len(machine.topology.gpus):
+    details = machine.nics.get(name)
+    if details is None or row < len(machine.topology.gpus):
         return name
-    rate = f"{known.rate_gbit:g}\u00a0Gbit/s" if known.rate_gbit is not None else ""
-    properties = "\u00a0".join(part for part in (rate, "" if known.active else "down") if part)
+    rate = f"{details.rate_gbit:g}\u00a0Gbit/s" if details.rate_gbit is not None else ""
+    properties = "\u00a0".join(part for part in (rate, "" if details.active else "down") if part)
     return f"{name}\u00a0({properties})" if properties else name
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from html import escape
 from itertools import combinations
 
-from provision.report.topo_report import head_lines, place_title
+from provision.report.topo_report import head_lines, numa_title
 from provision.topology.faults import switched_lanes
 from provision.topology.links import lanes
 from provision.topology.machine import MachineTopology
-from provision.topology.tree import Group, Place, tree
+from provision.topology.tree import Group, NumaNode, tree
 
 __all__ = ["as_svg"]
 
@@ -26,7 +26,7 @@ _BOX = 34
 _CARDS_A_ROW = 4
 _ARC = 16  # height of an NVLink arc for each position between its GPUs
 _THICKEST = 8
-_MOST_LETTERS = 34
+_MAX_LETTERS = 34
 _STYLE = (
     ".sheet{fill:#fff}text{font:12px monospace;fill:#222}.head{font-weight:bold}"
     ".simulated{fill:#b00020;font-weight:bold}"
@@ -41,7 +41,7 @@ _STYLE = (
 class _Box:
     """A part of the tree with its position on the sheet."""
 
-    part: Place | Group
+    part: NumaNode | Group
     x: float
     width: float
     level: int
@@ -64,8 +64,8 @@ class _Sheet:
         self.column = max(len(label) for label in labels) * _LETTER + _PAD
         self.boxes: list[_Box] = []
         x: float = _PAD
-        for place in tree(machine.topology):
-            self.boxes.append(self._box(place, x))
+        for numa_node in tree(machine.topology):
+            self.boxes.append(self._box(numa_node, x))
             x += self.boxes[-1].width + _PAD
         self.head = head_lines(machine)
         self.note, self.rise = self._nvlink()
@@ -101,7 +101,7 @@ class _Sheet:
         if self.note:
             yield _text(_PAD, (len(self.head) + 1) * _LINE, self.note, "detail")
 
-    def _box(self, part: Place | Group, x: float) -> _Box:
+    def _box(self, part: NumaNode | Group, x: float) -> _Box:
         inner: list[_Box] = []
         at = x + _PAD
         loose = self._columns(part.devices) * (self.column + _PAD)
@@ -157,11 +157,11 @@ class _Sheet:
 
     def _label(self, row: int) -> list[str]:
         name = _cut(self.names[row]) + "*" * self.machine.is_chosen(row)
-        known = self.machine.nics.get(self.names[row]) if row >= self.gpus else None
-        if known is None:
+        details = self.machine.nics.get(self.names[row]) if row >= self.gpus else None
+        if details is None:
             return [name]
-        rate = f"{known.rate_gbit:g} Gbit/s" if known.rate_gbit is not None else ""
-        properties = " ".join(part for part in (rate, "" if known.active else "down") if part)
+        rate = f"{details.rate_gbit:g} Gbit/s" if details.rate_gbit is not None else ""
+        properties = " ".join(part for part in (rate, "" if details.active else "down") if part)
         return [name, properties] if properties else [name]
 
     def _nvlink(self) -> tuple[str, float]:
@@ -202,15 +202,15 @@ class _Sheet:
             yield _path(curve, min(count, _THICKEST), f"{self.names[a]}-{self.names[b]} {count} lanes")
 
 
-def _titles(part: Place | Group) -> list[str]:
+def _titles(part: NumaNode | Group) -> list[str]:
     if isinstance(part, Group):
         return [part.kind]
-    title, _, cpus = place_title(part).partition(" (")
+    title, _, cpus = numa_title(part).partition(" (")
     return [_cut(line) for line in (title, cpus.removesuffix(")")) if line]
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
+    return text if len(text) <= _MAX_LETTERS else f"{text[: _MAX_LETTERS - 3]}..."
 
 
 def _safe(text: str) -> str:

@@ -23,7 +23,7 @@ _PRESENT_WIDTH = 22
 _COUNTS = 48
 """Columns of the counts of a node."""
 _SELF = "--limit \0"
-_SEEN_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus.PASS)
+_ORDER = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus.PASS)
 
 
 def as_document(verification: Verification) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def as_text(
     if verification.cluster:
         nodes.append(NodeChecks(_CLUSTER, verification.cluster))
     lines = [*_result(verification), "", *_counts(nodes, verbose=verbose)]
-    shown = set(_SEEN_FIRST) if verbose else {CheckStatus.FAIL, CheckStatus.WARN}
-    for status in _SEEN_FIRST:
+    shown = set(_ORDER) if verbose else {CheckStatus.FAIL, CheckStatus.WARN}
+    for status in _ORDER:
         if status in shown:
             lines += _details(nodes, status, verbose=verbose)
     lines += _pairs(verification.bandwidth.pairs) if verification.bandwidth else []
@@ -181,9 +181,9 @@ def _details(nodes: Sequence[NodeChecks], status: CheckStatus, *, verbose: bool)
     for group in groups:
         check = group.value
         mark = "  SIMULATED" if check.simulated else ""
-        where = "of the cluster" if group.names == [_CLUSTER] else f"on {in_short(group.names)}"
+        location = "of the cluster" if group.names == [_CLUSTER] else f"on {in_short(group.names)}"
         name = layout.state(status.value.upper(), 4)
-        lines += ["", *layout.wrapped(f"{name}  {check.id}{mark}  {where}", "      ")]
+        lines += ["", *layout.wrapped(f"{name}  {check.id}{mark}  {location}", "      ")]
         lines += layout.wrapped(f"      {check.reason}", "      ")
         lines += layout.wrapped(f"      {group.note}", "      ") if group.varied else []
         if check.remedy:
@@ -249,15 +249,15 @@ def _of_any_node(check: CheckResult, name: str) -> CheckResult:
 
 def _stand_ins(simulated: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     owners: dict[tuple[str, ...], list[str]] = {}
-    for name, things in simulated:
-        if things:
-            owners.setdefault(tuple(things), []).append(name)
+    for name, components in simulated:
+        if components:
+            owners.setdefault(tuple(components), []).append(name)
     lines: list[str] = []
     for group, names in owners.items():
         head = f"SIMULATED on {in_short(names)} (components of the lab, no proof of real hardware):"
         lines += ["", *layout.wrapped(head, "  ")]
-        for thing in group:
-            lines += layout.wrapped(f"  {thing}", "    ")
+        for component in group:
+            lines += layout.wrapped(f"  {component}", "    ")
     return lines
 
 
@@ -270,6 +270,6 @@ def _result(verification: Verification) -> list[str]:
     if not failed:
         return [f"{layout.state('ok')}: no failures in {len(checks)} checks{notes}."]
     bad = [node.name for node in verification.nodes if any(check.status is CheckStatus.FAIL for check in node.checks)]
-    where = f" on {len(bad)} of {len(verification.nodes)} nodes ({in_short(bad)})" if bad else ""
-    text = f"{layout.state('NOT OK')}: {failed} check{'s' * (failed != 1)} failed{where}{notes}."
+    location = f" on {len(bad)} of {len(verification.nodes)} nodes ({in_short(bad)})" if bad else ""
+    text = f"{layout.state('NOT OK')}: {failed} check{'s' * (failed != 1)} failed{location}{notes}."
     return layout.wrapped(text, "  ")

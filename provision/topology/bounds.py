@@ -40,11 +40,11 @@ class Bounds:
         self.enough = price is not None
         """Whether the nodes have `total` GPUs."""
         self._price = price or 0
-        self._beyond = {
+        self._excess = {
             kind: [prices.unit * cost - self._price * number for number, cost in choices]
             for kind, choices in self._kinds.items()
         }
-        self._used = [prices.unit * leaf_cost + sum(min(self._beyond[id(offer)]) for offer in leaf) for leaf in leaves]
+        self._used = [prices.unit * leaf_cost + sum(min(self._excess[id(offer)]) for offer in leaf) for leaf in leaves]
         """The least cost of each leaf switch when it is used; an unused one costs nothing."""
         self._least = self._price * total + sum(min(0, cost) for cost in self._used)
 
@@ -53,7 +53,7 @@ class Bounds:
 
         ``[None]`` means that no allocation is known, so the cost is not limited.
         """
-        known_cost = self._some_way()
+        known_cost = self._heuristic_cost()
         return [None] if known_cost is None else [(self._least // self._prices.unit + known_cost) // 2, known_cost]
 
     def useful(self, at_most: int | None) -> list[list[Choices]] | None:
@@ -72,13 +72,13 @@ class Bounds:
         most = slack + min(0, used)
         useful_choices: dict[int, Choices] = {}
         for kind in {id(offer) for offer in leaf}:
-            beyond = self._beyond[kind]
-            others = used - min(beyond)
-            rows = zip(self._kinds[kind], beyond, strict=True)
+            excess = self._excess[kind]
+            others = used - min(excess)
+            rows = zip(self._kinds[kind], excess, strict=True)
             useful_choices[kind] = [one for one, own in rows if (others + own if one[0] else min(0, others)) <= most]
         return [useful_choices[id(offer)] for offer in leaf]
 
-    def _some_way(self) -> int | None:
+    def _heuristic_cost(self) -> int | None:
         """Return the cost of one cheap allocation, or None if the heuristic finds none.
 
         It takes the cheapest steps, then adjusts one node to match the total.
@@ -141,12 +141,12 @@ def _above(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
 def _by_price(nodes: Sequence[int], prices: _Prices, total: int) -> list[int]:
     """Return the GPUs of each node when the cheapest steps that fit into the total are used."""
     steps = (
-        (price, at, place, size)
+        (price, at, index, size)
         for at, kind in enumerate(nodes)
-        for place, (price, size) in enumerate(prices.steps[kind])
+        for index, (price, size) in enumerate(prices.steps[kind])
     )
-    given, taken = [0] * len(nodes), [0] * len(nodes)
-    for _, at, place, size in sorted(steps):
-        if size <= total and taken[at] == place:
-            given[at], taken[at], total = given[at] + size, place + 1, total - size
+    given, taken_steps = [0] * len(nodes), [0] * len(nodes)
+    for _, at, index, size in sorted(steps):
+        if size <= total and taken_steps[at] == index:
+            given[at], taken_steps[at], total = given[at] + size, index + 1, total - size
     return given

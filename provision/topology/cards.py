@@ -125,11 +125,11 @@ def _matched_one_by_one(reach: Sequence[int]) -> int:
     """Return the size of a maximum matching of GPUs and cards, for a matrix in which the cards' GPUs overlap."""
     served: dict[int, int] = {}
 
-    def serve(card: int, tried: set[int]) -> bool:
+    def serve(card: int, visited: set[int]) -> bool:
         for row in members(reach[card]):
-            if row not in tried:
-                tried.add(row)
-                if row not in served or serve(served[row], tried):
+            if row not in visited:
+                visited.add(row)
+                if row not in served or serve(served[row], visited):
                     served[row] = card
                     return True
         return False

@@ -13,9 +13,9 @@ from provision.topology.links import PCIE_CLASSES, lanes
 
 __all__ = ["Fault", "find_faults", "switched_lanes"]
 
-_MOST_LANES = 18
+_MAX_LANES = 18
 """The most NVLink lanes of any GPU. If a row has more, the lanes lead to switches and are counted once per peer."""
-_SHOWN = 4
+_MAX_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Fault:
 @lru_cache(maxsize=64)
 def find_faults(topology: Topology) -> tuple[Fault, ...]:
     """Return the faults, worst first. The result is cached because nodes of one kind share their matrix."""
-    return (*_off_the_fabric(topology), *_one_way(topology), *_contradictions(topology))
+    return (*_off_the_fabric(topology), *_asymmetries(topology), *_contradictions(topology))
 
 
 def switched_lanes(topology: Topology) -> int:
@@ -42,7 +42,7 @@ def switched_lanes(topology: Topology) -> int:
     Three or fewer GPUs of a switched machine do not exceed that limit and count as directly connected.
     """
     rows = _nvlinks(topology)
-    if max((sum(row) for row in rows), default=0) <= _MOST_LANES:
+    if max((sum(row) for row in rows), default=0) <= _MAX_LANES:
         return 0
     return _usual(rows)
 
@@ -96,14 +96,14 @@ def _full_mesh(rows: Sequence[Sequence[int]]) -> int:
     return kinds.pop() if len(kinds) == 1 and len(wired) > 2 else 0  # noqa: PLR2004 - a bridge joins two
 
 
-def _one_way(topology: Topology) -> Iterator[Fault]:
+def _asymmetries(topology: Topology) -> Iterator[Fault]:
     """Yield a fault if the class of a link depends on its direction."""
     names, links = _names(topology), topology.links
-    odd = [(a, b) for a, b in combinations(range(len(links)), 2) if links[a][b] != links[b][a]]
-    if odd:
-        shown = [f"{names[a]}-{names[b]} {links[a][b]}, {names[b]}-{names[a]} {links[b][a]}" for a, b in odd]
+    mismatches = [(a, b) for a, b in combinations(range(len(links)), 2) if links[a][b] != links[b][a]]
+    if mismatches:
+        shown = [f"{names[a]}-{names[b]} {links[a][b]}, {names[b]}-{names[a]} {links[b][a]}" for a, b in mismatches]
         count = len(topology.gpus)
-        gpus = {topology.gpus[number].index for pair in odd for number in pair if number < count}
+        gpus = {topology.gpus[number].index for pair in mismatches for number in pair if number < count}
         yield Fault(f"the matrix is not symmetric: {_few(shown)}", tuple(sorted(gpus)))
 
 
@@ -111,17 +111,17 @@ def _contradictions(topology: Topology) -> Iterator[Fault]:
     """Yield a fault for three devices that fit no tree: in a tree, the two farthest of the three classes are equal."""
     names, near = _names(topology), {kind: rank for rank, kind in enumerate(PCIE_CLASSES)}
     rank = [[near.get(cell, -1) for cell in row] for row in topology.links]
-    odd = []
+    mismatches = []
     for a, b, c in combinations(range(len(names)), 3):
         least, middle, most = sorted((rank[a][b], rank[a][c], rank[b][c]))
         if least >= 0 and middle != most:
-            odd.append((a, b, c))
-    if odd:
+            mismatches.append((a, b, c))
+    if mismatches:
         links = topology.links
         shown = [
             f"{names[a]}-{names[b]} {links[a][b]}, {names[b]}-{names[c]} {links[b][c]}, {names[a]}-{names[c]} "
             f"{links[a][c]}"
-            for a, b, c in odd
+            for a, b, c in mismatches
         ]
         yield Fault(f"PCIe paths contradict each other: {_few(shown, 1)}", certain=False)
 
@@ -135,6 +135,6 @@ def _gpus(names: Sequence[int], numbers: Sequence[int]) -> str:
     return f"{shown} {'is' if len(numbers) == 1 else 'are'}"
 
 
-def _few(items: Sequence[str], most: int = _SHOWN) -> str:
+def _few(items: Sequence[str], most: int = _MAX_SHOWN) -> str:
     more = len(items) - most
     return "; ".join(items[:most]) + (f"; and {more} more" if more > 0 else "")

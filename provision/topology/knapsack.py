@@ -45,9 +45,9 @@ def picks(
     Among equal allocations, the first node is preferred, then the second and so on, and earlier offers first.
     """
     for rest, limit in _rests(leaves, total, leaf_cost, at_most):
-        given = rest.picks(limit)
-        if given is not None:
-            return given
+        counts = rest.picks(limit)
+        if counts is not None:
+            return counts
     return None
 
 
@@ -149,18 +149,18 @@ class _Rest:
         tables = list(self._tables())
         if self._cost(tables[-1] if tables else None, at_most) is None:
             return None
-        given: list[int] = []
+        counts: list[int] = []
         total = self.total
         for leaf in self.leaves:
-            opened, here = leaf.used, tables.pop()
+            opened, table_here = leaf.used, tables.pop()
             for node in leaf.nodes:
                 more = 0
                 if not node.settled:
-                    cost, here = here.cost(total, opened=opened), tables.pop()
-                    more = self._chosen(node, here, total, cost, opened=opened)
-                given.append(node.least[0] + more)
+                    cost, table_here = table_here.cost(total, opened=opened), tables.pop()
+                    more = self._chosen(node, table_here, total, cost, opened=opened)
+                counts.append(node.least[0] + more)
                 total, opened = total - more, opened or bool(more)
-        return given
+        return counts
 
     def _cost(self, first: _Table | None, at_most: int | None) -> int | None:
         """Return the least cost according to the table of the first node, or None if it exceeds `at_most`."""
@@ -215,8 +215,10 @@ def _with_one_of(offers: Choices, after: _Table, span: tuple[int, int]) -> list[
         first, shift = max(low, after.low + number), number + after.low
         other = after.opened[first - shift : max(0, high + 1 - shift)]
         at = first - low
-        here = best[at : at + len(other)]
-        best[at : at + len(other)] = [a if a <= (b := old + cost) else b for a, old in zip(here, other, strict=True)]
+        table_here = best[at : at + len(other)]
+        best[at : at + len(other)] = [
+            a if a <= (b := old + cost) else b for a, old in zip(table_here, other, strict=True)
+        ]
     return best
 
 

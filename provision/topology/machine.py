@@ -73,6 +73,6 @@ def chosen_gpus(text: str, topology: Topology) -> tuple[int, ...]:
     unknown = sorted(requested - available)
     if unknown or not requested:
         shown = ", ".join(map(str, unknown)) or text
-        known = ", ".join(str(index) for index in sorted(available))
-        raise UsageError(f"--gpus: unknown GPU {shown}", remedy=f"Choose from {known}.")
+        known_indices = ", ".join(str(index) for index in sorted(available))
+        raise UsageError(f"--gpus: unknown GPU {shown}", remedy=f"Choose from {known_indices}.")
     return tuple(sorted(requested))

@@ -19,7 +19,7 @@ from provision.topology.links import PCIE_CLASSES, SELF, lanes
 
 __all__ = ["parse"]
 
-_ASK = "Give the complete output of `nvidia-smi topo -m`, from its heading to the end of its legend."
+_REMEDY = "Give the complete output of `nvidia-smi topo -m`, from its heading to the end of its legend."
 _COLOUR = re.compile(r"(?:\x1b|\\e|\\033)?\[[0-9;]{0,8}m")
 """The underline of a terminal; copied text often lacks the escape character in front."""
 _GPU = re.compile(r"GPU([0-9]{1,3})")
@@ -30,7 +30,7 @@ _KIND = re.compile(r"[A-Z]+|NV[0-9]+|\.+")
 _AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _CPUS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _TAB = 8
-_MOST_CELLS = 4  # CPUs, NUMA nodes, a cell that is always empty, the GPU's own NUMA node
+_MAX_CELLS = 4  # CPUs, NUMA nodes, a cell that is always empty, the GPU's own NUMA node
 _NOTHING = ("", "N/A")
 _SOC = "SOC"
 """The name of SYS in old drivers."""
@@ -71,8 +71,8 @@ def parse(text: str) -> Topology:
     return replace(topology, warnings=(*repairs, *(fault.text for fault in find_faults(topology))))
 
 
-def _refuse(what: str, remedy: str = _ASK) -> UsageError:
-    return UsageError(f"nvidia-smi topology matrix: {what}", remedy=remedy)
+def _refuse(problem: str, remedy: str = _REMEDY) -> UsageError:
+    return UsageError(f"nvidia-smi topology matrix: {problem}", remedy=remedy)
 
 
 def _parts(text: str) -> tuple[str, list[_Row], list[str]]:
@@ -162,7 +162,7 @@ def _links(row: _Row, names: Sequence[str], number: int) -> tuple[str, ...]:
             )
     if len(cells) < len(names):
         raise _refuse(f"row {row.name} has {len(cells)} cells for {len(names)} devices")
-    if [place for place, cell in enumerate(cells) if cell == SELF] != [number]:
+    if [start for start, cell in enumerate(cells) if cell == SELF] != [number]:
         raise _refuse(f"row {row.name} does not have its X in its own column; a cell is missing or surplus")
     return tuple("SYS" if cell == _SOC else cell for cell in cells)
 
@@ -174,8 +174,8 @@ def _described(
     count = _count([row.name for row in rows])
     affinities = [_affinity(row, heading, len(rows)) for row in rows[:count]]
     gpus = tuple(
-        TopologyGpu(int(row.name.removeprefix("GPU")), _numa(where.numa), _cpus(where.cpus))
-        for row, where in zip(rows, affinities, strict=False)
+        TopologyGpu(int(row.name.removeprefix("GPU")), _numa(affinity.numa), _cpus(affinity.cpus))
+        for row, affinity in zip(rows, affinities, strict=False)
     )
     named = {match[1]: match[2] for line in legend if (match := _LEGEND_NIC.match(line))}
     nics = tuple(TopologyNic(named.get(row.name, row.name)) for row in rows[count:])
@@ -189,17 +189,21 @@ def _repairs(
 ) -> Iterator[str]:
     if not any(_GPU.fullmatch(title) for title in _titles(heading)):
         yield "the names in the heading are not separated; the names of the rows are used"
-    lost = [row.name for row, where in zip(gpus, affinities, strict=True) if where.lost]
+    lost = [row.name for row, affinity in zip(gpus, affinities, strict=True) if affinity.lost]
     if lost:
         yield f"the affinity of {', '.join(lost)} is ambiguous: a cell is empty, and the tabs are lost"
-    odd = {where.cpus for where in affinities if where.cpus not in _NOTHING and not _cpus(where.cpus)}
-    if odd:
-        yield f"the CPU affinity {', '.join(sorted(odd))} is not a list of CPUs; it is treated as unknown"
-    ranges = {where.numa for where in affinities if where.numa not in _NOTHING and _numa(where.numa) is None}
+    invalid = {affinity.cpus for affinity in affinities if affinity.cpus not in _NOTHING and not _cpus(affinity.cpus)}
+    if invalid:
+        yield f"the CPU affinity {', '.join(sorted(invalid))} is not a list of CPUs; it is treated as unknown"
+    ranges = {
+        affinity.numa for affinity in affinities if affinity.numa not in _NOTHING and _numa(affinity.numa) is None
+    }
     if ranges:
         yield f"the NUMA affinity {', '.join(sorted(ranges))} is not a single node; it is treated as unknown"
-    empty = [row.name for row, where in zip(gpus, affinities, strict=True) if not where.numa and not where.lost]
-    if empty and any(where.numa for where in affinities):
+    empty = [
+        row.name for row, affinity in zip(gpus, affinities, strict=True) if not affinity.numa and not affinity.lost
+    ]
+    if empty and any(affinity.numa for affinity in affinities):
         yield f"the NUMA affinity of {', '.join(empty)} is missing, but other GPUs have one"
     unnamed = [nic.name for nic in nics if _NUMBERED_NIC.fullmatch(nic.name)]
     if unnamed:
@@ -227,7 +231,7 @@ def _affinity(row: _Row, heading: str, count: int) -> _Affinity:
         cell_by_title = dict(zip(titles, words, strict=True))
         return _Affinity(cell_by_title.get("CPU Affinity", ""), cell_by_title.get("NUMA Affinity", ""))
     cells = _parted(row.line, count)
-    if cells is None or len(cells) > _MOST_CELLS:
+    if cells is None or len(cells) > _MAX_CELLS:
         return _Affinity(lost=True)
     cpus, *others = cells
     own = "GPU NUMA ID" in titles
@@ -237,8 +241,8 @@ def _affinity(row: _Row, heading: str, count: int) -> _Affinity:
 def _parted(line: str, count: int) -> list[str] | None:
     """Return the cells after the links, split at tabs or at the stops of expanded tabs; None if ambiguous."""
     if "\t" in line:
-        place = [match.end() for match in re.finditer(r"\S+", line)][count]
-        return [cell.strip() for cell in line[place:].rstrip().split("\t")[1:]]
+        start = [match.end() for match in re.finditer(r"\S+", line)][count]
+        return [cell.strip() for cell in line[start:].rstrip().split("\t")[1:]]
     return _unexpanded(line, count + 1)
 
 

@@ -12,7 +12,7 @@ from provision.topology.score import SetScores
 
 __all__ = ["Costs", "FreeNode", "Pick", "Sum", "sets"]
 
-_MANY = 8
+_MAX_PARTITIONED = 8
 """With more free GPUs than this, the rest is scored by group sizes instead of by all partitions."""
 
 
@@ -76,10 +76,10 @@ def sets(node: FreeNode, size: int, rate: Rate, own_nics: OwnNics) -> Iterator[P
         own_nics: number of GPUs of a set that can have a card of their own, at PIX and at PIX or PXB.
     """
     scores, free = node.scores, node.free
-    many = free.bit_count() > _MANY
+    many = free.bit_count() > _MAX_PARTITIONED
     before = _worth(scores, free, size, many=many)
     whole = int(free.bit_count() == scores.count)
-    seen = set()
+    known_values = set()
     for bits in combinations([1 << row for row in members(free)], size):
         mask = sum(bits)
         if mask in node.barred:
@@ -90,8 +90,8 @@ def sets(node: FreeNode, size: int, rate: Rate, own_nics: OwnNics) -> Iterator[P
         numa, pairs = scores.numa_nodes(mask), scores.weights(mask)
         sums = (1, 0, -pix, -near, numa, lost, numa_left, whole, free.bit_count(), -pairs)
         worth = (rate(scores, mask), sums)
-        if worth not in seen:
-            seen.add(worth)
+        if worth not in known_values:
+            known_values.add(worth)
             yield Pick(mask, *worth)
 
 

@@ -14,7 +14,7 @@ from provision.topology.links import PCIE_CLASSES, lanes
 
 __all__ = ["Pairs"]
 
-_MOST_LANES = 18
+_MAX_LANES = 18
 """The most NVLink lanes of any GPU. If a row has more, the lanes lead to switches and are counted once per peer."""
 _PERCENT: Mapping[str, int] = {"PIX": 100, "PXB": 95, "PHB": 75, "NODE": 65, "SYS": 50}
 """Class -> percentage of a PCIe slot's rate that a ring through it gets."""
@@ -28,7 +28,7 @@ class Pairs:
         topology = machine.topology
         self.count = len(topology.gpus)
         self.lanes = _nvlinks(topology)
-        self.switched = any(sum(row) > (machine.lanes or _MOST_LANES) for row in self.lanes)
+        self.switched = any(sum(row) > (machine.lanes or _MAX_LANES) for row in self.lanes)
         """Whether NVLinks lead to switches: then a row shows more lanes than a GPU has."""
         self._machine = machine
         self._classes = _pcie_classes(topology, self.lanes)

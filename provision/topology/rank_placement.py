@@ -10,7 +10,7 @@ from provision.topology.placement import Placement, Places, Worker
 
 __all__ = ["node_placements", "rank_placements"]
 
-_MOST_CPUS = 1 << 16
+_MAX_CPUS = 1 << 16
 
 
 def node_placements(placement: Placement, places: Places) -> tuple[NodePlacement, ...]:
@@ -24,13 +24,13 @@ def node_placements(placement: Placement, places: Places) -> tuple[NodePlacement
 def rank_placements(worker: Worker, places: Places) -> list[RankPlacement]:
     """Return the GPU, network cards, CPUs and NUMA node of each rank of a worker."""
     machines = (node.machine for node in places.candidates if node.name == worker.node)
-    known = {gpu.index: gpu for machine in machines for gpu in machine.topology.gpus}
+    gpu_by_index = {gpu.index: gpu for machine in machines for gpu in machine.topology.gpus}
     return [
         RankPlacement(
             (str(index),),
             worker.nics,
-            _cpus(known[index].cpus if index in known else ()),
-            known[index].numa if index in known else None,
+            _cpus(gpu_by_index[index].cpus if index in gpu_by_index else ()),
+            gpu_by_index[index].numa if index in gpu_by_index else None,
         )
         for index in worker.order
     ]
@@ -41,7 +41,7 @@ def _cpus(affinity: Sequence[str]) -> tuple[int, ...]:
     cpus: list[int] = []
     for part in affinity:
         ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip(), re.ASCII)
-        if ends is None or int(ends[2] or ends[1]) >= _MOST_CPUS:
+        if ends is None or int(ends[2] or ends[1]) >= _MAX_CPUS:
             return ()
         cpus += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
     return tuple(cpus)

@@ -8,9 +8,9 @@ from itertools import combinations, permutations, product
 
 __all__ = ["best_ring", "ring_count"]
 
-_MOST = 8
+_MAX_GPUS = 8
 """Machines with direct NVLinks have at most eight GPUs; longer rings are not searched."""
-_MOST_STEPS = 1 << 14
+_MAX_STEPS = 1 << 14
 """Limit of search steps, as in NCCL; existing machines, with or without failed lanes, need a tenth of it."""
 
 Matrix = tuple[tuple[int, ...], ...]
@@ -28,7 +28,7 @@ def ring_count(lanes: Matrix) -> int:
     size = len(lanes)
     if size == 2:  # noqa: PLR2004 - the lanes themselves are the ring
         return lanes[0][1]
-    return 0 if size > _MOST else _Packing(lanes).best()
+    return 0 if size > _MAX_GPUS else _Packing(lanes).best()
 
 
 class _Packing:
@@ -63,7 +63,7 @@ class _Packing:
                 self._lay(ring, -1)
                 self._search(number, count + 1)
                 self._lay(ring, 1)
-            if self._best >= self._most or self._steps > _MOST_STEPS:
+            if self._best >= self._most or self._steps > _MAX_STEPS:
                 return
 
     def _lay(self, ring: Sequence[Arc], lanes: int) -> None:
@@ -100,7 +100,7 @@ def best_ring(members: Sequence[int], weights: Matrix) -> tuple[int, ...]:
 
     Of equal rings, the first in the order of the members is used; more than eight members keep their order.
     """
-    if len({weights[a][b] for a, b in combinations(members, 2)}) <= 1 or len(members) > _MOST:
+    if len({weights[a][b] for a, b in combinations(members, 2)}) <= 1 or len(members) > _MAX_GPUS:
         return tuple(members)
 
     def worth(order: tuple[int, ...]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ __all__ = ["UNLIMITED", "SetScores"]
 
 UNLIMITED = 1 << 24
 """The bandwidth of a set of one GPU, which needs no ring."""
-_FEW = 8
+_MAX_PARTITIONED = 8
 """Up to this number of GPUs, all partitions are compared."""
 _LEVELS, _LEVEL = 6, 1 << 16
 
@@ -50,8 +50,8 @@ class SetScores:
     def inside(self, mask: int) -> int:
         """Return the bandwidth of a ring through the set: the best of switched NVLink, direct NVLink and PCIe."""
         if mask not in self._inside:
-            alone = mask.bit_count() < 2  # noqa: PLR2004
-            self._inside[mask] = UNLIMITED if alone else max(self._over_nvlink(mask), self._over_pcie(mask))
+            is_single = mask.bit_count() < 2  # noqa: PLR2004
+            self._inside[mask] = UNLIMITED if is_single else max(self._over_nvlink(mask), self._over_pcie(mask))
         return self._inside[mask]
 
     def _over_nvlink(self, mask: int) -> int:
@@ -118,20 +118,20 @@ class SetScores:
                 best = value
         return best
 
-    def _with(self, taken: int, free: int, size: int) -> tuple[int, int]:
-        rate, nodes = self.left(free ^ taken, size)
-        return rate + self.inside(taken), nodes + self.numa_nodes(taken)
+    def _with(self, used: int, free: int, size: int) -> tuple[int, int]:
+        rate, nodes = self.left(free ^ used, size)
+        return rate + self.inside(used), nodes + self.numa_nodes(used)
 
     def partition(self, mask: int, size: int) -> tuple[int, ...]:
         """Return the partition of the set into sets of `size` GPUs with the highest value, by their first GPUs."""
-        if size == 1 or mask.bit_count() > _FEW:
+        if size == 1 or mask.bit_count() > _MAX_PARTITIONED:
             ring = self.ring(mask)
             return tuple(sum(1 << row for row in ring[at : at + size]) for at in range(0, len(ring), size))
         parts: list[int] = []
         while mask:
             low = mask & -mask
             sets = (low | sum(1 << row for row in some) for some in combinations(members(mask ^ low), size - 1))
-            parts.append(next(taken for taken in sets if self._with(taken, mask, size) == self.left(mask, size)))
+            parts.append(next(used for used in sets if self._with(used, mask, size) == self.left(mask, size)))
             mask ^= parts[-1]
         return tuple(parts)
 

@@ -210,10 +210,10 @@ class Search:
         placements: list[tuple[int, list[tuple[int, tuple[int, ...]]], list[tuple[FreeNode, Pick]]]] = []
         for window in self._windows:
             leaves = self._leaves(self._offers(costs, window))
-            given = picks(leaves, self._total, self._leaf_cost(costs), at_most=at_most)
-            if given is None:
+            counts = picks(leaves, self._total, self._leaf_cost(costs), at_most=at_most)
+            if counts is None:
                 continue
-            used = [(number, self._pick(number, size, costs)) for number, size in enumerate(given) if size]
+            used = [(number, self._pick(number, size, costs)) for number, size in enumerate(counts) if size]
             order = [(number, members(pick.mask)) for number, pick in used]
             total = sum(costs.of(pick) for _, pick in used)
             opened = len({self._nodes[number].leaf for number, _ in used}) * self._leaf_cost(costs)

@@ -22,9 +22,9 @@ from provision.topology.shortage import offered, shortage
 
 __all__ = ["place"]
 
-_FEW_RAILS = 8
+_MAX_COMBINED_RAILS = 8
 """Up to this number of rails, all combinations are tried."""
-_TRIED = 8
+_MAX_VARIED = 8
 """The number of nodes of the best placement that are varied, one at a time, to find the runner-up."""
 
 Barred = Mapping[str, frozenset[int]]
@@ -120,8 +120,8 @@ class _Chooser:
 
     def _order(self, choice: _Choice) -> tuple[tuple[int, ...], list[tuple[int, tuple[int, ...]]]]:
         """Return the sort key of a choice; of equal placements, the first nodes count, then the first GPUs."""
-        where = [(self._place[node.name], members(pick.mask)) for node, pick in choice.used]
-        return choice.key.order(pack=self._request.pack), where
+        positions = [(self._place[node.name], members(pick.mask)) for node, pick in choice.used]
+        return choice.key.order(pack=self._request.pack), positions
 
     # Scopes
 
@@ -178,8 +178,8 @@ class _Chooser:
 
         Of equal nodes the last one is varied, so that the first ones stay.
         """
-        alike = {(node.scores, node.free, node.leaf, pick.mask): node.name for node, pick in best.used[:_TRIED]}
-        variants = [self.best({name: frozenset({mask})}) for (*_, mask), name in alike.items()]
+        distinct = {(node.scores, node.free, node.leaf, pick.mask): node.name for node, pick in best.used[:_MAX_VARIED]}
+        variants = [self.best({name: frozenset({mask})}) for (*_, mask), name in distinct.items()]
         others = [choice for choice in variants if choice is not None]
         return self.placement(min(others, key=self._order)) if others else None
 
@@ -188,8 +188,8 @@ class _Chooser:
         nodes = tuple(node.name for node, _ in choice.used)
         leaves = tuple(node.leaf for node, _ in choice.used)
         workers = tuple(worker for node, pick in choice.used for worker in self._workers(choice.scope, node, pick))
-        where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
-        reason = f"all {len(workers)} workers at once on {where}" if len(workers) > 1 else f"on {where}"
+        positions = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
+        reason = f"all {len(workers)} workers at once on {positions}" if len(workers) > 1 else f"on {positions}"
         return Placement(self._request, reason, workers, choice.key, leaves, nodes)
 
     def _workers(self, scope: _Scope, node: FreeNode, pick: Pick) -> Iterator[Worker]:
@@ -269,7 +269,7 @@ def _networks(nodes: Sequence[FreeNode]) -> Iterator[Network]:
 
 def _combinations(rails: set[str], nodes: Sequence[FreeNode], layer: str) -> list[frozenset[str]]:
     """Return the combinations of rails to try: all, or, if there are many rails, those that pairs of nodes share."""
-    if len(rails) <= _FEW_RAILS:
+    if len(rails) <= _MAX_COMBINED_RAILS:
         rail_sets = {frozenset(some) for size in range(len(rails) + 1) for some in combinations(sorted(rails), size)}
     else:
         kinds = {(node.scores, node.free) for node in nodes}

@@ -9,7 +9,7 @@ from provision.topology.placement import Request
 
 __all__ = ["offered", "shortage"]
 
-_SHOWN = 8
+_MAX_SHOWN = 8
 
 
 def offered(candidate: Candidate, request: Request) -> frozenset[int]:
@@ -24,8 +24,8 @@ def shortage(candidates: Sequence[Candidate], request: Request) -> str:
     """Return why the job does not fit: missing workers, free GPUs per node, and the largest job that would fit."""
     free = {candidate.name: len(offered(candidate, request)) for candidate in candidates}
     limit = request.most_per_node
-    places = [min(count // request.gpus, limit or count) for count in free.values()]
-    most = _most_alike(places) if request.uniform else sum(places)
+    worker_slots = [min(count // request.gpus, limit or count) for count in free.values()]
+    most = _max_uniform_workers(worker_slots) if request.uniform else sum(worker_slots)
     missing = request.workers - most
     gang = "a job needs all its workers at once"
     if missing > 0:
@@ -40,36 +40,36 @@ def shortage(candidates: Sequence[Candidate], request: Request) -> str:
     return "; ".join([*parts, largest, *_excluded(candidates, request)])
 
 
-def _most_alike(places: Sequence[int]) -> int:
+def _max_uniform_workers(worker_slots: Sequence[int]) -> int:
     """Return the workers of the largest job with the same number on every node."""
-    sizes = range(1, max(places, default=0) + 1)
-    return max((size * sum(count >= size for count in places) for size in sizes), default=0)
+    sizes = range(1, max(worker_slots, default=0) + 1)
+    return max((size * sum(count >= size for count in worker_slots) for size in sizes), default=0)
 
 
 def _free(free: dict[str, int]) -> str:
     some = sorted((name for name, count in free.items() if count), key=lambda name: -free[name])
     if not some:
         return "nothing"
-    shown = ", ".join(f"{name} {free[name]}" for name in some[:_SHOWN])
-    others = sum(free[name] for name in some[_SHOWN:])
-    return f"{shown} and {others} more on {_count(len(some) - _SHOWN, 'node')}" if others else shown
+    shown = ", ".join(f"{name} {free[name]}" for name in some[:_MAX_SHOWN])
+    others = sum(free[name] for name in some[_MAX_SHOWN:])
+    return f"{shown} and {others} more on {_count(len(some) - _MAX_SHOWN, 'node')}" if others else shown
 
 
 def _excluded(candidates: Sequence[Candidate], request: Request) -> Iterator[str]:
     """Yield the GPUs that are excluded from this job, with the reason."""
     other = [c for c in candidates if c.mode not in {None, request.mode}]
     if other:
-        modes = ", ".join(f"{c.name} {c.mode}" for c in other[:_SHOWN])
-        more = f" and {len(other) - _SHOWN} more" if len(other) > _SHOWN else ""
+        modes = ", ".join(f"{c.name} {c.mode}" for c in other[:_MAX_SHOWN])
+        more = f" and {len(other) - _MAX_SHOWN} more" if len(other) > _MAX_SHOWN else ""
         yield f"excluded because their mode is not {request.mode}: {modes}{more}"
     broken = [c for c in candidates if c not in other and c.faulty]
     if broken:
-        yield f"faulty: {', '.join(f'{c.name} {len(c.faulty)}' for c in broken[:_SHOWN])}"
+        yield f"faulty: {', '.join(f'{c.name} {len(c.faulty)}' for c in broken[:_MAX_SHOWN])}"
     cut = [c for c in candidates if c not in other and c.mig and not request.takes_mig]
     if cut:
-        shown = ", ".join(f"{c.name} {len(c.mig)}" for c in cut[:_SHOWN])
+        shown = ", ".join(f"{c.name} {len(c.mig)}" for c in cut[:_MAX_SHOWN])
         yield f"in MIG mode, available only to single shared GPUs: {shown}"
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

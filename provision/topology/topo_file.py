@@ -26,8 +26,8 @@ __all__ = ["KEYS", "TopoFile", "candidate", "grouped", "topo_file"]
 KEYS = ("gpu", "nic_gbit", "pcie_gen", "cpu", "busy", "mig", "mode", "leaf", "rack", "domain")
 _LISTS = ("busy", "mig")
 _FORM = "NAME=FILE[,gpu=PRODUCT|ARCHITECTURE][,nic_gbit=N][,pcie_gen=N][,busy=0-3]"
-_MOST_GBIT = 100_000
-_SHOWN = 4
+_MAX_GBIT = 100_000
+_MAX_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _nic_gbit(file: TopoFile) -> float | None:
     text = file.settings.get("nic_gbit")
     if text is None:
         return None
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", text) or not 0 < float(text) <= _MOST_GBIT:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", text) or not 0 < float(text) <= _MAX_GBIT:
         raise UsageError(f"{file.name}: invalid nic_gbit={text}", remedy="Give the Gbit/s of one port, e.g. 200.")
     return float(text)
 
@@ -157,8 +157,10 @@ def _assumed(file: TopoFile, machine: Machine) -> Iterator[str]:
     if machine.p2p is None and typical_product(gpu):
         yield f"gpu={gpu} is an architecture; the NVLink lanes of {typical_product(gpu)} are assumed"
     elif machine.p2p is None and lanes(gpu) is None:
-        why = f"the NVLink lanes of {file.settings['gpu']} are unknown" if "gpu" in file.settings else "gpu= is not set"
-        yield f"{why}; {DEFAULT_LANE // 10} GB/s are assumed per NVLink lane"
+        reason = (
+            f"the NVLink lanes of {file.settings['gpu']} are unknown" if "gpu" in file.settings else "gpu= is not set"
+        )
+        yield f"{reason}; {DEFAULT_LANE // 10} GB/s are assumed per NVLink lane"
     if "pcie_gen" not in file.settings:
         yield f"pcie_gen= is not set; {DEFAULT_PCIE // 10} GB/s are assumed per PCIe slot"
     if "nic_gbit" not in file.settings or not machine.ports:
@@ -179,5 +181,5 @@ def grouped(warnings: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def _names(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_SHOWN
+    return ", ".join(names[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from provision.model import Topology
 from provision.topology.links import PCIE_CLASSES
 
-__all__ = ["Group", "Place", "tree"]
+__all__ = ["Group", "NumaNode", "tree"]
 
 _GROUPED = ("PIX", "PXB", "PHB")
 """Classes within one NUMA node that form a group, nearest first."""
@@ -33,7 +33,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Place:
+class NumaNode:
     """A NUMA node, or, if unknown, the CPUs near its GPUs; both are empty for devices without any affinity."""
 
     numa: int | None
@@ -46,18 +46,22 @@ class Place:
         return Group("", self.devices, self.groups).members()
 
 
-def tree(topology: Topology) -> tuple[Place, ...]:
+def tree(topology: Topology) -> tuple[NumaNode, ...]:
     """Return the NUMA nodes of a machine ordered by their first devices, the one without any affinity last."""
     parts = _grouped(topology, range(len(topology.links)), len(_GROUPED))
     homes: dict[tuple[int | None, tuple[str, ...]], list[int | Group]] = {}
     for part in parts:
-        homes.setdefault(_home(topology, _rows(part), parts), []).append(part)
-    places = [
-        Place(numa, _cpus(topology, [row for part in members for row in _rows(part)]), *_sorted(members))
+        homes.setdefault(_locality(topology, _rows(part), parts), []).append(part)
+    numa_nodes = [
+        NumaNode(numa, _cpus(topology, [row for part in members for row in _rows(part)]), *_sorted(members))
         for (numa, cpus), parts_at_home in homes.items()
         for members in (_apart(topology, parts_at_home) if numa is None and cpus else [parts_at_home])
     ]
-    return tuple(sorted(places, key=lambda place: (place.numa is None and not place.cpus, place.members()[0])))
+    return tuple(
+        sorted(
+            numa_nodes, key=lambda numa_node: (numa_node.numa is None and not numa_node.cpus, numa_node.members()[0])
+        )
+    )
 
 
 def _rows(part: int | Group) -> tuple[int, ...]:
@@ -120,18 +124,20 @@ def _across(topology: Topology, rows: Sequence[int], others: Sequence[int]) -> b
     return known == {PCIE_CLASSES[-1]}
 
 
-def _home(topology: Topology, rows: Sequence[int], parts: Sequence[int | Group]) -> tuple[int | None, tuple[str, ...]]:
+def _locality(
+    topology: Topology, rows: Sequence[int], parts: Sequence[int | Group]
+) -> tuple[int | None, tuple[str, ...]]:
     """Return the NUMA node of devices, or the CPUs; cards without either belong to parts that are NODE to them."""
     reported = _affinity(topology, rows)
     if reported is not None:
         return reported
-    around = {
+    neighbours = {
         home
         for part in parts
         if any(topology.links[row][other] == PCIE_CLASSES[3] for row in rows for other in _rows(part))
         and (home := _affinity(topology, _rows(part))) is not None
     }
-    return around.pop() if len(around) == 1 else (None, ())
+    return neighbours.pop() if len(neighbours) == 1 else (None, ())
 
 
 def _affinity(topology: Topology, rows: Sequence[int]) -> tuple[int | None, tuple[str, ...]] | None:

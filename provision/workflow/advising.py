@@ -50,7 +50,7 @@ class JobAdvice:
     @property
     def ok(self) -> bool:
         """Whether all nodes told what they know, and nothing was found."""
-        return not self.lost and all(finding.verdict is not Verdict.FOUND for finding in self.findings)
+        return not self.lost and all(finding.verdict is not Verdict.PROBLEM for finding in self.findings)
 
 
 def advise_job(

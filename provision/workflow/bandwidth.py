@@ -24,8 +24,8 @@ __all__ = ["measure"]
 
 Say = Callable[[str], None]
 
-_LOOK_SECONDS = 120
-_GIVE_UP_AFTER = 3
+_PROBE_SECONDS = 120
+_SKIP_AFTER = 3
 """The number of partners after which a node is skipped if all its measurements failed."""
 _PORT_TRIES = 4
 _PORT_SPREAD = 1000
@@ -52,8 +52,8 @@ def measure(nodes: Sequence[Node], facts: Mapping[str, NodeFacts], say: Say) -> 
         return Bandwidth((), tuple(names), left_out, broken)
     seconds = bandwidth_plan.expected_seconds(planned, parties)
     sampled = len(names) > rounds.SAMPLE_ABOVE
-    how = f"a sample of the pairs, each node {len(planned)} times" if sampled else "all pairs"
-    say(f"bandwidth: {len(names)} nodes, {how}: {len(planned)} rounds, about {_duration(seconds)}")
+    scope = f"a sample of the pairs, each node {len(planned)} times" if sampled else "all pairs"
+    say(f"bandwidth: {len(names)} nodes, {scope}: {len(planned)} rounds, about {_duration(seconds)}")
     with _links([node for node in nodes if node.name in parties]) as links:
         table = _Table(parties, links, say)
         table.play(planned)
@@ -62,9 +62,9 @@ def measure(nodes: Sequence[Node], facts: Mapping[str, NodeFacts], say: Say) -> 
             say(f"bandwidth: {len(more)} more rounds, to separate slow nodes from slow paths")
             table.play(more)
     in_host = any(pair.memory == "host" for pair in table.pairs)
-    why = sorted({party.memory.why_host for party in parties.values()} - {""}) if in_host else []
-    lacks = tuple(name for name, party in parties.items() if party.memory.tool_lacks) if in_host else ()
-    return Bandwidth(tuple(table.pairs), tuple(names), left_out, broken, "; ".join(why), lacks, sampled)
+    reasons = sorted({party.memory.why_host for party in parties.values()} - {""}) if in_host else []
+    unsupported = tuple(name for name, party in parties.items() if party.memory.tool_lacks) if in_host else ()
+    return Bandwidth(tuple(table.pairs), tuple(names), left_out, broken, "; ".join(reasons), unsupported, sampled)
 
 
 def _parties(
@@ -86,9 +86,9 @@ def _parties(
         reason = (not rail.endpoints and name not in broken and rail.absent) or busy(facts[name])
         if reason and name not in broken:
             left_out[name] = reason
-    able = [n for n in nodes if n.name in rails and rails[n.name].endpoints and not busy(facts[n.name])]
-    containers = {node.name: str(node.variables.get("training_container_name")) for node in able}
-    answers = each(able, lambda c: c.run(readiness_script(containers[c.name]), timeout=_LOOK_SECONDS))
+    candidates = [n for n in nodes if n.name in rails and rails[n.name].endpoints and not busy(facts[n.name])]
+    containers = {node.name: str(node.variables.get("training_container_name")) for node in candidates}
+    answers = each(candidates, lambda c: c.run(readiness_script(containers[c.name]), timeout=_PROBE_SECONDS))
     parties: dict[str, Party] = {}
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
@@ -149,8 +149,8 @@ class _Table:
         from provision.threads import outcomes
 
         for number, round_ in enumerate(rounds, 1):
-            given_up = self._given_up()
-            todo = [pair for pair in round_ if not given_up & set(pair)]
+            skipped = self._skipped_nodes()
+            todo = [pair for pair in round_ if not skipped & set(pair)]
             if todo:
                 self._say(f"bandwidth: round {number} of {len(rounds)}: {_named(todo)}")
             for outcome in outcomes(self._pair, todo, limit=_AT_ONCE):
@@ -158,7 +158,7 @@ class _Table:
                     raise outcome
                 self.pairs += outcome
 
-    def _given_up(self) -> set[str]:
+    def _skipped_nodes(self) -> set[str]:
         partners: dict[str, set[str]] = {}
         works: set[str] = set()
         for pair in self.pairs:
@@ -166,7 +166,7 @@ class _Table:
                 works |= {pair.a.node, pair.b.node}
             partners.setdefault(pair.a.node, set()).add(pair.b.node)
             partners.setdefault(pair.b.node, set()).add(pair.a.node)
-        return {name for name, met in partners.items() if name not in works and len(met) >= _GIVE_UP_AFTER}
+        return {name for name, met in partners.items() if name not in works and len(met) >= _SKIP_AFTER}
 
     def _pair(self, names: tuple[str, str]) -> list[PairBandwidth]:
         from provision.checks.bandwidth_plan import trials
@@ -180,12 +180,14 @@ class _Table:
             if isinstance(link, Exception):
                 return trial.outcome(None, f"{party.node} is no longer reachable: {link}")
         try:
-            return _tried(trial, sender, receiver, self._links)
+            return _measure_trial(trial, sender, receiver, self._links)
         except ProvisionError as error:
             return trial.outcome(None, f"{error.node or trial.receiver.node}: {error.message}")
 
 
-def _tried(trial: Trial, sender: Party, receiver: Party, links: Mapping[str, Connector | Exception]) -> PairBandwidth:
+def _measure_trial(
+    trial: Trial, sender: Party, receiver: Party, links: Mapping[str, Connector | Exception]
+) -> PairBandwidth:
     """Start the receiving end, then the sending one, and wait for both."""
     from provision.commands.perftest import FIRST_PORT, PORTS, TAKEN, guarded_script
     from provision.facts.perftest import explain
@@ -197,7 +199,7 @@ def _tried(trial: Trial, sender: Party, receiver: Party, links: Mapping[str, Con
         with _End(links[receiver.node], script, trial.limit_seconds) as server:
             port = server.ready()
             if port is not None:
-                return _sent(trial, sender, server, port, links)
+                return _measure_sender(trial, sender, server, port, links)
         if TAKEN in server.text:
             reason = f"no port from {first} to {first + PORTS - 1} is free"
         else:
@@ -207,7 +209,7 @@ def _tried(trial: Trial, sender: Party, receiver: Party, links: Mapping[str, Con
     return trial.outcome(None, f"the receiving end in {receiver.node} did not start: {reason}")
 
 
-def _sent(
+def _measure_sender(
     trial: Trial, sender: Party, server: _End, port: int, links: Mapping[str, Connector | Exception]
 ) -> PairBandwidth:
     """Run the sending end against `server`, which listens."""

@@ -18,7 +18,7 @@ from provision.errors import InvalidDocument, NoResult, ProvisionError
 from provision.facts import NodeFacts, Unknown
 from provision.facts.container import Container
 from provision.facts.derived import simulated
-from provision.hostfiles import HostEntry
+from provision.launchers import HostEntry
 from provision.locks import user
 from provision.workflow import kept_benchmarks
 
@@ -46,21 +46,21 @@ def program_folder() -> Path:
         ProvisionError: the folder is not writable.
     """
     source = Path(provision.benchmarks.__file__).parent / "files" / PROGRAM
-    place = kept_benchmarks.folder() / "program"
-    target = place / PROGRAM
+    folder = kept_benchmarks.folder() / "program"
+    target = folder / PROGRAM
     try:
-        wanted = source.read_bytes()
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not target.exists() or target.read_bytes() != wanted:
+        program = source.read_bytes()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not target.exists() or target.read_bytes() != program:
             draft = kept_benchmarks.folder() / f".{PROGRAM}.{os.getpid()}"
-            draft.write_bytes(wanted)
+            draft.write_bytes(program)
             draft.replace(target)
     except OSError as error:
         raise ProvisionError(
-            f"{place}: cannot write the benchmark program ({error.strerror})",
+            f"{folder}: cannot write the benchmark program ({error.strerror})",
             remedy="Free disk space there, or set XDG_STATE_HOME to another folder.",
         ) from error
-    return place
+    return folder
 
 
 def visible_environment(words: Sequence[str]) -> dict[str, str | None]:

@@ -111,6 +111,6 @@ def _text(word: str) -> str:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ProvisionError(f"{word} cannot be unpacked: {error}", remedy=f"Check it: gzip -t {word}") from None
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise ProvisionError(f"{word} cannot be read: {said}", remedy=f"Check its permissions: ls -l {word}") from None
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise ProvisionError(f"{word} cannot be read: {cause}", remedy=f"Check its permissions: ls -l {word}") from None
     return data.decode(errors="replace")

@@ -17,14 +17,14 @@ from provision.model.cluster import NO_JOBS
 
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
+    from provision.launchers import HostEntry
     from provision.model import Cluster
 
 __all__ = ["all_reduce"]
 
 Say = Callable[[str], None]
 
-_LOOK_SECONDS = 120
+_PROBE_SECONDS = 120
 _LIMIT_SECONDS = 900
 """The time limit of every rank."""
 _OUTPUT_BYTES = 4 << 20
@@ -32,7 +32,7 @@ _LAST_LINES = 5
 _MIB = 1 << 20
 _ROW = re.compile(rb"(?:\[[0-9]{1,7}\] )?\s{0,20}([0-9]{5,15})\s{1,20}[0-9]{4,15}\s")
 """The beginning of a line of the table: bytes and elements of a message."""
-_FEW = 2
+_MIN_RANKS = 2
 """The minimum number of ranks."""
 _IMAGE = (
     "Add nccl-tests (built with MPI=1) or PyTorch to the training image; for nodes without GPUs mpi4py and NumPy, or "
@@ -68,7 +68,7 @@ def all_reduce(
     entries, left_out = _entries(cluster, nodes, facts)
     reached = {name: known for name, known in facts.items() if not isinstance(known, ProvisionError)}
     entries, program, left_out = _program(cluster, entries, reached, left_out)
-    if program is None or sum(entry.slots for entry in entries) < _FEW:
+    if program is None or sum(entry.slots for entry in entries) < _MIN_RANKS:
         why = "; ".join(f"{_few(names)}: {reason}" for reason, names in _by_reason(left_out).items())
         remedy = _IDLE if program or not entries else _IMAGE
         return Collective(minimum=minimum, left_out=left_out, reason=why or "only one rank", remedy=remedy)
@@ -144,7 +144,7 @@ def _program(
 
     answers = each(
         [cluster.node(entry.name) for entry in taking],
-        lambda connector: connector.run(tools_script(containers[connector.name]), timeout=_LOOK_SECONDS),
+        lambda connector: connector.run(tools_script(containers[connector.name]), timeout=_PROBE_SECONDS),
     )
     tools: dict[str, frozenset[str]] = {}
     for name, answer in answers.items():
@@ -158,8 +158,8 @@ def _program(
     programs = _programs(gpus=bool(real))
     able = {program: [e for e in taking if program.requires <= tools.get(e.name, frozenset())] for program in programs}
     best = max(programs, key=lambda program: len(able[program]))  # the first of equal ones
-    lacking = "the training image has no program for an all-reduce"
-    others |= {e.name: lacking for e in taking if e.name in tools and e not in able[best]}
+    missing_program = "the training image has no program for an all-reduce"
+    others |= {e.name: missing_program for e in taking if e.name in tools and e not in able[best]}
     if not able[best]:
         return list(taking), None, others
     chosen = able[best] if real else _one_rank_each(able[best])
@@ -168,7 +168,7 @@ def _program(
 
 def _one_rank_each(entries: Sequence[HostEntry]) -> list[HostEntry]:
     """Reduce the slots: host memory needs one rank per node, a single node needs two."""
-    slots = 1 if len(entries) >= _FEW else _FEW
+    slots = 1 if len(entries) >= _MIN_RANKS else _MIN_RANKS
     return [replace(entry, slots=min(entry.slots, slots)) for entry in entries]
 
 
@@ -237,12 +237,12 @@ def _run(
     """Start the job as `provision run` does, and return its exit code and the end of its output."""
     from provision import jobs
     from provision.errors import LaunchError
-    from provision.profiles import Wish
+    from provision.profiles import ProfileOptions
     from provision.workflow.job_requests import LaunchOptions, Seats, job_request
     from provision.workflow.launching import found_networks
 
     command = ("timeout", "-k", "10", str(_LIMIT_SECONDS), *program.command)
-    options = LaunchOptions(Wish(), Seats(program.launcher))
+    options = LaunchOptions(ProfileOptions(), Seats(program.launcher))
     request = job_request(cluster, entries, command, options, found_networks(cluster, facts), facts)
     plan = jobs.prepare(request)
     failing = next((finding for finding in plan.findings if finding.fails), None)

@@ -47,9 +47,9 @@ def _facts(connector: Connector) -> NodeFacts:
     from provision.facts.records import SimulatedFact
     from provision.facts.topology import TopologyFact
 
-    wanted = (TopologyFact(), GpusFact(), RdmaFact(), SimulatedFact())
-    result = ask(connector, wanted, facts.Parameters(topology=True))
-    return facts.parse(result.stdout, wanted, keep=False)
+    requested = (TopologyFact(), GpusFact(), RdmaFact(), SimulatedFact())
+    result = ask(connector, requested, facts.Parameters(topology=True))
+    return facts.parse(result.stdout, requested, keep=False)
 
 
 def _machine(name: str, facts: NodeFacts) -> MachineTopology:

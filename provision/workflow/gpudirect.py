@@ -20,17 +20,17 @@ def gdr(cluster: Cluster, limit: str | None = None) -> tuple[NodeGdr, ...]:
     full = with_defaults(cluster)
     nodes = chosen(full, limit)
     facts = probe(nodes, names=[node.name for node in full.nodes], topology=True)
-    return tuple(_judged(node.name, facts[node.name]) for node in nodes)
+    return tuple(_node_gdr(node.name, facts[node.name]) for node in nodes)
 
 
-def _judged(name: str, facts: NodeFacts | ProvisionError) -> NodeGdr:
+def _node_gdr(name: str, facts: NodeFacts | ProvisionError) -> NodeGdr:
     from provision.facts import simulated
     from provision.gdr import GdrPath, GdrVerdict, NodeGdr
-    from provision.gdr.observed import has_gpus, untold, verdict_of
+    from provision.gdr.observed import has_gpus, missing_fact_reason, verdict_of
 
     if isinstance(facts, ProvisionError):
         nothing = GdrVerdict(GdrPath.NONE, (f"unreachable: {facts.message}",))
         return NodeGdr(name, nothing, error=facts.message, remedy=facts.remedy)
-    error = untold(facts) if has_gpus(facts) else ""
+    error = missing_fact_reason(facts) if has_gpus(facts) else ""
     remedy = "Run that command manually on the node to see where it fails." if error else None
     return NodeGdr(name, verdict_of(facts), simulated(facts, "nvidia"), error or None, remedy)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from provision.facts.image_contents import ImageContents
     from provision.model import Cluster
 
-__all__ = ["ImageState", "Inspected", "inspect", "look", "pull"]
+__all__ = ["ImageState", "Inspected", "image_states", "inspect", "pull"]
 
 _PULL_SECONDS = 3600.0
 _SECONDS = 180.0
@@ -59,9 +59,9 @@ def pull(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageS
     from provision.workflow.kept_secrets import registry_login, server_of_image
 
     word, login = shlex.quote(image), registry_login(image)
-    given = login_file(**login).encode() if login else b""
-    script = f"{_LOGGED_IN if given else ''}docker pull --quiet -- {word} >/dev/null && {_inspection(word)}"
-    states = _on(cluster, names, script, _PULL_SECONDS, given)
+    credential = login_file(**login).encode() if login else b""
+    script = f"{_LOGGED_IN if credential else ''}docker pull --quiet -- {word} >/dev/null && {_inspection(word)}"
+    states = _on(cluster, names, script, _PULL_SECONDS, credential)
     for state in states.values():
         if isinstance(state, NodeError) and re.search(NO_LOGIN, state.output):
             state.remedy = (
@@ -71,7 +71,7 @@ def pull(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageS
     return states
 
 
-def look(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageState | ProvisionError]:
+def image_states(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageState | ProvisionError]:
     """Return the state of an image on each node, according to its docker."""
     word = shlex.quote(image)
     script = f"docker version >/dev/null || exit; docker image inspect -- {word} >/dev/null 2>&1 || exit 0; "

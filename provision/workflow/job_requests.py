@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from provision.commands.mpirun_words import TypedLine
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
     from provision.jobs import JobRequest
+    from provision.launchers import HostEntry
     from provision.model import Cluster, NodePlacement, Secret
-    from provision.profiles import NodeNetwork, Wish
+    from provision.profiles import NodeNetwork, ProfileOptions
 
 __all__ = ["LaunchOptions", "Seats", "job_request"]
 
@@ -34,7 +34,7 @@ class Seats:
 class LaunchOptions:
     """How the ranks are started."""
 
-    wish: Wish
+    wish: ProfileOptions
     seats: Seats = field(default_factory=Seats)
     ranks: int | None = None
     """All slots without it."""
@@ -103,20 +103,22 @@ def job_request(
 
 def _refuse_combinations(options: LaunchOptions, command: tuple[str, ...]) -> None:
     """Raise UsageError for options that exclude each other."""
+    from provision.launchers import launcher_of
+
     seats = options.seats
     if options.wish.preset == "taco" and seats != Seats():
         raise UsageError(
             "--preset taco has ranks of mpirun, and the same for all",
             remedy="Leave --launcher and --placement out; or --gputopology.",
         )
-    if seats.launcher in {"torchrun", "launch"} and command[0].rpartition("/")[2].startswith("python"):
+    if launcher_of(seats.launcher).per_node and command[0].rpartition("/")[2].startswith("python"):
         raise UsageError(
             f"--launcher {seats.launcher} starts python itself",
             remedy=f"Leave {command[0]} out: give the script alone.",
         )
 
 
-def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None, seats: Seats) -> TypedLine | None:
+def _typed_line(command: tuple[str, ...], wish: ProfileOptions, ranks: int | None, seats: Seats) -> TypedLine | None:
     """Return the mpirun line that the command is, None when it is a program."""
     from provision.commands.mpirun_words import is_launcher, parse_line
     from provision.profiles import check_light

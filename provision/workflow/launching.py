@@ -10,14 +10,12 @@ from provision.workflow.survey import chosen
 
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
     from provision.jobs.preflight import Container
+    from provision.launchers import HostEntry
     from provision.model import Cluster, Node
     from provision.profiles import NodeNetwork
 
 __all__ = ["found_networks", "stated_container", "stated_entries", "stated_networks"]
-
-_VERSIONS = {"": 4, "openmpi": 4, "openmpi5": 5, "mpich": 0, "intelmpi": 0}
 
 
 def found_networks(cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]) -> dict[str, NodeNetwork]:
@@ -60,7 +58,7 @@ def _slots(node: Node) -> int:
 
 
 def _entry(node: Node) -> HostEntry:
-    from provision.hostfiles import HostEntry
+    from provision.launchers import HostEntry
 
     address = str(node.variables.get("cluster_data_address") or node.connection.host)
     kind = "gpu" if _number(node.variables, "cluster_gpus") else "cpu"
@@ -78,9 +76,20 @@ def _few(names: Sequence[str]) -> str:
 
 
 def stated_container(variables: Mapping[str, Any]) -> Container:
-    """Return the head node's container as the inventory states it: as root, with a library path."""
-    from provision.jobs.preflight import Container
+    """Return the head node's container as the inventory states it: as root, with a library path.
 
-    stated = str(variables.get("cluster_mpi") or "")
-    version, program = _VERSIONS.get(stated, 4), str(variables.get("cluster_mpirun") or "mpirun")
-    return Container(version, program, root=True, library_path=True, mpi="openmpi" if version else stated)
+    Raises:
+        LaunchError: cluster_mpi names no MPI library.
+    """
+    from provision.jobs.preflight import Container
+    from provision.launchers import LAUNCHERS
+
+    stated = str(variables.get("cluster_mpi") or "openmpi")
+    libraries = {name: launcher for name, launcher in LAUNCHERS.items() if launcher.label}
+    launcher = libraries.get(stated)
+    if launcher is None:
+        raise LaunchError(
+            f"cluster_mpi: unknown MPI library '{stated}'", remedy=f"Set it to one of: {', '.join(libraries)}."
+        )
+    program = str(variables.get("cluster_mpirun") or "mpirun")
+    return Container(launcher.version, program, root=True, library_path=True, mpi=launcher.name)

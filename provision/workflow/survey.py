@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from provision.checks.base import Verdict
     from provision.connectors.base import Connector
     from provision.facts import Fact, NodeFacts, Outputs, Parameters
-    from provision.hostfiles import HostEntry
+    from provision.launchers import HostEntry
 
 __all__ = [
     "HostFile",
@@ -262,7 +262,7 @@ def hostfile(
 
     Args:
         cluster: without the roles' defaults.
-        launcher: one of ``LAUNCHERS``.
+        launcher: one of ``host_files()``.
         limit: only these nodes.
         allow_degraded: take nodes too whose check at boot did not pass.
         ranks: as many slots in all, those of the first nodes; all of them unless given.
@@ -271,8 +271,9 @@ def hostfile(
     Raises:
         UsageError: there are fewer slots, or the launcher cannot start ranks so.
     """
-    from provision.hostfiles import LAUNCHERS, fitted
+    from provision.launchers import LAUNCHERS, fitted
 
+    render = LAUNCHERS[launcher].host_file
     full = with_defaults(cluster)
     found = probe(chosen(full, limit))
     entries, left_out = host_entries(full, found, allow_degraded=allow_degraded)
@@ -282,7 +283,7 @@ def hostfile(
         entries = [replace(entry, free_port=master_port) for entry in entries]
     listed = {entry.name for entry in entries}
     return HostFile(
-        LAUNCHERS[launcher](entries),
+        render(entries) if render else "",
         left_out,
         tuple(name for name, facts in found.items() if isinstance(facts, ProvisionError)),
         tuple((name, verdict.reason) for name, verdict in degraded(full, found).items() if name in listed),

@@ -32,8 +32,11 @@ OF_ONE_JOB = ("stop", "delete", "restart", "get", "wait", "logs")
 """Verbs that exit with NOT_FOUND if the job does not exist."""
 ON_QUEUE_HOST = ("waiting", "on-head")
 """States in which the queue host is cut off: in the others it is the last node of the job."""
-BESIDE_A_START = (("stop", "submit", "get"), ("delete", "list", "queue run"), ("restart", "wait", "logs", "prune"))
-"""Verbs that run at the same time on one job that is being started: a start is over soon, so each group is short."""
+BESIDE_A_START = (("stop", "submit", "get", "wait"), ("delete", "list", "queue run"), ("restart", "logs", "prune"))
+"""Verbs that run at the same time on one job that is being started: a start is over soon, so each group is short.
+
+`wait` is not beside `restart`, which ends an attempt: then it reports that end while the next attempt runs already.
+"""
 NOT_FOUND, NAME_TAKEN, TIMED_OUT, NODE_UNREACHABLE = 3, 4, 6, 7
 GONE = "gone"
 CARRIED_OUT_SECONDS = 90.0
@@ -175,7 +178,7 @@ class Case:
             assert cut, f"{self}: no node is cut off, and it runs on {running}: {done}"
             assert done.code in {NODE_UNREACHABLE, TIMED_OUT}, f"{self}: it runs on {running}: {done}"
             assert self.node in done.err, f"{self}: the message does not name {self.node}: {done}"
-        may_be_pruned = self.pruned and self.state == "finished" and self.moment == "during"
+        may_be_pruned = self.pruned and self.state in {"finished", "spread"} and self.moment == "during"
         has_no_instance_yet = self.verb == "logs" and self.state in {"waiting", "starting"}
         if self.verb in OF_ONE_JOB and not (self.is_refused() or may_be_pruned or has_no_instance_yet):
             assert done.code != NOT_FOUND, f"{self}: the job exists: {done}"
@@ -307,7 +310,9 @@ class Group:
     def __post_init__(self) -> None:
         prunes = any(case.verb == "prune" for case in self.cases)
         for case in self.cases:
-            case.pruned = prunes and (case.state == "finished" or case.verb == "stop")
+            # The parts of a job on two nodes end it when no network is left between them.
+            ends_by_itself = case.state == "spread" and len(case.interfaces) == len(CUTS[-1])
+            case.pruned = prunes and (case.state == "finished" or case.verb == "stop" or ends_by_itself)
 
     @property
     def first(self) -> Case:

@@ -58,7 +58,7 @@ ADDRESS_CHECK = ("preflight", "Check that the data address is one that this node
         ("10.77.0.1\n", {}, "it is not an IP address"),
         ("fe80::1%x\n6.6.6.6 gpu2", {}, "it has a zone"),
         ("gpu2", {}, "it is not an IP address"),
-        ("0.0.0.0", {}, "no host can have it"),  # noqa: S104
+        ("0.0.0.0", {}, "it cannot be a host address"),  # noqa: S104
         ("10.77.0.2", {"cluster_data_address": "10.77.0.1"}, "cluster_data_address is 10.77.0.1"),
         (
             "10.78.0.2",

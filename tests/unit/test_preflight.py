@@ -192,6 +192,31 @@ def test_apply_changes_no_node_while_one_has_a_problem(asked, played):
     assert played == ([], [])
 
 
+OUT_OF_REACH = {"name": "x", "uri": "https://m/x", "code": "unreachable", "reason": "timed out"}
+
+
+@pytest.mark.parametrize(
+    ("roles", "variables", "answer", "code"),
+    [
+        (("training_image",), {"training_image_reference": ""}, {}, "variable.missing"),
+        (("docker_engine",), {"docker_engine_data_root": "{{ undefined_here }}"}, {}, "variable.template"),
+        (("docker_engine",), {}, {"packages": {}}, "package.missing"),
+        (("docker_engine",), {}, {"sources": [OUT_OF_REACH]}, "repository.unreachable"),
+        (("training_image",), {}, {"image": {"code": "unreachable", "reason": "timed out"}}, "registry.unreachable"),
+        (("training_image",), {}, {"image": {"code": "refused", "reason": "401"}}, "image.refused"),
+    ],
+)
+def test_an_apply_that_would_fail_changes_nothing(asked, played, roles, variables, answer, code):
+    """Whatever the problem is, it is found before Ansible is started or a node is locked."""
+    asked[0]["gpu1"] = GOOD | answer
+    seen = workflow.preflight(look(*roles, **variables))
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, found=seen)
+
+    assert code in {item.code.value for node in seen.plan.nodes for item in node.problems}
+    assert not report.ok
+    assert played == ([], [])
+
+
 def test_keep_going_leaves_out_only_the_nodes_with_a_problem(asked, played):
     """The exit code tells that they were."""
     asked[0]["gpu2"] = ConnectionFailed("the test ends here")

@@ -1,14 +1,14 @@
-"""Looks at a node for a minute while a job runs on it, and prints what it sees as lines of JSON.
+"""Samples a node for a minute while a job runs on it, and prints the samples as lines of JSON.
 
-It arrives over SSH (`python3 -c`), needs Python 3.8 and nothing else, changes nothing and leaves nothing. Standard
-input is one line of JSON, and stays open: when it closes, the sampler ends, as it does after its window. For example:
+It arrives over SSH (`python3 -c`), needs only Python 3.8, changes nothing and leaves nothing. Standard input is one
+line of JSON, and stays open: the sampler ends when it closes, or after its window. For example:
 
     {"seconds": 60, "interval": 1, "containers": [{"id": "64 digits", "pid": 4711, "instance": "job-worker-0",
      "gpus": ["GPU-..."], "log": "/file/on/the/node", "watch": ["/folder/in/the/container"]}]}
 
-Each line has a `kind`: begin, nccl, device, apps, app, mounts, gpu, process, node, note, end; `t` is seconds since
-the begin. Counters are as the kernel has them, since boot or since the process began; what cannot be read is null or
-missing. nvidia-smi is started once as a loop, and once for the processes that use GPUs.
+Each line has a `kind`: begin, nccl, device, apps, app, mounts, gpu, process, node, note, end; `t` is seconds since the
+start. Counters are the kernel's, since boot or since the start of the process; unreadable values are null or missing.
+nvidia-smi is started once as a loop, and once for the processes that use GPUs.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ FIELDS = {
     "pcie.link.width.current": "pcie_width",
     "pcie.link.width.max": "pcie_width_max",
 }
-"""What nvidia-smi is asked -> our key; MiB, watts, degrees Celsius, per cent."""
+"""Field of nvidia-smi -> our key; MiB, watts, degrees Celsius, per cent."""
 OLDER = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
-"""What drivers before 535 call it."""
+"""Names of fields in drivers before 535."""
 TEXTS = ("uuid", "name", "bus")
-REFUSED = re.compile(r'Field "([^"]+)" is not a valid field')
+REJECTED = re.compile(r'Field "([^"]+)" is not a valid field')
 CHECKPOINT = re.compile(r"\.(pt|pth|ckpt|safetensors|bin|distcp|h5)$|^(global_step|checkpoint-)\d+$")
 EVENTS = "events.out.tfevents"
 SELDOM = 5
-"""Threads, folders and mounts are looked at in every fifth sample."""
+"""Threads, folders and mounts are read in every fifth sample."""
 MOST_FILES, MOST_PROCESSES, MOST_LOG = 2000, 2000, 1 << 22
 MOST_DEPTH = 16
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -78,7 +78,7 @@ OUTPUT = threading.Lock()
 
 
 class Gone(Exception):
-    """Nobody reads what we print any more."""
+    """The reader of the output has gone."""
 
 
 def emit(kind: str, **values: Any) -> None:
@@ -93,7 +93,7 @@ def emit(kind: str, **values: Any) -> None:
 
 
 def text_of(path: str) -> str:
-    """Return a file's text; empty where there is none, or no right to it."""
+    """Return a file's text; empty if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(1 << 20).decode("utf-8", "replace")
@@ -102,7 +102,7 @@ def text_of(path: str) -> str:
 
 
 def number(text: str) -> Optional[float]:
-    """Return a number; None for what is none, such as [N/A]."""
+    """Return a number; None for other text, such as [N/A]."""
     try:
         return float(int(text, 16)) if text.startswith("0x") else float(text)
     except ValueError:
@@ -110,7 +110,7 @@ def number(text: str) -> Optional[float]:
 
 
 class Smi:
-    """nvidia-smi as one loop, whose lines become records as they come."""
+    """nvidia-smi as one loop, whose lines become records."""
 
     def __init__(self, begin: float, interval: float) -> None:
         self.begin, self.interval = begin, interval
@@ -120,18 +120,18 @@ class Smi:
         self.closing = False
 
     def run(self) -> None:
-        """Start it, and once more for each field that this driver does not know."""
+        """Start it, and restart it for each field that this driver does not support."""
         with contextlib.suppress(Gone):
             for _ in range(len(FIELDS) + 1):
-                refused = self.once()
-                if refused is None:
+                rejected = self.once()
+                if rejected is None:
                     return
-                again = [OLDER[refused]] if refused in OLDER else []
-                at = self.fields.index(refused)
+                again = [OLDER[rejected]] if rejected in OLDER else []
+                at = self.fields.index(rejected)
                 self.fields[at : at + 1] = again
 
     def once(self) -> Optional[str]:
-        """Run until it ends; return the field that it refuses."""
+        """Run until it ends; return the field that it rejects."""
         whole = self.interval >= 1 and self.interval == int(self.interval)
         pause = ["-l", str(int(self.interval))] if whole else ["-lms", str(max(100, int(self.interval * 1000)))]
         argv = ["nvidia-smi", "--query-gpu=" + ",".join(self.fields), "--format=csv,noheader,nounits", *pause]
@@ -150,11 +150,11 @@ class Smi:
         if self.closing:
             self.close()
         for line in self.child.stdout or ():
-            refused = REFUSED.search(line)
-            if refused and refused.group(1) in self.fields:
+            rejected = REJECTED.search(line)
+            if rejected and rejected.group(1) in self.fields:
                 self.child.kill()
                 self.child.wait()
-                return refused.group(1)
+                return rejected.group(1)
             self.line(line.strip())
         code = self.child.wait()
         if not self.closing:
@@ -162,27 +162,27 @@ class Smi:
         return None
 
     def line(self, line: str) -> None:
-        """Take one GPU's line; anything else it says is passed on as a note."""
+        """Parse one GPU's line; other output becomes a note."""
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(self.fields):
             if line:
                 emit("note", text=line[:300], source="nvidia-smi")
             return
         newer = {old: new for new, old in OLDER.items()}
-        found: Record = {}
+        values: Record = {}
         for field, cell in zip(self.fields, cells):
             key = FIELDS[newer.get(field, field)]
-            found[key] = cell if key in TEXTS else number(cell)
-        uuid = str(found["uuid"])
+            values[key] = cell if key in TEXTS else number(cell)
+        uuid = str(values["uuid"])
         if uuid not in self.known:
             self.known[uuid] = True
-            emit("device", uuid=uuid, index=found["index"], name=found["name"], **place_of(str(found.get("bus"))))
+            emit("device", uuid=uuid, index=values["index"], name=values["name"], **place_of(str(values.get("bus"))))
         for key in ("index", "name", "bus"):
-            found.pop(key, None)
-        emit("gpu", t=round(time.monotonic() - self.begin, 3), **found)
+            values.pop(key, None)
+        emit("gpu", t=round(time.monotonic() - self.begin, 3), **values)
 
     def close(self) -> None:
-        """End it."""
+        """Kill the process."""
         self.closing = True
         if self.child is not None and self.child.poll() is None:
             self.child.kill()
@@ -190,14 +190,14 @@ class Smi:
 
 
 def place_of(bus: str) -> Record:
-    """Return the NUMA node and the near CPUs of a PCI device, by the address that nvidia-smi prints."""
+    """Return the NUMA node and the nearest CPUs of a PCI device, by the address that nvidia-smi prints."""
     folder = "/sys/bus/pci/devices/" + bus[-12:].lower()
     numa = number(text_of(folder + "/numa_node").strip())
     return {"bus": bus, "numa": numa, "cpus": text_of(folder + "/local_cpulist").strip() or None}
 
 
 def apps() -> Dict[int, str]:
-    """Tell which processes use which GPU; return their pids."""
+    """Print the GPU of each process that uses one; return pid -> GPU."""
     argv = ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
@@ -209,19 +209,19 @@ def apps() -> Dict[int, str]:
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        emit("note", text="the processes of the GPUs are not known: %s" % error, source="compute-apps")
+        emit("note", text="the processes of the GPUs are unknown: %s" % error, source="compute-apps")
         return {}
-    found = {}
+    users = {}
     if done.returncode:
-        emit("note", text="the processes of the GPUs are not known", source="compute-apps")
+        emit("note", text="the processes of the GPUs are unknown", source="compute-apps")
         return {}
     emit("apps", known=True)
     for line in done.stdout.decode("utf-8", "replace").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 3 and cells[0].isdigit():
-            found[int(cells[0])] = cells[1]
+            users[int(cells[0])] = cells[1]
             emit("app", pid=int(cells[0]), gpu=cells[1], memory=number(cells[2]), comm=comm_of(int(cells[0])))
-    return found
+    return users
 
 
 def comm_of(pid: int) -> Optional[str]:
@@ -238,18 +238,18 @@ class Processes:
         self.users = users
         self.owner: Dict[str, Optional[str]] = {}
         self.first: Dict[str, int] = {}
-        """Container -> a living process of it."""
+        """Container -> one of its running processes."""
 
     def container(self, pid: str, began: str) -> Optional[str]:
-        """Return the id of a process's container; it is read once for each process."""
+        """Return the id of a process's container; it is cached for each process."""
         key = pid + " " + began
         if key not in self.owner:
             cgroup = text_of("/proc/%s/cgroup" % pid)
             self.owner[key] = next((name for name in self.instances if name in cgroup), None)
         return self.owner[key]
 
-    def look(self, t: float, *, deep: bool) -> None:
-        """Tell of each process; `deep` counts threads too."""
+    def sample(self, t: float, *, deep: bool) -> None:
+        """Print each process; `deep` counts threads too."""
         self.first = {name: pid for name, pid in self.main.items() if os.path.exists("/proc/%d" % pid)}
         shown, up = 0, float((text_of("/proc/uptime").split() or ["0"])[0])
         for pid in os.listdir("/proc"):
@@ -269,8 +269,8 @@ class Processes:
             emit("process", t=t, pid=int(pid), comm=name, age=age, **self.values(pid, words, container, deep=deep))
 
     def values(self, pid: str, words: List[str], container: Optional[str], *, deep: bool) -> Record:
-        """Return what /proc tells of one process; the words are those of stat behind the name."""
-        found: Record = {
+        """Return the values of one process in /proc; `words` are those of stat after the name."""
+        values: Record = {
             "instance": self.instances.get(container or ""),
             "state": words[0],
             "ppid": int(words[1]),
@@ -281,16 +281,16 @@ class Processes:
         for line in text_of("/proc/%s/io" % pid).splitlines():
             key, _, value = line.partition(": ")
             if key in ("rchar", "syscr", "read_bytes", "write_bytes"):
-                found[key] = int(value)
+                values[key] = int(value)
         if deep:
             allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)", text_of("/proc/%s/status" % pid), re.MULTILINE)
-            found["cpus"] = allowed.group(1) if allowed else None
-            found.update(threads(pid))
-        return found
+            values["cpus"] = allowed.group(1) if allowed else None
+            values.update(threads(pid))
+        return values
 
 
 def threads(pid: str) -> Record:
-    """Return the names of a process's threads, and how many of them want a CPU."""
+    """Return the names of a process's threads, and how many of them are runnable."""
     names, runnable, count = set(), 0, 0
     folder = "/proc/%s/task" % pid
     with contextlib.suppress(OSError):
@@ -305,27 +305,27 @@ def threads(pid: str) -> Record:
 
 def pressure(name: str) -> Record:
     """Return the microseconds since boot in which some, and all, tasks waited for a resource."""
-    found = {}
+    totals = {}
     for line in text_of("/proc/pressure/" + name).splitlines():
         total = re.search(r"total=(\d+)", line)
         if total:
-            found["%s_%s_us" % (name, line.split()[0])] = int(total.group(1))
-    return found
+            totals["%s_%s_us" % (name, line.split()[0])] = int(total.group(1))
+    return totals
 
 
 def interfaces() -> Dict[str, List[int]]:
     """Return bytes received and sent of each network interface."""
-    found = {}
+    counters = {}
     for line in text_of("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
         words = rest.split()
         if len(words) >= 9 and name.strip() != "lo":
-            found[name.strip()] = [int(words[0]), int(words[8])]
-    return found
+            counters[name.strip()] = [int(words[0]), int(words[8])]
+    return counters
 
 
 def ports() -> Iterator[str]:
-    """Return the RDMA ports, as card/ports/number below /sys/class/infiniband."""
+    """Yield the RDMA ports as card/ports/number below /sys/class/infiniband."""
     root = "/sys/class/infiniband"
     for card in listed(root):
         for port in listed("%s/%s/ports" % (root, card)):
@@ -333,7 +333,7 @@ def ports() -> Iterator[str]:
 
 
 def listed(folder: str) -> List[str]:
-    """Return a folder's names; none where there is no such folder."""
+    """Return the names in a folder; empty for a missing folder."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -341,78 +341,78 @@ def listed(folder: str) -> List[str]:
 
 
 def rdma() -> Dict[str, List[int]]:
-    """Return bytes received and sent of each RDMA port; the counters count words of four bytes."""
-    found = {}
+    """Return bytes received and sent by each RDMA port; its counters count words of four bytes."""
+    counters = {}
     for port in ports():
         folder = "/sys/class/infiniband/%s/counters/" % port
         words = [text_of(folder + name).strip() for name in ("port_rcv_data", "port_xmit_data")]
         if all(word.isdigit() for word in words):
-            found[port.replace("/ports/", "/")] = [4 * int(word) for word in words]
-    return found
+            counters[port.replace("/ports/", "/")] = [4 * int(word) for word in words]
+    return counters
 
 
 def speeds() -> Dict[str, float]:
-    """Return the line rates, in Gbit/s, of what is up."""
-    found = {}
+    """Return the line rates, in Gbit/s, of all links that are up."""
+    rates = {}
     for name in interfaces():
         rate = number(text_of("/sys/class/net/%s/speed" % name).strip())
         if rate and rate > 0:
-            found[name] = rate / 1000
+            rates[name] = rate / 1000
     for port in ports():
         rate = number(text_of("/sys/class/infiniband/%s/rate" % port).partition(" ")[0])
         if rate:
-            found[port.replace("/ports/", "/")] = rate
-    return found
+            rates[port.replace("/ports/", "/")] = rate
+    return rates
 
 
 def throttled(pid: int) -> Optional[int]:
-    """Return how often the CPU quota of a process's cgroup was used up; None where it has none."""
+    """Return how often the cgroup of a process exhausted its CPU quota; None without a quota."""
     for line in text_of("/proc/%d/cgroup" % pid).splitlines():
         parts = line.split(":", 2)
         if len(parts) == 3 and (parts[1] == "" or "cpu" in parts[1].split(",")):
             for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu"):
-                told = re.search(r"nr_throttled (\d+)", text_of("%s%s/cpu.stat" % (root, parts[2])))
-                if told:
-                    return int(told.group(1))
+                counter = re.search(r"nr_throttled (\d+)", text_of("%s%s/cpu.stat" % (root, parts[2])))
+                if counter:
+                    return int(counter.group(1))
     return None
 
 
 def mounts(pid: int) -> List[List[str]]:
-    """Return what a process has mounted: place, type of the file system, source."""
-    found = []
+    """Return the mounts of a process: path, type of the file system, source."""
+    rows = []
     for line in text_of("/proc/%d/mountinfo" % pid).splitlines():
         left, _, right = line.partition(" - ")
         words, behind = left.split(), right.split()
         if len(words) > 4 and len(behind) > 1 and behind[0] not in PSEUDO:
-            found.append([words[4], behind[0], behind[1]])
-    return found[:200]
+            rows.append([words[4], behind[0], behind[1]])
+    return rows[:200]
 
 
 def nfs(pid: int) -> Dict[str, List[float]]:
-    """Return of each NFS mount how many calls there were since it was mounted, and the milliseconds they took."""
-    found: Dict[str, List[float]] = {}
-    place = ""
+    """Return NFS mount -> number and milliseconds of calls since it was mounted."""
+    totals: Dict[str, List[float]] = {}
+    mount = ""
     for line in text_of("/proc/%d/mountstats" % pid).splitlines():
-        mounted = re.match(r"device (\S+) mounted on (\S+) with fstype (\S+)", line)
-        if mounted:
-            place = mounted.group(2) if mounted.group(3).startswith("nfs") else ""
+        match = re.match(r"device (\S+) mounted on (\S+) with fstype (\S+)", line)
+        if match:
+            mount = match.group(2) if match.group(3).startswith("nfs") else ""
         words = line.split()
         if (
-            place
+            mount
             and len(words) >= 8
             and words[0] in ("READ:", "GETATTR:", "LOOKUP:", "OPEN:", "ACCESS:", "READDIRPLUS:")
         ):
-            total = found.setdefault(place, [0.0, 0.0])
+            total = totals.setdefault(mount, [0.0, 0.0])
             total[0] += float(words[1])
             total[1] += float(words[7])
-    return found
+    return totals
 
 
 def opened(pid: int, path: str) -> int:
-    """Open a folder that a process sees. Its links are the container's choice, and would lead to the node's files.
+    """Open a folder in a process's root. Links are not followed: the container's links could lead to the node's files.
 
     Raises:
-        OSError: there is no such folder, or a part of its path is a link.
+        OSError: The folder does not exist, or a part of its path is a link.
     """
     folder = os.open("/proc/%d/root" % pid, FOLDER)
     for name in path.split("/"):
@@ -428,7 +428,7 @@ def opened(pid: int, path: str) -> int:
 
 
 def walk(pid: int, path: str) -> Iterator[Tuple[str, List[str], List[str], int]]:
-    """Yield the folders below one that a process sees, as os.fwalk does, and follow no link."""
+    """Yield the folders below a folder in a process's root, as os.fwalk does, without following links."""
     with contextlib.suppress(OSError):
         top = opened(pid, path)
         try:
@@ -439,40 +439,40 @@ def walk(pid: int, path: str) -> Iterator[Tuple[str, List[str], List[str], int]]
 
 
 class Container:
-    """What is seen of one container beside its processes."""
+    """Samples one container without its processes."""
 
-    def __init__(self, asked: Record) -> None:
-        self.id, self.instance = str(asked.get("id", "")), str(asked.get("instance", ""))
-        self.watch = [str(path) for path in asked.get("watch") or [] if str(path).startswith("/")]
-        self.log = str(asked.get("log") or "")
+    def __init__(self, request: Record) -> None:
+        self.id, self.instance = str(request.get("id", "")), str(request.get("instance", ""))
+        self.watch = [str(path) for path in request.get("watch") or [] if str(path).startswith("/")]
+        self.log = str(request.get("log") or "")
         self.log_at: Optional[int] = None
         self.lines = 0
-        self.told = False
+        self.mounts_printed = False
 
-    def look(self, pid: Optional[int], *, deep: bool) -> Record:
-        """Return its shared memory, quota, log and files; what needs a living process is missing without one."""
-        found: Record = {"log_lines": self.count_lines()}
+    def sample(self, pid: Optional[int], *, deep: bool) -> Record:
+        """Return its shared memory, quota, log and files; without a running process, only the log."""
+        sample: Record = {"log_lines": self.count_lines()}
         if pid is None:
-            return found
-        found["throttled"] = throttled(pid)
+            return sample
+        sample["throttled"] = throttled(pid)
         with contextlib.suppress(OSError):
             shared = opened(pid, "/dev/shm")  # noqa: S108 # nosec B108 # of the container
             try:
-                room = os.fstatvfs(shared)
+                space = os.fstatvfs(shared)
             finally:
                 os.close(shared)
-            size = room.f_blocks * room.f_frsize
-            found["shm"] = [size, size - room.f_bfree * room.f_frsize]
+            size = space.f_blocks * space.f_frsize
+            sample["shm"] = [size, size - space.f_bfree * space.f_frsize]
         if deep:
-            found["nfs"] = nfs(pid)
-            found.update(self.files(pid))
-        if not self.told:
-            self.told = True
+            sample["nfs"] = nfs(pid)
+            sample.update(self.files(pid))
+        if not self.mounts_printed:
+            self.mounts_printed = True
             emit("mounts", instance=self.instance, mounts=mounts(pid))
-        return found
+        return sample
 
-    def tell_channels(self) -> None:
-        """Tell what NCCL wrote of its network into the first part of the log: it does so as the job starts."""
+    def print_channels(self) -> None:
+        """Print NCCL's lines about its network in the first part of the log, because NCCL writes them at the start."""
         lines: List[str] = []
         with contextlib.suppress(OSError), open(self.log or os.devnull, "rb") as stream:
             for line in stream.read(MOST_LOG).splitlines():
@@ -482,7 +482,7 @@ class Container:
             emit("nccl", instance=self.instance, lines=lines)
 
     def count_lines(self) -> Optional[int]:
-        """Return the lines that came to the log since the begin; None without a log."""
+        """Return the number of lines added to the log since the start; None without a log."""
         if not self.log:
             return None
         try:
@@ -519,7 +519,7 @@ class Container:
 
 
 def node(containers: List[Container], first: Dict[str, int], *, deep: bool) -> Record:
-    """Return what is seen of the whole node and of each container."""
+    """Return the sample of the whole node and of each container."""
     running = re.search(r"^procs_running (\d+)", text_of("/proc/stat"), re.MULTILINE)
     return {
         **pressure("cpu"),
@@ -527,26 +527,26 @@ def node(containers: List[Container], first: Dict[str, int], *, deep: bool) -> R
         "running": int(running.group(1)) if running else None,
         "net": interfaces(),
         "ib": rdma(),
-        "containers": {c.instance: c.look(first.get(c.id), deep=deep) for c in containers},
+        "containers": {c.instance: c.sample(first.get(c.id), deep=deep) for c in containers},
     }
 
 
-def closed(source: IO[bytes], until: float) -> bool:
-    """Wait until a moment; return early, and true, when the input has closed."""
+def input_closed(source: IO[bytes], until: float) -> bool:
+    """Wait until a moment; return true early if the input closes."""
     while True:
-        left = until - time.monotonic()
-        if left <= 0:
+        seconds = until - time.monotonic()
+        if seconds <= 0:
             return False
-        if select.select([source], [], [], left)[0] and not os.read(source.fileno(), 4096):
+        if select.select([source], [], [], seconds)[0] and not os.read(source.fileno(), 4096):
             return True
 
 
-def watch(asked: Record, source: IO[bytes]) -> None:
-    """Look until the window is over, or nobody listens any more."""
+def watch(request: Record, source: IO[bytes]) -> None:
+    """Sample until the window ends or the input closes."""
     begin = time.monotonic()
-    interval = min(60.0, max(0.1, float(asked.get("interval") or 1)))
-    seconds = min(3600.0, max(interval, float(asked.get("seconds") or 60)))
-    wanted = [item for item in asked.get("containers") or [] if isinstance(item, dict)]
+    interval = min(60.0, max(0.1, float(request.get("interval") or 1)))
+    seconds = min(3600.0, max(interval, float(request.get("seconds") or 60)))
+    requested = [item for item in request.get("containers") or [] if isinstance(item, dict)]
     emit(
         "begin",
         time=time.time(),
@@ -563,29 +563,29 @@ def watch(asked: Record, source: IO[bytes]) -> None:
                 "log": bool(c.get("log")),
                 "speaks_for_all": bool(c.get("speaks_for_all")),
             }
-            for c in wanted
+            for c in requested
         ],
     )
     smi = Smi(begin, interval)
     reader = threading.Thread(target=smi.run, daemon=True)
-    late = threading.Timer(seconds + 2 * CLOCK_WAIT, os._exit, [1])  # a driver that hangs holds whoever waits for it
+    late = threading.Timer(seconds + 2 * CLOCK_WAIT, os._exit, [1])  # a driver that hangs blocks its callers
     late.daemon = True
     late.start()
     reason, samples = "window", 0
     try:
-        processes = Processes(wanted, apps())
+        processes = Processes(requested, apps())
         reader.start()
-        containers = [Container(item) for item in wanted]
+        containers = [Container(item) for item in requested]
         for container in containers:
-            container.tell_channels()
+            container.print_channels()
         start = time.monotonic()
         while time.monotonic() - start < seconds:
             deep = samples % SELDOM == 0
             t = round(time.monotonic() - begin, 3)
-            processes.look(t, deep=deep)
+            processes.sample(t, deep=deep)
             emit("node", t=t, **node(containers, processes.first, deep=deep))
             samples += 1
-            if closed(source, start + samples * interval):
+            if input_closed(source, start + samples * interval):
                 reason = "closed"
                 break
     finally:
@@ -594,7 +594,7 @@ def watch(asked: Record, source: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Do what the line on standard input asks."""
+    """Execute the request on standard input."""
     source = os.fdopen(0, "rb", buffering=0, closefd=False)
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(ending, lambda *_: sys.exit(1))
@@ -605,14 +605,14 @@ def main() -> None:
             break
         line += piece
     try:
-        asked = json.loads(line or b"{}")
+        request = json.loads(line or b"{}")
     except ValueError:
-        asked = None
-    if not isinstance(asked, dict):
-        sys.exit("sampler: one line of JSON is wanted on standard input")
+        request = None
+    if not isinstance(request, dict):
+        sys.exit("sampler: standard input must be one line of JSON")
     with contextlib.suppress(Gone):
-        watch(asked, source)
-    os._exit(0)  # a thread that waits for nvidia-smi must not keep us
+        watch(request, source)
+    os._exit(0)  # do not wait for the thread that reads nvidia-smi
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure all-reduce over the ranks of a job, check every result, and print a table in the form of NCCL's tests.
+"""Measure all-reduce over the ranks of a job, check every result, and print a table in the format of NCCL's tests.
 
 It needs torch (NCCL with GPUs, gloo without), or mpi4py and NumPy.
 """
@@ -33,7 +33,7 @@ class Mpi:
         return list(self.world.allgather(socket.gethostname()))
 
     def fill(self, count: int, value: int) -> None:
-        """Make the buffers of a size."""
+        """Allocate the buffers."""
         self.data = self.numpy.full(count, value, dtype=self.numpy.float32)
         self.result = self.numpy.empty_like(self.data)
 
@@ -42,12 +42,12 @@ class Mpi:
         self.world.Allreduce(self.data, self.result)
 
     def wrong(self, expected: int) -> int:
-        """Return how many elements are wrong on all ranks together."""
+        """Return the number of wrong elements on all ranks."""
         bad = int(self.numpy.count_nonzero(self.result != self.numpy.float32(expected)))
         return int(self.world.allreduce(bad, op=self.mpi.SUM))
 
     def finish(self) -> None:
-        """Wait for the own work, which is over."""
+        """Wait for this rank's own work, which is already done."""
 
     def wait(self) -> None:
         """Wait for all ranks."""
@@ -58,7 +58,7 @@ class Mpi:
         return float(self.world.allreduce(seconds, op=self.mpi.MAX))
 
     def end(self) -> None:
-        """Leave in order."""
+        """Do nothing; MPI finalizes itself."""
 
 
 class Torch:
@@ -85,10 +85,10 @@ class Torch:
         mine = self.torch.tensor(list(name), dtype=self.torch.uint8, device=self.device)
         all_names = [self.torch.empty_like(mine) for _ in range(self.size)]
         self.world.all_gather(all_names, mine)
-        return [bytes(one.tolist()).rstrip(b"\0").decode() for one in all_names]
+        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in all_names]
 
     def fill(self, count: int, value: int) -> None:
-        """Make the buffer of a size."""
+        """Allocate the buffer."""
         self.data = self.torch.full((count,), float(value), dtype=self.torch.float32, device=self.device)
 
     def reduce(self) -> None:
@@ -96,14 +96,14 @@ class Torch:
         self.world.all_reduce(self.data)
 
     def wrong(self, expected: int) -> int:
-        """Return how many elements are wrong on all ranks together; what is measured next are zeros."""
+        """Return the number of wrong elements on all ranks, and zero the buffer for the measurement."""
         bad = (self.data != float(expected)).sum().to(self.torch.int64).reshape(1)
         self.world.all_reduce(bad)
         self.data.zero_()
         return int(bad.item())
 
     def finish(self) -> None:
-        """Wait for the own work."""
+        """Wait for this rank's own work."""
         if self.gpu:
             self.torch.cuda.synchronize()
 
@@ -114,23 +114,23 @@ class Torch:
 
     def slowest(self, seconds: float) -> float:
         """Return the time of the slowest rank."""
-        found = self.torch.tensor([seconds], dtype=self.torch.float64, device=self.device)
-        self.world.all_reduce(found, op=self.world.ReduceOp.MAX)
-        return float(found.item())
+        longest = self.torch.tensor([seconds], dtype=self.torch.float64, device=self.device)
+        self.world.all_reduce(longest, op=self.world.ReduceOp.MAX)
+        return float(longest.item())
 
     def end(self) -> None:
-        """Leave in order."""
+        """Destroy the process group."""
         self.world.destroy_process_group()
 
 
-def say(line: str) -> None:
-    """Write one line at once."""
+def print_line(line: str) -> None:
+    """Print one line without buffering."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Measure all sizes; return 1 when any element was wrong."""
+    """Measure all sizes; return 1 if any element is wrong."""
     parser = argparse.ArgumentParser(description="Measure all-reduce over the ranks of a job.")
     parser.add_argument("--backend", choices=["mpi", "torch"], required=True)
     parser.add_argument("--begin", type=int, required=True, help="bytes of the smallest message")
@@ -141,22 +141,24 @@ def main() -> int:
     world: Mpi | Torch = Torch() if options.backend == "torch" else Mpi()
     names = world.names()
     if world.rank == 0:
-        say("# provision all-reduce: " + world.title)
+        print_line("# provision all-reduce: " + world.title)
         for rank, name in enumerate(names):
-            say(f"#  Rank {rank:>5} on {name}")
-        say("#{:>12} {:>12} {:>12} {:>8} {:>8} {:>8}".format("size", "count", "time", "algbw", "busbw", "#wrong"))
+            print_line(f"#  Rank {rank:>5} on {name}")
+        print_line(
+            "#{:>12} {:>12} {:>12} {:>8} {:>8} {:>8}".format("size", "count", "time", "algbw", "busbw", "#wrong")
+        )
     wrong, size = 0, options.begin
     while size <= options.end:
         wrong += measure(world, size, options.iterations)
         size *= options.factor
     if world.rank == 0:
-        say("# Out of bounds values : {} {}".format(wrong, "FAILED" if wrong else "OK"))
+        print_line("# Out of bounds values : {} {}".format(wrong, "FAILED" if wrong else "OK"))
     world.end()
     return 1 if wrong else 0
 
 
 def measure(world: Mpi | Torch, size: int, iterations: int) -> int:
-    """Measure one size; return how many elements were wrong."""
+    """Measure one size; return the number of wrong elements."""
     world.fill(size // 4, world.rank + 1)
     world.reduce()
     wrong = world.wrong(world.size * (world.size + 1) // 2)
@@ -170,7 +172,7 @@ def measure(world: Mpi | Torch, size: int, iterations: int) -> int:
     rate = size / max(seconds, 1e-9) / 1e9
     bus = rate * 2 * (world.size - 1) / world.size
     if world.rank == 0:
-        say(f" {size:>12} {size // 4:>12} {seconds * 1e6:>12.1f} {rate:>8.3f} {bus:>8.3f} {wrong:>8}")
+        print_line(f" {size:>12} {size // 4:>12} {seconds * 1e6:>12.1f} {rate:>8.3f} {bus:>8.3f} {wrong:>8}")
     return wrong
 
 

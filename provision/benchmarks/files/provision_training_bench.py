@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Train a model on made-up images and print how many a second pass through.
+"""Train a model on synthetic images and print the images per second.
 
-Started once for each GPU (or CPU process), by mpirun or by torchrun; the gradients are exchanged by Horovod, or by
+Start it once for each GPU (or CPU process) with mpirun or torchrun. Gradients are exchanged by Horovod, or by
 PyTorch's own DistributedDataParallel. It needs torch; models other than the two built-in ones need torchvision.
 
   mpirun -np 8 python3 provision_training_bench.py --model resnet50 --batch-size 256
@@ -27,25 +27,25 @@ BUILT_IN = ("convnet", "mlp")
 CLASSES = 1000
 MASTER_PORT = 29500
 GATHERING_MINUTES = 5
-"""As long is waited for ranks that do not come."""
-TOLD_VARIABLES = ("NCCL_", "HOROVOD_", "LIGHT_", "GLOO_", "UCX_", "OMP_", "MKL_", "CUDA_", "TORCH_")
-"""Beginnings of the variables' names that change how fast training is."""
+"""Time limit for missing ranks."""
+RELEVANT_PREFIXES = ("NCCL_", "HOROVOD_", "LIGHT_", "GLOO_", "UCX_", "OMP_", "MKL_", "CUDA_", "TORCH_")
+"""Prefixes of variables that affect the speed of training."""
 _IMAGE_SIZES = {"inception_v3": 299}
 _SIOCGIFADDR = 0x8915
 
 
 class Place(NamedTuple):
-    """Which of the job's processes this one is."""
+    """The position of this process in the job."""
 
     rank: int
     size: int
     local_rank: int
-    """Among those of the same node."""
+    """Among the processes of the same node."""
     local_size: int
 
 
 class Unusable(Exception):
-    """The benchmark cannot run; the text says why and what to do."""
+    """The benchmark cannot run; the text contains cause and remedy."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -59,88 +59,90 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options; argparse ends the program where they are wrong."""
+    """Return the options; argparse exits if they are invalid."""
     parser = argparse.ArgumentParser(
         prog="provision-training-bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--model", default="resnet50", help="a name of torchvision's, or convnet or mlp, which are built in [resnet50]")
+    add("--model", default="resnet50", help="a torchvision model, or the built-in convnet or mlp [resnet50]")
     add("--batch-size", type=_count, default=32, help="images per step and process [32]")
     add("--num-warmup-batches", type=_count, default=10, help="steps before the measurement [10]")
     add("--num-batches-per-iter", type=_count, default=10, help="steps per measured iteration [10]")
     add("--num-iters", type=_count, default=10, help="measured iterations [10]")
-    add("--image-size", type=_count, help="pixels of a side [224, or what the model needs]")
-    add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: a GPU where torch sees one")
-    add("--backend", choices=("auto", "horovod", "ddp"), default="auto", help="auto: Horovod where mpirun started it")
+    add("--image-size", type=_count, help="pixels per side [224, or what the model needs]")
+    add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: a GPU if torch finds one")
+    add("--backend", choices=("auto", "horovod", "ddp"), default="auto", help="auto: Horovod if started by mpirun")
     add("--about", action="store_true", help="first print a line of JSON with versions and the device")
     return parser.parse_args(words)
 
 
 def place(environ: Mapping[str, str]) -> Place:
-    """Read what torchrun or Open MPI tell this process; alone without them.
+    """Return this process's position from the variables of torchrun or Open MPI; a single process without them.
 
     Raises:
-        Unusable: what they tell makes no sense.
+        Unusable: The variables are invalid.
     """
     for names in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
         tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
     ):
         if all(name in environ for name in names):
-            told = [environ[name] for name in names]
-            if not all(text.isdigit() for text in told):
-                raise Unusable(f"{', '.join(names)} are no numbers: {', '.join(told)}")
-            found = Place(*map(int, told))
-            if found.rank >= found.size or found.local_rank >= found.local_size:
-                raise Unusable(f"{', '.join(names)} make no sense: {', '.join(told)}")
-            return found
+            values = [environ[name] for name in names]
+            if not all(text.isdigit() for text in values):
+                raise Unusable(f"{', '.join(names)} must be numbers: {', '.join(values)}")
+            position = Place(*map(int, values))
+            if position.rank >= position.size or position.local_rank >= position.local_size:
+                raise Unusable(f"{', '.join(names)} contradict each other: {', '.join(values)}")
+            return position
     return Place(0, 1, 0, 1)
 
 
 def master(environ: Mapping[str, str], where: Place) -> tuple[str, int]:
-    """Return address and port at which the ranks meet.
+    """Return address and port of the first rank.
 
     Raises:
-        Unusable: nobody has said where, and the ranks are on several nodes.
+        Unusable: The address is not set, and the ranks are on several nodes.
     """
     port = environ.get("MASTER_PORT", str(MASTER_PORT))
     if not port.isdigit():
-        raise Unusable(f"MASTER_PORT is no number: {port}")
+        raise Unusable(f"MASTER_PORT must be a number: {port}")
     if environ.get("MASTER_ADDR"):
         return environ["MASTER_ADDR"], int(port)
     if where.local_size == where.size:
         return "127.0.0.1", int(port)
-    raise Unusable("MASTER_ADDR is not set: give all ranks the address of the first one's node (mpirun -x MASTER_ADDR)")
+    raise Unusable(
+        "MASTER_ADDR is not set: pass all ranks the address of the first rank's node (mpirun -x MASTER_ADDR)"
+    )
 
 
-def told_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that this rank was given and that change how fast it trains."""
-    return {name: environ[name] for name in sorted(environ) if name.startswith(TOLD_VARIABLES)}
+def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of this rank that affect the speed of training."""
+    return {name: environ[name] for name in sorted(environ) if name.startswith(RELEVANT_PREFIXES)}
 
 
-def exchange(wanted: str, environ: Mapping[str, str], *, horovod: bool) -> str:
-    """Return ``horovod`` or ``ddp``; `horovod` says whether it is installed.
+def exchange(requested: str, environ: Mapping[str, str], *, horovod: bool) -> str:
+    """Return ``horovod`` or ``ddp``; `horovod` is whether it is installed.
 
     Raises:
-        Unusable: Horovod is wanted and is not there.
+        Unusable: Horovod is requested but not installed.
     """
-    if wanted == "horovod" and not horovod:
-        raise Unusable("there is no Horovod in this image; --backend ddp needs none")
-    if wanted != "auto":
-        return wanted
+    if requested == "horovod" and not horovod:
+        raise Unusable("Horovod is not in this image; use --backend ddp")
+    if requested != "auto":
+        return requested
     return "horovod" if horovod and "OMPI_COMM_WORLD_RANK" in environ else "ddp"
 
 
 def gpu_index(where: Place, count: int, environ: Mapping[str, str]) -> int:
-    """Return which of the `count` GPUs that torch sees is this rank's own.
+    """Return this rank's index among the `count` GPUs of torch.
 
     Raises:
-        Unusable: there are more ranks on the node than GPUs.
+        Unusable: The node has more ranks than GPUs.
     """
     if count == 1 and "," not in environ.get("CUDA_VISIBLE_DEVICES", ","):
-        return 0  # whoever started the ranks has dealt the GPUs out already
+        return 0  # the launcher already assigned one GPU to each rank
     if where.local_size > count:
-        raise Unusable(f"{where.local_size} ranks on {socket.gethostname()}, but torch sees {count} GPUs there")
+        raise Unusable(f"{where.local_size} ranks on {socket.gethostname()}, but torch finds {count} GPUs there")
     return where.local_rank
 
 
@@ -154,48 +156,48 @@ def measure(
     options: argparse.Namespace,
     size: int,
     device: str,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Warm up, measure, and say the result; `train` runs so many steps and returns when they are done.
+    """Warm up, measure, and print the result; `train` runs a number of steps and returns when they are done.
 
-    What this rank measures is taken for every rank's, as they wait for each other in each step.
+    The measurement of this rank stands for all, because they wait for each other in each step.
     """
-    say("Running warmup...")
+    print_line("Running warmup...")
     train(options.num_warmup_batches)
-    say("Running benchmark...")
+    print_line("Running benchmark...")
     speeds = []
     for number in range(options.num_iters):
         begin = clock()
         train(options.num_batches_per_iter)
         speeds.append(options.batch_size * options.num_batches_per_iter / (clock() - begin))
-        say(f"Iter #{number}: {speeds[-1]:.1f} img/sec per {device}")
+        print_line(f"Iter #{number}: {speeds[-1]:.1f} img/sec per {device}")
     mean = sum(speeds) / len(speeds)
     band = 1.96 * (sum((speed - mean) ** 2 for speed in speeds) / len(speeds)) ** 0.5
-    say(f"Img/sec per {device}: {mean:.1f} +-{band:.1f}")
-    say(f"Total img/sec on {size} {device}(s): {size * mean:.1f} +-{size * band:.1f}")
+    print_line(f"Img/sec per {device}: {mean:.1f} +-{band:.1f}")
+    print_line(f"Total img/sec on {size} {device}(s): {size * mean:.1f} +-{size * band:.1f}")
 
 
 def interface_of(address: str) -> str | None:
-    """Return the interface by which `address` is reached; None where that cannot be told."""
+    """Return the interface of the route to `address`; None if unknown."""
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as way:
-            way.connect(target)  # of a datagram socket: nothing is sent
-            own = way.getsockname()[0]
-            return next((name for _, name in socket.if_nameindex() if _address(way, name) == own), None)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)  # a datagram socket: nothing is sent
+            own = probe.getsockname()[0]
+            return next((name for _, name in socket.if_nameindex() if _address(probe, name) == own), None)
     except OSError:
         return None
 
 
-def _address(way: socket.socket, interface: str) -> str | None:
+def _address(probe: socket.socket, interface: str) -> str | None:
     import fcntl
 
     try:
-        told = fcntl.ioctl(way.fileno(), _SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
+        reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
     except OSError:
         return None
-    return socket.inet_ntoa(told[20:24])
+    return socket.inet_ntoa(reply[20:24])
 
 
 def _count(text: str) -> int:
@@ -205,18 +207,18 @@ def _count(text: str) -> int:
     return number
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def _benchmark(options: argparse.Namespace, where: Place) -> int:
     if importlib.util.find_spec("torch") is None:
-        raise Unusable("there is no torch for this python3; use a training image with PyTorch")
+        raise Unusable("torch is not installed for this python3; use a training image with PyTorch")
     try:
         import torch  # type: ignore[import-not-found]
     except (ImportError, OSError) as error:
-        raise Unusable(f"torch is there, but cannot be loaded: {error}") from error
+        raise Unusable(f"torch cannot be loaded: {error}") from error
 
     by = exchange(options.backend, os.environ, horovod=importlib.util.find_spec("horovod") is not None)
     hvd = _horovod() if by == "horovod" else None
@@ -225,20 +227,20 @@ def _benchmark(options: argparse.Namespace, where: Place) -> int:
     if not hvd and where.size > 1:
         _gather(torch, device, where)
     train = _trainer(torch, options, device, hvd, where)
-    say = _say if where.rank == 0 else _nothing
+    print_line = _print_line if where.rank == 0 else _nothing
     kind = "GPU" if device.type == "cuda" else "CPU"
     if options.about:
-        say("About: " + json.dumps(_about(torch, device, by if where.size > 1 or hvd else "none")))
+        print_line("About: " + json.dumps(_about(torch, device, by if where.size > 1 or hvd else "none")))
     for line in header(options, where.size, kind):
-        say(line)
-    measure(train, options, where.size, kind, say)
+        print_line(line)
+    measure(train, options, where.size, kind, print_line)
     if not hvd and where.size > 1:
         torch.distributed.destroy_process_group()
     return 0
 
 
 def _nothing(_line: str) -> None:
-    """Say nothing: the first rank speaks for all."""
+    """Print nothing: only the first rank prints."""
 
 
 def _horovod() -> Any:
@@ -248,11 +250,11 @@ def _horovod() -> Any:
     return hvd
 
 
-def _device(torch: Any, wanted: str, where: Place) -> Any:
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+def _device(torch: Any, requested: str, where: Place) -> Any:
+    if requested == "cpu" or (requested == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise Unusable("torch sees no GPU; --device cpu measures without")
+        raise Unusable("torch finds no GPU; use --device cpu")
     device = torch.device("cuda", gpu_index(where, torch.cuda.device_count(), os.environ))
     torch.cuda.set_device(device)
     return device
@@ -261,7 +263,7 @@ def _device(torch: Any, wanted: str, where: Place) -> Any:
 def _gather(torch: Any, device: Any, where: Place) -> None:
     address, port = master(os.environ, where)
     if device.type == "cpu" and "GLOO_SOCKET_IFNAME" not in os.environ:
-        interface = interface_of(address)  # else gloo takes the host name's, on Debian 127.0.1.1
+        interface = interface_of(address)  # else gloo uses the host name's interface, on Debian 127.0.1.1
         if interface:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
     torch.distributed.init_process_group(
@@ -290,9 +292,9 @@ def _trainer(torch: Any, options: argparse.Namespace, device: Any, hvd: Any, whe
     def train(steps: int) -> None:
         for _ in range(steps):
             optimizer.zero_grad()
-            told = model(images)
-            told = getattr(told, "logits", told)  # some models also return their side branches'
-            torch.nn.functional.cross_entropy(told, labels).backward()
+            output = model(images)
+            output = getattr(output, "logits", output)  # some models also return auxiliary outputs
+            torch.nn.functional.cross_entropy(output, labels).backward()
             optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -310,12 +312,12 @@ def _model(torch: Any, name: str, side: int) -> Any:
             layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES))
     if importlib.util.find_spec("torchvision") is None:
-        raise Unusable(f"{name} needs torchvision, which is not in this image; built in are {', '.join(BUILT_IN)}")
+        raise Unusable(f"{name} needs torchvision, which is not in this image; built in: {', '.join(BUILT_IN)}")
     import torchvision  # type: ignore[import-not-found]
 
     make = getattr(torchvision.models, name, None)
     if not callable(make) or not name.islower():
-        raise Unusable(f"torchvision {torchvision.__version__} has no model {name}; resnet50 and vgg16 are two of its")
+        raise Unusable(f"torchvision {torchvision.__version__} has no model {name}; use for example resnet50 or vgg16")
     return make()
 
 
@@ -329,7 +331,7 @@ def _about(torch: Any, device: Any, by: str) -> dict[str, Any]:
         "cuda": torch.version.cuda if gpu else None,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,
         "threads": torch.get_num_threads(),
-        "environment": told_variables(os.environ),
+        "environment": relevant_variables(os.environ),
     }
 
 

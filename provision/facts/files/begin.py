@@ -1,7 +1,7 @@
-"""Begins probe.py: takes its code as compiled by an earlier look, else compiles the text that was sent and keeps that.
+"""Starts probe.py: loads the code that an earlier probe compiled, or compiles the text that was sent and caches it.
 
-Arguments: the text, the file for what is compiled (its name tells the text; root alone may write there), and probe's
-own. The process gets a name of its own, by which the shell that waits for it sees that Python has begun.
+Arguments: the text, the cache file (its name contains the hash of the text; only root can write it), and the arguments
+of probe. The process sets its own name, from which the waiting shell knows that Python has started.
 """
 
 import gc
@@ -24,6 +24,6 @@ except (OSError, ValueError, EOFError, TypeError):
 names = {"__name__": "provision_probe"}
 exec(code, names)  # nosec B102 # the probe's own code
 if new:
-    names["leave"](path, marshal.dumps(code))
-    names["forget"](path)
+    names["write_cache"](path, marshal.dumps(code))
+    names["remove_other_caches"](path)
 names["probe"](*arguments)

@@ -1,9 +1,9 @@
-"""Is a job running on this node? Answered from /proc alone: a GPU tool may hang, and docker may be down.
+"""Detects running jobs on this node from /proc alone, because a GPU tool may hang and docker may be down.
 
-So may Slurm and a kubelet; what they run is told by their processes, with what the kubelet wrote down of its devices.
+Slurm and a kubelet may be down too: their jobs are detected by processes, and by the kubelet's device records.
 
-Modules of the roles import it as platform_busy, and the probe sends its text: Python 3.6 or newer, and nothing else.
-Regular expressions are for what is on few nodes: to import them takes longer than all that is done here otherwise.
+Modules of the roles import it as platform_busy, and the probe sends its text: Python 3.6 or newer and the standard
+library only. Regular expressions are used for rare cases only, because importing them takes longer than all the rest.
 """
 
 import os
@@ -33,7 +33,7 @@ KERNEL_THREAD = 0x00200000
 
 
 def _read(path):
-    """Return a file of /proc as text, empty when the process is gone."""
+    """Return a file of /proc as text, empty if the process is gone."""
     try:
         with open(path, "rb") as stream:
             return stream.read().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -41,8 +41,8 @@ def _read(path):
         return ""
 
 
-def _found(pattern, text):
-    """Return the first group of a regular expression where it first matches, empty where it does not."""
+def _first_group(pattern, text):
+    """Return the first group of the first match of a regular expression, empty without a match."""
     import re
 
     match = re.search(pattern, text)
@@ -50,9 +50,9 @@ def _found(pattern, text):
 
 
 def who(pid):
-    """Return a process by number, program and account. Never its arguments: they can hold passwords.
+    """Return a process by number, program and account. Arguments are never included: they can contain passwords.
 
-    The program's name is the process's own choice, and is no more than that.
+    The process itself chooses the program's name, so it proves nothing.
     """
     try:
         number = os.stat(f"{PROC}/{pid}").st_uid
@@ -67,10 +67,10 @@ def who(pid):
 
 
 def is_nodes_own(pid, program):
-    """Return whether a process that calls itself a program of the node's root may be one; where that is unknown, it is.
+    """Return whether a process with the name of a root program can really be one; true if that is unknown.
 
-    Any account, and root in a container, chooses the name and the arguments of its processes. It does not choose their
-    account, their number in the node's own namespace, nor the file that they run.
+    Any account, and root in a container, chooses the name and arguments of its processes, but not their account, their
+    PID in the node's own namespace, or their executable.
     """
     status = _read(f"{PROC}/{pid}/status")
     if not status:
@@ -84,48 +84,48 @@ def is_nodes_own(pid, program):
             return False
         path = os.readlink(f"{PROC}/{pid}/exe").split(" (deleted)")[0]
         if os.stat(f"{PROC}/{pid}/exe").st_mode & stat.S_ISUID:
-            return False  # as sudo, which is root's before it has asked for a password
+            return False  # such as sudo, which runs as root before it has asked for a password
     except OSError:
         return True
     return os.path.basename(path).startswith(program)
 
 
 def _devices(pid):
-    """Return the GPU and RDMA devices that a process holds open."""
-    held, folder = set(), f"{PROC}/{pid}/fd/"
+    """Return the GPU and RDMA devices that a process has open."""
+    names, folder = set(), f"{PROC}/{pid}/fd/"
     try:
         numbers = os.listdir(folder)
     except OSError:
         return []
     for number in numbers:
         try:
-            held.update(name for name in _device(os.readlink(folder + number)) if _is_real(folder + number, name))
+            names.update(name for name in _device(os.readlink(folder + number)) if _is_real(folder + number, name))
         except OSError:
             continue
-    return sorted(held)
+    return sorted(names)
 
 
 def _is_real(path, name):
-    """Return whether an open file is the node's device of that name, not a file that a namespace shows so."""
+    """Return whether an open file is the node's device of that name, rather than a file in a mount namespace."""
     try:
-        there = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return True
     except OSError:
         return False
     try:
-        return stat.S_ISCHR(there.st_mode) and there.st_rdev == os.stat("/dev/" + name).st_rdev
+        return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat("/dev/" + name).st_rdev
     except FileNotFoundError:
-        return stat.S_ISCHR(there.st_mode)  # it has been removed from the node since
+        return stat.S_ISCHR(status.st_mode)  # it has been removed from the node since then
 
 
 def _device(path):
-    """Return a GPU's or an RDMA device's path below /dev in a list, nothing for all others."""
+    """Return a list with the path below /dev of a GPU or RDMA device; empty for other paths."""
     return [path[5:] for begin in DEVICES if path.startswith(begin) and path[len(begin) :].isdecimal()]
 
 
 def processes():
-    """Return pid -> (name, command line, parent's pid, container and pod id or empty), no kernel threads."""
+    """Return pid -> (name, command line, parent's pid, container id, pod id) without kernel threads; ids may be ""."""
     table = {}
     for pid in os.listdir(PROC):
         name, _, rest = _read(f"{PROC}/{pid}/stat").partition("(")[2].rpartition(")") if pid.isdigit() else ("", "", "")
@@ -133,13 +133,13 @@ def processes():
         if not words or int(words[6]) & KERNEL_THREAD:
             continue
         cgroup = _read(f"{PROC}/{pid}/cgroup")
-        pod = _found(POD, cgroup).replace("_", "-") if PODS in cgroup else ""
+        pod = _first_group(POD, cgroup).replace("_", "-") if PODS in cgroup else ""
         table[pid] = (name, _read(f"{PROC}/{pid}/cmdline"), words[1], _container(cgroup), pod)
     return table
 
 
 def _container(cgroup):
-    """Return the id of the container of docker's whose group it is, empty for none."""
+    """Return the id of the Docker container of a cgroup, empty if it has none."""
     for part in cgroup.split("docker")[1:]:
         if len(part) > 64 and part[0] in "-/" and HEXADECIMAL.issuperset(part[1:65]):
             return part[1:65]
@@ -147,13 +147,13 @@ def _container(cgroup):
 
 
 def _slurm(table):
-    """Return a sentence for each Slurm job: every step has a slurmstepd while it lasts, with its job in its title."""
+    """Return a sentence for each Slurm job: every running step has a slurmstepd with the job in its title."""
     jobs = {}
     for pid in sorted(table, key=int):
         name, command = table[pid][:2]
         if not (command.startswith(SLURM) or name == SLURM_PROGRAM) or not is_nodes_own(pid, SLURM_PROGRAM):
             continue
-        job = _found(SLURM_JOB, command[len(SLURM) :]) if command.startswith(SLURM) else ""
+        job = _first_group(SLURM_JOB, command[len(SLURM) :]) if command.startswith(SLURM) else ""
         if job:
             jobs.setdefault(job, f"Slurm job {job} (slurmstepd pid {pid}) runs here")
         elif name == SLURM_PROGRAM and not command.endswith(SLURM_SCOPE):
@@ -162,16 +162,16 @@ def _slurm(table):
 
 
 def _pods(table):
-    """Return a sentence for each pod that a kubelet has given devices (GPUs, RDMA) and that is more than its sandbox.
+    """Return a sentence for each pod with devices (GPUs, RDMA) from a kubelet and with more than its sandbox process.
 
-    Pods without devices are no jobs: most of them are the cluster's own, on every node and for ever. Where it cannot be
-    told which have some, each pod counts.
+    Pods without devices are not jobs: most of them are system pods, which run on every node all the time. If the pods
+    with devices are unknown, each pod counts.
     """
     pods = {}
     for pid in sorted(table, key=int):
         if table[pid][4] and table[pid][0] != PAUSE:
             pods.setdefault(table[pid][4], pid)
-    given = _given(table) if pods else ""
+    given = _device_records(table) if pods else ""
     if given is None:
         return ["Kubernetes pods run here, and which have devices cannot be told: no kubelet's folder can be read"]
     return [
@@ -181,25 +181,25 @@ def _pods(table):
     ]
 
 
-def _given(table):
-    """Return what kubelets wrote down of devices and pods; None where none of their folders can be read."""
+def _device_records(table):
+    """Return the kubelets' records of devices and pods; None if none of their folders can be read."""
     kubelets = [row[1] for pid, row in table.items() if "kubelet" in row[1] and is_nodes_own(pid, "")]
-    found = [_found(KUBELET_ROOT, command) for command in kubelets]
-    folders = set(filter(None, found)) or {KUBELET_FOLDER}
+    roots = [_first_group(KUBELET_ROOT, command) for command in kubelets]
+    folders = set(filter(None, roots)) or {KUBELET_FOLDER}
     texts = []
     for path in (os.path.join(folder, name) for folder in folders for name in DEVICES_GIVEN):
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
                 texts.append(stream.read())
         except FileNotFoundError:
-            continue  # no device was ever given
+            continue  # no device was ever assigned
         except OSError:
             return None
     return "".join(texts) if any(map(os.path.isdir, folders)) else None
 
 
 def _pod(pod):
-    """Return a pod's namespace and name by the folder of its logs, else its id."""
+    """Return a pod's namespace and name from its log folder, else its id."""
     try:
         folders = os.listdir(POD_LOGS)
     except OSError:
@@ -209,16 +209,16 @@ def _pod(pod):
 
 
 def running_jobs(table=None):
-    """Return a sentence for each job and each process of one, at most five; empty when the node is idle.
+    """Return a sentence for each job and each process of one, at most five; empty if the node is idle.
 
-    `table` is what `processes` has found, where it was asked before.
+    `table` is the result of `processes`, if it was called before.
     """
     table = table or processes()
-    return [job for witness in WITNESSES for job in witness(table)][:5]
+    return [job for detector in DETECTORS for job in detector(table)][:5]
 
 
 def _holders(table):
-    """Return a sentence for each process that holds a GPU or RDMA device, or works in the training container."""
+    """Return a sentence for each process with an open GPU or RDMA device, or in the training container."""
     jobs = []
     training = {row[3] for row in table.values() if row[3] and ENTRYPOINT in row[1]}
     for pid, (name, command, parent, container, _) in sorted(table.items(), key=lambda item: int(item[0])):
@@ -233,7 +233,7 @@ def _holders(table):
 
 
 def _leases(_table):
-    """Return a sentence for each batch job that holds GPUs or ports; a lease that says nothing counts too."""
+    """Return a sentence for each batch job with a lease of GPUs or ports; an unreadable lease counts too."""
     try:
         names = sorted(os.listdir(LEASES))
     except OSError:
@@ -244,11 +244,11 @@ def _leases(_table):
             with open(os.path.join(LEASES, name), encoding="utf-8", errors="replace") as stream:
                 text = stream.read()
         except OSError:
-            continue  # given back just now
-        if not name.endswith(".new") and not _found(VIEWER, text):
-            jobs.setdefault(_found(JOB, text), name)
-    return [f"job {job or 'of unknown name'} holds {held} of this node" for job, held in sorted(jobs.items())]
+            continue  # released just now
+        if not name.endswith(".new") and not _first_group(VIEWER, text):
+            jobs.setdefault(_first_group(JOB, text), name)
+    return [f"job {job or 'of unknown name'} holds {lease} of this node" for job, lease in sorted(jobs.items())]
 
 
-WITNESSES = (_slurm, _pods, _leases, _holders)
-"""Each takes the processes and tells of jobs; whatever else knows of jobs on a node is one more."""
+DETECTORS = (_slurm, _pods, _leases, _holders)
+"""Each function receives the processes and returns jobs; add detection of other job systems here."""

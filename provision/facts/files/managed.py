@@ -1,9 +1,9 @@
-"""What is there now of what the roles' receipts name: files, packages, units, kernel modules, images, containers.
+"""Reads the current state of objects in receipts: files, packages, units, kernel modules, images, containers.
 
-The module that writes receipts imports it (as platform_managed), and the probe sends its text: so both see the same.
-Python 3.6 or newer, and nothing else. It writes nothing, and of what is in a file it tells hashes only. A program that
-does not answer in time is killed and not waited for; what it was asked for is then left out, and so is what only the
-engine knows while it does not run.
+The module that writes receipts imports it (as platform_managed), and the probe sends its text, so both report the same.
+Python 3.6 or newer and the standard library only. It writes nothing, and reports only hashes of file contents. A
+program that does not answer in time is killed, and its section is left out, as are images and containers while the
+engine does not run.
 """
 
 import json
@@ -20,7 +20,7 @@ KILL = 9
 MOST_BYTES = 2**24
 SECTIONS = ("files", "packages", "units", "modules", "images", "containers")
 ENGINE = "docker.service"
-FIRST_TO_KEEP = {"docker_engine", "nvidia_container"}  # the roles whose first run goes by who brought their packages
+PRESERVING_ROLES = {"docker_engine", "nvidia_container"}  # their first run depends on who installed the packages
 PROPERTIES = "org.freedesktop.DBus.Properties"
 DOCKER_SOCKET = "/run/docker.sock"
 SYS_MODULES = "/sys/module"
@@ -39,8 +39,8 @@ ASK_PACKAGES = (
 )
 
 
-def survey(folder):
-    """Return for all receipts in `folder`: does the seal fit, what is there now, and which programs did not answer."""
+def managed_state(folder):
+    """Return for all receipts in `folder`: whether the seal matches, current state, and hung programs."""
     key = content_of(os.path.join(folder, "key")) or b""
     sealed, receipts = {}, {}
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
@@ -55,14 +55,14 @@ def survey(folder):
             continue
         if isinstance(receipt, dict):
             receipts[role] = receipt
-    found, hung = observe_all(receipts, key)
-    known = {role for role in sealed if sealed[role]} >= FIRST_TO_KEEP
-    brought = [] if known else brought_by(os.path.join(os.path.dirname(folder), "origins"))
-    return {"sealed": sealed, "observed": found, "hung": hung, "brought": brought}
+    observed, hung = observe_all(receipts, key)
+    complete = {role for role in sealed if sealed[role]} >= PRESERVING_ROLES
+    brought = [] if complete else brought_by(os.path.join(os.path.dirname(folder), "origins"))
+    return {"sealed": sealed, "observed": observed, "hung": hung, "brought": brought}
 
 
 def brought_by(origins):
-    """Return the packages that transactions of ours were to bring, whether they came to an end or not."""
+    """Return the packages that our transactions installed or were going to install."""
     folder, brought = os.path.join(origins, "packages"), set()
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         try:
@@ -74,40 +74,42 @@ def brought_by(origins):
 
 
 def seal(key, content):
-    """Return what is kept beside a receipt of this content, so that a change by other hands is seen."""
+    """Return the seal of a receipt with this content, by which changes by others are detected."""
     return sha256(key + content).hexdigest()
 
 
 def observe(receipt, key):
-    """Return what is there of what one receipt names, in its own form; `hung` where a program did not answer."""
-    found, hung = observe_all({"": receipt}, key)
-    return dict(found[""], hung=hung) if hung else found[""]
+    """Return the current state of the objects in one receipt, in its format; `hung` if a program did not answer."""
+    observed, hung = observe_all({"": receipt}, key)
+    return dict(observed[""], hung=hung) if hung else observed[""]
 
 
 def observe_all(receipts, key):
-    """Return role -> what is there, and the programs that did not answer. Each is started once for all roles."""
-    wanted = {name: {item for receipt in receipts.values() for item in names(receipt, name)} for name in SECTIONS}
-    units = Units(wanted["units"] | ({ENGINE} if wanted["images"] or wanted["containers"] else set()))
-    packages = Packages(wanted["packages"])
+    """Return role -> current state, and the programs that did not answer. Each is started once for all roles."""
+    requested = {name: {item for receipt in receipts.values() for item in names(receipt, name)} for name in SECTIONS}
+    units = Units(requested["units"] | ({ENGINE} if requested["images"] or requested["containers"] else set()))
+    packages = Packages(requested["packages"])
     files = {role: files_of(receipt, key) for role, receipt in receipts.items()}
-    seen = {
+    states = {
         "packages": packages.answer(),
         "units": units.answer(),
-        "modules": {name: os.path.isdir(SYS_MODULES + "/" + name.replace("-", "_")) for name in wanted["modules"]},
+        "modules": {name: os.path.isdir(SYS_MODULES + "/" + name.replace("-", "_")) for name in requested["modules"]},
     }
-    engine = Engine(running=units.found.get(ENGINE, {}).get("active") == "active")
-    seen["images"] = engine.answer(engine.image, wanted["images"])
-    seen["containers"] = engine.answer(engine.container, wanted["containers"])
-    found = {}
+    engine = Engine(running=units.states.get(ENGINE, {}).get("active") == "active")
+    states["images"] = engine.answer(engine.image, requested["images"])
+    states["containers"] = engine.answer(engine.container, requested["containers"])
+    observed = {}
     for role, receipt in receipts.items():
-        known = {section: value for section, value in seen.items() if value is not None}
-        found[role] = {section: {name: known[section][name] for name in names(receipt, section)} for section in known}
-        found[role]["files"] = files[role]
-    return found, [program.title for program in (packages, units, engine) if program.hung]
+        available = {section: value for section, value in states.items() if value is not None}
+        observed[role] = {
+            section: {name: available[section][name] for name in names(receipt, section)} for section in available
+        }
+        observed[role]["files"] = files[role]
+    return observed, [program.title for program in (packages, units, engine) if program.hung]
 
 
 def names(receipt, section):
-    """Return the names that a receipt lists in a section, whatever has become of the receipt."""
+    """Return the names in a section of a receipt, which may be invalid."""
     listed = receipt.get(section)
     return [name for name in listed if isinstance(name, str)] if isinstance(listed, (dict, list)) else []
 
@@ -116,48 +118,48 @@ def names(receipt, section):
 
 
 def files_of(receipt, key):
-    """Return what is at each path of the receipt."""
+    """Return the state of each path in the receipt."""
     listed = receipt["files"] if isinstance(receipt.get("files"), dict) else {}
     recorded = {path: listed.get(path) for path in names(receipt, "files")}
-    return {path: look_at(path, item if isinstance(item, dict) else {}, key) for path, item in recorded.items()}
+    return {path: file_state(path, item if isinstance(item, dict) else {}, key) for path, item in recorded.items()}
 
 
-def look_at(path, recorded, key):
-    """Return type, mode, owner and hash of a file, or of what in it is ours: a marked block, or keys of a JSON object.
+def file_state(path, recorded, key):
+    """Return type, mode, owner and hash of a file, or of our part of it: a marked block, or keys of a JSON object.
 
-    Only a block is looked for behind a link, because only a block is written there; its file's mode is not ours.
+    Links are followed only for a block, because blocks are also written through links; the mode is then not ours.
     """
     marker = recorded.get("block")
-    found = {"block": marker} if marker else {}
+    state = {"block": marker} if marker else {}
     try:
         status = os.stat(path) if marker else os.lstat(path)
     except (OSError, ValueError):
-        return dict(found, type="missing")
-    found["type"] = KINDS.get(stat.S_IFMT(status.st_mode), "other")
+        return dict(state, type="missing")
+    state["type"] = KINDS.get(stat.S_IFMT(status.st_mode), "other")
     if not marker:
-        found["mode"] = f"{stat.S_IMODE(status.st_mode):04o}"
-        found["owner"] = ":".join(map(account, ACCOUNT_FILES, (status.st_uid, status.st_gid)))
-    if found["type"] != "file":
-        return found
+        state["mode"] = f"{stat.S_IMODE(status.st_mode):04o}"
+        state["owner"] = ":".join(map(account, ACCOUNT_FILES, (status.st_uid, status.st_gid)))
+    if state["type"] != "file":
+        return state
     content, public = content_of(path, follow=bool(marker)), bool(status.st_mode & stat.S_IROTH)
     if recorded.get("keys"):
         before = recorded["keys"] if isinstance(recorded["keys"], dict) else dict.fromkeys(recorded["keys"])
         present = parts_of(content)
         if present is None:
-            found["invalid"] = True
+            state["invalid"] = True
             present = {}
-        found["keys"] = {name: hash_of(present.get(name), key, before[name], public=public) for name in before}
+        state["keys"] = {name: hash_of(present.get(name), key, before[name], public=public) for name in before}
     else:
-        ours = block_of(content, marker) if marker else content
-        found["sum"] = hash_of(ours, key, recorded.get("sum"), public=public)
-    return found
+        part = block_of(content, marker) if marker else content
+        state["sum"] = hash_of(part, key, recorded.get("sum"), public=public)
+    return state
 
 
 def hash_of(content, key, recorded, *, public):
-    """Return the hash of a file's content: with the node's key where not everybody may read the file.
+    """Return the hash of a file's content, keyed with the node's key if the file is not world-readable.
 
-    Without the key, guesses of what is in a private file could be tested. A recorded hash that fits is told as it is,
-    whichever of the two it is: a change of the mode alone is no change of the content.
+    Without the key, guesses of a private file's content could be verified. A recorded hash that matches is returned
+    whichever of the two it is, so that a change of the mode alone does not change the hash.
     """
     if content is None or not (key or public):
         return None
@@ -166,7 +168,7 @@ def hash_of(content, key, recorded, *, public):
 
 
 def content_of(path, *, follow=False):
-    """Return a regular file's bytes, None when there is none or it is larger than any of ours. Never waits."""
+    """Return a regular file's bytes, None if it does not exist or is too large. Never blocks."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except (OSError, ValueError):
@@ -177,7 +179,7 @@ def content_of(path, *, follow=False):
 
 
 def block_of(content, marker):
-    """Return the lines between a block's markers and the markers themselves, None when there is no such block."""
+    """Return the lines of a block including its markers, None if there is no such block."""
     begin, end = f"# BEGIN {marker}".encode(), f"# END {marker}".encode()
     lines, inside = [], False
     for line in (content or b"").splitlines():
@@ -189,7 +191,7 @@ def block_of(content, marker):
 
 
 def parts_of(content):
-    """Return each top-level value of a JSON object as bytes, nothing of an empty file; None for all else."""
+    """Return each top-level value of a JSON object as bytes; empty for an empty file, None for all else."""
     if content is not None and not content.strip():
         return {}
     try:
@@ -203,7 +205,7 @@ ACCOUNTS = {}
 
 
 def account(path, number):
-    """Return an account's or a group's name by the node's own file: a directory service may hang."""
+    """Return the name of an account or group from the node's own file, because a directory service may hang."""
     if path not in ACCOUNTS:
         lines = [line.split(b":") for line in (content_of(path, follow=True) or b"").splitlines()]
         ACCOUNTS[path] = {words[2]: words[0].decode(errors="replace") for words in reversed(lines) if len(words) > 2}
@@ -214,12 +216,12 @@ def account(path, number):
 
 
 class Program:
-    """A program that was started and is asked for its answer later; in a process group of its own, with a limit."""
+    """A started program whose output is read later; it has its own process group and a time limit."""
 
     title, pid, hung = "", None, False
 
     def start(self, command):
-        """Start it; return whether there is such a program."""
+        """Start the program; return whether it exists."""
         self.deadline = time.monotonic() + LIMIT_SECONDS
         path = program_of(command[0])
         if not path:
@@ -234,13 +236,13 @@ class Program:
             os.close(output)
         return True
 
-    def said(self):
-        """Return what it printed; empty when it did not end in time, or was never started."""
+    def output(self):
+        """Return its output; empty if it did not end in time or was never started."""
         if self.pid is None:
             return ""
         parts = [b""]
         with os.fdopen(self.stream, "rb", 0) as stream:
-            while select.select([stream], [], [], left(self.deadline))[0]:
+            while select.select([stream], [], [], seconds_until(self.deadline))[0]:
                 parts.append(stream.read(65536))
                 if not parts[-1]:
                     return b"".join(parts).decode(errors="replace")
@@ -253,19 +255,19 @@ class Program:
 
 
 def program_of(name):
-    """Return where a program is, empty where there is none of that name."""
+    """Return the path of a program, empty if it does not exist."""
     paths = (os.path.join(folder, name) for folder in os.get_exec_path())
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
 
 
 def spawn(path, command, output, errors=None, *, leads="group"):
-    """Start a program that prints into the file `output`; return its pid.
+    """Start a program that writes to the file `output`; return its pid.
 
-    What it says on stderr is dropped unless there is a file for it. It leads a process group or a session of its own,
-    or nothing.
+    Its stderr is dropped unless `errors` is a file. `leads` selects whether it leads a process group, a session, or
+    neither.
     """
     environment = dict(os.environ, LC_ALL="C")
-    if hasattr(os, "posix_spawn"):  # Python 3.8; it copies nothing of this process, which fork does
+    if hasattr(os, "posix_spawn"):  # Python 3.8; unlike fork, it copies nothing of this process
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, 0 if errors is None else errors, 2)]
         own = {"session": {"setsid": True}, "group": {"setpgroup": 0}}.get(leads, {})
@@ -290,31 +292,31 @@ def spawn(path, command, output, errors=None, *, leads="group"):
     return pid
 
 
-def left(deadline):
-    """Return the seconds until then, a little where there are none."""
+def seconds_until(deadline):
+    """Return the seconds until a deadline, at least 0.1."""
     return max(deadline - time.monotonic(), 0.1)
 
 
-LISTED = {}  # all packages that dpkg has installed -> version, where they were listed before
+LISTED = {}  # name -> version of all packages that dpkg has installed, if they were listed before
 
 
 class Packages(Program):
-    """The versions of packages, by dpkg or rpm."""
+    """The versions of packages, from dpkg or rpm."""
 
-    def __init__(self, wanted):
-        self.wanted = sorted(wanted)
-        for command in ASK_PACKAGES if wanted and not LISTED else ():
+    def __init__(self, packages):
+        self.packages = sorted(packages)
+        for command in ASK_PACKAGES if packages and not LISTED else ():
             self.title = command[0]
-            if self.start([*command, *self.wanted]):
+            if self.start([*command, *self.packages]):
                 break
 
     def answer(self):
-        """Return the installed version of each package, None for one that is not installed."""
+        """Return the installed version of each package, None for a package that is not installed."""
         if LISTED:
-            return {name: LISTED.get(name) for name in self.wanted}
-        lines = [line.split() for line in self.said().splitlines()]
-        there = {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
-        return None if self.hung else {name: there.get(name) for name in self.wanted}
+            return {name: LISTED.get(name) for name in self.packages}
+        lines = [line.split() for line in self.output().splitlines()]
+        installed = {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
+        return None if self.hung else {name: installed.get(name) for name in self.packages}
 
 
 class Units(Program):
@@ -322,45 +324,45 @@ class Units(Program):
 
     title = "systemctl show"
 
-    def __init__(self, wanted):
-        self.wanted, self.found = sorted(wanted), {}
+    def __init__(self, units):
+        self.units, self.states = sorted(units), {}
         self.deadline = time.monotonic() + LIMIT_SECONDS
 
     def answer(self):
-        """Return the state of each unit, None when systemd does not tell."""
-        blocks = self.shown()
-        if len(blocks) != len(self.wanted):
+        """Return the state of each unit, None if systemd does not answer."""
+        blocks = self.properties()
+        if len(blocks) != len(self.units):
             return None
-        for name, block in zip(self.wanted, blocks):
-            self.found[name] = self._state(name, block)
-        return self.found
+        for name, block in zip(self.units, blocks):
+            self.states[name] = self._state(name, block)
+        return self.states
 
-    def shown(self):
-        """Return what systemctl would show of each unit: to start it takes longer than to ask in its place."""
-        if not self.wanted:
+    def properties(self):
+        """Return the properties of each unit over D-Bus, because systemctl takes longer to start; else by systemctl."""
+        if not self.units:
             return []
         try:
-            return systemd_shows(self.wanted, self.deadline)
+            return systemd_properties(self.units, self.deadline)
         except socket.timeout:
             self.hung = True
             return []
         except (OSError, ValueError, IndexError):
             pass
-        self.start(["systemctl", "show", "--property=" + ",".join(key for _, key in ASK_UNITS), "--", *self.wanted])
-        blocks = [block.splitlines() for block in self.said().split("\n\n") if block.strip()]
+        self.start(["systemctl", "show", "--property=" + ",".join(key for _, key in ASK_UNITS), "--", *self.units])
+        blocks = [block.splitlines() for block in self.output().split("\n\n") if block.strip()]
         return [dict(line.split("=", 1) for line in block if "=" in line) for block in blocks]
 
     @staticmethod
-    def _state(name, said):
-        active = said.get("ActiveState", "")
-        # Of a unit that just does something and ends, whether it is at it right now is no state.
-        if said.get("Type") == "oneshot" and said.get("RemainAfterExit") == "no" and active != "failed":
+    def _state(name, properties):
+        active = properties.get("ActiveState", "")
+        # A oneshot unit that does not remain active is inactive, even if it is running now.
+        if properties.get("Type") == "oneshot" and properties.get("RemainAfterExit") == "no" and active != "failed":
             active = "inactive"
-        return {"load": said.get("LoadState", ""), "active": active, "enabled": enabled(name, said)}
+        return {"load": properties.get("LoadState", ""), "active": active, "enabled": enabled(name, properties)}
 
 
-def enabled(name, said):
-    """Return whether a unit starts at boot, by the links that are there: systemd tells what it last read of them."""
+def enabled(name, properties):
+    """Return whether a unit starts at boot, from its links: systemd reports only those that it read last."""
     for folder, word in UNIT_FOLDERS:
         if os.path.realpath(os.path.join(folder, name)) == os.devnull:
             return "masked"
@@ -368,21 +370,21 @@ def enabled(name, said):
         wanted_by = [item for item in below if item.endswith((".wants", ".requires"))]
         if any(os.path.lexists(os.path.join(folder, item, name)) for item in wanted_by):
             return word
-    last = said.get("UnitFileState", "")
+    last = properties.get("UnitFileState", "")
     return "disabled" if last.startswith(("enabled", "masked")) else last
 
 
-def systemd_shows(names, deadline):
-    """Return the properties ASK_UNITS of each unit, asked as systemctl does: by D-Bus at systemd's own socket.
+def systemd_properties(names, deadline):
+    """Return the properties ASK_UNITS of each unit, over D-Bus at systemd's own socket, as systemctl does.
 
-    Raises an OSError, ValueError or IndexError where that does not work.
+    Raises an OSError, ValueError or IndexError if that fails.
     """
     calls = b""
     for name in names:
         path = "/org/freedesktop/systemd1/unit/" + "".join(map(escaped, name.encode()))
         for interface, key in ASK_UNITS:
             calls += call(path, "org.freedesktop.systemd1." + interface, key)
-    connection = BUS.pop() if BUS else let_in(deadline)  # for each, systemd sets up all that can be asked
+    connection = BUS.pop() if BUS else systemd_connection(deadline)  # reused, because systemd prepares each for long
     try:
         connection.sendall(calls)
         answers = list(replies(connection, len(names) * len(ASK_UNITS), deadline))
@@ -397,52 +399,52 @@ def systemd_shows(names, deadline):
 BUS = []
 
 
-def let_in(deadline):
-    """Return a connection with systemd that takes calls."""
+def systemd_connection(deadline):
+    """Return an authenticated connection to systemd."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(left(deadline))
+        connection.settimeout(seconds_until(deadline))
         connection.connect(SYSTEMD)
         connection.sendall(b"\0AUTH EXTERNAL %s\r\n" % str(os.geteuid()).encode().hex().encode())
-        said = connection.recv(512)
+        reply = connection.recv(512)
         connection.sendall(b"BEGIN\r\n")
     except OSError:
         connection.close()
         raise
-    if not said.startswith(b"OK "):
+    if not reply.startswith(b"OK "):
         connection.close()
-        raise ValueError("systemd does not let us in")
+        raise ValueError("systemd rejects the connection")
     return connection
 
 
 def escaped(byte):
-    """Return a byte of a unit's name as it stands in its D-Bus path."""
+    """Return a byte of a unit's name, escaped for its D-Bus path."""
     return chr(byte) if chr(byte).isalnum() and byte < 128 else f"_{byte:02x}"
 
 
 def call(path, interface, key):
-    """Return a D-Bus message that asks for a property."""
+    """Return a D-Bus message that requests a property."""
     fields = b""
     for code, kind, text in ((1, "o", path), (2, "s", PROPERTIES), (3, "s", "Get"), (8, "g", "ss")):
-        fields += bytes(-len(fields) % 8) + bytes((code, 1, ord(kind), 0)) + worded(text, 1 if kind == "g" else 4)
-    body = worded(interface)
-    body += bytes(-len(body) % 4) + worded(key)
+        fields += bytes(-len(fields) % 8) + bytes((code, 1, ord(kind), 0)) + dbus_string(text, 1 if kind == "g" else 4)
+    body = dbus_string(interface)
+    body += bytes(-len(body) % 4) + dbus_string(key)
     head = b"l\1\0\1" + number(len(body)) + number(1) + number(len(fields)) + fields
     return head + bytes(-len(head) % 8) + body
 
 
-def worded(text, size=4):
-    """Return a text as D-Bus writes it: behind its length, and before a zero."""
+def dbus_string(text, size=4):
+    """Return a string in D-Bus format: after its length, and before a zero byte."""
     return number(len(text.encode()), size) + text.encode() + b"\0"
 
 
 def number(value, size=4):
-    """Return a number as D-Bus writes it."""
+    """Return a number in D-Bus format."""
     return value.to_bytes(size, "little")
 
 
 def replies(connection, count, deadline):
-    """Yield the text, yes or no of each property, None where a unit has none; systemd answers one after the other."""
+    """Yield each property as text, yes or no, or None if a unit does not have it; systemd answers in order."""
     buffer = b""
     while count:
         size, fields = 16, int.from_bytes(buffer[12:16], "little")
@@ -450,39 +452,39 @@ def replies(connection, count, deadline):
             start = size + fields + -fields % 8
             size = start + int.from_bytes(buffer[4:8], "little")
         if len(buffer) < size:
-            connection.settimeout(left(deadline))
+            connection.settimeout(seconds_until(deadline))
             part = connection.recv(65536)
             if not part or buffer[:1] not in (b"l", b""):
-                raise ValueError("systemd says something odd")
+                raise ValueError("systemd sent an invalid message")
             buffer += part
             continue
         kind, body, buffer = buffer[1], buffer[start:size], buffer[size:]
-        if kind in (2, 3):  # an answer or an error, and no signal
+        if kind in (2, 3):  # a reply or an error, not a signal
             count -= 1
             yield value_of(body) if kind == 2 else None
 
 
 def value_of(body):
-    """Return what a D-Bus variant holds, as systemctl prints it."""
+    """Return the value of a D-Bus variant, as systemctl prints it."""
     end = int.from_bytes(body[4:8], "little")
     return ("no", "yes")[end] if body[1:2] == b"b" else body[8 : 8 + end].decode(errors="replace")
 
 
 class Engine:
-    """The docker engine, asked by its socket: starting its client would take longer than all else."""
+    """The Docker engine, queried over its socket, because its client takes longer to start than all else."""
 
     title, hung = "docker", False
 
     def __init__(self, *, running):
-        self.running = running  # to touch the socket of an engine that is stopped would start it
+        self.running = running  # opening the socket of a stopped engine would start it
         self.deadline = time.monotonic() + LIMIT_SECONDS
 
-    def answer(self, look, wanted):
-        """Return what `look` finds of each name, None when the engine does not tell."""
-        if not wanted or not self.running or self.hung:
-            return None if wanted else {}
+    def answer(self, lookup, requested):
+        """Return the result of `lookup` for each name, None if the engine does not answer."""
+        if not requested or not self.running or self.hung:
+            return None if requested else {}
         try:
-            return {name: look(name) for name in sorted(wanted)}
+            return {name: lookup(name) for name in sorted(requested)}
         except socket.timeout:
             self.hung = True
         except (OSError, ValueError, LookupError, TypeError):
@@ -490,34 +492,34 @@ class Engine:
         return None
 
     def image(self, name):
-        """Return an image's ID, None when there is none of that name."""
+        """Return an image's ID, None if it does not exist."""
         return (self.get(f"/images/{quoted(name)}/json") or {}).get("Id")
 
     def container(self, name):
-        """Return what tells a container from another of its name, None when there is none."""
-        found = self.get(f"/containers/{quoted(name)}/json")
-        if not found:
-            return found
-        seen = {"id": found["Id"], "image": found["Image"], "status": found["State"]["Status"]}
-        # The role's own label: an apply that is interrupted leaves a container of its own and no receipt of it.
-        ours = ((found.get("Config") or {}).get("Labels") or {}).get("provision.role") == "training_container"
-        return dict(seen, ours=True) if ours else seen
+        """Return values that identify a container, None if it does not exist."""
+        answer = self.get(f"/containers/{quoted(name)}/json")
+        if not answer:
+            return answer
+        container = {"id": answer["Id"], "image": answer["Image"], "status": answer["State"]["Status"]}
+        # The role's own label: an interrupted apply leaves its container without a receipt.
+        ours = ((answer.get("Config") or {}).get("Labels") or {}).get("provision.role") == "training_container"
+        return dict(container, ours=True) if ours else container
 
     def get(self, path):
-        """Return an object of the engine, None where it has none."""
-        said = self.said(path)
-        return None if said is None else json.loads(said)
+        """Return an object of the engine, None if it does not exist."""
+        text = self.request(path)
+        return None if text is None else json.loads(text)
 
-    def said(self, path):
-        """Return what the engine answers, None where it has no such thing."""
+    def request(self, path):
+        """Return the engine's answer, None if the object does not exist."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(left(self.deadline))
+            connection.settimeout(seconds_until(self.deadline))
             connection.connect(DOCKER_SOCKET)
             connection.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
             answer = part = connection.recv(65536)
             while part:
-                connection.settimeout(left(self.deadline))
+                connection.settimeout(seconds_until(self.deadline))
                 part = connection.recv(65536)
                 answer += part
         finally:
@@ -531,5 +533,5 @@ class Engine:
 
 
 def quoted(name):
-    """Return a name as a part of an address."""
+    """Return a name quoted for a URL."""
     return "".join(chr(byte) if byte in PLAIN else f"%{byte:02X}" for byte in name.encode())

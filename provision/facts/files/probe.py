@@ -1,12 +1,12 @@
-"""Runs the facts' commands on a node that has python3, and tells their outputs apart: the probe, in one process.
+"""Runs the facts' commands on a node that has python3, in one process, and separates their outputs.
 
-`script.py` has the same in the shell's words for nodes without python3, and calls it. The text of busy.py, managed.py,
-engine.py and this file is sent as one program. Python 3.6 or newer, and nothing else.
+`script.py` calls it, and has the same in shell for nodes without python3. The text of busy.py,
+managed.py, engine.py and this file is sent as one program. Python 3.6 or newer and the standard library only.
 
-Each command has a session and a time limit of its own, and prints into memory. Those of a row share one session, one
-after the other; when one of them hangs, or ends the shell of all, those behind it get sessions of their own. There are
-two rows: one of the shell's, and one of what Python does itself (WORKS) in a fork of this process. Of that only the
-node's own program has no words of the shell's.
+Each command has its own session and time limit, and writes to memory. The commands of a row share one session, one
+after the other; if one of them hangs or ends the shared shell, the later ones get sessions of their own. There are two
+rows: one in a shell, and one of functions (`works`) in a fork of this process. Every function except `program` has a
+shell equivalent.
 """
 
 import json
@@ -18,7 +18,7 @@ import time
 from hashlib import sha256
 
 from provision.facts.files.busy import PROC, _read
-from provision.facts.files.engine import found_here, leave, shown
+from provision.facts.files.engine import entries, managed_and_engine, write_cache
 from provision.facts.files.managed import (
     ASK_UNITS,
     LISTED,
@@ -26,14 +26,14 @@ from provision.facts.files.managed import (
     content_of,
     program_of,
     spawn,
-    systemd_shows,
+    systemd_properties,
 )
-from provision.facts.units import TIME_KEEPERS, UNIT_PLACES
+from provision.facts.units import TIME_SERVICES, UNIT_SEARCH_PATH
 
 SHELL = "/bin/sh"
 CUT_OFF = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-GIVEN_UP = 75  # the exit code that lets the shell not try in its own words
-SLACK = 40  # seconds for each second that Python took to begin
+GIVEN_UP = 75  # the exit code that makes the shell not run the commands itself
+SLACK = 40  # seconds for each second that Python took to start
 TEMPORARY = ("/run", "/dev/shm", "/tmp", "/var/tmp")  # nosec B108 # O_EXCL, mode 0600, unlinked at once
 RECEIPTS, CONTAINER_SSH = "/var/lib/provision/receipts", "/var/lib/provision/container_ssh"
 CONTAINER_KEYS = ("ssh_host_ed25519_key.pub", "id_ed25519.pub")
@@ -43,7 +43,7 @@ CONTAINER_FILES = (
 NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= \n"))
 ENGINE_FILE, PACKAGES_FILE = "engine", "packages"
 DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
-SETTLED_SECONDS = 2  # of what is written twice in less, some file systems do not tell that it was
+SETTLED_SECONDS = 2  # some file systems do not show two writes within less time
 WRAPS = {"group": "set --\n{{\n{}\n}}\n", "subshell": "(\n{}\n)\n"}
 ROW_HEAD = (
     'probe_ended() {{ set -- "$1" "$?"; printf \'\\n{0} %s %s\\n\' "$@"; printf \'\\n{0} %s %s\\n\' "$@" >&2; }}\n'
@@ -51,7 +51,7 @@ ROW_HEAD = (
 
 
 def memory():
-    """Return a file without a name."""
+    """Return an unnamed file."""
     if hasattr(os, "memfd_create"):  # Python 3.8
         return os.memfd_create("probe")
     for folder in TEMPORARY:
@@ -62,22 +62,22 @@ def memory():
             continue
         os.unlink(path)
         return handle
-    raise OSError(f"no folder takes temporary files: {', '.join(TEMPORARY)}")
+    raise OSError(f"no folder for temporary files is writable: {', '.join(TEMPORARY)}")
 
 
 class Session:
-    """A process group, and what it prints. In a row each command's end is marked in both of its outputs."""
+    """A process group and its output. In a row, the end of each command is marked in both outputs."""
 
     def __init__(self, names, seconds, row_mark=b""):
         self.names, self.row_mark, self.deadline = names, row_mark, time.monotonic() + seconds
         self.out, self.err, self.longer = memory(), memory(), False
 
     def start(self, text):
-        """Run a text of the shell's."""
+        """Run a shell script."""
         self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, leads="session")
 
     def fork(self, works):
-        """Do a part of our own work, as if each function were a program."""
+        """Run functions in a fork, as if each were a program."""
         self.pid = os.fork()
         if self.pid:
             return
@@ -89,38 +89,38 @@ class Session:
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             for name, work in zip(self.names, works):
-                code = done(work)
+                code = exit_code_of(work)
                 for stream in (1, 2) if self.row_mark else ():
                     os.write(stream, b"%s%s %d\n" % (self.row_mark, name.encode(), code))
         finally:
             os._exit(code)
 
     def kill(self):
-        """End it, where a signal can."""
+        """Kill the process group, if a signal can."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except OSError:
             pass
 
-    def printed(self, code):
+    def outputs(self, code):
         """Return name -> (stdout, stderr, exit code) of each command that has ended."""
         out, err = (os.pread(stream, os.fstat(stream).st_size, 0) for stream in (self.out, self.err))
         if not self.row_mark:
             return {self.names[0]: (out, err, code)}
-        both = zip(ended(out, self.row_mark), ended(err, self.row_mark))
-        return {name: (text, said, end) for (name, end, text), (_, _, said) in both}
+        both = zip(finished_commands(out, self.row_mark), finished_commands(err, self.row_mark))
+        return {name: (text, errors, end) for (name, end, text), (_, _, errors) in both}
 
     def close(self):
-        """Let go of what it printed."""
+        """Close the outputs."""
         os.close(self.out)
         os.close(self.err)
 
 
-def done(work):
-    """Do it; return the exit code of a program that did."""
+def exit_code_of(work):
+    """Call `work`; return the exit code of an equivalent program."""
     try:
         return work() or 0
-    except Exception:  # noqa: BLE001 - as a program's, it is told by whoever reads the output
+    except Exception:  # noqa: BLE001 - the error is reported on stderr, as by a program
         sys.excepthook(*sys.exc_info())
         return 1
     finally:
@@ -128,33 +128,33 @@ def done(work):
         sys.stderr.flush()
 
 
-def ended(output, mark):
+def finished_commands(output, mark):
     """Return (name, exit code, output) of each command of a row that has ended."""
     text, *parts = output.split(mark)
-    found = []
+    commands = []
     for part in parts:
         words, _, after = part.partition(b"\n")
         name, _, code = words.partition(b" ")
-        found.append((name.decode(), code, text))
+        commands.append((name.decode(), code, text))
         text = after
-    return found
+    return commands
 
 
-class Look:
-    """The commands of one look: name -> (limit in seconds, how it is run, its text)."""
+class ProbeRun:
+    """The commands of one probe: name -> (limit in seconds, mode, text)."""
 
     def __init__(self, token, commands, together, slack, works):
         self.token, self.commands, self.together, self.slack, self.works = token, commands, together, slack, works
-        self.found = {}  # name -> (stdout, stderr, exit code or how it was given up)
+        self.results = {}  # name -> (stdout, stderr, exit code or reason)
         self.running = {}  # pid -> session
-        self.ended = {}  # pid -> name of what was given up
+        self.killed = {}  # process group -> name of the command that exceeded its limit
 
     def run(self):
-        """Return when each command has ended or was given up."""
+        """Run all commands until each has ended or exceeded its limit."""
         rows = {True: [], False: []}
-        for name, (_, how, _) in sorted(self.commands.items(), key=lambda item: item[1][1] == "program"):
-            if how in self.works or how in WRAPS:
-                rows[how in WRAPS].append(name)
+        for name, (_, mode, _) in sorted(self.commands.items(), key=lambda item: item[1][1] == "program"):
+            if mode in self.works or mode in WRAPS:
+                rows[mode in WRAPS].append(name)
             else:
                 self.begin(name)
         mark = f"\n{self.token} ".encode()
@@ -172,17 +172,17 @@ class Look:
             self.wait()
 
     def begin(self, name):
-        """Start one in a session of its own."""
-        limit, how, text = self.commands[name]
-        session = Session([name], (limit if how in ("apart", "program") else self.together) + self.slack)
-        if how == "program":
-            session.fork([self.works[how]])
+        """Start a command in its own session."""
+        limit, mode, text = self.commands[name]
+        session = Session([name], (limit if mode in ("apart", "program") else self.together) + self.slack)
+        if mode == "program":
+            session.fork([self.works[mode]])
         else:
             session.start(text)
         self.running[session.pid] = session
 
     def wait(self):
-        """Wait for an end or for a limit, and see to it."""
+        """Wait for the end of a process or for a limit, and handle it."""
         deadline = min(session.deadline for session in self.running.values())
         received = signal.sigtimedwait((signal.SIGCHLD, *CUT_OFF), max(deadline - time.monotonic(), 0))
         if received is None:
@@ -195,64 +195,66 @@ class Look:
             if not pid:
                 return
             if pid in self.running:
-                self.over(self.running.pop(pid), status)
+                self.finish(self.running.pop(pid), status)
 
-    def over(self, session, status):
-        """Take what a session printed that has ended; its shell may have left commands of a row undone."""
+    def finish(self, session, status):
+        """Store the outputs of a finished session; restart commands of a row that its shell did not reach."""
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        self.found.update(session.printed(b"%d" % (128 - code if code < 0 else code)))
-        undone = [name for name in session.names if name not in self.found]
+        self.results.update(session.outputs(b"%d" % (128 - code if code < 0 else code)))
+        undone = [name for name in session.names if name not in self.results]
         if undone:
-            said = os.pread(session.err, 65536, 0)
-            if b"fork" in said:
-                raise OSError(said.decode(errors="replace").splitlines()[-1])
+            errors = os.pread(session.err, 65536, 0)
+            if b"fork" in errors:
+                raise OSError(errors.decode(errors="replace").splitlines()[-1])
         session.close()
         for name in undone:
             self.begin(name)
 
     def give_up(self, session):
-        """End a session whose time is over: the first that has not ended hangs, and those behind it have not begun."""
+        """Kill a session that exceeded its limit. The first unfinished command hangs; restart the later ones."""
         if session.row_mark:
-            self.found.update(session.printed(b""))
-        undone = [name for name in session.names if name not in self.found]
-        limit, how, _ = self.commands[undone[0]] if undone else (0, "", "")
-        if how == "program" and session.row_mark and not session.longer:
+            self.results.update(session.outputs(b""))
+        undone = [name for name in session.names if name not in self.results]
+        limit, mode, _ = self.commands[undone[0]] if undone else (0, "", "")
+        if mode == "program" and session.row_mark and not session.longer:
             session.longer, session.deadline = True, session.deadline + limit - self.together
             return
         del self.running[session.pid]
         session.kill()
         if undone:
-            seconds = limit if how in ("apart", "program") else self.together if session.row_mark else 2 * self.together
-            self.found[undone[0]] = (b"", b"", b"hung:%d" % (seconds + self.slack))
-            self.ended[session.pid] = undone[0]
+            seconds = (
+                limit if mode in ("apart", "program") else self.together if session.row_mark else 2 * self.together
+            )
+            self.results[undone[0]] = (b"", b"", b"hung:%d" % (seconds + self.slack))
+            self.killed[session.pid] = undone[0]
         session.close()
         for name in undone[1:]:
             self.begin(name)
 
     def stop(self):
-        """End all that still runs."""
+        """Kill all running sessions."""
         for session in self.running.values():
             session.kill()
 
     def note_stuck(self, path):
-        """Name for later looks the processes of those given up that no signal could end."""
-        if not self.ended:
+        """Record the killed processes that still live, for later probes."""
+        if not self.killed:
             return
         time.sleep(0.2)
         lines = []
         for pid in filter(str.isdigit, os.listdir(PROC)):
             words = _read(f"{PROC}/{pid}/stat").rpartition(")")[2].split()
-            if words and words[0] != "Z" and int(words[2]) in self.ended:
-                lines.append(f"{self.ended[int(words[2])]} {pid} {words[19]}\n")
+            if words and words[0] != "Z" and int(words[2]) in self.killed:
+                lines.append(f"{self.killed[int(words[2])]} {pid} {words[19]}\n")
         if lines:
             handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             os.write(handle, "".join(lines).encode())
 
     def report(self, known):
-        """Return what all printed; of an output whose hash is known, which one it is."""
+        """Return all outputs; an output whose hash is known is replaced by its hash."""
         parts = [b"provision-probe 1 %s\n" % self.token.encode()]
         for name in self.commands:
-            out, err, end = self.found[name]
+            out, err, end = self.results[name]
             digest = sha256(out).hexdigest() if known else ""
             word, text = ("same", digest.encode() + b"\n") if digest in known else ("out", out)
             parts += f"{self.token} {word} {name}\n".encode(), text, f"\n{self.token} err {name}\n".encode(), err
@@ -260,11 +262,11 @@ class Look:
         return b"".join(parts)
 
 
-def forget(path):
-    """Remove what programs of other versions have left beside a file."""
-    folder, kept = os.path.split(path)
+def remove_other_caches(path):
+    """Remove the cache files of other program versions."""
+    folder, current = os.path.split(path)
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        if name not in (kept, ENGINE_FILE, PACKAGES_FILE):
+        if name not in (current, ENGINE_FILE, PACKAGES_FILE):
             try:
                 os.unlink(os.path.join(folder, name))
             except OSError:
@@ -272,49 +274,49 @@ def forget(path):
 
 
 def unit_states():
-    """Print what the shell's UNITS does."""
-    wanted = ["docker.service"]
-    for unit in (f"{name}.service" for name in TIME_KEEPERS):
-        wanted += [unit] * any(os.path.exists(f"{folder}/{unit}") for folder in UNIT_PLACES)
+    """Print the output of the shell script UNITS."""
+    units = ["docker.service"]
+    for unit in (f"{name}.service" for name in TIME_SERVICES):
+        units += [unit] * any(os.path.exists(f"{folder}/{unit}") for folder in UNIT_SEARCH_PATH)
     try:
-        blocks = systemd_shows(wanted, time.monotonic() + 3600)  # whoever waits for this has a limit
-        said = "\n".join("".join(f"{key}={block.get(key, '')}\n" for _, key in ASK_UNITS[:4]) for block in blocks)
-        print(said, flush=True)
+        blocks = systemd_properties(units, time.monotonic() + 3600)  # the session has its own limit
+        text = "\n".join("".join(f"{key}={block.get(key, '')}\n" for _, key in ASK_UNITS[:4]) for block in blocks)
+        print(text, flush=True)
     except (OSError, ValueError, IndexError):
         properties = ",".join(key for _, key in ASK_UNITS[:4])
-        code, said = told(["systemctl", "show", "--property=" + properties, "--", *wanted])
+        code, text = run_program(["systemctl", "show", "--property=" + properties, "--", *units])
         if code:
             return code
     if program_of("docker"):
         print("client=yes", flush=True)
-    if "ActiveState=active" in said.partition("\n\n")[2]:
-        told(["timedatectl", "show", "-p", "NTPSynchronized"])
+    if "ActiveState=active" in text.partition("\n\n")[2]:
+        run_program(["timedatectl", "show", "-p", "NTPSynchronized"])
     return 0
 
 
-def packages(kept):
-    """Print all packages of dpkg's, and keep in mind which are installed.
+def packages(cache):
+    """Print all packages of dpkg, and remember which are installed.
 
-    What dpkg-query said in an earlier look still holds where no file that it reads has changed: dpkg puts a new one in
-    place of its list, and leaves what it is about in another folder. What has just been written is not relied on.
+    The output of an earlier dpkg-query is valid while the files that it reads are unchanged: dpkg replaces its list,
+    and writes pending changes to another folder. A list that was just written is not cached.
     """
     mark = " ".join(map(signature, DPKG_FILES))
-    before, _, said = (content_of(kept) or b"").partition(b"\n")
+    before, _, listing = (content_of(cache) or b"").partition(b"\n")
     code = 0
     if before != mark.encode() or not before:
-        code, text = told(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
-        said = text.encode(errors="surrogateescape")
+        code, text = run_program(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
+        listing = text.encode(errors="surrogateescape")
         if not code and settled(DPKG_FILES[0]):
-            leave(kept, mark.encode() + b"\n" + said)
+            write_cache(cache, mark.encode() + b"\n" + listing)
     else:
-        sys.stdout.buffer.write(said)
-    rows = [line.split("|") for line in said.decode(errors="replace").splitlines()] if not code else ()
+        sys.stdout.buffer.write(listing)
+    rows = [line.split("|") for line in listing.decode(errors="replace").splitlines()] if not code else ()
     LISTED.update((row[1], row[2]) for row in rows if len(row) == 3 and row[0][1:2] == "i")
     return code
 
 
 def signature(path):
-    """Return what tells a file or folder from one that was changed."""
+    """Return values that change whenever a file or folder changes."""
     try:
         status = os.stat(path)
     except OSError:
@@ -323,26 +325,26 @@ def signature(path):
 
 
 def settled(path):
-    """Return whether a file is there, and was written long enough ago for its next change to be seen by its times."""
+    """Return whether a file exists and is old enough that its next change will change its times."""
     try:
         return time.time() - os.stat(path).st_mtime > SETTLED_SECONDS
     except OSError:
         return False
 
 
-def told(command):
-    """Run a program in our own session; return its exit code and what it printed, which is told as ours."""
+def run_program(command):
+    """Run a program whose output becomes part of ours; return its exit code and output."""
     path = program_of(command[0])
     if not path:
         return 127, ""
     start = os.lseek(1, 0, os.SEEK_CUR)
     _, status = os.waitpid(spawn(path, command, 1, 2, leads=""), 0)
-    said = os.pread(1, os.fstat(1).st_size - start, start).decode(errors="surrogateescape")
-    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), said
+    text = os.pread(1, os.fstat(1).st_size - start, start).decode(errors="surrogateescape")
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), text
 
 
 def lines_of(folder, names):
-    """Print each line of some files behind the file's name, as grep -H does."""
+    """Print each line of some files with the file's name before it, as grep -H does."""
     for name in names:
         lines = (content_of(os.path.join(folder, name), follow=True) or b"").split(b"\n")
         for line in lines if lines[-1] else lines[:-1]:
@@ -350,35 +352,35 @@ def lines_of(folder, names):
 
 
 def sysctls():
-    """Print what the shell's words for this fact do."""
+    """Print the output of this fact's shell command."""
     keys = os.environ.get("PROBE_SYSCTLS", "").split()
     paths = {key: "/proc/sys/" + key.replace(".", "/") for key in keys}
-    there = [key for key in keys if os.access(paths[key], os.R_OK)]
-    print("".join(f"key {key}\n{paths[key]}:{_read(paths[key])}\n" for key in there), end="")
+    readable = [key for key in keys if os.access(paths[key], os.R_OK)]
+    print("".join(f"key {key}\n{paths[key]}:{_read(paths[key])}\n" for key in readable), end="")
 
 
 def limits():
-    """Print what the shell's words for this fact do."""
+    """Print the output of this fact's shell command."""
     print(_read(f"{PROC}/self/limits"), "== init", _read(f"{PROC}/1/limits"), sep="\n")
 
 
 def modules():
-    """Print what the shell's words for this fact do."""
+    """Print the output of this fact's shell command."""
     print(_read(f"{PROC}/modules"))
 
 
 def receipts():
-    """Print what the shell's words for this fact do."""
-    lines_of(RECEIPTS, sorted(name for name in shown(RECEIPTS, "") if name.endswith(".json")))
+    """Print the output of this fact's shell command."""
+    lines_of(RECEIPTS, sorted(name for name in entries(RECEIPTS, "") if name.endswith(".json")))
 
 
 def container_trust():
-    """Print what the shell's words for this fact do."""
+    """Print the output of this fact's shell command."""
     lines_of(CONTAINER_SSH, ("known_hosts", "authorized_keys"))
 
 
 def container_ssh():
-    """Print what the shell's words for this fact do; what the folder `keys` holds is the container's, not ours."""
+    """Print the output of this fact's shell command; the folder `keys` belongs to the container's account."""
     for name in CONTAINER_FILES:
         try:
             print(f"mode {stat.S_IMODE(os.lstat(os.path.join(CONTAINER_SSH, name)).st_mode):o} {name}")
@@ -395,34 +397,34 @@ def uptime():
     return float(_read(f"{PROC}/uptime").split()[0])
 
 
-def probe(token, begun, together, most, stuck, known, kept, *commands):
-    """Look, and print what was found."""
-    each = [commands[at : at + 4] for at in range(0, len(commands), 4)]
+def probe(token, begun, together, most, stuck, known, cache, *commands):
+    """Run all commands and print their outputs."""
+    rows = [commands[at : at + 4] for at in range(0, len(commands), 4)]
     slack = min(int((uptime() - float(begun)) * SLACK), int(most)) if begun else 0
     works = {
         "units": unit_states, "sysctls": sysctls, "limits": limits, "modules": modules, "receipts": receipts,
         "container_trust": container_trust, "container_ssh": container_ssh,
-        "program": lambda: print(json.dumps(found_here(RECEIPTS, os.path.join(kept, ENGINE_FILE)))),
+        "program": lambda: print(json.dumps(managed_and_engine(RECEIPTS, os.path.join(cache, ENGINE_FILE)))),
     }  # fmt: skip
     if program_of("dpkg-query"):
-        works["packages"] = lambda: packages(os.path.join(kept, PACKAGES_FILE))
-    named = {name: (int(limit), how, text) for name, limit, how, text in each}
-    look = Look(token, named, int(together), slack, works)
+        works["packages"] = lambda: packages(os.path.join(cache, PACKAGES_FILE))
+    named = {name: (int(limit), mode, text) for name, limit, mode, text in rows}
+    probe_run = ProbeRun(token, named, int(together), slack, works)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, *CUT_OFF))
     try:
-        look.run()
-        look.note_stuck(stuck)
+        probe_run.run()
+        probe_run.note_stuck(stuck)
     except (OSError, KeyboardInterrupt) as problem:
-        look.stop()
+        probe_run.stop()
         os.write(2, f"{str(problem) or 'cut off'}\n".encode())
         os._exit(GIVEN_UP)
     except BaseException:
-        look.stop()
+        probe_run.stop()
         raise
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CUT_OFF)
-    text = memoryview(look.report(known.split()))
+    text = memoryview(probe_run.report(known.split()))
     while text:
         text = text[os.write(1, text) :]
     os._exit(0)

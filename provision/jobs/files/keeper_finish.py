@@ -9,6 +9,7 @@ import node_records
 from keeper_records import END
 
 GONE_SECONDS = 5  # docker has so long to tell of what is gone
+MARGIN_SECONDS = 2  # a container takes so long to end after SIGKILL
 KILL_SECONDS = 60  # what does not end after SIGKILL for so long is left, and said
 
 
@@ -58,16 +59,27 @@ class Finish:
         """Write down how it ended here and leave nothing; the chief waits for the others before."""
         patience = float(self.told.get("grace_seconds") or 0) + self.lost + 20
         waiting = [name for name, told in self.others.items() if not told.get("done")] if self.chief else []
-        silent = [name for name in waiting if time.monotonic() - self.heard.get(name, self.born) > self.lost]
+        certain = self.certain_after()
+        silent = [name for name in waiting if time.monotonic() - self.heard.get(name, self.born) > certain]
         if not self.state.get("done"):
             self.clear()
         if self.chief and set(waiting) - set(silent) and time.monotonic() - self.ending_since < patience:
             return
         if not self.chief and self.line is not None and not self.acknowledged:
             heard = self.heard_chief or self.born
-            if time.monotonic() - heard < self.lost and time.monotonic() - self.ending_since < patience:
+            if time.monotonic() - heard < certain and time.monotonic() - self.ending_since < patience:
                 return
         self.close()
+
+    def certain_after(self):
+        """Return the silence after which the part of another node has ended: it ends its part when it hears nobody.
+
+        A result that is written earlier would report an end while the other node is in its grace time. Whoever stops a
+        job waits for the confirmation of each node, and for no result.
+        """
+        if self.state["go"] is None or self.state["end"].get("status") == "STOPPED":
+            return self.lost
+        return self.lost + float(self.told.get("grace_seconds") or 0) + 2 * self.beat + MARGIN_SECONDS
 
     def clear(self):
         """Conclude all instances, and take away the containers and the leases."""

@@ -6,8 +6,9 @@ nothing else, and leaves no file.
 
 The plan is JSON: ``nodes`` in the order of the ranks, each with ``name``, ``address``, ``environment`` and ``ranks``
 (each with ``gpus``, ``nics``, ``cpus``, ``numa``, ``gid_index``, none of them needed); ``keep``, the names of variables
-that are the user's; ``master``, where torch's ranks meet, or null; ``mode``: ``rank``, or with one process on each node
-``torchrun`` or ``launch``; and ``visible``, which GPUs a rank sees: those of its ``node``'s ranks, or of the ``rank``.
+that are the user's; ``master``, where torch's ranks meet, or null; ``mode``: ``rank``, or ``node`` with one process on
+each node, which starts its ranks; ``prefix``, words in front of the program; and ``visible``, which GPUs a rank sees:
+those of its ``node``'s ranks, or of the ``rank``.
 """
 
 from __future__ import annotations
@@ -86,9 +87,8 @@ def prepare(plan: dict[str, Any], environment: dict[str, str], argv: list[str]) 
         wanted.update(of_node(plan, number))
         for name in [name for name in environment if OF_MPI.match(name) and name not in plan["keep"]]:
             del environment[name]  # torch's processes are no ranks of mpirun
-        argv = launch_words(wanted, argv) if plan["mode"] == "launch" else argv
     environment.update({name: value for name, value in wanted.items() if name not in plan["keep"]})
-    return argv
+    return [*plan["prefix"], *argv]
 
 
 def find_node(nodes: list[dict[str, Any]], environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
@@ -194,12 +194,6 @@ def of_node(plan: dict[str, Any], number: int) -> dict[str, str]:
     own = {"NNODES": str(len(nodes)), "NODE_RANK": str(number), "NPROC_PER_NODE": str(len(nodes[number]["ranks"]))}
     of_torchrun = {f"PET_{name}": value for name, value in {**own, **meet}.items()}
     return {**of_torchrun, **meet, "WORLD_SIZE": own["NNODES"], "RANK": own["NODE_RANK"]}
-
-
-def launch_words(wanted: dict[str, str], argv: list[str]) -> list[str]:
-    """Return the words of torch.distributed.launch, which in old versions reads no variables."""
-    flags = ("nnodes", "node_rank", "nproc_per_node", "master_addr", "master_port")
-    return ["python3", "-m", "torch.distributed.launch", *(f"--{f}={wanted['PET_' + f.upper()]}" for f in flags), *argv]
 
 
 def bound(rank: dict[str, Any], argv: list[str]) -> list[str]:

@@ -34,28 +34,28 @@ def main(arguments: list[str]) -> int:
     bundle = Path(json.load(sys.stdin)["bundle"])
     config = json.loads((bundle / "config.json").read_text())
     environment = dict(pair.partition("=")[::2] for pair in config["process"].get("env", []))
-    wanted = environment.get("NVIDIA_VISIBLE_DEVICES", "")
-    if wanted in ("", "void", "none"):
+    requested = environment.get("NVIDIA_VISIBLE_DEVICES", "")
+    if requested in ("", "void", "none"):
         return 0
     root = bundle / config["root"]["path"]  # an absolute path stays what it is
     try:
         machine = json.loads(MACHINE.read_text())
     except OSError as error:
         return fail(f"initialization error: no (SIMULATED) driver: {MACHINE}: {error.strerror}")
-    visible = visible_devices(wanted, len(machine["gpus"]))
+    visible = visible_devices(requested, len(machine["gpus"]))
     if visible is None:
-        return fail(f"device error: {wanted}: unknown device")
+        return fail(f"device error: {requested}: unknown device")
     install(root, {**machine, "visible": visible, "seed": seed()})
     return 0
 
 
-def visible_devices(wanted: str, count: int) -> list[int] | None:
+def visible_devices(requested: str, count: int) -> list[int] | None:
     """Return the indices that `wanted` names: ``all``, indices or UUIDs; None when one does not exist."""
-    if wanted == "all":
+    if requested == "all":
         return list(range(count))
-    uuids = [] if wanted.replace(",", "").isdecimal() else own_uuids()
+    uuids = [] if requested.replace(",", "").isdecimal() else own_uuids()
     visible = []
-    for name in wanted.split(","):
+    for name in requested.split(","):
         index = int(name) if name.isdecimal() else (uuids.index(name) if name in uuids else -1)
         if not 0 <= index < count:
             return None

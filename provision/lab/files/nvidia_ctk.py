@@ -13,7 +13,7 @@ VERSION = "@VERSION@"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 DAEMON = "/etc/docker/daemon.json"
 RUNTIME = {"path": "nvidia-container-runtime", "args": []}
-SEEN = ("/usr/bin/nvidia-smi", "/etc/provision-lab/machine.json")
+MOUNTED = ("/usr/bin/nvidia-smi", "/etc/provision-lab/machine.json")
 
 
 def main(arguments: list[str]) -> int:
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def gpus() -> list[list[str]]:
-    """Return index and UUID of each GPU, as nvidia-smi tells them."""
+    """Return index and UUID of each GPU, as nvidia-smi prints them."""
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
@@ -60,7 +60,7 @@ def generate(options: argparse.Namespace) -> int:
     names = [name for row in rows for name in row] + ["all"]
     mounts = [
         {"hostPath": path, "containerPath": path, "options": ["ro", "nosuid", "nodev", "bind"]}
-        for path in SEEN
+        for path in MOUNTED
         if Path(path).exists()
     ]
     document = {
@@ -82,16 +82,16 @@ def generate(options: argparse.Namespace) -> int:
 
 def list_devices(_: argparse.Namespace) -> int:
     """Print the names of the devices in all specifications that this program wrote."""
-    found = []
+    names = []
     for folder in CDI_FOLDERS:
         for path in sorted(Path(folder).glob("*nvidia*.*")):
             try:
                 document = json.loads(path.read_text())
             except (OSError, ValueError):
                 continue
-            found += [f"{document['kind']}={device['name']}" for device in document["devices"]]
-    sys.stderr.write(f"Found {len(found)} CDI devices\n")
-    sys.stdout.write("".join(f"{name}\n" for name in found))
+            names += [f"{document['kind']}={device['name']}" for device in document["devices"]]
+    sys.stderr.write(f"Found {len(names)} CDI devices\n")
+    sys.stdout.write("".join(f"{name}\n" for name in names))
     return 0
 
 

@@ -240,19 +240,19 @@ def read_options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     return words, options
 
 
-def chosen(machine: dict[str, Any], wanted: str | None) -> list[dict[str, Any]]:
+def chosen(machine: dict[str, Any], selection: str | None) -> list[dict[str, Any]]:
     """Return the GPUs that ``-i`` names by index, UUID or bus address; all without it."""
     if not machine["gpus"]:
         raise Refused("No devices were found", NO_DEVICE)
-    if wanted is None:
+    if selection is None:
         return list(machine["gpus"])
-    found: list[dict[str, Any]] = []
-    for name in wanted.split(","):
+    matches: list[dict[str, Any]] = []
+    for name in selection.split(","):
         keys = [gpu for gpu in machine["gpus"] if name.lower() in names_of(gpu)]
         if not keys:
             raise Refused("No devices were found", NO_DEVICE)
-        found += keys
-    return found
+        matches += keys
+    return matches
 
 
 def names_of(gpu: dict[str, Any]) -> set[str]:
@@ -335,8 +335,8 @@ def error_correction(*, has_ecc: bool) -> dict[str, str]:
 def query(machine: dict[str, Any], gpus: list[dict[str, Any]], options: dict[str, str]) -> str:
     """Answer ``--query-gpu=... --format=csv[,noheader][,nounits]``."""
     style = style_of(options)
-    asked = options.get("query-gpu") or options.get("query-remapped-rows", "")
-    fields = [field.strip() for field in asked.split(",")]
+    requested = options.get("query-gpu") or options.get("query-remapped-rows", "")
+    fields = [field.strip() for field in requested.split(",")]
     driver = tuple(int(part) for part in machine["driver_version"].split("."))
     for field in fields:
         if ALIASES.get(field, field) not in gpus[0]["values"] or driver < SINCE.get(field, (0,)):
@@ -350,7 +350,7 @@ def style_of(options: dict[str, str]) -> list[str]:
     """Return the words of ``--format``, which a query needs."""
     style = options.get("format", "").split(",")
     if "csv" not in style or not set(style) <= {"csv", "noheader", "nounits"}:
-        raise Refused('A query needs "--format=csv", with "noheader" and "nounits" added as wanted.')
+        raise Refused('A query needs "--format=csv", with "noheader" and "nounits" as options.')
     return style
 
 
@@ -513,7 +513,7 @@ def summary(machine: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def details(gpu: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return title, XML path and value of what ``-q`` tells of one GPU."""
+    """Return title, XML path and value of the fields of one GPU in ``-q``."""
     now = {name: re.sub(r"[\[\]]", "", str(value)) for name, value in gpu["values"].items()}
     return [
         ("Product Name", "product_name", now["name"]),

@@ -1,4 +1,4 @@
-"""What the lab serves to its nodes: an image registry with the lab's own CA, and a signed package repository."""
+"""Services of the lab for its nodes: an image registry with the lab's own CA, and a signed package repository."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ __all__ = ["ServiceInfo", "ServiceState", "Services"]
 
 _REPOSITORY, _TAG = "training", "1"
 _ALWAYS_NAMED = ("127.0.0.1", "localhost", "10.0.2.2")
-_PORTS = range(20000, 32000)  # below what Linux hands out for outgoing connections
+_PORTS = range(20000, 32000)  # below Linux's range for outgoing connections
 _PORT_TRIES = 50
 
 
 @dataclass(frozen=True)
 class ServiceInfo:
-    """Where the nodes find the lab's services, and how they check them."""
+    """Addresses and keys of the lab's services."""
 
     registry: str
-    """``ADDRESS:PORT`` as the nodes see it."""
+    """``ADDRESS:PORT`` as seen from the nodes."""
     ca_certificate: str
     """PEM text for ``docker_engine_registry_ca``."""
     image_reference: str
@@ -44,18 +44,18 @@ class ServiceInfo:
     repositories: list[dict[str, str]]
     """Entries for ``platform_extra_repositories``: name, uris, suites, components, key."""
     simulated: list[str]
-    """What of all this is SIMULATED, one sentence each."""
+    """The SIMULATED parts, one sentence each."""
     peer_memory_url: str = ""
-    """Git repository of the stand-in for nv_peer_mem, as this machine sees it: the controller fetches it."""
+    """URL of the git repository with nv_peer_mem's stand-in for the controller, which fetches it."""
     nvidia_repository: str = ""
-    """The NVIDIA Container Toolkit's stand-ins, as a site's mirror of NVIDIA's repository has them."""
+    """The repository of the stand-ins for the NVIDIA Container Toolkit, like a site's mirror of NVIDIA's repository."""
     nvidia_key: str = ""
-    """File with the key that signs it."""
+    """File with its signing key."""
     registry_ca: str = ""
     """File with the CA certificate of the registry."""
 
     def site(self) -> dict[str, str]:
-        """Return what an operator of the nodes would know of the site, as options of ``init``."""
+        """Return the site settings of the lab as options of ``init``."""
         options = {
             "--image": self.image_reference,
             "--registry-ca": self.registry_ca,
@@ -74,10 +74,10 @@ class ServiceState:
 
 
 class Services:
-    """Starts, stops and looks at the services of a lab; every method can be called again after a crash.
+    """Starts, stops and checks the services of a lab; every method can be repeated after a crash.
 
     Args:
-        cache: where images and packages are kept for all labs (default: below the user's cache folder).
+        cache: directory of images and packages for all labs (default: below the user's cache directory).
     """
 
     def __init__(self, cache: Path | None = None) -> None:
@@ -86,7 +86,7 @@ class Services:
     def up(
         self, spec: LabSpec, folder: Path, addresses: Sequence[str], host_address: str, progress: Progress
     ) -> ServiceInfo:
-        """Make all services run on `addresses` (loopback, the bridge) and say where; keep what runs, and its ports."""
+        """Start all services on `addresses` (loopback, the bridge) unless running, and return their settings."""
         own = folder / "services"
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         with file_lock(own / ".lock"):
@@ -123,14 +123,14 @@ class Services:
         return info
 
     def info(self, folder: Path) -> ServiceInfo | None:
-        """Return what the last `up` said, or None when there was none."""
+        """Return the result of the last `up`, or None."""
         try:
             return decode((folder / "services/info.json").read_bytes(), ServiceInfo, node="", what="info.json")
         except (OSError, InvalidDocument):
             return None
 
     def down(self, folder: Path) -> None:
-        """End the lab's services and remove their files; what is gone already is no error."""
+        """Stop the lab's services and remove their files; missing ones are no error."""
         own = folder / "services"
         if not own.exists():
             return
@@ -140,15 +140,15 @@ class Services:
             shutil.rmtree(own)
 
     def status(self, folder: Path) -> tuple[ServiceState, ...]:
-        """Look at the processes; changes nothing."""
+        """Return the current state of the processes."""
         return tuple(ServiceState(record.stem, processes.running(record)) for record in _records(folder / "services"))
 
     def hardware_packages(self, spec: LabSpec) -> list[Path]:
-        """Return the .deb files that turn a node into `spec.machine`; none for nodes without GPUs."""
+        """Return the .deb files of the simulated hardware of `spec.machine`; none for nodes without GPUs."""
         if spec.machine is None:
             return []
-        wanted = ("nvidia-smi-simulated_", f"{machine_package_name(load(spec.machine).name)}_")
-        return [path for path in build_packages(self._cache) if path.name.startswith(wanted)]
+        prefixes = ("nvidia-smi-simulated_", f"{machine_package_name(load(spec.machine).name)}_")
+        return [path for path in build_packages(self._cache) if path.name.startswith(prefixes)]
 
 
 def _records(own: Path) -> list[Path]:
@@ -157,7 +157,7 @@ def _records(own: Path) -> list[Path]:
 
 
 def _ports(own: Path, addresses: Sequence[str]) -> dict[str, int]:
-    """Return the lab's ports: chosen once, the same ever after, because nodes have them in their configuration."""
+    """Return the lab's ports, which never change because they are in the nodes' configuration."""
     path = own / "ports.json"
     try:
         recorded = decode(path.read_bytes(), ServicePorts, node="", what=str(path))
@@ -174,8 +174,8 @@ def _free_port(addresses: Sequence[str], *, taken: int) -> int:
         if port != taken and all(_is_free(address, port) for address in addresses):
             return port
     raise LabError(
-        f"no free port found for the lab's services on {', '.join(addresses)}",
-        remedy="Do these addresses exist on this machine? `ip address` lists them.",
+        f"no free port for the lab's services on {', '.join(addresses)}",
+        remedy="Check that these addresses exist on the controller: ip address",
     )
 
 

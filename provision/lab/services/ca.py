@@ -1,4 +1,4 @@
-"""The lab's own certificate authority, and the certificate of its registry. Keys never leave the lab's folder."""
+"""The lab's certificate authority, and the certificate of its registry. Keys remain in the lab's folder."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ _DAYS = 3650
 
 @dataclass(frozen=True)
 class Certificates:
-    """Where the authority's certificate and the server's pair lie, all below the lab's folder."""
+    """Paths of the authority's certificate and the server's key pair, all in the lab's folder."""
 
     authority: Path
     certificate: Path
     key: Path
     renewed: bool
-    """True when the server's pair was made just now: who serves with it must be started anew."""
+    """Whether the server's key pair is new, so that its service has to be restarted."""
 
 
 def ensure_certificates(folder: Path, lab: str, names: Iterable[str]) -> Certificates:
-    """Make the authority once, and the server's certificate whenever it does not cover all of `names`."""
+    """Create the authority once, and the server's certificate whenever it does not cover all `names`."""
     authority, certificate, key = folder / "ca.crt", folder / "server.crt", folder / "server.key"
-    covered, wanted = folder / "server.json", sorted(set(names))
+    covered, required_names = folder / "server.json", sorted(set(names))
     if not (authority.exists() and (folder / "ca.key").exists()):
         _make_authority(folder, lab)
         covered.unlink(missing_ok=True)
-    renewed = not (certificate.exists() and key.exists() and _covers(covered, wanted))
+    renewed = not (certificate.exists() and key.exists() and _covers(covered, required_names))
     if renewed:
         covered.unlink(missing_ok=True)
-        _make_server_pair(folder, wanted)
-        write_private(covered, json.dumps(wanted))
+        _make_server_pair(folder, required_names)
+        write_private(covered, json.dumps(required_names))
     return Certificates(authority, certificate, key, renewed)
 
 
-def _covers(covered: Path, wanted: list[str]) -> bool:
+def _covers(covered: Path, required_names: list[str]) -> bool:
     try:
-        return set(wanted) <= set(decode(covered.read_bytes(), list[str], node="", what=str(covered)))
+        return set(required_names) <= set(decode(covered.read_bytes(), list[str], node="", what=str(covered)))
     except (OSError, InvalidDocument):
         return False
 
@@ -92,7 +92,7 @@ def _make_server_pair(folder: Path, names: list[str]) -> None:
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     authority_key = load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
     if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
-        raise TypeError(f"{folder / 'ca.key'} is not a key of ours")
+        raise TypeError(f"{folder / 'ca.key'} is not an elliptic-curve key")
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
         _builder(_name("provision lab registry"), authority.subject, key.public_key())
@@ -118,7 +118,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))  # a node's clock may be behind
+        .not_valid_before(now - dt.timedelta(days=1))  # a node's clock may be slow
         .not_valid_after(now + dt.timedelta(days=_DAYS))
     )
 

@@ -1,8 +1,8 @@
-"""The training image: Open MPI, sshd, mpi4py, NumPy and perftest on Debian, built from the machine's mirror.
+"""The training image: Open MPI, sshd, mpi4py, NumPy and perftest on Debian, built from the controller's mirror.
 
-No docker engine is needed: an image is compressed layers and two small JSON documents. The first layer is what
-mmdebstrap makes, the second holds our own programs, so that a change in these costs seconds. Both are kept in the
-cache under the hash of their recipe.
+It is built without a Docker engine from compressed layers and two JSON documents. The first layer is built by
+mmdebstrap, the second has the lab's programs, so that changes to them take seconds. Both are cached by the hash of
+their recipe.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ PROGRAMS = {
     "usr/local/bin/provision-smoke": "provision_smoke.py",
     "usr/local/bin/provision-allreduce-bench": "provision_allreduce_bench.py",
 }
-"""Programs of ours, and the files of ``provision/lab/files`` that they are."""
+"""Programs of the lab, and their files in ``provision/lab/files``."""
 SETTINGS = {
-    # Reading a neighbour's memory needs CAP_SYS_PTRACE; in a container without it each large message would complain.
+    # Reading another process's memory requires CAP_SYS_PTRACE; in a container without it each large message would warn.
     "etc/openmpi/openmpi-mca-params.conf": "btl_vader_single_copy_mechanism = none\n",
 }
 
@@ -70,17 +70,17 @@ class TrainingImage:
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """What a registry must hold before it takes the manifest."""
+        """The blobs that a registry requires before the manifest."""
         return (*self.layers, self.config)
 
     @property
     def digest(self) -> str:
-        """The digest that pins the image in a registry."""
+        """The digest of the image in a registry."""
         return _digest(self.manifest)
 
 
 def ensure_training_image(cache: Path, progress: Progress) -> TrainingImage:
-    """Return the training image, built now unless the cache has it; a second caller waits for the first.
+    """Return the training image, built unless cached; a second caller waits for the first.
 
     Raises:
         LabError: mmdebstrap is missing or failed.
@@ -97,18 +97,18 @@ def ensure_training_image(cache: Path, progress: Progress) -> TrainingImage:
 
 
 def base_key(sources: MirrorSources) -> str:
-    """Return the first layer's key, which changes with whatever goes into it."""
+    """Return the key of the first layer, which depends on all its contents."""
     recipe = json.dumps([PACKAGES, LEFT_OUT, CLEAN, EPOCH, sources.lines])
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
 def program_key() -> str:
-    """Return the second layer's key."""
+    """Return the key of the second layer."""
     return hashlib.sha256(json.dumps(sorted(_own_files().items())).encode()).hexdigest()[:16]
 
 
 def write_archive(image: TrainingImage, target: Path, reference: str) -> None:
-    """Write `image` as the tar file that ``docker load`` takes, for nodes without a registry."""
+    """Write `image` as a tar file for ``docker load``, for nodes without a registry."""
     names = [f"layer{number}.tar.gz" for number in range(len(image.layers))]
     index = [{"Config": "config.json", "RepoTags": [reference], "Layers": names}]
     with tarfile.open(target, "w") as archive:
@@ -134,7 +134,7 @@ def _base_layer(folder: Path, sources: MirrorSources) -> Layer:
 
 
 def _assemble(folder: Path, base: Layer) -> TrainingImage:
-    """Add our own layer to `base`: quick, and the same bytes every time, so nothing is remembered but the files."""
+    """Add the lab's own layer to `base`; the result is reproducible, so only the files are stored."""
     folder.mkdir(exist_ok=True)
     plain = folder / "own.tar"
     with tarfile.open(plain, "w") as archive:
@@ -167,7 +167,7 @@ def _add(archive: tarfile.TarFile, path: str, text: str, mode: int) -> None:
 
 
 def _drop(folder: Path, *patterns: str) -> None:
-    """Remove older recipes and what a killed build left; the caller holds the lock."""
+    """Remove older recipes and files of killed builds; the caller holds the lock."""
     for pattern in patterns:
         for old in folder.glob(pattern):
             shutil.rmtree(old, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Stand-ins that are kernel modules: an RDMA stack with peer memory, a GPU driver, and nv_peer_mem's source tree.
+"""SIMULATED kernel modules: an RDMA stack with peer memory, a GPU driver, and nv_peer_mem's source tree.
 
-All are SIMULATED and say so in ``modinfo`` and dmesg, but they are real modules: nodes build them by DKMS, symbols have
-checksums that can differ, they load, refuse to load, and are gone after a reboot.
+All are marked as SIMULATED in ``modinfo`` and dmesg, but they are real modules: nodes build them with DKMS, their
+symbols have checksums that can differ, they load or fail to load, and a reboot unloads them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from provision.lab.services.stand_in import StandIn, mark
 __all__ = ["GIT_FOLDER", "PEER_MEMORY_TAGS", "build_git", "git_history", "kernel_stand_ins", "peer_memory_tree"]
 
 GIT_FOLDER = "git/nv_peer_memory.git"
-"""Where the lab's repository serves nv_peer_mem's history, below its address."""
+"""The path of nv_peer_mem's git repository below the URL of the lab's repository."""
 
 _FILES = Path(__file__).parent.parent / "files" / "kernel"
-_WHO = "provision lab <root@localhost> 1704067200 +0000"
+_AUTHOR = "provision lab <root@localhost> 1704067200 +0000"
 
 _OLD_MEMBERS = """\
 	void *(*get_context_private_data)(u64 peer_id);
@@ -45,20 +45,20 @@ class _Module:
     package: str
     dkms_name: str
     mark: str
-    """Under which `verify` knows that it is SIMULATED."""
+    """The name under which it is marked as SIMULATED for `verify`."""
     version: str
-    """As DKMS and modinfo have it; the package's own ends in ``~simulated``."""
+    """The version in DKMS and modinfo; that of the package ends in ``~simulated``."""
     summary: str
     folder: str
     tree: Mapping[str, str]
     """Path in the source tree -> file below ``files/kernel/FOLDER``."""
-    words: Mapping[str, str]
-    """What stands between @ signs in the sources -> what replaces it."""
+    replacements: Mapping[str, str]
+    """Placeholder between @ signs in the sources -> its replacement."""
     fields: Mapping[str, str] = field(default_factory=dict)
     leftovers: str = ""
-    """A folder that building makes and removing the package takes along."""
+    """A folder that the build creates and the removal of the package deletes."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """More files: path on the node -> content."""
+    """Additional files: path on the node -> content."""
 
 
 _OFED_INFO = """\
@@ -91,7 +91,7 @@ def _ofed(version: str, members: str, extension: str) -> _Module:
         summary=f"kernel half of an RDMA stack with peer memory, as OFED {version}",
         folder="mlnx_ofed",
         tree=_OFED_TREE,
-        words={"VERSION": version, "MEMBERS": members, "EXTENSION": extension},
+        replacements={"VERSION": version, "MEMBERS": members, "EXTENSION": extension},
         leftovers="/usr/src/ofa_kernel",
         files={"/usr/bin/ofed_info": _OFED_INFO.format(version=version)},
     )
@@ -106,13 +106,13 @@ def _nvidia(package: str, driver: str, flavour: str, licence: str, members: str)
         summary=f"kernel modules of GPU driver {driver}, {'open' if 'GPL' in licence else 'proprietary'}",
         folder="nvidia",
         tree=_NVIDIA_TREE,
-        words={"DRIVER": driver, "FLAVOUR": flavour, "LICENSE": licence, "MEMBERS": members},
+        replacements={"DRIVER": driver, "FLAVOUR": flavour, "LICENSE": licence, "MEMBERS": members},
         fields={"Provides": "nvidia-kernel-simulated", "Conflicts": "nvidia-kernel-simulated"},
     )
 
 
-# The second stack and the second driver have other structures, so other checksums: a module built against the first is
-# refused by them.
+# The second stack and the second driver have other structures and thus other checksums, so that they refuse modules
+# built against the first.
 _MODULES = (
     _ofed("4.9", _OLD_MEMBERS, ""),
     _ofed("5.8", "", _EXTENSION),
@@ -142,7 +142,7 @@ _BUILD = (
     " KBUILD_EXTRA_SYMBOLS=$(CURDIR)/my.symvers modules\n"
 )
 _SYMVERS = {
-    # The oldest hands the checksums over in a way that newer kernels ignore, as the real one does.
+    # The oldest version passes the checksums in a way that newer kernels ignore, like the real one.
     "1.0-9": (
         "\tcat nv.symvers $(OFA_KERNEL)/Module.symvers >Module.symvers\n"
         "\t$(MAKE) -C $(KDIR) M=$(CURDIR) OFA_KERNEL=$(OFA_KERNEL) NVIDIA=$(NVIDIA) modules\n"
@@ -153,36 +153,36 @@ _SYMVERS = {
 _CLIENTS = {"1.0-9": "one_client.c", "1.1-0": "one_client.c", "1.3-0": "two_clients.c"}
 
 PEER_MEMORY_TAGS = tuple(_TREES)
-"""The tags of nv_peer_mem's history that the lab serves, oldest first."""
+"""The tags in nv_peer_mem's history, oldest first."""
 
 
 def kernel_stand_ins() -> list[StandIn]:
-    """Return the packages of DKMS sources: two RDMA stacks under one name, and two flavours of the GPU driver."""
+    """Return the packages of DKMS sources: two RDMA stacks with one name, and two flavours of the GPU driver."""
     return [_package(module) for module in _MODULES]
 
 
 def peer_memory_tree(tag: str) -> dict[str, str]:
     """Return nv_peer_mem's source tree at `tag`: path -> content."""
     version = tag.partition("-")[0]
-    words = {
+    replacements = {
         "VERSION": version,
         "TREES": _TREES[tag],
         "SYMVERS": _SYMVERS[tag],
         "CLIENTS": _text("nv_peer_mem", _CLIENTS[tag], {"VERSION": version}),
     }
     names = ("Makefile", "create_nv.symvers.sh", "nv_peer_mem.c")
-    return {name: _text("nv_peer_mem", name, words) for name in names}
+    return {name: _text("nv_peer_mem", name, replacements) for name in names}
 
 
 def build_git(folder: Path) -> None:
-    """Make `folder` a bare repository with one commit and tag for each version, fit to be served as plain files.
+    """Create a bare repository in `folder` with one commit and tag per version, to be served over plain HTTP.
 
     Raises:
         LabError: git is missing or failed.
     """
     if shutil.which("git") is None:
         raise LabError(
-            "git is not installed, so the lab cannot publish nv_peer_mem's sources",
+            "git is not installed; it is required to publish nv_peer_mem's sources",
             remedy="apt-get install --no-install-recommends git",
         )
     _git(["init", "--quiet", "--bare", "--initial-branch=master", str(folder)])
@@ -191,10 +191,10 @@ def build_git(folder: Path) -> None:
 
 
 def git_history() -> str:
-    """Return the whole history in the form that ``git fast-import`` reads; the same text gives the same commits."""
+    """Return the whole history as input for ``git fast-import``; equal texts give equal commits."""
     stream = ""
     for tag in PEER_MEMORY_TAGS:
-        stream += f"commit refs/heads/master\ncommitter {_WHO}\n{_data(f'SIMULATED nv_peer_mem {tag}')}deleteall\n"
+        stream += f"commit refs/heads/master\ncommitter {_AUTHOR}\n{_data(f'SIMULATED nv_peer_mem {tag}')}deleteall\n"
         for path, text in peer_memory_tree(tag).items():
             stream += f"M {'100755' if path.endswith('.sh') else '100644'} inline {path}\n{_data(text)}"
         stream += f"reset refs/tags/{tag}\nfrom refs/heads/master\n\n"
@@ -214,25 +214,25 @@ def _git(arguments: list[str], data: bytes = b"") -> None:
 def _package(module: _Module) -> StandIn:
     version = f"{module.version}~simulated"
     source = f"/usr/src/{module.dkms_name}-{module.version}"
-    words = {
+    replacements = {
         "name": module.dkms_name,
         "version": module.version,
         "package": module.package,
         "clean": f"rm -rf {module.leftovers}" if module.leftovers else "exit 0",
     }
-    files = {f"{source}/{path}": _text(module.folder, name, module.words) for path, name in module.tree.items()}
+    files = {f"{source}/{path}": _text(module.folder, name, module.replacements) for path, name in module.tree.items()}
     return StandIn(
         module.package,
         version,
         module.summary,
         {**files, **module.files, **mark(module.mark, f"{module.summary}: it drives no hardware")},
         {"Depends": "dkms", **module.fields},
-        {"postinst": _POSTINST.format(**words), "prerm": _PRERM.format(**words)},
+        {"postinst": _POSTINST.format(**replacements), "prerm": _PRERM.format(**replacements)},
     )
 
 
-def _text(folder: str, name: str, words: Mapping[str, str]) -> str:
+def _text(folder: str, name: str, replacements: Mapping[str, str]) -> str:
     text = (_FILES / folder / name).read_text(encoding="utf-8")
-    for word, value in words.items():
+    for word, value in replacements.items():
         text = text.replace(f"@{word}@", value)
     return text

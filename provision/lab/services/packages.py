@@ -1,7 +1,7 @@
-"""Stand-in packages for what the lab's nodes cannot have: NVIDIA's driver and container toolkit, a vendor's RDMA stack.
+"""SIMULATED packages for what lab nodes cannot have: NVIDIA's driver and container toolkit, a vendor's RDMA stack.
 
-Each is SIMULATED and says so: in its description, in what its programs print, and by a file in
-``/usr/share/provision/simulated`` that holds one line, from which `verify` knows.
+Each is marked as SIMULATED in its description, in the output of its programs, and by a file with one line in
+``/usr/share/provision/simulated``, which `verify` reads.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from provision.lab.services.stand_in import StandIn, mark
 __all__ = ["MACHINE_FILE", "build_packages", "machine_files", "machine_package_name", "simulated_things"]
 
 MACHINE_FILE = "/etc/provision-lab/machine.json"
-"""From which the stand-in nvidia-smi on a node speaks."""
+"""The data file of the simulated nvidia-smi on a node."""
 
 TOOLKIT_VERSION = "1.18.2~simulated"
 _DOCKER2_VERSION = "2.14.0~simulated"
 _SMI_VERSION = "1.0~simulated"
 _FILES = Path(__file__).parent.parent / "files"
-_EPOCH = 1704067200  # no file is newer, so that the same recipe gives the same package
+_EPOCH = 1704067200  # the newest modification time of files, so that equal recipes give equal packages
 
 
 def build_packages(cache: Path) -> list[Path]:
-    """Return the .deb files of all stand-ins, built now unless the cache has them.
+    """Return the .deb files of all stand-ins, built unless cached.
 
     Raises:
         LabError: dpkg-deb is missing or failed.
@@ -51,7 +51,7 @@ def build_packages(cache: Path) -> list[Path]:
 
 
 def stand_ins() -> list[StandIn]:
-    """Return every stand-in that the lab has: the tools, and one package for each described machine."""
+    """Return all stand-ins of the lab: the tools, and one package for each described machine."""
     return [
         *_toolkit_stand_ins(),
         StandIn(
@@ -121,17 +121,17 @@ def _toolkit_stand_ins() -> list[StandIn]:
 
 
 def machine_files(machine: Machine) -> dict[str, str]:
-    """Return the files that make a node's stand-in nvidia-smi describe `machine`: path -> content."""
+    """Return the files for a simulated nvidia-smi of `machine`: path -> content."""
     return {MACHINE_FILE: to_json(machine), **mark("gpus", f"the GPUs: {machine.name}, {machine.description}")}
 
 
 def machine_package_name(machine: str) -> str:
-    """Return the name of the package that turns a node into `machine`."""
+    """Return the name of the package with the simulated hardware of `machine`."""
     return f"provision-lab-machine-{machine}"
 
 
 def simulated_things(machine: str | None) -> list[str]:
-    """Return, as sentences for people, what a lab with this machine simulates."""
+    """Return the SIMULATED parts of a lab with this machine, as sentences."""
     toolkit = "the NVIDIA Container Toolkit (stand-in packages: --gpus works, no GPU device reaches a container)"
     if machine is None:
         return [toolkit]
@@ -144,7 +144,7 @@ def simulated_things(machine: str | None) -> list[str]:
 
 
 def smi_program() -> str:
-    """Return the stand-in nvidia-smi: what gives kept answers, and behind it the program that makes them."""
+    """Return the simulated nvidia-smi: a script with cached answers, followed by the program that computes them."""
     return _source("nvidia_smi.sh") + _source("nvidia_smi.py")
 
 
@@ -164,7 +164,7 @@ def _source(name: str) -> str:
 
 def _build_all(packages: list[StandIn], folder: Path) -> None:
     if shutil.which("dpkg-deb") is None:
-        raise LabError("dpkg-deb is not installed, so the lab cannot make its packages", remedy="Use Debian.")
+        raise LabError("dpkg-deb is not installed; it is required for the lab's packages", remedy="Use Debian.")
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder.parent) as name:
         made = Path(name) / "made"
         made.mkdir()
@@ -197,7 +197,7 @@ def _build(package: StandIn, tree: Path, target: Path) -> None:
         env={**os.environ, "SOURCE_DATE_EPOCH": str(_EPOCH)},
     )
     if done.returncode:
-        raise LabError(f"dpkg-deb failed on the stand-in package {package.name}", output=done.stderr)
+        raise LabError(f"dpkg-deb failed for the SIMULATED package {package.name}", output=done.stderr)
 
 
 def _control(package: StandIn) -> str:

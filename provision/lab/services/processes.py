@@ -1,8 +1,7 @@
-"""Processes that outlive the command which started them: recorded by pid and start time, ended only by that.
+"""Processes that outlive the command that started them: identified by process ID and start time.
 
-A pid alone may belong to somebody else by the time we look again. The record therefore holds the start time
-and the boot too, and the process writes it itself before it becomes the service: there is no moment in which a
-service runs unrecorded, whenever we are killed.
+A process ID alone may be reused. The record therefore contains the start time and the boot ID too, and the process
+writes it before it becomes the service, so that no service runs unrecorded, even if the command is killed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Recorded:
-    """A process as its record names it: unique on this machine, unlike a bare pid."""
+    """The identity of a recorded process, which is unique on the controller."""
 
     pid: int
     started: int
@@ -46,10 +45,10 @@ class Recorded:
 
 
 def start(argv: Sequence[str], *, record: Path, log: Path, address: str, port: int) -> None:
-    """Start `argv` detached from this command and return when it answers on `address`:`port`.
+    """Start `argv` in the background and return when it answers on `address`:`port`.
 
     Raises:
-        LabError: the process ended or did not answer in time; it is not left running.
+        LabError: the process exited or did not answer in time; it is stopped.
     """
     record.unlink(missing_ok=True)
     with log.open("ab") as output:
@@ -72,13 +71,13 @@ def start(argv: Sequence[str], *, record: Path, log: Path, address: str, port: i
         process.wait()
     raise LabError(
         f"the lab's {record.stem} did not start on {address}:{port} (log: {log})",
-        remedy="Read the log's last lines; `provision lab down` and `provision lab up` make a new start.",
+        remedy="Check the end of the log; `provision lab down` and `provision lab up` start it again.",
         output="\n".join(log.read_text(errors="replace").splitlines()[-10:]),
     )
 
 
 def read_record(record: Path) -> Recorded | None:
-    """Return what `record` names, or None when there is none that can be read."""
+    """Return the contents of `record`, or None if it is missing or invalid."""
     try:
         return decode(record.read_bytes(), Recorded, node="", what=str(record))
     except (OSError, InvalidDocument):
@@ -86,13 +85,13 @@ def read_record(record: Path) -> Recorded | None:
 
 
 def running(record: Path) -> bool:
-    """Tell whether exactly the recorded process runs; a later process with its pid does not count."""
+    """Return whether the recorded process runs; a later process with the same ID does not count."""
     recorded = read_record(record)
     return recorded is not None and _is_running(recorded)
 
 
 def stop(record: Path) -> None:
-    """End the recorded process, if it still is that one, and forget it."""
+    """Stop the recorded process if it still runs, and delete the record."""
     recorded = read_record(record)
     if recorded is not None:
         _end(recorded, signal.SIGTERM)
@@ -101,7 +100,7 @@ def stop(record: Path) -> None:
 
 
 def answers(address: str, port: int) -> bool:
-    """Tell whether something accepts connections there."""
+    """Return whether the address accepts connections."""
     try:
         with socket.create_connection((address, port), timeout=1):
             return True
@@ -115,9 +114,9 @@ def _end(recorded: Recorded, number: signal.Signals) -> None:
     except OSError:
         return
     try:
-        if _is_running(recorded):  # looked at after the handle was taken: the pid cannot change hands any more
+        if _is_running(recorded):  # checked after opening the descriptor, so that the process ID cannot be reused
             signal.pidfd_send_signal(handle, number)
-            select.select([handle], [], [], _STOP_SECONDS)  # until its last thread is gone, and its port with it
+            select.select([handle], [], [], _STOP_SECONDS)  # until its last thread has ended, which frees its port
     except ProcessLookupError:
         return
     finally:
@@ -136,7 +135,7 @@ def _is_running(recorded: Recorded) -> bool:
 
 
 def _reap(pid: int) -> None:
-    """Collect the exit status when the process is our own child, so that no zombie stays behind."""
+    """Collect the exit status if the process is a child of this one, so that no zombie remains."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

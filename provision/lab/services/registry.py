@@ -1,4 +1,4 @@
-"""The lab's image registry: one docker-registry process per address, all on the same storage, always TLS."""
+"""The lab's image registry: one docker-registry process per address with shared storage, always with TLS."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _CREATED, _ACCEPTED, _OK = 201, 202, 200
 
 
 def ensure_running(folder: Path, addresses: Sequence[str], port: int, certificates: Certificates) -> None:
-    """Make a registry answer on `port` of each of `addresses` and of no other.
+    """Start a registry on `port` of each of `addresses`, and stop those on other addresses.
 
     Raises:
-        LabError: docker-registry is not installed, or does not start.
+        LabError: docker-registry is not installed or does not start.
     """
     program = shutil.which(_PROGRAM)
     if program is None:
         raise LabError(
-            f"{_PROGRAM} is not installed, so the lab cannot serve its training image",
+            f"{_PROGRAM} is not installed; it is required to serve the training image",
             remedy=f"apt-get install --no-install-recommends {_PROGRAM}",
         )
-    wanted = {_record(folder, address) for address in addresses}
+    required_records = {_record(folder, address) for address in addresses}
     for record in records(folder):
-        if record not in wanted or certificates.renewed:
+        if record not in required_records or certificates.renewed:
             processes.stop(record)
     for address in addresses:
         record = _record(folder, address)
@@ -57,7 +57,7 @@ def records(folder: Path) -> list[Path]:
 
 
 def push(image: TrainingImage, repository: str, tag: str, *, port: int, authority: Path) -> None:
-    """Give `image` to the lab's registry; what is there already does not travel again."""
+    """Push `image` to the lab's registry; existing blobs are not sent again."""
     with _Client(port, authority) as client:
         path = f"/v2/{repository}/manifests/{image.digest}"
         if client.status("HEAD", path, headers={"Accept": image.media_type}) != _OK:
@@ -72,7 +72,7 @@ def _record(folder: Path, address: str) -> Path:
 
 
 def _config(folder: Path, address: str, port: int, certificates: Certificates) -> dict[str, object]:
-    """Return the registry's configuration; JSON is YAML, so no quoting can go wrong."""
+    """Return the registry's configuration; JSON is valid YAML and avoids quoting problems."""
     return {
         "version": 0.1,
         "log": {"level": "warn", "accesslog": {"disabled": True}},
@@ -89,7 +89,7 @@ def _config(folder: Path, address: str, port: int, certificates: Certificates) -
 
 @dataclass
 class _Client:
-    """The few calls of the registry's HTTP interface that a push needs, over verified TLS."""
+    """The requests of the registry's HTTP API for a push, over verified TLS."""
 
     port: int
     authority: Path
@@ -122,17 +122,17 @@ class _Client:
     def expect(
         self, status: int, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
     ) -> str:
-        """Make a request that must end with `status`; return the Location that the registry names."""
+        """Send a request that must return `status`; return the Location in the response."""
         try:
             self._connection.request(method, path, body=body, headers=headers or {})  # type: ignore[arg-type]
             response = self._connection.getresponse()
-            said = response.read().decode(errors="replace")
+            answer = response.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
-            raise LabError(f"pushing the training image to the lab's registry failed: {error}") from error
+            raise LabError(f"cannot push the training image to the lab's registry: {error}") from error
         if response.status != status:
             raise LabError(
-                f"the lab's registry refused the training image: {method} {path} said {response.status}",
-                remedy="Is the disk full? The registry's log lies in the lab's folder, below services.",
-                output=said,
+                f"the lab's registry refused the training image ({method} {path}: status {response.status})",
+                remedy="Check for a full disk, and the registry's log in the lab's folder below services.",
+                output=answer,
             )
         return response.headers.get("Location", "")

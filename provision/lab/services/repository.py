@@ -1,6 +1,6 @@
-"""The lab's signed package repository: what Debian's mirror lacks, as stand-ins, served like a vendor's repository.
+"""The lab's signed package repository: stand-ins for packages that Debian lacks, served like a vendor's repository.
 
-Beside the packages lies the source tree of nv_peer_mem, a git repository that `git clone` reads as plain files.
+It also contains the source tree of nv_peer_mem as a git repository that `git clone` reads over plain HTTP.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["COMPONENT", "NVIDIA_PATH", "SUITE", "ensure_repository", "ensure_run
 SUITE = "lab"
 COMPONENT = "main"
 NVIDIA_PATH = "libnvidia-container/stable/deb/amd64"
-"""A flat repository of the NVIDIA Container Toolkit's stand-ins, laid out as NVIDIA's own or a site's mirror of it."""
+"""A flat repository of the stand-ins for the NVIDIA Container Toolkit, with the layout of NVIDIA's repository."""
 
 _SERVER = Path(__file__).parent.parent / "files" / "serve_repository.py"
 _NVIDIA_PACKAGES = ("nvidia-container-toolkit", "libnvidia-container", "nvidia-docker2")
@@ -32,19 +32,19 @@ _PROGRAMS = {"apt-ftparchive": "apt-utils", "gpg": "gnupg"}
 
 
 def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
-    """Put `packages` into the signed repository below `folder`; return the public key that nodes check it with.
+    """Put `packages` into the signed repository below `folder`; return its public key.
 
-    The key is made at the first call and stays; without a change nothing is written.
+    The key is created by the first call and reused; without changes nothing is written.
     """
     for program, package in _PROGRAMS.items():
         if shutil.which(program) is None:
             raise LabError(
-                f"{program} is not installed, so the lab cannot make its package repository",
+                f"{program} is not installed; it is required for the lab's package repository",
                 remedy=f"apt-get install --no-install-recommends {package}",
             )
     root, public, secret = folder / "repository", folder / "repository.pub", folder / "repository.key"
-    held = {path.name: path.read_bytes() for path in packages} | {GIT_FOLDER: git_history().encode()}
-    contents = json.dumps({"layout": 2} | {name: hashlib.sha256(data).hexdigest() for name, data in held.items()})
+    sources = {path.name: path.read_bytes() for path in packages} | {GIT_FOLDER: git_history().encode()}
+    contents = json.dumps({"layout": 2} | {name: hashlib.sha256(data).hexdigest() for name, data in sources.items()})
     with tempfile.TemporaryDirectory(prefix="provision-gpg-") as home:
         gpg = _Gpg(Path(home))
         try:
@@ -63,7 +63,7 @@ def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
 
 
 def ensure_running(folder: Path, addresses: Sequence[str], port: int) -> None:
-    """Make the repository answer on `port` of each of `addresses`."""
+    """Start the repository on `port` of each of `addresses`, unless it is running."""
     record = record_of(folder)
     if processes.running(record) and all(processes.answers(address, port) for address in addresses):
         return
@@ -78,7 +78,7 @@ def record_of(folder: Path) -> Path:
 
 
 def _build(root: Path, packages: Sequence[Path], contents: str, gpg: _Gpg) -> None:
-    """Build beside `root` and exchange the folders: the server looks files up by name at each request."""
+    """Build next to `root` and exchange the folders; the server opens files by name for each request."""
     made = root.with_name("repository.new")
     shutil.rmtree(made, ignore_errors=True)
     pool, suite = made / "pool", made / "dists" / SUITE
@@ -110,7 +110,7 @@ def _build(root: Path, packages: Sequence[Path], contents: str, gpg: _Gpg) -> No
 
 
 def _build_flat(folder: Path, packages: Sequence[Path], gpg: _Gpg) -> None:
-    """Build a signed repository whose index lies beside its packages."""
+    """Build a signed repository with its index next to its packages."""
     folder.mkdir(parents=True)
     for package in packages:
         shutil.copyfile(package, folder / package.name)
@@ -123,22 +123,22 @@ def _build_flat(folder: Path, packages: Sequence[Path], gpg: _Gpg) -> None:
 
 
 class _Gpg:
-    """gpg with a home of its own, short enough for its agent's socket, and no agent left behind."""
+    """gpg with a separate home directory, whose path is short enough for its agent's socket."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
 
     def run(self, arguments: Sequence[str]) -> str:
-        """Run gpg without questions and return what it printed."""
+        """Run gpg without prompts and return its output."""
         return _run(["gpg", "--homedir", str(self._home), "--batch", "--yes", "--quiet", *arguments])
 
     def make_key(self, user: str) -> tuple[str, str]:
-        """Make a signing key; return its public and its secret half, armored."""
+        """Create a signing key; return its public and private part, armored."""
         self.run(["--passphrase", "", "--quick-generate-key", user, "ed25519", "sign", "never"])
         return self.run(["--armor", "--export"]), self.run(["--armor", "--export-secret-keys"])
 
     def close(self) -> None:
-        """End the agent that gpg started."""
+        """Stop the agent that gpg started."""
         subprocess.run(
             ["gpgconf", "--homedir", str(self._home), "--kill", "all"],
             capture_output=True,

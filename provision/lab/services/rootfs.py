@@ -1,4 +1,4 @@
-"""Root filesystems for images: a Debian made by mmdebstrap from the machine's mirror, as a compressed layer."""
+"""Root file systems of images: a Debian built by mmdebstrap from the controller's mirror, as a compressed layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provision.lab.mirror import MirrorSources
 __all__ = ["CLEAN", "EPOCH", "LEFT_OUT", "Blob", "Layer", "compress", "make_root"]
 
 EPOCH = 1704067200
-"""No file of an image is newer, so that the same content gives the same image."""
+"""The newest modification time of files in an image, so that equal contents give equal images."""
 LEFT_OUT = (
     "/usr/share/doc/*",
     "/usr/share/man/*",
@@ -30,15 +30,15 @@ LEFT_OUT = (
     "/usr/share/zoneinfo/right/*",
     "/lib/udev/hwdb*",
     "/usr/lib/x86_64-linux-gnu/gconv/*",
-    # hwloc's readers of displays, OpenCL and XML, and the 40 MB that the last one needs: hwloc reads XML without them.
+    # hwloc's plugins for displays, OpenCL and XML, and 40 MB of libraries for the last one, which is not required.
     "/usr/lib/x86_64-linux-gnu/hwloc/hwloc_xml_libxml.so",
     "/usr/lib/x86_64-linux-gnu/hwloc/hwloc_opencl.so",
     "/usr/lib/x86_64-linux-gnu/hwloc/hwloc_gl.so",
     "/usr/lib/x86_64-linux-gnu/libxml2.so*",
     "/usr/lib/x86_64-linux-gnu/libicu*",
 )
-"""Package files that no job needs: an emulated node takes a second to unpack each 50 files or 2 MB."""
-# Host keys belong to a container, never to an image: all containers started from it would share them.
+"""Package files that jobs do not need; an emulated node unpacks 50 files or 2 MB per second."""
+# Host keys must not be in an image, because all its containers would share them.
 CLEAN = """\
 rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf "$1"/etc/hostname
 rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* "$1"/var/cache/debconf/*-old
@@ -57,7 +57,7 @@ _BUILD_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Blob:
-    """A file that a registry knows by its digest."""
+    """A file identified by its digest in a registry."""
 
     path: Path
     digest: str
@@ -66,14 +66,14 @@ class Blob:
 
 @dataclass(frozen=True)
 class Layer:
-    """A compressed layer, and the digest of what it holds."""
+    """A compressed layer, and the digest of its contents."""
 
     blob: Blob
     diff_id: str
 
 
 def make_root(sources: MirrorSources, packages: Sequence[str], scratch: Path, *, log: Path) -> Path:
-    """Make a root filesystem of `packages` and return its tar file, which lies in `scratch`.
+    """Build a root file system of `packages` and return its tar file in `scratch`.
 
     Raises:
         LabError: mmdebstrap is missing or failed.
@@ -81,7 +81,7 @@ def make_root(sources: MirrorSources, packages: Sequence[str], scratch: Path, *,
     program = shutil.which("mmdebstrap")
     if program is None:
         raise LabError(
-            "mmdebstrap is not installed, so the training image cannot be built",
+            "mmdebstrap is not installed; it is required to build the training image",
             remedy="apt-get install --no-install-recommends mmdebstrap",
         )
     clean = scratch / "clean"
@@ -116,7 +116,7 @@ def make_root(sources: MirrorSources, packages: Sequence[str], scratch: Path, *,
     if code:
         raise LabError(
             f"building the training image failed (mmdebstrap exit {code}; log: {log})",
-            remedy="Check that apt-get update works on this machine; the image comes from the same mirror.",
+            remedy="Check that apt-get update works on the controller; the image uses the same mirror.",
             output="\n".join(log.read_text(errors="replace").splitlines()[-15:]),
         )
     log.unlink()
@@ -124,7 +124,7 @@ def make_root(sources: MirrorSources, packages: Sequence[str], scratch: Path, *,
 
 
 def compress(source: Path, target: Path) -> Layer:
-    """Compress a tar file to `target`: gzip, because docker 20.10 reads no zstd."""
+    """Compress a tar file to `target` with gzip, because Docker 20.10 does not support zstd."""
     plain, packed = hashlib.sha256(), hashlib.sha256()
     squeezer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     with source.open("rb") as reader, target.open("wb") as writer:

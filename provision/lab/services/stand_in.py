@@ -1,4 +1,4 @@
-"""A stand-in package of the lab, before it is built."""
+"""The definition of a SIMULATED package of the lab."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class StandIn:
     version: str
     summary: str
     files: Mapping[str, str] = field(default_factory=dict)
-    """Path on the node -> content; what lies in a ``bin`` folder or begins with ``#!`` is made executable."""
+    """Path on the node -> content; files in a ``bin`` folder or beginning with ``#!`` become executable."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """More control fields, such as Depends."""
+    """Additional control fields, e.g. Depends."""
     scripts: Mapping[str, str] = field(default_factory=dict)
-    """What dpkg runs: ``postinst``, ``prerm``, ... -> content."""
+    """Maintainer scripts: ``postinst``, ``prerm``, ... -> content."""
 
     @property
     def file_name(self) -> str:
@@ -31,5 +31,5 @@ class StandIn:
 
 
 def mark(thing: str, stands_for: str) -> dict[str, str]:
-    """Return the file from which `verify` knows that `thing` is SIMULATED: path -> its one line."""
+    """Return the file that marks `thing` as SIMULATED for `verify`: path -> its line."""
     return {f"{_SIMULATED}/{thing}": f"{stands_for}\n"}

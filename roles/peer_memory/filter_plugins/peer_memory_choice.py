@@ -78,11 +78,11 @@ def _untold(facts, look):
     """Return which fact a verdict of `none` may rest on that could not be told; empty when all is known."""
     from provision.facts import Unknown
     from provision.gdr import Cards
-    from provision.gdr.observed import has_gpus, situation, untold
+    from provision.gdr.observed import has_gpus, missing_fact_reason, situation
 
     if not has_gpus(facts):
         return facts.gpu_pci.reason if isinstance(facts.gpu_pci, Unknown) else ""
-    reason, now = untold(facts), situation(facts)
+    reason, now = missing_fact_reason(facts), situation(facts)
     if reason or now.cards is not Cards.HARD:
         return reason
     if now.evidence.peer_api is False and isinstance(facts.modules, Unknown):

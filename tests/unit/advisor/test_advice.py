@@ -1,4 +1,4 @@
-"""The checks over what was sampled of a job: what each finds, and that it does not find it where it is not."""
+"""Checks of a job's samples: each reports its problem, and only that."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANK, WORKERS = 100, (101, 102)
 
 
 class Node:
-    """A node with a healthy job on it, of which a test changes something."""
+    """Return a node with a healthy job, whose samples a test changes."""
 
     def __init__(self, name="gpu1"):
         self.series = NodeSeries(name, cores=16.0, speeds={"eth0": 25.0})
@@ -67,7 +67,7 @@ class Node:
         return self
 
     def process(self, pid, parent, comm, *, cores=0.0, threads=(), instance="job-0", cpus="0-7", state="S", **rates):
-        """Sample a process that keeps so many cores busy; a rate may be a function of the second."""
+        """Sample a process that uses so many cores; a rate may be a function of the second."""
 
         def counter(rate, t):
             return int(sum(rate(s) for s in range(t)) if callable(rate) else rate * t)
@@ -112,8 +112,8 @@ class Node:
         return self
 
 
-def found(*nodes):
-    """Check -> finding."""
+def problems(*nodes):
+    """Return check -> finding, for the findings with a problem."""
     return {finding.check: finding for finding in advise_from([node.series for node in nodes or [Node()]])}
 
 
@@ -125,16 +125,15 @@ def slow(**changes):
     return Node().gpu(utilization=sawtooth, **changes)
 
 
-def test_nothing_is_found_where_all_is_well():
-    """What cannot be compared on one GPU is unknown; all else is looked at, and is ok."""
-    findings = found()
+def test_a_healthy_job_has_no_problems():
+    """Checks that compare GPUs are unknown with a single GPU; all others are ok."""
+    findings = problems()
 
-    assert {check: one.evidence for check, one in findings.items() if one.verdict is Verdict.FOUND} == {}
+    assert {check: one.evidence for check, one in findings.items() if one.verdict is Verdict.PROBLEM} == {}
     assert [check for check, one in findings.items() if one.verdict is Verdict.UNKNOWN] == ["straggler-rank"]
 
 
-def test_all_twenty_checks_and_the_note_on_missing_events_are_there():
-    """Each with the remedy that it gives when it finds something."""
+def test_all_checks_are_registered():
     ids = [check.id for check in CHECKS]
 
     assert len(ids) == len(set(ids)) == 21
@@ -158,8 +157,8 @@ CASES = {
     "no-worker-processes": ([slow().process(101, 1, "sh").process(102, 1, "sh")], "has 0 Python children"),
     "no-pin-memory": ([Node().process(RANK, 1, "python3", threads={"python3"})], "gpu1 pid 100 (job-0)"),
     "no-prefetch": ([slow().process(101, RANK, "pt_data_worker", cores=lambda t: 1.0 if t % 4 in (1, 2) else 0.0)],
-                    "work in turn (correlation -"),
-    "too-many-workers": ([Node().node(running=40.0, some=0.5)], "40 threads want 16 cores"),
+                    "work alternately (correlation -"),
+    "too-many-workers": ([Node().node(running=40.0, some=0.5)], "40 runnable threads on 16 cores"),
     "too-many-workers quota": ([Node().node(throttled=lambda t: 3 * t)], "CPU quota used up 117 times"),
     "slow-storage": ([slow().node(io=0.3)], "waited for storage 30 %"),
     "slow-storage blocked": ([slow().process(101, RANK, "pt_data_worker", state="D")], "blocked in 33 %"),
@@ -188,61 +187,56 @@ CASES = {
 
 @pytest.mark.row(31, 61)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_is_found_with_its_numbers(case):
-    """Evidence, confidence and the remedy."""
+def test_problems_are_reported_with_numbers(case):
     nodes, said = CASES[case]
-    finding = found(*nodes)[case.partition(" ")[0]]
+    finding = problems(*nodes)[case.partition(" ")[0]]
 
-    assert finding.verdict is Verdict.FOUND, finding
+    assert finding.verdict is Verdict.PROBLEM, finding
     assert said in finding.evidence
     assert finding.remedy
     assert isinstance(finding.confidence, Confidence)
 
 
-def test_devices_without_a_process_and_strangers_are_told():
-    """What was given to the job and is not used; and who else is there."""
+def test_unused_gpus_and_foreign_processes_are_reported():
     unused, stranger = Node(), Node()
     unused.series.containers = {"job-0": Container("job-0", ("GPU-a", "GPU-b"))}
     stranger.series.users += (GpuUser(999, "GPU-a", "xmrig"),)
 
-    assert "gpu1 GPU 1" in found(unused)["wrong-device-use"].evidence
-    assert "pid 999 (xmrig)" in found(stranger)["wrong-device-use"].evidence
+    assert "gpu1 GPU 1" in problems(unused)["wrong-device-use"].evidence
+    assert "pid 999 (xmrig)" in problems(stranger)["wrong-device-use"].evidence
 
 
-def test_processes_where_they_have_no_business_are_told():
-    """The job's own on a GPU that it was not given; anybody's on a GPU that nobody has; of MIG nothing is known."""
+def test_misplaced_processes_are_reported():
     astray, intruded, parted = Node(), Node(), Node()
     astray.series.users += (GpuUser(101, "GPU-b", "python3"),)
     intruded.series.foreign = {"GPU-b": "xmrig (pid 4711 of mallory)"}
     parted.series.containers = {"job-0": Container("job-0", ("MIG-1",))}
 
-    assert "gpu1 GPU 1: pid 101 (job-0)" in found(astray)["wrong-device-use"].evidence
-    assert "gpu1 GPU 1: xmrig (pid 4711 of mallory)" in found(intruded)["wrong-device-use"].evidence
-    assert found(parted)["wrong-device-use"].verdict is Verdict.UNKNOWN
+    assert "gpu1 GPU 1: pid 101 (job-0)" in problems(astray)["wrong-device-use"].evidence
+    assert "gpu1 GPU 1: xmrig (pid 4711 of mallory)" in problems(intruded)["wrong-device-use"].evidence
+    assert problems(parted)["wrong-device-use"].verdict is Verdict.UNKNOWN
 
 
-def test_a_job_without_gpus_on_a_node_is_not_judged_by_its_neighbours():
-    """The node of mpirun, whose GPUs are of other jobs; and nothing of the job is missing there."""
+def test_a_job_without_gpus_on_a_node_is_unknown_there():
+    """The launcher's node has GPUs of other jobs, and needs none of this job."""
     launcher = Node("gpu2").gpu(utilization=0.0)
     launcher.series.containers = {"launcher": Container("launcher")}
     launcher.series.users = ()
 
-    findings = found(Node("gpu1"), launcher)
+    findings = problems(Node("gpu1"), launcher)
 
     assert findings["low-duty-cycle"].verdict is Verdict.OK
     assert "gpu2" not in findings["low-duty-cycle"].evidence
 
 
-def test_a_gpu_of_the_job_that_was_not_sampled_is_missed():
-    """One of two that nvidia-smi does not list any more."""
+def test_an_unsampled_gpu_of_the_job_prevents_ok():
     node = Node()
     node.series.containers = {"job-0": Container("job-0", ("GPU-a", "GPU-lost"))}
 
-    assert found(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
+    assert problems(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
 
 
-def test_mpiruns_output_is_that_of_all_ranks():
-    """Thirty lines a second of two ranks are no flood."""
+def test_mpirun_output_counts_for_all_ranks():
     node = Node().node(log_lines=0).process(RANK + 5, 1, "python3")
     node.series.users += (GpuUser(RANK + 5, "GPU-b", "python3"),)
     node.series.containers["launcher"] = Container("launcher", speaks_for_all=True)
@@ -251,52 +245,50 @@ def test_mpiruns_output_is_that_of_all_ranks():
         for one in node.series.samples
     ]
 
-    finding = found(node)["log-too-chatty"]
+    finding = problems(node)["log-too-chatty"]
 
     assert finding.verdict is Verdict.OK
     assert "launcher: 15.0 lines/s and rank" in finding.evidence
 
 
-def test_a_straggler_is_named_with_its_node_and_instance():
-    """Both ends of the spread are."""
+def test_a_straggler_is_reported_with_node_and_instance():
     nodes = two_nodes(70.0, 95.0)
     nodes[1].series.containers = {"job-1": Container("job-1", ("GPU-a",))}
 
-    assert "gpu1 GPU 0 is of job-0, gpu2 GPU 0 of job-1" in found(*nodes)["straggler-rank"].evidence
+    assert "gpu1 GPU 0 is of job-0, gpu2 GPU 0 of job-1" in problems(*nodes)["straggler-rank"].evidence
 
 
-def test_tcp_beside_rdma_is_told_by_ncclss_own_log():
-    """Whatever the load."""
+def test_tcp_despite_rdma_is_detected_from_the_nccl_log():
     nodes = two_nodes(95.0, 95.0)
     for node in nodes:
         node.series.speeds = {"mlx5_0/1": 200.0}
         node.series.transport = "Socket"
 
-    finding = found(*nodes)["network-wait"]
+    finding = problems(*nodes)["network-wait"]
 
-    assert (finding.verdict, finding.confidence) == (Verdict.FOUND, Confidence.HIGH)
+    assert (finding.verdict, finding.confidence) == (Verdict.PROBLEM, Confidence.HIGH)
 
 
-def test_a_busy_gpu_is_not_called_slow_for_its_storage_or_workers():
-    """Advice is for what holds the GPU up."""
+def test_a_busy_gpu_is_not_reported_for_storage_or_workers():
+    """Storage and workers are reported only if they slow the GPU down."""
     node = Node().node(io=0.3).process(101, 1, "sh").process(102, 1, "sh")
 
-    findings = found(node)
+    findings = problems(node)
 
     assert findings["slow-storage"].verdict is Verdict.OK
     assert findings["no-worker-processes"].verdict is Verdict.OK
 
 
-def test_full_utilization_at_low_power_is_no_full_use():
-    """Utilization says that a kernel ran, not that the GPU was busy."""
-    finding = found(Node().gpu(power=150.0))["low-duty-cycle"]
+def test_full_utilization_at_low_power_has_low_confidence():
+    """Utilization shows that a kernel ran, not that all multiprocessors were busy."""
+    finding = problems(Node().gpu(power=150.0))["low-duty-cycle"]
 
     assert (finding.verdict, finding.confidence) == (Verdict.OK, Confidence.LOW)
     assert "21 % of the power limit" in finding.evidence
 
 
-def test_older_torch_is_not_accused():
-    """It names neither its workers nor the thread that pins memory."""
+def test_older_torch_is_not_reported():
+    """Older torch names neither its workers nor the thread that pins memory."""
     node = (
         slow()
         .process(101, RANK, "python3")
@@ -304,7 +296,7 @@ def test_older_torch_is_not_accused():
         .process(RANK, 1, "python3", threads={"python3"})
     )
 
-    findings = found(node)
+    findings = problems(node)
 
     assert findings["no-worker-processes"].verdict is Verdict.OK
     assert findings["no-pin-memory"].verdict is Verdict.UNKNOWN
@@ -319,8 +311,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_what_was_not_seen_is_never_ok(name):
-    """Take away what a check rests on, on one of two nodes, and it says so."""
+def test_missing_data_is_never_ok(name):
     whole, lacking = two_nodes(95.0, 95.0)
     setattr(lacking.series, name, EMPTY[name])
     rests = {
@@ -330,32 +321,29 @@ def test_what_was_not_seen_is_never_ok(name):
         "samples": {"too-many-workers", "shm-too-small", "tensorboard-too-often", "log-too-chatty"},
     }  # fmt: skip
 
-    findings = found(whole, lacking)
+    findings = problems(whole, lacking)
 
     assert {findings[check].verdict for check in rests[name]} == {Verdict.UNKNOWN}
     assert all("gpu2" in findings[check].evidence for check in rests[name])
 
 
-def test_nodes_that_told_nothing_leave_everything_unknown():
-    """With the reason, and without a remedy or a confidence."""
+def test_nodes_without_data_give_unknown():
     findings = advise_from([NodeSeries("gpu1"), NodeSeries("gpu2")])
 
     assert {one.verdict for one in findings} == {Verdict.UNKNOWN}
     assert all(one.evidence and one.remedy is None and one.confidence is None for one in findings)
 
 
-def test_too_few_samples_are_unknown():
-    """Nine seconds are no job."""
+def test_too_few_samples_give_unknown():
     node = Node()
     node.series.gpus["GPU-a"] = node.series.gpus["GPU-a"][:9]
 
-    assert found(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
+    assert problems(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(GpuSample) if field.name != "t"])
 def test_any_value_may_be_missing(field):
-    """A driver that does not tell one thing tells the others; nothing stumbles."""
-    findings = found(Node().gpu(**{field: None}))
+    findings = problems(Node().gpu(**{field: None}))
 
     assert all(one.evidence for one in findings.values())
     if field == "clock_events":
@@ -364,8 +352,7 @@ def test_any_value_may_be_missing(field):
         assert findings["pcie-bound"].verdict is Verdict.UNKNOWN
 
 
-def test_findings_come_first_and_stand_in_80_columns():
-    """As a table, and as one document; what is SIMULATED says so."""
+def test_problems_come_first_and_fit_80_columns():
     node = slow(memory_used=20_000.0)
     node.series.notes = ("SIMULATED: this nvidia-smi belongs to a lab",)
     findings = advise_from([node.series])

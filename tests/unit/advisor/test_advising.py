@@ -1,4 +1,4 @@
-"""A look at a job's nodes: the sampler runs for real on this machine; only the jobs' engine is in memory."""
+"""Sampling a job's nodes: the sampler runs on this machine; only the job engine is in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ done
 
 @pytest.fixture
 def gpus(tmp_path, monkeypatch):
-    """This machine with two idle GPUs, SIMULATED by a script; returns their UUIDs. Few samples are enough here."""
+    """Return the UUIDs of two idle GPUs, SIMULATED by a script on this machine. Few samples are enough here."""
     (tmp_path / "bin").mkdir()
     stub = tmp_path / "bin/nvidia-smi"
     stub.write_text(SIMULATED_SMI)
@@ -52,7 +52,7 @@ def gpus(tmp_path, monkeypatch):
 
 @pytest.fixture
 def working():
-    """A process that stands in for a job's."""
+    """Start a process in place of a job's process."""
     job = subprocess.Popen([sys.executable, "-c", WORKING])
     yield job
     job.kill()
@@ -60,23 +60,23 @@ def working():
 
 
 def job_on(*nodes, gpus=(), status=JobStatus.RUNNING, container="", **spec):
-    """A job with one worker on each node; all its containers are `container`."""
-    seats = tuple(
+    """Return a job with one worker on each node; all its containers are `container`."""
+    slots = tuple(
         Seat(f"train-worker-{n}", "worker", n, node, "10.0.0.1", n, n == 0, (0,), tuple(gpus), f"train-{n}")
         for n, node in enumerate(nodes)
     )
-    known = {seat.instance: InstanceRecord(seat.instance, "Running", container_id=container) for seat in seats}
+    known = {slot.instance: InstanceRecord(slot.instance, "Running", container_id=container) for slot in slots}
     made = JobSpec("train", Kind.RUN, ("x",), image="i", gpus=1, workers=len(nodes), **spec)
-    return JobRecord(made, "id", "me@here", 1000.0, status, attempt=1, seats=seats, instances=known)
+    return JobRecord(made, "id", "me@here", 1000.0, status, attempt=1, seats=slots, instances=known)
 
 
 def own_cgroup():
-    """A word that stands in the cgroup of this test's processes, in place of a container's id."""
+    """Return a word in the cgroup of this test's processes, in place of a container id."""
     return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"
 
 
 def cluster_of(*nodes, dead=()):
-    """Nodes that all are this machine; `dead` ones are reached by a port on which nobody listens."""
+    """Return nodes that all are this machine; `dead` ones have a port without a listener."""
     made = [make_node(name, local=True) for name in nodes]
     gone = [make_node(name) for name in dead]
     gone = [
@@ -88,8 +88,7 @@ def cluster_of(*nodes, dead=()):
 
 @pytest.mark.row(61)
 @pytest.mark.usefixtures("working")
-def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, monkeypatch):
-    """Its GPUs and no others, its processes, its log, its log folder; an idle one is offered to be stopped."""
+def test_a_running_job_is_sampled_on_all_nodes_in_parallel(gpus, tmp_path, monkeypatch):
     folder = tmp_path / "train/attempts/1"
     folder.mkdir(parents=True)
     (folder / "train-worker-0.log").write_text(CHANNEL + "step 1\n" * 3)
@@ -98,65 +97,61 @@ def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, mon
     job = job_on("a", "b", gpus=gpus[:1], container=own_cgroup(), tensorboard=True, logdir=str(tmp_path / "logs"))
     said: list[str] = []
 
-    found = advising.advise_job(cluster_of("a", "b"), MemoryEngine((job,)), "train", tell=said.append, **WINDOW)
-    by_check = {one.check: one for one in found.findings}
+    advice = advising.advise_job(cluster_of("a", "b"), MemoryEngine((job,)), "train", tell=said.append, **WINDOW)
+    by_check = {one.check: one for one in advice.findings}
 
     assert said == ["looking at 2 nodes for 0.5 s"]
-    assert (found.lost, [one.node for one in found.nodes]) == ({}, ["a", "b"])
-    assert [list(one.given()) for one in found.nodes] == [gpus[:1], gpus[:1]]
-    assert [list(one.job_gpus()) for one in found.nodes] == [gpus[:1], gpus[:1]]
-    assert all(one.job_processes() for one in found.nodes)
-    assert found.nodes[0].samples[-1].containers["train-worker-0"].log_lines == 0
-    assert found.nodes[0].samples[0].containers["train-worker-0"].tfevents == {}
-    assert [one.transport for one in found.nodes] == ["Socket", "Socket"]
-    assert found.idle is not None
+    assert (advice.lost, [one.node for one in advice.nodes]) == ({}, ["a", "b"])
+    assert [list(one.given()) for one in advice.nodes] == [gpus[:1], gpus[:1]]
+    assert [list(one.job_gpus()) for one in advice.nodes] == [gpus[:1], gpus[:1]]
+    assert all(one.job_processes() for one in advice.nodes)
+    assert advice.nodes[0].samples[-1].containers["train-worker-0"].log_lines == 0
+    assert advice.nodes[0].samples[0].containers["train-worker-0"].tfevents == {}
+    assert [one.transport for one in advice.nodes] == ["Socket", "Socket"]
+    assert advice.idle is not None
     assert "idle for" in by_check["low-duty-cycle"].evidence
-    assert by_check["wrong-device-use"].verdict is Verdict.FOUND
+    assert by_check["wrong-device-use"].verdict is Verdict.PROBLEM
     assert by_check["log-too-chatty"].verdict is Verdict.OK
-    assert all(one.simulated for one in found.findings if one.verdict is not Verdict.UNKNOWN)
+    assert all(one.simulated for one in advice.findings if one.verdict is not Verdict.UNKNOWN)
 
 
-def test_a_node_that_is_gone_is_named_and_the_others_are_judged(gpus):
-    """Nothing is ok that it did not tell of, and a job is not called idle by half of its GPUs."""
+def test_an_unreachable_node_is_reported_and_the_others_are_checked(gpus):
     engine = MemoryEngine((job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),))
 
-    found = advising.advise_job(cluster_of("a", dead=("gone",)), engine, "train", tell=lambda _: None, **WINDOW)
-    by_check = {one.check: one for one in found.findings}
+    advice = advising.advise_job(cluster_of("a", dead=("gone",)), engine, "train", tell=lambda _: None, **WINDOW)
+    by_check = {one.check: one for one in advice.findings}
 
-    assert list(found.lost) == ["gone"]
-    assert not found.ok
-    assert found.idle is None
-    assert by_check["low-duty-cycle"].verdict is Verdict.FOUND
+    assert list(advice.lost) == ["gone"]
+    assert not advice.ok
+    assert advice.idle is None
+    assert by_check["low-duty-cycle"].verdict is Verdict.PROBLEM
     assert by_check["memory-nearly-full"].verdict is Verdict.UNKNOWN
     assert "gone" in by_check["memory-nearly-full"].evidence
 
 
-def test_processes_that_no_job_explains_are_told(gpus):
-    """Also on GPUs that the job was not given."""
+def test_processes_without_a_known_job_are_reported(gpus):
     other = GpuView(1, gpus[1], foreign="xmrig (pid 4711 of mallory)")
     survey = JobSurvey((), (NodeView("a", "10.0.0.1", ready=True, gpus=(other,)),))
     engine = MemoryEngine((job_on("a", gpus=gpus[:1]),), survey)
 
-    found = advising.advise_job(cluster_of("a"), engine, "train", seconds=0.1, tell=lambda _: None)
+    advice = advising.advise_job(cluster_of("a"), engine, "train", seconds=0.1, tell=lambda _: None)
 
-    assert found.nodes[0].foreign == {gpus[1]: "xmrig (pid 4711 of mallory)"}
+    assert advice.nodes[0].foreign == {gpus[1]: "xmrig (pid 4711 of mallory)"}
 
 
-def test_a_job_that_ends_meanwhile_is_not_called_idle(gpus):
-    """Nor one that begins again."""
+def test_a_job_that_ends_during_sampling_is_not_idle(gpus):
     job = job_on("a", gpus=gpus[:1])
     for after in ({"status": JobStatus.SUCCEEDED}, {"attempt": 2}):
         engine = MemoryEngine((job,))
         engine.coming = [job, dataclasses.replace(job, **after)]
 
-        found = advising.advise_job(cluster_of("a"), engine, "train", seconds=0.3, interval=0.1, tell=lambda _: None)
+        advice = advising.advise_job(cluster_of("a"), engine, "train", seconds=0.3, interval=0.1, tell=lambda _: None)
 
-        assert found.idle is None
-        assert found.ended in {"it is SUCCEEDED", "it was started again"}
+        assert advice.idle is None
+        assert advice.ended in {"it is SUCCEEDED", "it was started again"}
 
 
-def test_a_node_without_python_says_so(tmp_path, monkeypatch):
-    """Where no node tells anything, that is an error and no advice."""
+def test_a_node_without_python_is_reported(tmp_path, monkeypatch):
     for name in ("sh", "head", "dd", "cat", "id", "env"):
         path = subprocess.run(["which", name], capture_output=True, text=True, check=False).stdout.strip()
         if path:
@@ -172,7 +167,6 @@ def test_a_node_without_python_says_so(tmp_path, monkeypatch):
     [(JobStatus.PENDING, "provision wait train"), (JobStatus.FAILED, "provision restart train")],
 )
 def test_a_job_that_does_not_run_is_refused(status, hint):
-    """With what to do; the script can be judged all the same."""
     engine = MemoryEngine((dataclasses.replace(job_on("a", status=status), reason="no GPU is free"),))
 
     with pytest.raises(UsageError, match=f"train is {status}.*no GPU is free") as caught:
@@ -182,15 +176,15 @@ def test_a_job_that_does_not_run_is_refused(status, hint):
     assert "--script" in caught.value.remedy
 
 
-def test_mpi_instances_of_one_container_are_looked_at_once():
-    """With the GPUs of all of them; the launcher has none, and is not given its node's."""
+def test_mpi_instances_of_one_container_are_sampled_once():
+    """The sample has the GPUs of all instances; the launcher has no GPUs."""
     job = job_on("a", "a", gpus=("GPU-x",))
-    together = [dataclasses.replace(seat, container="c", uuids=(f"GPU-{seat.index}",)) for seat in job.seats]
+    together = [dataclasses.replace(slot, container="c", uuids=(f"GPU-{slot.index}",)) for slot in job.seats]
     launcher = Seat("train-launcher-abcde", "launcher", 0, "a", "10.0.0.1", 0, chief=True, container="l")
 
-    found = list(advising.containers_of(dataclasses.replace(job, seats=(launcher, *together)), "a"))
+    advice = list(advising.containers_of(dataclasses.replace(job, seats=(launcher, *together)), "a"))
 
-    assert [(one["instance"], one["gpus"], one["speaks_for_all"]) for one in found] == [
+    assert [(one["instance"], one["gpus"], one["speaks_for_all"]) for one in advice] == [
         ("train-launcher-abcde", [], True),
         ("train-worker-0", ["GPU-0", "GPU-1"], False),
     ]
@@ -198,7 +192,7 @@ def test_mpi_instances_of_one_container_are_looked_at_once():
 
 @pytest.fixture
 def typed(capsys, monkeypatch):
-    """Type a command over a job in memory, whose window is short; return exit code, stdout and stderr."""
+    """Run a command on a job in memory, with a short window; return exit code, stdout and stderr."""
 
     def call(engine, cluster, *words):
         short = advising.advise_job
@@ -218,8 +212,7 @@ def typed(capsys, monkeypatch):
 
 
 @pytest.mark.row(61)
-def test_as_it_is_typed(typed, gpus):
-    """Nodes, findings and the offer to stop, in 80 columns; progress is on stderr."""
+def test_the_text_report_is_printed(typed, gpus):
     engine = MemoryEngine((job_on("a", gpus=gpus[:1], container=own_cgroup()),))
 
     code, out, err = typed(engine, cluster_of("a"), "train")
@@ -232,8 +225,8 @@ def test_as_it_is_typed(typed, gpus):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_as_one_document_with_the_script(typed, gpus, tmp_path):
-    """Both kinds of advice at once; a lost node makes it not ok."""
+def test_json_contains_the_script_findings(typed, gpus, tmp_path):
+    """The document contains both kinds of advice; a lost node makes it not ok."""
     file = tmp_path / "train.py"
     file.write_text("from transformers import Trainer\nTrainer(model).train()\n")
     engine = MemoryEngine((job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),))
@@ -253,8 +246,7 @@ def test_as_one_document_with_the_script(typed, gpus, tmp_path):
     ("words", "said"),
     [(("train",), "FAILED"), (("train", "--for", "2s"), "too short"), (("train", "--for", "2h"), "too long")],
 )
-def test_what_cannot_be_looked_at_is_a_usage_error(typed, words, said):
-    """With what to do."""
+def test_invalid_requests_are_usage_errors(typed, words, said):
     engine = MemoryEngine((job_on("a", status=JobStatus.FAILED),))
 
     code, out, err = typed(engine, cluster_of("a"), *words)
@@ -265,7 +257,7 @@ def test_what_cannot_be_looked_at_is_a_usage_error(typed, words, said):
 
 
 def outcome(capsys, monkeypatch, look):
-    """Type the command where a look comes to this; return exit code, document and stderr."""
+    """Run the command with this result of sampling; return exit code, document and stderr."""
     monkeypatch.setattr("provision.cli.advise.cluster_and_engine", lambda *_: (None, None))
     monkeypatch.setattr("provision.workflow.advising.advise_job", look)
     with pytest.raises(SystemExit) as stopped:
@@ -275,18 +267,15 @@ def outcome(capsys, monkeypatch, look):
 
 
 @pytest.mark.parametrize(("lost", "code"), [({}, 0), ({"b": "no route to host"}, 1)])
-def test_a_node_that_did_not_tell_is_an_exit_code_of_its_own_accord(capsys, monkeypatch, lost, code):
-    """Also where nothing was found on the others."""
+def test_a_node_without_samples_has_its_own_exit_code(capsys, monkeypatch, lost, code):
     advice = advising.JobAdvice(job_on("a", "b"), 60.0, (), (), lost)
 
-    told = outcome(capsys, monkeypatch, lambda *_a, **_k: advice)
+    printed = outcome(capsys, monkeypatch, lambda *_a, **_k: advice)
 
-    assert (told[0], told[1]["ok"], told[1]["idle"], told[1]["ended"]) == (code, code == 0, False, None)
+    assert (printed[0], printed[1]["ok"], printed[1]["idle"], printed[1]["ended"]) == (code, code == 0, False, None)
 
 
-def test_ctrl_c_ends_the_look_and_not_the_job(capsys, monkeypatch):
-    """And says so."""
-
+def test_ctrl_c_stops_sampling_and_not_the_job(capsys, monkeypatch):
     def interrupted(*_given, **_named):
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Reading what a node sent: whatever it is, nothing is raised."""
+"""Parsing of the sampler's output: no input raises."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ ODD = [
 ]
 
 
-def test_a_node_is_read_from_its_lines():
-    """Text or bytes, with empty lines between; what is -1 as a NUMA node is none."""
+def test_a_series_is_read_from_its_lines():
     series = read_series("gpu1", [b"", *[json.dumps(record).encode() + b"\n" for record in RECORDS]])
 
     assert (series.unread, series.ended, series.cores, series.delay_counted) == (0, "window", 8, True)
@@ -58,8 +57,7 @@ def test_a_node_is_read_from_its_lines():
     assert [process.pid for process in series.ranks()] == [7]
 
 
-def test_lines_that_are_no_records_are_counted():
-    """Another program's words, a line that was cut, a kind from a later version."""
+def test_invalid_lines_are_counted():
     lines = [
         "Welcome to gpu1",
         '{"kind": "gpu", "t": 1',
@@ -78,8 +76,8 @@ def test_lines_that_are_no_records_are_counted():
 
 
 @pytest.mark.parametrize("number", range(len(RECORDS)))
-def test_no_value_makes_it_or_the_advice_stumble(number):
-    """Each value of each record in turn is something else, at every depth."""
+def test_no_value_raises_in_reader_or_checks(number):
+    """Each value of each record is replaced in turn, at every depth."""
     for key in RECORDS[number]:
         for odd in ODD:
             changed = [dict(record) for record in RECORDS]
@@ -88,8 +86,7 @@ def test_no_value_makes_it_or_the_advice_stumble(number):
             assert advise_from([read_series("gpu1", lines)])
 
 
-def test_random_damage_is_survived():
-    """Bytes are lost and changed on the way."""
+def test_random_damage_does_not_raise():
     text = "\n".join(json.dumps(record) for record in RECORDS).encode()
     for seed in range(60):
         chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret

@@ -1,4 +1,4 @@
-"""The program that looks at a node, run for real: on this machine's own /proc, with the lab's SIMULATED nvidia-smi."""
+"""The sampler, run on this machine's own /proc with the lab's SIMULATED nvidia-smi."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKING = "import time\nwhile True: sum(range(50_000)); time.sleep(0.002)"
 
 @pytest.fixture
 def node(tmp_path):
-    """Variables under which nvidia-smi is the lab's, for a machine with two GPUs of an older driver."""
+    """Return the environment of the lab's nvidia-smi for a machine with two GPUs and an older driver."""
     machine = {**json.loads(to_json(load("pair"))), "seed": "node 1", "driver_version": "530.30.02"}
     (tmp_path / "machine.json").write_text(json.dumps(machine))
     (tmp_path / "bin").mkdir()
@@ -39,7 +39,7 @@ def node(tmp_path):
 
 
 def start(environment, **asked):
-    """Send the program as it is sent to a node; its input stays open."""
+    """Start the program as on a node, with its input open."""
     child = subprocess.Popen(
         [sys.executable, "-IS", "-c", SAMPLER.read_text()],
         stdin=subprocess.PIPE,
@@ -53,7 +53,7 @@ def start(environment, **asked):
 
 
 def finish(child):
-    """Wait for its end, with the input still open; return its records and what it said on stderr."""
+    """Wait for its end with the input still open; return its records and stderr."""
     out, err = child.stdout.read(), child.stderr.read()
     assert child.wait(20) == 0, err
     return [json.loads(line) for line in out.splitlines()], err.decode()
@@ -68,7 +68,7 @@ def until(child, kind):
 
 
 def own_cgroup():
-    """A word that stands in the cgroup of this test's processes, in place of a container's id."""
+    """Return a word in the cgroup of this test's processes, in place of a container id."""
     return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"
 
 
@@ -80,8 +80,8 @@ def none_left(folder):
     return not any(alive(int(pid)) for pid in (folder / "pids").read_text().split())
 
 
-def test_links_of_a_container_are_not_followed_to_the_nodes_files(node, tmp_path):
-    """They are seen from the node: an absolute one leads to its own folder, and one with dots out of the root."""
+def test_container_links_to_node_files_are_not_followed(node, tmp_path):
+    """Seen from the node, an absolute link leads to the node's own folder, and dots leave the container's root."""
     outside, image = tmp_path / "outside", tmp_path / "image"
     (outside / "private").mkdir(parents=True)
     (outside / "private/events.out.tfevents.1").write_text("x")
@@ -112,7 +112,6 @@ def test_links_of_a_container_are_not_followed_to_the_nodes_files(node, tmp_path
 
 
 def test_a_window_is_sampled_and_read(node, tmp_path):
-    """GPUs, processes, pressure, network, shared memory, logs and files; then it ends by itself and nothing is left."""
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/events.out.tfevents.1").write_text("x" * 100)
     (tmp_path / "logs/model.pt").write_text("x")
@@ -163,8 +162,7 @@ def test_a_window_is_sampled_and_read(node, tmp_path):
     eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
-def test_it_ends_when_its_input_closes(node, tmp_path):
-    """The operator's session is gone: nothing samples on, and no nvidia-smi is left."""
+def test_the_sampler_ends_when_its_input_closes(node, tmp_path):
     child = start(node, seconds=600, interval=0.2)
     lines = [child.stdout.readline() for _ in range(4)]
     child.stdin.close()
@@ -176,8 +174,7 @@ def test_it_ends_when_its_input_closes(node, tmp_path):
     eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
-def test_it_ends_when_nobody_reads(node, tmp_path):
-    """A broken pipe is no traceback."""
+def test_the_sampler_ends_when_its_reader_is_gone(node, tmp_path):
     child = start(node, seconds=600, interval=0.1)
     child.stdout.readline()
     child.stdout.close()
@@ -188,7 +185,6 @@ def test_it_ends_when_nobody_reads(node, tmp_path):
 
 
 def test_sigterm_leaves_no_nvidia_smi(node, tmp_path):
-    """However it is ended."""
     child = start(node, seconds=600, interval=0.1)
     until(child, "gpu")
     child.send_signal(signal.SIGTERM)
@@ -198,8 +194,7 @@ def test_sigterm_leaves_no_nvidia_smi(node, tmp_path):
     eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
-def test_a_node_without_nvidia_smi_is_sampled_too(node, tmp_path):
-    """What is missing is noted, and the GPUs are unknown, not idle."""
+def test_a_node_without_nvidia_smi_is_sampled(node, tmp_path):
     records, err = finish(start({**node, "PATH": str(tmp_path)}, seconds=0.3, interval=0.1))
     series = read_series("gpu1", [json.dumps(record) for record in records])
 
@@ -209,8 +204,8 @@ def test_a_node_without_nvidia_smi_is_sampled_too(node, tmp_path):
     assert {one.check: one.verdict for one in advise_from([series])}["low-duty-cycle"] is Verdict.UNKNOWN
 
 
-def test_fields_that_a_driver_does_not_know_are_left_out(node, tmp_path):
-    """An older one calls the clocks' reasons otherwise; one that knows neither tells the rest."""
+def test_unsupported_fields_are_left_out(node, tmp_path):
+    """An older driver has another name for the clocks' reasons; one without either name reports the rest."""
     stub = tmp_path / "bin/nvidia-smi"
     stub.write_text(
         """#!/bin/sh
@@ -231,8 +226,7 @@ while :; do echo 'GPU-1, 0, H100, 00000000:3B:00.0, 97, 100, [N/A], 10.5, 20, 30
 
 
 @pytest.mark.parametrize("line", [b"", b"rubbish\n", b"[]\n"])
-def test_what_is_no_question_is_refused(line):
-    """In one sentence."""
+def test_invalid_requests_are_refused(line):
     done = subprocess.run(
         [sys.executable, "-IS", SAMPLER], input=line, capture_output=True, timeout=20, check=False, env={"PATH": ""}
     )
@@ -243,8 +237,7 @@ def test_what_is_no_question_is_refused(line):
     assert b"Traceback" not in done.stderr
 
 
-def test_it_runs_under_python_3_8_and_needs_the_standard_library_alone():
-    """Nodes have what they have."""
+def test_the_sampler_runs_under_python_3_8_with_the_standard_library():
     tree = ast.parse(SAMPLER.read_text(), feature_version=(3, 8))
     imports = re.findall(r"^(?:import|from) (\w+)", SAMPLER.read_text(), re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""The five rules of distributed training, judged from a script's text."""
+"""The five rules of distributed training, checked on a script's text."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ SAMPLER = "DistributedSampler(dataset) if is_distributed() else None"
 
 
 def judged(text, **others):
-    """Rule -> finding."""
+    """Return rule -> finding."""
     sources = {"train.py": textwrap.dedent(text).encode()}
     sources.update({f"{name}.py": other.encode() for name, other in others.items()})
     return {finding.rule: finding for finding in lint_script(sources)}
 
 
 def verdicts(text, **others):
-    """Rule -> verdict, as a word."""
+    """Return rule -> verdict."""
     return {rule: finding.verdict.value for rule, finding in judged(text, **others).items()}
 
 
 def changed(*pairs):
-    """The script with some of its text replaced; each has to be there."""
+    """Return the script with replaced text; each old text must exist."""
     text = SCRIPT
     for old, new in pairs:
         assert old in text
@@ -80,8 +80,7 @@ ALL_HOLD = dict.fromkeys(RULES, "holds")
 
 
 @pytest.mark.row(57)
-def test_a_script_that_keeps_all_rules_is_told_so():
-    """Nobody is accused who did it right."""
+def test_a_correct_script_passes_all_rules():
     assert verdicts(SCRIPT) == ALL_HOLD
 
 
@@ -124,8 +123,7 @@ def test_a_script_that_keeps_all_rules_is_told_so():
         ("set_epoch", 35, [("train_sampler.set_epoch", "test_loader.sampler.set_epoch")]),
     ],
 )
-def test_each_way_of_breaking_a_rule_is_found_with_its_line(rule, line, pairs):
-    """And what to do about it is said."""
+def test_violations_are_reported_with_their_line(rule, line, pairs):
     finding = judged(changed(*pairs))[rule]
 
     assert finding.verdict is RuleVerdict.BROKEN, finding
@@ -162,15 +160,15 @@ def test_each_way_of_breaking_a_rule_is_found_with_its_line(rule, line, pairs):
          ("            train_sampler.set_epoch(epoch)\n", "            pass\n")],
     ],
 )  # fmt: skip
-def test_other_ways_of_keeping_the_rules_are_known(pairs):
-    """Aliases, early returns, Slurm-like checks of the environment, values through parameters."""
-    found = judged(changed(*pairs))
+def test_alternative_correct_forms_pass(pairs):
+    """Aliases, early returns, checks of the environment as with Slurm, values through parameters."""
+    findings = judged(changed(*pairs))
 
-    assert {rule: finding.verdict.value for rule, finding in found.items()} == ALL_HOLD, found
+    assert {rule: finding.verdict.value for rule, finding in findings.items()} == ALL_HOLD, findings
 
 
 def test_a_script_for_torchrun_needs_no_guard():
-    """What reads LOCAL_RANK without a default cannot be started by hand; torchrun sets it for one process too."""
+    """A script that reads LOCAL_RANK without a default always has a launcher; torchrun sets it for one process too."""
     text = changed(
         (INIT, '    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n' + INIT.split("\n")[1][4:] + "\n")
     )
@@ -182,8 +180,8 @@ def test_a_script_for_torchrun_needs_no_guard():
 
 
 def test_processes_of_torch_multiprocessing_have_the_ranks_of_one_node():
-    """The tutorial's script counts its ranks from 0 on every node."""
-    found = judged(
+    """The tutorial's script counts ranks from 0 on every node."""
+    findings = judged(
         """
         import os
         import torch.distributed as dist
@@ -200,8 +198,8 @@ def test_processes_of_torch_multiprocessing_have_the_ranks_of_one_node():
         """
     )
 
-    assert found["ranks"].verdict is RuleVerdict.BROKEN
-    assert "two nodes" in found["ranks"].evidence
+    assert findings["ranks"].verdict is RuleVerdict.BROKEN
+    assert "two nodes" in findings["ranks"].evidence
 
 
 @pytest.mark.parametrize(
@@ -216,8 +214,7 @@ def test_processes_of_torch_multiprocessing_have_the_ranks_of_one_node():
            "        dist.all_reduce(next(model.parameters()).grad)\n")], "ddp"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_is_unknown(pairs, rule):
-    """It is neither held nor broken, and the reason is said."""
+def test_undecidable_rules_are_unknown(pairs, rule):
     finding = judged(changed(*pairs))[rule]
 
     assert finding.verdict is RuleVerdict.UNKNOWN, finding
@@ -241,8 +238,8 @@ def test_what_cannot_be_told_is_unknown(pairs, rule):
         ([(SAMPLER, "EnlargedSampler(dataset, WORLD_SIZE)")], "sampler"),
     ],
 )
-def test_what_may_be_in_a_module_that_was_not_read_is_not_called_missing(pairs, rule):
-    """A function of another package that is called like it, a model by its name, a sampler of one's own."""
+def test_objects_from_unread_modules_are_not_missing(pairs, rule):
+    """A function of another package, a dynamically imported model, a custom sampler."""
     assert judged(changed(*pairs))[rule].verdict is RuleVerdict.UNKNOWN
 
 
@@ -259,18 +256,17 @@ def test_an_early_return_from_a_chain_of_conditions_is_a_guard():
     assert verdicts(changed((INIT, guard)))["init"] == "holds"
 
 
-def test_a_script_of_many_modules_is_judged():
-    """Functions that call each other by common names are not followed for ever."""
+def test_a_script_of_many_modules_is_checked():
     names = [f"f{i}" for i in range(30)]
     calls = "".join(f"    if x: {name}(y)\n" for name in names)
     module = "".join(f"def {name}(x):\n    y = x\n{calls}" for name in names)
-    found = judged(SCRIPT + module + "f0(WORLD_SIZE > 1)\n" + module.replace("if x", "if WORLD_SIZE > x"))
 
-    assert set(found) == set(RULES)
+    findings = judged(SCRIPT + module + "f0(WORLD_SIZE > 1)\n" + module.replace("if x", "if WORLD_SIZE > x"))
+
+    assert set(findings) == set(RULES)
 
 
-def test_a_script_without_torch_is_not_judged():
-    """A file of settings, or TensorFlow."""
+def test_a_script_without_torch_is_unknown():
     assert set(verdicts("import tensorflow\n").values()) == {"unknown"}
 
 
@@ -294,17 +290,16 @@ FRAMEWORKS = {
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_what_a_framework_does_is_said(name):
-    """And not asked of the script."""
-    found = judged(FRAMEWORKS[name])
+def test_rules_implemented_by_a_framework_pass(name):
+    findings = judged(FRAMEWORKS[name])
 
-    assert {rule: finding.verdict.value for rule, finding in found.items()} == ALL_HOLD
-    assert {finding.framework for finding in found.values()} == {name}
-    assert all("does it" in finding.evidence and finding.line for finding in found.values())
+    assert {rule: finding.verdict.value for rule, finding in findings.items()} == ALL_HOLD
+    assert {finding.framework for finding in findings.values()} == {name}
+    assert all("does it" in finding.evidence and finding.line for finding in findings.values())
 
 
-def test_what_a_framework_is_not_asked_for_is_broken():
-    """Accelerator alone wraps nothing, and DeepSpeed without training_data splits nothing."""
+def test_a_framework_call_that_is_missing_is_broken():
+    """Accelerator alone wraps nothing, and DeepSpeed without training_data splits no data."""
     accelerate = judged(FRAMEWORKS["Accelerate"].replace("accelerator.prepare(Net(), DataLoader(data))", "1, 2"))
     deepspeed = judged(
         """
@@ -320,16 +315,14 @@ def test_what_a_framework_is_not_asked_for_is_broken():
     assert [deepspeed[rule].verdict.value for rule in ("init", "ddp", "sampler")] == ["holds", "holds", "broken"]
 
 
-def test_a_framework_that_is_only_imported_does_nothing():
-    """Its import is not its use."""
+def test_an_unused_framework_import_has_no_effect():
     assert (
         verdicts("import accelerate\n" + changed(("nn.parallel.DistributedDataParallel(model)", "model")))["ddp"]
         == "broken"
     )
 
 
-def test_modules_beside_the_script_are_read_with_it():
-    """What they do counts, and their lines are named with their file."""
+def test_modules_beside_the_script_are_read():
     text = "from setup import begin\n" + changed((INIT, "    begin(args.backend)\n"))
     module = "import torch.distributed as dist\n\ndef begin(backend):\n    dist.init_process_group(backend)\n"
 
@@ -342,8 +335,7 @@ def test_modules_beside_the_script_are_read_with_it():
     "source",
     [b"import torch\nprint 'old'\n", b"\0", b"\xff\xfe", b"(" * 5000, b"x = 1\n" + b"-" * 200_000 + b"1"],
 )
-def test_what_is_no_python_is_an_error_with_its_line(source):
-    """Of the script, not of ours."""
+def test_invalid_python_is_an_error_with_its_line(source):
     with pytest.raises(UsageError) as raised:
         lint_script({"train.py": source})
 
@@ -352,19 +344,17 @@ def test_what_is_no_python_is_an_error_with_its_line(source):
         assert "line 2" in str(raised.value)
 
 
-def test_no_script_makes_it_stumble():
-    """Whatever line is missing, each rule gets an answer, or the script is no Python."""
+def test_incomplete_scripts_do_not_raise():
     lines = SCRIPT.splitlines(keepends=True)
     for cut in range(len(lines)):
         try:
-            found = lint_script({"train.py": "".join(lines[:cut] + lines[cut + 1 :]).encode()})
+            findings = lint_script({"train.py": "".join(lines[:cut] + lines[cut + 1 :]).encode()})
         except UsageError:
             continue
-        assert [finding.rule for finding in found] == list(RULES)
+        assert [finding.rule for finding in findings] == list(RULES)
 
 
 def test_nothing_is_executed(tmp_path):
-    """Reading is all."""
     verdicts(f"import torch\nopen({str(tmp_path / 'seen')!r}, 'w')\n")
 
     assert list(tmp_path.iterdir()) == []

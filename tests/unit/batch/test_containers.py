@@ -86,14 +86,14 @@ def test_a_typed_line_is_never_split() -> None:
     """Quotes and pipes are the shell's."""
     line = 'mpirun -np "4" python x.py | tee log'
 
-    assert mpi.mpi_command(JobSpec("j", Kind.MPI, (line,)), {}, 4) == ("sh", "-c", line)
+    assert mpi.mpi_command(JobSpec("j", Kind.MPI, (line,)), [], 4) == ("sh", "-c", line)
     assert program_words(JobSpec("j", Kind.PYTORCH, (line,), shell="bash"))  # noqa: S604 - data == ("bash", "-c", line)
 
 
 @pytest.mark.row(14)
 def test_an_argument_vector_gets_mpirun_around_it() -> None:
     """With as many ranks as there are slots, and the variables by name."""
-    found = mpi.mpi_command(JobSpec("j", Kind.MPI, ("python", "a b.py")), {"SECRET": "", "A": "1"}, 8)
+    found = mpi.mpi_command(JobSpec("j", Kind.MPI, ("python", "a b.py")), ["SECRET", "A"], 8)
 
     assert found[:2] == ("mpirun", "--allow-run-as-root")
     assert ("-np", "8") in pairs(list(found))
@@ -193,7 +193,7 @@ MPI = {"kind": Kind.MPI, "gpus": 2, "workers": 2}
 )
 def test_a_command_that_starts_its_ranks_is_left_as_it_is(command, more, expected) -> None:
     """mpirun is never started by mpirun, and a line of the shell runs once."""
-    assert mpi.mpi_command(JobSpec("j", command=command, **MPI, **more), {}, 4) == expected
+    assert mpi.mpi_command(JobSpec("j", command=command, **MPI, **more), [], 4) == expected
 
 
 @pytest.mark.row(14)
@@ -208,7 +208,7 @@ def test_a_command_that_starts_its_ranks_is_left_as_it_is(command, more, expecte
 )
 def test_np_starts_the_command_on_every_slot(command, more, ranks, program) -> None:
     """--np auto and --np N, for a line of the shell as well as for single words."""
-    found = mpi.mpi_command(JobSpec("j", command=command, **MPI, **more), {"LR": "1"}, 4)
+    found = mpi.mpi_command(JobSpec("j", command=command, **MPI, **more), ["LR"], 4)
 
     assert ("-np", ranks) in pairs(list(found))
     assert found[: found.index("-np")] == ("mpirun", "--allow-run-as-root")

@@ -260,7 +260,7 @@ def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
         (["--image=i", "--env", "LIGHT_3D=1", "x"], "LIGHT_3D"),
         (["--image=i", "--pack", "--spread", "x"], "exclude each other"),
         (["--image=i", "-w", "a", "-x", "a", "x"], "in --nodes and in --exclude"),
-        (["--image=i", "--launcher=srun", "x"], "none of torchrun"),
+        (["--image=i", "--launcher=srun", "x"], "none of mpirun, python, torchrun"),
         (["--image=i", "--np=4", "x"], "for mpi jobs"),
         (["--image=i", "--mps", "x"], "nobody to share with"),
         (["--image=i", "--procs-per-gpu=2", "x"], "each worker has 0"),

@@ -1,4 +1,4 @@
-"""Tables of an all-reduce, of NCCL's tests and of our program."""
+"""Tables of an all-reduce, from NCCL's tests and from our program."""
 
 from __future__ import annotations
 
@@ -31,34 +31,30 @@ OLDER = """\
 """
 
 
-def test_the_largest_message_of_nccls_tests_counts():
-    """NCCL's own log may stand between."""
+def test_the_largest_message_is_the_result():
     table = parse_all_reduce(NCCL_TESTS)
 
     assert (table.ranks, table.wrong, table.largest) == (2, 0, (1073741824, 441.5))
     assert [size for size, _ in table.rows] == [536870912, 1073741824]
 
 
-def test_tags_of_ranks_are_seen_through():
-    """As `provision run` writes them."""
+def test_rank_tags_are_ignored():
     tagged = "".join(f"[0] {line}\n" for line in NCCL_TESTS.splitlines())
 
     assert parse_all_reduce(tagged) == parse_all_reduce(NCCL_TESTS)
 
 
 def test_older_tables_and_wrong_sums_are_read():
-    """Their columns are others."""
     table = parse_all_reduce(OLDER)
 
     assert (table.ranks, table.wrong, table.largest) == (1, 3, (33554432, 58.72))
 
 
-def test_ranks_that_ran_by_themselves_are_one_rank():
-    """Each prints a table of its own, where nccl-tests was built without MPI."""
+def test_independent_ranks_count_as_one_rank():
+    """nccl-tests without MPI print one table per process."""
     assert parse_all_reduce(OLDER + OLDER).ranks == 1
 
 
-def test_an_output_that_was_cut_short_has_no_end():
-    """Nor does one without a table have a bandwidth."""
+def test_a_truncated_output_has_no_wrong_count():
     assert parse_all_reduce(NCCL_TESTS.partition("# Out")[0]).wrong is None
     assert parse_all_reduce("all_reduce_perf: command not found\n1 2 3 4 5\n").largest is None

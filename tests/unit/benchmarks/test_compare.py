@@ -13,15 +13,15 @@ from tests.support.benchmark import document, outputs_in, rendered
 
 
 def runs_of(*texts):
-    """Read rendered outputs back."""
+    """Parse rendered outputs."""
     return [run for text in texts for run in parse(text)[0]]
 
 
 def one(a, b):
     """Compare two outputs of one run each."""
-    (comparisons,), only_a, only_b = compare(runs_of(a), runs_of(b))
+    (result,), only_a, only_b = compare(runs_of(a), runs_of(b))
     assert (only_a, only_b) == ([], [])
-    return comparisons
+    return result
 
 
 def noisy(seed, mean, deviation, count=10):
@@ -33,18 +33,17 @@ def noisy(seed, mean, deviation, count=10):
 @pytest.mark.row(20)
 @pytest.mark.parametrize("name", ["ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt"])
 def test_the_recorded_differences_are_real(name):
-    """Topology-aware placement against the default one, as the vendor recorded both: 1.89x and 1.06x."""
+    """Topology-aware placement and the default one, as recorded by the vendor: 1.89x and 1.06x."""
     vgg_aware, vgg_default, resnet_aware, resnet_default = outputs_in(document(name))
-    comparisons, _, _ = compare(runs_of(vgg_aware, resnet_aware), runs_of(vgg_default, resnet_default))
+    result, _, _ = compare(runs_of(vgg_aware, resnet_aware), runs_of(vgg_default, resnet_default))
 
-    assert [(item.a.model, f"{item.ratio:.2f}x") for item in comparisons] == [("vgg16", "1.89x"), ("resnet50", "1.06x")]
-    assert [item.verdict for item in comparisons] == [Verdict.REAL] * 2
-    assert [item.method for item in comparisons] == ["iterations"] * 2
-    assert all(item.low < item.ratio < item.high for item in comparisons)
+    assert [(item.a.model, f"{item.ratio:.2f}x") for item in result] == [("vgg16", "1.89x"), ("resnet50", "1.06x")]
+    assert [item.verdict for item in result] == [Verdict.REAL] * 2
+    assert [item.method for item in result] == ["iterations"] * 2
+    assert all(item.low < item.ratio < item.high for item in result)
 
 
-def test_the_faster_side_is_named_whichever_it_is():
-    """The ratio turns with the order; who is faster, and by how much, does not."""
+def test_the_faster_side_is_named():
     fast, slow = rendered(iterations=noisy(1, 200, 1)), rendered(iterations=noisy(2, 100, 1))
     forth, back = one(fast, slow), one(slow, fast)
 
@@ -53,44 +52,42 @@ def test_the_faster_side_is_named_whichever_it_is():
     assert forth.ratio == pytest.approx(1 / back.ratio)
 
 
-def test_noise_alone_is_hardly_ever_called_real():
-    """Two runs of the same speed: one in a hundred may be called real, and fewer than one per cent apart never."""
+def test_noise_is_rarely_called_real():
+    """At most one in a hundred equal pairs is called real, and none below one per cent."""
     called = [one(rendered(iterations=noisy(i, 300, 9)), rendered(iterations=noisy(-i, 300, 9))) for i in range(1, 401)]
 
     assert sum(item.verdict is Verdict.REAL for item in called) <= 10
 
 
 def test_a_difference_within_the_noise_is_noise():
-    """And its band holds 1."""
-    comparisons = one(rendered(iterations=noisy(1, 300, 15)), rendered(iterations=noisy(2, 306, 15)))
+    result = one(rendered(iterations=noisy(1, 300, 15)), rendered(iterations=noisy(2, 306, 15)))
 
-    assert (comparisons.verdict, comparisons.faster) == (Verdict.NOISE, None)
-    assert comparisons.low < 1 < comparisons.high
+    assert (result.verdict, result.faster) == (Verdict.NOISE, None)
+    assert result.low < 1 < result.high
 
 
-def test_the_band_holds_one_exactly_when_equal_means_are_not_rejected():
-    """Verdict and band never contradict each other, unless the difference is too small to count."""
+def test_the_band_contains_one_exactly_if_equal_means_are_not_rejected():
+    """Verdict and band agree, unless the difference is too small to count."""
     for seed in range(60):
-        comparisons = one(rendered(iterations=noisy(seed, 300, 5)), rendered(iterations=noisy(-seed - 1, 306, 9)))
-        if abs(comparisons.ratio - 1) >= 0.01:
-            assert (comparisons.verdict is Verdict.NOISE) == (comparisons.low <= 1 <= comparisons.high)
+        result = one(rendered(iterations=noisy(seed, 300, 5)), rendered(iterations=noisy(-seed - 1, 306, 9)))
+        if abs(result.ratio - 1) >= 0.01:
+            assert (result.verdict is Verdict.NOISE) == (result.low <= 1 <= result.high)
 
 
-def test_a_tiny_difference_is_not_real_however_even_the_iterations_are():
-    """One run differs from the next by more than its iterations show."""
+def test_a_tiny_difference_is_never_real():
+    """Runs differ more from each other than their iterations show."""
     tiny = one(rendered(iterations=[1000.0, 1000.1] * 5), rendered(iterations=[1005.0, 1005.1] * 5))
 
     assert tiny.verdict is Verdict.NOISE
     assert one(rendered(iterations=[1000.0] * 9), rendered(iterations=[1020.0] * 9)).verdict is Verdict.REAL
 
 
-def test_equal_figures_are_not_free_of_noise():
-    """3.2 and 3.3 may be 3.249 and 3.251 before they are printed."""
+def test_equal_values_still_have_an_uncertainty():
+    """3.2 and 3.3 may be 3.249 and 3.251 before rounding."""
     assert one(rendered(iterations=[3.2] * 9), rendered(iterations=[3.3] * 9)).verdict is Verdict.NOISE
 
 
 def test_without_iterations_the_bands_decide():
-    """Apart is real, overlapping is noise, and without bands nobody can tell."""
     verdicts = {
         (total, band): one(rendered(total=400.0, band=band), rendered(total=total, band=band))
         for total in (440.0, 416.0)
@@ -103,37 +100,35 @@ def test_without_iterations_the_bands_decide():
     assert (verdicts[440.0, None].verdict, verdicts[440.0, None].method) == (Verdict.UNKNOWN, "none")
 
 
-def test_repeated_runs_are_judged_by_how_they_differ_from_each_other():
-    """Each run is even in itself, but they differ as much as the two sides do."""
+def test_repeated_runs_are_compared_by_their_own_variation():
+    """Each run is steady, but runs of one side differ as much as the two sides do."""
     left = [rendered(iterations=noisy(i, mean, 0.5)) for i, mean in enumerate((300, 320, 340))]
     right = [rendered(iterations=noisy(-i, mean, 0.5)) for i, mean in enumerate((310, 330, 350), start=1)]
-    (comparisons,), _, _ = compare(runs_of(*left), runs_of(*right))
+    (result,), _, _ = compare(runs_of(*left), runs_of(*right))
 
-    assert (comparisons.method, comparisons.verdict) == ("runs", Verdict.NOISE)
+    assert (result.method, result.verdict) == ("runs", Verdict.NOISE)
     assert one(left[0], right[0]).verdict is Verdict.REAL
 
 
-def test_only_like_is_compared_with_like():
-    """What has no counterpart is given back and in no comparison."""
+def test_only_equal_workloads_are_compared():
     mine = runs_of(rendered(total=400.0), rendered(total=800.0, gpus=8), rendered(total=9.0, model="vgg16"))
     others = runs_of(rendered(total=440.0), rendered(total=800.0, gpus=8, batch=32))
-    comparisons, only_a, only_b = compare(mine, others)
+    result, only_a, only_b = compare(mine, others)
 
-    assert [(item.a.gpus, item.b.gpus) for item in comparisons] == [(4, 4)]
+    assert [(item.a.gpus, item.b.gpus) for item in result] == [(4, 4)]
     assert [run.model for run in only_a] == ["resnet50", "vgg16"]
     assert [run.batch for run in only_b] == [32]
 
 
-def test_a_side_that_did_nothing_divides_nothing():
-    """A throughput of zero is a result too."""
-    comparisons = one(rendered(total=400.0), rendered(total=0.0))
+def test_a_zero_result_raises_no_division_error():
+    result = one(rendered(total=400.0), rendered(total=0.0))
 
-    assert (comparisons.ratio, comparisons.speedup) == (None, None)
+    assert (result.ratio, result.speedup) == (None, None)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 10, 30])
 def test_the_critical_values_are_those_of_students_t(freedom):
-    """Half of what is outside is half a per cent: the density, summed up."""
+    """The numerically integrated density outside the value is half a per cent."""
     scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
     steps = 20_000
     width = _T99[freedom - 1] / steps

@@ -1,4 +1,4 @@
-"""Reading what synthetic training benchmarks print."""
+"""Parsing the output of synthetic training benchmarks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ RUN = Run(
 
 
 @pytest.mark.row(19)
-def test_every_figure_of_an_output_is_read():
-    """Model, batch, GPUs, throughput with its band, total with its band, and each iteration."""
+def test_every_value_of_an_output_is_read():
     assert parse(TEXT, "job.log") == ([RUN], [])
 
 
@@ -56,21 +55,19 @@ def test_every_figure_of_an_output_is_read():
         *("progress bars", "colours", "time stamps", "a logger", "lines between", "another sign", "indented"),
     ],
 )
-def test_an_output_is_read_however_it_was_caught(caught):
-    """The launcher's, the terminal's and the container engine's additions change no figure."""
+def test_an_output_is_read_with_any_tags(caught):
     assert parse(caught, "job.log") == ([RUN], [])
 
 
-def test_an_output_on_cpus_says_so():
-    """It is never compared with one on GPUs."""
+def test_an_output_on_cpus_counts_cpus():
     (run,), _ = parse(rendered(iterations=SPEEDS, device="CPU"), "job.log")
 
     assert run == dataclasses.replace(RUN, device="CPU")
     assert run.workload != RUN.workload
 
 
-def test_several_runs_follow_each_other_in_one_file():
-    """As in a job that tries one model after the other; what has no header of its own is not mixed into the last."""
+def test_several_runs_in_one_file_are_read():
+    """A run without its own header does not become part of the previous one."""
     again = "\n".join(TEXT.splitlines()[5:])
     runs, unfinished = parse(TEXT + rendered(model="vgg16", iterations=[205.0] * 3) + again, "job.log")
 
@@ -78,8 +75,7 @@ def test_several_runs_follow_each_other_in_one_file():
     assert unfinished == []
 
 
-def test_a_run_that_was_cut_off_is_named_and_gives_no_figures():
-    """A killed job's iterations are no result."""
+def test_an_interrupted_run_is_reported_without_values():
     runs, unfinished = parse("\n".join(TEXT.splitlines()[:7]) + "\nKilled\n" + TEXT, "job.log")
 
     assert runs == [RUN]
@@ -99,8 +95,7 @@ def test_a_run_that_was_cut_off_is_named_and_gives_no_figures():
         ("Img/sec", {"img_per_sec_per_gpu": 330.475}),
     ],
 )
-def test_a_lost_line_costs_its_own_figure_only(lost, changed):
-    """What follows from the others is still there."""
+def test_a_missing_line_costs_only_its_own_value(lost, changed):
     text = "".join(line for line in TEXT.splitlines(keepends=True) if not line.startswith(lost))
     (run,), _ = parse(text, "job.log")
 
@@ -120,15 +115,14 @@ def test_a_lost_line_costs_its_own_figure_only(lost, changed):
         "\x00\ufffd[1,]<stdout>:\x1b[",
     ],
 )
-def test_what_is_no_result_is_none_and_raises_nothing(text):
-    """Odd figures are passed over, not divided by."""
+def test_other_text_gives_no_result_and_raises_nothing(text):
     assert parse(text)[0] == []
 
 
 @pytest.mark.row(19)
 @pytest.mark.parametrize("name", ["ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt"])
-def test_the_recorded_outputs_are_read_whole(name):
-    """Model by model, with topology and without: the vendor's own figures, ten iterations each."""
+def test_the_recorded_outputs_are_read_completely(name):
+    """Per model, with and without topology: the vendor's own values, ten iterations each."""
     runs, unfinished = parse("".join(outputs_in(document(name))), name)
 
     assert unfinished == []

@@ -1,4 +1,4 @@
-"""How much of linear speed-up is reached."""
+"""Scaling efficiency."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tests.support.benchmark import rendered
 
 
 def run_of(gpus, total, **changes):
-    """Read a rendered output back."""
+    """Parse a rendered output."""
     return parse(rendered(gpus=gpus, total=total, **changes), f"{gpus}.log")[0][0]
 
 
 @pytest.mark.row(55)
-def test_efficiency_is_against_the_run_on_one_gpu():
+def test_efficiency_is_relative_to_the_run_on_one_gpu():
     """T(n) / (n T(1)), from the totals."""
     runs = [run_of(16, 1600.0), run_of(1, 200.0), run_of(8, 1200.0)]
 
     assert efficiencies(runs) == [0.5, 1.0, 0.75]
 
 
-def test_another_workload_is_no_base():
-    """Model, batch and kind of device must be the same; the case of the model's name need not."""
+def test_another_workload_is_no_baseline():
+    """Model, batch and kind of device must be equal; the case of the model's name does not matter."""
     base = run_of(1, 100.0)
 
     assert efficiencies([base, run_of(2, 150.0, model="ResNet50")])[1] == 0.75
@@ -34,19 +34,16 @@ def test_another_workload_is_no_base():
         assert efficiencies([base, run_of(2, 150.0, **other)])[1] is None
 
 
-def test_without_a_base_nothing_is_made_up():
-    """None of no run on one GPU, and of one that did nothing."""
+def test_without_a_baseline_there_is_no_efficiency():
     assert efficiencies([run_of(2, 150.0)]) == [None]
     assert efficiencies([run_of(2, 150.0), run_of(1, 0.0)]) == [None, None]
 
 
 def test_several_runs_on_one_gpu_are_averaged():
-    """No run is picked to flatter."""
     assert efficiencies([run_of(1, 90.0), run_of(1, 110.0), run_of(2, 150.0)])[2] == 0.75
 
 
-def test_each_setting_is_measured_by_its_own_run_on_one_gpu():
-    """Where it has one: what is slower on one GPU is not called badly scaled for it."""
+def test_each_configuration_has_its_own_baseline():
     fast = [dataclasses.replace(run, label="fast") for run in (run_of(1, 100.0), run_of(2, 150.0))]
     slow = [dataclasses.replace(run, label="slow") for run in (run_of(1, 50.0), run_of(2, 100.0))]
 
@@ -55,7 +52,7 @@ def test_each_setting_is_measured_by_its_own_run_on_one_gpu():
 
 
 def test_baselines_of_two_configurations_are_never_mixed():
-    """95.06 per cent stays so beside another configuration; a third one has no baseline."""
+    """The efficiency of one configuration does not change beside another; one without a baseline has none."""
     slow = [dataclasses.replace(run_of(n, total), configuration="tcp") for n, total in ((1, 780.0), (16, 11863.5))]
     fast = [dataclasses.replace(run_of(n, total), configuration="rdma") for n, total in ((1, 829.0), (16, 12998.7))]
     other = dataclasses.replace(run_of(16, 12000.0), configuration="other")
@@ -82,11 +79,10 @@ def test_baselines_of_two_configurations_are_never_mixed():
     ],
 )
 def test_a_files_configuration_is_its_name_without_the_number_of_gpus(label, counts, name):
-    """The number is a word of its own; a file with several sizes is a configuration by itself."""
     assert of_file(label, counts) == name
 
 
-def test_stored_results_with_equal_names_and_different_settings_are_separate_configurations():
+def test_stored_results_with_other_settings_are_separate_configurations():
     """Options and variables count, the number of iterations does not."""
     records = [
         Record("1", "resnet50", "", command="p --num-iters 10"),
@@ -113,6 +109,6 @@ def test_stored_results_with_equal_names_and_different_settings_are_separate_con
         (None, "-"),
     ],
 )
-def test_per_cent_are_cut_and_not_rounded(fraction, printed):
-    """93.8568 is not 93.86; and what is whole in decimals is not cut below itself by its binary form."""
+def test_percentages_are_truncated(fraction, printed):
+    """93.8568 becomes 93.85; binary rounding does not reduce exact decimals."""
     assert percent(fraction) == printed

@@ -1,4 +1,4 @@
-"""Our own synthetic training benchmark: what it prints, and how it finds its place in a job."""
+"""Our synthetic training benchmark: its output, and its position in a job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPEN_MPI = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "LOCAL_RANK")} |
 
 @pytest.fixture(scope="module")
 def bench():
-    """Load the program as a module; it imports torch only when it trains."""
+    """Load the program as a module; it imports torch only to train."""
     spec = importlib.util.spec_from_file_location("provision_training_bench", PROGRAM)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -35,7 +35,7 @@ def bench():
 
 
 def printed(bench, speeds, *words, size=4, device="GPU"):
-    """Return what the program prints when its iterations are as fast as said, and how many steps it trained."""
+    """Return the program's output for iterations of a given speed, and the number of steps."""
     options = bench.arguments([*words, f"--num-iters={len(speeds)}"])
     images = options.batch_size * options.num_batches_per_iter
     moments = iter([moment for speed in speeds for moment in (0.0, images / speed)])
@@ -45,8 +45,7 @@ def printed(bench, speeds, *words, size=4, device="GPU"):
 
 
 @pytest.mark.row(19)
-def test_it_prints_the_documented_form_to_the_letter(bench):
-    """As scripts expect that read the outputs of the programs that vendors' guides use."""
+def test_the_output_has_the_documented_format(bench):
     text, steps = printed(bench, [330.0, 331.0, 329.0], "--model=vgg16", "--batch-size=64", "--num-warmup-batches=7")
 
     assert text == rendered(model="vgg16", batch=64, gpus=4, band=1.6, iterations=[330.0, 331.0, 329.0])
@@ -54,8 +53,8 @@ def test_it_prints_the_documented_form_to_the_letter(bench):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_its_mean_and_band_are_those_of_the_recorded_outputs(bench, number):
-    """From the recorded iterations follow the recorded results, as far as these were rounded."""
+def test_mean_and_band_match_the_recorded_outputs(bench, number):
+    """The recorded iterations give the recorded results, within their rounding."""
     recorded = parse(outputs_in(document("ack-topology-aware-scheduling-zh.txt"))[number])[0][0]
     (mine,), _ = parse(printed(bench, recorded.iterations, size=recorded.gpus)[0])
 
@@ -66,14 +65,13 @@ def test_its_mean_and_band_are_those_of_the_recorded_outputs(bench, number):
 
 
 def test_on_cpus_it_counts_cpus(bench):
-    """No figure of a CPU is taken for a GPU's."""
     (run,), _ = parse(printed(bench, [3.0, 3.5], size=2, device="CPU")[0])
 
     assert (run.device, run.gpus, run.total) == ("CPU", 2, 6.5)
 
 
-def test_it_finds_its_place_among_the_ranks(bench):
-    """By torchrun's variables or Open MPI's; with neither it is alone, also where a node has a rank of its own."""
+def test_the_position_comes_from_the_launchers_variables(bench):
+    """From torchrun's variables or Open MPI's; without them it is a single process."""
     assert bench.place(TORCHRUN) == (5, 8, 1, 4)
     assert bench.place(OPEN_MPI) == (1, 2, 1, 2)
     assert bench.place({"RANK": "1", "WORLD_SIZE": "2", **OPEN_MPI}) == (1, 2, 1, 2)
@@ -83,8 +81,7 @@ def test_it_finds_its_place_among_the_ranks(bench):
             bench.place(TORCHRUN | {"RANK": odd})
 
 
-def test_the_ranks_use_the_given_rendezvous_address(bench):
-    """On one node nobody needs to tell; on several it is refused with what to do."""
+def test_the_master_address_comes_from_the_environment(bench):
     several = bench.place(TORCHRUN)
 
     assert bench.master({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}, several) == ("10.0.0.1", 1234)
@@ -95,29 +92,27 @@ def test_the_ranks_use_the_given_rendezvous_address(bench):
         bench.master({"MASTER_PORT": "ssh"}, several)
 
 
-def test_horovod_is_taken_where_mpirun_started_it_and_it_is_there(bench):
-    """Else PyTorch's own exchange; what was asked for by name and is not there is refused."""
+def test_horovod_is_used_if_installed_and_started_by_mpirun(bench):
     assert bench.exchange("auto", OPEN_MPI, horovod=True) == "horovod"
     assert bench.exchange("auto", OPEN_MPI, horovod=False) == "ddp"
     assert bench.exchange("auto", TORCHRUN, horovod=True) == "ddp"
     assert bench.exchange("ddp", OPEN_MPI, horovod=True) == "ddp"
-    with pytest.raises(bench.Unusable, match="no Horovod"):
+    with pytest.raises(bench.Unusable, match="Horovod is not in this image"):
         bench.exchange("horovod", OPEN_MPI, horovod=False)
 
 
-def test_each_rank_has_a_gpu_of_its_own(bench):
-    """Two ranks on one GPU would measure something else."""
+def test_each_rank_has_its_own_gpu(bench):
     where = bench.Place(5, 8, 1, 4)
 
     assert bench.gpu_index(where, 4, {}) == 1
     assert bench.gpu_index(where, 1, {"CUDA_VISIBLE_DEVICES": "3"}) == 0
     for count, environ in ((1, {}), (2, {}), (0, {}), (3, {"CUDA_VISIBLE_DEVICES": "0,1,2"})):
-        with pytest.raises(bench.Unusable, match=f"torch sees {count} GPUs"):
+        with pytest.raises(bench.Unusable, match=f"torch finds {count} GPUs"):
             bench.gpu_index(where, count, environ)
 
 
-def test_the_interface_of_an_address_is_detected(bench):
-    """By name, as gloo wants it; nothing is guessed for what has none."""
+def test_the_interface_of_an_address_is_returned(bench):
+    """gloo needs the interface's name."""
     names = {name for _, name in socket.if_nameindex()}
 
     assert bench.interface_of("127.0.0.1") == "lo"
@@ -125,16 +120,14 @@ def test_the_interface_of_an_address_is_detected(bench):
     assert bench.interface_of("no such host.") is None
 
 
-def test_it_tells_the_variables_that_count_and_no_others(bench):
-    """What a preset or an image set is seen where it acts; nothing that may be a secret is told."""
+def test_only_relevant_variables_are_printed(bench):
     environ = {"NCCL_ALGO": "Ring", "LIGHT_INTRA_SIZE": "8", "WANDB_API_KEY": "hunter2", "HOME": "/root"}
 
-    assert bench.told_variables(environ) == {"LIGHT_INTRA_SIZE": "8", "NCCL_ALGO": "Ring"}
+    assert bench.relevant_variables(environ) == {"LIGHT_INTRA_SIZE": "8", "NCCL_ALGO": "Ring"}
 
 
 @pytest.mark.parametrize("words", [["--batch-size=0"], ["--num-iters=x"], ["--device=tpu"], ["--frobnicate"]])
-def test_wrong_options_are_refused(bench, capsys, words):
-    """Before anything is trained."""
+def test_invalid_options_are_refused(bench, capsys, words):
     with pytest.raises(SystemExit) as stopped:
         bench.arguments(words)
 
@@ -144,7 +137,6 @@ def test_wrong_options_are_refused(bench, capsys, words):
 
 @pytest.mark.row(56)
 def test_any_model_of_torchvision_is_trained(bench, monkeypatch):
-    """By its name there; what is no model is refused with names that are."""
     zoo = types.ModuleType("torchvision")
     zoo.__version__, zoo.__spec__ = "0.19", importlib.util.spec_from_loader("torchvision", None)
     zoo.models = types.SimpleNamespace(densenet121=lambda: "a densenet", ResNet=object)
@@ -157,18 +149,16 @@ def test_any_model_of_torchvision_is_trained(bench, monkeypatch):
             bench._model(torch, name, 224)
 
 
-def test_pythons_of_older_images_read_it():
-    """An image of the reference has Python 3.8."""
+def test_the_program_is_valid_python_3_8():
     assert ast.parse(PROGRAM.read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
-def test_without_torch_it_says_what_is_missing():
-    """One sentence, no traceback."""
+def test_without_torch_the_error_names_it():
     ended = subprocess.run([sys.executable, "-I", "-S", PROGRAM], capture_output=True, text=True, check=False)
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
-        "provision-training-bench: there is no torch for this python3; use a training image with PyTorch\n"
+        "provision-training-bench: torch is not installed for this python3; use a training image with PyTorch\n"
     )
 
 
@@ -183,7 +173,7 @@ def torch_python():
 
 
 def test_two_ranks_train_together(torch_python):
-    """On CPUs, started as mpirun would: the first rank alone prints, and what it prints is a result of two."""
+    """Two CPU ranks, started as mpirun does: only the first prints the result of both."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -14,7 +14,7 @@ from provision.facts.peer_modules import PeerMemory
 from provision.facts.peer_status import PeerRecord, PeerUnit
 from provision.facts.records import Receipt
 from provision.facts.system import Boot, Kind, NodeKind
-from provision.hostfiles import HostEntry
+from provision.launchers import HostEntry
 from provision.model import CheckStatus
 from tests.unit.checks.conftest import healthy, make_node, peer_record, peer_status
 

@@ -12,7 +12,7 @@ from provision.facts import Unknown
 from provision.facts.network import Address
 from provision.facts.rdma import Gid, RdmaStack
 from provision.gdr.networks import node_network
-from provision.hostfiles import HostEntry
+from provision.launchers import HostEntry
 from tests.unit.checks.conftest import VARIABLES, gpu, healthy, rdma_device
 
 ENTRIES = (HostEntry("gpu1", "10.77.0.1", 8, "gpu"), HostEntry("gpu2", "10.77.0.2", 8, "gpu"))

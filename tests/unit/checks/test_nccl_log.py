@@ -193,7 +193,7 @@ DISABLED = "NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_3'"
             ["NCCL version 2.19.3+cuda12.3", DISABLED], "neither a peer-memory module", "memory_peers", id="2.19"
         ),
         pytest.param(
-            ["NCCL version 2.22.3+cuda12.5", DISABLED], "mlx5_3", "which kernels from 6.4 on do not have", id="2.22"
+            ["NCCL version 2.22.3+cuda12.5", DISABLED], "mlx5_3", "which kernels since 6.4 do not have", id="2.22"
         ),
         pytest.param(["NCCL version 2.23.4+cuda12.6", DISABLED], "mlx5_3", "modprobe nvidia-peermem", id="2.23"),
         pytest.param([f"{DISABLED} (no module)"], "no module", "modprobe nvidia-peermem", id="2.5"),

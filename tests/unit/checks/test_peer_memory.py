@@ -49,7 +49,7 @@ CASES = {
     "nvidia-peermem was built before OFED": (
         "path",
         FAIL,
-        "nvidia-peermem could be used, and needs: an nvidia-peermem that was built with the RDMA stack there",
+        "nvidia-peermem could be used, and needs: an nvidia-peermem that was built with the RDMA stack",
         {
             **WITH_OFED,
             "peer_memory": peers(),
@@ -70,7 +70,7 @@ CASES = {
     "OFED 4.9's option came after the module was loaded": (
         "path",
         FAIL,
-        "nvidia_peermem loaded anew: it runs without peerdirect_support=1",
+        "nvidia_peermem reloaded: it runs without peerdirect_support=1",
         {
             **WITH_OFED,
             "rdma": RdmaStack((rdma_device(),), 1, ("uverbs0",), "MLNX_OFED_LINUX-4.9-4.1.7.0"),
@@ -163,7 +163,7 @@ CASES = {
     ),
     "ACS is on": ("routing", WARN, "0000:17:00.0", {"pci_routing": PciRouting({}, ("0000:17:00.0",))}),
     "the IOMMU translates": ("routing", WARN, "IOMMU", {"pci_routing": PciRouting({"0000:06:00.0": "DMA"}, ())}),
-    "no card near a GPU": ("routing", WARN, "the nearest is NODE", {"topology": linked("NODE")}),
+    "no card near a GPU": ("routing", WARN, "the closest is NODE", {"topology": linked("NODE")}),
     "no lspci": ("routing", PASS, "there is no lspci", {"pci_routing": PciRouting({}, None)}),
     "a virtual machine": (
         "routing",

@@ -78,7 +78,7 @@ def test_standard_input_is_read(capsys, monkeypatch):
     ("name", "content", "said"),
     [
         ("none.py", None, "no such file"),
-        ("train.py", "import torch\nprint 1\n", "train.py, line 2: this is no Python"),
+        ("train.py", "import torch\nprint 1\n", "train.py, line 2: not valid Python"),
         ("run.sh", "#!/bin/sh\nfor i in 1 2; do echo; done\n", "run.sh, line 2"),
         ("train.ipynb", "{}", "is a notebook"),
     ],

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import sys
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -184,6 +185,28 @@ def test_without_any_result_there_is_no_report(capsys, tmp_path, monkeypatch):
     assert code == 2
     assert "provision bench run" in err
     assert not (tmp_path / "a.html").exists()
+
+
+def test_a_report_has_a_curve_and_a_colour_for_each_configuration(capsys, tmp_path):
+    """Bars and the curve of a configuration share a colour, which no other configuration has."""
+    files = []
+    for name, total in {"tcp-1": 780.0, "tcp-16": 11863.5, "rdma-1": 829.0, "rdma-16": 12998.7}.items():
+        files.append(tmp_path / f"{name}.log")
+        files[-1].write_text(rendered(batch=256, gpus=int(name.split("-")[1]), total=total))
+    assert exit_of(capsys, "report", tmp_path / "page.html", *files)[0] == 0
+    page = ET.fromstring((tmp_path / "page.html").read_text().partition("\n")[2])  # noqa: S314 - our own page
+    svg = "{http://www.w3.org/2000/svg}"
+    drawn = [(group.get("class"), "".join(group.itertext())) for group in page.iter(f"{svg}g")]
+    curves = [
+        (group.get("class"), group.find(f"{svg}title").text)
+        for group in page.iter(f"{svg}g")
+        if len(group.findall(f"{svg}circle")) == 2
+    ]
+
+    colours = {name: {colour for colour, text in drawn if f"{name}-" in text} for name in ("tcp", "rdma")}
+    assert [len(found) for found in colours.values()] == [1, 1]
+    assert colours["tcp"] != colours["rdma"]
+    assert sorted(curves) == sorted((colour, name) for name, (colour,) in colours.items())
 
 
 def test_files_of_two_configurations_are_reported_apart(capsys, tmp_path):

@@ -345,7 +345,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(nodes, words):
 
 def test_default_sizes_double_the_nodes():
     """Up to all of them, whatever their number."""
-    from provision.hostfiles import HostEntry
+    from provision.launchers import HostEntry
 
     rack = [HostEntry(f"n{i}", "", 8, "gpu") for i in range(6)]
 

@@ -12,6 +12,7 @@ import pytest
 from provision.inventory.listing import list_inventory
 from provision.workflow.job_names import add_job_name, known_job_names, remove_job_name, store_job_names
 from tests.support.command import ROOT, eventually
+from tests.support.memory_engine import MemoryEngine, job_of
 
 UNROUTABLE = "192.0.2.1"
 """Nobody answers there, and nothing refuses: a connection would take until its limit."""
@@ -74,6 +75,17 @@ def test_jobs_are_completed_from_what_is_stored_here(place, verb, shell):
     store_job_names(place / "inventories" / "prod", ["mnist", "mnist-2", "vgg"])
 
     assert completed(place, f"provision {verb} mn", shell) == ["mnist", "mnist-2"]
+
+
+def test_jobs_of_the_last_list_are_completed(place, typed, monkeypatch):
+    """No node is asked for them."""
+    engine = MemoryEngine((job_of("mnist"), job_of("vgg")))
+    monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: engine)
+    inventory = place / "inventories" / "prod"
+    (inventory / "hosts.yml").write_text(f"gpu_nodes:\n  hosts:\n    gpu1: {{ansible_host: {UNROUTABLE}}}\n")
+    assert typed("list", "-i", str(inventory))[0] == 0
+
+    assert completed(place, "provision stop m") == ["mnist"]
 
 
 def test_nothing_stored_is_nothing_to_complete(place):

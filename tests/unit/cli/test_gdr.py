@@ -61,8 +61,8 @@ def test_nothing_heavy_is_loaded_for_it():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--assume", "gpu=kepler"], "Possible for gpu: maxwell, pascal, volta"),
-        (["--assume", "stack=doca,driver=570"], "Possible for stack: inbox, inbox-peer, ofed, ofed-4.9"),
+        (["--assume", "gpu=kepler"], "Use for gpu: maxwell, pascal, volta"),
+        (["--assume", "stack=doca,driver=570"], "Use for stack: inbox, inbox-peer, ofed, ofed-4.9"),
         (["--assume", "cuda=12"], "driver=V,modules=open|proprietary"),
         (["--assume", HOPPER, "--limit", "gpu1"], "asks no node"),
         (["--assume", HOPPER, "--lab", "demo"], "asks no node"),

@@ -91,8 +91,8 @@ def test_an_image_without_a_library_for_the_hosts_cards_is_named():
     """Its jobs would find no RDMA device, whatever the container is given."""
     host = ImageContents({"rdma-driver": "mlx5"})
 
-    assert "kind mlx5" in mismatch(ImageContents({"os": "Debian", "rdma-driver": "mlx4,rxe"}), host)
-    assert "kind mlx5" in mismatch(ImageContents({"os": "Debian"}), host)
+    assert "driver mlx5" in mismatch(ImageContents({"os": "Debian", "rdma-driver": "mlx4,rxe"}), host)
+    assert "driver mlx5" in mismatch(ImageContents({"os": "Debian"}), host)
     assert mismatch(ImageContents({"os": "Debian", "rdma-driver": "mlx4,mlx5"}), host) == ""
 
 

@@ -1,6 +1,7 @@
 import base64
 
 import pytest
+import yaml
 
 from provision.cli.init import _Person, init
 from provision.errors import UsageError
@@ -68,3 +69,24 @@ def test_replace_key_is_alone():
         init(["gpu1"], add=True, replace_key=True)
     with pytest.raises(UsageError, match="--fingerprint belongs to --replace-key"):
         init(["gpu1"], fingerprint=["SHA256:x"])
+
+
+BLOB = "AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
+
+
+def test_defaults_name_where_the_container_toolkit_comes_from(typed, tmp_path, monkeypatch):
+    """NVIDIA's repository with its key; the image, which has no default, is named as what is missing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keys").write_text(f"10.0.0.1 ssh-ed25519 {BLOB}\n")
+    words = ("gpu1=10.0.0.1", "--user", "root", "--known-hosts", "keys")
+
+    code, _, err = typed("init", *words, "--name", "bare")
+    assert code == 0
+    assert "training_image_reference" in err
+    code, _, err = typed("init", *words, "--name", "prod", "--image", "r.example.com/train:1")
+    assert code == 0
+    assert "training_image_reference" not in err
+    written = yaml.safe_load((tmp_path / "inventories/prod/group_vars/all.yml").read_text())
+    assert written["nvidia_container_repository_uri"].startswith("https://nvidia.github.io/libnvidia-container/")
+    assert "BEGIN PGP PUBLIC KEY BLOCK" in written["nvidia_container_repository_key"]
+    assert written["training_image_reference"] == "r.example.com/train:1"

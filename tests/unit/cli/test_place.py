@@ -16,7 +16,7 @@ from provision.errors import ConnectionFailed
 from provision.facts import Unknown
 from provision.facts.managed import Managed
 from provision.facts.rdma import RdmaStack
-from provision.hostfiles.placement_file import read_placement
+from provision.launchers.placement_file import read_placement
 from provision.model import Cluster
 from provision.workflow import placing
 from tests.unit.checks.conftest import gpu, healthy, linked, make_node

@@ -198,7 +198,7 @@ def test_what_is_not_stated_is_named(dry_run, monkeypatch):
     code, words, said = dry_run("-n", "16", "--", "true")
 
     assert (code, words) == (125, [])
-    assert "cluster_data_interface and cluster_gid_index of gpu1, gpu2" in said.err
+    assert "gpu1, gpu2: cluster_data_interface and cluster_gid_index" in said.err
 
     monkeypatch.setitem(globals(), "INVENTORY", "all:\n  vars: {}\n  hosts: {gpu1: {}, gpu2: {}}\n")
     code, _, said = dry_run("-n", "16", "--", "true")
@@ -223,8 +223,8 @@ def test_more_ranks_than_the_inventory_states_gpus_are_refused(dry_run):
         (["--gdr"], "--fabric roce-gdr insists"),
         (["--offline"], "Add --dry-run or --explain"),
         (["--dry-run", "--json"], "--json is for run --explain"),
-        (["--env", "LIGHT_TOPK=1"], "LightCC has no variable LIGHT_TOPK"),
-        (["--env", "LIGHT_TOPK_RATIO=2"], "it takes a share above 0, at most 1"),
+        (["--env", "LIGHT_TOPK=1"], "LIGHT_TOPK: unknown LightCC variable"),
+        (["--env", "LIGHT_TOPK_RATIO=2"], "LIGHT_TOPK_RATIO: invalid value 2"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_is_read(capsys, words, said):

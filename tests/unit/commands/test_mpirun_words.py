@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from provision.commands.mpirun import argv_of
 from provision.commands.mpirun_words import is_launcher, parse_line
+from provision.launchers import argv_of
 
 PASTED = (
     "mpirun -np 16 -H gpu1:8,gpu2:8 --allow-run-as-root -bind-to none -x NCCL_DEBUG=INFO -x PATH -mca pml ob1 "

@@ -49,7 +49,7 @@ def test_documents_of_many_nodes_are_parsed_concurrently() -> None:
 
 
 def test_text_is_printable_when_it_is_parsed() -> None:
-    """A line stays one line; a text keeps its line ends and nothing else that moves a cursor."""
+    """A line is one line; a text has line ends, but no other control characters."""
     document = r'{"line": "a\nb\u001b[2Jc\u2028d", "text": "a\nb\u001b[2J\r\u0085"}'
     decoded = decode(document, Document, node="gpu1", what="answer")
 
@@ -84,7 +84,7 @@ def test_an_invalid_document_is_reported_with_its_node(text: str) -> None:
 
 
 def test_nesting_is_bounded_in_every_part() -> None:
-    """Whoever shows a document walks through it."""
+    """Programs that show a document walk through it recursively."""
     inside = "[" * (DEPTH_LIMIT - 1) + "]" * (DEPTH_LIMIT - 1)
 
     assert decode(f'{{"rest": {inside}}}', Document, node="gpu1", what="answer").rest

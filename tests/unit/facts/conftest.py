@@ -1,4 +1,4 @@
-"""A node for the program that the probe sends: its files, its programs, and a docker engine that answers."""
+"""A node for the program that the probe sends: its files, its programs, and a Docker engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = b"0" * 64
 
 
 class Node:
-    """A folder with receipts, and stand-ins for the programs that are asked."""
+    """A folder with receipts, and replacements for the programs that the probe runs."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.folder, self.programs = root, root / "receipts", root / "bin"
@@ -46,13 +46,13 @@ class Node:
         (self.programs / name).chmod(0o755)
 
     def look(self, change: str = "") -> Managed:
-        """Run what the probe runs, and read what there is of the receipts."""
-        found = ManagedFact().parse(self.run(change))
-        assert isinstance(found, Managed), found
-        return found
+        """Run the probe's program, and return the state of managed objects."""
+        managed = ManagedFact().parse(self.run(change))
+        assert isinstance(managed, Managed), managed
+        return managed
 
     def run(self, change: str = "", **variables: str) -> RawOutput:
-        """Run what the probe runs; `change` is a sed program for it."""
+        """Run the probe's program; `change` is a sed program for it."""
         own = f's,^SYSTEMD = .*,SYSTEMD = "{self.root}/systemd",;{change}'
         done = subprocess.run(["sed", own], input=command(str(self.folder)), capture_output=True, text=True, check=True)
         text = done.stdout
@@ -61,25 +61,25 @@ class Node:
         return RawOutput(done.stdout, done.returncode, done.stderr)
 
     def seen(self, section: str, **content: object) -> object:
-        """What is seen of one receipt, in one section."""
+        """Return the observed section of one receipt."""
         self.receipt("some", **content)
         return self.look().observed["some"].get(section)
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node with a key and no receipts."""
+    """Return a node with a key and no receipts."""
     return Node(tmp_path)
 
 
 @pytest.fixture
 def engine(node: Node) -> Iterator[dict[str, object]]:
-    """An engine that answers on a socket: path -> what it says, b'' for never, a text as it is."""
+    """Return an engine on a socket: path -> answer, b'' for no answer, text for a raw answer."""
     answers: dict[str, object] = {}
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(node.root / "docker.sock"))
     server.listen()
-    kept = []
+    connections = []
 
     def serve() -> None:
         while True:
@@ -91,7 +91,7 @@ def engine(node: Node) -> Iterator[dict[str, object]]:
             node.asked.append(path)
             answer = answers.get(path.partition("?")[0])
             if answer == b"":
-                kept.append(connection)
+                connections.append(connection)
                 continue
             text = answer if isinstance(answer, str) else json.dumps(answer or {"message": "no"})
             head, body = "404 Not Found" if answer is None else "200 OK", text
@@ -102,5 +102,5 @@ def engine(node: Node) -> Iterator[dict[str, object]]:
     yield answers
     server.shutdown(socket.SHUT_RDWR)
     server.close()
-    for connection in kept:
+    for connection in connections:
         connection.close()

@@ -1,4 +1,4 @@
-"""Data addresses that nodes claim: none receives what is meant for another."""
+"""Data addresses that nodes claim: no node receives the traffic of another."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def node(name: str, host: str, **variables: Any) -> Node:
         "010.0.0.1", "-oProxyCommand=x",
     ],
 )  # fmt: skip
-def test_an_address_that_no_other_node_can_reach_is_no_data_address(address: str) -> None:
-    """Loopback, link-local, multicast, unspecified, or no address at all: the claim is refused and the node named."""
-    found = facts(address)
+def test_refuse_unreachable_data_addresses(address: str) -> None:
+    """Loopback, link-local, multicast, unspecified and invalid addresses."""
+    result = facts(address)
 
-    assert data_address({}, found) is None
-    refused = refused_addresses([node("gpu1", "10.0.0.1")], {"gpu1": found})
+    assert data_address({}, result) is None
+    refused = refused_addresses([node("gpu1", "10.0.0.1")], {"gpu1": result})
     assert list(refused) == ["gpu1"]
     assert "\n" not in refused["gpu1"]
 
 
-def test_a_configured_network_may_be_any_network() -> None:
-    """What the operator configures decides: a link-local network, or the loopback addresses of a test."""
+def test_accept_any_address_in_a_configured_network() -> None:
+    """The operator may configure a link-local network, or loopback addresses in a test."""
     link_local = facts("169.254.1.2")
 
     assert data_address({"cluster_data_networks": ["169.254.0.0/16"]}, link_local) == "169.254.1.2"
@@ -97,8 +97,8 @@ CASES = {
 
 
 @pytest.mark.parametrize(("claims", "refused"), CASES.values(), ids=CASES)
-def test_what_may_be_another_nodes_is_refused(claims: dict[str, Claim], refused: dict[str, str]) -> None:
-    """What the inventory states belongs to its node; where it states nothing, both are named."""
+def test_refuse_addresses_that_may_belong_to_another_node(claims: dict[str, Claim], refused: dict[str, str]) -> None:
+    """An address in the inventory belongs to its node; without one, both nodes are refused."""
     assert refused_claims(claims) == refused
 
 
@@ -113,11 +113,10 @@ def probed() -> dict[str, Any]:
     }
 
 
-def test_a_refused_node_takes_no_ranks_and_no_jobs(monkeypatch) -> None:
-    """It is in no host file, and the queue places nothing on it; both nodes are named, the third goes on."""
-    found = probed()
-    entries, left_out = workflow.host_entries(CLUSTER, found)
-    monkeypatch.setattr(job_sight, "probe", lambda *_, **__: found)
+def test_refused_nodes_get_no_ranks_and_no_jobs(monkeypatch) -> None:
+    result = probed()
+    entries, left_out = workflow.host_entries(CLUSTER, result)
+    monkeypatch.setattr(job_sight, "probe", lambda *_, **__: result)
     known = job_sight.Sight().look(CLUSTER, list(CLAIMS))
 
     assert [entry.name for entry in entries] == ["c"]
@@ -126,23 +125,21 @@ def test_a_refused_node_takes_no_ranks_and_no_jobs(monkeypatch) -> None:
     assert sorted(known.left_out) == ["a", "b"]
 
 
-def test_verify_names_the_nodes() -> None:
-    """`cluster.data_addresses` fails with both names and the address."""
+def test_verify_reports_nodes_with_refused_addresses() -> None:
     results = {result.id: result for result in judge_cluster(CLUSTER, CLUSTER.nodes, probed(), None)}
 
     assert results["cluster.data_addresses"].status is CheckStatus.FAIL
     assert "a and b claim the same address, 10.0.0.1" in results["cluster.data_addresses"].reason
 
 
-def test_init_writes_no_address_that_two_nodes_claim(monkeypatch, tmp_path) -> None:
-    """`provision init --data-network` names both and takes neither."""
+def test_init_omits_addresses_that_two_nodes_claim(monkeypatch, tmp_path) -> None:
     printed = {name: f"2: ens3    inet {address}/24 scope global ens3\n" for name, address in CLAIMS.items()}
     monkeypatch.setattr(data_network, "_addresses", lambda target, _: printed[target.name])
     targets: Any = [SimpleNamespace(name=one.name, connection=one.connection) for one in CLUSTER.nodes]
 
-    found, failures = data_network.data_addresses(targets, ["10.0.0.0/24"], tmp_path)
+    result, failures = data_network.data_addresses(targets, ["10.0.0.0/24"], tmp_path)
 
-    assert found == {"c": "10.0.0.3"}
+    assert result == {"c": "10.0.0.3"}
     assert [text.partition(":")[0] for text in failures] == ["a", "b"]
 
 
@@ -154,8 +151,7 @@ def role(**changes: Any) -> Role:
     )
 
 
-def test_apply_gives_other_nodes_no_refused_address() -> None:
-    """Only c's address reaches the nodes' files; a and b fail with the reason, c goes on."""
+def test_apply_passes_no_refused_address_to_other_nodes() -> None:
     refused = role().value("__platform_address_claims | platform_addresses_refused")
 
     assert role().value("__platform_data_addresses") == {"c": "10.0.0.3"}
@@ -167,8 +163,8 @@ def test_apply_gives_other_nodes_no_refused_address() -> None:
         assert checked.says(*check).startswith(f"{name}: "), "Ansible evaluates the message where the check passes too"
 
 
-def test_the_rules_of_the_role_are_those_of_the_rest_of_the_software() -> None:
-    """The role's filters are a link to the module that the verbs use."""
+def test_the_role_and_the_package_apply_the_same_rules() -> None:
+    """The role's filters are a link to the same module."""
     link = ROLES / "platform" / "filter_plugins" / "platform_address_claims.py"
 
     assert link.is_symlink()

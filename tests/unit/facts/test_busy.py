@@ -1,4 +1,4 @@
-"""Which jobs run on a node, told by its processes alone: the program that the probe sends, on a /proc of the test."""
+"""Jobs on a node, detected from its processes: the program that the probe sends, on a /proc of the test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CGROUPFS = f"12:devices:/kubepods/besteffort/pod{POD}/0123"
 
 
 class Machine:
-    """A folder that looks like /proc, with a kubelet's folders beside it."""
+    """A folder in the form of /proc, with kubelet folders beside it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -40,24 +40,24 @@ class Machine:
         (folder / "cgroup").write_text(cgroup + "\n")
 
     def account(self, pid: int, uid: int, *, state: str = "S", numbers: str = "") -> None:
-        """What the kernel says of a process: its account, and its numbers in the node's and in its own namespace."""
+        """Set a process's account, and its pids in the node's and in its own namespace."""
         text = f"Name:\tx\nState:\t{state} (y)\nUid:\t{uid}\t0\t0\t0\nNSpid:\t{numbers or pid}\n"
         (self.root / "proc" / str(pid) / "status").write_text(text)
 
     def gave(self, text: str, *, folder: str = "kubelet") -> None:
-        """The kubelet's record of devices."""
+        """Write the kubelet's record of devices."""
         path = self.root / folder / "device-plugins"
         path.mkdir(parents=True)
         (path / "kubelet_internal_checkpoint").write_text(text)
 
     def jobs(self) -> list[str]:
-        found: list[str] = self.busy.running_jobs()
-        return [job.replace(self.root.owner(), "OWNER") for job in found]
+        jobs: list[str] = self.busy.running_jobs()
+        return [job.replace(self.root.owner(), "OWNER") for job in jobs]
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A node on which systemd runs, and no job."""
+    """Return a node that runs systemd and no job."""
     made = Machine(tmp_path)
     made.process(1, "/sbin/init", name="systemd")
     made.process(300, "/usr/sbin/slurmd -D", name="slurmd")
@@ -66,13 +66,12 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
-def test_the_services_of_schedulers_are_no_jobs(machine: Machine) -> None:
-    """Slurm's daemon, the process that keeps its cgroup, and a kubelet are on every node and for ever."""
+def test_scheduler_services_are_not_jobs(machine: Machine) -> None:
     assert machine.jobs() == []
 
 
-def test_a_slurm_job_is_named_once_whatever_it_does(machine: Machine) -> None:
-    """It holds no device while it copies data, and it may have no process of its own at all."""
+def test_a_slurm_job_is_reported_once(machine: Machine) -> None:
+    """A job may hold no device while it copies data, and may have no process of its own."""
     for pid, step in ((900, "123.extern"), (1000, "123.batch"), (1001, "123.0"), (1100, "77+1.0")):
         machine.process(pid, f"slurmstepd: [{step}]", name="slurmstepd")
     machine.process(1200, "/usr/sbin/slurmstepd", name="slurmstepd")
@@ -86,16 +85,17 @@ def test_a_slurm_job_is_named_once_whatever_it_does(machine: Machine) -> None:
 
 @pytest.mark.parametrize("about", [{"uid": 1000}, {"uid": 0, "numbers": "900 1"}, {"uid": 0, "state": "Z"}])
 @pytest.mark.parametrize("command", ["slurmstepd: [123.0]", "slurmstepd", ""])
-def test_whoever_calls_a_process_slurms_keeps_no_node_busy(machine: Machine, command: str, about: dict) -> None:
-    """An account chooses its processes' names and arguments, root in a container too; Slurm's are the node's."""
+def test_processes_with_a_forged_slurm_name_do_not_make_a_node_busy(
+    machine: Machine, command: str, about: dict
+) -> None:
+    """Accounts, and root in a container, choose names and arguments of their processes."""
     machine.process(900, command, name="slurmstepd")
     machine.account(900, **about)
 
     assert machine.jobs() == []
 
 
-def test_slurms_own_process_is_known_by_its_account_and_program(machine: Machine) -> None:
-    """Also after Slurm was upgraded below it."""
+def test_slurmstepd_is_identified_by_account_and_program(machine: Machine) -> None:
     machine.process(900, "slurmstepd: [123.0]", name="slurmstepd")
     machine.account(900, 0)
     for pid in ("900", "self"):
@@ -110,8 +110,7 @@ def test_slurms_own_process_is_known_by_its_account_and_program(machine: Machine
     assert machine.jobs() == []
 
 
-def test_an_account_that_plays_kubelet_hides_no_pod(machine: Machine) -> None:
-    """Where the kubelet's records are is told by its own arguments alone."""
+def test_a_forged_kubelet_hides_no_pod(machine: Machine) -> None:
     machine.process(2000, "/server", name="server", cgroup=SLICE)
     machine.process(2001, "kubelet --root-dir=/home/alice", name="kubelet")
     machine.account(2001, 1000)
@@ -123,8 +122,8 @@ def test_an_account_that_plays_kubelet_hides_no_pod(machine: Machine) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts of one's own are root's to make")
-def test_a_file_that_a_namespace_shows_as_a_device_keeps_no_node_busy(machine: Machine) -> None:
-    """An account mounts upon /dev in a namespace of its own, and calls a file there as a GPU is called."""
+def test_files_that_imitate_devices_do_not_make_a_node_busy(machine: Machine) -> None:
+    """An account can mount files over /dev in its own namespace."""
     line = "mount -t tmpfs none /dev && exec 7>/dev/nvidia0 && echo ready && exec sleep 60"
     forger = subprocess.Popen(["unshare", "-m", "sh", "-c", line], stdout=subprocess.PIPE)
     try:
@@ -139,8 +138,8 @@ def test_a_file_that_a_namespace_shows_as_a_device_keeps_no_node_busy(machine: M
 
 
 @pytest.mark.parametrize("cgroup", [SLICE, CGROUPFS])
-def test_a_pod_that_the_kubelet_gave_devices_is_a_job(machine: Machine, cgroup: str) -> None:
-    """It is named as kubectl names it; whether it holds a device at the moment makes no difference."""
+def test_a_pod_with_kubelet_devices_is_a_job(machine: Machine, cgroup: str) -> None:
+    """The pod has its kubectl name; whether it has a device open at the moment does not matter."""
     machine.process(1999, "/pause", name="pause", cgroup=cgroup)
     machine.process(2000, "python3 train.py --password=hunter2", cgroup=cgroup)
     machine.gave(f'{{"Data":{{"PodDeviceEntries":[{{"PodUID":"{POD}","ResourceName":"nvidia.com/gpu"}}]}}}}')
@@ -152,16 +151,15 @@ def test_a_pod_that_the_kubelet_gave_devices_is_a_job(machine: Machine, cgroup: 
 
 
 @pytest.mark.parametrize(("pid", "name"), [(2000, "kube-proxy"), (2001, "pause")])
-def test_other_pods_are_no_jobs(machine: Machine, pid: int, name: str) -> None:
-    """The cluster's own services have no devices; a sandbox may outlive the job in it."""
+def test_pods_without_devices_are_not_jobs(machine: Machine, pid: int, name: str) -> None:
+    """System pods have no devices; a sandbox may outlive its job."""
     machine.process(pid, f"/{name}", name=name, cgroup=SLICE)
     machine.gave(POD if name == "pause" else "{}")
 
     assert machine.jobs() == []
 
 
-def test_where_nobody_can_tell_which_pods_have_devices_all_count(machine: Machine) -> None:
-    """Unknown is busy."""
+def test_all_pods_count_if_device_records_are_unreadable(machine: Machine) -> None:
     machine.process(2000, "/server", name="server", cgroup=SLICE)
 
     assert machine.jobs() == [
@@ -169,8 +167,7 @@ def test_where_nobody_can_tell_which_pods_have_devices_all_count(machine: Machin
     ]
 
 
-def test_a_kubelet_with_a_folder_of_its_own_is_read_there(machine: Machine) -> None:
-    """As the command line says it."""
+def test_device_records_are_read_from_a_custom_kubelet_folder(machine: Machine) -> None:
     machine.process(303, f"/usr/bin/kubelet --root-dir={machine.root}/own --v=2", name="kubelet")
     machine.process(2000, "/server", name="server", cgroup=SLICE)
     machine.gave(POD, folder="own")
@@ -180,8 +177,7 @@ def test_a_kubelet_with_a_folder_of_its_own_is_read_there(machine: Machine) -> N
     ]
 
 
-def test_a_process_that_holds_a_device_is_a_job_in_a_pod_too(machine: Machine) -> None:
-    """Whoever gave it the device."""
+def test_a_process_with_an_open_device_in_a_pod_is_a_job(machine: Machine) -> None:
     machine.gave("{}")
     machine.process(2000, "/server", name="server", cgroup=SLICE)
     (machine.root / "proc/2000/fd/7").symlink_to("/dev/nvidia3")
@@ -189,8 +185,8 @@ def test_a_process_that_holds_a_device_is_a_job_in_a_pod_too(machine: Machine) -
     assert machine.jobs() == ["process 2000 (server of OWNER) holds /dev/nvidia3"]
 
 
-def test_a_batch_job_with_a_lease_keeps_the_node_busy(machine: Machine) -> None:
-    """Also when it uses the network alone; once for each job. Unknown is busy, and TensorBoard is no job."""
+def test_a_lease_of_a_batch_job_makes_the_node_busy(machine: Machine) -> None:
+    """Each job is reported once; an unreadable lease counts as busy, TensorBoard does not."""
     leases = machine.root / "leases"
     leases.mkdir()
     (leases / "GPU-1").write_text('{"job": "train-7", "id": "x"}')

@@ -1,4 +1,4 @@
-"""What follows from facts and inventory together."""
+"""Values derived from facts and inventory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FACTS = NodeFacts(
     ],
 )
 def test_the_data_address(variables, address, interface):
-    """The host's own address wins, then the data networks; only without these the default route."""
+    """The host's own address first, then the data networks, then the default route."""
     assert data_address(variables, FACTS) == address
     assert data_interface(variables, FACTS) == interface
 
@@ -65,8 +65,8 @@ def test_the_data_network(variables, prefix, network):
     assert data_network(given, facts) == network
 
 
-def test_a_gpu_that_fell_off_makes_the_count_unknown():
-    """Slots are never made of GPUs that might not be there, nor silently of CPUs instead."""
+def test_a_missing_gpu_makes_the_count_unknown():
+    """Slots never count GPUs that may be missing, nor fall back to CPUs."""
     gpu = Gpu(0, "A100", "", "550", 81920, "")
 
     assert gpu_count(NodeFacts(gpus=(gpu,), gpu_pci=("a",))) == 1
@@ -75,8 +75,7 @@ def test_a_gpu_that_fell_off_makes_the_count_unknown():
     assert gpu_count(NodeFacts(gpus=(), gpu_pci=())) == 0
 
 
-def test_jinja_is_found_anywhere():
-    """A value that only Ansible could resolve is seen inside lists and keys too."""
+def test_plain_detects_jinja_at_any_depth():
     assert plain({"a": ["b", 1, None]})
     assert not plain({"a": [{"b": "{{ c }}"}]})
 
@@ -90,15 +89,14 @@ def test_jinja_is_found_anywhere():
         ("{{ x }}", "sha256:a", ()),
     ],
 )
-def test_the_image_is_looked_up_by_digest_first(reference, digest, images):
-    """A registry's port is not taken for a tag."""
+def test_the_image_is_searched_by_digest_first(reference, digest, images):
+    """A registry's port is not a tag."""
     variables = {"training_image_reference": reference, "training_image_digest": digest}
 
     assert parameters(variables, ()).images == images
 
 
-def test_facts_can_be_written_as_json():
-    """What is unknown says so, and sets become lists."""
+def test_facts_convert_to_json():
     data = as_data(NodeFacts(modules=frozenset({"b", "a"}), gpus=Unknown("hung: nvidia-smi")))
 
     assert data["modules"] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""What the docker engine and the kernel tell of the training container: the program of the probe, run for real."""
+"""The Docker engine and the training container: the probe's program, run on a /proc of the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INFO = {"ServerVersion": "28.1", "Driver": "overlay2", "HttpProxy": "http://u:hu
 
 @pytest.fixture
 def machine(node: Node, engine: dict[str, object]) -> Node:
-    """A node whose engine runs, with the container's first process in a folder that stands for /proc."""
+    """Return a node whose engine runs, with the container's first process in the test's /proc."""
     node.program("docker", "exit 1")
     for pid, name, space in ((3, "dockerd", "pid:[1]"), (PID, "docker-init", "pid:[2]"), (9, "python3", "pid:[2]")):
         process(node, pid, name, space)
@@ -36,7 +36,7 @@ def machine(node: Node, engine: dict[str, object]) -> Node:
 
 
 def process(node: Node, pid: int, name: str, space: str) -> None:
-    """Put a process into the folder that stands for /proc."""
+    """Add a process to the test's /proc."""
     folder = node.root / "proc" / str(pid)
     (folder / "ns").mkdir(parents=True)
     (folder / "ns/pid").symlink_to(space)
@@ -45,32 +45,31 @@ def process(node: Node, pid: int, name: str, space: str) -> None:
 
 
 def look(node: Node, more: str = "", images: str = "r/t:1") -> RawOutput:
-    """Run the program with the test's /proc and engine, which has half a second; `more` is a sed program for it."""
+    """Run the program with the test's /proc and engine, and a limit of half a second; `more` is a sed program."""
     change = f's,^PROC = .*,PROC = "{node.root}/proc",;s,^DOCKER_SOCKET = .*,DOCKER_SOCKET = "{node.root}/docker.sock",'
     return node.run(
         f"{change};s/^ENGINE_SECONDS = .*/ENGINE_SECONDS = 0.5/;{more}", PROBE_CONTAINER="train", PROBE_IMAGES=images
     )
 
 
-def test_the_container_is_told_as_it_was_made_and_as_it_is(machine: Node) -> None:
-    """The engine's word and the kernel's; processes of the node itself are none of the container's."""
+def test_container_configuration_and_state_are_read(machine: Node) -> None:
     (machine.root / "proc/7/limits").write_text("Max locked memory         unlimited  unlimited  bytes\n")
     for device in ("nvidia0", "infiniband/uverbs1", "null"):
         path = machine.root / "proc/7/root/dev" / device
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
 
-    found = ContainerFact().parse(look(machine))
+    result = ContainerFact().parse(look(machine))
 
-    assert isinstance(found, Container)
-    assert (found.status, found.image_id, found.labels, found.restarts) == ("running", "sha256:aa", {"a": "b"}, 2)
-    assert found.limits == {"Max locked memory": None}
-    assert found.devices == ("infiniband/uverbs1", "nvidia0")
-    assert found.processes == (Process(7, "docker-init"), Process(9, "python3"))
+    assert isinstance(result, Container)
+    assert (result.status, result.image_id, result.labels, result.restarts) == ("running", "sha256:aa", {"a": "b"}, 2)
+    assert result.limits == {"Max locked memory": None}
+    assert result.devices == ("infiniband/uverbs1", "nvidia0")
+    assert result.processes == (Process(7, "docker-init"), Process(9, "python3"))
 
 
-def test_the_engine_is_asked_once_for_what_is_managed_and_wanted(machine: Node, engine: dict[str, object]) -> None:
-    """A receipt names the image and the container that the look is for; both answers are of one moment, and right."""
+def test_the_engine_is_queried_once_for_managed_and_requested_objects(machine: Node, engine: dict[str, object]) -> None:
+    """A receipt and the configuration name the same image and container."""
     engine["/images/r/t:1/json"] = {"Id": "sha256:aa"}
     machine.program("systemctl", "echo LoadState=loaded; echo ActiveState=active")
     machine.receipt("some", images={"r/t:1": "sha256:aa"}, containers={"train": {}})
@@ -84,18 +83,15 @@ def test_the_engine_is_asked_once_for_what_is_managed_and_wanted(machine: Node, 
     assert ImageFact().parse(raw) == Image("sha256:aa", (), ())
 
 
-def test_no_password_of_the_engine_or_the_container_leaves_the_node(machine: Node) -> None:
-    """The environment of a container and the engine's proxies are not even printed."""
+def test_no_password_of_engine_or_container_is_printed(machine: Node) -> None:
     said = look(machine)
 
     assert isinstance(DockerInfoFact().parse(said), DockerInfo)
     assert "hunter2" not in said.stdout + said.stderr
 
 
-def test_folders_that_were_deleted_under_the_running_container_are_told(
-    machine: Node, engine: dict[str, object]
-) -> None:
-    """Those that it was given, and the file of the nodes' names; not what docker or an editor of one file replaces."""
+def test_mounts_of_deleted_folders_are_reported(machine: Node, engine: dict[str, object]) -> None:
+    """Bind mounts and the hosts file count; docker's own mounts and files replaced by editors do not."""
     binds = [
         "/srv/a:/a/:ro",
         "/srv/b c:/b c",
@@ -117,25 +113,24 @@ def test_folders_that_were_deleted_under_the_running_container_are_told(
     table = [f"{number} 1 8:1 {root} {target} ro - ext4 /dev/sda1 rw" for number, (root, target) in enumerate(rows)]
     (first / "mountinfo").write_text("\n".join(table) + "\n")
 
-    found = ContainerFact().parse(look(machine))
+    result = ContainerFact().parse(look(machine))
 
-    assert isinstance(found, Container)
-    assert found.deleted == (
+    assert isinstance(result, Container)
+    assert result.deleted == (
         DeletedMount("/srv/a", "/a"), DeletedMount("/srv/b c", "/b c"), DeletedMount("/srv/one", "/a 1"),
         DeletedMount("/var/hosts", "/etc/hosts"),
     )  # fmt: skip
 
 
-def test_the_first_reference_that_the_engine_has_is_the_image(machine: Node, engine: dict[str, object]) -> None:
-    """A digest that was never pulled and a tag that is there are one image all the same."""
+def test_the_first_existing_reference_is_the_image(machine: Node, engine: dict[str, object]) -> None:
     engine["/images/r/t:1/json"] = {"Id": "sha256:aa", "RepoDigests": None, "RepoTags": ["r/t:1"]}
 
     assert ImageFact().parse(look(machine, images="r/t@sha256:ff r/t:1")) == Image("sha256:aa", (), ("r/t:1",))
     assert ImageFact().parse(look(machine, images="r/t@sha256:ff")) is None
 
 
-def test_an_engine_that_does_not_run_is_not_touched(machine: Node, engine: dict[str, object]) -> None:
-    """To touch its socket would start it. An engine inside a container of the node is not the node's."""
+def test_a_stopped_engine_is_not_queried(machine: Node, engine: dict[str, object]) -> None:
+    """Opening its socket would start it. An engine inside a container is not the node's."""
     (machine.root / "proc/3/ns/pid").unlink()
     (machine.root / "proc/3/ns/pid").symlink_to("pid:[5]")
     engine["/info"] = b""
@@ -145,8 +140,7 @@ def test_an_engine_that_does_not_run_is_not_touched(machine: Node, engine: dict[
     assert isinstance(ContainerFact().parse(said), Unknown)
 
 
-def test_an_engine_that_hangs_is_named_and_asked_once(machine: Node, engine: dict[str, object]) -> None:
-    """Half a second for all that is asked of it; what the receipts name is told all the same."""
+def test_a_hanging_engine_is_reported_and_queried_once(machine: Node, engine: dict[str, object]) -> None:
     engine["/info"] = b""
     said = look(machine)
 
@@ -156,7 +150,6 @@ def test_an_engine_that_hangs_is_named_and_asked_once(machine: Node, engine: dic
 
 
 def test_a_node_without_docker_has_no_container(machine: Node) -> None:
-    """It is not asked for, and nothing about it is unknown but the engine itself."""
     (machine.programs / "docker").unlink()
     said = machine.run(f's,^PROC = .*,PROC = "{machine.root}/proc",;s,os.get_exec_path(),["/nowhere"],')
 
@@ -165,41 +158,38 @@ def test_a_node_without_docker_has_no_container(machine: Node) -> None:
     assert ImageFact().parse(said) is None
 
 
-def test_an_answer_that_is_nested_without_end_is_no_answer() -> None:
-    """Nothing that shows or keeps the facts could walk through it."""
+def test_a_deeply_nested_answer_is_unknown() -> None:
     deep = '{"sealed": {}, "observed": {"a": {"files": ' + "[" * 500 + "]" * 500 + '}}, "jobs": [], "hung": []}'
 
     assert isinstance(ManagedFact().parse(RawOutput(deep, 0)), Unknown)
     assert isinstance(ContainerFact().parse(RawOutput("[" * 100000, 0)), Unknown)
 
 
-def told(machine: Node) -> int:
-    """Look as the probe does, which keeps what the engine tells; how many containers run, as it is told."""
-    raw = look(machine, r's|found_here(sys.argv\[1\])|found_here(sys.argv[1], sys.argv[1] + "/../kept/engine")|')
-    found = DockerInfoFact().parse(raw)
-    assert isinstance(found, DockerInfo), raw
-    return found.containers_running
+def running_containers(machine: Node) -> int:
+    """Probe with a cache, and return the number of running containers."""
+    raw = look(machine, r's|\(managed_and_engine(sys.argv\[1\]\))|\1, sys.argv[1] + "/../cache/engine")|')
+    result = DockerInfoFact().parse(raw)
+    assert isinstance(result, DockerInfo), raw
+    return result.containers_running
 
 
 def event(action: str) -> str:
-    """One line of what an engine tells of what it has done."""
+    """Return one event of the engine."""
     return json.dumps({"Type": "container", "Action": action, "time": 1})
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="nothing is kept but what root alone can write")
-def test_what_the_engine_tells_of_itself_is_kept_while_nothing_happens_there(
-    machine: Node, engine: dict[str, object], tmp_path
-) -> None:
-    """It starts programs to say it. It is asked anew after whatever may have changed something, and so is a new one."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
+def test_engine_info_is_cached_until_an_event_may_change_it(machine: Node, engine: dict[str, object], tmp_path) -> None:
+    """The cache is invalid after any event that may change the info, and for a new engine process."""
     (machine.root / "proc/3/stat").write_text("3 (dockerd) S 1 3 3 0 -1" + " 0" * 13 + " 77\n")
     counts = []
     for running, events in enumerate(([], [], ["exec_die"], ["exec_start", "reload"], ["die"], ["exec_die"] * 60)):
         engine["/info"] = {**INFO, "ContainersRunning": running}
         engine["/events"] = "\n".join(map(event, events))
-        counts.append(told(machine))
+        counts.append(running_containers(machine))
     (machine.root / "proc/3/stat").write_text("3 (dockerd) S 1 3 3 0 -1" + " 0" * 13 + " 78\n")
     engine["/events"], engine["/info"] = "", {**INFO, "ContainersRunning": 9}
 
     assert counts == [0, 0, 0, 3, 4, 5]
-    assert told(machine) == 9
-    assert (tmp_path / "kept").stat().st_mode & 0o077 == 0
+    assert running_containers(machine) == 9
+    assert (tmp_path / "cache").stat().st_mode & 0o077 == 0

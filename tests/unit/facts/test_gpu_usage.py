@@ -1,4 +1,4 @@
-"""How busy GPUs are, from what nvidia-smi prints."""
+"""Utilization of GPUs, from the output of nvidia-smi."""
 
 from provision.facts.gpu_usage import GpuProcess, GpuUsage, gpu_usage
 
@@ -13,8 +13,7 @@ GPU-a, 4712, [Not Found], [N/A]
 """
 
 
-def test_what_the_driver_tells_and_what_not():
-    """Columns that it does not know stay unknown; processes have their users."""
+def test_reported_and_missing_values_are_read():
     first, second = gpu_usage(TEXT)
 
     assert first == GpuUsage(
@@ -32,8 +31,7 @@ def test_what_the_driver_tells_and_what_not():
     assert (second.busy_percent, second.used_mib, second.watts, second.processes) == (None, None, None, ())
 
 
-def test_odd_output_is_no_error():
-    """A node may print anything."""
+def test_invalid_output_is_ignored():
     assert gpu_usage("") == ()
     assert gpu_usage("No devices were found\n") == ()
     assert gpu_usage("nan, a, b, 1, 1, 1, 1, 1, 1\n1e400,a,b,1,1,1,1,1,1\n== processes\n== users\n") == ()

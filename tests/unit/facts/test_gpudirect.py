@@ -1,4 +1,4 @@
-"""What GPUDirect RDMA hangs on, read from outputs as the kernel and the programs print them."""
+"""Requirements of GPUDirect RDMA, parsed from outputs of the kernel and of programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def out(text: str) -> RawOutput:
 
 @pytest.fixture
 def tree(tmp_path):
-    """Run a fact's command with some folders of the system elsewhere, and read what it prints."""
+    """Run a fact's command with some system folders replaced, and parse its output."""
 
     def run(fact, folders):
         command = fact.command
@@ -39,8 +39,8 @@ def write(file, text=""):
     file.write_text(text)
 
 
-def test_installed_kernels_have_the_modules_that_modprobe_would_find(tree):
-    """Compressed or not, with a dash or not; what a removed kernel left behind is no kernel."""
+def test_installed_kernels_have_the_modules_that_modprobe_loads(tree):
+    """Compressed or not, with a dash or not; folders of removed kernels do not count."""
     modules, boot = tree.root / "lib/modules", tree.root / "boot"
     deps = "kernel/drivers/infiniband/core/ib_core.ko.xz: kernel/x.ko.xz\nkernel/drivers/nvidia-wmi.ko:\n"
     write(modules / "6.1.0-9/modules.dep", deps + "extra/nvidia.ko.xz:\nextra/nv_peer_mem.ko.xz: extra/nvidia.ko.xz\n")
@@ -65,8 +65,8 @@ DEBIAN = (
 """As Debian's packages of the driver write them to modprobe.d: the driver that was chosen of those installed."""
 
 
-def test_the_drivers_of_debian_s_own_packages_are_recognised(tree):
-    """Several lie beside each other under names of their own; the one that modprobe would take counts."""
+def test_driver_names_of_debian_packages_are_recognized(tree):
+    """Several drivers are installed under their own names; the one that modprobe selects counts."""
     dkms = "updates/dkms/"
     deps = "".join(
         f"{dkms}{name}.ko.xz:\n{dkms}{name}-modeset.ko.xz: {dkms}{name}.ko.xz\n"
@@ -88,8 +88,7 @@ def test_the_drivers_of_debian_s_own_packages_are_recognised(tree):
 @pytest.mark.parametrize(
     ("needs", "stub"), [("x/nvidia-current.ko", True), ("x/nvidia-current.ko x/ib_core.ko", False)]
 )
-def test_a_stub_of_debian_s_packages_is_one_too(needs, stub):
-    """Whatever the file is called, a module that uses nothing of the RDMA stack does nothing."""
+def test_a_stub_with_a_debian_name_is_detected(needs, stub):
     dep = "/lib/modules/6.1/modules.dep:"
     text = f"kernel\t6.1\trunning\tyes\n{dep}x/nvidia-current-peermem.ko: {needs}\n{dep}x/ib_core.ko:\n"
     (kernel,) = KernelsFact().parse(out(text))
@@ -97,8 +96,8 @@ def test_a_stub_of_debian_s_packages_is_one_too(needs, stub):
     assert kernel.stub is stub
 
 
-def test_both_modules_are_taken_from_one_driver_where_nothing_says_which():
-    """Two drivers and no word of modprobe.d: a peermem of the other one would not fit."""
+def test_both_modules_come_from_one_driver_without_a_configured_choice():
+    """A peermem of the other driver would not load."""
     dep = "/lib/modules/6.1/modules.dep:"
     names = ("nvidia-current", "nvidia-current-open-peermem", "nvidia-current-peermem", "nvidia-current-open")
     text = "kernel\t6.1\trunning\tyes\n" + "".join(f"{dep}x/{name}.ko:\n" for name in names)
@@ -107,8 +106,7 @@ def test_both_modules_are_taken_from_one_driver_where_nothing_says_which():
     assert kernel.modules["nvidia_peermem"].path == kernel.modules["nvidia"].path.replace(".ko", "-peermem.ko")
 
 
-def test_a_module_with_the_usual_name_wins():
-    """What an installer of NVIDIA put beside Debian's packages is what modprobe finds by that name."""
+def test_a_module_with_the_standard_name_takes_precedence():
     dep = "/lib/modules/6.1/modules.dep:"
     text = f"kernel\t6.1\trunning\tyes\n{dep}x/nvidia.ko:\n{dep}x/nvidia-current.ko:\n"
     (kernel,) = KernelsFact().parse(out(text))
@@ -116,8 +114,7 @@ def test_a_module_with_the_usual_name_wins():
     assert kernel.modules["nvidia"].path == "x/nvidia.ko"
 
 
-def test_modinfo_is_asked_for_the_names_that_the_running_kernel_has(tree, monkeypatch):
-    """``modinfo nvidia`` finds nothing on such a node; version, licence and signer are there all the same."""
+def test_modinfo_is_called_with_the_names_in_modules_dep(tree, monkeypatch):
     names = ("nvidia-current", "nvidia-tesla-535", "nvidia-tesla-535-peermem")
     write(tree.root / "lib/modules/6.1.0-9/modules.dep", "".join(f"updates/dkms/{name}.ko.xz:\n" for name in names))
     write(tree.root / "etc/modprobe.d/nvidia.conf", DEBIAN)
@@ -133,11 +130,11 @@ def test_modinfo_is_asked_for_the_names_that_the_running_kernel_has(tree, monkey
     (tree.root / "bin/modinfo").chmod(0o755)
     monkeypatch.setenv("PROBE_RELEASE", "6.1.0-9")
     monkeypatch.setenv("PATH", f"{tree.root}/bin:/usr/bin:/bin")
-    found = tree(NvidiaModulesFact(), ("/lib/modules", "/etc/modprobe.d", "/var/lib/dkms", "/proc/"))
+    parsed = tree(NvidiaModulesFact(), ("/lib/modules", "/etc/modprobe.d", "/var/lib/dkms", "/proc/"))
 
-    assert (found.installed, found.flavor) == ("535.161.08", "proprietary")
-    assert found.signers == {"nvidia": "DKMS key", "nvidia_peermem": "DKMS key"}
-    assert found.dkms is True
+    assert (parsed.installed, parsed.flavor) == ("535.161.08", "proprietary")
+    assert parsed.signers == {"nvidia": "DKMS key", "nvidia_peermem": "DKMS key"}
+    assert parsed.dkms is True
 
 
 @pytest.mark.parametrize(
@@ -150,19 +147,18 @@ def test_modinfo_is_asked_for_the_names_that_the_running_kernel_has(tree, monkey
     ],
     ids=["loaded before it was written", "loaded with it by hand", "not loaded", "nowhere"],
 )
-def test_the_module_that_is_loaded_tells_its_own_option(running, option, at_work, written):
-    """A line in modprobe.d changes nothing of a module that is loaded already."""
-    found = PeerMemoryFact().parse(out(f"peerdirect={running}\n{option}\n"))
+def test_the_option_of_the_loaded_module_is_read(running, option, at_work, written):
+    """A line in modprobe.d does not affect a loaded module."""
+    parsed = PeerMemoryFact().parse(out(f"peerdirect={running}\n{option}\n"))
 
-    assert (found.peerdirect, found.peerdirect_written) == (at_work, written)
+    assert (parsed.peerdirect, parsed.peerdirect_written) == (at_work, written)
 
 
 @pytest.mark.parametrize(
     ("needs", "stub"),
     [("x/nvidia.ko x/ib_core.ko", False), ("x/nvidia.ko x/ib_uverbs.ko", False), ("x/nvidia.ko", True), ("", True)],
 )
-def test_a_peermem_that_uses_no_rdma_module_is_a_stub(needs, stub):
-    """Built before the RDMA stack was there, the module has nothing of it to use."""
+def test_a_peermem_without_rdma_dependency_is_a_stub(needs, stub):
     dep = "/lib/modules/6.8/modules.dep:"
     text = f"kernel\t6.8\trunning\tyes\n{dep}x/nvidia-peermem.ko: {needs}\n{dep}x/ib_core.ko:\n"
     (kernel,) = KernelsFact().parse(out(text))
@@ -181,29 +177,25 @@ def test_a_peermem_that_uses_no_rdma_module_is_a_stub(needs, stub):
     ],
     ids=["open, loaded", "proprietary, loaded", "open, on disk", "proprietary, on disk", "no driver"],
 )
-def test_open_and_proprietary_modules_are_told_apart(text, loaded, flavor):
-    """The driver that runs decides; without one the licence of the module file does."""
-    found = NvidiaModulesFact().parse(out(text))
+def test_open_and_proprietary_modules_are_distinguished(text, loaded, flavor):
+    parsed = NvidiaModulesFact().parse(out(text))
 
-    assert (found.loaded, found.flavor) == (loaded, flavor)
+    assert (parsed.loaded, parsed.flavor) == (loaded, flavor)
 
 
-def test_who_signed_a_module_is_known():
-    """A module without a signer is unsigned; one without a file has no entry."""
+def test_module_signers_are_read():
     text = "nvidia.filename=/a/nvidia.ko\nnvidia.signer= DKMS key\nnv_peer_mem.filename=/a/nv_peer_mem.ko\n"
 
     assert NvidiaModulesFact().parse(out(text)).signers == {"nvidia": "DKMS key", "nv_peer_mem": ""}
 
 
-def test_the_sources_of_a_module_file_are_known():
-    """As modinfo prints them, so that they compare with what sysfs says of the loaded module."""
+def test_source_checksums_of_module_files_are_read():
     text = "nv_peer_mem.filename=/a/nv_peer_mem.ko\nnv_peer_mem.srcversion=     5AB1\n"
 
     assert NvidiaModulesFact().parse(out(text)).sources == {"nv_peer_mem": "5AB1"}
 
 
-def test_peer_memory_is_read_where_the_kernel_shows_it(tree):
-    """The symbol's owner, the folders that NCCL looks into, and the option for OFED 4.9 are found."""
+def test_peer_memory_state_is_read(tree):
     write(tree.root / "proc/modules", "ib_core 1 2 nv_peer_mem,ib_cm, Live 0x0\nnv_peer_mem 1 0 - Live 0x0\nnv 1 0 -\n")
     write(tree.root / "proc/kallsyms", "00 t ib_register_peer_memory_client\t[ib_core]\n00 t other\t[x]\n")
     write(tree.root / "sys/module/nv_peer_mem/version", "1.1-0\n")
@@ -212,29 +204,28 @@ def test_peer_memory_is_read_where_the_kernel_shows_it(tree):
     write(tree.root / "etc/modprobe.d/nvidia-peermem.conf", "options nvidia-peermem peerdirect_support=1\n")
     write(tree.root / "usr/src/ofa_kernel/default/Module.symvers", "0x1\tib_register_peer_memory_client\tib_core\tE\n")
     write(tree.root / "usr/src/ofa_kernel/default/include/rdma/peer_mem.h", "struct peer_memory_client_ex {\n")
-    found = tree(PeerMemoryFact(), ("/proc/", "/sys/", "/etc/modprobe.d", "/usr/src/ofa_kernel"))
+    parsed = tree(PeerMemoryFact(), ("/proc/", "/sys/", "/etc/modprobe.d", "/usr/src/ofa_kernel"))
 
-    assert (found.loaded, found.bound) == ({"nv_peer_mem": "1.1-0"}, {"nv_peer_mem"})
-    assert (found.provider, found.sources) == ("ib_core", {"nv_peer_mem": "5AB1"})
-    assert found.clients == {"/sys/kernel/mm/memory_peers/nv_mem/version"}
-    assert found.symvers == ("/usr/src/ofa_kernel/default/Module.symvers",)
-    assert (found.extended, found.peerdirect) == (True, True)
+    assert (parsed.loaded, parsed.bound) == ({"nv_peer_mem": "1.1-0"}, {"nv_peer_mem"})
+    assert (parsed.provider, parsed.sources) == ("ib_core", {"nv_peer_mem": "5AB1"})
+    assert parsed.clients == {"/sys/kernel/mm/memory_peers/nv_mem/version"}
+    assert parsed.symvers == ("/usr/src/ofa_kernel/default/Module.symvers",)
+    assert (parsed.extended, parsed.peerdirect) == (True, True)
 
 
 @pytest.mark.parametrize(
     ("text", "kernel"),
     [("uverbs=yes\nsymbols=1\n", True), ("uverbs=yes\nsymbols=0\n", False), ("symbols=0\n", None), ("", None)],
 )
-def test_dma_buf_of_the_kernel_is_only_denied_when_ib_uverbs_is_there(text, kernel):
-    """The function is part of ib_uverbs: before that is loaded, its absence says nothing."""
+def test_dma_buf_support_is_false_only_if_ib_uverbs_is_loaded(text, kernel):
+    """The function is part of ib_uverbs, so before that is loaded its absence proves nothing."""
     assert DmaBufFact().parse(out(text)).kernel is kernel
 
 
-def test_missing_kernel_options_and_an_old_verbs_library_are_found():
-    """Options count only when the kernel's configuration could be read."""
-    found = DmaBufFact().parse(out("config=/boot/config-1\nCONFIG_DMA_SHARED_BUFFER=y\nlibrary=no\n"))
+def test_missing_kernel_options_and_an_old_verbs_library_are_reported():
+    parsed = DmaBufFact().parse(out("config=/boot/config-1\nCONFIG_DMA_SHARED_BUFFER=y\nlibrary=no\n"))
 
-    assert (found.missing_options, found.library) == (("CONFIG_PCI_P2PDMA",), False)
+    assert (parsed.missing_options, parsed.library) == (("CONFIG_PCI_P2PDMA",), False)
     assert DmaBufFact().parse(out("")).missing_options == ()
 
 
@@ -250,13 +241,12 @@ def test_missing_kernel_options_and_an_old_verbs_library_are_found():
     ],
     ids=["on", "off", "mokutil", "on, and not enforced", "BIOS, and enforced", "not known"],
 )
-def test_secure_boot_and_what_the_kernel_makes_of_it(text, expected):
-    """Whether unsigned modules are refused is the kernel's word, where it says one."""
+def test_secure_boot_and_signature_enforcement_are_read(text, expected):
     assert SigningFact().parse(out(text)) == expected
 
 
-def test_bridges_that_redirect_are_found():
-    """SrcValid+ alone does no harm; the three bits that send traffic up do."""
+def test_redirecting_bridges_are_reported():
+    """SrcValid+ alone is harmless."""
     text = (
         "iommu 0000:19:00.0 DMA-FQ\niommu 0000:3b:00.0 \nlspci\n"
         "0000:17:00.0 PCI bridge: Broadcom (prog-if 00)\n"
@@ -264,15 +254,14 @@ def test_bridges_that_redirect_are_found():
         "0000:18:00.0 PCI bridge: Broadcom (prog-if 00)\n"
         "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
     )
-    found = PciRoutingFact().parse(out(text))
+    parsed = PciRoutingFact().parse(out(text))
 
-    assert found.iommu == {"0000:19:00.0": "DMA-FQ", "0000:3b:00.0": ""}
-    assert found.redirecting == ("0000:17:00.0",)
+    assert parsed.iommu == {"0000:19:00.0": "DMA-FQ", "0000:3b:00.0": ""}
+    assert parsed.redirecting == ("0000:17:00.0",)
     assert PciRoutingFact().parse(out("iommu 0000:19:00.0 identity\n")).redirecting is None
 
 
-def test_nccl_is_found_by_its_file_names():
-    """A library and a Python package carry the version; a container that does not run is told from one without NCCL."""
+def test_nccl_versions_are_read_from_file_names():
     text = "node=libnccl.so.2.18.5\nrunning\ncontainer=nvidia_nccl_cu12-2.21.5.dist-info\ncontainer=libnccl.so.2.21.5\n"
 
     assert NcclFact().parse(out(text)) == Nccl(("2.21.5",), ("2.18.5",))
@@ -280,8 +269,7 @@ def test_nccl_is_found_by_its_file_names():
     assert NcclFact().parse(out("")) == Nccl(None, ())
 
 
-def test_nccl_is_looked_for_in_the_container_that_runs(tree):
-    """It is found by its entrypoint; who only looks at that file on the node is no container."""
+def test_nccl_is_searched_in_the_running_container(tree):
     write(tree.root / "proc/7/cmdline", "vi\0/usr/local/lib/provision/container-entrypoint\0")
     write(tree.root / "proc/8/cmdline", "docker-init\0--\0/usr/local/lib/provision/container-entrypoint\0")
     write(tree.root / "proc/8/root/.dockerenv")
@@ -291,8 +279,8 @@ def test_nccl_is_looked_for_in_the_container_that_runs(tree):
     assert tree(NcclFact(), ("/proc", "/usr/lib64")).container == ("2.21.5",)
 
 
-def test_a_driver_that_does_not_know_the_compute_capability_still_tells_its_gpus(tmp_path):
-    """Drivers before 510 refuse the whole question; it is asked again without that column."""
+def test_a_driver_without_compute_capability_still_reports_its_gpus(tmp_path):
+    """Drivers before 510 reject the whole query; it is repeated without that column."""
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
         "#!/bin/sh\n"

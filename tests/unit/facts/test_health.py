@@ -1,4 +1,4 @@
-"""Health, read from outputs as the driver, the kernel and sysfs give them."""
+"""Health of GPUs and links, parsed from outputs of the driver, the kernel and sysfs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def out(text: str, code: int = 0, err: str = "") -> RawOutput:
 
 
 def shell(command: str, path: Path, **environment: str) -> RawOutput:
-    """Run a fact's command with the programs of a folder first on the PATH."""
+    """Run a fact's command with a folder of programs first on the PATH."""
     done = subprocess.run(
         ["sh", "-c", command],
         env={"PATH": f"{path}:/usr/bin:/bin", **environment},
@@ -45,7 +45,7 @@ def program(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-# What an old driver does: it refuses the whole question for the first field that it does not know.
+# An old driver rejects the whole query at the first unsupported field.
 REFUSING = r"""
 for word; do case $word in --query-*=*) asked=${word#*=}; kind=${word%%=*};; esac; done
 echo "$kind" >>"$CALLS"
@@ -76,8 +76,7 @@ def ask(folder: Path, known: str, code: int = 2):
     return gpu, (folder / "calls").read_text().split()
 
 
-def test_a_driver_that_knows_all_fields_is_asked_once(tmp_path):
-    """One call brings identity and health, for each call may take seconds."""
+def test_a_driver_that_supports_all_fields_is_queried_once(tmp_path):
     every = " ".join(("index name uuid driver_version memory.total pci.bus_id compute_cap vbios_version", *FIELDS))
     gpu, calls = ask(tmp_path, every)
 
@@ -85,8 +84,8 @@ def test_a_driver_that_knows_all_fields_is_asked_once(tmp_path):
     assert (gpu.health.clock_events, gpu.health.rows_pending) == (8, True)
 
 
-def test_an_old_driver_is_asked_for_what_it_knows(tmp_path):
-    """Fields that it refuses are left out or asked for by their old name, and remapped rows apart."""
+def test_an_old_driver_is_queried_for_its_supported_fields(tmp_path):
+    """Rejected fields are left out or queried by their old name, and remapped rows separately."""
     gpu, calls = ask(tmp_path, f"{OLD} {' '.join(FIELDS[:10])}")
 
     assert gpu.bus_id == "00000000:3B:00.0"
@@ -95,8 +94,7 @@ def test_an_old_driver_is_asked_for_what_it_knows(tmp_path):
     assert gpu.health.rows_pending is True
 
 
-def test_remapped_rows_that_are_told_apart_belong_to_their_gpu():
-    """The second table is joined by the bus address."""
+def test_separately_queried_remapped_rows_match_their_gpu():
     text = (
         "index, name, uuid, driver_version, memory.total [MiB], pci.bus_id\n"
         "0, A, GPU-1, 525.1, 1 MiB, 00000000:06:00.0\n1, A, GPU-2, 525.1, 1 MiB, 00000000:07:00.0\n"
@@ -115,8 +113,7 @@ def test_remapped_rows_that_are_told_apart_belong_to_their_gpu():
 
 
 @pytest.mark.parametrize("code", [2, 6])
-def test_a_driver_that_refuses_nearly_everything_still_tells_what_its_gpus_are(tmp_path, code):
-    """However many fields are refused, the identity is had within a handful of calls."""
+def test_a_driver_that_rejects_most_fields_still_reports_its_gpus(tmp_path, code):
     gpu, calls = ask(tmp_path, "index name uuid driver_version memory.total pci.bus_id", code)
 
     assert gpu.index == 0
@@ -124,8 +121,7 @@ def test_a_driver_that_refuses_nearly_everything_still_tells_what_its_gpus_are(t
     assert len(calls) <= 9
 
 
-def test_the_labs_stand_in_answers_the_question(tmp_path):
-    """The command that real nodes are asked with works on lab nodes, in one call."""
+def test_the_simulated_nvidia_smi_answers_the_query(tmp_path):
     (tmp_path / "machine.json").write_text(to_json(load("hgxh100")))
     (tmp_path / "faults.json").write_text('{"3": {"remapped_rows.pending": "Yes", "nvlink.inactive": "7"}}')
     program(tmp_path, "nvidia-smi", f'exec {sys.executable} {STAND_IN} "$@"')
@@ -142,31 +138,29 @@ def test_the_labs_stand_in_answers_the_question(tmp_path):
 
 
 @pytest.mark.parametrize("word", ["[N/A]", "N/A", "[Not Supported]", "", "[Insufficient Permissions]"])
-def test_what_is_not_told_is_unknown_and_no_fault(word):
-    """MIG, virtual GPUs and products without a feature leave everything unknown."""
+def test_missing_values_are_unknown_and_not_faults(word):
     assert health(dict.fromkeys(FIELDS, word)) == GpuHealth()
 
 
-def test_words_of_a_fault_in_place_of_values_are_kept():
-    """A GPU that wants a reset says so in brackets, as others say that they do not know."""
-    told = health(
+def test_error_texts_in_place_of_values_are_reported():
+    """A GPU that requires a reset reports that in brackets, like missing values."""
+    gpu_health = health(
         {**dict.fromkeys(FIELDS, "[GPU requires reset]"), "fabric.state": "[N/A]", "mig.mode.current": "ERR!"}
     )
 
-    assert set(told.complaints) == {"GPU requires reset", "ERR!"}
-    assert told.uncorrected is None
+    assert set(gpu_health.complaints) == {"GPU requires reset", "ERR!"}
+    assert gpu_health.uncorrected is None
 
 
 @pytest.mark.parametrize(("state", "status"), [("Completed", "Success"), ("state  Completed", "status Success")])
-def test_the_fabric_is_read_with_and_without_its_columns_name(state, status):
-    """Drivers of GB200 print the word before the value."""
-    told = health({"fabric.state": state, "fabric.status": status})
+def test_the_fabric_state_is_read_with_and_without_a_column_name(state, status):
+    """Drivers of GB200 print the column's name before the value."""
+    gpu_health = health({"fabric.state": state, "fabric.status": status})
 
-    assert (told.fabric_state, told.fabric_status) == ("Completed", "Success")
+    assert (gpu_health.fabric_state, gpu_health.fabric_status) == ("Completed", "Success")
 
 
 def test_links_without_a_speed_are_down():
-    """Listed as inactive, with a word of the future, or said to be down all together."""
     text = (
         "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-a)\n\t Link 0: 25 GB/s\n\t Link 1: <inactive>\n\t Link 2: resting\n"
         "GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-b)\n"
@@ -178,8 +172,7 @@ def test_links_without_a_speed_are_down():
     assert NvLinksFact().parse(out("")) == {}
 
 
-def test_switches_and_their_service():
-    """Without switches nobody asks for the service."""
+def test_switches_and_their_service_are_read():
     assert FabricManagerFact().parse(out("switches=6\nunit=failed\n")) == FabricManager(6, "failed")
     assert FabricManagerFact().parse(out("switches=0\n")) == FabricManager(0, "")
 
@@ -205,8 +198,8 @@ def read_log(folder: Path, dmesg: str, journal: str | None = None):
     return XidsFact().parse(shell(XidsFact.command.replace("/dev/kmsg", f"{folder}/kmsg"), folder))
 
 
-def test_xids_are_counted_by_number_and_place(tmp_path):
-    """A storm of one Xid is one entry, with the time of the last; a switch's is told from a GPU's."""
+def test_xids_are_counted_by_number_and_device(tmp_path):
+    """A storm of one Xid is one entry with the time of the last; Xids of switches are separate."""
     log = read_log(tmp_path, LOG)
 
     assert log.complete
@@ -219,8 +212,7 @@ def test_xids_are_counted_by_number_and_place(tmp_path):
     assert log.xids[2].text.startswith("Fatal")
 
 
-def test_the_log_is_not_read_where_nothing_of_nvidia_is(tmp_path):
-    """No line there is of interest, and reading them takes longer than most of what a look does."""
+def test_the_log_is_not_read_without_nvidia_hardware(tmp_path):
     program(tmp_path, "dmesg", f"touch {tmp_path}/asked")
     command = XidsFact.command.replace("/proc/driver", f"{tmp_path}/driver").replace("/sys/", f"{tmp_path}/sys/")
     log = XidsFact().parse(shell(command, tmp_path))
@@ -234,8 +226,7 @@ def test_the_log_is_not_read_where_nothing_of_nvidia_is(tmp_path):
     assert (before, (tmp_path / "asked").exists()) == (False, True)
 
 
-def test_a_log_that_has_run_over_is_read_from_the_journal(tmp_path):
-    """The kernel's buffer forgets; what it no longer has does not go unseen."""
+def test_an_overflowed_log_is_replaced_by_the_journal(tmp_path):
     journal = (
         "[    0.000000] gpu1 kernel: Linux version 6.1.0\n"
         "[   90.000000] gpu1 kernel: NVRM: Xid (PCI:0000:06:00): 48, pid=1, DBE (double bit error)\n"
@@ -246,8 +237,8 @@ def test_a_log_that_has_run_over_is_read_from_the_journal(tmp_path):
     assert [xid.number for xid in log.xids] == [48]
 
 
-def test_without_a_journal_it_is_said_how_far_back_the_log_reaches(tmp_path):
-    """No Xid in the last hour is not the same as none since boot."""
+def test_without_a_journal_the_start_of_the_log_is_reported(tmp_path):
+    """No Xid in the last hour differs from no Xid since boot."""
     log = read_log(tmp_path, "[ 9000.100000] usb 1-1: new device\n")
 
     assert not log.complete
@@ -255,13 +246,12 @@ def test_without_a_journal_it_is_said_how_far_back_the_log_reaches(tmp_path):
     assert log.xids == ()
 
 
-def test_a_log_that_nobody_may_read_is_unknown(tmp_path):
-    """It is not taken for a log without Xids."""
+def test_an_unreadable_log_is_unknown(tmp_path):
     assert isinstance(read_log(tmp_path, ""), Unknown)
 
 
-def test_a_log_without_times_is_read_all_the_same(tmp_path):
-    """printk.time=0 takes the times away, not the Xids."""
+def test_a_log_without_times_is_read(tmp_path):
+    """printk.time=0 removes the times."""
     log = read_log(tmp_path, "Linux version 6.1.0\nNVRM: Xid (PCI:0000:06:00): 31, pid=1, name=python3, MMU Fault\n")
 
     assert [(xid.number, xid.seconds, xid.text) for xid in log.xids] == [(31, None, "pid=1, name=python3, MMU Fault")]
@@ -269,7 +259,7 @@ def test_a_log_without_times_is_read_all_the_same(tmp_path):
 
 @pytest.fixture
 def bus(tmp_path):
-    """A PCI bus of files, and a way to read it with a fact."""
+    """Return a PCI bus made of files, and a function that reads it with a fact."""
 
     def device(address: str, *, bridge: str = "bridge", **files: str) -> Path:
         folder = tmp_path / "sys/devices" / bridge / address
@@ -292,8 +282,8 @@ GPU = {"vendor": "0x10de", "class": "0x030200"}
 NOW = {"current_link_width": "8", "max_link_width": "16", "current_link_speed": "2.5 GT/s PCIe"}
 
 
-def test_pcie_links_know_card_and_slot(bus):
-    """What the bridge above can do limits what is expected; a device off the bus tells nothing."""
+def test_pcie_links_include_card_and_slot(bus):
+    """The bridge above a card limits the expected link; a device off the bus reports nothing."""
     folder = bus("0000:06:00.0", max_link_speed="32.0 GT/s PCIe", **GPU, **NOW)
     (folder.parent / "max_link_width").write_text("8\n")
     (folder.parent / "max_link_speed").write_text("16.0 GT/s PCIe\n")
@@ -305,8 +295,8 @@ def test_pcie_links_know_card_and_slot(bus):
     assert (lost.gpu, lost.width, lost.expected_width) == (False, None, None)
 
 
-def test_rdma_cards_of_any_maker_are_looked_at(bus):
-    """What makes an RDMA device counts, whoever made it; a network card below Soft-RoCE does not."""
+def test_rdma_cards_of_any_vendor_are_read(bus):
+    """A network card below Soft-RoCE does not count."""
     other, plain = {"vendor": "0x14e4", "class": "0x020000"}, {"vendor": "0x8086", "class": "0x020000"}
     (bus("0000:19:00.0", bridge="b1", **other) / "iommu_group").mkdir()
     (bus.root / "devices/b1/0000:19:00.0/iommu_group/type").write_text("DMA-FQ\n")
@@ -321,8 +311,7 @@ def test_rdma_cards_of_any_maker_are_looked_at(bus):
     assert bus.read(PciRoutingFact()).iommu == {"0000:19:00.0": "DMA-FQ", "0000:3b:00.0": ""}
 
 
-def test_gpus_given_away_and_their_parts_are_not_missed(bus):
-    """A virtual function, and a GPU handed to a virtual machine, are none that nvidia-smi should show."""
+def test_passed_through_gpus_and_virtual_functions_are_not_expected(bus):
     bus("0000:06:00.0", **GPU)
     (bus("0000:07:00.4", **GPU) / "physfn").mkdir()
     bus("0000:08:00.0", **GPU)
@@ -333,8 +322,7 @@ def test_gpus_given_away_and_their_parts_are_not_missed(bus):
     assert bus.read(FabricManagerFact()).switches == 1
 
 
-def test_counters_are_kept_by_port_and_interface(tmp_path):
-    """Zeros are left out, also those of a card that cannot be read."""
+def test_counters_are_grouped_by_port_and_interface(tmp_path):
     port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
     for name, value in {
         "counters/symbol_error": "7",
@@ -353,8 +341,7 @@ def test_counters_are_kept_by_port_and_interface(tmp_path):
     }
 
 
-def test_rate_lanes_firmware_and_board_of_a_device():
-    """What the kernel prints for a port and a card is taken apart."""
+def test_rate_lanes_firmware_and_board_are_read():
     text = (
         "device\tmlx5_0\tmlx5_core\t28.39.1002\tMT_0000000838\nport\t1\tInfiniBand\t4: ACTIVE\t5: LinkUp\t"
         "400 Gb/sec (4X NDR)\ndevice\trxe0\t\nport\t1\tEthernet\t4: ACTIVE\t5: LinkUp\t2.5 Gb/sec (1X SDR)\n"
@@ -370,8 +357,7 @@ def test_rate_lanes_firmware_and_board_of_a_device():
     assert (soft.firmware, soft.ports[0].gbit, soft.ports[0].lanes) == ("", 2.5, 1)
 
 
-def test_instances_of_mig_belong_to_the_gpu_above_them():
-    """They are the only way to give a part of a GPU to a process."""
+def test_mig_instances_belong_to_the_gpu_above_them():
     text = (
         "index, name, uuid, driver_version, memory.total [MiB], pci.bus_id\n"
         "0, A, GPU-1, 525.1, 1 MiB, 00000000:06:00.0\n1, A, GPU-2, 525.1, 1 MiB, 00000000:07:00.0\n"

@@ -1,4 +1,4 @@
-"""A peer-memory module that does not build or load is explained by what caused it, or by nothing."""
+"""Diagnosis of peer memory modules that do not build or load."""
 
 from __future__ import annotations
 
@@ -240,13 +240,13 @@ LOADS = [
         "other_module_loaded",
         "nv_peer_mem: nv_mem_client_init -- error while registering client",
         MODPROBE_INVALID,
-        "Keep one",
+        "Use only one",
     ),
     (
         "other_module_loaded",
         "sysfs: cannot create duplicate filename '/kernel/mm/memory_peers/nv_mem'",
         MODPROBE_INVALID,
-        "Keep one",
+        "Use only one",
     ),
     ("already_loaded", "", "insmod: ERROR: could not insert module nv_peer_mem.ko: File exists", "modprobe -r"),
     (
@@ -285,24 +285,23 @@ LOADS = [
 
 
 @pytest.mark.parametrize(("cause", "make", "remedy"), BUILDS)
-def test_a_build_that_failed_is_explained(cause, make, remedy):
-    """What make, dkms and the compiler print leads to the cause and what to do."""
+def test_failed_builds_are_diagnosed(cause, make, remedy):
     ended = make + "\nmake[1]: *** [Makefile:52: nv_peer_mem.o] Error 1\nmake: *** [Makefile:40: all] Error 2\n"
 
-    found = diagnose(make=ended)
+    diagnosis = diagnose(make=ended)
 
-    assert found.cause == cause
-    assert remedy in found.remedy
+    assert diagnosis.cause == cause
+    assert remedy in diagnosis.remedy
 
 
 @pytest.mark.parametrize(("cause", "dmesg", "modprobe", "remedy"), LOADS)
-def test_a_load_that_failed_is_explained(cause, dmesg, modprobe, remedy):
-    """The kernel's word goes before modprobe's, and lines that every module from outside causes do not matter."""
-    found = diagnose(dmesg=TAINTS + dmesg, modprobe=modprobe)
+def test_failed_loads_are_diagnosed(cause, dmesg, modprobe, remedy):
+    """Kernel messages take precedence over modprobe's, and harmless messages are ignored."""
+    diagnosis = diagnose(dmesg=TAINTS + dmesg, modprobe=modprobe)
 
-    assert found.cause == cause
-    assert remedy in found.remedy
-    assert found.evidence in dmesg + modprobe
+    assert diagnosis.cause == cause
+    assert remedy in diagnosis.remedy
+    assert diagnosis.evidence in dmesg + modprobe
 
 
 @pytest.mark.parametrize(
@@ -315,24 +314,23 @@ def test_a_load_that_failed_is_explained(cause, dmesg, modprobe, remedy):
         "other-1.0-9 for kernel 6.1.0-9-amd64",
     ],
 )
-def test_only_the_first_version_on_a_newer_kernel_is_too_old(built):
-    """With another version, an older kernel, or where that is not said, the symbol is missing for want of its stack."""
+def test_only_version_1_0_on_a_newer_kernel_is_too_old(built):
+    """With another version or an older kernel, the symbol is missing for lack of the RDMA stack."""
     undefined = 'ERROR: modpost: "ib_register_peer_memory_client" [nv_peer_mem.ko] undefined!'
 
     assert diagnose(make=f"{built}\n{undefined}").cause == "peer_api_missing"
 
 
-def test_the_first_version_can_fail_for_other_reasons_too():
-    """A disk that is full, or headers that lack, come first whatever is built."""
+def test_version_1_0_can_fail_for_other_reasons():
     built = "DKMS make.log for nv_peer_mem-1.0-9 for kernel 6.1.0-9-amd64 (x86_64)"
 
     assert diagnose(make=f"{built}\nas: No space left on device").cause == "disk_full"
     assert diagnose(make=f"{built}\nfatal error: rdma/peer_mem.h: No such file").cause == "peer_api_missing"
 
 
-def test_the_first_symptom_is_not_always_the_cause():
-    """A build with harmless warnings ends at a missing header; what modprobe then misses only follows from it."""
-    found = diagnose(
+def test_causes_take_precedence_over_their_consequences():
+    """A build with harmless warnings ends at a missing header; modprobe's error only follows from it."""
+    diagnosis = diagnose(
         make=(
             "warning: the compiler differs from the one used to build the kernel\n"
             "Warning: nv-p2p.h was not found on the system, will use compat_nv-p2p.h\n"
@@ -344,35 +342,35 @@ def test_the_first_symptom_is_not_always_the_cause():
         modprobe="modprobe: FATAL: Module nv_peer_mem not found in directory /lib/modules/5.15.0-91-generic",
     )
 
-    assert found.cause == "peer_api_missing"
-    assert "rdma/peer_mem.h" in found.evidence
+    assert diagnosis.cause == "peer_api_missing"
+    assert "rdma/peer_mem.h" in diagnosis.evidence
 
 
-def test_a_refused_symbol_outweighs_the_unknown_one_that_follows():
-    """The kernel first says why it withholds a symbol, then calls it unknown; both lines, in either order."""
+def test_a_rejected_symbol_takes_precedence_over_a_missing_one():
+    """The kernel logs why it rejects a symbol, then reports it as unknown; in either order."""
     why = "nv_peer_mem: module using GPL-only symbols uses symbols nvidia_p2p_get_pages from proprietary module nvidia."
     then = "nv_peer_mem: Unknown symbol nvidia_p2p_get_pages (err -2)"
 
     assert {diagnose(dmesg=f"{a}\n{b}").cause for a, b in ((why, then), (then, why))} == {"gpl_only_symbol"}
 
 
-def test_symbols_of_other_modules_do_not_matter():
-    """What the kernel says of a sound or storage module is not the reason."""
-    found = diagnose(
+def test_symbols_of_other_modules_are_ignored():
+    diagnosis = diagnose(
         dmesg="snd_hda: disagrees about version of symbol module_layout\nnvme_rdma: Unknown symbol rdma_bind (err 0)",
         modprobe=MODPROBE_INVALID,
     )
 
-    assert found.cause == UNKNOWN
+    assert diagnosis.cause == UNKNOWN
 
 
-def test_a_silent_refusal_of_nvidia_peermem_is_its_own_cause():
-    """Built without a peer-memory interface it refuses with no word from the kernel, whatever else the kernel says."""
-    found = diagnose(dmesg=TAINTS.replace("nv_peer_mem", "nvidia_peermem") + "eth0: link up", modprobe=PEERMEM_INVALID)
+def test_a_silent_rejection_of_nvidia_peermem_has_its_own_cause():
+    diagnosis = diagnose(
+        dmesg=TAINTS.replace("nv_peer_mem", "nvidia_peermem") + "eth0: link up", modprobe=PEERMEM_INVALID
+    )
 
-    assert found.cause == "peermem_without_api"
-    assert "built anew" not in found.explanation
-    assert "OFED first" in found.remedy
+    assert diagnosis.cause == "peermem_without_api"
+    assert "built anew" not in diagnosis.explanation
+    assert "OFED first" in diagnosis.remedy
 
 
 @pytest.mark.parametrize(
@@ -385,24 +383,23 @@ def test_a_silent_refusal_of_nvidia_peermem_is_its_own_cause():
         pytest.param("", MODPROBE_INVALID, id="nv_peer_mem"),
     ],
 )
-def test_silence_is_not_assumed(dmesg, modprobe):
-    """Only of nvidia-peermem, and only when the kernel's log was read and is silent, the refusal tells the cause."""
-    found = diagnose(dmesg=dmesg, modprobe=modprobe)
+def test_silence_is_not_assumed_without_a_kernel_log(dmesg, modprobe):
+    """It needs nvidia-peermem and a kernel log without messages."""
+    diagnosis = diagnose(dmesg=dmesg, modprobe=modprobe)
 
-    assert found.cause == UNKNOWN
-    assert modprobe in found.evidence
+    assert diagnosis.cause == UNKNOWN
+    assert modprobe in diagnosis.evidence
 
 
-def test_what_is_not_known_is_shown_and_not_guessed():
-    """The last lines that say something are there, the noise of make is not."""
-    found = diagnose(
+def test_unknown_failures_show_their_evidence():
+    diagnosis = diagnose(
         make="  CC [M]  nv_peer_mem.o\nerror: the moon is full\nmake[1]: Leaving directory 'x'\nmake: *** [a] Error 2",
         dmesg="[1.0] usb 1-1: new device\n[2.0] nv_peer_mem: the moon is full",
         modprobe="modprobe: ERROR: could not insert 'nv_peer_mem': Bad moon",
     )
 
-    assert (found.cause, "not known" in found.explanation) == (UNKNOWN, True)
-    assert found.evidence.splitlines() == [
+    assert (diagnosis.cause, "not known" in diagnosis.explanation) == (UNKNOWN, True)
+    assert diagnosis.evidence.splitlines() == [
         "error: the moon is full",
         "[2.0] nv_peer_mem: the moon is full",
         "modprobe: ERROR: could not insert 'nv_peer_mem': Bad moon",
@@ -410,13 +407,12 @@ def test_what_is_not_known_is_shown_and_not_guessed():
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\x00\x1b[31m", "x" * 100_000])
-def test_nothing_makes_it_fail(text):
-    """Empty and odd outputs are unknown."""
+def test_no_input_raises(text):
     assert diagnose(make=text, dmesg=text, modprobe=text).cause == UNKNOWN
 
 
-def test_every_cause_has_a_text_of_its_own():
-    """No symptom without explanation and remedy, no place in a text that nothing fills."""
+def test_every_cause_has_its_own_text():
+    """Every symptom has explanation and remedy, and every placeholder has a value."""
     for symptom in (*_SYMPTOMS, _STUB):
         names = {
             name for text in (symptom.explanation, symptom.remedy) for _, name, _, _ in string.Formatter().parse(text)
@@ -430,13 +426,11 @@ def test_every_cause_has_a_text_of_its_own():
     assert UNKNOWN not in CAUSES
 
 
-def test_every_cause_is_shown_by_a_text_here():
-    """A symptom that is added is tested."""
+def test_every_cause_has_a_test_case():
     assert {case[0] for case in (*BUILDS, *LOADS)} | {"peermem_without_api"} == set(CAUSES)
 
 
-def test_nodes_and_checks_use_the_same_table():
-    """The roles' copy is this very file, and needs nothing that a node lacks."""
+def test_roles_and_checks_share_the_table():
     path = ROLES / "platform" / "module_utils" / "platform_kernel_module_failures.py"
     on_node = load("platform", path.stem, part="module_utils")
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 7))

@@ -1,4 +1,4 @@
-"""Long outputs are sent once: a node is told which texts we have, and sends the hash of those."""
+"""The cache of long outputs: a node sends only the hash of a text that the controller has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG = "\n".join(f"package-{number}=1.{number}" for number in range(200)) + "\n"
 
 
 class Packages:
-    """Prints much that is the same on all nodes."""
+    """Prints text that is the same on all nodes."""
 
     name: ClassVar[str] = "packages"
     label: ClassVar[str] = "dpkg-query"
@@ -21,7 +21,7 @@ class Packages:
     command: ClassVar[str] = 'number=0; while [ $number -lt 200 ]; do echo "package-$number=1.$number"; number=$((number + 1)); done; exit 3'  # fmt: skip  # noqa: E501
 
     def parse(self, raw: RawOutput) -> RawOutput:
-        """Keep the output as it is."""
+        """Return the output unchanged."""
         return raw
 
 
@@ -42,8 +42,7 @@ def look(outputs: Outputs | None = None) -> str:
     return done.stdout
 
 
-def test_what_two_nodes_printed_is_not_sent_by_the_third():
-    """It is read as if it had been, with its exit code; what is short or another node's own is sent each time."""
+def test_an_output_of_two_nodes_is_not_sent_by_the_third():
     outputs = Outputs()
     whole = split(look(), FACTS, outputs)
     assert not outputs.digests(), "one node alone may be the only one that prints it"
@@ -57,38 +56,34 @@ def test_what_two_nodes_printed_is_not_sent_by_the_third():
 
 
 def test_a_changed_output_is_sent():
-    """A node that prints something else than what is kept is believed, not the cache."""
     other = LONG.replace("package-7=1.7", "package-7=2.0")
     outputs = Outputs({hashlib.sha256(other.encode()).hexdigest(): other})
     assert split(look(outputs), FACTS, outputs)["packages"] == RawOutput(LONG, 3)
 
 
-def test_a_hash_that_nobody_asked_for_is_no_output():
-    """A node that names a text which we do not have has told nothing."""
+def test_an_unknown_hash_is_no_output():
     outputs = Outputs()
     split(look(), FACTS, outputs)
     split(look(), FACTS, outputs)
-    found = split(look(outputs), FACTS, Outputs())
-    assert isinstance(found["packages"], Unknown)
+    sections = split(look(outputs), FACTS, Outputs())
+    assert isinstance(sections["packages"], Unknown)
     assert isinstance(split(look(outputs), FACTS)["packages"], Unknown)
-    assert found["hostname"] == RawOutput("node\n", 0, "trouble\n")
+    assert sections["hostname"] == RawOutput("node\n", 0, "trouble\n")
 
 
-def test_a_kept_text_that_is_not_what_its_hash_says_is_dropped():
-    """Otherwise a cache that others wrote would tell what is on the nodes."""
+def test_a_stored_text_with_a_wrong_hash_is_dropped():
     digest = hashlib.sha256(LONG.encode()).hexdigest()
     assert Outputs({digest: LONG}).digests() == (digest,)
     assert not Outputs({digest: LONG + "package-evil=1\n"}).digests()
 
 
 class Config(Packages):
-    """Prints at length what a site may want to keep for itself."""
+    """Prints a long confidential text."""
 
     name: ClassVar[str] = "docker_config"
 
 
-def test_only_what_holds_no_secret_of_a_site_is_kept():
-    """daemon.json may hold a token, whatever its length."""
+def test_only_facts_without_confidential_data_are_stored():
     outputs, facts = Outputs(), [Config()]
     done = subprocess.run(["sh"], input=script(facts), capture_output=True, text=True, timeout=30, check=True)
     for _ in range(3):
@@ -96,8 +91,7 @@ def test_only_what_holds_no_secret_of_a_site_is_kept():
     assert not outputs.digests()
 
 
-def test_a_node_that_makes_much_up_crowds_out_no_other():
-    """What it prints twice counts once, sections that nobody asked for count nothing, and there is a bound."""
+def test_a_node_with_many_outputs_does_not_evict_others():
     outputs, token = Outputs(), "0" * 32
     flood = [f"{number} {LONG}" for number in range(300)]
     parts = [f"{token} out packages\n{text}\n{token} err packages\n\n{token} end packages 0" for text in flood]
@@ -111,12 +105,11 @@ def test_a_node_that_makes_much_up_crowds_out_no_other():
     assert len(outputs.digests()) == 128
 
 
-def test_what_is_kept_has_a_bound_and_begins_with_what_was_used_last():
-    """A node is told all hashes, so that a cluster that has changed for years must not grow them."""
+def test_stored_texts_are_limited_and_ordered_by_last_use():
     texts = {hashlib.sha256(text.encode()).hexdigest(): text for text in (f"{n} {LONG}" for n in range(100))}
     outputs = Outputs(texts)
     last = list(texts)[-1]
     outputs.known(last)
-    kept = outputs.texts()
-    assert len(kept) == 64
-    assert next(iter(kept)) == last
+    stored = outputs.texts()
+    assert len(stored) == 64
+    assert next(iter(stored)) == last

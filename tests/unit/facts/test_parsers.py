@@ -1,4 +1,4 @@
-"""Every parser, by small outputs of the real programs."""
+"""Every parser, with short outputs of the real programs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ def out(text: str, code: int = 0, err: str = "") -> RawOutput:
 
 
 def test_the_system_is_read_from_os_release():
-    """Quoted and bare values are understood."""
     text = 'PRETTY_NAME="Debian GNU/Linux 12"\nID=debian\nVERSION_ID="12"\nprobe_uname=6.1.0 x86_64\n'
 
     assert SystemFact().parse(out(text)) == System("debian", "12", "Debian GNU/Linux 12", "6.1.0", "x86_64")
 
 
 def test_a_container_in_a_virtual_machine_is_a_container():
-    """What cannot load modules is told from what can; the mount of /proc/sys says whether sysctls can be set."""
+    """The mount of /proc/sys decides whether sysctls can be set."""
     assert KindFact().parse(out("container=docker\nvm=kvm\nproc_sys=ro,nosuid\n")) == Kind(
         NodeKind.CONTAINER, "docker", sysctls_writable=False
     )
@@ -48,8 +47,7 @@ def test_a_container_in_a_virtual_machine_is_a_container():
     )
 
 
-def test_limits_know_unlimited():
-    """Unlimited is no number, and the limits of PID 1 are kept apart."""
+def test_unlimited_limits_are_none():
     row = "Max locked memory         8388608              {}              bytes\n"
     limits = LimitsFact().parse(out(row.format("unlimited") + "== init\n" + row.format("8388608")))
 
@@ -57,8 +55,8 @@ def test_limits_know_unlimited():
     assert limits.init == {"Max locked memory": 8388608}
 
 
-def test_free_space_is_kept_by_path():
-    """In the order of the paths; a file system that makes inodes as it needs them counts none."""
+def test_free_space_is_read_by_path():
+    """A file system that allocates inodes on demand counts none."""
     text = "path=/var/lib/docker\npath=/etc\nreadonly=/etc\ndisk 4096 2048000 1536000 100 7\ndisk 512 4096 0 0 0\n"
 
     assert DisksFact().parse(out(text)) == (
@@ -70,15 +68,13 @@ def test_free_space_is_kept_by_path():
     )
 
 
-def test_sysctl_values_are_separated_by_single_blanks():
-    """Tabs between several values do not make a difference."""
+def test_sysctl_values_are_separated_by_single_spaces():
     assert SysctlsFact().parse(
         out("key net.ipv4.ip_local_port_range\n/proc/sys/net/ipv4/ip_local_port_range:32768\t60999\n")
     ) == {"net.ipv4.ip_local_port_range": "32768 60999"}
 
 
-def test_modules_are_named():
-    """Only the first column counts."""
+def test_modules_are_listed():
     assert ModulesFact().parse(out("rdma_rxe 131072 0 - Live 0x0\nib_uverbs 1 1 rdma_rxe, Live 0x0\n")) == {
         "rdma_rxe",
         "ib_uverbs",
@@ -86,21 +82,18 @@ def test_modules_are_named():
 
 
 def test_only_installed_packages_count():
-    """A removed package with its configuration left, and a half-installed one, are not installed."""
     text = "ii |docker.io|20.10.24\nrc |perftest|4.5\niU |rdma-core|44.0\nhi |libnccl2|2.18\n"
 
     assert PackagesFact().parse(out(text)) == {"docker.io": "20.10.24", "libnccl2": "2.18"}
 
 
-def test_no_package_manager_is_said():
-    """A node without dpkg and rpm gives a reason, not an empty list."""
+def test_a_missing_package_manager_is_reported():
     assert PackagesFact().parse(out("", 1, "neither dpkg-query nor rpm is there")) == Unknown(
         "the packages cannot be listed: neither dpkg-query nor rpm is there"
     )
 
 
-def test_time_services_are_named():
-    """All active services are listed beside the kernel's own word."""
+def test_time_services_are_listed():
     text = (
         "Id=docker.service\nLoadState=not-found\nActiveState=inactive\n\nId=chrony.service\nActiveState=active\n\n"
         "Id=ntp.service\nActiveState=inactive\nNTPSynchronized=yes\n"
@@ -109,8 +102,7 @@ def test_time_services_are_named():
     assert TimeSyncFact().parse(out(text)) == TimeSync(synchronized=True, services=("chrony",))
 
 
-def test_addresses_of_all_kinds():
-    """IPv4, IPv6, and a point-to-point address are read; the link's name loses its peer."""
+def test_addresses_of_all_kinds_are_read():
     text = (
         "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever\n"
         "2: eth0@if7    inet 10.77.0.1/24 brd 10.77.0.255 scope global eth0\n"
@@ -126,8 +118,7 @@ def test_addresses_of_all_kinds():
     )
 
 
-def test_routes_keep_interface_and_source():
-    """A route without an interface is kept too."""
+def test_routes_have_interface_and_source():
     text = "default via 10.0.2.2 dev ens3\n10.77.0.0/24 dev ens4 proto kernel src 10.77.0.1\nblackhole 10.9.0.0/16\n"
 
     assert RoutesFact().parse(out(text)) == (
@@ -138,14 +129,13 @@ def test_routes_keep_interface_and_source():
 
 
 def test_names_that_do_not_resolve_have_no_address():
-    """Each address is listed once, though getent prints it for every socket type."""
     text = "name=gpu1\n10.0.0.1   STREAM gpu1\n10.0.0.1   DGRAM\n10.0.0.1   RAW\nname=gpu2\n"
 
     assert NamesFact().parse(out(text)) == {"gpu1": ("10.0.0.1",), "gpu2": ()}
 
 
-def test_names_are_told_apart_where_all_resolve(tmp_path):
-    """They are asked for at once; a name whose host has another one, and one of two addresses, keep their own."""
+def test_addresses_are_assigned_to_names_if_all_resolve(tmp_path):
+    """All names are resolved in one call; several addresses of a name stay together."""
     answer = "10.0.0.1  STREAM gpu1.example\n10.0.0.1  DGRAM\nfd00::2  STREAM gpu2\n10.0.0.2  STREAM\n10.0.0.2  RAW\n"
     (tmp_path / "getent").write_text(f'#!/bin/sh\n[ "$*" = "ahosts gpu1 gpu2" ] && printf "{answer}"\n')
     (tmp_path / "getent").chmod(0o755)
@@ -156,8 +146,7 @@ def test_names_are_told_apart_where_all_resolve(tmp_path):
     assert isinstance(NamesFact().parse(out(done.stdout.replace("STREAM gpu2", "STREAM"))), Unknown)
 
 
-def test_listening_sockets_as_ss_tells_them():
-    """All addresses are an empty one, of both families; an interface behind an address does not count."""
+def test_listening_sockets_are_read_from_ss():
     text = (
         "LISTEN 0 128 0.0.0.0:22 0.0.0.0:*\nLISTEN 0 128 [::]:22 [::]:*\nLISTEN 0 128 *:2222 *:*\n"
         "LISTEN 0 5 127.0.0.53%lo:53 0.0.0.0:*\nLISTEN 0 5 [fd00::1]:80 [::]:*\nsomething else\n"
@@ -172,8 +161,7 @@ def test_listening_sockets_as_ss_tells_them():
     )
 
 
-def test_listening_sockets_of_both_families():
-    """The kernel's byte order is turned round, and all addresses are an empty one."""
+def test_listening_sockets_of_both_families_are_read():
     text = "0100007F:0016\n00000000:08AE\n00000000000000000000000000000000:08AE\n01004D0A:08AE\n"
 
     assert ListeningFact().parse(out(text)) == (
@@ -184,8 +172,7 @@ def test_listening_sockets_of_both_families():
     )
 
 
-def test_an_rdma_device_with_its_gids():
-    """State, rate, interface, device node and the GID that crosses subnets are found."""
+def test_an_rdma_device_is_read_with_its_gids():
     text = (
         "device\tmlx5_0\tmlx5_core\nnetdev\tens1np0\nport\t1\tEthernet\t4: ACTIVE\t5: LinkUp\t100 Gb/sec (4X EDR)\n"
         "gid\t3\t0000:0000:0000:0000:0000:ffff:0a4d:0001\tRoCE v2\tens1np0\n"
@@ -203,7 +190,7 @@ def test_an_rdma_device_with_its_gids():
 
 
 def test_a_broken_driver_is_not_a_node_without_gpus():
-    """No nvidia-smi means no usable GPU; an nvidia-smi that fails means that nobody knows."""
+    """Without nvidia-smi no GPU is usable; if nvidia-smi fails, the GPUs are unknown."""
     failed = GpusFact().parse(out("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", 9))
 
     assert GpusFact().parse(out("", 127, "there is no nvidia-smi")) == ()
@@ -212,12 +199,10 @@ def test_a_broken_driver_is_not_a_node_without_gpus():
 
 
 def test_gpus_on_the_bus_are_counted():
-    """One PCI address a line."""
     assert GpuPciFact().parse(out("0000:06:00.0\n0000:07:00.0\n")) == ("0000:06:00.0", "0000:07:00.0")
 
 
-def test_a_missing_docker_unit_is_told_from_a_stopped_one():
-    """What must be installed and what must be started need different remedies."""
+def test_a_missing_docker_unit_differs_from_a_stopped_one():
     missing = DockerServiceFact().parse(
         out("Id=docker.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n")
     )
@@ -232,7 +217,7 @@ def test_a_missing_docker_unit_is_told_from_a_stopped_one():
 
 
 def engine(**sections):
-    """What the probe's program prints of the engine."""
+    """Return the probe program's output about the engine."""
     return out(json.dumps({"engine": sections}))
 
 
@@ -241,23 +226,20 @@ def engine(**sections):
     [
         ({"error": "the engine does not run"}, "docker info failed: the engine does not run"),
         ({"hung": 25}, "hung: docker info (no end within 25 s)"),
-        ({"ServerVersion": ""}, "docker info failed: the engine tells nothing of itself"),
-        (None, "docker info failed: the engine tells nothing of itself"),
+        ({"ServerVersion": ""}, "docker info failed: the engine reported no version"),
+        (None, "docker info failed: the engine reported no version"),
     ],
 )
-def test_an_engine_that_is_down_is_unknown_with_the_reason(said, reason):
-    """It does not run, does not answer in time, or answers without a version."""
+def test_a_stopped_engine_is_unknown_with_the_reason(said, reason):
     assert DockerInfoFact().parse(engine(info=said)) == Unknown(reason)
 
 
-def test_without_python_nothing_is_known_of_the_engine():
-    """The reason is the program's own word."""
+def test_without_python_the_engine_is_unknown():
     for fact in (DockerInfoFact(), ImageFact(), ContainerFact()):
         assert fact.parse(out("", 127, "there is no python3 on the node")) == Unknown("there is no python3 on the node")
 
 
 def test_docker_info_is_read():
-    """Absent lists are null in docker's JSON."""
     info = DockerInfoFact().parse(
         engine(
             info={
@@ -272,7 +254,6 @@ def test_docker_info_is_read():
 
 
 def test_daemon_json_and_certificates_are_read():
-    """A good file gives its options; certificates are kept by registry."""
     text = 'exists=yes\n{\n "live-restore": true\n}\n== certificate r:5000\n-----BEGIN CERTIFICATE-----\nAAA\n'
     config = DockerConfigFact().parse(out(text))
 
@@ -280,25 +261,23 @@ def test_daemon_json_and_certificates_are_read():
     assert "AAA" in config.certificates["r:5000"]
 
 
-def test_a_broken_daemon_json_says_why():
-    """Not JSON and not an object are told apart from an empty file, which is as good as none."""
+def test_an_invalid_daemon_json_has_a_reason():
+    """An empty file is valid, as for docker."""
     assert "malformed" in DockerConfigFact().parse(out('exists=yes\n{"a": }\n')).error
     assert "Expected `object`, got `array`" in DockerConfigFact().parse(out("exists=yes\n[]\n")).error
     assert DockerConfigFact().parse(out("exists=yes\n\n")).options == {}
     assert not DockerConfigFact().parse(out("")).exists
 
 
-def test_a_missing_image_is_told_from_a_silent_engine():
-    """None means that the engine has no such image."""
-    found = {"Id": "sha256:1", "RepoDigests": ["r/t@sha256:2"], "RepoTags": ["r/t:1"]}
+def test_a_missing_image_differs_from_a_silent_engine():
+    parsed = {"Id": "sha256:1", "RepoDigests": ["r/t@sha256:2"], "RepoTags": ["r/t:1"]}
 
     assert ImageFact().parse(engine(image=None)) is None
-    assert ImageFact().parse(engine(image=found)) == Image("sha256:1", ("r/t@sha256:2",), ("r/t:1",))
+    assert ImageFact().parse(engine(image=parsed)) == Image("sha256:1", ("r/t@sha256:2",), ("r/t:1",))
     assert isinstance(ImageFact().parse(engine(image={"error": "connection refused"})), Unknown)
 
 
 def test_a_container_with_a_job_is_busy():
-    """The entrypoint, init and sshd are housekeeping; everything else is a job."""
     container = ContainerFact().parse(
         engine(
             container={
@@ -320,23 +299,21 @@ def test_a_container_with_a_job_is_busy():
     assert container.deleted == (DeletedMount("/a", "/b"),)
 
 
-def test_no_container_is_told_from_a_silent_engine():
-    """None means that the engine has no such container."""
+def test_a_missing_container_differs_from_a_silent_engine():
     assert ContainerFact().parse(engine(container=None)) is None
     assert isinstance(ContainerFact().parse(engine(container={"hung": 25})), Unknown)
 
 
 def test_the_public_half_of_container_ssh_is_read():
-    """Modes, keys and pinned hosts are found, comments and options dropped."""
     text = (
         "mode 600 id_ed25519\nmode 644 known_hosts\n"
         f"\n:ssh_host_ed25519_key.pub:ssh-ed25519 {KEY} root@x\n\n:id_ed25519.pub:ssh-ed25519 {KEY}\n"
     )
-    told = (
+    outputs = (
         f"known_hosts:# a comment\nknown_hosts:[gpu1]:2222,[10.0.0.1]:2222 ssh-ed25519 {KEY} gpu1\n"
         f'authorized_keys:no-pty,command="x y" ssh-ed25519 {KEY} gpu1\n'
     )
-    ssh, trust = ContainerSshFact().parse(out(text)), ContainerTrustFact().parse(out(told))
+    ssh, trust = ContainerSshFact().parse(out(text)), ContainerTrustFact().parse(out(outputs))
 
     assert ssh.files == {"id_ed25519": "600", "known_hosts": "644"}
     assert ssh.host_key == ssh.client_key == f"ssh-ed25519 {KEY}"
@@ -348,8 +325,7 @@ def test_the_public_half_of_container_ssh_is_read():
     assert ContainerTrustFact().parse(out("")) == ContainerTrust({}, ())
 
 
-def test_a_key_that_names_no_node_is_told_all_the_same():
-    """A line without a comment counts under the host's name or the key's fingerprint: it is never overlooked."""
+def test_a_key_without_a_node_name_is_read():
     text = f"known_hosts:[gpu9]:2222,x ssh-ed25519 {KEY}\nauthorized_keys:ssh-ed25519 {KEY}\n"
     trust = ContainerTrustFact().parse(out(text))
 
@@ -357,8 +333,8 @@ def test_a_key_that_names_no_node_is_told_all_the_same():
     assert list(trust.authorized_nodes) == [fingerprint(f"ssh-ed25519 {KEY}")]
 
 
-def test_the_folder_of_the_keys_is_read_with_care(tmp_path):
-    """What a container puts in place of its public keys is not followed, not waited for, and is one short line."""
+def test_unsafe_key_files_are_ignored(tmp_path):
+    """Links are not followed, pipes do not block, and only the first line is read."""
     keys = tmp_path / "keys"
     keys.mkdir()
     (tmp_path / "secret").write_text(f"ssh-ed25519 {KEY} of another file\n")
@@ -372,50 +348,47 @@ def test_the_folder_of_the_keys_is_read_with_care(tmp_path):
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20, check=True)
         return fact.parse(out(done.stdout))
 
-    found, trust = probe(ContainerSshFact()), probe(ContainerTrustFact())
+    parsed, trust = probe(ContainerSshFact()), probe(ContainerTrustFact())
     (keys / "ssh_host_ed25519_key.pub").unlink()
     os.mkfifo(keys / "ssh_host_ed25519_key.pub")
     piped = probe(ContainerSshFact())
 
-    assert found.client_key == ""
-    assert found.host_key == f"ssh-ed25519 {KEY}"
+    assert parsed.client_key == ""
+    assert parsed.host_key == f"ssh-ed25519 {KEY}"
     assert trust.authorized == (f"ssh-ed25519 {KEY}",)
-    assert list(found.files) == ["authorized_keys"]
+    assert list(parsed.files) == ["authorized_keys"]
     assert piped.host_key == ""
 
 
-def test_fingerprints_are_those_of_ssh_keygen():
-    """The form is that which ssh shows, and no key has none."""
+def test_fingerprints_match_ssh_keygen():
     assert fingerprint(f"ssh-ed25519 {KEY}").startswith("SHA256:")
     assert len(fingerprint(f"ssh-ed25519 {KEY}")) == 50
     assert fingerprint("") == ""
 
 
-def test_programs_of_the_toolkit():
-    """What is missing is empty."""
+def test_toolkit_programs_are_read():
     assert NvidiaContainerFact().parse(out("hook=/usr/bin/h\nruntime=\nctk=\ncdi /etc/cdi/nvidia.yaml\n")) == (
         NvidiaContainer("/usr/bin/h", "", "", ("/etc/cdi/nvidia.yaml",))
     )
 
 
-def test_receipts_good_and_broken():
-    """A receipt that cannot be read is kept with the reason."""
-    found = ReceiptsFact().parse(
+def test_valid_and_invalid_receipts_are_read():
+    parsed = ReceiptsFact().parse(
         out('a.json:{\na.json: "packages": {"x": "1"},\na.json: "units": ["u"]\na.json:}\nb.json:{"half\nc.json:[]\n')
     )
 
-    assert found["a"].names("packages") == ("x",)
-    assert found["a"].names("units") == ("u",)
-    assert "malformed" not in found["a"].error
-    assert "not a valid receipt" in found["b"].error
-    assert "Expected `object`, got `array`" in found["c"].error
+    assert parsed["a"].names("packages") == ("x",)
+    assert parsed["a"].names("units") == ("u",)
+    assert "malformed" not in parsed["a"].error
+    assert "not a valid receipt" in parsed["b"].error
+    assert "Expected `object`, got `array`" in parsed["c"].error
 
 
-def test_receipts_are_told_apart_by_their_names_alone():
-    """Names with the letters of patterns, a file in two pieces, foreign lines, and an end without a line end."""
-    found = ReceiptsFact().parse(out('a+b.json:{"x":\naab.json:{}\nnothing\na+b.json: "a+b.json:"}\nc.json:{"y":1}'))
+def test_receipts_are_separated_by_file_name():
+    """File names with pattern characters, a file in two parts, foreign lines, and a missing last line end."""
+    parsed = ReceiptsFact().parse(out('a+b.json:{"x":\naab.json:{}\nnothing\na+b.json: "a+b.json:"}\nc.json:{"y":1}'))
 
-    assert {role: receipt.content for role, receipt in found.items()} == {
+    assert {role: receipt.content for role, receipt in parsed.items()} == {
         "a+b": {"x": "a+b.json:"},
         "aab": {},
         "c": {"y": 1},
@@ -423,8 +396,7 @@ def test_receipts_are_told_apart_by_their_names_alone():
 
 
 @pytest.mark.parametrize(("opened", "closed"), [('{"x":', "}"), ("[", "]")])
-def test_a_receipt_is_nested_no_deeper_than_the_limit(opened, closed):
-    """One level more, and it is none."""
+def test_a_receipt_nested_too_deeply_is_invalid(opened, closed):
     inside, beyond = (
         ReceiptsFact().parse(out(f'a.json:{{"x":{opened * n}0{closed * n}}}\n'))["a"]
         for n in (DEPTH_LIMIT - 1, DEPTH_LIMIT)
@@ -435,29 +407,26 @@ def test_a_receipt_is_nested_no_deeper_than_the_limit(opened, closed):
     assert "levels of nesting" in beyond.error
 
 
-def test_a_receipt_that_nobody_could_have_written_is_none():
-    """However it is nested, reading it and telling of it ends no command."""
+def test_a_malformed_receipt_is_invalid():
     for depth in (70, 600, 100_000):
-        found = ReceiptsFact().parse(out('a.json:{"x": ' + "[" * depth + "]" * depth + "}\n"))
-        assert found["a"].error
-        assert not found["a"].content
+        parsed = ReceiptsFact().parse(out('a.json:{"x": ' + "[" * depth + "]" * depth + "}\n"))
+        assert parsed["a"].error
+        assert not parsed["a"].content
 
 
-def test_stand_ins_are_listed():
-    """Each has its name and what it stands in for."""
+def test_simulated_components_are_listed():
     assert SimulatedFact().parse(out("nvidia-smi=NVIDIA driver and GPUs\n")) == {"nvidia-smi": "NVIDIA driver and GPUs"}
 
 
-def test_trust_that_is_the_same_on_many_nodes_is_read_once():
-    """Each of a thousand nodes prints a line for each of a thousand: what is equal letter by letter is one value."""
+def test_equal_trust_files_are_parsed_once():
     facts = (ContainerSshFact(), ContainerTrustFact())
     trust = "\n".join(f"known_hosts:[gpu{n}]:2222 ssh-ed25519 {KEY} gpu{n}" for n in range(20))
 
     def node(number: int, trust: str) -> NodeFacts:
         token = f"{number:032x}"
         own = f"mode 600 id_ed25519\n\n:id_ed25519.pub:ssh-ed25519 {KEY}{number}"
-        told = {"container_ssh": own, "container_trust": trust}
-        parts = [f"{token} out {n}\n{out}\n{token} err {n}\n\n{token} end {n} 0" for n, out in told.items()]
+        outputs = {"container_ssh": own, "container_trust": trust}
+        parts = [f"{token} out {n}\n{out}\n{token} err {n}\n\n{token} end {n} 0" for n, out in outputs.items()]
         return parse("\n".join([f"provision-probe 1 {token}", *parts, ""]), facts)
 
     first, second, other = node(1, trust), node(2, trust), node(3, trust.replace("gpu7", "gpu8"))

@@ -1,4 +1,4 @@
-"""What a node wrote down when it booted, read back: as its own program writes it, and as no program should."""
+"""The status that a node records at boot, as written by its own program and in invalid forms."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ SYSTEMD = "LoadState=loaded\nActiveState=failed\nResult=timeout\nUnitFileState=e
 
 
 class Node:
-    """A node's files, and what systemd says there."""
+    """A node's files, and its systemctl."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is on it, and the kernel runs."""
+        """Create a node without the role, with a running kernel."""
         self.root = root
         self.write("/proc/sys/kernel/osrelease", "6.1.0-9\n")
         self.write("/proc/sys/kernel/random/boot_id", "5f0c\n")
@@ -53,12 +53,12 @@ class Node:
         file.write_text(text)
 
     def systemd(self, text: str) -> None:
-        """Say what systemctl prints."""
+        """Set the output of systemctl."""
         self.write("/bin/systemctl", f"#!/bin/sh\necho asked >>{self.root}/asked\nprintf '%s' '{text}'\n")
         (self.root / "bin/systemctl").chmod(0o755)
 
     def record(self) -> PeerRecord:
-        """Run the fact's command on it, and read what it prints."""
+        """Run the fact's command, and parse its output."""
         command = PeerStatusFact.command
         for folder in ("/etc/", "/var/lib/", "/lib/modules", "/usr/local/"):
             command = command.replace(folder, f"{self.root}{folder}")
@@ -78,8 +78,7 @@ def node(tmp_path):
     return Node(tmp_path)
 
 
-def test_where_the_role_was_never_applied_nothing_is_known_and_nothing_asked(node):
-    """On most nodes it costs no program."""
+def test_without_the_role_nothing_is_read_or_queried(node):
     assert node.record() == PeerRecord()
     assert not (node.root / "asked").exists()
 
@@ -87,8 +86,7 @@ def test_where_the_role_was_never_applied_nothing_is_known_and_nothing_asked(nod
 @pytest.mark.parametrize(
     ("provider", "cause"), [("none", ""), ("dma_buf", "driver_missing"), ("nv_peer_mem", "headers_missing")]
 )
-def test_what_the_nodes_own_program_writes_is_read_back(node, provider, cause):
-    """Both sides of the file agree: provider, state, boot, and of each kernel what it lacks."""
+def test_the_status_of_the_nodes_program_is_read(node, provider, cause):
     node.write(CONFIG_FILE, json.dumps({"provider": provider}, indent=4) + "\n")
     program.start(program.Node(str(node.root), program.Runner(5)))
     record = node.record()
@@ -111,13 +109,13 @@ def upgrade(node):
 
 
 def install(node, script):
-    """Put a program of the node in its place."""
+    """Replace the node's program."""
     node.write(PROGRAM, f"#!/bin/sh\n{script}\n")
     (node.root / PROGRAM.lstrip("/")).chmod(0o755)
 
 
-def test_modules_that_changed_after_the_record_are_judged_anew(node):
-    """An upgrade of the RDMA stack writes no status; the node's own program says what has become of the module."""
+def test_modules_that_changed_after_the_status_are_checked_again(node):
+    """An upgrade of the RDMA stack writes no status, so the node's own program is run."""
     node.write(CONFIG_FILE, json.dumps({"provider": "nv_peer_mem"}))
     node.write(STATUS_FILE, json.dumps(STATUS))
     source = Path(program.__file__).parent
@@ -135,8 +133,7 @@ def test_modules_that_changed_after_the_record_are_judged_anew(node):
 
 
 @pytest.mark.parametrize("said", ["exit 127", "echo 'Traceback (most recent call last):'; exit 1", "exec sleep 60"])
-def test_a_program_that_does_not_answer_leaves_the_record_older_than_the_modules(node, said, monkeypatch):
-    """That much is known, and nothing is made up."""
+def test_a_program_that_does_not_answer_leaves_an_outdated_status(node, said, monkeypatch):
     monkeypatch.setattr(
         PeerStatusFact, "command", PeerStatusFact.command.replace("timeout -k 1 12", "timeout -k 1 0.3")
     )
@@ -147,16 +144,15 @@ def test_a_program_that_does_not_answer_leaves_the_record_older_than_the_modules
     assert (node.record().newer, node.record().rechecked) == (("6.1.0-9",), None)
 
 
-def test_after_an_apply_or_a_boot_nothing_is_asked_again(node):
-    """Both write the status last, after what they built."""
+def test_after_an_apply_or_boot_no_check_is_run(node):
     node.write(STATUS_FILE, json.dumps(STATUS))
     install(node, "echo 6.1.0-9: ready")
 
     assert (node.record().newer, node.record().rechecked) == ((), None)
 
 
-def test_a_load_that_is_under_way_is_read_too(node):
-    """The program writes this before it begins, so that it stays when nothing comes after it."""
+def test_a_load_in_progress_is_read(node):
+    """The program writes this status before it begins."""
     node.write(CONFIG_FILE, json.dumps({"provider": "nv_peer_mem"}))
     program.Node(str(node.root)).write("loading")
 
@@ -171,7 +167,7 @@ def test_a_load_that_is_under_way_is_read_too(node):
         ('{"format": 1, "boot', "is not valid"),
         ("[" * 100_000, "is not valid"),
         ("[]", "Expected `object`, got `array`"),
-        (json.dumps({**STATUS, "format": 2}), "format 2, and this version knows 1"),
+        (json.dumps({**STATUS, "format": 2}), "format 2; supported: 1"),
         (json.dumps({**STATUS, "state": "fine"}), "Invalid enum value 'fine' - at `$.state`"),
         (json.dumps({**STATUS, "ok": False}), "contradicts itself"),
         (json.dumps({**STATUS, "boot_id": 7}), "Expected `str`, got `int` - at `$.boot_id`"),
@@ -184,8 +180,7 @@ def test_a_load_that_is_under_way_is_read_too(node):
         (json.dumps({**STATUS, "explanation": "x" * 200_000}), "limit 131072"),
     ],
 )
-def test_a_status_that_says_nothing_sensible_says_why(node, text, said):
-    """It is never taken for one that is well, and never for none."""
+def test_an_invalid_status_has_a_reason(node, text, said):
     node.write(STATUS_FILE, text)
     record = node.record()
 
@@ -193,28 +188,25 @@ def test_a_status_that_says_nothing_sensible_says_why(node, text, said):
     assert said in record.error
 
 
-def test_a_status_file_that_is_none_does_not_hold_up_the_probe(node):
-    """A folder or a pipe in its place is told as unreadable."""
+def test_a_status_path_that_is_no_file_does_not_block_the_probe(node):
     (node.root / "var/lib/provision/peer_memory").mkdir(parents=True)
     os.mkfifo(node.root / STATUS_FILE.lstrip("/"))
 
     assert "cannot be read" in node.record().error
 
 
-def test_a_text_of_the_node_cannot_write_on_the_operators_terminal(node):
-    """Control characters and line breaks are taken out, and a text has an end."""
+def test_control_characters_of_a_node_do_not_reach_the_terminal(node):
     bad = "a\x1b[2Jb\nleft out: gpu1\u202e" + "x" * 50_000
     node.write(STATUS_FILE, json.dumps({**STATUS, "state": "failed", "ok": False, "explanation": bad}))
-    told = node.record().status.explanation
+    explanation = node.record().status.explanation
 
-    assert told.isprintable()
-    assert told.startswith("a [2Jb left out: gpu1 xxx")
-    assert len(told) <= 8192
+    assert explanation.isprintable()
+    assert explanation.startswith("a [2Jb left out: gpu1 xxx")
+    assert len(explanation) <= 8192
 
 
 @pytest.mark.parametrize("config", ["", "[]", "{", "[" * 5000])
-def test_a_configuration_that_cannot_be_read_wants_nothing(node, config):
-    """What the status says then counts."""
+def test_an_unreadable_configuration_requests_nothing(node, config):
     node.write(CONFIG_FILE, config)
     node.write(STATUS_FILE, json.dumps(STATUS))
 
@@ -222,8 +214,7 @@ def test_a_configuration_that_cannot_be_read_wants_nothing(node, config):
     assert node.record().status.provider == "nv_peer_mem"
 
 
-def test_the_age_is_by_the_nodes_own_clock_and_never_below_zero():
-    """A clock that was set back since tells nothing."""
+def test_the_age_uses_the_nodes_clock_and_is_never_negative():
     rest = f"{SYSTEMD}config\n\nstatus\n{json.dumps(STATUS)}"
     clocks = ("1795255290", "1795255100", "")  # 90 s after, and 100 s before, ten o'clock of that day
     ages = [PeerStatusFact().parse(RawOutput(f"now={clock}\n{rest}", 0)).age_seconds for clock in clocks]
@@ -231,8 +222,7 @@ def test_the_age_is_by_the_nodes_own_clock_and_never_below_zero():
     assert ages == [90, None, None]
 
 
-def test_a_unit_that_systemd_does_not_know_is_none(node):
-    """Its file is gone, or systemd has not read it."""
+def test_an_unknown_unit_is_none(node):
     node.write(STATUS_FILE, json.dumps(STATUS))
     node.systemd("LoadState=not-found\nActiveState=inactive\nResult=success\nUnitFileState=\n")
 

@@ -1,4 +1,4 @@
-"""What ib_write_bw prints, rendered here in the layout of its own tables, and who uses a node's devices."""
+"""Output of ib_write_bw, rendered in its own layout, and processes with open devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ethernet_read_keys: Couldn't read remote address
 
 
 def report(*rows: str, unit: str = "Gb", warnings: str = "") -> str:
-    """A client's whole output; a row is ``bytes iterations peak average rate`` as perftest spaces it."""
+    """Return a client's complete output; a row is ``bytes iterations peak average rate`` with perftest's spacing."""
     return "\n".join(
         [
             warnings,
@@ -67,15 +67,13 @@ def report(*rows: str, unit: str = "Gb", warnings: str = "") -> str:
     ids=["by time, without a peak", "slow", "small messages", "MiB called MB", "MiB"],
 )
 def test_the_average_is_read_in_gbit(text, gbit_s):
-    """Neither the peak nor another unit is taken for it."""
     assert bandwidth(text) == pytest.approx(gbit_s)
 
 
 @pytest.mark.parametrize(
     "text", ["", report(), report(" 8388608    0  0.00  0.00  0.000000"), " 65536 1000 96.4 96.4 0.18\n"]
 )
-def test_no_table_is_no_bandwidth(text):
-    """A header alone, a row of zeros or numbers without a header are not measured."""
+def test_an_output_without_a_table_has_no_bandwidth(text):
     assert bandwidth(text) is None
 
 
@@ -86,43 +84,42 @@ def test_no_table_is_no_bandwidth(text):
         (
             "Failed to modify QP 279 to RTR\n Unable to Connect the HCA's through the link\n",
             1,
-            "no way between the GIDs",
+            "no path between the GIDs",
         ),
-        (" Unable to set up socket connection\n", 1, "GID at the index that sysfs gave"),
+        (" Unable to set up socket connection\n", 1, "GID at the index in sysfs"),
         (LOST, 1, "packets are lost"),
         ("Failed status 4: wr_id 0 syndrom 0x51\n", 1, "completion status 4"),
         (" Did not detect devices \n If device exists, check if driver is up\n", 1, "not in the container"),
         ("IB device mlx5_9 not found\n Unable to find the Infiniband/RoCE device\n", 1, "not in the container"),
         (" Port number 1 state is Down\n Couldn't set the link layer\n", 1, "port 1 is Down"),
         ("Couldn't allocate MR\n Couldn't create IB resources\n", 1, "memory cannot be registered"),
-        ("ib_write_bw: unrecognized option '--use_cuda=0'\n Invalid Command or flag.\n", 1, "not know --use_cuda=0"),
-        ("Couldn't listen to port 18515\n", 1, "port 18515 is taken"),
+        ("ib_write_bw: unrecognized option '--use_cuda=0'\n Invalid Command or flag.\n", 1, "not support --use_cuda=0"),
+        ("Couldn't listen to port 18515\n", 1, "port 18515 is in use"),
         (report(), 124, "no answer within 30 s"),
         (report(), 137, "no answer within 30 s"),
         (report() + "Something new happened here\n", 1, "Something new happened here"),
-        (report(), 1, "ib_write_bw ended with status 1"),
-        ("", None, "without a word"),
+        (report(), 1, "ib_write_bw exited with status 1"),
+        ("", None, "without output"),
         ("Error response from daemon: No such container: box\n", None, "No such container: box"),
     ],
 )
-def test_a_failure_is_said_in_a_sentence(said, code, reason):
-    """The cause, not what follows from it, and never a line of the table's frame."""
+def test_failures_are_explained(said, code, reason):
     assert reason in explain(said, code, 30)
 
 
-def test_devices_in_use_are_found():
-    """Services that hold devices on an idle node do not make it busy; a job's process does."""
-    found = parse_readiness(
+def test_open_devices_are_reported():
+    """Services with open devices on an idle node do not make it busy; a job's process does."""
+    readiness = parse_readiness(
         "held 900 /dev/nvidia0 nvidia-persiste\nheld 4242 /dev/infiniband/uverbs0 python3\n"
         "looked\nknows --use_cuda\nknows --use_cuda_dmabuf\nasked\n"
     )
 
-    assert found.holders == (Holder(4242, "python3", "/dev/infiniband/uverbs0"),)
-    assert (found.cuda, found.cuda_dmabuf, found.missing) == (True, True, ())
+    assert readiness.holders == (Holder(4242, "python3", "/dev/infiniband/uverbs0"),)
+    assert (readiness.cuda, readiness.cuda_dmabuf, readiness.missing) == (True, True, ())
 
 
-def test_a_perftest_without_gpu_memory_is_told_from_one_with():
-    """Debian's own knows no --use_cuda; an image may lack perftest altogether."""
+def test_perftest_support_for_gpu_memory_is_detected():
+    """Debian's perftest has no --use_cuda; an image may lack perftest."""
     assert parse_readiness("looked\nasked\n").cuda is False
     assert parse_readiness("looked\nknows --use_cuda\nasked\n").cuda_dmabuf is False
     assert parse_readiness("looked\nmissing ib_write_bw\nasked\n").missing == ("ib_write_bw",)
@@ -136,16 +133,14 @@ def test_a_perftest_without_gpu_memory_is_told_from_one_with():
         ("looked\n", "Error response from daemon: container is not running\n", "container is not running"),
     ],
 )
-def test_a_look_that_did_not_get_to_its_end_is_unknown(text, error, reason):
-    """Silence is not the same as nobody there."""
-    found = parse_readiness(text, error)
+def test_an_incomplete_readiness_output_is_unknown(text, error, reason):
+    readiness = parse_readiness(text, error)
 
-    assert isinstance(found, Unknown)
-    assert reason in found.reason
+    assert isinstance(readiness, Unknown)
+    assert reason in readiness.reason
 
 
-def test_the_look_asks_the_container_and_the_node(tmp_path):
-    """With stand-ins for docker, id and perftest on the PATH, the script finds what the container's perftest knows."""
+def test_the_readiness_script_probes_container_and_node(tmp_path):
     programs = {
         "docker": 'shift 2; exec "$@"',
         "id": "echo 0",
@@ -163,7 +158,7 @@ def test_the_look_asks_the_container_and_the_node(tmp_path):
         timeout=30,
         check=False,
     )
-    found = parse_readiness(done.stdout, done.stderr)
+    readiness = parse_readiness(done.stdout, done.stderr)
 
-    assert (found.cuda, found.cuda_dmabuf, found.missing) == (True, False, ())
-    assert [(holder.pid, holder.device) for holder in found.holders] == [(1, "/dev/infiniband/uverbs1")]
+    assert (readiness.cuda, readiness.cuda_dmabuf, readiness.missing) == (True, False, ())
+    assert [(holder.pid, holder.device) for holder in readiness.holders] == [(1, "/dev/infiniband/uverbs1")]

@@ -1,4 +1,4 @@
-"""Which ports of a node carry the jobs' data."""
+"""The ports of a node for the data of jobs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ NETWORKS = {"cluster_data_networks": ["10.10.0.0/16"]}
 
 
 def gid(address, index=3, type_="RoCE v2"):
-    """The GID of an IPv4 address, as sysfs prints it."""
+    """Return the GID of an IPv4 address, as in sysfs."""
     text = f"{int(ipaddress.IPv4Address(address)):08x}"
     return Gid(index, f"0000:0000:0000:0000:0000:ffff:{text[:4]}:{text[4:]}", type_, "ens4")
 
 
 def roce(name, *gids, state="ACTIVE", driver="mlx5_core", rate="100 Gb/sec (4X EDR)", net="ens4"):
-    """A card with one Ethernet port."""
+    """Return a card with one Ethernet port."""
     return RdmaDevice(name, driver, "uverbs0", (net,), (RdmaPort(1, "Ethernet", state, "LinkUp", rate, gids),))
 
 
 def infiniband(name, state="ACTIVE", rate="400 Gb/sec (4X NDR)"):
-    """A card with one InfiniBand port and no address."""
+    """Return a card with one InfiniBand port and no address."""
     return RdmaDevice(name, "mlx5_core", "uverbs0", (), (RdmaPort(1, "InfiniBand", state, "LinkUp", rate),))
 
 
 def rails(*devices, variables=NETWORKS, addresses=(("ens4", "10.10.0.1"),)):
-    """The data ports of gpu1 with these devices and addresses, all of them /16."""
+    """Return the data ports of gpu1 with these devices and addresses, all of them /16."""
     facts = NodeFacts(
         rdma=RdmaStack(devices, len(devices), (), ""),
         addresses=tuple(Address(net, address, 16, "global") for net, address in addresses),
@@ -40,9 +40,9 @@ def rails(*devices, variables=NETWORKS, addresses=(("ens4", "10.10.0.1"),)):
     return node_rails("gpu1", variables, facts)
 
 
-def test_a_roce_port_is_addressed_by_the_gid_of_its_data_address():
-    """The index is that of the RoCE v2 entry made of an IPv4 address, not of v1 and not of IPv6."""
-    found = rails(
+def test_a_roce_port_uses_the_gid_of_its_data_address():
+    """The index is that of the RoCE v2 GID of an IPv4 address, not of v1 or IPv6."""
+    result = rails(
         roce(
             "mlx5_0",
             Gid(0, "fe80:0000:0000:0000:0a00:27ff:fe00:0001", "RoCE v2", "ens4"),
@@ -50,34 +50,33 @@ def test_a_roce_port_is_addressed_by_the_gid_of_its_data_address():
             gid("10.10.0.1", 5),
         )
     )
-    (end,) = found.endpoints
+    (end,) = result.endpoints
 
     assert (end.node, end.device, end.port, end.address, end.gid_index) == ("gpu1", "mlx5_0", 1, "10.10.0.1", 5)
     assert (end.soft, end.line_rate_gbit) == (False, 100.0)
-    assert (found.problems, found.absent) == ((), "")
+    assert (result.problems, result.absent) == ((), "")
 
 
-def test_ports_of_one_network_are_numbered_in_the_devices_order():
-    """mlx5_10 comes after mlx5_2, so that equal nodes are paired card by card; a port that is down keeps its place."""
-    found = rails(
+def test_ports_of_one_network_are_numbered_in_device_order():
+    """mlx5_10 follows mlx5_2, so that equal nodes match card by card; a port that is down keeps its number."""
+    result = rails(
         roce("mlx5_10", gid("10.10.0.3")),
         roce("mlx5_0", gid("10.10.0.1")),
         roce("mlx5_2", gid("10.10.0.2"), state="DOWN"),
     )
 
-    assert [(end.device, end.rail) for end in found.endpoints] == [
+    assert [(end.device, end.rail) for end in result.endpoints] == [
         ("mlx5_0", "10.10.0.0/16 #1"),
         ("mlx5_10", "10.10.0.0/16 #3"),
     ]
-    assert found.problems == ("mlx5_2 port 1 is DOWN",)
+    assert result.problems == ("mlx5_2 port 1 is DOWN",)
 
 
-def test_a_card_of_another_network_is_no_data_port():
-    """It is neither measured nor missed, when others are on the data network."""
-    found = rails(roce("mlx5_0", gid("10.10.0.1")), roce("mlx5_1", gid("192.0.2.1"), net="ens9"))
+def test_a_card_on_another_network_is_not_a_data_port():
+    result = rails(roce("mlx5_0", gid("10.10.0.1")), roce("mlx5_1", gid("192.0.2.1"), net="ens9"))
 
-    assert [end.device for end in found.endpoints] == ["mlx5_0"]
-    assert found.problems == ()
+    assert [end.device for end in result.endpoints] == ["mlx5_0"]
+    assert result.problems == ()
 
 
 @pytest.mark.parametrize(
@@ -87,16 +86,15 @@ def test_a_card_of_another_network_is_no_data_port():
         ({}, ["10.10.0.0/16 #1", "10.20.0.0/16 #1"]),
     ],
 )
-def test_without_declared_networks_the_nodes_own_decide(variables, networks):
-    """The one of the data address, else every network that the node has an address in."""
-    found = rails(
+def test_without_configured_networks_the_nodes_own_are_used(variables, networks):
+    result = rails(
         roce("mlx5_0", gid("10.10.0.1")),
         roce("mlx5_1", gid("10.20.0.1"), net="ens5"),
         variables=variables,
         addresses=(("ens4", "10.10.0.1"), ("ens5", "10.20.0.1")),
     )
 
-    assert [end.rail for end in found.endpoints] == networks
+    assert [end.rail for end in result.endpoints] == networks
 
 
 @pytest.mark.parametrize(
@@ -109,25 +107,22 @@ def test_without_declared_networks_the_nodes_own_decide(variables, networks):
         (infiniband("mlx5_0", "INIT"), "no InfiniBand port is active: mlx5_0 port 1 is INIT"),
     ],
 )
-def test_a_data_port_that_cannot_carry_data_is_named(device, problem):
-    """A cut cable or a missing GID is a problem of this node, not silence."""
+def test_an_inactive_data_port_is_reported(device, problem):
     assert rails(device).problems == (problem,)
 
 
-def test_infiniband_ports_are_paired_by_name_and_meet_at_the_data_address():
-    """They need no GID; a port that is down is not counted among those that are used."""
-    found = rails(infiniband("mlx5_0"), infiniband("mlx5_1", "DOWN"), infiniband("mlx5_2"))
+def test_infiniband_ports_are_paired_by_name_and_use_the_data_address():
+    result = rails(infiniband("mlx5_0"), infiniband("mlx5_1", "DOWN"), infiniband("mlx5_2"))
 
-    assert [(end.rail, end.gid_index, end.address) for end in found.endpoints] == [
+    assert [(end.rail, end.gid_index, end.address) for end in result.endpoints] == [
         ("mlx5_0 port 1", None, "10.10.0.1"),
         ("mlx5_2 port 1", None, "10.10.0.1"),
     ]
-    assert found.problems == ()
+    assert result.problems == ()
     assert "no address on the data network" in rails(infiniband("mlx5_0"), addresses=()).problems[0]
 
 
-def test_devices_made_in_software_count_where_there_are_no_others():
-    """And they have no line rate, whatever sysfs says."""
+def test_software_devices_count_only_without_hardware_devices():
     soft = roce("rxe0", gid("10.10.0.1"), driver="", rate="2.5 Gb/sec (1X SDR)")
     (end,) = rails(soft).endpoints
 
@@ -135,8 +130,7 @@ def test_devices_made_in_software_count_where_there_are_no_others():
     assert [e.device for e in rails(soft, roce("mlx5_0", gid("10.10.0.2"))).endpoints] == ["mlx5_0"]
 
 
-def test_nodes_without_a_data_port_say_why():
-    """No device, none on the network, all excluded, or not to be known."""
+def test_nodes_without_a_data_port_have_a_reason():
     other = roce("mlx5_0", gid("192.0.2.1"), net="ens9")
     excluded = NETWORKS | {"training_container_rdma_excluded": ["mlx5_0"]}
 
@@ -157,6 +151,6 @@ def test_nodes_without_a_data_port_say_why():
         ("Ethernet", "", None),
     ],
 )
-def test_the_line_rate_is_what_the_wire_carries(layer, rate, gbit):
-    """QDR is told with its line code, 10 bits for 8, on InfiniBand only."""
+def test_the_line_rate_excludes_the_line_code(layer, rate, gbit):
+    """The rate of QDR InfiniBand includes its 8b/10b encoding."""
     assert RdmaPort(1, layer, "ACTIVE", "LinkUp", rate).line_rate_gbit == gbit

@@ -38,7 +38,7 @@ def recorded(name: str, folder: Path = DATA) -> RawOutput:
     ],
 )
 def test_gpus_of_real_machines(name, count, product, driver, memory):
-    """Columns are found by their titles, in whatever order and with their units."""
+    """Columns are identified by their titles, in any order and with units."""
     gpus = GpusFact().parse(recorded(name))
 
     assert [gpu.index for gpu in gpus] == list(range(count))
@@ -54,7 +54,6 @@ def test_gpus_of_real_machines(name, count, product, driver, memory):
     ],
 )
 def test_modules_of_real_machines(name):
-    """The list of lsmod is understood like that of the kernel."""
     modules = ModulesFact().parse(recorded(name))
 
     assert "nvidia_peermem" in modules
@@ -72,7 +71,7 @@ def test_modules_of_real_machines(name):
     ids=["used by ib_core", "used by ib_uverbs alone", "loaded and unused", "nv_peer_mem"],
 )
 def test_peer_memory_modules_of_real_machines(name, module, bound):
-    """A module counts when the RDMA stack shows it as a user; loaded alone says nothing."""
+    """A module counts as bound only if the RDMA stack lists it as a user."""
     peers = PeerMemoryFact().parse(recorded(name))
 
     assert set(peers.loaded) == {module}
@@ -88,7 +87,6 @@ def test_peer_memory_modules_of_real_machines(name, module, bound):
     ],
 )
 def test_compute_capabilities_of_real_machines(name, capability):
-    """The column is read where it was asked for, and empty where it was not."""
     assert {gpu.compute_capability for gpu in GpusFact().parse(recorded(name))} == {capability}
 
 
@@ -105,29 +103,27 @@ def test_compute_capabilities_of_real_machines(name, capability):
     ],
 )
 def test_cards_near_a_gpu_on_real_machines(name, gpu, near):
-    """Old and new headings, legends or none, tabs or blanks: cards behind the same switches are found."""
-    found = card_links(TopologyFact().parse(recorded(name, MATRICES)))
-    numbered = {card: kind for card, kind in found[gpu].items() if kind in {"PIX", "PXB"}}
+    """Old and new headings, with and without legends, tabs and spaces."""
+    links = card_links(TopologyFact().parse(recorded(name, MATRICES)))
+    numbered = {card: kind for card, kind in links[gpu].items() if kind in {"PIX", "PXB"}}
 
     assert numbered == near
 
 
-def test_the_old_name_of_the_farthest_class_is_not_handed_on():
+def test_the_old_name_of_the_farthest_class_is_replaced():
     """SOC of old drivers is SYS of current ones."""
-    found = card_links(TopologyFact().parse(recorded("k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt", MATRICES)))
+    links = card_links(TopologyFact().parse(recorded("k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt", MATRICES)))
 
-    assert {gpu: cards["mlx5_0"] for gpu, cards in found.items()} == {0: "SYS", 1: "SYS", 2: "PHB", 3: "PHB"}
+    assert {gpu: cards["mlx5_0"] for gpu, cards in links.items()} == {0: "SYS", 1: "SYS", 2: "PHB", 3: "PHB"}
 
 
 def test_the_vbios_of_a_real_gpu():
-    """The column is read where it was asked for."""
     (gpu,) = GpusFact().parse(recorded("nvidia-smi_query_csv_rtx5080_vm_uuid_busid.txt"))
 
     assert (gpu.vbios, gpu.health) == ("98.03.3B.C0.3E", GpuHealth())
 
 
 def test_links_of_a_real_machine():
-    """Eight A100 with twelve links each, all up."""
     assert NvLinksFact().parse(recorded("nvidia-smi_nvlink_s_a100.txt")) == {gpu: Links(12) for gpu in range(8)}
 
 
@@ -172,28 +168,26 @@ PATHS = {
         ("nvidia-smi_q_x_gtx-1070-ti.xml", {"ecc": None, "pcie_width": 16, "pcie_width_max": None}),
     ],
 )  # fmt: skip
-def test_words_of_real_gpus_about_their_health(name, wanted):
-    """N/A is unknown; numbers come with and without their unit; nothing of these GPUs is taken for a fault."""
+def test_health_of_real_gpus(name, wanted):
     text = recorded(name).stdout
     gpu = ET.fromstring(re.sub(r"^#.*\n", "", text).lstrip()).find("gpu")  # noqa: S314 - a recorded file of ours
-    told = health({field: gpu.findtext(path, "") for field, path in PATHS.items()})
+    gpu_health = health({field: gpu.findtext(path, "") for field, path in PATHS.items()})
 
-    assert {key: getattr(told, key) for key in wanted} == wanted
-    assert told.complaints == ()
+    assert {key: getattr(gpu_health, key) for key in wanted} == wanted
+    assert gpu_health.complaints == ()
 
 
-def test_words_of_a_real_hopper_about_its_health():
-    """The fabric's state and what holds the clocks down, as eight H100 told it."""
+def test_health_of_a_real_hopper_gpu():
     sections = recorded("nvidia-smi_q_535.161.08.txt").stdout.split("\nGPU 0000")[1:]
     states = {tuple(re.findall(r"^        Stat(?:e|us) +: (.*)$", text, re.MULTILINE)) for text in sections}
-    told = [health({"fabric.state": state, "fabric.status": status}) for state, status in states]
+    gpu_health = [health({"fabric.state": state, "fabric.status": status}) for state, status in states]
 
     assert len(sections) == 8
-    assert [(one.fabric_state, one.fabric_status) for one in told] == [("Completed", "Success")]
+    assert [(one.fabric_state, one.fabric_status) for one in gpu_health] == [("Completed", "Success")]
 
 
 def test_rates_of_real_ports():
-    """ibstatus prints the kernel's own words for a rate: eight InfiniBand ports, and the cloud's own Ethernet."""
+    """ibstatus prints the kernel's text of a rate: eight InfiniBand ports and one Ethernet port."""
     words = re.findall(r"rate: +(.*)", recorded("ibstatus_a100_all_active.txt").stdout)
     ports = [RdmaPort(1, "InfiniBand", "ACTIVE", "LinkUp", word) for word in words]
 

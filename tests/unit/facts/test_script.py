@@ -29,7 +29,7 @@ NAP = f"98.{os.getpid()}"
 
 
 class Quick:
-    """Ends at once, with an exit code and a word on stderr."""
+    """Ends at once, with an exit code and a line on stderr."""
 
     name: ClassVar[str] = "quick"
     label: ClassVar[str] = "echo"
@@ -37,12 +37,12 @@ class Quick:
     command: ClassVar[str] = "echo 'it'\\''s here'; echo trouble >&2; exit 3"
 
     def parse(self, raw: RawOutput) -> RawOutput:
-        """Keep the output as it is."""
+        """Return the output unchanged."""
         return raw
 
 
 class Hanging(Quick):
-    """Ignores the signal that asks it to end, and leaves a child behind."""
+    """Ignores TERM and leaves a child process."""
 
     name: ClassVar[str] = "hanging"
     label: ClassVar[str] = "sleep forever"
@@ -57,34 +57,34 @@ class Slow(Hanging):
 
 
 class Forger(Quick):
-    """Prints what looks like the end of its own output."""
+    """Prints a forged end of its own output."""
 
     name: ClassVar[str] = "forger"
     command: ClassVar[str] = "echo '0123456789abcdef0123456789abcdef end forger 0'; printf 'no newline'"
 
 
 class First(Hanging):
-    """One of those that share a session, and hangs."""
+    """Hangs in the shared session."""
 
     name: ClassVar[str] = "boot"
 
 
 class Second(Quick):
-    """Shares a session."""
+    """Runs in the shared session."""
 
     name: ClassVar[str] = "clock"
     command: ClassVar[str] = "cd /; here=clock; echo second; exit 4"
 
 
 class Third(Quick):
-    """Shares a session, and shows what those before it left behind."""
+    """Runs in the shared session, and prints what earlier commands left behind."""
 
     name: ClassVar[str] = "hardware"
     command: ClassVar[str] = 'echo "third $here $(pwd)"'
 
 
 class Same(Quick):
-    """Has the command of another."""
+    """Has the command of another fact."""
 
     name: ClassVar[str] = "same"
 
@@ -97,34 +97,34 @@ class Parameter(Quick):
 
 
 class Leaver(Quick):
-    """Shares a session, and ends it for all."""
+    """Ends the shared shell."""
 
     name: ClassVar[str] = "kind"
     command: ClassVar[str] = "echo gone; $((1 +* 2)); echo never"
 
 
 class Setter(Quick):
-    """Shares a session and its shell with others, and leaves a variable and arguments."""
+    """Runs in the shared shell, and leaves a variable and arguments."""
 
     name: ClassVar[str] = "boot"
     command: ClassVar[str] = "here=boot; set -- 1 2 3; for one in 1 2; do echo $one; done; false"
 
 
 QUICK = RawOutput("it's here\n", 3, "trouble\n")
-SAME_FACTS = [fact for fact in ALL_FACTS if sys.modules["provision.facts.script"]._how(fact) not in DIFFERENT]
+SAME_FACTS = [fact for fact in ALL_FACTS if sys.modules["provision.facts.script"]._mode(fact) not in DIFFERENT]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kept(tmp_path_factory):
-    """What looks keep, in a place that is not this machine's own."""
+def cache_folder(tmp_path_factory):
+    """Return a cache folder that is not this machine's own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["provision.facts.script"], "KEPT", str(tmp_path_factory.mktemp("probe") / "kept"))
+        patch.setattr(sys.modules["provision.facts.script"], "CACHE", str(tmp_path_factory.mktemp("probe") / "cache"))
         yield
 
 
 @pytest.fixture(params=["python", "shell"])
 def script(request, monkeypatch):
-    """The script as a node with python3 gets along with it, and as one without does; a slow one has a second more."""
+    """Return a function that runs the script as on a node with, or without, python3; slow ones get an extra second."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "MOST_SLACK_SECONDS", 1)
     return functools.partial(node_script, python=request.param == "python")
 
@@ -136,72 +136,66 @@ def run(text: str) -> str:
 
 
 def test_each_fact_gets_its_own_output_and_exit_code(script):
-    """What a command prints and how it ends reach its own parser, and no other's."""
-    found = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
+    outputs = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
 
-    assert found["quick"] == RawOutput("it's here\n", 3, "trouble\n")
-    assert found["forger"].stdout.endswith("no newline")
+    assert outputs["quick"] == RawOutput("it's here\n", 3, "trouble\n")
+    assert outputs["forger"].stdout.endswith("no newline")
 
 
-def test_a_hung_command_is_a_value_and_holds_up_nobody(script):
-    """A command that ignores TERM is named as hung, the others' outputs are there, and no process is left."""
-    found = split(run(script([Hanging(), Quick()])), [Hanging(), Quick()])
+def test_a_hung_command_is_unknown_and_does_not_block_others(script):
+    outputs = split(run(script([Hanging(), Quick()])), [Hanging(), Quick()])
 
-    assert isinstance(found["hanging"], Unknown)
-    assert found["hanging"].reason.startswith("hung: sleep forever (no end within ")
-    assert found["quick"].exit_code == 3
+    assert isinstance(outputs["hanging"], Unknown)
+    assert outputs["hanging"].reason.startswith("hung: sleep forever (no end within ")
+    assert outputs["quick"].exit_code == 3
     assert wait_until(lambda: napping() == "")
 
 
-def test_those_that_share_a_session_know_nothing_of_each_other(script):
-    """Each has its own outputs and exit code, and leaves no folder and no variable to the next."""
+def test_commands_in_a_shared_session_are_isolated(script):
     facts = [Second(), Quick(), Third()]
-    found = split(run(script(facts)), facts)
+    outputs = split(run(script(facts)), facts)
 
-    assert found["clock"] == RawOutput("second\n", 4, "")
-    assert found["quick"].exit_code == 3
-    assert found["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
+    assert outputs["clock"] == RawOutput("second\n", 4, "")
+    assert outputs["quick"].exit_code == 3
+    assert outputs["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
 
 
-def test_one_that_ends_the_shared_shell_costs_only_itself(script):
-    """An error of the shell's own ends it: the others are run all the same, with nothing of each other."""
+def test_a_command_that_ends_the_shared_shell_costs_only_itself(script):
     facts = [Second(), Setter(), Leaver(), Third()]
-    found = split(run(script(facts)), facts)
+    outputs = split(run(script(facts)), facts)
 
-    assert (found["clock"], found["boot"]) == (RawOutput("second\n", 4, ""), RawOutput("1\n2\n", 1, ""))
-    assert (found["kind"].stdout, found["kind"].exit_code) == ("gone\n", 2)
-    assert found["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
+    assert (outputs["clock"], outputs["boot"]) == (RawOutput("second\n", 4, ""), RawOutput("1\n2\n", 1, ""))
+    assert (outputs["kind"].stdout, outputs["kind"].exit_code) == ("gone\n", 2)
+    assert outputs["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
 
 
-def test_one_that_hangs_in_a_shared_session_costs_only_itself(script, monkeypatch):
-    """It is named and killed; those behind it are run all the same."""
+def test_a_command_that_hangs_in_a_shared_session_costs_only_itself(script, monkeypatch):
     monkeypatch.setattr(sys.modules["provision.facts.script"], "_TOGETHER_SECONDS", 1)
     facts = [Second(), First(), Third()]
-    found = split(run(script(facts)), facts)
+    outputs = split(run(script(facts)), facts)
 
-    assert found["boot"].reason.startswith("hung: sleep forever (no end within ")
-    assert found["clock"].stdout == "second\n"
-    assert found["hardware"].stdout.startswith("third ")
+    assert outputs["boot"].reason.startswith("hung: sleep forever (no end within ")
+    assert outputs["clock"].stdout == "second\n"
+    assert outputs["hardware"].stdout.startswith("third ")
     assert wait_until(lambda: napping() == "")
 
 
-def test_a_shared_session_does_not_start_again_what_hangs_since_an_earlier_look(script, stuck):
-    """The others of the session are run."""
+def test_a_shared_session_does_not_restart_a_command_that_hung_in_an_earlier_probe(script, stuck):
     with subprocess.Popen(["sleep", "1000"]) as old:
         try:
             began = Path(f"/proc/{old.pid}/stat").read_text().rpartition(")")[2].split()[19]
             stuck.write_text(f"clock {old.pid} {began}\n")
-            found = split(run(script([Second(), Third()])), [Second(), Third()])
+            outputs = split(run(script([Second(), Third()])), [Second(), Third()])
         finally:
             old.kill()
 
-    assert found["clock"] == Unknown("hung: echo (since an earlier look; it was not started again)")
-    assert found["hardware"].exit_code == 0
+    assert outputs["clock"] == Unknown("hung: echo (since an earlier probe; it was not started again)")
+    assert outputs["hardware"].exit_code == 0
 
 
 @pytest.mark.parametrize("python3", ["echo broken >&2; exit 1", "exec sleep 1000"])
-def test_a_python_that_is_of_no_use_is_done_without(tmp_path, monkeypatch, python3):
-    """One that is broken, and one that does not begin: the shell runs all commands itself."""
+def test_a_broken_python_is_replaced_by_the_shell(tmp_path, monkeypatch, python3):
+    """One Python that fails, and one that does not start."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "PYTHON_SECONDS", 1)
     monkeypatch.setattr(sys.modules["provision.facts.script"], "STUCK", str(tmp_path / "stuck"))
     (tmp_path / "python3").write_text(f"#!/bin/sh\n{python3}\n")
@@ -215,8 +209,8 @@ def test_a_python_that_is_of_no_use_is_done_without(tmp_path, monkeypatch, pytho
     assert split(done.stdout, facts) == {"clock": RawOutput("second\n", 4, ""), "quick": QUICK}
 
 
-def test_python_and_the_shell_tell_the_same(tmp_path):
-    """What Python does itself is what the shell's words print, as the parsers read it; links and odd names too."""
+def test_python_and_shell_print_the_same(tmp_path):
+    """Python's own implementations print the same as the shell commands, for links and unusual names too."""
     folder = tmp_path / "provision"
     (folder / "container_ssh/keys").mkdir(parents=True)
     (folder / "receipts").mkdir()
@@ -226,28 +220,28 @@ def test_python_and_the_shell_tell_the_same(tmp_path):
     (folder / "container_ssh/keys/id_ed25519").write_text("secret")
     (folder / "container_ssh/keys/id_ed25519.pub").write_text("ssh-ed25519 AAAAC3 \033[2J;comment\nmore\n")
     (folder / "container_ssh/keys/ssh_host_ed25519_key.pub").symlink_to("id_ed25519.pub")
-    told = {}
+    results = {}
     for python in (True, False):
         text = node_script(
             SAME_FACTS, Parameters(sysctls=("kernel.panic", "no.such", "net.ipv4.tcp_rmem")), python=python
         )
         text = text.replace("/var/lib/provision/", f"{folder}/").replace(
-            sys.modules["provision.facts.script"].KEPT, str(tmp_path / "kept")
+            sys.modules["provision.facts.script"].CACHE, str(tmp_path / "cache")
         )
-        told[python] = as_data(parse(run(text), SAME_FACTS, keep=False)) | {"read_at": None}
+        results[python] = as_data(parse(run(text), SAME_FACTS, keep=False)) | {"read_at": None}
 
-    assert told[True] == told[False]
-    assert told[True]["receipts"]["some"]["content"]["role"] == "some"
-    assert told[True]["container_ssh"]["client_key"] == "ssh-ed25519 AAAAC3"
+    assert results[True] == results[False]
+    assert results[True]["receipts"]["some"]["content"]["role"] == "some"
+    assert results[True]["container_ssh"]["client_key"] == "ssh-ed25519 AAAAC3"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="nothing is kept but what root alone can write")
-def test_the_list_of_packages_is_kept_until_dpkg_has_another(tmp_path, monkeypatch):
-    """A list in the other's place of the same size and time is another; one just written may change unseen."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
+def test_the_package_list_is_cached_until_dpkg_changes_it(tmp_path, monkeypatch):
+    """The file is replaced by one of the same size and time; a file that was just written is not cached."""
     (tmp_path / "status").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     text = node_script([PackagesFact()]).replace("/var/lib/dpkg/", f"{tmp_path}/")
-    text = text.replace(sys.modules["provision.facts.script"].KEPT, f"{tmp_path}/kept")
+    text = text.replace(sys.modules["provision.facts.script"].CACHE, f"{tmp_path}/kept")
 
     def seen(version: int) -> str:
         (tmp_path / "dpkg-query").write_text(f"#!/bin/sh\necho 'ii |pigz|{version}'\n")
@@ -263,14 +257,14 @@ def test_the_list_of_packages_is_kept_until_dpkg_has_another(tmp_path, monkeypat
     assert seen(5) == "5"
 
 
-def test_what_a_command_sets_is_unset_for_the_next():
-    """In a shared shell a fact must not read what one before it has left: each begins as in a shell of its own."""
+def test_variables_of_a_command_are_unset_for_the_next():
+    """In a shared shell, a command must not read variables of an earlier one."""
     poison = "".join(f"{name}=poison; " for name in "abcdefghijklmnopqrstuvwxyz")
     words = {word for fact in ALL_FACTS for word in re.findall(r"\b([a-z_]+)=", fact.command)}
     poison += "".join(f"{name}=poison; " for name in sorted(words))
     here = [fact for fact in ALL_FACTS if fact.name in TOGETHER - {"boot", "clock", "xids", "disks", "listening"}]
     module = sys.modules["provision.facts.script"]
-    shared = [fact for fact in here if module._how(fact) == "group"]
+    shared = [fact for fact in here if module._mode(fact) == "group"]
     texts = {fact.name: module._text(fact) for fact in shared}
     outputs = [
         {
@@ -285,23 +279,21 @@ def test_what_a_command_sets_is_unset_for_the_next():
         assert outputs[0][name].stdout == outputs[1][name].stdout, name
 
 
-def test_facts_with_one_command_share_its_output(script):
-    """It runs once."""
+def test_facts_with_the_same_command_share_its_output(script):
     facts = [Quick(), Same()]
     text = script(facts)
-    found = split(run(text), facts)
+    outputs = split(run(text), facts)
 
-    assert found["same"] == found["quick"] == RawOutput("it's here\n", 3, "trouble\n")
+    assert outputs["same"] == outputs["quick"] == RawOutput("it's here\n", 3, "trouble\n")
     assert text.count("trouble") == 1
 
 
-def test_those_that_share_a_session_are_facts():
-    """A name that is misspelt there would have a session of its own, unnoticed."""
+def test_shared_session_names_are_facts():
+    """A misspelt name would get its own session unnoticed."""
     assert {fact.name for fact in ALL_FACTS} >= TOGETHER
 
 
-def test_a_probe_that_is_cut_off_takes_its_commands_along(script):
-    """When the connection goes in the middle, no command is left running on the node."""
+def test_an_interrupted_probe_kills_its_commands(script):
     with subprocess.Popen(["sh"], stdin=subprocess.PIPE, text=True) as shell:
         shell.stdin.write(script([Slow()]))
         shell.stdin.close()
@@ -313,18 +305,18 @@ def test_a_probe_that_is_cut_off_takes_its_commands_along(script):
 
 
 def napping() -> str:
-    """The ids of the test's own sleeping processes."""
+    """Return the pids of the test's own sleeping processes."""
     return subprocess.run(["pgrep", "-f", f"^sleep {NAP}$"], capture_output=True, text=True, check=False).stdout
 
 
 def wait_until(true) -> bool:
-    """Wait up to ten seconds for something to come true."""
+    """Wait up to ten seconds for a condition."""
     pause = threading.Event()
     return any(true() or pause.wait(0.05) for _ in range(200))
 
 
 def test_the_probe_leaves_no_file():
-    """The folder with the outputs is gone when the script ends; where there is python3 they are in memory."""
+    """With python3, outputs are in memory; otherwise the folder is removed."""
     text = run(node_script([Quick()], python=False) + "\necho; echo work=$work\n")
     folder = text.rpartition("work=")[2].strip()
 
@@ -332,35 +324,31 @@ def test_the_probe_leaves_no_file():
     assert subprocess.run(["ls", "-d", folder], capture_output=True, check=False).returncode != 0
 
 
-def test_parameters_reach_the_commands_whatever_they_hold(script):
-    """A name with quotes and dollar signs is passed on as it is and runs nothing."""
+def test_parameters_reach_the_commands_unchanged(script):
     odd = 'a\'b "$(echo no)" `echo no`'
-    found = split(run(script([Parameter()], Parameters(container=odd))), [Parameter()])
+    outputs = split(run(script([Parameter()], Parameters(container=odd))), [Parameter()])
 
-    assert found["parameter"].stdout == odd + "\n"
+    assert outputs["parameter"].stdout == odd + "\n"
 
 
-def test_a_cut_output_says_which_command_is_missing(script):
-    """When the connection breaks in the middle, what came is used and the rest is named."""
+def test_a_truncated_output_names_the_missing_command(script):
     text = run(script([Quick(), Parameter()]))
-    found = split(text[: text.index("out parameter")], [Quick(), Parameter()])
+    outputs = split(text[: text.index("out parameter")], [Quick(), Parameter()])
 
-    assert isinstance(found["quick"], RawOutput)
-    assert found["parameter"] == Unknown("the probe ended before echo did")
+    assert isinstance(outputs["quick"], RawOutput)
+    assert outputs["parameter"] == Unknown("the probe ended before echo did")
 
 
-def test_text_before_the_probe_does_no_harm(script):
-    """A banner or a lecture of sudo before the output is passed over."""
-    found = split("Welcome!\n\n" + run(script([Quick()])), [Quick()])
+def test_text_before_the_probe_is_ignored(script):
+    outputs = split("Welcome!\n\n" + run(script([Quick()])), [Quick()])
 
-    assert found["quick"].exit_code == 3
+    assert outputs["quick"].exit_code == 3
 
 
 @pytest.mark.parametrize(
     "end", ["end quick", "end quick 0 0", "end other 0", "end quick0", "err quick", "out quick", "end  quick 0"]
 )
-def test_an_output_whose_marks_do_not_fit_is_none(end):
-    """What is cut or made up is named as missing, and the next fact has its own."""
+def test_a_section_with_mismatched_markers_is_ignored(end):
     token = "0" * 32
     good = f"{token} out quick\nit\n{token} err quick\n\n{token} "
     other = f"{token} out parameter\n\n{token} err parameter\n{token} end parameter 0\n"
@@ -372,16 +360,14 @@ def test_an_output_whose_marks_do_not_fit_is_none(end):
     assert split(text.format(end), facts)["parameter"] == RawOutput("", 0, "")
 
 
-def test_nothing_readable_makes_every_fact_unknown():
-    """Output of anything else than the probe gives facts that say so, and no exception."""
+def test_unreadable_output_makes_every_fact_unknown():
     facts = parse("bash: syntax error")
 
     assert isinstance(facts.system, Unknown)
-    assert "nothing readable" in facts.system.reason
+    assert "no readable output" in facts.system.reason
 
 
 def test_the_real_commands_run_here(script):
-    """The commands that need neither docker nor a GPU run on this machine and give its system and its sizes."""
     here = [fact for fact in ALL_FACTS if not fact.label.startswith(("docker", "nvidia-smi"))]
     facts = parse(run(script(here, Parameters(names=("localhost",)))), here)
 
@@ -393,14 +379,12 @@ def test_the_real_commands_run_here(script):
 
 
 def test_every_command_is_posix_shell():
-    """No command needs bash: the shell that nodes have parses them all."""
     for fact in ALL_FACTS:
         done = subprocess.run(["sh", "-n"], input=fact.command, text=True, capture_output=True, check=False)
         assert done.returncode == 0, f"{fact.name}: {done.stderr}"
 
 
 def test_every_fact_is_an_attribute():
-    """NodeFacts has exactly the facts that are asked for."""
     names = {fact.name for fact in ALL_FACTS}
 
     assert names == set(NodeFacts.__dataclass_fields__) - {"raw", "read_at"}
@@ -408,7 +392,6 @@ def test_every_fact_is_an_attribute():
 
 @pytest.mark.parametrize("fact", ALL_FACTS, ids=lambda fact: fact.name)
 def test_no_parser_raises(fact):
-    """Whatever a node prints, a parser gives a value."""
     texts = (
         "",
         "\n\n",
@@ -438,7 +421,6 @@ def test_no_parser_raises(fact):
     ],
 )
 def test_credentials_in_daemon_json_stay_on_the_node(tmp_path, proxy, shown):
-    """The node itself takes out user and password, up to the last @, and leaves the rest as it is."""
     file = tmp_path / "daemon.json"
     file.write_text(json.dumps({"proxies": {"http-proxy": proxy}, "mail": "a@b"}))
     script = DockerConfigFact.command.replace("/etc/docker/daemon.json", str(file)).replace(
@@ -451,13 +433,13 @@ def test_credentials_in_daemon_json_stay_on_the_node(tmp_path, proxy, shown):
 
 @pytest.fixture
 def stuck(tmp_path, monkeypatch):
-    """The list of processes that no signal could end, in a place of its own."""
+    """Return a separate file of stuck processes."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "STUCK", str(tmp_path / "stuck"))
     return tmp_path / "stuck"
 
 
-def test_a_command_that_hangs_since_an_earlier_look_is_not_started_again(script, stuck):
-    """A node with a dead mount would collect one more such process with every look; the other facts are had."""
+def test_a_command_that_hung_in_an_earlier_probe_is_not_restarted(script, stuck):
+    """On a node with a dead mount, each probe would otherwise add such a process."""
     with subprocess.Popen(["sleep", "1000"]) as old:
         try:
             began = Path(f"/proc/{old.pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -470,25 +452,25 @@ def test_a_command_that_hangs_since_an_earlier_look_is_not_started_again(script,
     stuck.write_text(f"forger {old.pid} {began}\n")
     ended = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
 
-    assert first["forger"] == Unknown("hung: echo (since an earlier look; it was not started again)")
+    assert first["forger"] == Unknown("hung: echo (since an earlier probe; it was not started again)")
     assert isinstance(first["quick"], RawOutput)
     assert isinstance(reused["forger"], RawOutput)
     assert isinstance(ended["forger"], RawOutput)
     assert not stuck.exists()
 
 
-def test_a_look_can_write_nothing_at_all(stuck):
-    """Outputs, words on stderr, exit codes and a hung command are told as ever; nothing in the script makes a file.
+def test_a_read_only_probe_writes_nothing(stuck):
+    """Outputs, stderr, exit codes and hung commands are reported, and the script creates no file.
 
-    What is seen in /run and /tmp would be that of tests which run beside this one, too.
+    The test inspects the script, because parallel tests also write to /run and /tmp.
     """
     facts = [Quick(), Forger(), Hanging()]
     text = node_script(facts, read_only=True)
-    found = split(run(text), facts)
+    outputs = split(run(text), facts)
 
-    assert found["quick"] == RawOutput("it's here", 3, "trouble\n")
-    assert found["forger"].stdout.endswith("no newline")
-    assert found["hanging"].reason.startswith("hung: sleep forever (no end within ")
+    assert outputs["quick"] == RawOutput("it's here", 3, "trouble\n")
+    assert outputs["forger"].stdout.endswith("no newline")
+    assert outputs["hanging"].reason.startswith("hung: sleep forever (no end within ")
     assert not re.search(r"mktemp|mkfifo|>+ *\"?[$/](?!dev/null)", text)
     assert not stuck.exists()
     assert wait_until(lambda: napping() == "")

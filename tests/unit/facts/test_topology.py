@@ -1,4 +1,4 @@
-"""The matrix of a node, asked for only where it is wanted."""
+"""The topology matrix of a node, queried only on request."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ def read(stdout: str, code: int = 0, stderr: str = ""):
     return TopologyFact().parse(RawOutput(stdout, code, stderr))
 
 
-def test_cards_get_the_numa_node_that_sysfs_tells():
-    """The matrix has none for cards; a kernel that does not know it says -1."""
+def test_cards_get_the_numa_node_from_sysfs():
     topology = read(f"{PAIR}{LEGEND}\n== cards\nmlx5_0=1\nmlx5_bond_0=-1\nrxe0=0\n")
 
     assert topology.nics == (TopologyNic("mlx5_0", 1), TopologyNic("mlx5_bond_0", None))
@@ -38,21 +37,18 @@ def test_cards_get_the_numa_node_that_sysfs_tells():
     ],
     ids=["not asked", "no nvidia-smi", "no GPU", "no driver"],
 )
-def test_what_is_no_matrix_says_why(stdout, code, value):
-    """A node without GPUs has nothing to link; all else is unknown, with the reason."""
+def test_an_invalid_matrix_has_a_reason(stdout, code, value):
     assert read(stdout, code) == value
 
 
-def test_a_cut_matrix_is_unknown_with_the_reason():
-    """A node's odd answer raises nothing."""
+def test_a_truncated_matrix_is_unknown_with_the_reason():
     cut = read(PAIR.splitlines()[0] + "\n")
 
     assert isinstance(cut, Unknown)
     assert "no row after the heading" in cut.reason
 
 
-def test_a_look_for_a_plan_does_not_start_nvidia_smi(tmp_path):
-    """The program runs only with the parameter; then its exit code is kept."""
+def test_a_probe_for_a_plan_does_not_start_nvidia_smi(tmp_path):
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\necho ran >>{tmp_path}/runs\necho broken\nexit 9\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""From a node's facts to its situation."""
+"""The situation of a node from its facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provision.facts.peer_modules import NvidiaModules, PeerMemory
 from provision.facts.rdma import Gid, RdmaPort, RdmaStack
 from provision.facts.system import Kind, NodeKind
 from provision.gdr import Cards, Flavor, GdrPath, Stack
-from provision.gdr.observed import architecture, situation, untold, verdict_of
+from provision.gdr.observed import architecture, missing_fact_reason, situation, verdict_of
 from tests.unit.checks.conftest import healthy, kernel, rdma_device
 
 BASE = healthy()
@@ -24,12 +24,11 @@ def node(**facts: object) -> NodeFacts:
     return dataclasses.replace(BASE, **facts)
 
 
-def test_a_node_with_all_that_dma_buf_needs_takes_it():
-    """Versions, modules and NCCL come from the probe."""
-    found = verdict_of(node())
+def test_a_node_that_meets_all_conditions_uses_dma_buf():
+    result = verdict_of(node())
 
-    assert found.path is GdrPath.DMA_BUF
-    assert found.reasons[0] == (
+    assert result.path is GdrPath.DMA_BUF
+    assert result.reasons[0] == (
         "DMA-BUF: driver 550.90 with open modules, kernel 6.1.0, the kernel's own RDMA stack, NCCL 2.27.5"
     )
 
@@ -53,8 +52,7 @@ def test_a_node_with_all_that_dma_buf_needs_takes_it():
         ("NVIDIA of tomorrow", "99.0", ""),
     ],
 )
-def test_the_architecture_is_told_by_capability_or_name(name, capability, expected):
-    """A product that is not known has none, and is not taken for another."""
+def test_the_architecture_comes_from_capability_or_name(name, capability, expected):
     assert architecture(Gpu(0, name, "", "570", 1, "", capability)) == expected
 
 
@@ -67,13 +65,12 @@ def test_the_architecture_is_told_by_capability_or_name(name, capability, expect
         ("OFED-internal-24.10-0.7.0", Stack.OFED),
     ],
 )
-def test_the_rdma_stack_is_told_by_its_version(ofed, stack):
+def test_the_rdma_stack_is_identified_by_its_version(ofed, stack):
     """DOCA's OFED calls itself internal, and is a current one."""
     assert situation(node(rdma=RdmaStack((rdma_device(),), 1, (), ofed))).stack is stack
 
 
-def test_soft_roce_is_no_card():
-    """Devices made in software copy through the host."""
+def test_soft_roce_is_no_hardware_card():
     soft = RdmaStack((rdma_device("rxe0", driver=""),), 0, (), "")
 
     assert situation(node(rdma=soft)).cards is Cards.SOFT
@@ -90,8 +87,8 @@ def test_soft_roce_is_no_card():
     ],
     ids=["the container's oldest", "none in the container", "no container", "docker hangs"],
 )
-def test_nccl_is_the_one_that_jobs_find(nccl, expected):
-    """Jobs run in the container; the node's own counts where none runs."""
+def test_nccl_is_the_oldest_that_jobs_can_load(nccl, expected):
+    """The node's own NCCL counts only if no container runs."""
     assert situation(node(nccl=nccl)).nccl == expected
 
 
@@ -105,13 +102,12 @@ def test_nccl_is_the_one_that_jobs_find(nccl, expected):
     ],
     ids=["loaded", "installed, another is loaded", "installed, none is loaded", "nowhere"],
 )
-def test_who_offers_the_peer_memory_interface(peers, modules, expected):
-    """The kernel that runs decides; before the RDMA stack is loaded, its build files do."""
+def test_the_provider_of_the_peer_memory_interface_is_detected(peers, modules, expected):
+    """The running kernel decides; before the RDMA stack is loaded, its build files do."""
     assert situation(node(peer_memory=peers, modules=frozenset(modules))).evidence.peer_api is expected
 
 
-def test_secure_boot_refuses_what_nobody_signed():
-    """A signed module is no problem, and neither is an unsigned one where the kernel does not mind."""
+def test_secure_boot_rejects_unsigned_modules():
     modules = NvidiaModules("535", "proprietary", "535", {"nvidia": "DKMS key", "nvidia_peermem": ""})
     on, off = Signing(True, True), Signing(True, False)  # noqa: FBT003
 
@@ -119,8 +115,8 @@ def test_secure_boot_refuses_what_nobody_signed():
     assert situation(node(nvidia_modules=modules, signing=off)).evidence.refused == frozenset()
 
 
-def test_a_stub_is_told_by_its_file_and_by_its_idleness():
-    """A module file that uses no RDMA module, and a module that is loaded and not bound, are stubs."""
+def test_a_stub_is_detected_by_its_file_or_its_missing_registration():
+    """A file without RDMA dependency, and a loaded module that is not bound, are stubs."""
     idle = dataclasses.replace(NO_PEERS, loaded={"nvidia_peermem": "535"})
     real = (kernel("6.1.0", running=True, ib_core="updates/ib_core.ko"),)
 
@@ -129,7 +125,7 @@ def test_a_stub_is_told_by_its_file_and_by_its_idleness():
     assert situation(node(kernels=real, peer_memory=idle)).evidence.peermem_stub is True
 
 
-def test_acs_and_iommu_count_on_physical_machines_alone():
+def test_acs_and_iommu_count_only_on_physical_machines():
     """A virtual machine needs both."""
     pcie = PciRouting({"0000:06:00.0": "DMA-FQ", "0000:3b:00.0": "identity"}, ("0000:17:00.0",))
     machine = situation(node(pci_routing=pcie)).evidence
@@ -139,8 +135,7 @@ def test_acs_and_iommu_count_on_physical_machines_alone():
     assert (virtual.redirecting, virtual.translated) == ((), ())
 
 
-def test_a_gid_index_counts_only_when_all_ports_share_it():
-    """Ports that differ have no single right value."""
+def test_a_gid_index_counts_only_if_all_ports_share_it():
     other = Gid(5, "0000:0000:0000:0000:0000:ffff:0a4d:0002", "RoCE v2", "ens5")
     odd = dataclasses.replace(rdma_device("mlx5_1"), ports=(RdmaPort(1, "Ethernet", "ACTIVE", "", "", (other,)),))
 
@@ -148,18 +143,16 @@ def test_a_gid_index_counts_only_when_all_ports_share_it():
     assert situation(node(rdma=RdmaStack((rdma_device(), odd), 2, (), ""))).evidence.gid_index is None
 
 
-def test_no_gpu_and_no_way_to_tell_are_different():
-    """A hung nvidia-smi is said; a node without GPUs has simply no use for GPUDirect."""
+def test_no_gpu_differs_from_missing_facts():
     hung = node(gpus=Unknown("hung: nvidia-smi"))
 
     assert verdict_of(node(gpus=(), gpu_pci=())).reasons == ("the node has no GPU",)
-    assert untold(hung) == "hung: nvidia-smi"
+    assert missing_fact_reason(hung) == "hung: nvidia-smi"
     assert verdict_of(hung).reasons == ("hung: nvidia-smi",)
     assert situation(node()).flavor is Flavor.OPEN
 
 
 def test_gpus_without_a_driver_have_no_path():
-    """They are on the bus, and nothing serves them."""
-    found = verdict_of(node(gpus=(), nvidia_modules=NvidiaModules("", "", "", {})))
+    result = verdict_of(node(gpus=(), nvidia_modules=NvidiaModules("", "", "", {})))
 
-    assert (found.path, found.reasons) == (GdrPath.NONE, ("no driver serves the GPUs",))
+    assert (result.path, result.reasons) == (GdrPath.NONE, ("no driver serves the GPUs",))

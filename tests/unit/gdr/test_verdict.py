@@ -1,4 +1,4 @@
-"""Every row of the decision table and every trap: who has this gets that path, and is told what the others lack."""
+"""Every row of the decision table and every precondition."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ V100 = Situation("450.80.02", "3.10.0-957.el7.x86_64", Stack.OFED, Flavor.PROPRI
 
 
 def like(situation: Situation, **values: object) -> Situation:
-    """The situation with some values replaced; what is no field of it is evidence."""
+    """Return the situation with some values replaced; other names are fields of the evidence."""
     own = {key: value for key, value in values.items() if key in Situation.__dataclass_fields__}
     seen = {key: value for key, value in values.items() if key not in own}
     return dataclasses.replace(situation, **own, evidence=dataclasses.replace(situation.evidence, **seen))
 
 
-def lacking(found: GdrVerdict, path: GdrPath) -> str:
-    """All that a path lacks, as one text."""
-    return "; ".join(item.precondition for item in found.unmet if item.path is path)
+def lacking(result: GdrVerdict, path: GdrPath) -> str:
+    """Return the unmet preconditions of a path as one text."""
+    return "; ".join(item.precondition for item in result.unmet if item.path is path)
 
 
 ROWS = {
@@ -99,27 +99,26 @@ ROWS = {
     ),
     "row 8: kernel before 5.12, inbox -> none": (like(H100, kernel="5.11.0"), NONE, "kernel 5.12 or newer"),
     "row 9: no RDMA card -> none": (like(H100, cards=Cards.NONE), NONE, "no RDMA card"),
-    "only Soft-RoCE -> none": (like(H100, cards=Cards.SOFT), NONE, "made in software"),
+    "only Soft-RoCE -> none": (like(H100, cards=Cards.SOFT), NONE, "software RDMA devices"),
 }
 
 
 @pytest.mark.parametrize(("situation", "path", "said"), ROWS.values(), ids=ROWS)
 def test_the_decision_table(situation, path, said):
-    """The path is that of the table, the reasons say why, and every better path says what it lacks."""
-    found = verdict(situation)
+    result = verdict(situation)
 
-    assert found.path is path
-    assert said in " ".join(found.reasons)
+    assert result.path is path
+    assert said in " ".join(result.reasons)
     better = [DMA_BUF, PEERMEM, OLD_MODULE, NONE][: [DMA_BUF, PEERMEM, OLD_MODULE, NONE].index(path)]
-    assert set(better) <= {item.path for item in found.unmet}
-    assert all(item.remedy for item in found.unmet)
+    assert set(better) <= {item.path for item in result.unmet}
+    assert all(item.remedy for item in result.unmet)
 
 
 TRAPS = {
     "NCCL 2.22.3 or older on kernel 6.4: the module is invisible": (
         like(A100, kernel="6.8.0-60-generic", nccl="2.22.3"),
         PEERMEM,
-        "looks for the module only under /sys/kernel/mm/memory_peers",
+        "expects the module only under /sys/kernel/mm/memory_peers",
         "NCCL 2.23",
     ),
     "a stub, and no sources to build it from": (
@@ -157,7 +156,7 @@ TRAPS = {
     "nv_peer_mem where NCCL does not see it": (
         like(V100, kernel="6.5.0", nccl="2.27.5"),
         OLD_MODULE,
-        "where NCCL looks",
+        "at the path that NCCL checks",
         "kernel older than 6.4",
     ),
     "libibverbs before rdma-core 34": (like(H100, dma_buf_library=False), DMA_BUF, "rdma-core 34", "rdma-core 34"),
@@ -185,12 +184,11 @@ TRAPS = {
 
 
 @pytest.mark.parametrize(("situation", "path", "precondition", "remedy"), TRAPS.values(), ids=TRAPS)
-def test_a_trap_closes_its_path_with_the_reason_and_the_remedy(situation, path, precondition, remedy):
-    """What would silently cost GPUDirect RDMA is named, with what to do."""
-    found = verdict(situation)
-    item = next(item for item in found.unmet if item.path is path and precondition in item.precondition)
+def test_an_unmet_precondition_closes_its_path_with_a_remedy(situation, path, precondition, remedy):
+    result = verdict(situation)
+    item = next(item for item in result.unmet if item.path is path and precondition in item.precondition)
 
-    assert found.path is not path
+    assert result.path is not path
     assert remedy in item.remedy
 
 
@@ -231,38 +229,37 @@ WORK = {
 
 
 @pytest.mark.parametrize(("situation", "path", "precondition", "remedy"), WORK.values(), ids=WORK)
-def test_what_can_be_built_or_signed_is_work_to_do_and_closes_nothing(situation, path, precondition, remedy):
-    """The way that could be had is the verdict, and what it still wants comes first."""
-    found = verdict(situation)
+def test_remaining_steps_close_no_path(situation, path, precondition, remedy):
+    """The path is the verdict, and its remaining steps come first."""
+    result = verdict(situation)
 
-    assert found.path is path
-    assert found.reasons[0].startswith(path.spelling)
-    assert precondition in found.to_do[0].precondition
-    assert remedy in found.to_do[0].remedy
+    assert result.path is path
+    assert result.reasons[0].startswith(path.spelling)
+    assert precondition in result.to_do[0].precondition
+    assert remedy in result.to_do[0].remedy
 
 
-def test_beside_dma_buf_a_stub_is_not_told_to_be_ready():
-    """Older programs have nvidia-peermem only once it was built with the RDMA stack there."""
+def test_with_dma_buf_a_stub_is_not_reported_as_ready():
     said = " ".join(verdict(like(H100, stack=Stack.OFED, peermem_stub=True)).reasons)
 
-    assert "nvidia-peermem would do as well, once it is built anew" in said
+    assert "nvidia-peermem would also work after a rebuild" in said
 
 
-def test_the_option_of_ofed_4_9_counts_when_the_loaded_module_has_it():
-    """Written to modprobe.d after the load it does nothing until the module is loaded again."""
+def test_the_option_of_ofed_4_9_counts_only_in_the_loaded_module():
+    """The option in modprobe.d takes effect only when the module is loaded again."""
     loaded = frozenset({"nvidia_peermem"})
     node = like(A100, stack=Stack.OFED_LEGACY, kernel="4.18.0", loaded=loaded, bound=loaded, peerdirect=False)
     (wanted,) = verdict(like(node, peerdirect_written=True)).to_do
 
-    assert wanted.precondition.startswith("nvidia_peermem loaded anew")
+    assert wanted.precondition.startswith("nvidia_peermem reloaded")
     assert "modprobe -r nvidia_peermem" in wanted.remedy
     assert "/etc/modprobe.d" in verdict(node).to_do[0].remedy
 
 
-def test_openibd_is_restarted_by_systemd_which_takes_the_module_along():
-    """The unit's PartOf unloads nvidia_peermem first; the init script knows nothing of it."""
-    found = verdict(like(A100, peer_api=False))
-    (item,) = [item for item in found.unmet if item.path is PEERMEM]
+def test_openibd_is_restarted_by_systemd():
+    """The unit's PartOf unloads nvidia_peermem first; the init script does not."""
+    result = verdict(like(A100, peer_api=False))
+    (item,) = [item for item in result.unmet if item.path is PEERMEM]
 
     assert "then: systemctl restart openibd" in item.remedy
 
@@ -286,70 +283,64 @@ UNDRIVEN = {
 
 
 @pytest.mark.parametrize(("text", "said"), UNDRIVEN.values(), ids=UNDRIVEN)
-def test_a_driver_that_cannot_drive_the_gpu_leaves_no_path(text, said):
-    """However good the network is, the first reason is the driver, and its remedy stands with every path."""
-    found = verdict(assumed(f"{text},kernel=6.8,stack=ofed,nccl=2.27.5"))
+def test_a_driver_that_does_not_support_the_gpu_leaves_no_path(text, said):
+    result = verdict(assumed(f"{text},kernel=6.8,stack=ofed,nccl=2.27.5"))
 
-    assert found.path is NONE
-    assert said in found.reasons[0]
-    assert {item.path for item in found.unmet if said in item.precondition} == {DMA_BUF, PEERMEM, OLD_MODULE}
-
-
-def test_branch_580_still_drives_volta_with_proprietary_modules():
-    """The last branch counts in; with OFED the V100 has nvidia-peermem."""
-    found = verdict(assumed("driver=580.105.08,modules=proprietary,gpu=volta,kernel=6.8,stack=ofed,nccl=2.27.5"))
-
-    assert found.path is PEERMEM
-    assert "Turing" in lacking(found, DMA_BUF)
+    assert result.path is NONE
+    assert said in result.reasons[0]
+    assert {item.path for item in result.unmet if said in item.precondition} == {DMA_BUF, PEERMEM, OLD_MODULE}
 
 
-def test_a_gpu_that_nvidia_smi_lists_is_driven_whatever_the_table_says():
-    """The table has minima of data centre products; a node that works is no error."""
+def test_branch_580_supports_volta_with_proprietary_modules():
+    result = verdict(assumed("driver=580.105.08,modules=proprietary,gpu=volta,kernel=6.8,stack=ofed,nccl=2.27.5"))
+
+    assert result.path is PEERMEM
+    assert "Turing" in lacking(result, DMA_BUF)
+
+
+def test_a_gpu_listed_by_nvidia_smi_is_supported():
+    """The table has minima of data center products; a working node is not an error."""
     seen = like(H100, driver="570.86.15", gpus=("blackwell",), serves=True)
 
     assert verdict(seen).path is DMA_BUF
 
 
-def test_both_modules_at_once_is_to_be_mended():
-    """The path stays open, and what is to be done says which module goes."""
-    found = verdict(like(A100, loaded=frozenset({"nvidia_peermem", "nv_peer_mem"}), bound=frozenset({"nv_peer_mem"})))
+def test_both_modules_loaded_is_a_remaining_step():
+    result = verdict(like(A100, loaded=frozenset({"nvidia_peermem", "nv_peer_mem"}), bound=frozenset({"nv_peer_mem"})))
 
-    assert found.path is PEERMEM
-    assert [item.precondition.partition(":")[0] for item in found.to_do] == ["nv_peer_mem unloaded"]
+    assert result.path is PEERMEM
+    assert [item.precondition.partition(":")[0] for item in result.to_do] == ["nv_peer_mem unloaded"]
 
 
-def test_ofed_4_9_without_its_option_is_to_be_mended():
-    """The option is wanted where a look at the node did not find it, and no longer once it is there."""
+def test_ofed_4_9_without_its_option_is_a_remaining_step():
     node = like(A100, stack=Stack.OFED_LEGACY, kernel="4.18.0", loaded=frozenset({"nvidia_peermem"}))
 
     assert "peerdirect_support=1" in verdict(like(node, peerdirect=False)).to_do[0].precondition
     assert verdict(like(node, peerdirect=True)).to_do == ()
 
 
-def test_nv_peer_mem_is_built_for_this_node():
-    """The version that fits, and what its build cannot read, are part of what is to be done."""
-    found = verdict(like(V100, loaded=frozenset(), extended=False, zstd=True))
+def test_nv_peer_mem_is_built_in_the_matching_version():
+    result = verdict(like(V100, loaded=frozenset(), extended=False, zstd=True))
 
-    assert "nv_peer_mem 1.1" in found.to_do[0].remedy
-    assert "zstd" in found.to_do[1].precondition
-
-
-def test_the_main_reason_is_one_that_something_can_be_done_about():
-    """A V100 will never export DMA-BUF; what it lacks for nvidia-peermem is a newer image."""
-    found = verdict(like(A100, gpus=("volta",), kernel="6.8.0", nccl="2.20.5"))
-
-    assert found.path is NONE
-    assert "NCCL 2.23 or newer" in found.reasons[0]
+    assert "nv_peer_mem 1.1" in result.to_do[0].remedy
+    assert "zstd" in result.to_do[1].precondition
 
 
-def test_two_open_paths_are_both_named():
-    """DMA-BUF is taken, and older programs have nvidia-peermem."""
-    assert "nvidia-peermem would do as well" in " ".join(verdict(like(H100, stack=Stack.OFED)).reasons)
-    assert "nvidia-peermem would do as well" not in " ".join(verdict(H100).reasons)
+def test_the_main_reason_can_be_fixed():
+    """A V100 never exports DMA-BUF; for nvidia-peermem it needs a newer image."""
+    result = verdict(like(A100, gpus=("volta",), kernel="6.8.0", nccl="2.20.5"))
+
+    assert result.path is NONE
+    assert "NCCL 2.23 or newer" in result.reasons[0]
 
 
-def test_a_module_that_works_is_believed():
-    """Bound to the RDMA stack and shown where NCCL looks: neither version nor Secure Boot speaks against it."""
+def test_two_open_paths_are_both_reported():
+    assert "nvidia-peermem would also work" in " ".join(verdict(like(H100, stack=Stack.OFED)).reasons)
+    assert "nvidia-peermem would also work" not in " ".join(verdict(H100).reasons)
+
+
+def test_a_registered_module_overrides_other_evidence():
+    """Neither version nor Secure Boot matters for a module that is registered and visible to NCCL."""
     file = "/sys/kernel/mm/memory_peers/nv_mem/version"
     works = like(
         A100,
@@ -376,8 +367,8 @@ def test_a_module_that_works_is_believed():
         ("2.27.5", "/sys/memory_peers/nv_mem/version", NONE),
     ],
 )
-def test_each_nccl_sees_the_files_that_it_looks_for(nccl, file, path):
-    """On a node with the module at work, the files that are there decide, not the kernel's number."""
+def test_each_nccl_checks_its_own_module_files(nccl, file, path):
+    """With a loaded module, the existing files decide, not the kernel version."""
     node = like(A100, nccl=nccl, bound=frozenset({"nvidia_peermem"}), clients=frozenset({file}))
 
     assert verdict(node).path is path
@@ -398,40 +389,37 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.parametrize(("situation", "environment"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-def test_the_variables_for_nccl(situation, environment):
-    """Only what differs from NCCL's own choice, or must not be left to chance; levels are names, never numbers."""
+def test_the_environment_for_nccl(situation, environment):
+    """Only values that differ from NCCL's defaults or must be explicit; levels are names."""
     assert verdict(situation).environment == environment
 
 
-def test_pcie_that_stands_in_the_way_is_to_be_mended():
-    """ACS, a translating IOMMU and distance close no path, but transfers hang, crawl or take the long way."""
-    found = verdict(like(H100, redirecting=("0000:17:00.0",), translated=("0000:19:00.0",), nearest="NODE"))
+def test_pcie_settings_are_remaining_steps():
+    """ACS, a translating IOMMU and distance close no path, but transfers may hang or be slow."""
+    result = verdict(like(H100, redirecting=("0000:17:00.0",), translated=("0000:19:00.0",), nearest="NODE"))
     words = ("ECAP_ACS", "iommu=pt", "NCCL_NET_GDR_LEVEL=SYS")
 
-    assert found.path is DMA_BUF
-    assert [word in item.remedy for item, word in zip(found.to_do, words, strict=True)] == [True] * 3
+    assert result.path is DMA_BUF
+    assert [word in item.remedy for item, word in zip(result.to_do, words, strict=True)] == [True] * 3
     assert verdict(like(H100, nearest="PXB")).to_do == ()
 
 
-def test_what_is_not_known_is_said():
-    """A verdict that takes something for granted says what."""
+def test_assumptions_are_reported():
     silent = verdict(assumed("driver=570.133.20,modules=open,kernel=6.8,stack=inbox"))
 
     assert silent.path is DMA_BUF
-    assert "NCCL's version is not known" in " ".join(silent.reasons)
-    assert "architecture is not known" in " ".join(silent.reasons)
+    assert "NCCL's version is unknown" in " ".join(silent.reasons)
+    assert "architecture is unknown" in " ".join(silent.reasons)
 
 
-def test_no_driver_is_the_first_reason():
-    """Without a driver nothing else matters."""
-    found = verdict(Situation("", "6.8.0", Stack.INBOX, evidence=Evidence()))
+def test_a_missing_driver_is_the_first_reason():
+    result = verdict(Situation("", "6.8.0", Stack.INBOX, evidence=Evidence()))
 
-    assert found.path is NONE
-    assert found.reasons == ("no driver serves the GPUs",)
+    assert result.path is NONE
+    assert result.reasons == ("no driver serves the GPUs",)
 
 
 def test_nodes_in_the_same_situation_share_the_verdict():
-    """A thousand alike nodes are judged once."""
     first, second = (like(H100) for _ in range(2))
 
     assert first is not second

@@ -302,6 +302,34 @@ def test_a_stop_that_a_node_has_not_confirmed_leaves_the_job_stopping_until_the_
     assert pair.second.ok("look")["leases"] == {}
 
 
+@pytest.mark.parametrize("verb", ["jobs", "submit", "stop"])
+def test_a_node_that_does_not_answer_is_connected_to_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Each connection to it costs a time limit, so a verb does not make a second one, nor does the next verb."""
+    running(pair, "j", **ON_B)
+    connected: list[str] = []
+    answers = Way.run
+
+    def run(way: Way, *words: Any, **more: Any) -> Any:
+        connected.append(way.name)
+        return answers(way, *words, **more)
+
+    monkeypatch.setattr(Way, "run", run)
+    pair.cut = {"b"}
+    if verb != "stop":
+        pair.jobs.jobs()
+        assert connected.count("b") == 1
+    if verb == "jobs":
+        survey = pair.jobs.jobs()
+        assert list(survey.unreachable) == ["b"]
+    elif verb == "submit":
+        assert submit(pair.jobs, spec("other", gpus=1)).attempt == 1
+    else:
+        pair.jobs.stop("j", [].append, grace=1)
+    assert connected.count("b") == 1, connected
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_deletion_that_a_node_has_not_confirmed_keeps_the_name(pair: Pair, *, finished: bool) -> None:
     """Nobody gets the name, no job runs unseen, and the record goes when the node has confirmed."""

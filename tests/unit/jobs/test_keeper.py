@@ -1,5 +1,6 @@
 """The keepers of jobs as real processes on nodes in folders; docker and systemd are STAND-INS."""
 
+import contextlib
 import io
 import json
 import os
@@ -536,6 +537,58 @@ def test_a_node_that_is_silent_ends_the_job_on_the_other(nodes, silent):
         assert found["status"] == "FAILED"
     finally:
         os.kill(nodes[silent].keeper(), signal.SIGCONT)
+
+
+class Network:
+    """The network between two keepers, which can be cut: connections stay open, and nothing comes through."""
+
+    def __init__(self, address, port):
+        self.target = (address, port)
+        self.up = threading.Event()
+        self.up.set()
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.server.accept()
+                far = socket.create_connection(self.target)
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self.forward, args=ends, daemon=True).start()
+
+    def forward(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self.up.wait()
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_cut_network_ends_the_job_nowhere_before_its_last_part_has_ended(nodes, slow):
+    """No node reports the end while the other one, which it does not hear, is still in its grace time."""
+    seats = [seat(f"j-worker-{rank}", node.name, rank, address=HOSTS[node.name]) for rank, node in enumerate(nodes)]
+    port, _ = [prepare(node, seats, ports=1)["ports"][0] for node in nodes]
+    network = Network(HOSTS["a"], port)
+    ways = ({"chief_address": HOSTS["a"], "control_port": port}, {"control_port": network.port})
+    for rank, node in enumerate(nodes):
+        line = "trap '' TERM; while :; do sleep 0.1; done" if rank == slow else "sleep 60"
+        box = container(f"j-worker-{rank}", "sh", "-c", line)
+        start(node, [box], chief=rank == 0, nodes=["a", "b"], secret=SECRET, lost_seconds=1, **ways[rank])
+    running = [lambda node=node, rank=rank: node.record(f"j-worker-{rank}") for rank, node in enumerate(nodes)]
+    until(lambda: all(record().get("status") == "Running" for record in running), "running")
+    network.up.clear()
+    try:
+        found = nodes[1 - slow].result()
+        last = running[slow]()
+    finally:
+        network.up.set()
+        network.server.close()
+
+    assert found["status"] == "FAILED"
+    assert last["status"] != "Running", "the end was reported while a part of the job ran"
 
 
 def test_a_node_whose_interface_is_down_is_known_by_its_address(monkeypatch):

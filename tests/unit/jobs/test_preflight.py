@@ -5,9 +5,9 @@ import subprocess
 import pytest
 
 from provision.errors import LaunchError
-from provision.hostfiles import HostEntry
 from provision.jobs.preflight import check_logins, node_script, parse_node, read_logins
 from provision.jobs.request import JobRequest, together
+from provision.launchers import HostEntry
 from provision.model import CommandResult
 from provision.testing import FakeConnector, make_node
 

@@ -15,6 +15,7 @@ import pytest
 from provision.errors import LaunchError
 from provision.jobs.files import rank_launcher
 from provision.jobs.ranks import LAUNCHER_WORDS, RankPlan, rank_variables
+from provision.launchers import LAUNCHERS
 from provision.model import NodePlacement, RankPlacement
 
 PLACED = (
@@ -116,7 +117,7 @@ def test_ranks_are_known_whoever_started_them(environment, expected):
 
 def test_one_process_on_a_node_gets_torchruns_variables():
     """Nodes are counted in the order of the plan; nothing is left of mpirun's own, for its ranks are others."""
-    found = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001), mode="torchrun"), node="gpu2", **OPEN_MPI)
+    found = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001), mode="node"), node="gpu2", **OPEN_MPI)
     of_torchrun = {name: value for name, value in found.items() if name.startswith("PET_")}
 
     assert of_torchrun == {
@@ -134,16 +135,16 @@ def test_the_old_launcher_of_torch_gets_flags(tmp_path):
     """Its older versions read no variables."""
     (tmp_path / "python3").write_text('#!/bin/sh\necho "$@" >&2; exit 3\n')
     (tmp_path / "python3").chmod(0o755)
-    plan = RankPlan(PLACED, master=("10.0.0.1", 20001), mode="launch")
+    plan = RankPlan(PLACED, master=("10.0.0.1", 20001), mode="node", prefix=LAUNCHERS["launch"].prefix())
     code, _, err = start(plan, "train.py", "--x", PATH=f"{tmp_path}:{os.environ['PATH']}")
 
     assert code == 3
     assert err.split() == [
         "-m",
         "torch.distributed.launch",
+        "--nproc_per_node=2",
         "--nnodes=2",
         "--node_rank=0",
-        "--nproc_per_node=2",
         "--master_addr=10.0.0.1",
         "--master_port=20001",
         "train.py",

@@ -1,8 +1,8 @@
 import pytest
 
 from provision.errors import LaunchError
-from provision.hostfiles import HostEntry
 from provision.jobs.request import networks_of, new_job_id, rank_count, used_entries
+from provision.launchers import HostEntry
 
 ENTRIES = (HostEntry("gpu1", "10.0.0.1", 8, "gpu"), HostEntry("n2", "10.0.0.2", 2, "cpu"))
 

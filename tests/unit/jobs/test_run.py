@@ -13,9 +13,9 @@ import pytest
 
 from provision.documents.run import EndingRecord
 from provision.errors import ConnectionFailed, Interrupted, ProvisionError
-from provision.hostfiles import HostEntry
 from provision.jobs import JobRequest, Plan, new_job_id, run
 from provision.jobs.session import _LOADER
+from provision.launchers import HostEntry
 from provision.model import CommandResult, Secret
 from provision.testing import make_node
 

@@ -12,12 +12,12 @@ import pytest
 from provision.commands.mpirun_words import parse_line
 from provision.errors import LaunchError, UsageError
 from provision.facts.network import Listening
-from provision.hostfiles import HostEntry
 from provision.jobs.line import launch_line
 from provision.jobs.preflight import Container
 from provision.jobs.request import JobRequest
 from provision.jobs.running import _plan, prepare_offline
 from provision.jobs.seating import placed_entries, with_uuids
+from provision.launchers import HostEntry
 from provision.model import NodePlacement, RankPlacement, Secret
 from provision.profiles import NodeNetwork
 from provision.testing import make_node
@@ -159,7 +159,7 @@ def test_torchs_launchers_get_a_place_to_meet(launcher, ranks, words):
     made, plan = line(job(launcher=launcher, facts=facts, command=tuple(words[1:] if ranks == "2" else words)))
 
     assert plan["master"] == {"address": "10.77.0.1", "port": 21235}
-    assert plan["mode"] == ("torchrun" if launcher == "torchrun" else "rank")
+    assert plan["mode"] == ("node" if launcher == "torchrun" else "rank")
     assert made.argv[made.argv.index("-np") + 1] == ranks
     assert ("ppr:1:node" in made.argv) is (launcher == "torchrun")
     assert made.argv[-len(words) :] == words

@@ -10,7 +10,6 @@ import pytest
 
 from provision.connectors import each
 from provision.errors import LaunchError, UsageError
-from provision.hostfiles import HostEntry
 from provision.jobs.request import JobRequest
 from provision.jobs.session import FILES
 from provision.jobs.syncing import (
@@ -25,6 +24,7 @@ from provision.jobs.syncing import (
     parse_listing,
     sync,
 )
+from provision.launchers import HostEntry
 from provision.model import CommandResult, Connection, Node
 from provision.testing import FakeProcess, make_node
 

@@ -14,21 +14,21 @@ NODE = LabNode("lab-1", "127.0.0.1", 1, "10.77.3.1", NodeState.RUNNING)
 
 
 def test_private_keys_are_readable_by_their_owner_only(tmp_path):
-    """Nobody else on this machine can read a lab's keys."""
+    """Other users of the controller cannot read a lab's keys."""
     access.make_operator_key(tmp_path)
     private, _ = access.make_host_key(tmp_path, "lab-1")
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (private, tmp_path / "id_ed25519")}
     assert modes == {0o600}
 
 
-def test_keys_are_made_once_and_differ_between_nodes(tmp_path):
+def test_keys_are_created_once_and_differ_between_nodes(tmp_path):
     """A second `lab up` keeps every host key, and no two nodes share one."""
     first, second = (access.make_host_key(tmp_path, name)[1] for name in ("lab-1", "lab-2"))
     assert access.make_host_key(tmp_path, "lab-1")[1] == first
     assert first != second
 
 
-def test_half_made_key_is_made_anew(tmp_path):
+def test_an_incomplete_key_is_created_again(tmp_path):
     """A crash between the two halves of a key leaves a lab that still comes up."""
     private, _ = access.make_host_key(tmp_path, "lab-1")
     private.unlink()
@@ -47,7 +47,7 @@ def test_known_hosts_holds_one_line_per_node(tmp_path):
 
 
 def test_ssh_accepts_the_options_and_checks_host_keys_strictly(tmp_path):
-    """OpenSSH itself says that a lab connection uses the lab's known_hosts only, with strict checking."""
+    """OpenSSH confirms that a lab connection uses only the lab's known_hosts, with strict checking."""
     folder = tmp_path / "a lab 100%d"
     folder.mkdir()
     argv = access.ssh_argv(folder, NODE)
@@ -59,21 +59,21 @@ def test_ssh_accepts_the_options_and_checks_host_keys_strictly(tmp_path):
 
 
 def test_unreachable_node_is_named(tmp_path):
-    """When ssh cannot get through, the error names the node and what ssh said."""
+    """If ssh fails, the error has the node and the message of ssh."""
     access.make_operator_key(tmp_path)
     with pytest.raises(ConnectionFailed, match="refused") as caught:
         access.run_script(tmp_path, NODE, "true")
     assert caught.value.node == "lab-1"
 
 
-def test_waiting_ends_when_the_node_is_dead(tmp_path):
+def test_waiting_ends_when_the_node_has_stopped(tmp_path):
     """A node that died is reported at once with the reason, not after the whole time limit."""
     access.make_operator_key(tmp_path)
     with pytest.raises(LabError, match="kernel panic"):
         access.wait_for_ssh(tmp_path, NODE, limit_seconds=600, alive=lambda: "kernel panic")
 
 
-def test_script_and_its_input_reach_the_node_apart(tmp_path, monkeypatch):
+def test_script_and_input_are_separate_on_the_node(tmp_path, monkeypatch):
     """The script is on no command line, and what follows it arrives as its input, byte for byte."""
     seen = []
 

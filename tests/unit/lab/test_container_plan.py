@@ -16,7 +16,7 @@ docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0
 
 
 def test_routes_become_networks_without_the_default_route():
-    """A default route covers everything and must not make every subnet look taken."""
+    """The default route covers every address and is ignored."""
     assert route_networks(ROUTES) == ["192.0.2.0/24", "172.17.0.0/16"]
 
 
@@ -26,7 +26,7 @@ def test_the_same_name_gets_the_same_subnet():
 
 
 @pytest.mark.parametrize("network", ["10.78.{}.0/24", "10.79.{}.128/25"])
-def test_a_taken_subnet_is_avoided(network):
+def test_a_used_subnet_is_avoided(network):
     """Neither the management nor the data network of a lab overlaps what the machine has."""
     first = choose_block("demo", [])
     other = choose_block("demo", [network.format(first)])
@@ -36,13 +36,13 @@ def test_a_taken_subnet_is_avoided(network):
 
 
 def test_no_free_subnet_is_an_error():
-    """A machine that routes the whole range is told so."""
+    """A controller with a route for the whole range gets an error."""
     with pytest.raises(LabError, match="no free subnet"):
         choose_block("demo", ["10.0.0.0/8"])
 
 
 def test_the_plan_survives_being_written(tmp_path):
-    """Addresses are found again by later commands."""
+    """Later commands use the same addresses."""
     plan = Plan("demo", 7)
     save_plan(tmp_path, plan)
 
@@ -54,13 +54,13 @@ def test_the_plan_survives_being_written(tmp_path):
 
 
 def test_no_plan_is_not_an_error_and_a_damaged_one_is(tmp_path):
-    """A damaged file is named, with the way out."""
+    """A damaged file is an error with its name and a remedy."""
     assert load_plan(tmp_path) is None
     (tmp_path / "containers.json").write_text("{")
     with pytest.raises(LabError, match=r"containers\.json is damaged"):
         load_plan(tmp_path)
 
 
-def test_labs_of_two_folders_are_told_apart(tmp_path):
+def test_labs_of_two_folders_have_different_labels(tmp_path):
     """Two users may call their labs the same; removing one must not remove the other."""
     assert labels_of("demo", tmp_path / "a") != labels_of("demo", tmp_path / "b")

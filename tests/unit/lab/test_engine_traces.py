@@ -1,4 +1,4 @@
-"""What a docker engine leaves in the firewall, and how it is taken back."""
+"""Firewall changes of a Docker engine, and their removal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMIT
 """
 
 
-def test_what_the_engine_added_goes_and_what_others_made_stays():
+def test_only_the_rules_of_the_engine_are_removed():
     """After the engine its chains, the jumps to them and the rules of its bridges are gone; nothing else."""
     commands = undo_commands(BEFORE, NOW)
 
@@ -43,19 +43,19 @@ def test_what_the_engine_added_goes_and_what_others_made_stays():
     assert not any("SITE" in command or "two words" in command for command in commands)
 
 
-def test_rules_go_before_the_chains_that_they_name():
+def test_rules_are_deleted_before_their_chains():
     """A chain that is still referred to could not be removed."""
     verbs = [command[2] for command in undo_commands(BEFORE, NOW)]
 
     assert verbs == sorted(verbs, key=["-D", "-F", "-X", "-P"].index)
 
 
-def test_the_policy_is_set_back():
+def test_the_policy_is_restored():
     """Docker makes FORWARD drop; a machine that forwarded forwards again."""
     assert undo_commands(BEFORE, NOW)[-1] == ["-t", "filter", "-P", "FORWARD", "ACCEPT"]
 
 
-def test_a_machine_as_before_needs_nothing():
+def test_an_unchanged_firewall_needs_no_commands():
     """Nothing is touched where nothing was added."""
     assert undo_commands(NOW, NOW) == []
 

@@ -1,4 +1,4 @@
-"""The stand-in hook gives a container exactly the GPUs that it asked for, and writes nowhere else."""
+"""The simulated hook gives a container exactly the requested GPUs, and writes only into the container."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOOK = Path(__file__).parents[3] / "provision/lab/files/nvidia_container_runtime
 
 @pytest.fixture
 def prestart(tmp_path):
-    """Call the hook for a container that asks for some devices of a dgx1v."""
+    """Call the hook for a container that requests devices of a dgx1v."""
     machine, program = tmp_path / "machine.json", tmp_path / "nvidia-smi"
     machine.write_text(to_json(load("dgx1v")))
     program.write_text("#!/bin/sh\n")
@@ -46,7 +46,7 @@ def visible(root: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(("asked", "seen"), [("all", list(range(8))), ("0,2", [0, 2]), ("7", [7])])
-def test_a_container_gets_the_devices_it_asks_for(prestart, asked, seen):
+def test_a_container_gets_the_requested_devices(prestart, asked, seen):
     """`--gpus` with a list reaches the container as that list."""
     done = prestart(asked)
 
@@ -55,8 +55,8 @@ def test_a_container_gets_the_devices_it_asks_for(prestart, asked, seen):
 
 
 @pytest.mark.parametrize("asked", [None, "", "void", "none"])
-def test_a_container_that_asks_for_none_is_left_alone(prestart, asked):
-    """Without GPUs asked for, no file appears in a container."""
+def test_a_container_without_requested_devices_is_unchanged(prestart, asked):
+    """Without requested GPUs, no file is written to a container."""
     assert prestart(asked).returncode == 0
     assert not (prestart.root / "etc").exists()
 
@@ -71,7 +71,7 @@ def test_a_device_that_does_not_exist_stops_the_container(prestart, asked):
     assert not (prestart.root / "etc").exists()
 
 
-def test_a_container_without_python_is_told_so(prestart):
+def test_a_container_without_python_gets_a_message(prestart):
     """Instead of a broken program the container has one that explains."""
     prestart("all")
 

@@ -59,33 +59,33 @@ def test_a_folder_with_spaces_works():
     assert 'UserKnownHostsFile="/my labs/100%%/demo/known_hosts"' in words
 
 
-def test_services_reach_the_roles():
+def test_services_are_in_the_variables_of_the_roles():
     """Registry, its CA, the image by digest and the repository are given as variables."""
-    found = variables()["vars"]
+    inventory = variables()["vars"]
 
-    assert found["docker_engine_registry_ca"] == [
+    assert inventory["docker_engine_registry_ca"] == [
         {"registry": "10.78.1.1:5000", "certificate": SERVICES.ca_certificate}
     ]
-    assert found["training_image_reference"] == "10.78.1.1:5000/training:1"
-    assert found["training_image_digest"] == "sha256:1"
-    assert found["platform_extra_repositories"] == SERVICES.repositories
+    assert inventory["training_image_reference"] == "10.78.1.1:5000/training:1"
+    assert inventory["training_image_digest"] == "sha256:1"
+    assert inventory["platform_extra_repositories"] == SERVICES.repositories
 
 
 @pytest.mark.parametrize(("driver", "expected"), [(DriverName.VM, True), (DriverName.CONTAINER, False)])
-def test_soft_roce_is_asked_for_where_there_is_a_kernel(driver, expected):
+def test_soft_roce_is_enabled_for_nodes_with_a_kernel(driver, expected):
     """Only virtual machines can load the module."""
     assert variables(driver)["vars"]["rdma_stack_soft_roce_enabled"] is expected
 
 
 def test_nodes_with_gpus_and_a_kernel_of_their_own_get_the_labs_peer_memory():
-    """The stand-in's sources come from the lab itself, only where a module can be loaded and a GPU is described."""
+    """The sources of the simulated module are in the inventory only if nodes have a kernel and GPUs."""
     expected = {(DriverName.VM, "pair"): SERVICES.peer_memory_url}
     for driver in DriverName:
         for machine in (None, "pair"):
             text = render(LabSpec("demo", driver, 2, machine=machine), Path("/labs/demo"), NODES, SERVICES)
-            found = yaml.safe_load(text)["all"]["children"]["gpu_nodes"]["vars"].get("peer_memory_source_url")
+            inventory = yaml.safe_load(text)["all"]["children"]["gpu_nodes"]["vars"].get("peer_memory_source_url")
 
-            assert found == expected.get((driver, machine))
+            assert inventory == expected.get((driver, machine))
 
 
 def test_writing_twice_changes_nothing(tmp_path):

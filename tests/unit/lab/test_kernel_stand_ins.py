@@ -1,4 +1,4 @@
-"""Stand-ins that are kernel modules: what they are called, that they say SIMULATED, that they are real sources."""
+"""SIMULATED kernel modules: their names, their marks, and their real sources."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def stacks() -> list:
 
 
 def sources() -> dict[str, str]:
-    """All C files of all stand-ins."""
-    found = {path: text for package in kernel_stand_ins() for path, text in package.files.items()}
-    found |= {f"{tag}/{path}": text for tag in PEER_MEMORY_TAGS for path, text in peer_memory_tree(tag).items()}
-    return {path: text for path, text in found.items() if path.endswith(".c")}
+    """Return all C files of all simulated modules."""
+    symbols = {path: text for package in kernel_stand_ins() for path, text in package.files.items()}
+    symbols |= {f"{tag}/{path}": text for tag in PEER_MEMORY_TAGS for path, text in peer_memory_tree(tag).items()}
+    return {path: text for path, text in symbols.items() if path.endswith(".c")}
 
 
 @pytest.mark.parametrize("path", sources())
-def test_every_module_says_simulated_in_modinfo_and_in_the_kernels_log(path):
-    """Nobody takes a stand-in for the real thing: neither by its description nor by a line of dmesg."""
+def test_every_module_is_marked_in_modinfo_and_dmesg(path):
+    """Descriptions and kernel messages are marked, so that no module is mistaken for a real one."""
     text = sources()[path]
 
     assert re.findall(r'MODULE_DESCRIPTION\("(\w+)', text) == ["SIMULATED"]
@@ -50,7 +50,7 @@ def test_every_module_says_simulated_in_modinfo_and_in_the_kernels_log(path):
 
 @pytest.mark.parametrize("package", kernel_stand_ins(), ids=lambda package: package.file_name)
 def test_a_package_is_built_by_dkms_like_the_real_one(package):
-    """The sources lie below /usr/src, and the package's scripts hand them to DKMS, which serves new kernels too."""
+    """The sources are below /usr/src, and the package's scripts register them with DKMS for new kernels too."""
     configuration = next(text for path, text in package.files.items() if path.endswith("/dkms.conf"))
     folder = next(path for path in package.files if path.endswith("/dkms.conf")).rpartition("/")[0]
     settings = dict(re.findall(r'^(\w+)="(.*)"$', configuration, re.MULTILINE))
@@ -73,7 +73,7 @@ def test_two_rdma_stacks_differ_in_the_structure_that_clients_hand_over():
     assert "struct peer_memory_client_ex {" in new
 
 
-def test_the_gpu_drivers_flavours_cannot_be_there_together():
+def test_the_flavours_of_the_gpu_driver_conflict():
     """As with the real ones, the open and the proprietary modules exclude each other and say which they are."""
     drivers = [package for package in kernel_stand_ins() if package.name.startswith("nvidia-")]
     licences = [
@@ -110,8 +110,8 @@ def test_a_node_can_clone_every_version(tmp_path):
 
 
 @needs_git
-def test_the_history_is_the_same_wherever_it_is_made(tmp_path):
-    """A commit that an inventory names is found in every lab."""
+def test_the_git_history_is_reproducible(tmp_path):
+    """A commit in an inventory exists in every lab."""
     for name in ("a", "b"):
         build_git(tmp_path / name)
     heads = [

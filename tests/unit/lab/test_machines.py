@@ -84,7 +84,7 @@ def test_the_gpus_of_pcie_machines_are_linked_as_recorded(machine, sample):
 
 
 def test_link_classes_follow_from_the_place_in_the_pcie_tree():
-    """PIX, PXB, PHB, NODE and SYS are told from `at` alone."""
+    """The field `at` determines PIX, PXB, PHB, NODE and SYS."""
     machine = parse(PAIR, source="two.yml")
 
     assert [connection(machine, 1, other) for other in range(6)] == ["PXB", "X", "PIX", "PHB", "NODE", "SYS"]
@@ -109,7 +109,7 @@ def test_an_unknown_machine_is_refused_with_the_known_names():
     [
         ("memory_mib: 10", 'memory_mib: "10"', "memory_mib"),
         ("memory_mib: 10", "memory_mb: 10", "memory_mb"),
-        ('"5e:00.0"', '"3b:00.0"', "one bus address"),
+        ('"5e:00.0"', '"3b:00.0"', "the same bus address"),
         ('"5e:00.0"', "5e", "bus"),
         ("at: 1/0", "at: 7/0", "7/0"),
         ("name: two", "name: two\nnvlink: {direct: [[0, 5, 1]]}", "does not exist"),

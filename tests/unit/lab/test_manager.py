@@ -7,11 +7,11 @@ import pytest
 from provision.errors import LabError
 from provision.lab import manager, state
 from provision.lab.base import DriverName, LabNode, LabSpec, NodeState
-from provision.lab.manager import LabReport, Wishes
+from provision.lab.manager import LabOptions, LabReport
 
 
 class Quiet:
-    """Progress that nobody reads."""
+    """Progress that is ignored."""
 
     def step(self, message):
         """Say nothing."""
@@ -25,26 +25,26 @@ def home(tmp_path, monkeypatch):
 
 
 def test_other_options_than_the_labs_are_refused_with_both_named():
-    """A lab is never changed silently; the message shows what it has and what was asked for."""
+    """A lab is never changed silently; the message has its options and the requested ones."""
     state.save_spec(state.lab_folder("demo"), LabSpec("demo", DriverName.CONTAINER, 2))
-    with pytest.raises(LabError, match=r"--driver container --nodes 2 .* asked for: --driver container --nodes 3"):
-        manager.up("demo", Wishes(nodes=3), Quiet())
+    with pytest.raises(LabError, match=r"--driver container --nodes 2 .* requested: --driver container --nodes 3"):
+        manager.up("demo", LabOptions(nodes=3), Quiet())
 
 
 @pytest.mark.parametrize(
-    ("wishes", "complaint"),
+    ("options", "complaint"),
     [
-        (Wishes(nodes=0), "1 to 64 nodes"),
-        (Wishes(distro="centos7"), "no distribution called centos7"),
-        (Wishes(machine="nonsense"), "nonsense"),
-        (Wishes(driver=DriverName.CONTAINER, packages=("docker.io",)), "only virtual machines"),
-        (Wishes(packages=("docker.io; id",)), "is not a package's name"),
+        (LabOptions(nodes=0), "1 to 64 nodes"),
+        (LabOptions(distro="centos7"), "unknown lab distribution centos7"),
+        (LabOptions(machine="nonsense"), "nonsense"),
+        (LabOptions(driver=DriverName.CONTAINER, packages=("docker.io",)), "--with requires virtual machines"),
+        (LabOptions(packages=("docker.io; id",)), "invalid package name"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_made(wishes, complaint):
-    """A wrong option leaves no half-made lab."""
+def test_invalid_options_are_refused_before_anything_is_created(options, complaint):
+    """A wrong option leaves no incomplete lab."""
     with pytest.raises(LabError, match=complaint):
-        manager.up("demo", wishes, Quiet())
+        manager.up("demo", options, Quiet())
 
     assert state.known_labs() == []
 
@@ -52,16 +52,16 @@ def test_what_cannot_work_is_refused_before_anything_is_made(wishes, complaint):
 def test_an_unknown_lab_is_named_with_those_that_exist():
     """The message lists the labs there are and how to make one."""
     state.save_spec(state.lab_folder("other"), LabSpec("other", DriverName.VM, 1))
-    with pytest.raises(LabError, match=r"no lab called demo \(labs: other\)") as caught:
+    with pytest.raises(LabError, match=r"unknown lab demo \(labs: other\)") as caught:
         manager.status("demo")
 
     assert caught.value.remedy == "provision lab up demo"
 
 
-def test_a_half_made_lab_has_no_inventory_yet():
+def test_an_incomplete_lab_has_no_inventory_yet():
     """Verbs that need the nodes say that the lab must be finished first."""
     state.save_spec(state.lab_folder("demo"), LabSpec("demo", DriverName.VM, 1))
-    with pytest.raises(LabError, match="half-made"):
+    with pytest.raises(LabError, match="incomplete"):
         manager.inventory_path("demo")
 
 

@@ -41,51 +41,51 @@ def apt(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_sources_of_the_machines_own_release_are_taken_as_they_are(apt):
+def test_sources_of_the_controllers_release_are_unchanged(apt):
     """Mirror, suites and components of the machine are what lab nodes get."""
     (apt / "sources.list.d/debian.sources").write_text(DEBIAN)
-    found = debian_sources("bookworm", etc_apt=apt)
+    mirror_sources = debian_sources("bookworm", etc_apt=apt)
 
-    assert found.stanzas[0].suites == ("bookworm", "bookworm-updates")
-    assert found.stanzas[0].components == ("main", "contrib")
+    assert mirror_sources.stanzas[0].suites == ("bookworm", "bookworm-updates")
+    assert mirror_sources.stanzas[0].components == ("main", "contrib")
     key = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-    assert found.lines[-1] == f"deb {key} http://mirror.example/debian-security bookworm-security main"
+    assert mirror_sources.lines[-1] == f"deb {key} http://mirror.example/debian-security bookworm-security main"
 
 
 def test_another_release_comes_from_the_same_mirror(apt):
     """A Debian 12 machine builds Debian 13 nodes from its own mirror."""
     (apt / "sources.list.d/debian.sources").write_text(DEBIAN)
-    found = debian_sources("trixie", etc_apt=apt)
+    mirror_sources = debian_sources("trixie", etc_apt=apt)
 
-    assert "Suites: trixie trixie-updates\n" in found.deb822
-    assert "Suites: trixie-security\n" in found.deb822
-    assert "bookworm" not in found.deb822
+    assert "Suites: trixie trixie-updates\n" in mirror_sources.deb822
+    assert "Suites: trixie-security\n" in mirror_sources.deb822
+    assert "bookworm" not in mirror_sources.deb822
 
 
-def test_repositories_of_others_are_left_out(apt):
+def test_third_party_repositories_are_excluded(apt):
     """A vendor's repository that uses Debian's suite names does not reach lab nodes."""
     (apt / "sources.list.d/debian.sources").write_text(DEBIAN)
     (apt / "sources.list.d/vendor.sources").write_text(THIRD_PARTY)
     (apt / "sources.list.d/old.sources.disabled").write_text(THIRD_PARTY.replace("vendor", "debian"))
-    found = debian_sources("bookworm", etc_apt=apt)
+    mirror_sources = debian_sources("bookworm", etc_apt=apt)
 
-    assert "vendor.example" not in found.deb822
-    assert len(found.stanzas) == 2
+    assert "vendor.example" not in mirror_sources.deb822
+    assert len(mirror_sources.stanzas) == 2
 
 
-def test_the_one_line_format_is_read_too(apt):
+def test_the_one_line_format_is_parsed(apt):
     """A machine with an old sources.list works like one with deb822 files."""
     (apt / "sources.list").write_text(
         "deb http://mirror.example/debian bookworm main  # comment\n"
         "deb-src http://mirror.example/debian bookworm main\n"
     )
-    found = debian_sources("bookworm", etc_apt=apt)
+    mirror_sources = debian_sources("bookworm", etc_apt=apt)
 
-    assert [stanza.uris for stanza in found.stanzas] == [("http://mirror.example/debian",)]
+    assert [stanza.uris for stanza in mirror_sources.stanzas] == [("http://mirror.example/debian",)]
 
 
-def test_a_machine_without_a_mirror_is_told_what_to_do(apt):
-    """Without a Debian mirror the error names the folder and the variable that mends it."""
+def test_a_controller_without_a_mirror_gets_a_remedy(apt):
+    """Without a Debian mirror the error names the folder and the variable that fixes it."""
     (apt / "sources.list.d/vendor.sources").write_text(THIRD_PARTY)
     with pytest.raises(LabError, match="no Debian mirror") as caught:
         debian_sources("bookworm", etc_apt=apt)
@@ -105,8 +105,8 @@ def test_disabled_stanzas_are_skipped():
     assert parse_deb822("Enabled: no\n" + DEBIAN)[0].suites == ("bookworm-security",)
 
 
-def test_options_of_a_line_are_understood():
-    """The signed-by option among others is found."""
+def test_options_of_a_line_are_parsed():
+    """The signed-by option among others is parsed."""
     line = "deb [arch=amd64 signed-by=/k.gpg] http://mirror.example/debian bookworm main contrib"
 
     assert parse_one_line(line) == [
@@ -115,7 +115,7 @@ def test_options_of_a_line_are_understood():
 
 
 def test_credentials_of_the_mirror_are_in_no_argument_and_in_no_image(tmp_path):
-    """User and password of a source or a proxy go to mmdebstrap by a private file, and stay out of the node."""
+    """Credentials of a source or a proxy reach mmdebstrap in a private file, and never the node."""
     stanza = Stanza(("https://bob:p@ss@mirror.example/debian",), ("bookworm",), ("main",))
     sources = MirrorSources("bookworm", (stanza,), (("Acquire::http::Proxy", "http://bob:hunter22@proxy:3128"),))
     early = str(tmp_path / "early.tar")

@@ -1,4 +1,4 @@
-"""The stand-in nvidia-smi prints what the real one prints, and says SIMULATED where people or logs see it."""
+"""The simulated nvidia-smi prints the formats of the real one, and SIMULATED for people and logs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Done:
 
 @pytest.fixture
 def call(capsys, monkeypatch):
-    """Run the stand-in with a machine's file."""
+    """Run the simulated program with a machine's file."""
 
     def run(path: Path, *arguments: str) -> Done:
         monkeypatch.setitem(PROGRAM["main"].__globals__, "MACHINE", str(path))
@@ -45,7 +45,7 @@ def call(capsys, monkeypatch):
 
 @pytest.fixture
 def smi(call, tmp_path):
-    """Run the stand-in for a described machine."""
+    """Run the simulated program for a described machine."""
 
     def run(machine: str, *arguments: str, **changes: object) -> Done:
         path = tmp_path / "machine.json"
@@ -72,7 +72,7 @@ def test_the_matrix_has_the_lines_that_the_real_tool_printed(smi):
 
 
 def test_newer_drivers_number_the_cards_and_name_them_below(smi):
-    """With a present driver the columns are NIC0.. and a legend gives the devices, as recorded."""
+    """With a current driver the columns are NIC0 etc. and a legend names the devices, as recorded."""
     wanted = sample("topo/h20_8gpu_NV18_8nic_PIX_NODE_rail.txt").replace("mlx5_", "mlx5_#")
     wanted = re.sub(r"#(\d)", lambda number: str(int(number[1]) - 1), wanted)  # that machine counts its cards from 1
 
@@ -108,7 +108,7 @@ def test_a_query_prints_titles_values_and_units_like_the_real_one(smi):
     assert printed.splitlines()[:5] == wanted.splitlines()
 
 
-def test_noheader_and_nounits_leave_out_what_they_name(smi):
+def test_noheader_and_nounits_omit_headings_and_units(smi):
     """Scripts get bare values when they ask for them."""
     done = smi("pair", "--query-gpu=index,memory.total,power.limit", "--format=csv,noheader,nounits")
 
@@ -132,7 +132,7 @@ def test_an_unknown_field_is_refused_by_name(smi):
 @pytest.mark.parametrize(
     "arguments", [["--colour"], ["mig"], ["topo", "-p"], ["--query-gpu=index"], ["-q", "--format=x", "mig"]]
 )
-def test_what_it_cannot_answer_it_refuses(smi, arguments):
+def test_unsupported_queries_are_refused(smi, arguments):
     """No call that is not imitated gets a made-up answer."""
     done = smi("pair", *arguments)
 
@@ -143,7 +143,7 @@ def test_what_it_cannot_answer_it_refuses(smi, arguments):
 @pytest.mark.parametrize(
     "arguments", [["-L"], ["topo", "-m"], ["--query-gpu=index", CSV], ["nvlink", "-s"], ["-q", "-x"]]
 )
-def test_what_programs_read_says_simulated_on_stderr_only(smi, arguments):
+def test_output_for_programs_is_marked_on_stderr_only(smi, arguments):
     """The notice never lands in text that a parser reads as the tool's answer."""
     done = smi("dgx1v", *arguments)
 
@@ -152,12 +152,12 @@ def test_what_programs_read_says_simulated_on_stderr_only(smi, arguments):
 
 
 @pytest.mark.parametrize("arguments", [[], ["-q"]])
-def test_what_people_read_says_simulated_in_the_text(smi, arguments):
-    """Nobody can take the overview for a real machine's."""
+def test_output_for_people_is_marked_in_the_text(smi, arguments):
+    """The overview is never mistaken for that of a real machine."""
     assert "SIMULATED" in smi("pair", *arguments).stdout
 
 
-def test_uuids_belong_to_the_node_and_stay(smi):
+def test_uuids_are_constant_per_node(smi):
     """Two nodes of one kind have different GPUs, and a node has the same ones at every call."""
     first, again, other = smi("pair", "-L"), smi("pair", "-L"), smi("pair", "-L", seed="node 2")
 
@@ -183,7 +183,7 @@ def test_one_gpu_can_be_chosen_by_index_or_address(smi, named):
     assert smi("pair", "-i", named, "--query-gpu=index", "--format=csv,noheader").stdout == "1\n"
 
 
-def test_a_gpu_that_does_not_exist_is_not_found(smi):
+def test_an_unknown_gpu_is_refused(smi):
     """`-i 7` on two GPUs ends with the real tool's words and exit code."""
     done = smi("pair", "-i", "7", "-L")
 
@@ -202,7 +202,7 @@ def test_an_override_shows_a_fault(smi):
 
 @pytest.fixture
 def faulty(smi, tmp_path):
-    """Run the stand-in with faults described beside the machine's file."""
+    """Run the simulated program with faults described next to the machine's file."""
 
     def run(faults: object, machine: str, *arguments: str) -> Done:
         (tmp_path / "faults.json").write_text(faults if isinstance(faults, str) else json.dumps(faults))
@@ -211,7 +211,7 @@ def faulty(smi, tmp_path):
     return run
 
 
-def test_faults_beside_the_machines_file_show_in_the_answers(faulty):
+def test_faults_of_the_faults_file_appear_in_the_answers(faulty):
     """A test on a lab node breaks one GPU, or all, by a file."""
     faults = {"1": {"remapped_rows.pending": "Yes"}, "all": {"gpu_recovery_action": "Reset"}}
     done = faulty(
@@ -223,7 +223,7 @@ def test_faults_beside_the_machines_file_show_in_the_answers(faulty):
 
 
 def test_links_that_are_down_are_listed_as_the_real_tool_does(faulty):
-    """A link is inactive, and a GPU without any says one sentence."""
+    """A link is inactive, and a GPU without any active link has one sentence."""
     everything = " ".join(str(link) for link in range(12))
     lines = faulty(
         {"0": {"nvlink.inactive": "3"}, "1": {"nvlink.inactive": everything}}, "dgxa100", "nvlink", "-s"
@@ -234,7 +234,7 @@ def test_links_that_are_down_are_listed_as_the_real_tool_does(faulty):
     assert lines.count("NVML: Unable to retrieve NVLink information as all links are inActive") == 1
 
 
-def test_a_missing_gpu_is_gone_from_all_answers(faulty):
+def test_a_missing_gpu_is_absent_from_all_answers(faulty):
     """The others close the gap, as after a GPU has fallen off the bus before the driver was loaded."""
     done = faulty({"1": {"missing": "yes"}}, "hgxh100", "--query-gpu=index,pci.bus_id", "--format=csv,noheader")
 
@@ -244,8 +244,8 @@ def test_a_missing_gpu_is_gone_from_all_answers(faulty):
 
 
 @pytest.mark.parametrize("faults", ["{", "[]", '{"1": "broken"}'])
-def test_faults_that_cannot_be_read_are_named(faulty, faults):
-    """A slip in the file is told, not passed over."""
+def test_invalid_faults_are_reported(faulty, faults):
+    """An error in the file is reported."""
     done = faulty(faults, "pair", "-L")
 
     assert done.returncode == 2
@@ -256,7 +256,7 @@ def test_faults_that_cannot_be_read_are_named(faulty, faults):
     ("driver", "field"), [("470.57.02", "compute_cap"), ("535.43.02", "clocks_event_reasons.active")]
 )
 def test_an_old_driver_does_not_know_new_fields(smi, driver, field):
-    """What asks a lab node is refused where it would be on a real one."""
+    """Queries that the driver of the real machine refuses are refused."""
     assert smi("pair", f"--query-gpu=index,{field}", CSV, driver_version=driver).returncode == 2
     assert smi("pair", f"--query-gpu=index,{field}", CSV).returncode == 0
 
@@ -272,7 +272,7 @@ def test_the_xml_is_well_formed_and_has_the_real_tags(smi):
 
 
 def test_without_a_machine_it_fails_like_a_missing_driver(call, tmp_path):
-    """A node whose description is gone says so, with the exit code of a driver that does not answer."""
+    """A node without a description fails with the exit code of a missing driver."""
     done = call(tmp_path / "nothing.json", "-L")
 
     assert done.returncode == 9

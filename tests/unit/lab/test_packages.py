@@ -1,4 +1,4 @@
-"""Stand-in packages: what they are called, that they say SIMULATED, and that they are built once."""
+"""SIMULATED packages: their names, their marks, and that they are built once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-d
 
 
 @pytest.mark.parametrize("package", stand_ins(), ids=lambda package: package.file_name)
-def test_every_stand_in_leaves_a_mark_for_verify(package):
-    """Each package puts a line into the folder from which `verify` learns what is SIMULATED."""
+def test_every_simulated_package_has_a_mark_for_verify(package):
+    """Each package has a line in the folder from which `verify` reads what is SIMULATED."""
     marks = [text for path, text in package.files.items() if path.startswith("/usr/share/provision/simulated/")]
 
     assert len(marks) == 1
@@ -39,7 +39,7 @@ def test_the_toolkit_depends_on_its_exact_parts():
 
 
 @needs_dpkg
-def test_packages_are_built_once_and_say_what_they_are(tmp_path):
+def test_packages_are_built_once_and_described(tmp_path):
     """A second call builds nothing, and dpkg shows the word SIMULATED."""
     first = build_packages(tmp_path)
     times = [path.stat().st_mtime_ns for path in first]

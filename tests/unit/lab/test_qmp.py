@@ -13,7 +13,7 @@ from provision.lab.qmp import QmpClient
 
 @pytest.fixture
 def serve(tmp_path):
-    """Start a server that greets and then gives the listed answers; returns its path and what it was told."""
+    """Start a server that greets and then sends the listed answers; return its path and the received messages."""
     threads = []
 
     def start(*answers, folder=tmp_path):
@@ -43,7 +43,7 @@ def serve(tmp_path):
 
 
 def test_command_returns_its_answer_past_events(serve):
-    """Events that QEMU sends in between are not taken for the answer."""
+    """Events that QEMU sends in between are ignored."""
     event = {"event": "NIC_RX_FILTER_CHANGED", "data": {}}
     path, heard = serve([{"return": {}}], [event, {"return": {"status": "running"}}])
     with QmpClient(path, node="lab-1") as client:
@@ -51,7 +51,7 @@ def test_command_returns_its_answer_past_events(serve):
     assert [message["execute"] for message in heard] == ["qmp_capabilities", "query-status"]
 
 
-def test_refusal_is_an_error_with_qemus_words(serve):
+def test_a_refusal_is_an_error_with_the_message_of_qemu(serve):
     """What QEMU refuses is reported with its reason and the node's name."""
     path, _ = serve([{"return": {}}], [{"error": {"class": "DeviceNotFound", "desc": "Device 'x' not found"}}])
     with QmpClient(path, node="lab-1") as client, pytest.raises(LabError, match="Device 'x' not found") as caught:
@@ -60,7 +60,7 @@ def test_refusal_is_an_error_with_qemus_words(serve):
 
 
 def test_machine_that_ends_in_between_is_an_error(serve):
-    """A machine that dies while it is spoken to gives a sentence, not a hang."""
+    """A machine that ends during a request causes an error, not a hang."""
     path, _ = serve([{"return": {}}])
     with QmpClient(path, node="lab-1") as client, pytest.raises(LabError, match="did not answer"):
         client.execute("query-status")
@@ -76,6 +76,6 @@ def test_long_folder_names_work(serve, tmp_path):
 
 
 def test_missing_socket_is_an_error(tmp_path):
-    """Nothing at the socket is said as such."""
+    """A missing socket is reported as such."""
     with pytest.raises(LabError, match="control socket does not answer"):
         QmpClient(tmp_path / "none.sock", node="lab-1")

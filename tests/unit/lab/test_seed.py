@@ -27,14 +27,14 @@ def test_host_name_leads_to_the_data_network():
     assert [line[0] for line in lines if "demo-2" in line] == ["10.77.5.2"]
 
 
-def test_private_host_key_is_roots_alone():
+def test_the_private_host_key_is_readable_by_root_only():
     """The private host key and the list of logins are unreadable for others on the node; the rest is public."""
     private = sorted(path for path, (mode, _) in unpacked().items() if mode == 0o600)
     assert private == ["etc/ssh/ssh_host_ed25519_key", "root/.ssh/authorized_keys"]
 
 
-def test_cards_are_told_apart_by_their_addresses():
-    """The management card asks for an address, the data card has the one that the lab wrote down."""
+def test_cards_are_identified_by_their_addresses():
+    """The management card uses DHCP, the data card its recorded address."""
     files = unpacked()
     assert "MACAddress=52:54:00:10:05:02" in files["etc/systemd/network/10-management.network"][1]
     data = files["etc/systemd/network/20-data.network"][1]
@@ -43,5 +43,5 @@ def test_cards_are_told_apart_by_their_addresses():
 
 
 def test_equal_identities_give_equal_seeds():
-    """A seed holds no time, so it can be compared."""
+    """A seed contains no time, so that seeds can be compared."""
     assert seed_archive(IDENTITY) == seed_archive(IDENTITY)

@@ -32,7 +32,7 @@ LOOPBACK = "127.0.0.1"
 
 @pytest.fixture
 def port():
-    """A free port that nobody is given by chance: those of the kernel's choice go to tests that run beside this one."""
+    """Return a free port outside the kernel's range, which parallel tests use."""
     for number in range(14000 + os.getpid() % 5000, 19900):
         with socket.socket() as probe, suppress(OSError):
             probe.bind((LOOPBACK, number))
@@ -50,7 +50,7 @@ def served(tmp_path, port):
     processes.stop(repository.record_of(tmp_path))
 
 
-def test_a_service_outlives_its_starter_and_is_ended_by_its_record(served, port):
+def test_a_service_outlives_its_command_and_is_stopped_by_its_record(served, port):
     """A started service answers, is known as running, and is gone after stop."""
     record = repository.record_of(served)
     before = processes.running(record)
@@ -74,7 +74,7 @@ def test_a_service_that_runs_is_not_started_again(served, port):
     assert processes.read_record(record) == first
 
 
-def test_a_service_that_died_is_started_again(served, port):
+def test_a_stopped_service_is_started_again(served, port):
     """After a crash of the service, `up` brings it back on its port."""
     record = repository.record_of(served)
     first = processes.read_record(record)
@@ -87,7 +87,7 @@ def test_a_service_that_died_is_started_again(served, port):
     assert processes.read_record(record) != first
 
 
-def test_a_process_that_only_has_the_pid_is_left_alone(tmp_path):
+def test_another_process_with_the_same_pid_is_not_stopped(tmp_path):
     """When the recorded pid belongs to another process by now, that one is not killed."""
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     record = tmp_path / "service.json"
@@ -102,8 +102,8 @@ def test_a_process_that_only_has_the_pid_is_left_alone(tmp_path):
     assert bystander.returncode == 0
 
 
-def test_a_service_that_cannot_start_is_reported_with_its_last_words(tmp_path, port):
-    """The error says which service and shows what it printed; nothing is left running."""
+def test_a_service_that_fails_to_start_is_reported_with_its_output(tmp_path, port):
+    """The error names the service and has its output; the process is stopped."""
     argv = ["/bin/sh", "-c", "echo no such luck >&2; exit 3"]
 
     with pytest.raises(LabError) as caught:
@@ -138,7 +138,7 @@ def test_a_new_address_renews_the_certificate_under_the_same_authority(tmp_path)
 
 
 def handshake(certificates, name: str) -> str:
-    """Do a TLS handshake over a socket pair; return ok or what the client said."""
+    """Perform a TLS handshake over a socket pair; return ok or the client's error."""
     left, right = socket.socketpair()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificates.certificate, certificates.key)
@@ -164,7 +164,7 @@ def handshake(certificates, name: str) -> str:
 
 
 @needs_apt
-def test_the_repository_is_signed_by_a_key_that_stays(tmp_path):
+def test_the_repository_is_signed_by_a_constant_key(tmp_path):
     """gpg accepts the index with the published key, and a second call changes nothing."""
     packages = build_packages(tmp_path / "cache")
     folder = tmp_path / "services"

@@ -20,12 +20,12 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["", "Demo", "1a", "a_b", "../x", "a" * 31, "a-", "a b"])
 def test_names_that_cannot_be_host_names_are_refused(name):
-    """A bad name is refused before anything is made, and the rule is told."""
-    with pytest.raises(UsageError, match="cannot be a lab's name"):
+    """An invalid name is refused with the rule before anything is created."""
+    with pytest.raises(UsageError, match="invalid lab name"):
         state.lab_folder(name)
 
 
-def test_a_spec_is_found_again_in_a_private_folder(home):
+def test_a_spec_is_stored_in_a_private_folder(home):
     """What a lab was made with survives, readable by its owner only."""
     folder = state.lab_folder("demo")
     spec = LabSpec("demo", DriverName.CONTAINER, 3, machine="pair", packages=("docker.io",))
@@ -38,8 +38,8 @@ def test_a_spec_is_found_again_in_a_private_folder(home):
     assert state.known_labs() == ["demo"]
 
 
-def test_a_damaged_record_says_how_to_go_on():
-    """A broken lab.json is no traceback but a sentence with the way out."""
+def test_a_damaged_record_has_a_remedy():
+    """A damaged lab.json is an error with a remedy, without a traceback."""
     folder = state.lab_folder("demo")
     state.save_spec(folder, LabSpec("demo", DriverName.VM, 1))
     (folder / "lab.json").write_text('{"name": "demo"}')
@@ -49,7 +49,7 @@ def test_a_damaged_record_says_how_to_go_on():
     assert caught.value.remedy == "provision lab down demo"
 
 
-def test_a_second_process_is_told_who_holds_the_lab():
+def test_a_second_process_gets_the_lock_holder():
     """The lock names the process, the time and the purpose, and leaves no file."""
     with state.locked("demo", "lab up demo"):
         held = pytest.raises(LockedError, match=r"process \d+ of .*, since .*, for `lab up demo`")

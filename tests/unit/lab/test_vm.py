@@ -1,4 +1,4 @@
-"""The vm driver where no machine runs: what it says of nodes, and that it cleans up."""
+"""The vm driver without running machines: its reports about nodes, and the removal of nodes."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_nodes_are_reported_as_they_are(folder):
+def test_the_current_state_of_nodes_is_reported(folder):
     """A node with a disk and no process is stopped, one without a disk is missing; both keep their ports."""
     states = [(node.name, node.port, node.data_address, node.state) for node in VmDriver().nodes(SPEC, folder)]
     assert states == [
@@ -59,19 +59,19 @@ def test_down_leaves_nothing_of_the_nodes(folder):
     ],
     ids=["link", "reboot", "power of a missing node", "unknown node"],
 )
-def test_what_cannot_be_done_says_what_to_do(folder, act):
+def test_impossible_requests_have_a_remedy(folder, act):
     """Acting on a node that does not run or exist is a sentence with a remedy."""
     with pytest.raises(LabError) as caught:
         act(VmDriver(), folder)
     assert "provision lab" in caught.value.remedy
 
 
-def test_of_several_versions_of_a_stand_in_the_newest_is_carried_unless_one_is_named(tmp_path):
+def test_the_newest_version_of_a_simulated_package_is_the_default(tmp_path):
     """Anything that the lab does not build is a package of Debian."""
     built = build_packages(tmp_path)
-    found = [_stand_in(package, built) for package in ("mlnx-ofed-kernel-dkms", "mlnx-ofed-kernel-dkms=4.9~simulated")]
+    nodes = [_stand_in(package, built) for package in ("mlnx-ofed-kernel-dkms", "mlnx-ofed-kernel-dkms=4.9~simulated")]
 
-    assert [path.name for path in found] == [
+    assert [path.name for path in nodes] == [
         "mlnx-ofed-kernel-dkms_5.8~simulated_all.deb",
         "mlnx-ofed-kernel-dkms_4.9~simulated_all.deb",
     ]

@@ -21,7 +21,7 @@ class Steps(list):
         self.append(message)
 
 
-def test_finished_image_is_used_as_it_is(tmp_path):
+def test_a_finished_image_is_reused(tmp_path):
     """An image in the cache is neither built nor touched again."""
     folder = tmp_path / "images" / f"vm-debian12-{RECIPE.key}"
     folder.mkdir(parents=True)
@@ -32,7 +32,7 @@ def test_finished_image_is_used_as_it_is(tmp_path):
 
 
 def test_failed_build_leaves_no_image(tmp_path, monkeypatch):
-    """When a step of the build fails, its last lines are told and the cache holds nothing half-made."""
+    """If a build step fails, its last lines are reported and the cache has no incomplete image."""
     monkeypatch.setattr(vm_image, "need_programs", lambda _: None)
     monkeypatch.setattr(vm_image, "_BOOT_RECORD", __file__)
     monkeypatch.setattr(vm_image.os, "geteuid", lambda: 0)
@@ -43,24 +43,24 @@ def test_failed_build_leaves_no_image(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "images").iterdir() if path.is_dir()] == []
 
 
-def test_other_users_are_told_that_building_needs_root(tmp_path, monkeypatch):
+def test_building_requires_root(tmp_path, monkeypatch):
     """Without root the answer is a sentence, before anything is downloaded."""
     monkeypatch.setattr(vm_image, "need_programs", lambda _: None)
     monkeypatch.setattr(vm_image, "_BOOT_RECORD", __file__)
     monkeypatch.setattr(vm_image.os, "geteuid", lambda: 1000)
-    with pytest.raises(LabError, match="needs root"):
+    with pytest.raises(LabError, match="requires root"):
         vm_image.ensure_image(RECIPE, Steps(), cache=tmp_path)
 
 
 def test_missing_programs_are_named_with_their_packages():
-    """What must be installed is said all at once, as a command."""
+    """All missing packages are listed in one command."""
     with pytest.raises(LabError, match="no-such-a, no-such-b") as caught:
         vm_image.need_programs({"no-such-a": "pkg-a", "sh": "dash", "no-such-b": "pkg-b"})
     assert caught.value.remedy.endswith("pkg-a pkg-b")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_build_that_is_killed_leaves_nothing_mounted(tmp_path, monkeypatch):
+def test_a_killed_build_leaves_nothing_mounted(tmp_path, monkeypatch):
     """Else the next build, which removes the remains, finds files of this machine below them."""
     script = f'mkdir -p "$1/proc" && mount -t tmpfs none "$1/proc" && touch {tmp_path}/mounted; kill -KILL $$'
     monkeypatch.setattr(vm_image, "need_programs", lambda _: None)

@@ -21,7 +21,7 @@ def plan_of(nodes, old=None, taken=()):
     return make_plan(spec(nodes), old, taken_subnets=taken, is_free=everything_free)
 
 
-def test_ports_survive_more_nodes():
+def test_ports_are_constant_when_nodes_are_added():
     """A lab that grows keeps the ports and addresses of the nodes that it has."""
     two = plan_of(2)
     three = plan_of(3, old=two)
@@ -45,7 +45,7 @@ def test_nodes_have_addresses_and_cards_of_their_own():
     assert len({plan.mac(name, data=data) for name in names for data in (True, False)}) == 8
 
 
-def test_used_port_is_left_alone():
+def test_a_used_port_is_skipped():
     """A port that another program listens on is not given to a node."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -54,15 +54,15 @@ def test_used_port_is_left_alone():
 
 
 def test_plan_is_read_back_as_written(tmp_path):
-    """What was chosen once is found again by the next command."""
+    """Later commands use the same values."""
     plan = Plan(7, 23000, {"demo-1": 22001})
     save_plan(tmp_path, plan)
     assert load_plan(tmp_path) == plan
     assert load_plan(tmp_path / "elsewhere") is None
 
 
-def test_damaged_plan_says_what_to_do(tmp_path):
-    """A plan file that cannot be read gives a sentence with a remedy."""
+def test_a_damaged_plan_has_a_remedy(tmp_path):
+    """An invalid plan file is an error with a remedy."""
     (tmp_path / "plan.json").write_text('{"subnet": 7')
     with pytest.raises(LabError, match="cannot be read") as caught:
         load_plan(tmp_path)

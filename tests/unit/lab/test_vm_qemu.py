@@ -1,4 +1,4 @@
-"""The QEMU process of a node: its command line, and that no other process is ever taken for it."""
+"""The QEMU process of a node: its command line and its identification."""
 
 import subprocess
 import threading
@@ -50,8 +50,8 @@ def test_reused_process_number_is_not_the_node(machine, stranger):
     assert not machine.pid_file.exists()
 
 
-def test_pulling_power_ends_the_nodes_process(machine):
-    """The node's own process is found, ended at once, and waited for."""
+def test_a_power_cut_kills_the_nodes_process(machine):
+    """The node's own process is identified, killed and waited for."""
     process = start_lookalike(machine)
     eventually(lambda: is_running(machine), seconds=10, what="the new process shows its own command line")
     kill(machine)
@@ -79,14 +79,14 @@ def test_nothing_of_a_node_listens_beyond_this_machine(machine):
     ]
 
 
-def test_commas_in_a_path_are_kept(tmp_path):
+def test_commas_in_a_path_are_escaped(tmp_path):
     """A lab in a folder with a comma in its name works: QEMU takes commas as separators unless doubled."""
     argv = qemu_argv(Machine("lab-1", tmp_path / "a,b"), SETTINGS)
     assert any(f"file={tmp_path}/a,,b/disk.qcow2," in word for word in argv)
 
 
-def test_last_words_are_the_consoles_last_lines(machine):
-    """When a node dies, what it printed last is at hand; a console that never printed is no error."""
+def test_the_end_of_the_console_output_is_returned(machine):
+    """The last console output of a stopped node is available; an empty console is no error."""
     assert machine.last_words() == ""
     machine.serial.write_text("one\r\n\r\ntwo\r\nKernel panic\r\n")
     assert machine.last_words(2) == "two\nKernel panic"

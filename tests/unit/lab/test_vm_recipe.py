@@ -13,7 +13,7 @@ SOURCES = MirrorSources("bookworm", (Stanza(("http://mirror.example/debian",), (
 RECIPE = Recipe("debian12", SOURCES)
 
 
-def test_bare_node_carries_nothing_that_we_install():
+def test_a_bare_node_has_no_packages_of_the_roles():
     """Headers, compiler, docker and RDMA packages are the roles' work and not in the image."""
     words = " ".join(RECIPE.packages)
     assert not [part for part in ("headers", "gcc", "docker", "rdma", "dkms", "openmpi") if part in words]
@@ -43,7 +43,7 @@ def test_changed_recipe_has_another_key(other):
     assert dataclasses.replace(RECIPE).key == RECIPE.key
 
 
-def test_nodes_use_the_machines_mirror():
+def test_nodes_use_the_controllers_mirror():
     """A node installs its packages from where this machine does, and newer kernels only when switched on."""
     assert "URIs: http://mirror.example/debian" in RECIPE.late["etc/apt/sources.list.d/debian.sources"]
     backports = RECIPE.late["etc/apt/sources.list.d/backports.sources"]
@@ -58,7 +58,7 @@ def test_node_boots_the_newest_kernel():
     assert "INITRD /initrd.img\n" in config
 
 
-def test_stand_ins_are_installed_in_their_order_while_the_mirror_still_serves():
+def test_simulated_packages_are_installed_in_order_while_the_mirror_is_available():
     """A driver that is built before the RDMA stack gets a peer memory module that does nothing."""
     recipe = dataclasses.replace(RECIPE, stand_ins=(Path("/a b/ofed_1_all.deb"), Path("/a b/driver_2_all.deb")))
     hooks = [word.partition("=")[2] for word in recipe.mmdebstrap("root", "e.tar", "l.tar") if "-hook=" in word]

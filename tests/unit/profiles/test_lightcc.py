@@ -1,4 +1,4 @@
-"""LightCC: what it knows, what is refused, and what is chosen without being asked."""
+"""LightCC: its variables, refused values, and default settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from provision.profiles import LIGHT, check_light, lightcc_settings, lossy_ones
 
 
 @pytest.mark.row(54)
-def test_all_seven_variables_are_known_with_their_defaults():
-    """As the guide's table has them."""
+def test_all_seven_variables_have_their_defaults():
     assert {name: variable.default for name, variable in LIGHT.items()} == {
         "LIGHT_2D_ALLREDUCE": "0",
         "LIGHT_INTRA_SIZE": "8",
@@ -43,8 +42,8 @@ def test_all_seven_variables_are_known_with_their_defaults():
         ("LIGHT_INTRASIZE", None),
     ],
 )
-def test_what_it_does_not_take_is_refused(name, value):
-    """LightCC itself would pass over it without a word."""
+def test_invalid_values_are_refused(name, value):
+    """LightCC itself ignores them silently."""
     with pytest.raises(UsageError) as caught:
         check_light({name: value})
 
@@ -52,22 +51,21 @@ def test_what_it_does_not_take_is_refused(name, value):
     assert caught.value.remedy
 
 
-def test_variables_of_others_are_none_of_its_business():
-    """Only names that begin with LIGHT_ are judged."""
+def test_variables_of_other_programs_are_ignored():
     assert check_light({"LIGHTNING": "x", "PATH": "", "LIGHT_TOPK_RATIO": None}) is None
 
 
 @pytest.mark.row(53, 54)
 @pytest.mark.parametrize("gpus", [4, 0])
-def test_nothing_lossy_is_chosen_without_being_asked(gpus):
-    """Groups are as large as a node has GPUs; where that is not known, as LightCC has it."""
-    found = lightcc_settings(gpus, "preset", lossy=False)
+def test_lossy_settings_are_used_only_on_request(gpus):
+    """Groups have the size of a node's GPUs, or LightCC's default if that is unknown."""
+    settings = lightcc_settings(gpus, "preset", lossy=False)
 
-    assert {setting.name: setting.value for setting in found} == {
+    assert {setting.name: setting.value for setting in settings} == {
         "HOROVOD_FUSION_THRESHOLD": "0",
         "HOROVOD_CYCLE_TIME": "0",
         "LIGHT_INTRA_SIZE": str(gpus or 8),
         "LIGHT_2D_ALLREDUCE": "1",
     }
-    assert lossy_ones(found) == []
+    assert lossy_ones(settings) == []
     assert lossy_ones(lightcc_settings(8, "preset", lossy=True)) == ["LIGHT_TOPK_ALLREDUCE"]

@@ -17,7 +17,7 @@ def outcomes_of(*steps):
     return collected
 
 
-def test_a_role_that_waits_for_an_owner_offers_no_disturbing_of_jobs():
+def test_a_role_that_waits_for_an_owner_does_not_suggest_disruptive():
     """A preserved difference does not end as a job does; --disruptive would not run the step either."""
     step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (OWNER,), owners=(OWNER,))
     report = outcomes_of(step).report()
@@ -29,14 +29,14 @@ def test_a_role_that_waits_for_an_owner_offers_no_disturbing_of_jobs():
     )
 
 
-def test_a_role_that_waits_for_jobs_names_them_and_how_to_go_on():
+def test_a_role_that_waits_for_jobs_names_them_and_a_remedy():
     report = outcomes_of(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
 
     assert f"a: docker_engine is waiting\n  x\n  waits for: {JOB}\n  hint: Apply again when" in as_text(report)
     assert "add: --limit a --disruptive a" in as_text(report)
 
 
-def test_nodes_that_are_skipped_for_one_cause_are_reported_together():
+def test_nodes_skipped_for_the_same_cause_are_grouped():
     """Sixty-three nodes behind a failed canary are three lines."""
     names = [f"gpu{number}" for number in range(1, 65)]
     collected = Outcomes(names)

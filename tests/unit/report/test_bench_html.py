@@ -38,8 +38,8 @@ def page():
     return as_html(*page_results(), **ABOUT)
 
 
-def test_the_page_is_well_formed_and_needs_nothing_else(page):
-    """No script, no address, nothing to load; a browser is told so, too."""
+def test_the_page_is_well_formed_and_self_contained(page):
+    """The page has no script and no URL, and its security policy forbids loading anything."""
     root = parsed(page)
 
     assert {element.tag for element in root.iter()} & {f"{XHTML}{name}" for name in ("script", "link", "img")} == set()
@@ -49,7 +49,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(page):
     assert "default-src 'none'" in page
 
 
-def test_the_page_says_what_ran_on_what(page):
+def test_the_page_describes_runs_and_nodes(page):
     """Name, time, who, command, options, variables, nodes, GPUs, driver, fabric, image, software."""
     text = words_of(parsed(page).find(f"{XHTML}body"))
 
@@ -71,8 +71,8 @@ def test_the_page_says_what_ran_on_what(page):
         assert said in text
 
 
-def test_the_page_shows_every_figure_and_verdict(page):
-    """Throughput with its band, efficiency cut as everywhere, who is faster and whether that is real."""
+def test_the_page_shows_every_value_and_verdict(page):
+    """Throughput with its band, truncated efficiency, the faster side, and whether the difference is real."""
     rows = [words_of(row) for row in parsed(page).iter(f"{XHTML}tr")]
 
     assert "resnet50, batch 64 plain 16 GPUs 95.0 \u00b10.6 1520.0 95.00%" in rows
@@ -81,7 +81,7 @@ def test_the_page_shows_every_figure_and_verdict(page):
     assert any("unnamed model, batch ? a file <of> mine.log 16 GPUs 12.5 200.0 -" in row for row in rows)
 
 
-def test_stand_ins_are_labelled_at_every_figure_of_theirs(page):
+def test_values_of_simulated_gpus_are_marked(page):
     """In the warning at the top, in tables, plots and comparisons; and their bars are drawn differently."""
     root = parsed(page)
     lines = [words_of(item) for tag in (f"{XHTML}tr", f"{SVG}g") for item in root.iter(tag)]
@@ -95,14 +95,14 @@ def test_stand_ins_are_labelled_at_every_figure_of_theirs(page):
     assert all("stand-ins" in words_of(item) for item in striped)
 
 
-def test_without_stand_ins_nothing_is_called_simulated():
+def test_without_simulated_components_nothing_is_marked():
     """Else the word would mean nothing."""
     runs, records = page_results()
 
     assert "SIMULATED" not in as_html([run for run in runs if not run.simulated], records[:3], **ABOUT)
 
 
-def test_the_figures_beside_the_page_are_the_same():
+def test_the_json_document_has_the_values_of_the_page():
     """For scripts: runs as of `bench table`, the records whole, each comparison with both names."""
     document = json.loads(json.dumps(as_document(*page_results(), **ABOUT), allow_nan=False))
 
@@ -152,7 +152,7 @@ def test_a_point_of_a_curve_is_the_mean_of_repeated_runs():
 
 
 def test_many_results_are_compared_with_the_fastest_only():
-    """A hundred results would else give five thousand lines."""
+    """A comparison of all pairs of a hundred results would have five thousand lines."""
     runs = [Run(f"{i}", "m", 1, 1, 100.0 + i, 0.1, 100.0 + i, 0.1, (100.0 + i,) * 3) for i in range(100)]
     comparisons = as_document(runs, [], **ABOUT)["comparisons"]
 
@@ -168,7 +168,7 @@ def test_many_results_are_compared_with_the_fastest_only():
         [Bar("a", 812.3, 4.0, "812.3 +-4.0", 900.0), Bar("b", 880.0, None, "880.0", 900.0, striped=True)],
     ],
 )
-def test_nothing_of_a_bar_chart_leaves_it_or_lies_on_another(rows):
+def test_bar_chart_elements_are_inside_and_do_not_overlap(rows):
     """Labels, bars and figures of all rows have places of their own, inside the drawing."""
     root = ET.fromstring(bars("t", "img/s", rows))  # noqa: S314
     _, _, width, height = map(float, root.get("viewBox").split())
@@ -188,7 +188,7 @@ def test_nothing_of_a_bar_chart_leaves_it_or_lies_on_another(rows):
     assert min(b - a for a, b in itertools.pairwise(sorted(lines))) >= 14
 
 
-def test_a_plot_keeps_its_points_inside_and_its_ticks_apart():
+def test_plot_points_are_inside_and_ticks_do_not_overlap():
     """From one GPU to a thousand, with an error bar that would reach below zero."""
     sizes = (1, 2, 3, 4, 7, 8, 15, 16, 1000, 1024)
     drawn = curves("t", "GPUs", "img/s", [Curve("a", tuple((n, 3.0 * n, 50.0) for n in sizes), ideal=3.0)])
@@ -205,7 +205,7 @@ def test_a_plot_keeps_its_points_inside_and_its_ticks_apart():
     assert not re.search(r"nan|inf", drawn)
 
 
-def test_odd_figures_break_no_page():
+def test_unusual_values_do_not_break_the_page():
     """Zero, no band, no name, a band wider than the value, a thousand GPUs."""
     odd = Run("", None, None, 1, 0.0, None, 0.0)
     runs = [odd, dataclasses.replace(odd, gpus=1024, total=1e9, total_plus_minus=2e9, label="\ud800\x00]]>")]

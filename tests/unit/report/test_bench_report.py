@@ -32,14 +32,14 @@ RECORD = Record(id="20261122-100311123-ab12", name="a name of some length", star
     ],
     ids=["runs", "compare", "kept"],
 )
-def test_even_long_names_and_figures_fit(text):
-    """No table is wider than 80 columns; what has no room is cut or wrapped, never a figure."""
+def test_long_names_and_values_fit(text):
+    """No table is wider than 80 columns; long texts are truncated or wrapped, numbers never."""
     assert max(map(len, text.splitlines())) <= 80
     assert "12641894.4" in text
 
 
-def test_stand_ins_are_labelled_in_every_table():
-    """Each line that shows a figure of simulated GPUs says so."""
+def test_simulated_gpus_are_marked_in_every_table():
+    """Each line with a value of SIMULATED GPUs is marked."""
     assert "SIMULATED" in runs_text([LONG])
     assert "SIMULATED" in compare_text("a", "b", *compare([LONG], [LONG]))
     assert "SIMULATED" not in runs_text([dataclasses.replace(LONG, simulated=False)])

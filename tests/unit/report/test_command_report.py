@@ -39,7 +39,7 @@ def test_nodes_that_failed_come_last_with_their_exit_code_or_reason():
 
 
 def test_equal_output_with_another_exit_code_is_not_the_same():
-    """Output alone does not tell success from failure."""
+    """Equal outputs with different exit codes are different results."""
     text = command_text({"gpu1": CommandResult("x", "", 0), "gpu2": CommandResult("x", "", 1)})
 
     assert text == "gpu1: x\ngpu2 (exit code 1): x"

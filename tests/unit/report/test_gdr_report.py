@@ -25,7 +25,7 @@ def test_the_document_has_the_promised_keys():
 
 
 def test_every_node_is_in_the_document():
-    """A node that was not reached has the same keys, its path is none, and the error says why."""
+    """An unreachable node has the same keys; its path is none, and the error has the reason."""
     nodes = nodes_document([NodeGdr("gpu1", GOOD), LOST])["nodes"]
 
     assert [node["name"] for node in nodes] == ["gpu1", "gpu3"]
@@ -53,7 +53,7 @@ def test_the_table_names_path_and_main_reason():
 
 
 def test_stand_ins_are_marked():
-    """Whatever rests on the lab's hardware says SIMULATED in its line."""
+    """Each line that depends on SIMULATED hardware is marked."""
     text = nodes_text([NodeGdr("lab-1", GOOD, simulated=True), NodeGdr("gpu1", GOOD)])
 
     assert "lab-1  dma_buf         SIMULATED: " in text

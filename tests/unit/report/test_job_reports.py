@@ -39,7 +39,7 @@ def blocks(name, first):
 
 
 def documented_lines(name, first, count):
-    """The first such output, of so many lines."""
+    """Return the first documented output with this heading and number of lines."""
     return next(block[:count] for block in blocks(name, first))
 
 
@@ -83,7 +83,7 @@ def test_list_has_the_documented_layout():
 
 @pytest.mark.row(37)
 def test_top_job_has_the_documented_layout():
-    """Sorted by what is asked for; the two totals below."""
+    """Jobs are sorted by requested GPUs and followed by two totals."""
     expected = documented_lines(ARENA, "NAME          GPU(Requests)", 11)
     jobs = []
     for name, asked, held, status, trainer, age, node in rows(expected[:5]):
@@ -91,8 +91,11 @@ def test_top_job_has_the_documented_layout():
         job = job_of(
             name, kinds(trainer), status=JobStatus(status), submitted=ago(age), nodes=nodes, gpus=1, workers=len(nodes)
         )
-        seats = tuple(dataclasses.replace(seat, address=node) if seat.chief else seat for seat in job.seats)
-        jobs.append(dataclasses.replace(job, seats=seats))
+        assignments = tuple(
+            dataclasses.replace(assignment, address=node) if assignment.chief else assignment
+            for assignment in job.seats
+        )
+        jobs.append(dataclasses.replace(job, seats=assignments))
         assert sum(map(len, job.leases.values())) == int(held)
     jobs.sort(key=lambda job: job.spec.name)
 
@@ -119,7 +122,7 @@ def test_top_node_has_the_documented_layout(at, busy):
 
 @pytest.mark.row(15, 16, 38)
 def test_get_has_the_documented_layout():
-    """The heads, the indented table with a rule under each word, the launcher as chief without GPU."""
+    """The headings, the indented table with rules, and the launcher as IS_CHIEF without GPUs."""
     for block in blocks(ACK, "Name:      "):
         expected = block[:15]
         name, duration = expected[0].split()[1], expected[5].split()[1]
@@ -162,7 +165,7 @@ FAILED = job_of(
 
 
 def test_a_failed_job_says_who_failed_first_where_how_and_with_which_last_words():
-    """And what is not known, because its node does not answer."""
+    """Information of a node that does not answer is reported as missing."""
     text = job_detail.get_text(FAILED, 1070.0, events=True)
 
     assert "Reason:    rank 1 failed" in text
@@ -185,7 +188,7 @@ def test_a_waiting_job_says_why():
 
 
 def test_a_reason_says_when_it_was_last_seen_to_hold():
-    """With the day, where that was another one; what just was tried says it as it is."""
+    """The time of another day includes the date; a current reason has no time."""
     noon = time.mktime((2026, 1, 31, 12, 3, 0, 0, 0, -1))
     waiting = {"status": JobStatus.PENDING, "seats": False, "record": {"reason": "no room", "reason_time": noon}}
     job = job_of("waits", **waiting)
@@ -230,7 +233,7 @@ def test_wide_has_times_image_and_model(monkeypatch):
 
 
 def test_json_keeps_arenas_keys():
-    """Scripts for arena go on; ours stand beside."""
+    """Scripts for arena continue to work; additional keys do not matter."""
     job = job_of(gpus=2, submitted=NOW - 57, env={"LR": "1"}, secret_env=("TOKEN",), annotations={"modelName": "m"})
     printed = job_document.job_document(job, NOW)
     arena = "uuid name namespace duration status trainer tensorboard chiefName instances priority requestGPUs"
@@ -260,7 +263,7 @@ def test_json_of_a_failed_job():
 
 @pytest.mark.row(21)
 def test_top_node_names_what_differs_and_what_is_simulated():
-    """Modes only where they differ, GPUs that a stranger uses, drained and lost nodes, stand-ins."""
+    """Modes only if they differ, GPUs with foreign processes, drained and unreachable nodes, SIMULATED GPUs."""
     gpus = (GpuView(0, "a", job="j", instance="j-master-0"), GpuView(1, "b", foreign="python3 (pid 7 of eve)"))
     nodes = [
         NodeView("n1", "10.0.0.1", ready=True, head=True, mode="topology", gpus=gpus, simulated=True),
@@ -283,7 +286,7 @@ def test_top_node_names_what_differs_and_what_is_simulated():
 
 @pytest.mark.row(60)
 def test_gpus_say_how_busy_and_whose():
-    """Of get -g and of top gpu; what the driver does not tell is N/A."""
+    """For get -g and top gpu; values that the driver does not report are N/A."""
     job = job_of("j", gpus=1, nodes=("n1",))
     uuid = job.seats[0].uuids[0]
     process = GpuProcess(7, "python3", "eve", 100)

@@ -1,4 +1,4 @@
-"""Many nodes are named in few words, and one can tell from them which nodes those are."""
+"""Short notations of many node names that expand to the same names."""
 
 from __future__ import annotations
 

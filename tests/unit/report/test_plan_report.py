@@ -40,7 +40,7 @@ def test_a_few_nodes_that_differ_in_details_have_separate_blocks():
 
 
 def test_many_nodes_that_differ_in_details_share_a_block():
-    """With the details of one, and a word on it; what is another thing on a node is never told of in one block."""
+    """The block has the details of one node and a note; nodes with different steps are in separate blocks."""
     jobs = [(f"process {n} (python3 of root) holds /dev/nvidia{n % 8}",) * (1 + n % 2) for n in range(40)]
     nodes = [planned(n, f"file {n} differs: {n * 7}", waits=jobs[n]) for n in range(40)]
     text = as_text(Plan((*nodes, planned(77, "file 7 differs: 1"), planned(78, "docker is stopped"))))
@@ -113,7 +113,7 @@ def test_a_long_diff_is_truncated_with_the_number_of_omitted_lines():
 
 
 def test_omitted_diffs_have_a_note():
-    """A secret, a role that could not be compared, and a role that changes no file are not taken for each other."""
+    """A secret, a failed comparison, and a role without file changes have different notes."""
     diffs = [
         RoleDiff(
             "gpu1", "base_system", (FileDiff("Log in", note="content is not shown, because it may hold secrets"),)
@@ -156,7 +156,7 @@ def test_the_summary_says_that_no_job_runs_only_where_none_does():
     text = as_text(Plan((NodePlan("a", steps),)))
 
     assert f"    ! may disturb: {job}" in text
-    assert "none runs there" not in text
+    assert "no job runs there" not in text
     assert "1 of them may disturb running jobs (allowed by --disruptive)" in " ".join(text.split())
     assert "1 waits for jobs to end" in " ".join(text.split())
     assert "1 would undo a preserved difference" in " ".join(text.split())

@@ -96,7 +96,7 @@ WHOLE = [
     ],
 )
 def test_shapes_of_secrets_are_removed(text, secret):
-    """A secret is found by its shape, even where nobody told that it is one."""
+    """A secret is recognised by its format, even if its value is not registered as secret."""
     assert secret not in Redactor().text(text)
     assert REMOVED in Redactor().text(text)
 
@@ -187,12 +187,12 @@ def test_a_login_is_removed_as_docker_writes_it():
     ],
 )
 def test_only_the_secret_is_removed(text, cleaned):
-    """What stands around a secret stays readable, and a second pass changes nothing."""
+    """Text around a secret is preserved, and a second pass changes nothing."""
     assert Redactor().text(text) == cleaned
     assert Redactor().text(cleaned) == cleaned
 
 
-def test_values_under_telling_keys_are_removed_from_documents():
+def test_values_of_secret_keys_are_removed_from_documents():
     """Also numbers, lists and objects below such a key."""
     cleaned = Redactor().data(
         {
@@ -217,7 +217,7 @@ def test_values_under_telling_keys_are_removed_from_documents():
     }
 
 
-def test_nothing_that_guesses_could_be_tested_with_is_in_the_bundle():
+def test_the_bundle_contains_no_hashes_of_secrets():
     """Neither hashes of private files nor the salt of hashed variables, in facts and in what the probe printed."""
     digest, key, salt = "ab" * 32, "cd" * 32, "5a17" * 8
     content = {

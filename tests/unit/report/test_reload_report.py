@@ -25,8 +25,8 @@ def test_the_table_fits_eighty_columns():
     assert text.splitlines()[1].split()[:3] == ["gpu1", "ready", "nv_peer_mem"]
 
 
-def test_nodes_with_the_same_trouble_share_its_remedy():
-    """A fleet with one cause is one block, with the cause for whoever searches."""
+def test_nodes_with_the_same_problem_share_a_remedy():
+    """Nodes with one cause share a block that names the cause."""
     text = as_text([bad("gpu1"), bad("gpu2")])
 
     assert "FAILED  gpu1, gpu2: load_hangs" in text
@@ -49,7 +49,7 @@ def test_simulated_components_are_marked():
 
 
 def test_the_document_has_all_that_the_table_has():
-    """And says in one word whether all is well; a node that has nothing to load does not spoil it."""
+    """The field ok summarises the results; a node without modules to load does not affect it."""
     absent = NodeReload("cpu1", ReloadResult.SKIPPED, "never applied")
     document = as_document([bad("gpu1")])
 

@@ -25,19 +25,19 @@ from provision.report.remedies import remedy_for
         ("Missing sudo password", "--ask-become-pass"),
     ],
 )
-def test_a_known_failure_says_what_to_do(text, expected):
+def test_a_known_failure_has_a_remedy(text, expected):
     """The hint fits the failure."""
     assert expected in remedy_for(text)
 
 
 @pytest.mark.parametrize("piece", ["dpkg", "connection refused", "Repository ", "registry"])
-def test_long_output_of_a_node_is_searched_at_its_end_alone(piece):
+def test_only_the_end_of_long_output_is_searched(piece):
     """In time that does not depend on its length."""
     assert "disk is full" in remedy_for(f"{piece * 100_000}\nNo space left on device\n")
     assert "disk is full" not in (remedy_for("No space left on device\n" + piece * 100_000) or "")
     assert "disk is full" in remedy_for("No space left on device", piece * 100_000)
 
 
-def test_an_unknown_failure_gets_no_invented_hint():
-    """A failure that nobody foresaw is shown as it is, without a guess."""
+def test_an_unknown_failure_has_no_remedy():
+    """An unknown failure has no remedy."""
     assert remedy_for("something odd happened") is None

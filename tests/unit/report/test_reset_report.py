@@ -12,7 +12,7 @@ NODES = [
 ]
 
 
-def test_the_plan_fits_eighty_columns_and_says_once_what_is_the_same():
+def test_the_plan_fits_eighty_columns_and_groups_equal_nodes():
     """Eight nodes with the same steps take as much room as one."""
     failure = Failure(None, "connect", "no route to host " * 8, "", "look at the cable " * 8)
     text = as_plan([*NODES, NodeReset("bad", ResetResult.UNREACHABLE, error=failure)])
@@ -24,7 +24,7 @@ def test_the_plan_fits_eighty_columns_and_says_once_what_is_the_same():
 
 
 def test_remains_are_listed_in_the_result():
-    """A person learns what is left on a node that was reset."""
+    """The result lists what remains on the node."""
     text = as_text([NodeReset("gpu1", ResetResult.RESET, ("a", "b"), ("leave the group docker: members",))])
 
     assert "gpu1: reset, 2 steps" in text

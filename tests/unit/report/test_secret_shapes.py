@@ -1,4 +1,4 @@
-"""Tokens and keys are removed by their shape, in linear time, and what is not secret stays readable."""
+"""Tokens and keys are removed by their format in linear time, and other text is preserved."""
 
 from __future__ import annotations
 
@@ -155,15 +155,15 @@ NOT_SECRET = (
 
 
 @pytest.mark.parametrize("text", NOT_SECRET)
-def test_ordinary_output_stays_as_it_is(text):
+def test_ordinary_output_is_unchanged(text):
     """NCCL's log, identifiers of GPUs and images, commits, public keys and certificates are not secret."""
     assert Redactor().text(text) == text
 
 
 @REPEATABLE
 @given(uuid=st.uuids(), digest=st.binary(min_size=32, max_size=32), commit=st.binary(min_size=20, max_size=20))
-def test_identifiers_and_public_keys_stay_as_they_are(uuid, digest, commit):
-    """No UUID, digest, commit or public key is taken for a secret."""
+def test_identifiers_and_public_keys_are_unchanged(uuid, digest, commit):
+    """No UUID, digest, commit or public key is mistaken for a secret."""
     key = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0 " + digest).decode()
     text = f"GPU-{uuid} {uuid}\nr.example:5000/t@sha256:{digest.hex()}\n{commit.hex()} main\ngpu1 ssh-ed25519 {key}\n"
     text += f"SHA256:{base64.b64encode(digest).decode().rstrip('=')} root@gpu1 (ED25519)\n"

@@ -160,6 +160,6 @@ def test_reasons_of_nodes_below_a_table_are_grouped():
         assert len(below) == 2, text
 
 
-def test_the_same_reason_is_said_once_and_names_the_nodes():
+def test_equal_reasons_are_grouped_with_their_nodes():
     assert reason_lines([("a", "x"), ("b", "y"), ("c", "x")]) == ["a, c: x", "b: y"]
     assert reason_lines(dict.fromkeys(NAMES, "the same")) == ["gpu[1-64]: the same"]

@@ -27,7 +27,7 @@ def machine(topology: Topology, *chosen: int, **more: object) -> MachineTopology
 
 
 def described(name: str, *chosen: int, **more: object) -> MachineTopology:
-    """A described machine with rates and products, as a node tells them."""
+    """Return a described machine with rates and products, as a node reports them."""
     return machine(of(load(name)), *chosen, node="gpu1", nics=RATES, gpus=PRODUCTS, **more)
 
 
@@ -47,7 +47,7 @@ def test_every_machine_fits_into_eighty_columns(any_machine):
 
 
 def test_every_cell_is_shown_once(any_machine):
-    """What stands in the blocks, put side by side, is the matrix."""
+    """The blocks together contain the whole matrix."""
     count = len(any_machine.topology.links)
     blocks = [block.splitlines() for block in as_text(any_machine).split("\n\n") if block.startswith("    ")]
     skip = [1] * len(any_machine.topology.gpus) + [2] * len(any_machine.topology.nics)
@@ -57,7 +57,7 @@ def test_every_cell_is_shown_once(any_machine):
 
 
 def test_a_machine_is_drawn_as_matrix_and_tree():
-    """GPUs and cards with their rates below what they share; what is chosen is marked without colour."""
+    """GPUs and cards with their rates, below their common group; chosen GPUs are marked without colour."""
     text = as_text(described("pcie4", 0, 2))
 
     assert text.splitlines()[:4] == [
@@ -95,15 +95,15 @@ def test_an_inactive_port_and_simulated_components_are_shown():
     assert "  SIMULATED gpus: HGX H100" in text.splitlines()
 
 
-def test_warnings_stand_in_the_text():
-    """What was repaired or is faulty is not only in the JSON."""
+def test_the_text_includes_warnings():
+    """Repairs and faults are in the text too."""
     topology = Topology((TopologyGpu(0),), (), (("X",),), ("a tab is lost",))
 
     assert as_text(machine(topology)).splitlines()[-1] == "WARNING  a tab is lost"
 
 
 def test_the_document_has_the_keys_that_scripts_rely_on():
-    """Links are square over GPUs and then cards; what nobody told is null."""
+    """Links are square over GPUs and then cards; unknown values are null."""
     topology = Topology(
         (TopologyGpu(0, 1, ("0-7", "16-23")), TopologyGpu(5)),
         (TopologyNic("mlx5_0", 0),),
@@ -145,12 +145,12 @@ def test_a_drawing_has_every_device_inside_its_sheet(any_machine):
     }
 
 
-def test_labels_and_boxes_of_a_drawing_do_not_meet(any_machine):
-    """No two texts overlap, nor two devices; a box is within another or beside it."""
+def test_labels_and_boxes_of_a_drawing_do_not_overlap(any_machine):
+    """No texts or devices overlap; boxes are nested or disjoint."""
     _assert_nothing_meets(any_machine)
 
 
-def test_long_lists_of_cpus_below_single_gpus_do_not_meet():
+def test_long_cpu_lists_below_single_gpus_do_not_overlap():
     """A box is as wide as its name, which is cut where it is endless."""
     cpus = tuple(str(number) for number in range(0, 64, 2))
     alone = tuple(TopologyGpu(index, index, cpus) for index in range(3))
@@ -186,7 +186,7 @@ def test_a_drawing_shows_the_links():
     assert _links(machine(of(load("pair")))) == []
 
 
-def test_what_names_hold_does_no_harm_to_a_drawing():
+def test_special_characters_in_names_are_escaped_in_a_drawing():
     """A node's odd names are text, and characters that XML does not know are replaced."""
     nics = (TopologyNic("<b>&\x1b[31m" + "m" * 60),)
     sheet = as_svg(machine(Topology((TopologyGpu(0),), nics, (("X", "SYS"), ("SYS", "X"))), node="<i>"))

@@ -59,7 +59,7 @@ def test_nodes_with_the_same_finding_share_it():
 
 
 def test_a_shared_remedy_names_all_its_nodes():
-    """One command mends them all, and another node's command is left as it is."""
+    """One remedy covers all nodes; a command for another node is unchanged."""
     verification = {
         name: CheckResult("a.b", CheckStatus.FAIL, "gone", f"Run: provision apply --limit {name}")
         for name in ("g1", "g2")
@@ -86,7 +86,7 @@ def test_verbose_shows_every_check():
 
 
 def test_simulated_components_are_listed_even_without_failures():
-    """Nobody takes a lab for real hardware."""
+    """SIMULATED nodes are never mistaken for real hardware."""
     text = as_text(FINE, simulated=[("gpu1", ["nvidia-smi: driver and GPUs"]), ("gpu2", [])])
 
     assert "SIMULATED on gpu1" in text

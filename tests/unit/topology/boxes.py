@@ -1,4 +1,4 @@
-"""Machines for tests of the choice, and what is said of their sets of GPUs, worked out from the definitions alone."""
+"""Machines for placement tests, and scores of their GPU sets computed from the definitions."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def device_sets() -> dict:
 
 @cache
 def device_box(name: str) -> Box:
-    """A device set of the recorded cases; a card beside each GPU shows the ways over PCIe that NVLink hides."""
+    """Return the device set of a recorded case; a card next to each GPU reveals the PCIe classes that NVLink hides."""
     recorded = device_sets()["device_sets"][name]
     lanes = tuple(map(tuple, recorded["nvlink_counts"]))
     pcie = tuple(tuple(kind or "SYS" for kind in row) for row in recorded["pcie_types"])

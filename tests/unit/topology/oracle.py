@@ -1,4 +1,4 @@
-"""The choice by its definition: everything is tried, and every criterion is counted as its sentence says."""
+"""A reference implementation of the placement: an exhaustive search with all criteria by definition."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def outside(box, gpus, rails):
 
 @cache
 def own_cards(box, gpus, classes):
-    """How many GPUs can have a card each, trying every way."""
+    """Return how many GPUs can have a card each, by exhaustive search."""
     if not gpus:
         return 0
 
@@ -115,14 +115,14 @@ def pairs(box, gpus):
 
 @cache
 def node_sums(box, free, gpus):
-    """What is summed over nodes: NUMA nodes, and what is lost to others."""
+    """Return the sums over nodes: NUMA nodes, and the value lost to other jobs."""
     before, after = (left(box, some, len(gpus)) for some in (bits(free), tuple(set(bits(free)) - set(gpus))))
     lost = (before[0] - after[0], before[1] - after[1], int(len(bits(free)) == box.count), len(bits(free)))
     return numa_nodes(box, gpus), lost, pairs(box, gpus)
 
 
 def key(job, leaves, *, pack=False):
-    """The key of a job: a list of (number of the node, its box, its free GPUs, those that it gives)."""
+    """Return the key of a job: a list of (number of the node, its box, its free GPUs, the GPUs it gives)."""
     several = len(job) > 1
     rate = min(inside(box, gpus) for _, box, _, gpus in job)
     pix = near = 0

@@ -1,4 +1,4 @@
-"""Against NVIDIA's own allocator, by the rules that are recorded with its cases: never less bandwidth than it gives."""
+"""Comparison with NVIDIA's allocator by its recorded rules: the bandwidth is never lower."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def points(name: str, gpus: tuple[int, ...]) -> int:
 
 
 def partitions(gpus: tuple[int, ...], size: int, padding: int) -> Iterator[list[tuple[int, ...]]]:
-    """Every way to cut the GPUs into sets, of which one holds all of the padding; the first GPU's set comes first."""
+    """Return all partitions of the GPUs into sets, one of which has all padding; the first GPU's set comes first."""
     if not gpus:
         yield []
         return
@@ -76,7 +76,7 @@ def test_bandwidth_is_never_lower_for_any_free_set_and_often_higher(name):
 
 
 def test_the_rules_of_the_reference_allocator_are_parsed():
-    """What we take for the allocator gives what its own tests expect."""
+    """The model of the allocator passes the allocator's own tests."""
     cases = [case for case in device_sets()["policy_cases"] if case["policy"] == "best_effort" and not case["required"]]
     asked = [case for case in cases if 0 < case["size"] <= len(case["available"])]
 
@@ -87,7 +87,7 @@ def test_the_rules_of_the_reference_allocator_are_parsed():
 
 
 def test_sequences_of_jobs_get_the_same_gpus_as_from_the_reference_allocator():
-    """In the allocator's own tests each job leaves to the next what it leaves here."""
+    """Each job leaves the same GPUs to the next as in the allocator's own tests."""
     sequences = [case for case in device_sets()["allocation_sequences"] if case["policy"] == "best_effort"]
 
     assert len(sequences) == 11

@@ -1,4 +1,4 @@
-"""What the stand-in nvidia-smi renders of a described machine is read back as that machine."""
+"""The matrix that the simulated nvidia-smi renders for a machine is parsed as that machine."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_gpu_whose_links_are_down_falls_back_to_pcie(render):
 
 
 def test_inactive_switch_links_are_missing_to_every_peer(render):
-    """Two of eighteen lanes: the GPU has sixteen in total, whoever asks."""
+    """With two of eighteen lanes down, the GPU has sixteen lanes to every peer."""
     read = parse(render("hgxh100", {"2": {"nvlink.inactive": "4 9"}}))
 
     assert read.links[2][:4] == ("NV16", "NV16", "X", "NV16")

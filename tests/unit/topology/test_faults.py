@@ -90,7 +90,7 @@ def test_switches_are_recognised_by_more_lanes_than_a_gpu_has(name, lanes):
 
 
 def test_many_faults_of_one_kind_are_abbreviated():
-    """A warning stays readable when every pair is odd."""
+    """A warning stays short even if every pair is asymmetric."""
     rows = [" ".join("X" if a == b else "PIX" if a < b else "PHB" for b in range(8)) for a in range(8)]
     (text,) = [fault.text for fault in find_faults(gpus(*rows)) if "not symmetric" in fault.text]
 

@@ -1,4 +1,4 @@
-"""The cheapest way to add nodes up, against trying all ways."""
+"""The cheapest allocation, compared with an exhaustive search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def some_leaves(chance):
 
 
 def by_trying(leaves, total, leaf_cost):
-    """Cost and numbers of the cheapest way, the earliest nodes and offers among equals; None where there is none."""
+    """Return cost and numbers of the cheapest allocation, preferring earlier nodes and offers, or None."""
     offers = [offer for leaf in leaves for offer in leaf]
     where = [number for number, leaf in enumerate(leaves) for _ in leaf]
     allocations = []

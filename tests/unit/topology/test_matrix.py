@@ -1,4 +1,4 @@
-"""Matrices of real machines, which are not part of this repository, and what was cut or damaged."""
+"""Matrices of real machines, which are not part of this repository, and truncated or damaged ones."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ WHOLE = {
 WARNED = {
     "a100_4gpu_NV4_1nic_numa_RANGE.txt": "0-3 is not a single node",
     "ansi_underlined_header_2gpu_NV12.txt": "does not name NIC0, NIC1",
-    "dgx1p_8xP100_RUNTOGETHER_header.txt": "run together",
+    "dgx1p_8xP100_RUNTOGETHER_header.txt": "are not separated",
 }
 REFUSED = {
     "PARTIAL_dgx2_16gpu_NV6_first_4_rows.txt": "more devices than it has rows; the last row is GPU3",
-    "PARTIAL_dgx2_topo_mp_elided.txt": "left columns out",
+    "PARTIAL_dgx2_topo_mp_elided.txt": "columns were removed",
     "dgx1_topo_mp_pcie_only.txt": "topo -mp",
     "rtx5090_2gpu_topo_p2p_rw_GNS.txt": "'GNS' between GPU0 and GPU1",
 }
@@ -131,7 +131,7 @@ def test_a_recorded_matrix_is_parsed_unchanged(name):
 
 @pytest.mark.parametrize(("name", "said"), REFUSED.items())
 def test_an_incomplete_matrix_is_refused(name, said):
-    """Cut, elided, or another table of the tool: a sentence says which, and what to give instead."""
+    """The message names the damage or the other table, and the remedy names the right input."""
     with pytest.raises(UsageError) as refused:
         parse(recorded(name))
 
@@ -176,14 +176,14 @@ def test_changes_by_copying_do_not_matter(name, hand):
      "aws_p3.8xlarge_4xV100.txt"],
 )  # fmt: skip
 def test_an_empty_affinity_stays_empty_where_tabs_are_expanded(name):
-    """The NUMA node is never taken for a CPU."""
+    """The NUMA node is never parsed as a CPU."""
     text = recorded(name)
 
     assert parse(text.expandtabs(8)) == parse(text)
 
 
 def test_an_ambiguous_affinity_is_omitted_with_a_warning():
-    """A number of which nobody knows whether it is a CPU or a NUMA node is neither."""
+    """A number that could be a CPU or a NUMA node is neither."""
     topology = parse(re.sub(r"\t+", " ", PAIR.replace("0-7,16-23", "").replace("8-15", "")))
 
     assert [(gpu.cpus, gpu.numa) for gpu in topology.gpus] == [((), None)] * 2
@@ -200,7 +200,7 @@ def test_an_ambiguous_affinity_is_omitted_with_a_warning():
     ],
 )
 def test_an_invalid_affinity_is_omitted_with_a_warning(old, new, said, cpus, numa):
-    """Cut short or written over: the links stand, and the affinity is unknown."""
+    """If the affinity is truncated or overwritten, the links are valid and the affinity is unknown."""
     assert old in PAIR
     topology = parse(PAIR.replace(old, new))
 
@@ -250,7 +250,7 @@ DAMAGED = [
 
 @pytest.mark.parametrize(("text", "said"), DAMAGED, ids=[said for _, said in DAMAGED])
 def test_a_damaged_matrix_is_refused_with_the_location_of_the_damage(text, said):
-    """Nothing that could be misread gives a topology."""
+    """A matrix that could be misread is refused."""
     with pytest.raises(UsageError) as refused:
         parse(text)
 
@@ -267,7 +267,7 @@ def test_duplicate_card_names_are_refused():
 
 
 def test_a_truncated_matrix_never_parses_as_another_one():
-    """Whatever line a text ends with: it is refused, or what is read is the whole."""
+    """A text truncated at any line is refused or parsed completely."""
     text = recorded("dgxa100_8xA100_12xmlx5_inline.txt").split("\n", 1)[1]
     whole = parse(text)
     for end in range(0, len(text), 7):

@@ -55,7 +55,7 @@ def candidates(cluster, mode=None):
 
 
 def on_one_node(cluster, gpus):
-    """Return the best bandwidth of so many GPUs of one node, by trying every set; None where no node has so many."""
+    """Return the best bandwidth of this many GPUs of one node by exhaustive search; None if no node has enough."""
     rates = [
         SCORES[kind].inside(sum(rows))
         for kind, free in cluster

@@ -111,7 +111,7 @@ def test_the_link_between_sockets_can_be_slower_than_half_a_slot():
 
 
 def test_staging_crosses_the_sockets_too():
-    """55 of 100 are left of what the card, its slot and the way between the processors carry."""
+    """55 percent remain of the lowest rate of the card, its slot and the link between the processors."""
     far = two_gpus(ports=[Port(250)], classes=[("NODE", "SYS")], pcie=240, inter_cpu=100)
 
     assert (far.cards.outside(1, Network()), far.cards.outside(2, Network())) == (240 * 55 // 100, 100 * 55 // 100)
@@ -150,7 +150,7 @@ def test_a_gpu_off_the_switches_leaves_a_set_to_pcie():
 
 
 def test_a_pcie_class_hidden_by_nvlink_follows_from_the_cards():
-    """Both are PIX to one card, so they are PIX to each other; else it is their NUMA nodes that tell."""
+    """Two GPUs that are PIX to one card are PIX to each other; otherwise their NUMA nodes decide."""
     near = two_gpus("NV2", ports=[Port(125)], classes=[("PIX", "PIX")])
     apart = two_gpus("NV2")
 

@@ -1,4 +1,4 @@
-"""Which GPUs and nodes a job gets, against what trying everything gives."""
+"""The choice of GPUs and nodes for a job, compared with an exhaustive search."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_completely_free_node_is_preserved():
 
 @pytest.mark.row(3)
 def test_insufficient_gpus_are_reported_and_nothing_is_placed():
-    """Five free GPUs hold two workers of two, and none of three is started."""
+    """With five free GPUs two workers of two GPUs fit; a job of three workers does not start."""
     nodes = [SMALL["quad"].candidate("a", 0b0111), SMALL["quad"].candidate("b", 0b0011)]
     placed = place(nodes, Request(2, 3))
 
@@ -170,7 +170,7 @@ def test_modes_keep_jobs_apart():
 
 
 def test_gpus_in_mig_mode_serve_single_gpus_that_are_shared():
-    """NCCL cannot join two instances, and nobody who asks for a GPU wants a part of one."""
+    """NCCL cannot combine two instances, and a job that requests a GPU gets a whole one."""
     nodes = [SMALL["quad"].candidate("n", 0b0011, mig=frozenset({0, 1}))]
     shared = place(nodes, Request(1, 1, mode=Mode.SHARE))
     refused = [place(nodes, Request(1, 1)), place(nodes, Request(1, 2, mode=Mode.SHARE))]
@@ -193,7 +193,7 @@ def test_nodes_of_one_leaf_are_adjacent_and_hops_are_counted():
 
 
 def test_leaves_of_a_rack_are_adjacent():
-    """Where nothing else tells placements apart, a job that needs several leaves stays in a rack as far as it can."""
+    """Between otherwise equal placements, a job on several leaf switches uses as few racks as possible."""
     places = {"a": ("l1", "r1"), "b": ("l2", "r2"), "c": ("l3", "r1"), "d": ("l3", "r2")}
     nodes = [SMALL["quad"].candidate(name, leaf=leaf, rack=rack) for name, (leaf, rack) in places.items()]
 
@@ -247,7 +247,7 @@ def test_one_near_card_is_preferred_to_two_distant_ones():
 
 
 def test_infiniband_and_ethernet_are_not_combined():
-    """Two nodes of one kind of network are taken, and cards of the other kind are not named."""
+    """Two nodes with the same kind of network are used, and cards of the other kind are not listed."""
     layers = {"a": "InfiniBand", "b": "Ethernet", "c": "InfiniBand"}
     boxes = {name: replace(SMALL["PCIe"], cards=both(layer)) for name, layer in layers.items()}
     placed = place([box.candidate(name, 0b0011) for name, box in boxes.items()], Request(2, 2))
@@ -263,7 +263,7 @@ def both(layer):
 
 
 def test_the_runner_up_shows_the_deciding_criterion():
-    """Two wholly free nodes of two leaves beside one that is half used."""
+    """Two completely free nodes of two leaf switches are compared with a partially used one."""
     nodes = [SMALL["quad"].candidate(name, leaf=leaf) for name, leaf in (("a", "l1"), ("b", "l2"), ("c", "l2"))]
     placed = place(nodes, Request(4, 2), explain=True)
 

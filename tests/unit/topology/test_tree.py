@@ -9,7 +9,7 @@ import pytest
 from provision.lab.machines import Machine, load, names, parse, to_json
 from provision.model import Topology, TopologyGpu, TopologyNic
 from provision.topology.matrix import parse as parse_matrix
-from provision.topology.tree import Group, Place, tree
+from provision.topology.tree import Group, NumaNode, tree
 from tests.unit.topology.test_matrix import recorded
 
 GROUPED = {"PIX", "PXB", "PHB"}
@@ -26,17 +26,17 @@ def of(machine: Machine) -> Topology:
 
 
 def drawn(topology: Topology) -> list[str]:
-    """Each place as text: ``0: GPU1 PHB(PIX(GPU0 mlx5_0))``."""
+    """Each NUMA node as text: ``0: GPU1 PHB(PIX(GPU0 mlx5_0))``."""
     names = [*(f"GPU{gpu.index}" for gpu in topology.gpus), *(nic.name for nic in topology.nics)]
 
-    def inside(part: Place | Group) -> str:
+    def inside(part: NumaNode | Group) -> str:
         groups = [f"{group.kind}({inside(group)})" for group in part.groups]
         return " ".join([*(names[row] for row in part.devices), *groups])
 
-    def title(place: Place) -> str:
-        return str(place.numa) if place.numa is not None else ",".join(place.cpus) or "?"
+    def title(numa_node: NumaNode) -> str:
+        return str(numa_node.numa) if numa_node.numa is not None else ",".join(numa_node.cpus) or "?"
 
-    return [f"{title(place)}: {inside(place)}" for place in tree(topology)]
+    return [f"{title(numa_node)}: {inside(numa_node)}" for numa_node in tree(topology)]
 
 
 RECORDED = {
@@ -68,28 +68,28 @@ RECORDED = {
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_tree_of_a_real_machine_matches_its_hardware(name):
-    """A card tells that two GPUs share a switch, also where NVLink hides the class between them."""
+    """A card shows that two GPUs share a switch, even if NVLink hides their class."""
     assert drawn(parse_matrix(recorded(name))) == RECORDED[name]
 
 
 @pytest.mark.parametrize("name", names())
 def test_the_tree_of_a_described_machine_matches_its_description(name):
-    """Every device stands once, with its NUMA node; those of one host bridge are in one group with them."""
+    """Every device occurs once, with its NUMA node; devices of one host bridge are in one group."""
     machine = load(name)
     devices = [*machine.gpus, *machine.nics]
-    places = tree(of(machine))
+    numa_nodes = tree(of(machine))
 
-    assert sorted(row for place in places for row in place.members()) == list(range(len(devices)))
-    for place in places:
-        for row in place.members():
-            assert place.numa in (None, int(devices[row].at[0]))
-        for group in place.groups:
+    assert sorted(row for numa_node in numa_nodes for row in numa_node.members()) == list(range(len(devices)))
+    for numa_node in numa_nodes:
+        for row in numa_node.members():
+            assert numa_node.numa in (None, int(devices[row].at[0]))
+        for group in numa_node.groups:
             assert len({devices[row].at[:2] for row in group.members()}) == 1
             assert group.kind in GROUPED
 
 
 def test_nested_classes_form_nested_groups():
-    """One switch below several below a host bridge; what is at a level by itself stands beside the groups."""
+    """One switch below several below a host bridge; devices without a group are next to the groups."""
     text = """
 name: deep
 description: all levels

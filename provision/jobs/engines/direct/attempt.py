@@ -114,7 +114,7 @@ def command_of(attempt: Attempt, seat: Seat, logins: Sequence[mpi.Login]) -> tup
     if seat.chief:
         # A worker has the variables that differ between nodes by itself: mpirun would pass on those of the first node.
         same = [setting.name for setting in _fabric(attempt) if not setting.nodes]
-        given = dict.fromkeys((*same, *spec.env, *spec.secret_env), "")
+        given = tuple(dict.fromkeys((*same, *spec.env, *spec.secret_env)))
         return mpi.mpi_command(spec, given, sum(slots(spec, attempt.seats).values()))
     return mpi.sshd_command(next(login for login in logins if login.node == seat.node))
 

@@ -10,8 +10,8 @@ from provision.checks.launch_lint import LaunchScene, lint
 from provision.commands.mca import Parameter
 from provision.commands.mpirun_words import is_launcher, parse_line
 from provision.errors import UsageError
-from provision.hostfiles import HostEntry
 from provision.jobs.engines.direct.known import Known
+from provision.launchers import HostEntry
 from provision.model.job import JobSpec, Kind, Seat
 
 __all__ = ["line_notes"]

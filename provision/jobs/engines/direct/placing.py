@@ -10,6 +10,7 @@ from provision.batch.ranks import Place
 from provision.errors import NeverFits
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.looks import NodeLook
+from provision.launchers import launcher_of
 from provision.model import Node
 from provision.model.cluster import NO_JOBS
 from provision.model.job import JobSpec
@@ -207,7 +208,7 @@ def _choose(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Seque
     request = Request(
         spec.gpus,
         spec.workers,
-        uniform=spec.launcher == "launch",
+        uniform=launcher_of(spec.launcher).equal_slots,
         pack=not spec.gputopology,
         most_per_node=spec.max_per_node,
         mode=mode,

@@ -1,4 +1,4 @@
-"""The stand-in nvidia-smi repeats an answer as long as it describes the same machine, and never longer."""
+"""The simulated nvidia-smi repeats an answer only as long as it describes the same machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASKED = ("--query-gpu=index,name", "--format=csv")
 
 @pytest.fixture
 def smi(tmp_path):
-    """Run the installed program; what it keeps is in a folder of the test."""
+    """Run the installed program with a cache directory of the test."""
     program, machine = tmp_path / "nvidia-smi", tmp_path / "machine.json"
     identity = tmp_path / "machine-id"
     identity.write_text("one\n")
@@ -34,11 +34,11 @@ def smi(tmp_path):
     return run
 
 
-def test_the_same_machine_gets_the_same_answer_without_a_start_of_python(smi, tmp_path):
-    """A second call says what the first one said, that it is SIMULATED too, though Python cannot run any more."""
+def test_a_repeated_answer_does_not_start_python(smi, tmp_path):
+    """A second call prints the first answer, including SIMULATED, without starting Python."""
     first = smi("dgx1v")
-    (kept,) = (tmp_path / "kept").iterdir()
-    kept.write_text(kept.read_text().replace("V100", "V999"))
+    (cached,) = (tmp_path / "kept").iterdir()
+    cached.write_text(cached.read_text().replace("V100", "V999"))
 
     second = smi()
 
@@ -47,8 +47,8 @@ def test_the_same_machine_gets_the_same_answer_without_a_start_of_python(smi, tm
     assert second == (first[0].replace("V100", "V999"), first[1])
 
 
-def test_another_machine_and_a_fault_are_seen_at_once(smi, tmp_path):
-    """What is kept of another description, or of a time without a fault, is not said again."""
+def test_another_machine_or_fault_changes_the_answer_at_once(smi, tmp_path):
+    """Answers for another description, or without a fault, are not repeated."""
     smi("dgx1v")
 
     assert "A100" in smi("dgxa100")[0]

@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from provision.commands.mca import spelled
-from provision.commands.mpirun import Launch, mpirun_argv, mpirun_settings, parse_version, reach_variables
+from provision.launchers import Launch, Reach, argv_of, identified, of_version
+from provision.launchers.openmpi import command_line
 
 LAUNCH = Launch(
     version=4,
@@ -13,6 +14,16 @@ LAUNCH = Launch(
     job="abc",
     networks=("10.1.0.0/24", "10.2.0.0/24"),
 )
+
+
+def mpirun_argv(launch):
+    """The words of a command line."""
+    return argv_of(launch.program, command_line(launch).settings, launch.command)
+
+
+def reach_variables(version, job):
+    """The environment of mpirun for a line that names nodes and no way to reach them."""
+    return of_version("openmpi", version).environment(Reach(job=job))
 
 
 def pairs(argv, flag):
@@ -25,18 +36,21 @@ def with_changes(**changes):
 
 
 @pytest.mark.parametrize(
-    ("text", "version"),
+    ("text", "name", "version"),
     [
-        ("mpirun (Open MPI) 4.1.4", 4),
-        ("mpirun (Open MPI) 5.0.7\n\nReport bugs", 5),
-        ("HYDRA build details:", None),
-        ("Intel(R) MPI Library", None),
-        ("", None),
+        ("mpirun (Open MPI) 4.1.4", "openmpi", 4),
+        ("mpirun (Open MPI) 5.0.7\n\nReport bugs", "openmpi", 5),
+        ("mpirun (Open MPI) 3.1.0", "openmpi", 3),
+        ("HYDRA build details:", "mpich", 0),
+        ("Intel(R) MPI Library", "intelmpi", 0),
+        ("", "", None),
     ],
 )
-def test_only_open_mpi_is_taken_for_open_mpi(text, version):
-    """The version comes from mpirun's own words, and another MPI is not mistaken for it."""
-    assert parse_version(text) == version
+def test_a_launcher_is_identified_by_its_own_words(text, name, version):
+    """One MPI library is not mistaken for another."""
+    found = identified(text)
+
+    assert (found[0].name, found[1]) == (name, version) if found else not name
 
 
 def test_the_command_comes_last_and_unchanged():
@@ -161,7 +175,9 @@ def test_a_plain_line_reaches_its_nodes_by_its_environment():
 @pytest.mark.parametrize("version", [4, 5])
 def test_everything_on_the_command_line_has_a_reason(version):
     """Who reads `run --explain` finds each flag with who decided it and why."""
-    settings = mpirun_settings(dataclasses.replace(LAUNCH, version=version, interfaces=("ens4",), environment=("A",)))
+    settings = command_line(
+        dataclasses.replace(LAUNCH, version=version, interfaces=("ens4",), environment=("A",))
+    ).settings
 
     assert all(setting.source and setting.reason for setting in settings)
     assert [*settings[0].words(), *settings[1].words()] == ["--hostfile", "/tmp/h", "-np", "4"]

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from provision.errors import UsageError
-from provision.hostfiles.base import HostEntry
+from provision.launchers.base import HostEntry
 from provision.model import NodePlacement, RankPlacement
 
 __all__ = ["even_placement", "ranges", "render"]

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from provision.errors import UsageError
-from provision.hostfiles import HostEntry
-from provision.hostfiles.placement_file import read_placement
-from provision.hostfiles.rankfile import even_placement, ranges, render
+from provision.launchers import HostEntry
+from provision.launchers.placement_file import read_placement
+from provision.launchers.rankfile import even_placement, ranges, render
 from provision.model import NodePlacement, RankPlacement
 
 

@@ -1,0 +1,93 @@
+"""Launchers: one module for each, with its host file, command line and environment.
+
+A module of this package registers the launchers of its tuple ``LAUNCHERS``; nothing else names them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from provision.launchers.base import (
+    MASTER_PORT,
+    CommandLine,
+    HostEntry,
+    Launch,
+    Launcher,
+    Reach,
+    argv_of,
+    fitted,
+    slot_table,
+)
+
+__all__ = [
+    "LAUNCHERS",
+    "MASTER_PORT",
+    "MPIRUN",
+    "CommandLine",
+    "HostEntry",
+    "Launch",
+    "Launcher",
+    "Reach",
+    "argv_of",
+    "discover",
+    "fitted",
+    "host_files",
+    "identified",
+    "launcher_names",
+    "launcher_of",
+    "of_version",
+    "slot_table",
+    "typed_commands",
+]
+
+MPIRUN = "mpirun"
+"""The name under which ``--launcher`` takes the MPI library of the image, whichever it is."""
+
+
+def discover() -> dict[str, Launcher]:
+    """Return the launchers of all modules of this package, by name."""
+    modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    found = [launcher for module in modules for launcher in getattr(module, "LAUNCHERS", ())]
+    return {launcher.name: launcher for launcher in sorted(found, key=lambda launcher: launcher.order)}
+
+
+LAUNCHERS = discover()
+"""Every launcher by its name."""
+
+
+def host_files() -> list[str]:
+    """Return the names of launchers that read a host file."""
+    return [name for name, launcher in LAUNCHERS.items() if launcher.host_file]
+
+
+def launcher_names() -> list[str]:
+    """Return what ``run --launcher`` and ``submit --launcher`` take."""
+    return [MPIRUN, *(name for name, launcher in LAUNCHERS.items() if launcher.rendezvous)]
+
+
+def launcher_of(name: str) -> Launcher:
+    """Return the launcher of a name; the defaults for `MPIRUN` and for no name: one process for each rank."""
+    return LAUNCHERS.get(name) or Launcher(name)
+
+
+def identified(text: str) -> tuple[Launcher, int] | None:
+    """Return the launcher that prints a text for ``mpirun --version``, with its major version; None for others."""
+    for launcher in LAUNCHERS.values():
+        version = launcher.identify(text) if launcher.identify else None
+        if version is not None:
+            return launcher, version
+    return None
+
+
+def of_version(name: str, version: int) -> Launcher | None:
+    """Return the launcher of the same MPI library with another major version; None when it is not supported."""
+    label = LAUNCHERS[name].label
+    return next((one for one in LAUNCHERS.values() if (one.label, one.version) == (label, version)), None)
+
+
+def typed_commands(*, per_node: bool) -> frozenset[str]:
+    """Return the programs by which users start a launcher."""
+    return frozenset(
+        command for launcher in LAUNCHERS.values() if launcher.per_node is per_node for command in launcher.commands
+    )

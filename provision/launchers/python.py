@@ -1,0 +1,9 @@
+"""Ranks that mpirun starts with torch's variables, for programs that call ``init_process_group`` themselves."""
+
+from __future__ import annotations
+
+from provision.launchers.base import Launcher
+
+__all__ = ["LAUNCHERS"]
+
+LAUNCHERS = (Launcher("python", order=4, rendezvous=True),)

@@ -1,0 +1,240 @@
+"""Identifiers, comments, Markdown and help use standard terms; the list of pending packages and pages only shrinks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from provision.cli.main import build_app
+
+ROOT = Path(__file__).parents[2]
+
+FORBIDDEN = frozenset(
+    {"told", "found", "kept", "standing", "mended", "looks", "seat", "seats", "chief", "keeper", "keepers"}
+    | {"handed", "lazily", "wish", "wishes", "eyes", "ways"}
+)
+"""Words that no identifier contains; `FileNotFoundError` and the like are exempt."""
+PENDING = frozenset(
+    [
+        "provision/advisor",
+        "provision/batch",
+        "provision/benchmarks",
+        "provision/checks",
+        "provision/cli",
+        "provision/commands",
+        "provision/connectors",
+        "provision/engine.py",
+        "provision/facts",
+        "provision/gdr",
+        "provision/hostfiles",
+        "provision/inventory",
+        "provision/jobs",
+        "provision/kept_files.py",
+        "provision/lazily.py",
+        "provision/local_processes.py",
+        "provision/locks.py",
+        "provision/model",
+        "provision/planning",
+        "provision/profiles",
+        "provision/threads.py",
+        "provision/workflow",
+        "roles/base_system",
+        "roles/container_ssh",
+        "roles/docker_engine",
+        "roles/nvidia_container",
+        "roles/peer_memory",
+        "roles/platform",
+        "roles/training_container",
+        "tests/baremetal",
+        "tests/benchmarks",
+        "tests/hostile",
+        "tests/integration",
+        "tests/molecule",
+        "tests/roles",
+        "tests/support",
+        "tests/unit",
+        "tests/unit/advisor",
+        "tests/unit/batch",
+        "tests/unit/checks",
+        "tests/unit/cli",
+        "tests/unit/commands",
+        "tests/unit/connectors",
+        "tests/unit/facts",
+        "tests/unit/gdr",
+        "tests/unit/inventory",
+        "tests/unit/jobs",
+        "tests/unit/planning",
+        "tests/unit/profiles",
+    ]
+)
+"""Folders and modules with forbidden identifiers. Remove an entry when it is finished; never add one."""
+FINISHED_MODULES = (
+    *(
+        f"provision/workflow/{name}"
+        for name in ("ban*.py", "bench*.py", "col*.py", "gpu*.py", "images.py", "sources.py")
+    ),
+    *(f"tests/unit/test_{name}.py" for name in ("bandwidth", "collective", "language")),
+)
+"""Finished modules of pending folders, as glob patterns."""
+BORROWED = frozenset(
+    {"FOUND", "Seat", "Seats", "Wish", "chief", "found", "found_networks", "keeper_lost"}
+    | {"kept", "kept_benchmarks", "kept_secrets", "looks", "seats", "told_variables"}
+)
+"""Names that finished modules use, and pending ones define."""
+JSON_KEYS = {"provision/documents/jobs.py": frozenset({"handed", "keeper", "seats"})}
+"""Fields of documents, which are interfaces."""
+
+TERMS = {
+    r"told|tells?": "report, log, print",
+    r"mend(s|ed|ing)?": "fix",
+    r"keepers?": "node agent, job supervisor, lock holder",
+    r"seats?": "placement, slot assignment",
+    r"chiefs?": "queue host, rank 0, leader, launcher",
+    r"as (wanted|it was|they were|it stands|they stand)": "converged, up to date, unchanged",
+    r"(what )?is wanted": "desired state",
+    r"hand(s|ed|ing)? in": "submit a job",
+    r"others? set up|other hands": "pre-existing configuration, changed manually",
+    r"(has|have|had) a look|a look|looks? at|looked at": "probe",
+    r"came? to (its|their|an) end|is over|are over": "finished, completed, ended",
+    r"with the boot": "at boot",
+    r"not yours|of theirs": "owned by another user",
+    r"goes by|go by": "use",
+    r"nobody|whoever": "name the subject",
+    r"hurts?": "disruptive, requires an idle node",
+    r"never fits|no room": "insufficient resources",
+}
+"""Regular expression -> the term to use instead (the comments, docstrings and Markdown of finished folders)."""
+PENDING_PAGES = frozenset(
+    [
+        "CHANGELOG.md",
+        "provision/README.md",
+        "provision/batch/ROWS.md",
+        "provision/checks/README.md",
+        "provision/jobs/README.md",
+        "roles/platform/README.md",
+    ]
+)
+"""Markdown files with other terms. Remove a page when it is rewritten; never add one."""
+
+_TERM = re.compile(rf"\b(?:{'|'.join(TERMS)})\b", re.IGNORECASE)
+
+
+def sources(pattern: str) -> list[str]:
+    """Return the files of a pattern below the repository's folders of sources, relative to the repository."""
+    folders = [ROOT / name for name in ("docs", "provision", "roles", "tests", "tools")]
+    paths = [*ROOT.glob(pattern), *(path for folder in folders for path in folder.rglob(pattern))]
+    return sorted(path.relative_to(ROOT).as_posix() for path in paths)
+
+
+def unit_of(file: str) -> str:
+    """Return the folder or module of `PENDING` to which a Python file belongs."""
+    parts = file.split("/")
+    depth = 3 if parts[:2] == ["tests", "unit"] and len(parts) > 3 else 2
+    return "/".join(parts[:depth])
+
+
+def is_finished(file: str) -> bool:
+    """Return whether a Python file must not have forbidden identifiers."""
+    return unit_of(file) not in PENDING or any(Path(file).match(pattern) for pattern in FINISHED_MODULES)
+
+
+def identifiers(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
+    """Yield name, line, and whether the name is defined there instead of used."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name():
+                yield node.id, node.lineno, isinstance(node.ctx, ast.Store)
+            case ast.Attribute():
+                yield node.attr, node.lineno, isinstance(node.ctx, ast.Store)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name, node.lineno, True
+            case ast.arg():
+                yield node.arg, node.lineno, True
+            case ast.keyword(arg=str()):
+                yield node.arg or "", node.value.lineno, False
+            case ast.ImportFrom():
+                yield from ((word, node.lineno, False) for word in (node.module or "").split("."))
+            case ast.alias():
+                yield from ((word, node.lineno, False) for word in node.name.split("."))
+                if node.asname:
+                    yield node.asname, node.lineno, True
+
+
+def words_of(name: str) -> set[str]:
+    """Return the lower-case words of a snake_case or CamelCase name."""
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
+
+
+def forbidden(file: str) -> Iterator[tuple[str, int]]:
+    """Yield the forbidden identifiers of a Python file with their lines."""
+    exempt = JSON_KEYS.get(file, frozenset())
+    if words_of(Path(file).stem) & FORBIDDEN:
+        yield Path(file).stem, 0
+    for name, line, defined in identifiers(ast.parse((ROOT / file).read_text())):
+        allowed = name in exempt or name.endswith(("NotFound", "NotFoundError")) or (not defined and name in BORROWED)
+        if words_of(name) & FORBIDDEN and not allowed:
+            yield name, line
+
+
+def prose(file: str) -> Iterator[tuple[str, int]]:
+    """Yield comments, docstrings and messages of a Python file with their lines."""
+    with (ROOT / file).open("rb") as stream:
+        for token in tokenize.tokenize(stream.readline):
+            if token.type in {tokenize.COMMENT, tokenize.STRING} and " " in token.string:
+                yield token.string, token.start[0]
+
+
+def wrong_terms(text: str) -> list[str]:
+    """Return the matches of `TERMS` in a text, without code in Markdown."""
+    return [match[0] for match in _TERM.finditer(re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL))]
+
+
+def test_finished_modules_have_no_forbidden_identifiers():
+    wrong = [
+        f"{file}:{line}: {name}" for file in sources("*.py") if is_finished(file) for name, line in forbidden(file)
+    ]
+
+    assert wrong == []
+
+
+def test_the_list_of_pending_folders_only_shrinks():
+    """A folder without forbidden identifiers is finished: remove it from `PENDING`."""
+    pending = {unit_of(file) for file in sources("*.py") if not is_finished(file) and any(forbidden(file))}
+
+    assert sorted(PENDING - pending) == []
+
+
+def test_finished_modules_use_standard_terms():
+    """In comments, docstrings and messages of `provision`."""
+    files = [file for file in sources("*.py") if file.startswith("provision/") and is_finished(file)]
+    wrong = [f"{file}:{line}: {words}" for file in files for text, line in prose(file) if (words := wrong_terms(text))]
+
+    assert wrong == []
+
+
+def test_finished_pages_use_standard_terms():
+    pages = {page: wrong_terms((ROOT / page).read_text()) for page in sources("*.md")}
+
+    assert {page: words for page, words in pages.items() if words and page not in PENDING_PAGES} == {}
+    assert sorted(PENDING_PAGES - {page for page, words in pages.items() if words}) == [], "remove them: rewritten"
+
+
+def test_summaries_of_commands_use_standard_terms_and_are_complete():
+    def summaries(command: Any) -> Iterator[str]:
+        for below in getattr(command, "commands", {}).values():
+            yield below.get_short_help_str(limit=50)
+            yield from summaries(below)
+
+    wrong = [
+        text
+        for text in summaries(typer.main.get_command(build_app(None)))
+        if wrong_terms(text) or text.endswith("...") or not text.endswith(".")
+    ]
+
+    assert wrong == []
