@@ -4,8 +4,10 @@ ProvisionError                exit 1
 ├── UsageError                exit 2   wrong words on the command line, or a refusal
 │   └── InventoryError        exit 2   the inventory cannot be used (file and key named)
 ├── ConnectionFailed          exit 1   a node cannot be reached or authenticated
-│   └── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
+│   ├── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
+│   └── NotStarted            exit 1   a command or copy was never started on a node
 ├── NodeError                 exit 1   a node was reached and something there failed
+│   ├── NotAllowed            exit 2   a node refuses what this user may not do
 │   ├── InvalidRecord         exit 1   the record of a job on a node is not valid
 │   └── InvalidDocument       exit 1   a node sent something that is not a valid document
 ├── LabError                  exit 1   the lab on this machine cannot do what was asked
@@ -40,7 +42,9 @@ __all__ = [
     "NoResult",
     "NodeError",
     "NodeUnreachable",
+    "NotAllowed",
     "NotFound",
+    "NotStarted",
     "ProvisionError",
     "TimedOut",
     "UsageError",
@@ -58,6 +62,8 @@ class ProvisionError(Exception):
     """
 
     exit_code = 1
+    code = ""
+    """The reason for programs, e.g. ``job.not_owner``; empty where there is none."""
     one_line = False
     """Whether message and remedy are one line each: they may hold words of a node, which must not look like ours."""
 
@@ -96,14 +102,31 @@ class HostNotTrusted(ConnectionFailed):
     """A node shows a host key that is not known, is another than the known one, or is revoked."""
 
 
+class NotStarted(ConnectionFailed):
+    """A command or copy was never started on a node, because the login or sudo failed before."""
+
+
 class NodeError(ProvisionError):
     """A node was reached, and what was asked of it failed there."""
 
     one_line = True
 
 
+class NotAllowed(NodeError):
+    """A node refuses what this user may not do; `code` is the reason for programs."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, code: str, *, node: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message, node=node, remedy=remedy)
+        self.code = code
+
+
 class InvalidRecord(NodeError):
     """The record of a job on a node is not valid."""
+
+    other_owner = ""
+    """The recorded owner where it is another user; no signature confirms it."""
 
 
 class InvalidDocument(NodeError):

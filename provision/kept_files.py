@@ -13,12 +13,23 @@ from pathlib import Path
 
 from provision.local_files import cache_folder, write_private
 
-__all__ = ["MOST_BYTES", "read", "write"]
+__all__ = ["MOST_BYTES", "inventory_key", "inventory_place", "read", "write"]
 
 MOST_BYTES = 32 * 1024 * 1024
 """Of one file."""
 _KEPT = 50
 """Files of one kind; the oldest beyond them go."""
+
+
+def inventory_place(inventory: Path) -> Path:
+    """Return one path for an inventory's folder, for the hosts file in it, and for links to either."""
+    place = inventory.resolve()
+    return place.parent if place.is_file() and place.stem in {"hosts", "inventory"} else place
+
+
+def inventory_key(inventory: Path) -> str:
+    """Return the key of what is kept about an inventory."""
+    return hashlib.sha256(str(inventory_place(inventory)).encode()).hexdigest()[:32]
 
 
 def read(kind: str, key: str) -> bytes | None:

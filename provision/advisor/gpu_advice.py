@@ -14,7 +14,7 @@ __all__ = ["NO_GPUS", "gpu_samples", "idle_seconds", "utilization"]
 
 Job = Sequence[NodeSeries]
 NO_GPUS = f"no GPU of the job was sampled often enough (nvidia-smi returned less than {limit.FEWEST_SAMPLES})"
-_BITS = {0x40: "slowed down for heat", 0x80: "braked for power", 0x20: "slowed down by the driver for heat"}
+_BITS = {0x40: "hardware thermal slowdown", 0x80: "power brake slowdown", 0x20: "software thermal slowdown"}
 _GENERAL, _POWER_CAP = 0x08, 0x04
 _MIG = "MIG-"
 _LANE_MB = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
@@ -147,7 +147,7 @@ def clocks_throttled(job: Job) -> Answer:
         known = [(sample.clock_events, sample) for sample in samples if sample.clock_events is not None]
         count += len(known)
         capped += sum(bool(events & _POWER_CAP) for events, _ in known)
-        for bit, text in {**_BITS, _GENERAL: "slowed down"}.items():
+        for bit, text in {**_BITS, _GENERAL: "hardware slowdown"}.items():
             share = 100 * sum(bool(events & bit) for events, _ in known) / max(1, len(known))
             if share >= limit.THROTTLED_SHARE.value and not (bit == _GENERAL and slow):
                 hottest = max((sample.temperature or 0 for _, sample in known), default=0)

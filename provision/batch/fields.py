@@ -91,7 +91,7 @@ def field_value(field: str, given: Given) -> Any:
 
 def _whole(text: str) -> int:
     if not re.fullmatch(r"[+-]?\d{1,9}", text.strip()):
-        raise ValueError(f"{text!r} is no whole number")
+        raise ValueError(f"{text!r} is not a whole number")
     return int(text)
 
 

@@ -205,9 +205,15 @@ def _split(word: str) -> tuple[str, str, str]:
     return name, equals, value
 
 
+_INSTEAD = {
+    "-n": "Name the job with --name, and set the number of workers with --workers. ",
+}
+"""Option of another command -> what it is called here."""
+
+
 def _taken(name: str, rest: list[str]) -> str:
     if not rest or rest[0] == "--":
-        raise UsageError(f"{name} has no value", remedy="provision submit --help shows what it takes.")
+        raise UsageError(f"provision submit: {name} needs a value", remedy="All options: provision submit --help")
     return rest.pop(0)
 
 
@@ -223,8 +229,9 @@ def _found(name: str, notes: list[str]) -> Flag:
         return known
     close = difflib.get_close_matches(dashed, [*_BY_NAME, *IGNORED], 1, 0.7)
     raise UsageError(
-        f"there is no flag {name}" + (f"; did you mean {close[0]}?" if close else ""),
-        remedy="provision submit --help lists them; a command with flags of its own stands in quotes, or behind --.",
+        f"provision submit: there is no option {name}" + (f"; did you mean {close[0]}?" if close else ""),
+        remedy=f"{_INSTEAD.get(name, '')}Put a command with options of its own behind --, or in quotes. "
+        "All options: provision submit --help",
     )
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "RUN_FOLDER",
     "Login",
     "files",
+    "host_entries",
     "host_files",
     "launcher_variables",
     "login_files",
@@ -197,10 +198,15 @@ def files(spec: JobSpec, seats: Sequence[Seat], logins: Sequence[Login]) -> dict
     return {**host_files(spec, seats), **login_files(logins)}
 
 
-def host_files(spec: JobSpec, seats: Sequence[Seat]) -> dict[str, str]:
-    """Return the host file of each MPI launcher by its name: the image alone tells which launcher it has."""
+def host_entries(spec: JobSpec, seats: Sequence[Seat]) -> list[HostEntry]:
+    """Return the nodes of a job with their slots."""
     addresses = {seat.node: seat.address for seat in seats}
     kind = "gpu" if spec.gpus else "cpu"
-    entries = [HostEntry(node, addresses[node], count, kind) for node, count in slots(spec, seats).items()]
+    return [HostEntry(node, addresses[node], count, kind) for node, count in slots(spec, seats).items()]
+
+
+def host_files(spec: JobSpec, seats: Sequence[Seat]) -> dict[str, str]:
+    """Return the host file of each MPI launcher by its name: the image alone tells which launcher it has."""
+    entries = host_entries(spec, seats)
     launchers = [launcher for launcher in LAUNCHERS.values() if launcher.file_name and launcher.host_file]
     return {launcher.file_name: launcher.host_file(entries) for launcher in launchers if launcher.host_file}

@@ -13,7 +13,7 @@ from provision.batch.reports import Report
 from provision.documents.jobs import JobReport, QueueEntry, Result, spec_of
 from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
 
-__all__ = ["STARTING", "Report", "contradictions", "leases_by_job", "records", "starting"]
+__all__ = ["STARTING", "Report", "contradictions", "leases_by_job", "records", "result_of", "starting"]
 
 STARTING = "its start has begun"
 HANDING_SECONDS = 180.0
@@ -168,7 +168,13 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
         **next((_of_attempt(job) for report, job in current if report.node == chief), {}),
     )
     judged = _judged(record, queue, current, unreachable)
-    left = unconfirmed_nodes(queue, {report.node: job for report, job in told}, answered, head)
+    if queue.state == "started" and queue.result is None and result_of(judged) is not None:
+        judged = replace(judged, unrecorded=True)
+    parts = {report.node: job for report, job in told}
+    left = unconfirmed_nodes(queue, parts, answered, head)
+    if left and _keeps_result(judged, queue, [parts[node] for node in left if node in parts]):
+        silent = tuple(node for node in left if node not in answered)
+        return replace(judged, unconfirmed=left, silent=silent, deleting=queue.deleted)
     if left:
         return _stopping(judged, queue, left, answered)
     if head not in answered and record.unreachable and judged.status.over and any(job.stopping for _, job in current):
@@ -180,14 +186,39 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
     return replace(judged, reason_time=max(queue.time, tried))
 
 
-def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answered: Collection[str]) -> JobRecord:
-    """Return a job whose end is requested and that may still run on some nodes; its result may still change.
+def result_of(record: JobRecord) -> Result | None:
+    """Return the final result of a job, for the queue host to record; None where it may still change.
 
-    A job that has succeeded runs on no node: it keeps its result while nodes have not confirmed its deletion.
+    A job is FAILED without the time of its end when its nodes only seem to have lost it.
     """
-    if record.status is JobStatus.SUCCEEDED:
-        silent = tuple(node for node in left if node not in answered)
-        return replace(record, unconfirmed=left, silent=silent, deleting=queue.deleted)
+    has_failed = record.status is JobStatus.FAILED and bool(record.ended) and not record.unreachable
+    if record.status is JobStatus.SUCCEEDED or has_failed:
+        first = record.instances.get(record.first_failure)
+        return Result(
+            status="SUCCEEDED" if record.status is JobStatus.SUCCEEDED else "FAILED",
+            reason=record.reason or None,
+            exit_code=(first and first.exit_code) or record.exit_code,
+            first_failure=record.first_failure or None,
+            first_rank=record.first_rank,
+            ended=record.ended,
+        )
+    return None
+
+
+def _first_failure(result: Result) -> dict[str, InstanceRecord]:
+    """Return what a recorded result says of the instance that failed first."""
+    name = result.first_failure
+    return {name: InstanceRecord(name, "Error", exit_code=result.exit_code)} if name else {}
+
+
+def _keeps_result(record: JobRecord, queue: QueueEntry, parts: Sequence[JobReport]) -> bool:
+    """Return whether a job ended before its end was requested: it keeps its result until all nodes have confirmed."""
+    known = queue.result is not None and queue.result.status == record.status
+    return record.status is JobStatus.SUCCEEDED or (known and not any(map(has_part, parts)))
+
+
+def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answered: Collection[str]) -> JobRecord:
+    """Return a job whose end is requested and that may still run on some nodes; its result may still change."""
     return replace(
         record,
         status=JobStatus.STOPPING,
@@ -254,6 +285,11 @@ def _watched_by_none(job: JobReport) -> bool:
 def _judged(record: JobRecord, queue: QueueEntry, current: Told, unreachable: Mapping[str, str]) -> JobRecord:
     """Say how the job stands: what its queue says before an attempt, what its nodes say of the last attempt."""
     state, reason = queue.state, queue.reason
+    if queue.result is not None and record.attempt <= queue.attempt and _result(record, current) is None:
+        away = tuple(name for name in queue.nodes if name in unreachable)
+        ended = _ended(record, queue.result)
+        known = {**_first_failure(queue.result), **record.instances}
+        return replace(ended, attempt=queue.attempt, unreachable=away, instances=known)
     if state == END_REQUESTED and not any(job.keeper == "active" or job.result for _, job in current):
         return replace(record, status=JobStatus.STOPPED, reason=reason, ended=queue.time)
     if state == "failed":

@@ -93,7 +93,7 @@ def read_words(words: Sequence[str]) -> Words:
     if kind is not None:
         loose.pop(0)
     if scanned.behind and loose:
-        raise UsageError(f"'{loose[0]}' stands before -- and is no flag", remedy="Put the whole command behind --.")
+        raise UsageError(f"'{loose[0]}' in front of --: not an option", remedy="Put the whole command behind --.")
     if len(loose) > 1:
         raise UsageError(
             f"the command is {len(loose)} words: {' '.join(loose[:4])} ...",
@@ -187,7 +187,7 @@ def _launch(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:
     if words.text("device"):
         kind, _, count = words.text("device").partition("=")
         if kind != "nvidia.com/gpu":
-            raise UsageError(f"--device {kind}: there are no such devices", remedy="Write --gpus N.")
+            raise UsageError(f"--device {kind}: unknown kind of device", remedy="Write --gpus N.")
         found["gpus"] = field_value("gpus", count) if count.isdecimal() else -1
     if words.text("total_gpus"):
         total, workers = words.take("total_gpus", _count), fields.get("workers", 1)
@@ -259,7 +259,7 @@ def _command(words: Words, base: Mapping[str, Any], notes: list[str]) -> dict[st
         )
     if kind is None and command:
         kind, why = inferred(command)
-        notes.append(f"no type was given; taken for {kind}: {why}")
+        notes.append(f"no job type was given, so the type is {kind} ({why})")
     return {"command": tuple(command), "kind": kind or Kind.RUN}
 
 

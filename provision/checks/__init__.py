@@ -1,64 +1,16 @@
 """What should be: facts and wishes in, a judgement with a reason and a remedy out. README.md lists every id."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 
-# Importing an area registers its checks.
 from provision.batch.data import DataFinding
-from provision.checks import (
-    bandwidth as _bandwidth,  # noqa: F401
-)
-from provision.checks import (
-    base_system as _base_system,  # noqa: F401
-)
-from provision.checks import (
-    cluster as _cluster,  # noqa: F401
-)
-from provision.checks import (
-    collective as _collective,  # noqa: F401
-)
-from provision.checks import (
-    container_ssh as _container_ssh,  # noqa: F401
-)
-from provision.checks import (
-    data as _data,  # noqa: F401
-)
-from provision.checks import (
-    docker_engine as _docker_engine,  # noqa: F401
-)
-from provision.checks import (
-    gpu as _gpu,  # noqa: F401
-)
-from provision.checks import (
-    gpu_health as _gpu_health,  # noqa: F401
-)
-from provision.checks import (
-    gpu_xid as _gpu_xid,  # noqa: F401
-)
-from provision.checks import (
-    node as _node,  # noqa: F401
-)
-from provision.checks import (
-    peer_memory as _peer_memory,  # noqa: F401
-)
-from provision.checks import (
-    rdma_health as _rdma_health,  # noqa: F401
-)
-from provision.checks import (
-    rdma_stack as _rdma_stack,  # noqa: F401
-)
-from provision.checks import (
-    skew as _skew,  # noqa: F401
-)
-from provision.checks import (
-    topology as _topology,  # noqa: F401
-)
-from provision.checks import (
-    training as _training,  # noqa: F401
-)
-from provision.checks.base import CHECKS, CLUSTER_CHECKS, ClusterScene, PairOutcome, Scene, run
+from provision.checks.base import CHECKS, CLUSTER_CHECKS, register, run
 from provision.checks.boot import held_back
 from provision.checks.hosts import host_entry
 from provision.checks.pairs import PAIR_SECONDS, pairs_script, parse_pairs
+from provision.components import COMPONENTS
+from provision.components.check import ClusterScene, PairOutcome, Scene
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts
 from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Collective, Node
@@ -76,6 +28,12 @@ __all__ = [
     "parse_pairs",
     "unreachable",
 ]
+
+for _area in iter_modules(__path__, f"{__name__}."):  # to import a module registers its checks
+    import_module(_area.name)
+for _component in COMPONENTS.values():
+    for _check in _component.checks:
+        register(_check)
 
 
 def judge(

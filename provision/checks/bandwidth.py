@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from provision.checks.base import ClusterScene, Scene, Verdict, check, cluster_check, fail, passed, skip, warn
+from provision.checks.base import check, cluster_check
+from provision.components.check import ClusterScene, Scene, Verdict, fail, passed, skip, warn
 from provision.model import Bandwidth, PairBandwidth, Port
 
 __all__ = ["Blame", "blame", "is_good"]
@@ -106,7 +107,7 @@ def _guilt(port: Port, role: str, pairs: Sequence[PairBandwidth]) -> int:
     return len(mine) if any({pair.a, pair.b} & partners for pair in others) else 0
 
 
-@check("rdma_stack.bandwidth", role="rdma_stack", full=True)
+@check("rdma_stack.bandwidth", full=True)
 def _of_node(scene: Scene) -> Verdict:
     found, name = _measured(scene), scene.node.name
     if name in found.broken:

@@ -1,216 +1,54 @@
-"""How a check is written, registered and judged.
-
-A check is a function from a Scene (one node) or a ClusterScene to a Verdict. The decorator gives it its id, the role
-that answers for it and the check that must not have failed before it means anything.
-"""
+"""How checks are registered and judged; `provision.components.check` says what a check is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
 
-from provision.batch.data import DataFinding
-from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
-from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Collective, Node
-from provision.model.cluster import JOB_ROLES, NO_JOBS
+from provision.components import COMPONENTS
+from provision.components.check import FACT_REMEDY, Check, ClusterScene, NotKnownError, Scene, Verdict, fail, skip
+from provision.model import CheckResult, CheckStatus
+from provision.model.cluster import NO_JOBS
 
-__all__ = [
-    "CHECKS",
-    "CLUSTER_CHECKS",
-    "Check",
-    "ClusterScene",
-    "NotKnownError",
-    "PairOutcome",
-    "Scene",
-    "Verdict",
-    "check",
-    "cluster_check",
-    "fail",
-    "known",
-    "passed",
-    "run",
-    "skip",
-    "warn",
-]
-
-T = TypeVar("T")
-SceneT_contra = TypeVar("SceneT_contra", contravariant=True)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A check's outcome without its id."""
-
-    status: CheckStatus
-    reason: str
-    remedy: str | None = None
-    simulated: bool = False
-
-
-@dataclass(frozen=True)
-class PairOutcome:
-    """One try to log in from the container of one node to that of another."""
-
-    source: str
-    target: str
-    ok: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """One node, what is known of it, and what is around it."""
-
-    node: Node
-    facts: NodeFacts
-    cluster: Cluster
-    all_facts: Mapping[str, NodeFacts] = field(default_factory=dict)
-    """The facts of every node that was reached, this one included."""
-    supported: Sequence[str] = ()
-    """Supported systems as ``debian 12``; empty: unknown."""
-    bandwidth: Bandwidth | None = None
-    """None when none was measured."""
-    data: Sequence[DataFinding] | None = None
-    """What is wrong with data volumes, on all nodes; None when none was looked at."""
-
-    def want(self, name: str, default: T) -> T:
-        """Return an inventory variable; `default` when it is unset, of another type, or holds Jinja."""
-        value = self.node.variables.get(name)
-        if value is None or not plain(value) or not isinstance(value, type(default)):
-            return default
-        return value
-
-    def undecided(self, name: str) -> bool:
-        """Return whether only Ansible can say what the variable is, because it holds Jinja."""
-        return not plain(self.node.variables.get(name))
-
-    @property
-    def container(self) -> bool:
-        """True on a node that is itself a container."""
-        return is_container(self.facts)
-
-    def simulated(self, *things: str) -> bool:
-        """Return whether any of `things` is a stand-in on this node."""
-        return simulated(self.facts, *things)
-
-    @property
-    def apply(self) -> str:
-        """The command that mends what a role manages."""
-        return f"Run: provision apply --limit {self.node.name}"
-
-
-@dataclass(frozen=True)
-class ClusterScene:
-    """All nodes that were reached, and what the tries between them gave."""
-
-    cluster: Cluster
-    nodes: Sequence[Node]
-    """The nodes that were asked for, reached or not."""
-    facts: Mapping[str, NodeFacts]
-    pairs: Sequence[PairOutcome] | None = None
-    """None when no pairs were tried."""
-    bandwidth: Bandwidth | None = None
-    """None when none was measured."""
-    collective: Collective | None = None
-    """None when no all-reduce was asked for."""
-    data: Sequence[DataFinding] | None = None
-    """What is wrong with data volumes; None when none was looked at."""
-
-
-class NotKnownError(Exception):
-    """A fact that the check needs could not be had; the runner turns it into a failure."""
-
-
-def known(value: T | Unknown) -> T:
-    """Return the value of a fact; ends the check as failed when it is Unknown."""
-    if isinstance(value, Unknown):
-        raise NotKnownError(value.reason)
-    return value
-
-
-def passed(reason: str, *, simulated: bool = False) -> Verdict:
-    """All is as it should be."""
-    return Verdict(CheckStatus.PASS, reason, None, simulated)
-
-
-def warn(reason: str, remedy: str, *, simulated: bool = False) -> Verdict:
-    """It works, though less well than it could."""
-    return Verdict(CheckStatus.WARN, reason, remedy, simulated)
-
-
-def fail(reason: str, remedy: str, *, simulated: bool = False) -> Verdict:
-    """It does not work, or is not what the inventory wants."""
-    return Verdict(CheckStatus.FAIL, reason, remedy, simulated)
-
-
-def skip(reason: str, *, simulated: bool = False) -> Verdict:
-    """Nothing can or need be judged, and why."""
-    return Verdict(CheckStatus.SKIP, reason, None, simulated)
-
-
-@dataclass(frozen=True)
-class Check(Generic[SceneT_contra]):
-    """A registered check."""
-
-    id: str
-    judge: Callable[[SceneT_contra], Verdict]
-    role: str | None = None
-    after: str | None = None
-    remedy: str = ""
-    """What to do when a fact that it needs cannot be had."""
-    full: bool = False
-    """Judged only where bandwidth was measured (level ``full``)."""
-    collective: bool = False
-    """Judged only where an all-reduce was asked for (``--collective``)."""
-    data: bool = False
-    """Judged only where data volumes were looked at."""
-
+__all__ = ["CHECKS", "CLUSTER_CHECKS", "UNJUDGED", "check", "cluster_check", "register", "run"]
 
 CHECKS: dict[str, Check[Scene]] = {}
 CLUSTER_CHECKS: dict[str, Check[ClusterScene]] = {}
 
-_AREAS = (
-    "node",
-    "base_system",
-    "rdma_stack",
-    "docker_engine",
-    "gpu",
-    "peer_memory",
-    "nvidia_container",
-    "training_image",
-    "training_container",
-    "container_ssh",
-)
-"""The order of the results: what others depend on comes first."""
-
+_FIRST_AREA = "node"
 UNJUDGED = "what the node answered cannot be judged"
 """So begins the reason of a check that could not make sense of a fact."""
-_FACT_REMEDY = "Log in to the node and run that command by hand to see where it stops."
 
 
 def check(
     id: str,  # noqa: A002 - it is an id, and reads best so where checks are declared
     *,
-    role: str | None = None,
     after: str | None = None,
-    remedy: str = _FACT_REMEDY,
+    remedy: str = FACT_REMEDY,
     full: bool = False,
     data: bool = False,
 ) -> Callable[[Callable[[Scene], Verdict]], Callable[[Scene], Verdict]]:
-    """Register a check of one node: skipped when `role` is disabled there or the check `after` failed.
+    """Register a check of one node: skipped when its role is disabled there or the check `after` failed.
 
     One that is `full` is judged only where bandwidth was measured, one of `data` only where volumes were looked at.
     """
 
-    def register(function: Callable[[Scene], Verdict]) -> Callable[[Scene], Verdict]:
-        if id in CHECKS:
-            raise ValueError(f"two checks are called {id}")
-        CHECKS[id] = Check(id, function, role, after, remedy, full, data=data)
+    def decorate(function: Callable[[Scene], Verdict]) -> Callable[[Scene], Verdict]:
+        register(Check(id, function, after, remedy, full, data=data))
         return function
 
-    return register
+    return decorate
+
+
+def register(item: Check[Scene]) -> None:
+    """Register a check of one node.
+
+    Raises:
+        ValueError: there is one with this id.
+    """
+    if item.id in CHECKS:
+        raise ValueError(f"two checks are called {item.id}")
+    CHECKS[item.id] = item
 
 
 def cluster_check(
@@ -244,15 +82,36 @@ def run(scene: Scene) -> tuple[CheckResult, ...]:
 
 @lru_cache(maxsize=4)
 def _in_order(ids: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(ids, key=lambda id: _AREAS.index(id.partition(".")[0])))  # noqa: A006
+    """Return the checks by area, in the order of the roles; an area comes after those that its checks depend on."""
+    before: dict[str, dict[str, None]] = {area: {} for area in (_FIRST_AREA, *COMPONENTS)}
+    for name in ids:
+        own = before.setdefault(_area(name), {})
+        needed = CHECKS[name].after
+        if needed and _area(needed) != _area(name):
+            own[_area(needed)] = None
+    order: dict[str, None] = {}
+
+    def add(area: str) -> None:
+        for needed in before.get(area, ()):
+            if needed not in order:
+                add(needed)
+        order[area] = None
+
+    for area in before:
+        add(area)
+    places = {area: number for number, area in enumerate(order)}
+    return tuple(sorted(ids, key=lambda name: places[_area(name)]))
+
+
+def _area(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _verdict(item: Check[Scene], scene: Scene, done: Mapping[str, CheckResult]) -> Verdict:
-    enabled: Any = scene.node.variables.get(f"{item.role}_enabled") if item.role else None
-    if enabled is False and item.role in JOB_ROLES and not scene.node.takes_jobs:
-        return skip(NO_JOBS)
-    if enabled is False:
-        return skip(f"the role {item.role} is switched off for this node")
+    component = COMPONENTS.get(_area(item.id))
+    if component and scene.node.variables.get(f"{component.role}_enabled") is False:
+        not_for_jobs = component.for_jobs and not scene.node.takes_jobs
+        return skip(NO_JOBS if not_for_jobs else f"the role {component.role} is switched off for this node")
     before = done.get(item.after) if item.after else None
     if before is not None and (before.status is CheckStatus.FAIL or before.reason.startswith("waits for ")):
         root = before.reason.removeprefix("waits for ") if before.status is CheckStatus.SKIP else before.id

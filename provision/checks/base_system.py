@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
 from provision.checks.everybody import Everybody, everybody
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.model import Same
 
 __all__ = ["amount", "limit_problems"]
@@ -18,7 +19,7 @@ _SHOWN = 5
 _LOOPBACK = "127."
 
 
-@check("base_system.limits", role="base_system")
+@check("base_system.limits")
 def _limits(scene: Scene) -> Verdict:
     limits = known(scene.facts.limits)
     wanted = {name: _wanted_limit(scene, name, value) for name, value in _WANTED_LIMITS.items()}
@@ -71,7 +72,7 @@ def amount(limit: int | None) -> str:
     return "unlimited" if limit is None else str(limit)
 
 
-@check("base_system.hosts", role="base_system")
+@check("base_system.hosts")
 def _hosts(scene: Scene) -> Verdict:
     if not scene.want("base_system_hosts_enabled", default=True):
         return skip("switched off by base_system_hosts_enabled")
@@ -103,7 +104,7 @@ def _resolved(names: Same[Mapping[str, tuple[str, ...]]], all_nodes: Same[Everyb
     return judged, tuple(wrong)
 
 
-@check("base_system.time_sync", role="base_system")
+@check("base_system.time_sync")
 def _time_sync(scene: Scene) -> Verdict:
     if not scene.want("base_system_time_sync_check_enabled", default=True):
         return skip("switched off by base_system_time_sync_check_enabled")
@@ -123,7 +124,7 @@ def _time_sync(scene: Scene) -> Verdict:
     )
 
 
-@check("base_system.sysctls", role="base_system")
+@check("base_system.sysctls")
 def _sysctls(scene: Scene) -> Verdict:
     wanted: dict[str, Any] = scene.want("base_system_sysctls", default={})
     if not wanted:

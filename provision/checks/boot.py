@@ -5,7 +5,7 @@ One judgement for all who ask: ``verify`` shows it, ``hostfile`` and ``run`` tak
 
 from __future__ import annotations
 
-from provision.checks.base import NotKnownError, Verdict, fail, known, passed, skip
+from provision.components.check import NotKnownError, Verdict, fail, known, passed, skip
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts, Unknown, is_container
 from provision.facts.peer_status import STATUS_FILE, UNIT, PeerRecord, PeerStatus

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from provision.checks.base import ClusterScene, Verdict, cluster_check, fail, passed, skip, warn
+from provision.checks.base import cluster_check
 from provision.checks.wording import few_names
+from provision.components.check import ClusterScene, Verdict, fail, passed, skip, warn
 from provision.facts import refused_addresses
 from provision.facts.container_ssh import ContainerSsh, fingerprint
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from provision.checks.base import ClusterScene, Verdict, cluster_check, fail, passed, warn
+from provision.checks.base import cluster_check
 from provision.checks.wording import few_names
+from provision.components.check import ClusterScene, Verdict, fail, passed, warn
 from provision.model import Collective
 
 __all__: list[str] = []

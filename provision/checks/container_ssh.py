@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip
+from provision.checks.base import check
 from provision.checks.everybody import Everybody, everybody
 from provision.checks.wording import few_names
+from provision.components.check import Scene, Verdict, fail, known, passed, skip
 from provision.facts import data_address
 from provision.facts.container_ssh import ContainerSsh, ContainerTrust, fingerprint
 from provision.model import Same
@@ -18,7 +19,7 @@ _SHOWN = 5
 _PRIVATE = ("ssh_host_ed25519_key", "id_ed25519")
 
 
-@check("container_ssh.sshd", role="container_ssh", after="training_container.running")
+@check("container_ssh.sshd", after="training_container.running")
 def _sshd(scene: Scene) -> Verdict:
     container = known(scene.facts.container)
     port = scene.want("container_ssh_port", default=2222)
@@ -41,7 +42,7 @@ def _ssh(scene: Scene) -> ContainerSsh | None:
     return known(scene.facts.container_ssh)
 
 
-@check("container_ssh.host_key", role="container_ssh", after="training_container.running")
+@check("container_ssh.host_key", after="training_container.running")
 def _host_key(scene: Scene) -> Verdict:
     ssh = _ssh(scene)
     if ssh is None or not ssh.host_key:
@@ -52,7 +53,7 @@ def _host_key(scene: Scene) -> Verdict:
     return passed(fingerprint(ssh.host_key))
 
 
-@check("container_ssh.known_hosts", role="container_ssh", after="container_ssh.host_key")
+@check("container_ssh.known_hosts", after="container_ssh.host_key")
 def _known_hosts(scene: Scene) -> Verdict:
     if _ssh(scene) is None:
         return skip("there are no SSH files")
@@ -86,7 +87,7 @@ def _unpinned(
     return tuple(missing), tuple(other)
 
 
-@check("container_ssh.trusted_nodes", role="container_ssh", after="container_ssh.host_key")
+@check("container_ssh.trusted_nodes", after="container_ssh.host_key")
 def _trusted_nodes(scene: Scene) -> Verdict:
     """Other than container_ssh.known_hosts this finds what is too much: keys that were never withdrawn."""
     if _ssh(scene) is None:

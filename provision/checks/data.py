@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.batch.data import DataFinding
-from provision.checks.base import ClusterScene, Scene, Verdict, check, cluster_check, fail, passed, warn
+from provision.checks.base import check, cluster_check
+from provision.components.check import ClusterScene, Scene, Verdict, fail, passed, warn
 
 __all__: list[str] = []
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import Unknown
 
 __all__: list[str] = []
@@ -14,7 +15,7 @@ _FULL_MIB = 256
 _LEGACY_DRIVERS = frozenset({"vfs", "devicemapper", "aufs", "btrfs", "zfs"})
 
 
-@check("docker_engine.service", role="docker_engine")
+@check("docker_engine.service")
 def _service(scene: Scene) -> Verdict:
     service = known(scene.facts.docker_service)
     if not service.loaded:
@@ -31,13 +32,13 @@ def _service(scene: Scene) -> Verdict:
     return passed("docker.service is active, starts at boot, and answers")
 
 
-@check("docker_engine.version", role="docker_engine", after="docker_engine.service")
+@check("docker_engine.version", after="docker_engine.service")
 def _version(scene: Scene) -> Verdict:
     info = known(scene.facts.docker_info)
     return passed(f"engine {info.version}, cgroup v{info.cgroup_version or '?'} by {info.cgroup_driver or '?'}")
 
 
-@check("docker_engine.daemon_json", role="docker_engine")
+@check("docker_engine.daemon_json")
 def _daemon_json(scene: Scene) -> Verdict:
     config = known(scene.facts.docker_config)
     if not config.exists and _not_installed(scene):
@@ -97,7 +98,7 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else repr(value)[:60]
 
 
-@check("docker_engine.registry_ca", role="docker_engine")
+@check("docker_engine.registry_ca")
 def _registry_ca(scene: Scene) -> Verdict:
     wanted: list[Any] = scene.want("docker_engine_registry_ca", default=[])
     if not wanted:
@@ -114,7 +115,7 @@ def _registry_ca(scene: Scene) -> Verdict:
     return passed(f"the CA of {', '.join(pairs)} is trusted")
 
 
-@check("docker_engine.storage", role="docker_engine", after="docker_engine.service")
+@check("docker_engine.storage", after="docker_engine.service")
 def _storage(scene: Scene) -> Verdict:
     info = known(scene.facts.docker_info)
     disks = () if isinstance(scene.facts.disks, Unknown) else scene.facts.disks

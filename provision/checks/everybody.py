@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from provision.checks.base import Scene
+from provision.components.check import Scene
 from provision.facts import NodeFacts, data_address, refused_addresses
 from provision.facts.container_ssh import ContainerSsh
 from provision.model import Cluster, Same

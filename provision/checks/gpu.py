@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip
+from provision.checks.base import check
+from provision.components.check import Scene, Verdict, fail, known, passed, skip
 from provision.facts import Unknown
 
 __all__: list[str] = []
@@ -52,7 +53,7 @@ def _count(scene: Scene) -> Verdict:
     return passed(f"{len(gpus)} x {', '.join(kinds)}", simulated=simulated)
 
 
-@check("nvidia_container.toolkit", role="nvidia_container")
+@check("nvidia_container.toolkit")
 def _toolkit(scene: Scene) -> Verdict:
     if not _has_gpus(scene):
         return skip("the node has no GPU")
@@ -71,7 +72,7 @@ def _toolkit(scene: Scene) -> Verdict:
     return passed(f"{wanted} {packages[wanted]}", simulated=simulated)
 
 
-@check("nvidia_container.runtime", role="nvidia_container", after="docker_engine.service")
+@check("nvidia_container.runtime", after="docker_engine.service")
 def _runtime(scene: Scene) -> Verdict:
     if not _has_gpus(scene):
         return skip("the node has no GPU")

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
 from provision.checks.health_limits import CLOCK_EVENTS, RESET, ClockEvent
 from provision.checks.wording import few, slot_of
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import Unknown
 from provision.facts.gpu import Gpu
 from provision.facts.nvlink import FabricManager, Links

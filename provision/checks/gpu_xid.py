@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from provision.checks.base import Scene, Verdict, check, fail, passed, skip, warn
+from provision.checks.base import check
 from provision.checks.health_limits import XIDS, XidMeaning, XidWeight
 from provision.checks.wording import few, slot_of, span
+from provision.components.check import Scene, Verdict, fail, passed, skip, warn
 from provision.facts import Unknown
 from provision.facts.gpu import Gpu
 from provision.facts.xid import Xid, XidLog

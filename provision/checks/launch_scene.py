@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from provision.commands.mca import Parameter
 from provision.commands.mpirun_words import TypedLine
@@ -12,7 +12,7 @@ from provision.facts.container import Container
 from provision.launchers import HostEntry
 from provision.profiles import NodeNetwork
 
-__all__ = ["LaunchFinding", "LaunchScene", "data_interface", "few", "interfaces"]
+__all__ = ["LaunchFinding", "LaunchScene", "data_interface", "few", "interfaces", "scene_of"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,25 @@ class LaunchScene:
     """Of the nodes with ranks; none where no node was asked."""
     placed: bool = False
     """Whether each rank has a GPU, or an instance of one, by its name."""
+
+
+def scene_of(scene: LaunchScene, names: Collection[str]) -> LaunchScene:
+    """Return a scene with what its typed line says too, and with the networks and facts of some nodes alone."""
+    line = scene.line
+    typed = {name: value for name, value in line.variables.items() if value is not None} if line else {}
+    variables = {**scene.variables, **typed}
+    by_environment = [
+        Parameter("environment", name.removeprefix("OMPI_MCA_"), value)
+        for name, value in variables.items()
+        if name.startswith("OMPI_MCA_")
+    ]
+    return replace(
+        scene,
+        variables=variables,
+        parameters=[*(line.parameters if line else ()), *by_environment],
+        networks={name: scene.networks[name] for name in names if name in scene.networks},
+        facts={name: scene.facts[name] for name in names if name in scene.facts},
+    )
 
 
 def interfaces(facts: NodeFacts) -> dict[str, list[str]]:

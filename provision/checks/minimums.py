@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from provision.checks.base import NotKnownError, Scene, Verdict, fail, known, passed, skip, warn
+from provision.components.check import NotKnownError, Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import NodeFacts
 from provision.gdr.compare import at_least
 from provision.model import CheckResult, Cluster, Node

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
 from provision.checks.wording import span
+from provision.components import SHARED
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts.system import NodeKind
 
 __all__: list[str] = []
@@ -22,7 +24,7 @@ def _os(scene: Scene) -> Verdict:
     if scene.supported and name not in scene.supported:
         return fail(
             f"{system.title} is not supported; supported are: {', '.join(scene.supported)}",
-            "Install a supported system, or add a file for this one under roles/platform/vars.",
+            f"Install a supported system, or add a file for this one under roles/{SHARED.role}/vars.",
         )
     return passed(f"{system.title}, kernel {system.kernel}, {system.architecture}")
 

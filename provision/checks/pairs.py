@@ -7,7 +7,7 @@ import secrets
 import shlex
 from collections.abc import Sequence
 
-from provision.checks.base import PairOutcome
+from provision.components.check import PairOutcome
 
 __all__ = ["PAIR_SECONDS", "pairs_script", "parse_pairs"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
 from provision.checks.boot import boot_verdict
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import Unknown
 from provision.facts.peer_modules import InstalledKernel, PeerMemory
 from provision.facts.peer_status import PROGRAM, JudgedKernel, PeerRecord
@@ -36,7 +37,7 @@ class Lacking:
     """What the node's own program said of it, when that was bad."""
 
 
-@check("peer_memory.path", role=_ROLE, after="gpu.driver")
+@check("peer_memory.path", after="gpu.driver")
 def _path(scene: Scene) -> Verdict:
     excuse = _excuse(scene, cards=True)
     if excuse:
@@ -63,7 +64,7 @@ def _path(scene: Scene) -> Verdict:
     )
 
 
-@check("peer_memory.modules", role=_ROLE)
+@check("peer_memory.modules")
 def _modules(scene: Scene) -> Verdict:
     excuse = _excuse(scene, cards=False)
     if excuse:
@@ -91,7 +92,7 @@ def _loaded(peers: PeerMemory) -> list[str]:
     return [f"{name} {version}".strip() for name, version in sorted(peers.loaded.items())]
 
 
-@check("peer_memory.binding", role=_ROLE)
+@check("peer_memory.binding")
 def _binding(scene: Scene) -> Verdict:
     excuse = _excuse(scene, cards=False)
     if excuse:
@@ -111,14 +112,14 @@ def _binding(scene: Scene) -> Verdict:
     )
 
 
-@check("peer_memory.boot", role=_ROLE)
+@check("peer_memory.boot")
 def _boot(scene: Scene) -> Verdict:
     verdict = boot_verdict(scene.node, scene.facts)
     nothing = verdict.status is CheckStatus.SKIP
     return (_excuse(scene, cards=False) or verdict) if nothing else verdict
 
 
-@check("peer_memory.kernels", role=_ROLE)
+@check("peer_memory.kernels")
 def _kernels(scene: Scene) -> Verdict:
     record = scene.facts.peer_status
     status = None if isinstance(record, Unknown) else record.status
@@ -205,7 +206,7 @@ def _mend(lacking: Sequence[Lacking], module: str, node: str) -> str:
     return f"Before the next boot: {'; '.join(steps)}. Or remove the kernel.{by_hand}"
 
 
-@check("peer_memory.routing", role=_ROLE)
+@check("peer_memory.routing")
 def _routing(scene: Scene) -> Verdict:
     excuse = _excuse(scene, cards=True)
     if excuse:

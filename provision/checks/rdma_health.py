@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
 from provision.checks.health_limits import PORT_COUNTERS, PORT_MENTIONED, SHORT_LINK_LANES
 from provision.checks.wording import few, span
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import Unknown
 from provision.facts.pci_links import PciLink
 from provision.facts.rdma import RdmaDevice, RdmaPort
@@ -24,7 +25,7 @@ def _kind(device: RdmaDevice, port: RdmaPort) -> tuple[str, str]:
     return device.board or device.driver, port.link_layer
 
 
-@check("rdma_stack.port_rate", role="rdma_stack")
+@check("rdma_stack.port_rate")
 def _port_rate(scene: Scene) -> Verdict:
     stack = known(scene.facts.rdma)
     ports = [
@@ -56,7 +57,7 @@ def _port_rate(scene: Scene) -> Verdict:
     return passed(f"{len(ports)} active ports at {' and '.join(rates)} Gbit/s")
 
 
-@check("rdma_stack.port_errors", role="rdma_stack")
+@check("rdma_stack.port_errors")
 def _port_errors(scene: Scene) -> Verdict:
     if not any(not device.soft for device in known(scene.facts.rdma).devices):
         return skip("no RDMA card")
@@ -81,7 +82,7 @@ def _mentioned(counters: Mapping[str, Mapping[str, int]]) -> str:
     return f"; of congestion and ended jobs: {told}" if told else ""
 
 
-@check("rdma_stack.pcie_width", role="rdma_stack")
+@check("rdma_stack.pcie_width")
 def _pcie(scene: Scene) -> Verdict:
     kind = scene.facts.kind
     if not isinstance(kind, Unknown) and kind.kind is not NodeKind.METAL:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import data_interface
 from provision.facts.rdma import RdmaDevice
 
@@ -12,7 +13,7 @@ _CORE = ("rdma-core", "libibverbs", "libibverbs1")
 _NO_DEVICES = "no RDMA device and no RDMA card on the PCI bus"
 
 
-@check("rdma_stack.packages", role="rdma_stack")
+@check("rdma_stack.packages")
 def _packages(scene: Scene) -> Verdict:
     packages = known(scene.facts.packages)
     stack = known(scene.facts.rdma)
@@ -31,7 +32,7 @@ def _packages(scene: Scene) -> Verdict:
     return passed(f"{core} {packages[core]}")
 
 
-@check("rdma_stack.devices", role="rdma_stack")
+@check("rdma_stack.devices")
 def _devices(scene: Scene) -> Verdict:
     stack = known(scene.facts.rdma)
     hard = [device for device in stack.devices if not device.soft]
@@ -60,7 +61,7 @@ def _describe(device: RdmaDevice) -> str:
     return f"{device.name} ({states})"
 
 
-@check("rdma_stack.soft_roce", role="rdma_stack")
+@check("rdma_stack.soft_roce")
 def _soft_roce(scene: Scene) -> Verdict:
     if not scene.want("rdma_stack_soft_roce_enabled", default=False):
         return skip("the inventory asks for no Soft-RoCE")
@@ -81,7 +82,7 @@ def _soft_roce(scene: Scene) -> Verdict:
     return passed(f"{found[0].name} on {', '.join(found[0].netdevs)} is active")
 
 
-@check("rdma_stack.gids", role="rdma_stack")
+@check("rdma_stack.gids")
 def _gids(scene: Scene) -> Verdict:
     stack = known(scene.facts.rdma)
     ports = [

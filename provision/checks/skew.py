@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from provision.checks.base import ClusterScene, Verdict, cluster_check, fail, passed, skip, warn
+from provision.checks.base import cluster_check
 from provision.checks.wording import few_names
+from provision.components.check import ClusterScene, Verdict, fail, passed, skip, warn
 from provision.facts import NodeFacts, Unknown, simulated
 from provision.facts.docker import DockerInfo, Image
 from provision.facts.rdma import RdmaStack

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
 from provision.checks.gpu_health import BASEBOARD, virtual
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import Unknown
 from provision.facts.gpu import Gpu
 from provision.topology.faults import Fault, find_faults

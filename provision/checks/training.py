@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
 from provision.checks.base_system import amount, limit_problems
 from provision.checks.wording import few
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import Unknown
 from provision.facts.container import Container
 
 __all__ = ["compute_uverbs"]
 
 
-@check("training_image.present", role="training_image", after="docker_engine.service")
+@check("training_image.present", after="docker_engine.service")
 def _present(scene: Scene) -> Verdict:
     reference = scene.want("training_image_reference", default="")
     if not reference:
@@ -23,7 +24,7 @@ def _present(scene: Scene) -> Verdict:
     return passed(f"{reference} is image {image.id.removeprefix('sha256:')[:12]}")
 
 
-@check("training_image.digest", role="training_image", after="training_image.present")
+@check("training_image.digest", after="training_image.present")
 def _digest(scene: Scene) -> Verdict:
     image = known(scene.facts.image) if scene.want("training_image_reference", default="") else None
     if image is None:
@@ -37,7 +38,7 @@ def _digest(scene: Scene) -> Verdict:
     return passed(wanted)
 
 
-@check("training_container.running", role="training_container", after="docker_engine.service")
+@check("training_container.running", after="docker_engine.service")
 def _running(scene: Scene) -> Verdict:
     name = scene.want("training_container_name", default="provision-training")
     container = known(scene.facts.container)
@@ -51,7 +52,7 @@ def _running(scene: Scene) -> Verdict:
     return passed(f"{name} runs ({'privileged' if container.privileged else 'not privileged'})")
 
 
-@check("training_container.image", role="training_container", after="training_container.running")
+@check("training_container.image", after="training_container.running")
 def _image(scene: Scene) -> Verdict:
     container = _container(scene)
     image = known(scene.facts.image)
@@ -62,7 +63,7 @@ def _image(scene: Scene) -> Verdict:
     return passed(f"made from {container.image_id.removeprefix('sha256:')[:12]}, the image that is wanted")
 
 
-@check("training_container.mounts", role="training_container", after="training_container.running")
+@check("training_container.mounts", after="training_container.running")
 def _mounts(scene: Scene) -> Verdict:
     container = _container(scene)
     if container.deleted:
@@ -83,7 +84,7 @@ def compute_uverbs(scene: Scene) -> list[str]:
     ]
 
 
-@check("training_container.devices", role="training_container", after="training_container.running")
+@check("training_container.devices", after="training_container.running")
 def _devices(scene: Scene) -> Verdict:
     container = _container(scene)
     wanted = [f"infiniband/{name}" for name in compute_uverbs(scene)]
@@ -101,7 +102,7 @@ def _devices(scene: Scene) -> Verdict:
     return passed(f"it has {', '.join(wanted)}", simulated=simulated)
 
 
-@check("training_container.limits", role="training_container", after="training_container.running")
+@check("training_container.limits", after="training_container.running")
 def _limits(scene: Scene) -> Verdict:
     container = _container(scene)
     ulimits: dict[str, object] = scene.want("training_container_ulimits", default={"memlock": -1})

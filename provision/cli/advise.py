@@ -91,7 +91,7 @@ class _Told:
 
 
 def _window(text: str) -> float:
-    wanted = seconds(text, "--for")
+    wanted = seconds(text, "--for", bare=True)
     if not _SHORTEST <= wanted <= _LONGEST:
         raise UsageError(
             f"--for {text}: too {'short' if wanted < _SHORTEST else 'long'} to look at a job",

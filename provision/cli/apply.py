@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Node
     from provision.workflow import Asked, Look, Request
 
-__all__ = ["apply"]
+__all__ = ["agree", "apply"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,8 @@ def apply(options: ApplyOptions) -> None:
     found, request = _planned(options, asked, cluster, nodes)
     stopped = not asked.steps and bool(workflow.blocked(found)) and not options.keep_going
     if not stopped and (asked.steps or workflow.agreeable(found)):
-        _agree(found, steps=bool(asked.steps), yes=options.yes or options.plan is not None)
+        agreed = options.yes or options.plan is not None
+        agree(found, steps=bool(asked.steps), yes=agreed, verbose=options.verbose)
     from provision.cli.progress import ApplyProgress
 
     with ApplyProgress([node.name for node in nodes], verbose=options.verbose) as progress:
@@ -196,14 +197,14 @@ def _get_ready() -> None:
     _ = workflow.apply, workflow.Pace
 
 
-def _agree(found: Look, *, steps: bool, yes: bool) -> None:
+def agree(found: Look, *, steps: bool, yes: bool, verbose: bool = False) -> None:
     """Show the plan and ask; return when the answer is yes."""
     from provision.report.plan_report import as_text
     from provision.workflow import drained_first
 
     if not steps:
         announce = note if yes else say  # a question is never asked without what it is about
-        announce(as_text(found.plan))
+        announce(as_text(found.plan, verbose=verbose))
         if drained := drained_first(found):
             announce(drained)
     count = len(found.plan.nodes)

@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from provision.cli.common import LabOption
-from provision.cli.job_options import JobArgument, LongInventoryOption, TypeOption, engine_of, insist_on_kind
+from provision.cli.job_options import (
+    JobArgument,
+    LongInventoryOption,
+    TypeOption,
+    check_kind,
+    engine_of,
+    insist_on_kind,
+)
 from provision.cli.levels import patience
 from provision.errors import NotFound
 
@@ -44,6 +51,7 @@ def attach(
     from provision.report.job_words import leader
 
     del container
+    check_kind(kind)
     runner = engine_of(inventory, lab)
     with patience("asking the nodes"):
         job = runner.get(name)

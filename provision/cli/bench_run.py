@@ -191,7 +191,7 @@ def scale(
 def _numbers(text: str) -> list[int | None]:
     words = text.split(",")
     if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
-        raise UsageError(f"--sizes {text}: these are no numbers of GPUs", remedy="Write them so: --sizes 1,8,16")
+        raise UsageError(f"--sizes {text}: not a list of numbers of GPUs", remedy="For example: --sizes 1,8,16")
     return [int(word) for word in dict.fromkeys(word.strip() for word in words)]
 
 
@@ -216,7 +216,7 @@ def benchmark_job(
     options = run_words(setting)
     title = name or "-".join(filter(None, ["job" if command else model, setting.title]))
     if not title.isprintable() or "/" in title or title.startswith("-"):
-        raise UsageError(f"--name {title}: this is no name for a result", remedy="Use letters, digits and dashes.")
+        raise UsageError(f"--name {title}: not a name for a result", remedy="Use letters, digits and dashes.")
     environment = tuple(workload.env or ())
     return Job(title, tuple(where.words()), tuple(options), tuple(command or ours), environment, ours=not command)
 

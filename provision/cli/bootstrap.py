@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from provision.cli.apply import agree
 from provision.cli.common import (
     AskBecomePassOption,
     JsonOption,
     YesOption,
     ask_become_password,
     checked,
-    confirm,
     note,
     print_json,
     show,
@@ -24,7 +24,7 @@ from provision.errors import TimedOut
 
 if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Secret
-    from provision.workflow import Asked
+    from provision.workflow import Asked, Look
 
 __all__ = ["bootstrap"]
 
@@ -56,7 +56,8 @@ def bootstrap(
 ) -> None:
     """Set up this machine alone, without SSH.
 
-    Runs the roles that apply runs on a cluster, on one node.
+    Runs the roles that apply runs on a cluster, on one node. As with apply, a preflight and the plan come first, then
+    the question; if the preflight finds a problem, or nothing is to be done, nothing is asked and nothing is changed.
 
     Without a training image (--image, or training_image_reference in the variables) the node gets docker, RDMA and
     the NVIDIA runtime, and no training container.
@@ -71,18 +72,20 @@ def bootstrap(
     import socket
 
     from provision import workflow
-    from provision.report.apply_report import as_document, as_text
 
     asked = workflow.asked_for(only or ())
     password = ask_become_password(ask=ask_become_pass)
     with _this_machine(name or socket.gethostname(), image, variables, password) as cluster:
         note(f"bootstrap this machine as {cluster.nodes[0].name}")
-        confirm("Change this machine?", yes=yes)
-        report = _applied(cluster, asked, password)
-    if as_json:
-        print_json(as_document(report))
-    else:
-        show(as_text(report))
+        request = workflow.Request(asked.roles)
+        found = workflow.look(cluster, cluster.nodes, request)
+        if not asked.steps:
+            found = checked(found)
+        stopped = not asked.steps and bool(workflow.blocked(found))
+        if not stopped and (asked.steps or workflow.agreeable(found)):
+            agree(found, steps=bool(asked.steps), yes=yes)
+        report = _applied(cluster, asked, found, password)
+    _report(report, found, stopped=stopped, as_json=as_json)
     raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
 
 
@@ -105,12 +108,24 @@ def _this_machine(name: str, image: str | None, variables: Path | None, password
         yield cluster
 
 
-def _applied(cluster: Cluster, asked: Asked, password: Secret | None) -> ApplyReport:
+def _report(report: ApplyReport, found: Look, *, stopped: bool, as_json: bool) -> None:
+    from provision.report.apply_report import as_document, as_text
+    from provision.report.plan_report import problems_document, problems_text
+
+    if as_json:
+        print_json(as_document(report) | {"problems": problems_document(found.plan)})
+    elif stopped:
+        show(problems_text(found.plan))
+        show("\nNothing was changed.")
+    else:
+        show(as_text(report))
+
+
+def _applied(cluster: Cluster, asked: Asked, found: Look, password: Secret | None) -> ApplyReport:
     from provision import workflow
     from provision.cli.progress import ApplyProgress
 
     request = workflow.Request(asked.roles)
-    found = None if asked.steps else checked(workflow.look(cluster, cluster.nodes, request))
     with ApplyProgress([node.name for node in cluster.nodes], verbose=True) as progress:
         return workflow.apply(
             cluster,

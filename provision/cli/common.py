@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provision.cli.completion import complete_labs, complete_patterns, complete_roles
-from provision.cli.levels import note, printable, say, without_controls
+from provision.cli.levels import note, printable, say, say_wrapped, without_controls
 from provision.errors import UsageError
 from provision.report import layout
 
@@ -49,6 +49,7 @@ __all__ = [
     "prompt",
     "say",
     "say_reasons",
+    "say_wrapped",
     "show",
     "table",
     "take_degraded",
@@ -129,8 +130,17 @@ def cluster_from(
     become_password: Secret | None = None,
     warn: bool = True,
     through_agent: bool = False,
+    connects: bool = True,
 ) -> Cluster:
     """Load and validate the chosen inventory; its warnings are shown on stderr.
+
+    Args:
+        inventory: the value of ``--inventory``.
+        lab: the value of ``--lab``.
+        become_password: the sudo password of the nodes.
+        warn: print the warnings.
+        through_agent: the verb works through the job agent too.
+        connects: the verb is useless without a login to the nodes, so unusable private keys are an error.
 
     Raises:
         UsageError: it reaches the nodes through the job agent, and the verb is none that this is enough for.
@@ -146,6 +156,10 @@ def cluster_from(
     if warn:
         for warning in cluster.warnings:
             say(f"warning: {warning}")
+    if connects:
+        from provision.connectors import refuse_unusable_keys
+
+        refuse_unusable_keys(cluster.nodes)
     return cluster
 
 
@@ -223,11 +237,11 @@ def interactive() -> bool:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return when the answer is yes; otherwise raise UsageError, also when nobody is there to be asked."""
+    """Return when the answer is yes; otherwise raise UsageError, also when there is no terminal to ask on."""
     if yes:
         return
     if not interactive():
-        raise UsageError(f"{question} Nobody is there to answer.", remedy="Add --yes if the answer is yes.")
+        raise UsageError(f"{question} Not confirmed: there is no terminal to ask on.", remedy="To confirm, add --yes.")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:

@@ -21,6 +21,7 @@ __all__ = [
     "complete_nodes",
     "complete_patterns",
     "complete_roles",
+    "complete_words",
     "prepare",
 ]
 
@@ -75,9 +76,18 @@ def complete_lab_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_roles(incomplete: str) -> list[str]:
     """Return the roles that begin so."""
-    from provision.planning import ROLES
+    from provision.components import ROLES
 
     return _beginning(incomplete, lambda: ROLES)
+
+
+def complete_words(*words: str) -> Callable[[str], list[str]]:
+    """Return a function that completes one of these words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
 
 
 def prepare(aliases: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from provision.cli.common import (
     LimitOption,
     ask_become_password,
     cluster_from,
+    note,
     print_json,
     show,
 )
@@ -45,7 +46,7 @@ def copy(
     """
     from provision import workflow
     from provision.model import CommandResult
-    from provision.report.command_report import command_document, command_text, failed_nodes
+    from provision.report.command_report import command_document, command_summary, command_text, failed_nodes
     from provision.workflow.remote_commands import copy_file
 
     if not source.is_file():
@@ -64,4 +65,6 @@ def copy(
         print_json(command_document(results))
     else:
         show(command_text(results))
+        if failed_nodes(results):
+            note(f"{source.name}: {command_summary(results, 'copied')}")
     raise typer.Exit(1 if failed_nodes(results) else 0)

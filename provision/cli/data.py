@@ -88,10 +88,13 @@ def add(
     given = {"nfs": nfs, "path": path, "lustre": lustre, "s3fs": s3fs}
     chosen = {kind: place for kind, place in given.items() if place is not None}
     if len(chosen) != 1:
-        raise UsageError("say what the volume is by one of --nfs, --path, --lustre and --s3fs")
+        raise UsageError(
+            f"provision data add {name}: the kind of the volume is missing",
+            remedy="Add one of --nfs SERVER:/PATH, --path /PATH, --lustre and --s3fs; see provision data add --help",
+        )
     (kind, place), added = chosen.popitem(), dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     volume = new_volume(name, kind, place, at, read_only=read_only, description=description, owner=user(), added=added)
-    add_volume(cluster_from(inventory, lab), VARIABLE, name, as_entry(volume))
+    add_volume(cluster_from(inventory, lab, connects=False), VARIABLE, name, as_entry(volume))
     if as_json:
         print_json({"name": name, **as_entry(volume)})
         return
@@ -121,7 +124,7 @@ def list_(
       provision data list
       provision data list -a --json
     """
-    cluster = cluster_from(inventory, lab)
+    cluster = cluster_from(inventory, lab, connects=False)
     volumes, answers, findings = _looked(cluster, None, limit)
     failed = {(item.volume, item.node) for item in findings if item.level == "fail"}
     usable = [v for v in volumes if every or any((v.name, node) not in failed for node in answers[v.name])]
@@ -187,7 +190,7 @@ def remove(name: NameArgument, inventory: InventoryOption = None, lab: LabOption
     from provision.batch.data import VARIABLE
     from provision.inventory.data_volumes import remove_volume
 
-    remove_volume(cluster_from(inventory, lab), VARIABLE, name)
+    remove_volume(cluster_from(inventory, lab, connects=False), VARIABLE, name)
     say(f"{name} is out of the inventory; what it holds is untouched")
 
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, YesOption, print_json, show
+from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
+from provision.cli.completion import complete_nodes
 from provision.cli.job_options import (
     AllOption,
     JobsArgument,
     TypeOption,
+    check_kind,
     cluster_and_engine,
     insist_on_kind,
     one_by_one,
 )
 from provision.cli.job_owner import ask_about_owner
 from provision.cli.levels import info, patience
-from provision.errors import InvalidRecord, NotFound
-
-if TYPE_CHECKING:
-    from provision.jobs.engines.base import Engine
+from provision.errors import NotFound
 
 __all__ = ["delete"]
 
@@ -28,11 +27,20 @@ __all__ = ["delete"]
 def delete(
     names: JobsArgument,
     kind: TypeOption = "",
-    force: Annotated[bool, typer.Option("--force", help="Also jobs of other owners; the same as --yes.")] = False,
-    yes: YesOption = False,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", "-y", "--force", help="Delete jobs of other users without a question; --force is an alias."
+        ),
+    ] = False,
     lost: Annotated[
         list[str] | None,
-        typer.Option("--lost", metavar="NODE", help="Do not wait for a node that never comes back; repeatable."),
+        typer.Option(
+            "--lost",
+            metavar="NODE",
+            help="Do not wait for a node that never comes back; repeatable.",
+            autocompletion=complete_nodes,
+        ),
     ] = None,
     ignore: Annotated[bool, typer.Option("--ignore-not-found", help="Exit 0 for jobs that do not exist.")] = False,
     inventory: InventoryOption = None,
@@ -42,8 +50,9 @@ def delete(
 ) -> None:
     """Stop batch jobs and remove their records.
 
-    Containers, logs and TensorBoard are removed, and the name is free again. A job of another owner that is not over is
-    deleted after a question; without a terminal only with --yes (exit code 2 without it).
+    Containers, logs and TensorBoard are removed, and the name is free again. A job of another user that is not over is
+    deleted after a confirmation; without a terminal, only with --yes or its alias --force (otherwise exit code 2).
+    Neither skips the confirmation of the nodes: for that, see --lost.
 
     The name is free when all nodes of the job have confirmed. While a node does not
     answer, the job is STOPPING and the exit code is 7; it is deleted when the node
@@ -62,6 +71,7 @@ def delete(
     from provision.workflow.job_names import remove_job_name
 
     del all_namespaces
+    check_kind(kind)
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     gone: list[str] = []
 
@@ -69,9 +79,9 @@ def delete(
         try:
             if kind:
                 insist_on_kind(runner.get(name), kind)
-            agreed = _agree(runner, name, yes=yes or force)
+            ask_about_owner(runner, name, "Delete", yes=yes)
             with patience(f"deleting {name}"):
-                runner.delete(name, info, force=agreed, lost=lost or ())
+                runner.delete(name, info, lost=lost or ())
         except NotFound as error:
             if not ignore:
                 raise NotFound(error.message, remedy=f"{error.remedy or ''}. {_IGNORE}".lstrip(". ")) from error
@@ -89,15 +99,3 @@ def delete(
 
 
 _IGNORE = "For scripts: --ignore-not-found"
-
-
-def _agree(runner: Engine, name: str, *, yes: bool) -> bool:
-    """Ask where another owner's job is deleted; return False where the engine has to compare the owner.
-
-    That is so for a job whose record is not valid: there is no signature to find its owner by.
-    """
-    try:
-        ask_about_owner(runner, name, "Delete", yes=yes)
-    except InvalidRecord:
-        return False
-    return True

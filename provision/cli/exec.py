@@ -62,7 +62,7 @@ def exec_(
       provision exec --json -- uname -r
     """
     from provision import workflow
-    from provision.report.command_report import command_document, command_text, failed_nodes
+    from provision.report.command_report import command_document, command_summary, command_text, failed_nodes
     from provision.workflow.remote_commands import run_command
 
     if not command:
@@ -85,7 +85,7 @@ def exec_(
     else:
         show(command_text(results))
     if failed and not as_json:
-        note(f"the command failed on {len(failed)} of {len(results)} nodes")
+        note(f"the command: {command_summary(results)}")
     raise typer.Exit(1 if failed else 0)
 
 

@@ -139,8 +139,11 @@ def report_end(job: JobRecord) -> None:
     """Say how a job ended, and for one that failed who failed first and what it said last."""
     from provision.model.job import JobStatus
     from provision.report.job_detail import failure_lines
+    from provision.report.node_names import in_short
 
     why = f": {job.reason}" if job.reason and job.status is not JobStatus.SUCCEEDED else ""
     (info if job.status is JobStatus.SUCCEEDED else warn)(f"{job.spec.name} {job.status}{why}")
     for line in failure_lines(job)[1:]:
         warn(line)
+    if job.unconfirmed:
+        warn(f"{job.spec.name} is being deleted: {in_short(job.unconfirmed)} has not confirmed; the name stays taken")

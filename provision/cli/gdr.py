@@ -13,6 +13,7 @@ from provision.cli.common import (
     JsonOption,
     LabOption,
     LimitOption,
+    VerboseOption,
     ask_become_password,
     cluster_from,
     note,
@@ -37,6 +38,7 @@ def gdr(
             "stack=inbox|inbox-peer|ofed|ofed-4.9, gpu=GPU, nccl=V, cards=hard|soft|none, peermem=stub|missing|both.",
         ),
     ] = None,
+    verbose: VerboseOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -81,7 +83,7 @@ def gdr(
     if as_json:
         print_json(nodes_document(judged))
     else:
-        show(nodes_text(judged))
+        show(nodes_text(judged, verbose=verbose))
     raise typer.Exit(1 if any(node.error is not None for node in judged) else 0)
 
 

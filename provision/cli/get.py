@@ -13,6 +13,7 @@ from provision.cli.job_options import (
     FormOption,
     JobArgument,
     TypeOption,
+    check_kind,
     cluster_and_engine,
     insist_on_kind,
     now,
@@ -51,6 +52,7 @@ def get(
     from provision.report.job_document import job_document
 
     del all_namespaces
+    check_kind(kind)
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     with patience("asking the nodes"):
         job = runner.get(name, hurry=True)

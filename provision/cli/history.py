@@ -54,9 +54,10 @@ def history(
     """List past applies: operator, command, result.
 
     The list has the applies of all operators: the records of this machine and those of the nodes, in one list. The
-    nodes' records are what operators claimed there (source in --json); --audit verifies more. Nodes that do not answer
-    are named; the exit code is 0 all the same. With --local no node is asked. An apply that did not
-    end (killed, power cut) is listed as ``died``. Machine and nodes store the newest 200.
+    nodes' records are what operators claimed there (source in --json); --audit verifies more. When a node's records
+    cannot be read, it is named, the others are listed, and the exit code is 1: an apply may be missing. With --local no
+    node is asked. An apply that did not end (killed, power cut) is listed as ``died``. Machine and nodes store the
+    newest 200.
 
     With --audit each node's journal tells who applied, submitted, attached to, stopped, deleted or restarted what,
     who read whose logs, which secrets were used, and what was refused. A name with a question mark was only claimed
@@ -74,7 +75,9 @@ def history(
     from provision import workflow
     from provision.workflow import history as past
 
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    cluster = cluster_from(
+        inventory, lab, become_password=ask_become_password(ask=ask_become_pass), connects=nodes or audit
+    )
     chosen = workflow.chosen(cluster, limit)
 
     if audit:
@@ -153,3 +156,4 @@ def _show_fleet(cluster: Cluster, fleet: Fleet, user: str, *, local: bool, as_js
         by = f" by {user}" if user else ""
         say(f"no apply of {cluster.inventory}{by} is recorded {where}")
     say_reasons("warning: no records of ", ((name, error.message) for name, error in fleet.lost.items()))
+    raise typer.Exit(1 if fleet.lost else 0)

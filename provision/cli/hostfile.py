@@ -110,7 +110,7 @@ def _placement(launcher: str, file: Path | None, *, rankfile: bool) -> list[Node
     from provision.launchers.placement_file import read_placement
 
     if launcher not in host_files():
-        raise UsageError(f"no launcher is called {launcher!r}", remedy=f"Known are: {', '.join(host_files())}.")
+        raise UsageError(f"--launcher {launcher}: unknown launcher", remedy=f"Choose {', '.join(host_files())}.")
     if rankfile and not LAUNCHERS[launcher].binds_ranks:
         raise UsageError(f"{launcher} reads no rank file", remedy="Use --launcher openmpi, or leave --rankfile out.")
     if file is None:
@@ -129,7 +129,7 @@ def _refuse_port(launcher: str, port: int | None) -> None:
     if not LAUNCHERS[launcher].rendezvous:
         raise UsageError("--master-port is for torchrun", remedy="Leave it out.")
     if not 1 <= port <= _LAST_PORT:
-        raise UsageError(f"--master-port {port}: there is no such port")
+        raise UsageError(f"--master-port {port}: not a port number", remedy="Choose a number from 1 to 65535.")
 
 
 def _rank_file(made: HostFile, placed: list[NodePlacement] | None) -> str:

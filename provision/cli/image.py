@@ -119,7 +119,7 @@ def inspect(
 
 def _checked(image: str) -> str:
     if not image or image.startswith("-") or any(letter.isspace() for letter in image):
-        raise UsageError(f"{image!r}: this is no image's reference", remedy="Such as registry.example.com/training:1")
+        raise UsageError(f"{image!r}: not the name of an image", remedy="For example: registry.example.com/training:1")
     return image
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,13 +19,14 @@ from provision.cli.common import (
     note,
     print_json,
     say,
+    say_wrapped,
     table,
 )
-from provision.cli.init_questions import SiteOptions
-from provision.cli.option_groups import with_option_groups
-from provision.errors import UsageError
+from provision.errors import ProvisionError, UsageError
+from provision.report import layout
 
 if TYPE_CHECKING:
+    from provision.cli.init_questions import SiteOptions
     from provision.inventory.hostkeys import Target
     from provision.inventory.init import InitRequest, InitResult
     from provision.inventory.replace import KeyChange
@@ -35,33 +37,28 @@ __all__ = ["init"]
 _MAX_PORT = 65535
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoginOptions:
-    """How the nodes are reached."""
-
-    name: Annotated[str | None, typer.Option("--name", "-n", help="The inventory's name; default: cluster.")] = None
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Login user; not root means sudo.")] = None
-    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Private key for the login.")] = None
-    port: Annotated[int | None, typer.Option("--port", "-p", min=1, max=_MAX_PORT, help="Port of sshd.")] = None
+def init(
+    hosts: Annotated[
+        list[str] | None, typer.Argument(metavar="[HOST...]", help="Names, ranges ('gpu[1-8]'), NAME=ADDRESS[:PORT].")
+    ] = None,
+    *,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The inventory's name; default: cluster.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Login user; not root means sudo.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Private key for the login.")] = None,
+    port: Annotated[int | None, typer.Option("--port", "-p", min=1, max=_MAX_PORT, help="Port of sshd.")] = None,
     data_network: Annotated[
         list[str] | None,
         typer.Option("--data-network", metavar="CIDR", help="Find each node's address in this network. Repeatable."),
-    ] = None
+    ] = None,
     known_hosts: Annotated[
         Path | None, typer.Option("--known-hosts", metavar="FILE", help="Trust the host keys in this file.")
-    ] = None
-    jump: Annotated[str | None, typer.Option("--jump", "-J", metavar="HOST", help="Go by way of this host.")] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangeOptions:
-    """What is changed in an existing inventory."""
-
-    add: Annotated[bool, typer.Option("--add", help="Add the hosts to an existing inventory.")] = False
-    remove: Annotated[bool, typer.Option("--remove", help="Take the hosts out of an existing inventory.")] = False
+    ] = None,
+    jump: Annotated[str | None, typer.Option("--jump", "-J", metavar="HOST", help="Go by way of this host.")] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add the hosts to an existing inventory.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the hosts out of an existing inventory.")] = False,
     replace_key: Annotated[
         bool, typer.Option("--replace-key", help="Replace the host keys of reinstalled nodes, after approval.")
-    ] = False
+    ] = False,
     fingerprint: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,26 +66,28 @@ class ChangeOptions:
             metavar="[NODE=]SHA256:...",
             help="Expected new host key; approves it without a question. Repeatable.",
         ),
-    ] = None
-
-    def chosen(self) -> str | None:
-        """Return the option that was given; UsageError if several were, or one that needs another."""
-        given = {"--add": self.add, "--remove": self.remove, "--replace-key": self.replace_key}
-        chosen = [option for option, value in given.items() if value]
-        if len(chosen) > 1:
-            raise UsageError(f"{' and '.join(chosen)} exclude each other", remedy="Do one after the other.")
-        if self.fingerprint and not self.replace_key:
-            raise UsageError("--fingerprint belongs to --replace-key", remedy="See: provision init --help")
-        return chosen[0] if chosen else None
-
-
-@with_option_groups
-def init(
-    hosts: Annotated[list[str], typer.Argument(metavar="'HOST[1-8]'...", help="Names, ranges, NAME=ADDRESS[:PORT].")],
-    *,
-    login: LoginOptions,
-    change: ChangeOptions,
-    site: SiteOptions,
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="REFERENCE", help="Training image, as REGISTRY/PATH:TAG.")
+    ] = None,
+    registry_ca: Annotated[
+        Path | None, typer.Option("--registry-ca", metavar="FILE", help="CA certificate (PEM) of the image's registry.")
+    ] = None,
+    nvidia_repository: Annotated[
+        str | None,
+        typer.Option(
+            "--nvidia-repository",
+            metavar="URL",
+            help="Package repository of the NVIDIA Container Toolkit, or none. [NVIDIA's]",
+        ),
+    ] = None,
+    nvidia_key: Annotated[
+        Path | None, typer.Option("--nvidia-key", metavar="FILE", help="Key that signs it, armored. [NVIDIA's]")
+    ] = None,
+    nvidia_fingerprint: Annotated[
+        str | None,
+        typer.Option("--nvidia-fingerprint", metavar="FINGERPRINT", help="Expected fingerprint of that key, in full."),
+    ] = None,
     inventory: InventoryOption = None,
     yes: YesOption = False,
     json: JsonOption = False,
@@ -98,9 +97,12 @@ def init(
     The inventory is a folder below ./inventories.
 
     Each new host key is shown with its fingerprint for approval; --yes approves what it prints.
-    On a terminal, init asks for the training image and for NVIDIA's package repository unless
-    options give them. Without a terminal, the image is a TODO in the inventory, and the repository is NVIDIA's.
-    Quote ranges, because a shell may take brackets for itself.
+    On a terminal, init asks for the training image, for the CA certificate of a private registry and for NVIDIA's
+    package repository unless options give them. Without a terminal, the image is a TODO in the inventory, and the
+    repository is NVIDIA's. At the end, init tries the login to each node and reports the nodes where it fails.
+    With --image, --registry-ca or an --nvidia option and an existing inventory, init changes only these settings,
+    after it has shown them and asked.
+    Quote ranges, because a shell may expand brackets itself.
 
     \b
       provision init 'gpu[1-8]' --user root
@@ -109,58 +111,113 @@ def init(
       provision init 'gpu[1-8]' --user root --known-hosts keys.txt
       provision init 'gpu[1-8]' --image registry.example.com/team/train:1 --registry-ca ca.pem
       provision init 'gpu[1-8]' --nvidia-repository https://mirror.example.com/nvidia --nvidia-key mirror.asc
+      provision init --name prod --registry-ca ca.pem
       provision init 'gpu[9-12]' --add
       provision init 'gpu3' --remove
       provision init gpu3 --replace-key
       provision init gpu3 --replace-key --fingerprint SHA256:qLnv6cmX...
     """
-    chosen = change.chosen()
-    if chosen and site.given():
-        raise UsageError(
-            f"{site.given()[0]} is for a new inventory, not for {chosen}",
-            remedy="Change the variables in the inventory's group_vars/all.yml.",
-        )
-    request = _request(hosts, login, change, inventory if chosen else None)
-    person = _Person(yes=yes)
-    if change.replace_key:
-        _replace(request, person, as_json=json)
-        return
-    result = _write(request, change, site, person, yes=yes)
-    _tell(result, add=change.add)
-    if json:
-        print_json(_document(result))
-
-
-def _request(hosts: Sequence[str], login: LoginOptions, change: ChangeOptions, inventory: str | None) -> InitRequest:
-    from provision.inventory.init import InitRequest
-
-    return InitRequest(
-        words=tuple(hosts),
-        name=login.name,
-        user=login.user,
-        key=login.key,
-        port=login.port,
-        data_networks=tuple(login.data_network or ()),
-        known_hosts=login.known_hosts,
-        jump=login.jump,
-        inventory=inventory,
-        fingerprints=tuple(change.fingerprint or ()),
-    )
-
-
-def _write(request: InitRequest, change: ChangeOptions, site: SiteOptions, person: _Person, *, yes: bool) -> InitResult:
-    """Write a new inventory, or add hosts to one, or remove them from it."""
-    from provision.cli.init_questions import site_settings
-    from provision.inventory import change as existing
-    from provision.inventory.init import create, new_folder
+    from provision.cli.init_change import change_inventory
+    from provision.cli.init_questions import SiteOptions, site_settings
+    from provision.inventory.change import add as add_hosts
+    from provision.inventory.change import remove as remove_hosts
+    from provision.inventory.init import InitRequest, create, new_folder
     from provision.inventory.site_settings import site_variables
 
-    if change.remove:
-        return existing.remove(request)
-    if change.add:
-        return existing.add(request, person)
-    new_folder(request)  # refused before any question
-    return create(replace(request, variables=site_variables(site_settings(site, yes=yes))), person)
+    site = SiteOptions(image, registry_ca, nvidia_repository, nvidia_key, nvidia_fingerprint)
+    modes = {"--add": add, "--remove": remove, "--replace-key": replace_key}
+    chosen = next((option for option, given in modes.items() if given), "")
+    _refuse_mixed(modes, site, hosts=hosts or (), name=name, fingerprint=bool(fingerprint))
+    request = InitRequest(
+        words=tuple(hosts or ()),
+        name=name,
+        user=user,
+        key=key,
+        port=port,
+        data_networks=tuple(data_network or ()),
+        known_hosts=known_hosts,
+        jump=jump,
+        inventory=inventory if chosen or not hosts else None,
+        fingerprints=tuple(fingerprint or ()),
+    )
+    if replace_key:
+        _replace(request, _Person(yes=yes), as_json=json)
+        return
+    if site.given() and (not hosts or (request.folder / (name or "cluster")).is_dir()):
+        change_inventory(request, site, yes=yes, as_json=json)
+        return
+    try:
+        if not chosen:
+            new_folder(request)  # refused before any question
+            request = replace(request, variables=site_variables(site_settings(site, yes=yes)))
+        write = add_hosts if add else create
+        result = remove_hosts(request) if remove else write(request, _Person(yes=yes))
+    except (ProvisionError, KeyboardInterrupt):
+        if site.answered:
+            say("\nTo repeat this with your answers:")
+            say(f"  provision init {_words(request)} {site.words()}".rstrip())
+        raise
+    logins = {} if remove else _try_logins(result)
+    _tell(result, add=add)
+    if json:
+        print_json(_document(result, logins))
+
+
+def _refuse_mixed(
+    modes: Mapping[str, bool], site: SiteOptions, *, hosts: Sequence[str], name: str | None, fingerprint: bool
+) -> None:
+    """Raise UsageError for options that exclude each other, and where no host is named."""
+    chosen = [option for option, given in modes.items() if given]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} exclude each other", remedy="Do one after the other.")
+    if fingerprint and not modes["--replace-key"]:
+        raise UsageError("--fingerprint belongs to --replace-key", remedy="Add --replace-key, or omit --fingerprint.")
+    if chosen and site.given():
+        raise UsageError(
+            f"{chosen[0]} and {site.given()[0]} exclude each other",
+            remedy=f"Change the setting alone: provision init {f'--name {name} ' if name else ''}{site.words()}",
+        )
+    if not hosts and (chosen or not site.given()):
+        example = f"gpu9 {chosen[0]}" if chosen else "'gpu[1-8]' --user root"
+        raise UsageError(
+            f"HOST: no node is named{f' for {chosen[0]}' if chosen else ''}",
+            remedy=f"Name the nodes, for example: provision init {example}",
+        )
+
+
+def _words(request: InitRequest) -> str:
+    """Return what was typed for a new inventory, apart from its settings."""
+    words = shlex.join(request.words)
+    values: list[tuple[str, object]] = [
+        ("--name", request.name),
+        ("--user", request.user),
+        ("--key", request.key),
+        ("--port", request.port),
+        *(("--data-network", network) for network in request.data_networks),
+        ("--known-hosts", request.known_hosts),
+        ("--jump", request.jump),
+    ]
+    return " ".join([words, *(f"{option} {shlex.quote(str(value))}" for option, value in values if value is not None)])
+
+
+def _try_logins(result: InitResult) -> Mapping[str, ProvisionError]:
+    """Log in to the new nodes and report those where that fails; the inventory is written either way."""
+    from provision.report.grouping import grouped, outline
+    from provision.report.node_names import in_short
+    from provision.workflow.logins import failed_logins
+
+    names = [pinned.target.name for pinned in result.pinned]
+    note(f"trying the login to {len(names)} node{'s' * (len(names) != 1)} ...")
+    failed = failed_logins([result.cluster.node(name) for name in names])
+    if not failed:
+        note("the login works on every node")
+    for group in grouped(failed.items(), lambda name, error: (outline(error.message, name), error.remedy)):
+        same = len({failed[name].message for name in group.names}) == 1
+        note_of = "" if same else f" (the message of {group.names[0]})"
+        say_wrapped(f"warning: {in_short(group.names)}: no login: {group.value.message}{note_of}")
+        if group.value.remedy:
+            say_wrapped(f"  hint: {group.value.remedy}")
+    return failed
 
 
 class _Person:
@@ -178,16 +235,22 @@ class _Person:
         from provision.inventory.trust import KeySource, shared_keys
 
         rows = [[p.target.name, _where(p.target), p.key.type, _ORIGINS[p.source], p.key.fingerprint] for p in pinned]
-        say(table(["node", "address", "key", "trusted", "fingerprint"], rows, width=140))
+        keys = table(["node", "address", "key", "trusted", "fingerprint"], rows, width=layout.WIDEST)
+        if max(map(len, keys.splitlines())) <= layout.width():
+            say(keys)
+        else:
+            for name, address, kind, trusted, fingerprint in rows:
+                say(f"{name}  {address}  {kind}  {trusted}\n  {fingerprint}")
         for names in shared_keys(pinned):
-            say(
+            say_wrapped(
                 f"warning: {', '.join(names)} show the same host key, as copies of one image do; each can pose as the "
                 "others. New keys: rm /etc/ssh/ssh_host_*; ssh-keygen -A"
             )
         new = [p for p in pinned if p.source is KeySource.NEW]
         if not new:
             return
-        say("To compare, on a node's console: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
+        say("To compare, run on the console of each node:")
+        say("  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
         count = "this new key" if len(new) == 1 else f"these {len(new)} new keys"
         confirm(f"Trust {count}?", yes=self._yes)
         if self._yes:
@@ -270,17 +333,17 @@ def _where(target: Target) -> str:
 def _tell(result: InitResult, *, add: bool) -> None:
     cluster = result.cluster
     for warning in (*cluster.warnings, *result.notes):
-        say(f"warning: {warning}")
+        say_wrapped(f"warning: {warning}")
     path = _shown(cluster.inventory)
     if result.removed:
-        note(f"{path}: took out {', '.join(result.removed)}; {len(cluster.nodes)} left")
-        note("Their keys are withdrawn from the other nodes by the next: provision apply")
+        note(f"{path}: removed {', '.join(result.removed)}; {len(cluster.nodes)} left")
+        note("The next `provision apply` removes their keys from the other nodes.")
         return
     count = len(result.pinned)
     note(f"{path}: {'added' if add else 'wrote'} {count} node{'s' if count != 1 else ''}, host keys pinned")
     if not add and not any(node.variables.get("training_image_reference") for node in cluster.nodes):
-        note(f"TODO: set training_image_reference in {path}/group_vars/all.yml; apply requires it")
-    note(f"Next: provision plan -i {path}, then: provision apply -i {path}")
+        note(f"TODO: name the training image; apply requires it: provision init --name {cluster.name} --image IMAGE")
+    note(f"Next: provision plan -i {path}")
 
 
 def _shown(path: Path) -> str:
@@ -289,7 +352,7 @@ def _shown(path: Path) -> str:
     return shown(path)
 
 
-def _document(result: InitResult) -> dict[str, Any]:
+def _document(result: InitResult, logins: Mapping[str, ProvisionError]) -> dict[str, Any]:
     cluster = result.cluster
     keys = {p.target.name: p for p in result.pinned}
     nodes = []
@@ -304,6 +367,11 @@ def _document(result: InitResult) -> dict[str, Any]:
             pinned = keys[node.name]
             fingerprint = pinned.key.fingerprint
             entry["key"] = {"type": pinned.key.type, "fingerprint": fingerprint, "source": pinned.source.value}
+            error = logins.get(node.name)
+            entry["login"] = {
+                "ok": error is None,
+                "error": None if error is None else {"message": error.message, "remedy": error.remedy},
+            }
         nodes.append(entry)
     document = {"name": cluster.name, "inventory": str(cluster.inventory), "nodes": nodes}
     return document | {"removed": list(result.removed)} if result.removed else document

@@ -2,93 +2,133 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from provision.cli.common import confirm, interactive, prompt, say
+from provision.cli.common import confirm, interactive, prompt, say, say_wrapped
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from provision.commands.signing_keys import SigningKey
+    from provision.inventory.site_change import NewValues
     from provision.inventory.site_settings import SiteSettings
 
-__all__ = ["SiteOptions", "site_settings"]
+__all__ = ["SiteOptions", "new_values", "site_settings"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class SiteOptions:
-    """The options of ``provision init`` for the site; None: not given."""
+    """The options as they were given, and later as they were answered; None: neither."""
 
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="REFERENCE", help="Training image, as REGISTRY/PATH:TAG.")
-    ] = None
-    registry_ca: Annotated[
-        Path | None, typer.Option("--registry-ca", metavar="FILE", help="CA certificate (PEM) of the image's registry.")
-    ] = None
-    nvidia_repository: Annotated[
-        str | None,
-        typer.Option(
-            "--nvidia-repository",
-            metavar="URL",
-            help="Package repository of the NVIDIA Container Toolkit, or none. [NVIDIA's]",
-        ),
-    ] = None
-    nvidia_key: Annotated[
-        Path | None, typer.Option("--nvidia-key", metavar="FILE", help="Key that signs it, armored. [NVIDIA's]")
-    ] = None
-    nvidia_fingerprint: Annotated[
-        str | None,
-        typer.Option("--nvidia-fingerprint", metavar="FINGERPRINT", help="Expected fingerprint of that key, in full."),
-    ] = None
+    image: str | None = None
+    registry_ca: Path | None = None
+    repository: str | None = None
+    key: Path | None = None
+    fingerprint: str | None = None
+
+    answered: bool = False
+    """Whether any of them is an answer on the terminal."""
 
     def given(self) -> list[str]:
         """Return the names of the options that were given."""
-        values = {
-            "--image": self.image,
-            "--registry-ca": self.registry_ca,
-            "--nvidia-repository": self.nvidia_repository,
-            "--nvidia-key": self.nvidia_key,
-            "--nvidia-fingerprint": self.nvidia_fingerprint,
-        }
-        return [name for name, value in values.items() if value is not None]
+        return [_OPTIONS[field.name] for field in fields(self) if field.name in _OPTIONS and self._value(field.name)]
+
+    def words(self) -> str:
+        """Return the options as they are typed in a shell."""
+        values = {option: self._value(name) for name, option in _OPTIONS.items()}
+        return " ".join(f"{option} {shlex.quote(value)}" for option, value in values.items() if value)
+
+    def _value(self, name: str) -> str:
+        value = getattr(self, name)
+        return "" if value is None else str(value)
+
+
+_OPTIONS = {
+    "image": "--image",
+    "registry_ca": "--registry-ca",
+    "repository": "--nvidia-repository",
+    "key": "--nvidia-key",
+    "fingerprint": "--nvidia-fingerprint",
+}
+"""Field -> option."""
+_PUBLIC = ("docker.io", "ghcr.io", "quay.io", "nvcr.io", "gcr.io", "mcr.microsoft.com", "registry.gitlab.com")
+_PUBLIC_ENDINGS = (
+    ".pkg.dev",
+    ".gcr.io",
+    ".amazonaws.com",
+    ".ecr.aws",
+    ".azurecr.io",
+    ".k8s.io",
+    ".redhat.com",
+    ".redhat.io",
+)
+"""Registries whose certificates every system trusts."""
 
 
 def site_settings(options: SiteOptions, *, yes: bool) -> SiteSettings:
-    """Return the settings; what was not given is asked for on a terminal, unless `yes`.
+    """Return the settings; what was not given is asked for on a terminal, unless `yes`, and is in `options` then.
 
     Raises:
         UsageError: an option is not valid, or the key of a repository is not approved.
     """
-    from provision.commands.signing_keys import NVIDIA_REPOSITORY
+    from provision.commands.signing_keys import NVIDIA_FINGERPRINT, NVIDIA_REPOSITORY
     from provision.inventory import site_settings as site
+    from provision.model.image_reference import registry_of
 
     asking = interactive() and not yes
     image = options.image
     if image is None and asking:
         image = _answer("Training image, as REGISTRY/PATH:TAG (Enter: set it later):", "", site.check_image)
+        options.image, options.answered = image or None, True
     image = site.check_image(image) if image else ""
+    if options.registry_ca is None and asking and image and _is_private(image):
+        question = f"File with the CA certificate of {registry_of(image)} (Enter: the nodes trust it):"
+        named = _answer(question, "", _certificate_file)
+        options.registry_ca, options.answered = Path(named) if named else None, True
     certificate = site.read_certificate(options.registry_ca) if options.registry_ca is not None else ""
     if certificate and not image:
         raise UsageError("--registry-ca belongs to --image", remedy="Give the image too: --image REGISTRY/PATH:TAG")
-    url, file = options.nvidia_repository, options.nvidia_key
+    url, file = options.repository, options.key
     if url is None and asking:
-        say(f"Package repository of the NVIDIA Container Toolkit; NVIDIA's is {NVIDIA_REPOSITORY}")
+        say_wrapped(f"Package repository of the NVIDIA Container Toolkit; NVIDIA's is {NVIDIA_REPOSITORY}")
         question = f"URL (Enter: NVIDIA's; {site.NO_REPOSITORY}: the nodes have it already):"
         url = _answer(question, NVIDIA_REPOSITORY, site.check_repository)
+        options.repository, options.answered = url or site.NO_REPOSITORY, True
         if url not in ("", NVIDIA_REPOSITORY) and file is None:
             named = _answer("File with its signing key (Enter: NVIDIA's key, for an unchanged mirror):", "", _key_file)
-            file = Path(named) if named else None
+            file = options.key = Path(named) if named else None
     url = site.check_repository(url) if url else NVIDIA_REPOSITORY if url is None else ""
-    if not url and (file is not None or options.nvidia_fingerprint is not None):
+    if not url and (file is not None or options.fingerprint is not None):
         raise UsageError("--nvidia-key and --nvidia-fingerprint belong to a repository")
-    key = site.choose_key(file, options.nvidia_fingerprint) if url else None
-    if key is not None and options.nvidia_fingerprint is None:
+    key = site.choose_key(file, options.fingerprint) if url else None
+    if key is not None and options.fingerprint is None:
         _approve(key, yes=yes)
+        options.fingerprint = key.fingerprint if options.answered and key.fingerprint != NVIDIA_FINGERPRINT else None
     return site.SiteSettings(image, certificate, url, key)
+
+
+def new_values(options: SiteOptions, *, yes: bool) -> NewValues:
+    """Return the values that the options have for an existing inventory; nothing is asked that they do not give.
+
+    Raises:
+        UsageError: an option is not valid, or the key of a repository is not approved.
+    """
+    from provision.commands.signing_keys import nvidia_key
+    from provision.inventory import site_settings as site
+    from provision.inventory.site_change import NewValues
+
+    image = site.check_image(options.image) if options.image is not None else None
+    certificate = site.read_certificate(options.registry_ca) if options.registry_ca is not None else None
+    url = site.check_repository(options.repository) if options.repository is not None else None
+    key = None
+    if options.key is not None or options.fingerprint is not None:
+        key = site.choose_key(options.key, options.fingerprint)
+        if options.fingerprint is None:
+            _approve(key, yes=yes)
+    return NewValues(image, certificate, url, key.text + "\n" if key else None, nvidia_key().text + "\n")
 
 
 def _approve(key: SigningKey, *, yes: bool) -> None:
@@ -98,7 +138,7 @@ def _approve(key: SigningKey, *, yes: bool) -> None:
     if key.fingerprint == NVIDIA_FINGERPRINT:
         return
     say(f"Signing key of the repository: {key.spaced}")
-    say(f"  which calls itself {key.owner or 'nothing'}; it is not NVIDIA's key")
+    say_wrapped(f"It is the key of {key.owner or 'nobody, by its name'}, not NVIDIA's.")
     if not yes and not interactive():
         raise UsageError(
             "the signing key of the repository is not approved",
@@ -108,6 +148,21 @@ def _approve(key: SigningKey, *, yes: bool) -> None:
     confirm("Does the repository's owner publish this fingerprint?", yes=yes)
     if yes:
         say("--yes: the signing key is approved as printed")
+
+
+def _is_private(image: str) -> bool:
+    from provision.model.image_reference import registry_of
+
+    registry = registry_of(image)
+    return registry not in _PUBLIC and not registry.endswith(_PUBLIC_ENDINGS)
+
+
+def _certificate_file(name: str) -> str:
+    """Return the name of a file that holds a certificate; UsageError where it does not."""
+    from provision.inventory.site_settings import read_certificate
+
+    read_certificate(Path(name))
+    return name
 
 
 def _key_file(name: str) -> str:
@@ -128,4 +183,4 @@ def _answer(question: str, default: str, check: Callable[[str], str]) -> str:
             return check(answer)
         except UsageError as error:
             problem = error.message.partition(": ")[2] or error.message
-            say(f"{answer}: {problem}. {error.remedy or ''}".strip())
+            say_wrapped(f"{answer}: {problem}. {error.remedy or ''}".strip())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import stat
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,7 @@ from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from provision.errors import ProvisionError
     from provision.jobs.engines.base import Engine
@@ -29,6 +32,7 @@ __all__ = [
     "LongInventoryOption",
     "TypeOption",
     "UserOption",
+    "check_kind",
     "cluster_and_engine",
     "engine_of",
     "exit_code_of",
@@ -38,6 +42,7 @@ __all__ = [
     "one_by_one",
     "pairs",
     "present",
+    "private_text",
     "report",
     "say_missing",
     "seconds",
@@ -164,6 +169,17 @@ def survey_code(survey: JobSurvey) -> int:
     return NodeUnreachable.exit_code if survey.unreachable and not survey.jobs else 0
 
 
+def check_kind(kind: str) -> None:
+    """Refuse a --type that does not exist, before a node is asked.
+
+    Raises:
+        UsageError: there is no such type.
+    """
+    from provision.workflow.job_watch import chosen_jobs
+
+    chosen_jobs((), kind=kind)
+
+
 def insist_on_kind(job: JobRecord, kind: str) -> None:
     """Return when the job is of the kind that --type names, or none is named.
 
@@ -196,18 +212,35 @@ def pairs(words: Sequence[str] | None, flag: str) -> dict[str, str]:
     return found
 
 
-def seconds(text: str, flag: str) -> float:
-    """Return a length of time as it was typed, 0 for none.
+def seconds(text: str, flag: str, *, bare: bool = False) -> float:
+    """Return a length of time as it was typed, 0 for none; with `bare` a number without a unit is seconds.
 
     Raises:
         UsageError: it is none.
     """
     from provision.batch.durations import duration
 
+    if bare and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip()):
+        return float(text)
     try:
         return duration(text) if text else 0.0
     except ValueError as error:
         raise UsageError(f"{flag} {text}: {error}") from error
+
+
+def private_text(file: Path) -> str:
+    """Return the text of a file that nobody else can read.
+
+    Raises:
+        UsageError: it cannot be read, or others can read it too.
+    """
+    try:
+        mode = file.stat().st_mode
+        if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise UsageError(f"--env-file {file}: others can read it too", remedy=f"chmod 600 {file}")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--env-file {file}: it cannot be read: {error}") from error
 
 
 def is_secret(name: str, value: str) -> bool:

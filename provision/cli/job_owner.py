@@ -1,11 +1,11 @@
-"""Jobs of other people: a question before they are stopped, restarted or deleted."""
+"""Jobs of other users: the confirmation before they are stopped, restarted or deleted."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provision.cli.common import confirm, interactive
-from provision.errors import NotFound, UsageError
+from provision.cli.common import confirm
+from provision.errors import InvalidRecord, NotFound
 
 if TYPE_CHECKING:
     from provision.jobs.engines.base import Engine
@@ -14,16 +14,19 @@ __all__ = ["ask_about_owner"]
 
 
 def ask_about_owner(runner: Engine, name: str, action: str, *, yes: bool) -> None:
-    """Ask before a job of another owner that is not over is ended; its own owner is never asked.
+    """Ask for confirmation before a job of another user that is not over is ended.
+
+    A job without a valid record has no signature: then the recorded owner decides. A change that the nodes refuse in
+    any case is left to them, because they record it.
 
     Args:
         runner: the engine.
         name: the job; one that does not exist is left to the engine.
         action: what is about to happen, e.g. ``Stop``.
-        yes: the answer, where it was given in advance.
+        yes: whether it was confirmed on the command line.
 
     Raises:
-        UsageError: the answer is no, or there is no terminal to ask on.
+        UsageError: it is not confirmed.
     """
     if yes:
         return
@@ -31,9 +34,11 @@ def ask_about_owner(runner: Engine, name: str, action: str, *, yes: bool) -> Non
         job = runner.get(name, hurry=True)
     except NotFound:
         return
-    if job.status.over or runner.owns(job):
+    except InvalidRecord as error:
+        if action != "Delete":  # the engine refuses it, with the remedy
+            raise
+        if error.other_owner:
+            confirm(f"The record of {name} is not valid, and its owner is {error.other_owner}. {action} it?", yes=False)
         return
-    problem = f"{name} is {job.status} and owned by {job.owner or 'another user'}"
-    if not interactive():
-        raise UsageError(problem, remedy=f"To {action.lower()} it all the same, add --yes.")
-    confirm(f"{problem}. {action} it?", yes=False)
+    if not (job.status.over or runner.owns(job) or runner.refuses(job)):
+        confirm(f"{name} is {job.status} and owned by {job.owner or 'another user'}. {action} it?", yes=False)

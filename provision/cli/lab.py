@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import JsonOption, note, print_json, say, show, table
-from provision.cli.completion import complete_lab_nodes, complete_labs
+from provision.cli.completion import complete_lab_nodes, complete_labs, complete_words
 from provision.lab.base import DriverName
 from provision.report import layout
 
@@ -43,7 +43,9 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The lab.", au
 NodeArgument = Annotated[
     str, typer.Argument(metavar="NODE", help="The node, e.g. demo-1.", autocompletion=complete_lab_nodes)
 ]
-SwitchArgument = Annotated[str, typer.Argument(metavar="on|off", help="on or off.")]
+SwitchArgument = Annotated[
+    str, typer.Argument(metavar="on|off", help="The new state.", autocompletion=complete_words("on", "off"))
+]
 
 
 class _Telling:
@@ -269,7 +271,7 @@ def _is_on(switch: str) -> bool:
     from provision.errors import UsageError
 
     if switch not in {"on", "off"}:
-        raise UsageError(f"{switch!r} is neither on nor off", remedy="Say on or off.")
+        raise UsageError(f"{switch}: not a state", remedy="Write on or off.")
     return switch == "on"
 
 

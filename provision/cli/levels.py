@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,19 @@ from contextlib import contextmanager
 from provision.errors import UsageError
 from provision.report import layout
 
-__all__ = ["choose", "debug", "info", "note", "patience", "printable", "quiet", "say", "warn", "without_controls"]
+__all__ = [
+    "choose",
+    "debug",
+    "info",
+    "note",
+    "patience",
+    "printable",
+    "quiet",
+    "say",
+    "say_wrapped",
+    "warn",
+    "without_controls",
+]
 
 _LEVELS = ("debug", "info", "warn", "error")
 _BEGUN = time.monotonic()
@@ -28,7 +42,7 @@ def choose(level: str) -> None:
     """
     word = {"warning": "warn"}.get(level, level)
     if word not in _LEVELS:
-        raise UsageError(f"--loglevel {level}: there is no such level", remedy=f"Levels are {', '.join(_LEVELS)}.")
+        raise UsageError(f"--loglevel {level}: unknown log level", remedy=f"Choose {', '.join(_LEVELS)}.")
     _chosen["level"] = word
 
 
@@ -41,6 +55,15 @@ def say(message: str) -> None:
     """Say something to the person, on stderr; what nodes said in it does nothing to a terminal."""
     sys.stderr.write(layout.painted(printable(message), colour=sys.stderr.isatty()) + "\n")
     sys.stderr.flush()
+
+
+def say_wrapped(message: str) -> None:
+    """Print a paragraph on stderr; on a terminal its lines are broken between words."""
+    if not sys.stderr.isatty():
+        say(message)
+        return
+    columns = max(layout.NARROWEST // 2, shutil.get_terminal_size().columns)
+    say("\n".join(textwrap.wrap(message, columns, break_on_hyphens=False, break_long_words=False)) or message)
 
 
 def note(message: str) -> None:
@@ -91,4 +114,4 @@ def patience(message: str) -> Iterator[None]:
 
 def _say(level: str, message: str) -> None:
     if _LEVELS.index(level) >= _LEVELS.index(_chosen["level"]) and not sys.stderr.closed:
-        say(f"{level.upper()}[{int(time.monotonic() - _BEGUN):04d}] {message}")
+        say_wrapped(f"{level.upper()}[{int(time.monotonic() - _BEGUN):04d}] {message}")

@@ -67,6 +67,7 @@ def list_(
 
     del every, all_namespaces
     wanted = pairs(labels, "--selector")
+    chosen_jobs((), kind=kind, status=status)  # a wrong word is refused before a node is asked
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     while True:
         with patience("asking the nodes"):

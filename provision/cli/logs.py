@@ -155,7 +155,9 @@ def _since(since: str, since_time: str) -> float:
     try:
         return datetime.fromisoformat(since_time).timestamp() if since_time else 0.0
     except ValueError as error:
-        raise UsageError(f"--since-time {since_time}: this is no time; write 2026-01-31T12:00:00Z") from error
+        raise UsageError(
+            f"--since-time {since_time}: not a time", remedy="Write it as 2026-01-31T12:00:00Z."
+        ) from error
 
 
 def _attempt(job: JobRecord, attempt: int, *, previous: bool) -> int:

@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stderr.close()
         sys.exit(141)
     except Exception as error:
-        code = _click_exit(error, as_json=as_json)
+        code = _click_exit(error, arguments, as_json=as_json)
         if code is None:
             raise
         sys.exit(_exit_code(code, arguments) if not isinstance(error, typer.Exit) else code)
@@ -349,7 +349,7 @@ def _output_words(words: Sequence[str]) -> list[str]:
             if form == "json":
                 done.append("--json")
             elif form not in {"table", "text"}:
-                raise UsageError(f"-o {form or ''}: no such output format", remedy="Use -o json or -o table.")
+                raise UsageError(f"-o {form or ''}: unknown output format", remedy="Choose json or table.")
         else:
             done.append(word)
     return done
@@ -366,7 +366,7 @@ def _form_words(words: Sequence[str]) -> list[str]:
             continue
         form = match[1] or next(items, "")
         if form not in FORMS:
-            raise UsageError(f"-o {form}: no such output format", remedy=f"Formats are {', '.join(FORMS)}.")
+            raise UsageError(f"-o {form}: unknown output format", remedy=f"Choose {', '.join(FORMS)}.")
         done += ["--json"] if form == "json" else [f"--output={form}"] if form not in {"table", "text"} else []
     return done
 
@@ -426,7 +426,13 @@ def _report(error: ProvisionError, *, as_json: bool) -> int:
         print_json(
             {
                 "ok": False,
-                "error": {"node": error.node, "message": error.message, "remedy": error.remedy, "output": output},
+                "error": {
+                    "code": error.code or None,
+                    "node": error.node,
+                    "message": error.message,
+                    "remedy": error.remedy,
+                    "output": output,
+                },
             }
         )
     say(f"error: {error}")
@@ -446,7 +452,7 @@ def _without_secrets(text: str) -> str:
     return Redactor().text(text)
 
 
-def _click_exit(error: Exception, *, as_json: bool) -> int | None:
+def _click_exit(error: Exception, arguments: Sequence[str], *, as_json: bool) -> int | None:
     """Return the exit code of click's own exceptions, None for any other."""
     name = type(error).__name__
     if name == "Exit":
@@ -456,4 +462,9 @@ def _click_exit(error: Exception, *, as_json: bool) -> int | None:
     message = getattr(error, "format_message", None)
     if message is None:
         return None
-    return _report(UsageError(message(), remedy="See --help of the verb."), as_json=as_json)
+    from provision.cli.usage_errors import is_missing_verb, usage_error
+
+    if is_missing_verb(error) and not as_json:
+        sys.stdout.write(message() + "\n")
+        return UsageError.exit_code
+    return _report(usage_error(error, arguments), as_json=as_json)

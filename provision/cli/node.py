@@ -109,7 +109,10 @@ def label(
     names = [word for word in words if "=" not in word and not word.endswith("-")]
     changes = _changes([word for word in words if word not in names])
     if not names or not changes:
-        raise UsageError("nodes and labels are wanted", remedy="provision node label gpu1 gpu.schedule=topology")
+        raise UsageError(
+            "provision node label: a node or a label is missing",
+            remedy="For example: provision node label gpu1 gpu.schedule=topology",
+        )
     cluster, runner = cluster_and_engine(inventory, lab)
     _known(cluster, names)
     wanted = {name: _wanted(cluster.node(name), changes, overwrite=overwrite) for name in names}
@@ -202,9 +205,11 @@ def _changes(words: Sequence[str]) -> dict[str, str | None]:
         name = name if equals else name.removesuffix("-")
         name = _SCHEDULE[0] if name in _SCHEDULE else name
         if not _KEY.fullmatch(name) or name in found:
-            raise UsageError(f"{word}: this is no label, or it is given twice", remedy="Write KEY=VALUE, or KEY-.")
+            raise UsageError(
+                f"{word}: not a label, or given twice", remedy="Write KEY=VALUE, or KEY- to remove a label."
+            )
         if name == _SCHEDULE[0] and equals and value not in _MODES:
-            raise UsageError(f"{word}: there is no such mode", remedy=f"Modes are {', '.join(_MODES)}.")
+            raise UsageError(f"{word}: unknown mode", remedy=f"Choose {', '.join(_MODES)}.")
         found[name] = value if equals else None
     return found
 

@@ -127,7 +127,7 @@ def _request(options: PlaceOptions) -> Request:
     from provision.topology.placement import Request
 
     if options.gputopology and options.share:
-        raise UsageError("--gputopology and --share want nodes of two modes", remedy="Give one of them.")
+        raise UsageError("--gputopology and --share exclude each other", remedy="Give one of them.")
     mode = Mode.TOPOLOGY if options.gputopology else Mode.SHARE if options.share else Mode.DEFAULT
     return Request(options.gpus, options.workers, options.uniform, options.prefer is Preference.PACK, mode)
 
@@ -198,7 +198,7 @@ def _measured(texts: Sequence[str]) -> dict[str, Matrix]:
 def _refuse_strangers(measured: Mapping[str, Matrix], nodes: Collection[str]) -> None:
     for name in measured:
         if name not in nodes:
-            raise UsageError(f"--p2p-matrix {name}: no node is called so", remedy="Give the name of a node.")
+            raise UsageError(f"--p2p-matrix {name}: unknown node", remedy="Give the name of a node.")
 
 
 def _read(path: str) -> str:

@@ -50,7 +50,10 @@ def _ports(target: str) -> tuple[int, str]:
     """Return the port here and what it leads to."""
     match = re.fullmatch(r"(?:(\d{1,5}):)?(\d{1,5}|tensorboard)", target)
     if match is None:
-        raise UsageError(f"{target}: this is neither PORT, LOCAL:PORT nor LOCAL:tensorboard")
+        raise UsageError(
+            f"{target}: not a port to forward",
+            remedy="Write PORT, LOCAL:PORT or LOCAL:tensorboard, for example 8080:80.",
+        )
     port = match[2]
     local = int(match[1] or (_TENSORBOARD if port == "tensorboard" else port))
     if not 0 < local <= _HIGHEST or (port.isdecimal() and not 0 < int(port) <= _HIGHEST):

@@ -97,11 +97,13 @@ class ApplyProgress:
         with self._lock:
             self._changes[event.node] += event.status == "changed"
             if event.status in {"failed", "unreachable"}:
-                self._current[event.node] = f"{event.status.upper()} at {event.role or '-'}: {event.task}"
+                self._current[event.node] = f"{event.status.upper()} at {_place(event)}"
                 self._failed[event.node] = event.status
             elif event.status == "start":
-                self._current[event.node] = f"{event.role or '-'}: {event.task}"
+                self._current[event.node] = _place(event)
                 self._at[event.node] = event.role or event.task
+            elif event.status == "ok" and event.role is None:
+                self._current[event.node], self._at[event.node] = f"{event.task}: done", ""
             elif event.status == "waiting":
                 self._current[event.node] = event.task
                 self._at[event.node] = "waiting"
@@ -160,7 +162,7 @@ class ApplyProgress:
             f"{shown:<{width}}  {sum(self._changes[name] for name in group.names):>3} changed  {group.value}"
             for shown, group in zip(names, groups, strict=True)
         ]
-        rows = [row[: self._columns] for row in rows]
+        rows = [layout.shortened(row, self._columns) for row in rows]
         left = len(rows) - _MOST_ROWS
         return [f"{self._doing}, {seconds:.0f} s", *rows[:_MOST_ROWS], *([f"... and {left} more"] if left > 0 else [])]
 
@@ -173,7 +175,7 @@ class ApplyProgress:
         elif event.status == "waiting":
             say(f"[{seconds:5.0f}s] {event.node}: {event.task}")
         elif event.status in {"changed", "failed", "unreachable"}:
-            say(f"[{seconds:5.0f}s] {event.node}: {event.role or '-'}: {event.task}: {event.status}")
+            say(f"[{seconds:5.0f}s] {event.node}: {_place(event)}: {event.status}")
 
     def _name_long_tasks(self) -> None:
         """Until all is over, say which task a node has been at for long."""
@@ -185,3 +187,8 @@ class ApplyProgress:
                     self._due[name] *= 2
                     at = f"{self._current[name]}: for {now - self._begun[name]:.0f} s now"
                     say(f"[{now - self._start:5.0f}s] {name}: {at}")
+
+
+def _place(event: Event) -> str:
+    """Return the role and the task; the task alone where no role runs."""
+    return f"{event.role}: {event.task}" if event.role else event.task

@@ -1,16 +1,21 @@
-"""``provision prune``: forget batch jobs that have been over for long."""
+"""``provision prune``: delete batch jobs that ended long ago."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
+from provision.cli.common import InventoryOption, JsonOption, LabOption, YesOption, confirm, print_json, show
 from provision.cli.job_options import AllOption, engine_of, now, one_by_one, say_missing, seconds, survey_code
 from provision.cli.levels import info, patience
 from provision.errors import NodeUnreachable, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from provision.model.job import JobRecord
 
 __all__ = ["prune"]
 
@@ -21,7 +26,11 @@ def prune(
         list[str] | None,
         typer.Option("--status", metavar="STATUS,...", help="Only succeeded, failed or stopped ones."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which; delete nothing.")] = False,
+    all_users: Annotated[
+        bool, typer.Option("--all-users", help="Also jobs of other users, after a confirmation.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the jobs; delete nothing.")] = False,
+    yes: YesOption = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
@@ -29,12 +38,16 @@ def prune(
 ) -> None:
     """Delete batch jobs that ended long ago.
 
-    Deletes those that ended longer ago than TIME, with their logs; never one that waits or runs.
+    Deletes your jobs that ended longer ago than TIME, with their logs; never one that waits or runs.
+
+    Jobs of other users are kept. With --all-users they are deleted too, after a confirmation; without a terminal only
+    with --yes (otherwise exit code 2). The key that signed a job identifies its owner.
 
     \b
     Examples:
       provision prune --since 7d --dry-run
       provision prune -s 12h --status failed,stopped
+      provision prune -s 30d --all-users --yes
     """
     from provision.workflow.job_watch import aged_out
 
@@ -43,6 +56,7 @@ def prune(
         raise UsageError("--since has no value", remedy="Write how long jobs have been over: --since 7d.")
     limit = seconds(since, "--since")
     words = [word for text in status or () for word in text.split(",") if word]
+    aged_out((), limit, now(), words)  # a wrong word is refused before a node is asked
     runner = engine_of(inventory, lab)
     with patience("asking the nodes"):
         survey = runner.jobs()
@@ -53,7 +67,13 @@ def prune(
             f"{head}, which keeps the records of jobs, does not answer: {survey.unreachable[head]}",
             remedy="nothing is deleted: what waits or runs cannot be told from what is over without it",
         )
-    names = [job.id if job.displaced else job.spec.name for job in aged_out(survey.jobs, limit, now(), words)]
+    aged = aged_out(survey.jobs, limit, now(), words)
+    own = set(runner.owned(aged))
+    others = [job for job in aged if job.id not in own]
+    if others and all_users and not dry_run:
+        confirm(_question(others), yes=yes)
+    found = aged if all_users else [job for job in aged if job.id in own]
+    names = [job.id if job.displaced else job.spec.name for job in found]
     gone: list[str] = []
 
     def forget(name: str) -> None:
@@ -66,7 +86,18 @@ def prune(
 
     code = one_by_one(names, forget)
     if as_json:
-        print_json({"deleted": gone, "found": names})
+        print_json({"deleted": gone, "found": names, "ofOthers": [job.spec.name for job in others]})
     elif not names:
-        info(f"no job has been over for longer than {since}")
+        info(f"no job {'' if all_users else 'of yours '}ended longer ago than {since}")
+    if others and not all_users:
+        count = f"{len(others)} job{'s' * (len(others) != 1)}"
+        info(f"{count} of other users kept; to delete them too, add --all-users")
     raise typer.Exit(code or survey_code(survey))
+
+
+def _question(others: Sequence[JobRecord]) -> str:
+    owners = sorted({job.owner or "unknown users" for job in others})
+    more = f" and {len(owners) - 3} more" if owners[3:] else ""
+    one = len(others) == 1
+    subject = "1 of these jobs is" if one else f"{len(others)} of these jobs are"
+    return f"{subject} owned by other users ({', '.join(owners[:3])}{more}). Delete {'it' if one else 'them'}?"

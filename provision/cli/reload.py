@@ -10,6 +10,7 @@ from provision.cli.common import (
     JsonOption,
     LabOption,
     LimitOption,
+    VerboseOption,
     YesOption,
     ask_become_password,
     cluster_from,
@@ -28,6 +29,7 @@ def reload(
     lab: LabOption = None,
     limit: LimitOption = None,
     yes: YesOption = False,
+    verbose: VerboseOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -59,5 +61,5 @@ def reload(
     if as_json:
         print_json(as_document(done))
     else:
-        show(as_text(done))
+        show(as_text(done, verbose=verbose))
     raise typer.Exit(0 if all(node.result.ok for node in done) else 1)

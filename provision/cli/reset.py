@@ -13,6 +13,7 @@ from provision.cli.common import (
     JsonOption,
     LabOption,
     LimitOption,
+    VerboseOption,
     YesOption,
     ask_become_password,
     cluster_from,
@@ -32,12 +33,11 @@ def reset(
     disruptive: DisruptiveOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     yes: YesOption = False,
+    verbose: VerboseOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Undo on the nodes what apply did.
-
-    Pre-existing configuration is preserved.
 
     Pre-existing configuration is preserved.
 
@@ -51,6 +51,7 @@ def reset(
     Examples:
       provision reset --dry-run
       provision reset --limit gpu3
+      provision reset --dry-run --verbose
       provision reset -i inventories/prod --disruptive gpu3 --yes --json
     """
     from provision import workflow
@@ -62,17 +63,17 @@ def reset(
     cluster = cluster_from(inventory, lab, become_password=password)
     nodes = workflow.chosen(cluster, limit)
     disturbed = workflow.named_nodes(cluster, disruptive or ())
-    with ApplyProgress([node.name for node in nodes]) as progress:
+    with ApplyProgress([node.name for node in nodes], verbose=verbose) as progress:
         planned = workflow.plan_reset(
             cluster, nodes, disruptive=disturbed, become_password=password, on_event=progress.event
         )
     going = [node for node in planned if node.result is ResetResult.PLANNED]
     if dry_run or not going:
-        _show(as_document(planned, dry_run=dry_run) if as_json else as_plan(planned))
+        _show(as_document(planned, dry_run=dry_run) if as_json else as_plan(planned, verbose=verbose))
         raise typer.Exit(0 if all(node.result.ok for node in planned) else 1)
-    say(as_plan(planned))
+    say(as_plan(planned, verbose=verbose))
     confirm(f"Undo this on {'this node' if len(going) == 1 else f'these {len(going)} nodes'}?", yes=yes)
-    with ApplyProgress([node.name for node in going]) as progress:
+    with ApplyProgress([node.name for node in going], verbose=verbose) as progress:
         done = workflow.reset(
             cluster,
             planned,
@@ -81,7 +82,7 @@ def reset(
             on_event=progress.event,
             on_warning=lambda warning: say(f"warning: {warning}"),
         )
-    _show(as_document(done) if as_json else as_text(done))
+    _show(as_document(done) if as_json else as_text(done, verbose=verbose))
     raise typer.Exit(0 if all(node.result.ok for node in done) else 1)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, YesOption, print_json, show
-from provision.cli.job_options import JobArgument, engine_of, now
+from provision.cli.job_options import JobArgument, engine_of, now, private_text
 from provision.cli.job_owner import ask_about_owner
-from provision.cli.levels import info, patience
+from provision.cli.levels import info, patience, warn
+
+if TYPE_CHECKING:
+    from provision.jobs.engines.base import Secrets
+    from provision.model.job import JobSpec
 
 __all__ = ["restart"]
 
@@ -19,6 +25,19 @@ def restart(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Show its output until it ends; exit with its code.")
     ] = False,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env", "-e", metavar="K[=V]", help="Secret variable of your job; K alone takes the exported value."
+        ),
+    ] = None,
+    env_file: Annotated[
+        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="File with secret variables, as K=V lines.")
+    ] = None,
+    pull_secret: Annotated[
+        list[str] | None,
+        typer.Option("--image-pull-secret", metavar="HOST", help="Login of `provision secret` for the image."),
+    ] = None,
     yes: YesOption = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -31,21 +50,38 @@ def restart(
     only with --yes. The exit code is 7 when a node has not confirmed the end of the
     running attempt: restart the job again then.
 
+    The secrets of a job are removed when it ends. To restart your own job, its logins are taken from `provision
+    secret`, its --config-file from their places, and its secret variables from --env, --env-file or the environment of
+    this shell, as with submit. Only its owner can restart a job with secrets that has ended.
+
     The logs of its earlier attempts stay: provision logs NAME --attempt N.
 
     \b
     Examples:
       provision restart mnist
       provision restart mnist --follow
+      provision restart mnist --env API_TOKEN
     """
+    from provision.batch.environment import sorted_out, typed, written
     from provision.cli.following import follow as follow_to_the_end
     from provision.report.job_document import job_document
+    from provision.workflow.handing_in import secrets_again
     from provision.workflow.job_watch import exit_code
+
+    texts = [(str(file), private_text(file)) for file in env_file or ()]
+    given = [variable for file, text in texts for variable in written(text, file, os.environ)]
+    given += typed(env or (), os.environ)
+    variables = sorted_out(given, lambda _name, _value: True)
+    for remark in variables.notes:
+        warn(remark)
+
+    def supply(spec: JobSpec) -> Secrets:
+        return secrets_again(spec, variables, os.environ, pull_secret or ())
 
     runner = engine_of(inventory, lab)
     ask_about_owner(runner, name, "Restart", yes=yes)
     with patience(f"restarting {name}"):
-        job = runner.restart(name, info)
+        job = runner.restart(name, info, supply=supply, renew=bool(env or env_file or pull_secret))
     info(f"{name} is {job.status}, attempt {job.attempt}" + (f": {job.reason}" if job.reason else ""))
     if follow:
         raise typer.Exit(exit_code(follow_to_the_end(runner, job)))

@@ -218,7 +218,7 @@ def _prepared(
     )
     chosen: run_placing.Chosen | None = None
     password = ask_become_password(ask=nodes.ask_become_pass)
-    cluster = cluster_from(nodes.inventory, nodes.lab, become_password=password)
+    cluster = cluster_from(nodes.inventory, nodes.lab, become_password=password, connects=not mode.offline)
     full = workflow.with_defaults(cluster)
     if mode.offline:
         entries, found = workflow.stated_entries(full, nodes.limit), workflow.stated_networks(full)

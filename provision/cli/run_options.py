@@ -26,7 +26,7 @@ def ranks(text: str) -> int:
         return int(text)
     except ValueError:
         more = "; mpirun's -np 4 is -n 4 here" if text == "p" else ""
-        raise typer.BadParameter(f"{text!r} is no number of ranks{more}") from None
+        raise typer.BadParameter(f"not a number of ranks{more}") from None
 
 
 def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOptions:
@@ -34,9 +34,9 @@ def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOption
     from provision.profiles import FABRICS, PRESETS, ProfileOptions
 
     if preset and preset not in PRESETS:
-        raise UsageError(f"--preset {preset}: there is no such preset", remedy=f"Known are: {', '.join(PRESETS)}.")
+        raise UsageError(f"--preset {preset}: unknown preset", remedy=f"Choose {', '.join(PRESETS)}.")
     if fabric and fabric not in FABRICS:
-        raise UsageError(f"--fabric {fabric}: there is no such fabric", remedy=f"Known are: {', '.join(FABRICS)}.")
+        raise UsageError(f"--fabric {fabric}: unknown fabric", remedy=f"Choose {', '.join(FABRICS)}.")
     if preset == "taco" and fabric:
         raise UsageError("--preset taco is for RoCE alone", remedy="Leave --fabric out, or the preset.")
     if lightcc and preset != "taco":
@@ -55,9 +55,7 @@ def seats(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology:
     from provision.launchers.placement_file import read_placement
 
     if launcher not in launcher_names():
-        raise UsageError(
-            f"--launcher {launcher}: there is no such launcher", remedy=f"Known are: {', '.join(launcher_names())}."
-        )
+        raise UsageError(f"--launcher {launcher}: unknown launcher", remedy=f"Choose {', '.join(launcher_names())}.")
     if own_gpus and placement is None and not gputopology:
         raise UsageError(
             "--own-gpus needs a placement to know them by", remedy="Add --placement FILE, or --gputopology."
@@ -93,7 +91,9 @@ def environment(words: Sequence[str]) -> dict[str, Secret]:
     for word in words:
         name, given, value = word.partition("=")
         if not is_environment_name(name) or name in _OURS:
-            raise UsageError(f"--env {name}: this is no name of a variable that can be set")
+            raise UsageError(
+                f"--env {name}: not a name of a variable that can be set", remedy="Write --env NAME=VALUE."
+            )
         if not given and name not in os.environ:
             raise UsageError(
                 f"--env {name}: {name} is not set here", remedy=f"export {name}, or give --env {name}=VALUE"

@@ -21,7 +21,10 @@ __all__ = ["stop"]
 def stop(
     names: JobsArgument,
     grace: Annotated[
-        str, typer.Option("--grace", metavar="TIME", help="Between SIGTERM and SIGKILL.", show_default=False)
+        str,
+        typer.Option(
+            "--grace", metavar="TIME", help="Between SIGTERM and SIGKILL; a bare number is seconds.", show_default=False
+        ),
     ] = "15s",
     yes: YesOption = False,
     inventory: InventoryOption = None,
@@ -48,8 +51,8 @@ def stop(
     """
     from provision.report.job_document import job_document
 
+    pause = seconds(grace, "--grace", bare=True)
     runner = engine_of(inventory, lab, through_agent=True)
-    pause = seconds(grace, "--grace")
     done: list[JobRecord] = []
 
     def end(name: str) -> None:
@@ -80,12 +83,18 @@ def _check_end(job: JobRecord) -> None:
         NodeUnreachable: a node that does not answer has not confirmed the end.
         TimedOut: a node that answers has not confirmed it.
     """
+    from provision.model.job import JobStatus
     from provision.report.node_names import in_short
 
-    if job.status.over:
+    if job.status.over and not (job.status is JobStatus.FAILED and job.unconfirmed):
         return
     name, away = job.spec.name, [node for node in job.unconfirmed if node in job.silent]
     where = in_short(away or job.unconfirmed)
+    if job.status is JobStatus.FAILED:
+        raise NodeUnreachable(
+            f"{name} is FAILED and is being deleted: {where} has not confirmed that nothing is left of it",
+            remedy=f"It is carried out when {where} answers again.",
+        )
     if away:
         raise NodeUnreachable(
             f"{name} is {job.status} and may still run: {where} does not answer and has not confirmed the end",

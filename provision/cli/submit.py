@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["submit"]
 
-_OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 _ENGINES = ("", "auto", "direct")
 
 
@@ -35,6 +33,17 @@ class _Raw(TyperCommand):
         ctx.params["words"] = None
         ctx.args = list(args)
         return []
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the flags of jobs, which the parser does not know."""
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return found
+        from provision.batch.flags import FLAGS
+
+        item = type(super().shell_complete(ctx, "--help")[0])
+        names = {name for flag in FLAGS for name in flag.names if name.startswith(incomplete)}
+        return [*found, *map(item, sorted(names - {one.value for one in found}))]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the text of the verb, and the flags by section."""
@@ -96,9 +105,9 @@ def _own(words: list[str]) -> list[str]:
 
 def _refuse(typed: Words) -> None:
     if typed.text("engine") not in _ENGINES:
-        raise UsageError(f"--engine {typed.text('engine')}: there is no such engine", remedy="Engines: direct, auto.")
+        raise UsageError(f"--engine {typed.text('engine')}: unknown engine", remedy="Choose direct or auto.")
     if typed.true("follow") and (typed.true("json") or typed.text("output")):
-        raise UsageError("--follow shows the job's own output, which is no JSON", remedy="Use --wait with --json.")
+        raise UsageError("--follow and --json exclude each other", remedy="Use --wait with --json.")
     if typed.text("output") == "wide":
         raise UsageError("-o wide is for tables", remedy="Use json, yaml or name.")
 
@@ -121,7 +130,7 @@ def _hand_in(typed: Words, found: Submission) -> None:
     if typed.true("dry_run"):
         _dry_run(typed, found, runner)
         return
-    with patience(f"handing {found.spec.name} in"):
+    with patience(f"submitting {found.spec.name}"):
         job = runner.submit(spec, secrets, info)
     add_job_name(cluster.inventory, job.spec.name)
     for line in closing_lines(job):
@@ -186,25 +195,10 @@ def _inventory(typed: Words) -> str | None:
 
 def _here(typed: Words) -> Any:
     from provision.batch.submission import Here
-    from provision.cli.job_options import is_secret
+    from provision.cli.job_options import is_secret, private_text
 
-    files = [(name, _private(Path(name))) for name in typed.values.get("env_file", ())]
+    files = [(name, private_text(Path(name))) for name in typed.values.get("env_file", ())]
     return Here(os.getcwd(), os.environ, files, is_secret)  # noqa: PTH109 - the path as the shell has it
-
-
-def _private(file: Path) -> str:
-    """Return the text of a file that nobody else can read.
-
-    Raises:
-        UsageError: it cannot be read, or others can read it too.
-    """
-    try:
-        mode = file.stat().st_mode
-        if stat.S_ISREG(mode) and mode & _OTHERS_MAY:
-            raise UsageError(f"--env-file {file}: others can read it too", remedy=f"chmod 600 {file}")
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--env-file {file}: it cannot be read: {error}") from error
 
 
 def _document(typed: Words) -> Mapping[str, Any] | None:

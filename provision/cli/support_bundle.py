@@ -48,7 +48,7 @@ def support_bundle(
     from provision.report.node_names import in_ranges
 
     target = output or Path(f"provision-support-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass), connects=False)
     nodes = workflow.chosen(cluster, limit)
     note(f"looking at {len(nodes)} node{'s' * (len(nodes) != 1)}")
     names = workflow.support_bundle(cluster, target, limit)

@@ -21,6 +21,7 @@ from provision.cli.job_options import (
     LongInventoryOption,
     TypeOption,
     UserOption,
+    check_kind,
     cluster_and_engine,
     insist_on_kind,
     now,
@@ -89,7 +90,7 @@ def node(
     from provision.report import job_nodes as report
 
     if mode and mode not in _MODES:
-        raise UsageError(f"-m {mode}: there is no such mode", remedy="n, e (default), t (topology) or s (share).")
+        raise UsageError(f"-m {mode}: unknown mode", remedy="Choose n, e (default), t (topology) or s (share).")
     cluster, runner = cluster_and_engine(inventory, lab)
 
     def once() -> None:
@@ -149,6 +150,7 @@ def job(
         raise UsageError("--user is for the list of all jobs", remedy=f"Leave it out, or leave {name} out.")
     if refresh and not name:
         raise UsageError("-r is for one job", remedy="Name it: provision top job NAME -r")
+    check_kind(kind)
     cluster, runner = cluster_and_engine(inventory, lab)
     if name:
         _repeat(lambda: _one_job(name, instance, kind, cluster, runner, form=form, as_json=as_json), refresh)

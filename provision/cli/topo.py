@@ -68,7 +68,7 @@ def topo(
       nvidia-smi topo -m | provision topo --file -
     """
     if (node is None) == (file is None):
-        raise UsageError("topo shows either a NODE or a --file", remedy="Give one of them; see --help.")
+        raise UsageError("provision topo: give either NODE or --file", remedy="For example: provision topo gpu1")
     if file is not None:
         given = inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
         if given or lab is not None:

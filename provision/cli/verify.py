@@ -116,6 +116,6 @@ def _check_options(level: Level, profile: str, *, collective: bool) -> None:
     from provision.checks.minimums import MINIMUMS
 
     if profile and profile not in MINIMUMS:
-        raise UsageError(f"--profile {profile}: there is no such profile", remedy=f"There are {', '.join(MINIMUMS)}.")
+        raise UsageError(f"--profile {profile}: unknown profile", remedy=f"Choose {', '.join(MINIMUMS)}.")
     if collective and level is not Level.FULL:
         raise UsageError("--collective is for --level full", remedy="Run: provision verify --level full --collective")

@@ -17,7 +17,9 @@ __all__ = ["wait"]
 def wait(
     name: JobArgument,
     wanted: Annotated[str, typer.Option("--for", metavar="STATE", help="succeeded or running.")] = "succeeded",
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="Give up after 90s, 5m or 2h.")] = "",
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="TIME", help="Give up after 90s, 5m or 2h; a bare number is seconds.")
+    ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
     form: FormOption = "",
@@ -32,6 +34,7 @@ def wait(
     \b
     Examples:
       provision wait mnist
+      provision wait mnist --timeout 60
       provision wait mnist --for running --timeout 5m && provision logs -f mnist
     """
     from provision.cli.following import leaving, pusher, report_end, tell
@@ -41,9 +44,9 @@ def wait(
 
     states = {"succeeded": JobStatus.SUCCEEDED, "complete": JobStatus.SUCCEEDED, "running": JobStatus.RUNNING}
     if wanted.lower() not in states:
-        raise UsageError(f"--for {wanted}: there is no such state to wait for", remedy="Wait for succeeded or running.")
+        raise UsageError(f"--for {wanted}: unknown state", remedy="Choose succeeded or running.")
+    limit = seconds(timeout, "--timeout", bare=True)
     runner = engine_of(inventory, lab, through_agent=True)
-    limit = seconds(timeout, "--timeout")
     with patience("asking the nodes"):
         runner.get(name)
     with leaving(name):

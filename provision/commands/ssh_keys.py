@@ -7,7 +7,8 @@ imports nothing but the standard library.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 __all__ = [
     "FilterModule",
@@ -98,6 +99,18 @@ _HOST_AND_PORT = re.compile(r"^\[(.*)\]:[0-9]+\Z")
 _HOST = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 
 
+def _offers(
+    hostvars: Mapping[str, Mapping[str, Any]], nodes: Iterable[str], addresses: Mapping[str, str], *, check_mode: bool
+) -> dict[str, dict[str, str]]:
+    """Return node -> what it sends of itself, for the nodes whose keys were made in this run."""
+    keys = {node: hostvars[node].get("__container_ssh_keys") or {} for node in nodes}
+    return {
+        node: {**{kind: own.get(kind) or "" for kind in _KINDS}, "address": addresses.get(node) or ""}
+        for node, own in keys.items()
+        if own.get("ready") and (not check_mode or all(own.get(kind) for kind in _KINDS))
+    }
+
+
 class FilterModule:
     """The filters of the role container_ssh."""
 
@@ -105,6 +118,7 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "container_ssh_accepted": accepted_offers,
+            "container_ssh_offers": _offers,
             "container_ssh_recorded": recorded_lines,
             "container_ssh_refused": refused_nodes,
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Iterable
@@ -49,7 +48,7 @@ class AbsentNodes:
     """
 
     def __init__(self, inventory: Path | None = None) -> None:
-        self._key = hashlib.sha256(str(inventory.absolute()).encode()).hexdigest()[:32] if inventory else ""
+        self._key = kept_files.inventory_key(inventory) if inventory else ""
         self._known: dict[str, AbsentNode] | None = None
         self._changing = threading.Lock()
 

@@ -17,7 +17,7 @@ from paramiko import SSHConfig
 from provision.connectors import failures
 from provision.connectors.limits import late
 from provision.connectors.ssh import SshConnector
-from provision.errors import ConnectionFailed, ProvisionError
+from provision.errors import ConnectionFailed, NotStarted, ProvisionError
 from provision.model import CommandResult, Secret
 
 __all__ = ["OUTPUT_LIMIT", "StreamFactory", "TextStream", "run_in_group"]
@@ -125,7 +125,8 @@ def _result(connector: SshConnector, outcome: object) -> CommandResult | Provisi
     if isinstance(outcome, invoke.exceptions.CommandTimedOut):
         return late(connector.name)
     if isinstance(outcome, invoke.exceptions.AuthFailure):
-        return failures.sudo_refused(connector.name, connector.user, outcome.result.stderr)
+        refused = failures.sudo_refused(connector.name, connector.user, outcome.result.stderr)
+        return NotStarted(refused.message, node=refused.node, remedy=refused.remedy, output=refused.output)
     if isinstance(outcome, Exception):  # whatever paramiko's thread met in the data of the node
         return failures.broke(connector.name, connector.host, "a command ran there")
     return ConnectionFailed("no result", node=connector.name)

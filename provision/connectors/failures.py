@@ -146,10 +146,9 @@ def login_refused(
     if exposed:
         files = shlex.join(map(str, exposed))
         modes = ", ".join(f"{path} (mode {path.stat().st_mode & 0o7777:04o}; needs chmod 600)" for path in exposed)
-        beside = f"; tried {what}" if tried else ""
+        problem = f"SSH ignores private keys that other users may read: {modes}"
         return ConnectionFailed(
-            f"login as {user} at {host} was refused: SSH ignores private keys that other users may read: {modes}"
-            f"{beside}",
+            f"login as {user} at {host} was refused: {problem}; tried {what}" if tried else problem,
             node=node,
             remedy=f"Restrict the private key to its owner: chmod 600 {files}",
         )

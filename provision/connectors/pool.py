@@ -80,7 +80,7 @@ def each(
         )
     for node, outcome in zip(nodes, found, strict=True):
         if isinstance(outcome, TimeoutError):
-            results[node.name] = NodeUnreachable("it does not answer, where others do", node=node.name)
+            results[node.name] = NodeUnreachable("no answer in time (other nodes have answered)", node=node.name)
             continue
         if isinstance(outcome, Exception) and not isinstance(outcome, ProvisionError):
             raise outcome

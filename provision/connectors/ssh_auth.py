@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,13 @@ from provision.commands.ssh import SshSettings, is_exposed
 from provision.connectors import certificates, failures
 from provision.connectors.file_cache import remembered
 from provision.connectors.known_hosts import fingerprint
-from provision.errors import ConnectionFailed
-from provision.model import Secret
+from provision.errors import ConnectionFailed, InventoryError, UsageError
+from provision.model import Node, Secret
 
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["authenticate", "exposed_keys", "hardware_key"]
+__all__ = ["authenticate", "check_key_file", "exposed_keys", "hardware_key", "refuse_unusable_keys"]
 
 
 @dataclass
@@ -181,3 +182,40 @@ def check_key_file(node: str, path: Path | None) -> None:
             node=node,
             remedy="correct ansible_ssh_private_key_file in the inventory",
         )
+
+
+def refuse_unusable_keys(nodes: Sequence[Node]) -> None:
+    """Raise an error if no node can be logged in to because of the key files on this machine.
+
+    Where only some nodes have an unusable key, each of them gets its own error when it is connected to.
+
+    Raises:
+        InventoryError: the inventory names a key file that does not exist.
+        UsageError: SSH ignores the key file, because other users may read it.
+    """
+    remote = [node for node in nodes if not node.connection.local]
+    files = {_unusable(node) for node in remote}
+    if not remote or None in files:
+        return
+    if any(path.exists() for path in files if path) and _agent_keys():
+        return  # the agent's keys may be enough
+    path = min(path for path in files if path)
+    if not path.exists():
+        raise InventoryError(
+            f"ansible_ssh_private_key_file: the private key {path} does not exist",
+            remedy="Correct the path in the inventory, or copy the key there.",
+        )
+    raise UsageError(
+        f"{path}: SSH ignores this private key, because other users may read it (mode "
+        f"{path.stat().st_mode & 0o7777:04o}, required: 0600)",
+        remedy=f"Restrict it to its owner: chmod 600 {shlex.quote(str(path))}",
+    )
+
+
+def _unusable(node: Node) -> Path | None:
+    """Return the key file of a node if it does not exist or SSH ignores it; None where a login may succeed."""
+    file = node.connection.key_file
+    path = file.expanduser() if file is not None else None
+    if path is None or (path.exists() and (not _is_exposed(path) or node.connection.password is not None)):
+        return None
+    return path

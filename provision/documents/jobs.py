@@ -140,6 +140,17 @@ class Lease(Struct, frozen=True):
 Leases = Annotated[dict[Uuid, Lease], Meta(max_length=100_000)]
 
 
+class Result(Struct, frozen=True):
+    """result.json: the end of the attempt as observed by the node."""
+
+    status: Literal["SUCCEEDED", "FAILED", "STOPPED"]
+    reason: Text | None = None
+    exit_code: int | None = None
+    first_failure: ShortText | None = None
+    first_rank: int | None = None
+    ended: Time = 0.0
+
+
 class QueueEntry(Struct, frozen=True):
     """queue.json of the queue host; without a state if the node has no queue for the job."""
 
@@ -160,6 +171,8 @@ class QueueEntry(Struct, frozen=True):
     """Nodes that have not confirmed the requested stop, as recorded by the queue host."""
     deleted: bool = False
     """Whether deletion is requested too."""
+    result: Result | None = None
+    """The result of the attempt, recorded by the first command that saw it; its nodes may be silent since."""
 
 
 class AttemptRecord(Struct, frozen=True):
@@ -171,17 +184,6 @@ class AttemptRecord(Struct, frozen=True):
     code_sha: CodeHash = ""
     image_digest: Digest = ""
     tensorboard: Url = ""
-
-
-class Result(Struct, frozen=True):
-    """result.json: the end of the attempt as observed by the node."""
-
-    status: Literal["SUCCEEDED", "FAILED", "STOPPED"]
-    reason: Text | None = None
-    exit_code: int | None = None
-    first_failure: ShortText | None = None
-    first_rank: int | None = None
-    ended: Time = 0.0
 
 
 class JobReport(Struct, frozen=True):
@@ -326,6 +328,8 @@ class NodeProblem(Struct, frozen=True):
     message: Text = "failed"
     remedy: Text | None = None
     output: Text | None = None
+    code: ShortText = ""
+    """Of a request that the user may not make: the reason for programs."""
 
 
 class Reserved(Struct, frozen=True):

@@ -7,11 +7,15 @@ the standard library.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Claim", "FilterModule", "address_problem", "refused_claims"]
+__all__ = ["Claim", "FilterModule", "address_problem", "is_host_name", "refused_claims"]
+
+
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,24 @@ def _normal(address: str) -> str:
         return address
 
 
+def is_host_name(name: object) -> bool:
+    """Return whether a name can stand in /etc/hosts without meaning anything else."""
+    return _NAME.fullmatch(str(name)) is not None
+
+
+def _claims(hostvars: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return node -> its claim, as `Claim` has it: of the nodes of a run, and of those whose inventory states it."""
+    return {
+        name: {
+            "address": (hostvars[name].get("platform_node") or {}).get("data_address") or "",
+            "stated": hostvars[name].get("cluster_data_address") or "",
+            "management": hostvars[name].get("ansible_host") or name,
+            "networks": hostvars[name].get("cluster_data_networks") or [],
+        }
+        for name in names
+    }
+
+
 def _refused(claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return refused_claims({node: Claim(**claim) for node, claim in claims.items()})
 
@@ -109,7 +131,8 @@ def _refused(claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def _accepted(claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return node -> data address: the inventory's, or the accepted claim of the node."""
     refused = _refused(claims)
-    candidates = {node: claim.get("address") or claim.get("stated") for node, claim in claims.items()}
+    named = {node: claim for node, claim in claims.items() if is_host_name(node)}
+    candidates = {node: claim.get("address") or claim.get("stated") for node, claim in named.items()}
     return {node: str(address) for node, address in candidates.items() if address and node not in refused}
 
 
@@ -120,6 +143,8 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "platform_address_problem": address_problem,
+            "platform_address_claims": _claims,
             "platform_addresses_accepted": _accepted,
             "platform_addresses_refused": _refused,
+            "platform_host_name": is_host_name,
         }

@@ -147,7 +147,7 @@ ib_write_bw --help 2>&1 | grep -o -- '--use_cuda[a-z_]*' | sort -u | sed 's/^/kn
 echo asked"""
     query = shlex.join(["timeout", "-k", "5", "60", *exec_argv(container, ["sh", "-c", inner])])
     return rf"""LC_ALL=C; export LC_ALL
-[ "$(id -u)" = 0 ] && command -v find >/dev/null || {{ echo 'only root with find can tell'; exit 1; }}
+[ "$(id -u)" = 0 ] && command -v find >/dev/null || {{ echo 'this check requires root and find'; exit 1; }}
 find /proc/[0-9]*/fd \( -lname '/dev/infiniband/uverbs*' -o -lname '/dev/nvidia[0-9]*' \) -printf '%p %l\n' \
   2>/dev/null | while read -r file device; do
   pid=${{file#/proc/}}; pid=${{pid%%/*}}

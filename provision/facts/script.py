@@ -235,7 +235,7 @@ def _order(fact: Fact[Any]) -> int:
 
 
 def _watch(facts: Sequence[Fact[Any]]) -> str:
-    """Return the shell lines that sleep from limit to limit and report the facts whose time is over."""
+    """Return the shell lines that sleep from limit to limit and report the facts whose time limit has passed."""
     by_limit: dict[int, list[str]] = {}
     for fact in facts:
         by_limit.setdefault(fact.limit_seconds, []).append(fact.name)

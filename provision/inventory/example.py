@@ -12,21 +12,11 @@ from collections.abc import Iterator
 
 import yaml
 
+from provision.components import ROLES
 from provision.inventory.specs import Option, Specs, read_specs, roles_folder
 
 __all__ = ["render"]
 
-_ORDER = (
-    "platform",
-    "base_system",
-    "rdma_stack",
-    "peer_memory",
-    "nvidia_container",
-    "docker_engine",
-    "training_image",
-    "training_container",
-    "container_ssh",
-)
 _WIDTH = 110
 
 _HEAD = """---
@@ -51,7 +41,7 @@ ansible_ssh_common_args: >-
 
 def render(specs: Specs) -> str:
     """Return the text of group_vars/all.yml with every variable of `specs`."""
-    known = [role for role in _ORDER if role in specs.roles]
+    known = [role for role in ROLES if role in specs.roles]
     roles = [*known, *(role for role in specs.roles if role not in known)]
     return _HEAD + "".join(line + "\n" for role in roles for line in _section(role, specs))
 

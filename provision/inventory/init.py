@@ -104,7 +104,8 @@ def new_folder(request: InitRequest) -> Path:
     if path.exists():
         raise UsageError(
             f"{path} exists already",
-            remedy="Add hosts to it with --add, take some out with --remove, or choose another name with --name.",
+            remedy="Add hosts to it with --add, remove hosts with --remove, change its settings with --image, "
+            "--registry-ca or --nvidia-repository, or choose another name with --name.",
         )
     return path
 
@@ -202,8 +203,9 @@ def existing(request: InitRequest) -> Path:
         return resolve(request.inventory, None)
     found = [path for path in candidates(request.folder) if path.is_dir()]
     if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
         raise UsageError(
-            f"which inventory to change is not clear: {len(found)} under {request.folder}", remedy="Say --name NAME."
+            f"the inventory to change is not clear: {request.folder} has {names}", remedy="Choose one with --name NAME."
         )
     return found[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from provision.documents.ansible import InventoryDocument, InventoryGroup, Inven
 from provision.errors import InvalidDocument, InventoryError, ProvisionError
 from provision.inventory import cache
 from provision.inventory.ignored_files import SETTING, ignore_patterns
-from provision.inventory.sources import shown, syntax_problems
+from provision.inventory.sources import empty_folders, shown, syntax_problems
 
 __all__ = ["NODE_GROUP", "VAULT_REMEDY", "Listing", "ansible_environment", "ansible_program", "list_inventory"]
 
@@ -175,7 +176,16 @@ def _parse_error(path: Path, stderr: str) -> InventoryError:
         )
     problems = syntax_problems(path)
     if problems:
-        return InventoryError("\n".join(problems), remedy="Mend the syntax; nothing was connected.")
+        return InventoryError("\n".join(problems), remedy="Correct the syntax; nothing was connected.")
+    for folder in empty_folders(path):
+        bare = not any(folder.iterdir())
+        return InventoryError(
+            f"{shown(folder)}: {'empty folder' if bare else 'folder without an inventory file'} "
+            "(Ansible reads every folder of an inventory, and fails at this one)",
+            remedy=f"Remove it: rmdir {shlex.quote(shown(folder))}"
+            if bare
+            else f"Remove it, or rename it to a name that is ignored, for example {folder.name}.bak",
+        )
     return InventoryError(
         f"{shown(path)}: {_first_error(stderr)}",
         remedy="Nothing was connected. To see all that Ansible says: ansible-inventory -i INVENTORY --list",

@@ -14,10 +14,9 @@ from provision.inventory.people import people_problems
 from provision.inventory.problems import worded
 from provision.inventory.sources import SourceIndex, shown, variable_files
 from provision.inventory.specs import read_specs, roles_folder
-from provision.inventory.templates import READ_KEYS, has_template, is_vault, rendered
+from provision.inventory.templates import has_template, is_vault, read_keys, rendered
 from provision.inventory.validate import cluster_problems, doubtful_names, variable_problems
 from provision.model import Cluster, Connection, Node, Secret
-from provision.model.cluster import JOB_ROLES
 
 __all__ = ["load"]
 
@@ -50,7 +49,7 @@ def load(path: Path, *, become_password: Secret | None = None, roles: Path | Non
     if problems:
         raise _refusal(path, worded(problems, listing, sources), listing.warnings)
     doubts = worded(doubtful_names(listing, specs), listing, sources)
-    read = rendered(path, listing, READ_KEYS, all_needed=False)
+    read = rendered(path, listing, read_keys(listing), all_needed=False)
     problems = list(people_problems(listing.nodes, read))
     if problems:
         raise _refusal(path, worded(problems, listing, sources), listing.warnings)
@@ -83,6 +82,8 @@ def _without_jobs(node: Node) -> Node:
     """Return the node with the roles for jobs switched off where it takes none; Ansible's roles do the same."""
     if node.takes_jobs:
         return node
+    from provision.components import JOB_ROLES
+
     return replace(node, variables={**node.variables, **{f"{role}_enabled": False for role in JOB_ROLES}})
 
 

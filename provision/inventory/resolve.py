@@ -8,6 +8,7 @@ from pathlib import Path
 from provision.errors import UsageError
 from provision.inventory.configuration import PROJECT_FILE, configured_inventory
 from provision.inventory.ignored_files import is_ignored
+from provision.inventory.sources import inventory_files
 
 __all__ = ["FOLDER", "candidates", "resolve"]
 
@@ -51,7 +52,8 @@ def resolve(inventory: str | None, lab: str | None) -> Path:
 
 
 def candidates(folder: Path = FOLDER) -> list[Path]:
-    """Return the inventories under `folder` other than the documented example; backups are none."""
+    """Return the inventories under `folder` other than the documented example; backups and empty folders are none."""
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if p.name != "example" and not is_ignored(p.name))
+    entries = (entry for entry in folder.iterdir() if entry.name != "example" and not is_ignored(entry.name))
+    return sorted(entry for entry in entries if inventory_files(entry))

@@ -27,8 +27,6 @@ _KIND = "roles"
 _SETTLED_NS = 2_000_000_000
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECLARED = re.compile(r"^\w+:", re.MULTILINE)
-_SHARED = "platform"
-"""Every role uses this one's modules and ends with its tasks."""
 _LEFT_OUT = frozenset({"molecule", "__pycache__", "README.md"})
 """What makes no difference to a node."""
 
@@ -52,7 +50,7 @@ def code_of_roles(roles: Path) -> dict[str, tuple[str, list[str]]]:
 
 
 def systems(roles: Path) -> dict[str, dict[str, Any]]:
-    """Return for each supported system, such as ``debian_12``, what the role platform knows of it."""
+    """Return for each supported system, such as ``debian_12``, what the shared role knows of it."""
     return dict(_document(roles)["systems"])
 
 
@@ -107,13 +105,15 @@ def _seen(roles: Path) -> _Seen | None:
 
 def _made(roles: Path) -> RolesDocument:
     """Read it all."""
+    from provision.components import SHARED
+
     folders = sorted(file.parent.parent for file in roles.glob("*/tasks/main.yml"))
     contents = {folder.name: _contents(folder) for folder in folders}
-    shared = contents.get(_SHARED, {})
+    shared = contents.get(SHARED.role, {})
     return {
         "argument_specs": dict(_options(roles)),
         "defaults": _defaults(roles),
-        "systems": _systems(roles),
+        "systems": _systems(roles / SHARED.role / "vars"),
         "code": {role: (_hash(shared, own), sorted(_words(own))) for role, own in contents.items()},
     }
 
@@ -136,10 +136,10 @@ def _defaults(roles: Path) -> dict[str, Any]:
     return merged
 
 
-def _systems(roles: Path) -> dict[str, Any]:
+def _systems(folder: Path) -> dict[str, Any]:
     from provision import yamltext
 
-    files = sorted((roles / _SHARED / "vars").glob("*_*.yml"))
+    files = sorted(folder.glob("*_*.yml"))
     return {file.stem: yamltext.safe_load(file.read_text(encoding="utf-8")) or {} for file in files}
 
 

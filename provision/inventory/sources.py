@@ -12,10 +12,20 @@ from typing import Any
 
 from provision.inventory.ignored_files import is_ignored, is_variable_file
 
-__all__ = ["Definition", "SourceIndex", "inventory_files", "shown", "syntax_problems", "variable_files"]
+__all__ = [
+    "Definition",
+    "SourceIndex",
+    "empty_folders",
+    "inventory_files",
+    "shown",
+    "syntax_problems",
+    "variable_files",
+]
 
 _YAML_ENDS = (".yml", ".yaml", ".json")
 _VAULT = "$ANSIBLE_VAULT"
+_NO_SOURCES = ("group_vars", "host_vars", "vars_plugins")
+"""Folders of an inventory in which Ansible looks for no hosts."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +75,19 @@ def inventory_files(path: Path) -> list[Path]:
         return [path]
     found: list[Path] = []
     for entry in sorted(path.iterdir()):
-        if is_ignored(entry.name) or entry.name in ("group_vars", "host_vars", "vars_plugins"):
+        if is_ignored(entry.name) or entry.name in _NO_SOURCES:
             continue
         found.extend(inventory_files(entry))
     return found
+
+
+def empty_folders(path: Path) -> list[Path]:
+    """Return the deepest folders that Ansible reads for `path` and that have no inventory source in them."""
+    if not path.is_dir():
+        return []
+    read = [entry for entry in sorted(path.iterdir()) if not is_ignored(entry.name) and entry.name not in _NO_SOURCES]
+    below = [empty for entry in read for empty in empty_folders(entry)]
+    return below if read else [path]
 
 
 def variable_files(path: Path) -> Iterator[tuple[str, str, Path]]:

@@ -15,22 +15,9 @@ from provision.documents.ansible import DebugAnswer, TaskAnswer
 from provision.errors import InvalidDocument, InventoryError
 from provision.inventory.listing import VAULT_REMEDY, Listing, ansible_environment, ansible_program
 
-__all__ = ["READ_KEYS", "has_template", "is_vault", "rendered", "rendered_where_possible", "rendering_problems"]
+__all__ = ["has_template", "is_vault", "read_keys", "rendered", "rendered_where_possible", "rendering_problems"]
 
-_ROLES = (
-    "base_system",
-    "container_ssh",
-    "docker_engine",
-    "job_agent",
-    "nvidia_container",
-    "peer_memory",
-    "platform",
-    "rdma_stack",
-    "training_container",
-    "training_image",
-)
-READ_KEYS = (
-    *(f"{role}_enabled" for role in _ROLES),
+_CLUSTER_KEYS = (
     "cluster_agent",
     "cluster_agent_account",
     "cluster_collective_fraction",
@@ -55,14 +42,8 @@ READ_KEYS = (
     "cluster_slots",
     "cluster_submitters",
     "cluster_takes_jobs",
-    "container_ssh_port",
-    "docker_engine_data_root",
-    "training_container_name",
-    "training_container_profile",
-    "training_image_digest",
-    "training_image_reference",
 )
-"""Variables of roles by which we judge nodes and start jobs: we need their values as the roles do. No secrets."""
+"""The variables of all roles that checks and jobs read. No secrets."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FINALIZATION = re.compile(
@@ -70,6 +51,25 @@ _FINALIZATION = re.compile(
 )
 _SIMPLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _DEPTH = 8
+
+
+def read_keys(listing: Listing) -> tuple[str, ...]:
+    """Return the variables whose rendered values checks and jobs need, those of the roles' components among them.
+
+    An inventory without Jinja in a variable of a role is read without the components: that takes less time.
+    """
+    own = (value for name in listing.nodes for key, value in listing.hosts[name].items() if not _is_general(key))
+    if not any(map(has_template, own)):
+        return _CLUSTER_KEYS
+    from provision.components import COMPONENTS
+
+    switches = (f"{role}_enabled" for role in COMPONENTS)
+    read = (name for component in COMPONENTS.values() for name in component.read_variables)
+    return (*_CLUSTER_KEYS, *switches, *read)
+
+
+def _is_general(key: str) -> bool:
+    return key.startswith(("ansible_", "cluster_"))
 
 
 def has_template(value: Any) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "scalar",
     "with_hosts",
     "with_key",
+    "with_variables",
     "without_hosts",
     "without_keys",
 ]
@@ -37,6 +38,12 @@ _HEADER = """---
 gpu_nodes:
   hosts:
 """
+
+
+_TODO = (
+    "# TODO: name the image that jobs run in, from a registry or a tar file. `provision apply` requires it:",
+    '# training_image_reference: "registry.example.com/training:1"',
+)
 
 
 @dataclass(frozen=True)
@@ -57,12 +64,33 @@ def group_vars_text(variables: Mapping[str, Any]) -> str:
     lines = ["---", "# Variables of all nodes. Every variable that exists: inventories/example/group_vars/all.yml."]
     lines += [_variable(key, value) for key, value in variables.items()]
     if not variables.get("training_image_reference"):
-        lines += [
-            "",
-            "# TODO: name the image that jobs run in, from a registry or a tar file. `provision apply` requires it:",
-            '# training_image_reference: "registry.example.com/training:1"',
-        ]
+        lines += ["", *_TODO]
     return "\n".join(lines) + "\n"
+
+
+def with_variables(text: str, variables: Mapping[str, Any], file: Path) -> str:
+    """Return the vars file `text` with `variables`, each in place of its present value, else at the end.
+
+    Raises:
+        InventoryError: the file is encrypted, or does not have its variables one below the other.
+    """
+    for key, value in variables.items():
+        root = _compose(text)
+        empty = all(line.startswith("#") or line.strip() in {"", "---"} for line in text.splitlines())
+        if not empty and (not isinstance(root, yaml.MappingNode) or root.flow_style):
+            raise InventoryError(
+                f"{shown(file)}: encrypted, or without variables one below the other",
+                remedy="Add these lines by hand:\n" + "\n".join(_variable(*item) for item in variables.items()),
+            )
+        lines = text.splitlines(keepends=True)
+        lines[-1:] = [line if line.endswith("\n") else line + "\n" for line in lines[-1:]]
+        pair = next((pair for pair in _pairs(root) if pair[0].value == key), None)
+        start, end = (pair[0].start_mark.line, end_line(lines, pair)) if pair else (len(lines), len(lines))
+        lines[start:end] = [_variable(key, value) + "\n"]
+        if key == "training_image_reference":
+            lines = [line for line in lines if line.rstrip("\n") not in _TODO]
+        text = "".join(lines)
+    return text
 
 
 def _variable(key: str, value: Any) -> str:

@@ -41,4 +41,5 @@ def attach_unit_argv(
 def _as_root(connection: Connection, words: Sequence[str], *, terminal: bool) -> list[str]:
     command = join(["sh", "-c", _AS_ROOT.format(join(words))]) if connection.become else join(words)
     line = ssh_argv(connection, command)
-    return [line[0], *(["-t"] if terminal else []), *line[1:]]
+    quiet = ["-t", "-o", "LogLevel=ERROR"]  # without ssh's own "Connection to ... closed."
+    return [line[0], *(quiet if terminal else []), *line[1:]]

@@ -16,8 +16,8 @@ from provision.launchers.openmpi import plain_settings
 from provision.model import Setting
 from provision.profiles import (
     NodeNetwork,
-    lightcc_settings,
-    nccl_settings,
+    data_subnets,
+    fabric_settings,
     overridden,
     taco_parameters,
     taco_variables,
@@ -108,13 +108,9 @@ def _command(request: JobRequest, plan: RankPlan | None) -> tuple[str, ...]:
 def _variables(request: JobRequest, used: Sequence[HostEntry]) -> tuple[Setting, ...]:
     """A job without GPUs uses no NCCL, and is told nothing about it."""
     found = [request.found[entry.name] for entry in used if entry.name in request.found]
-    if not found or not any(entry.kind == "gpu" for entry in used):
+    if not any(entry.kind == "gpu" for entry in used):
         return ()
-    variables = nccl_settings(found, request.wish.fabric)
-    if request.wish.preset == "horovod-lightcc":
-        gpus = min((network.gpus for network in found), default=0)
-        variables += lightcc_settings(gpus, "preset horovod-lightcc", lossy=False)
-    return variables
+    return fabric_settings(found, request.wish.fabric, request.wish.preset)
 
 
 def _taco(request: JobRequest, container: Container, ranks: int, used: Sequence[HostEntry], program: str) -> Line:
@@ -160,10 +156,7 @@ def _reach(request: JobRequest, line: TypedLine, used: Sequence[HostEntry]) -> R
 
 
 def _subnets(request: JobRequest, used: Sequence[HostEntry]) -> tuple[str, ...]:
-    """Return the networks of all data addresses; none when one is not known, as the list would cut that node off."""
-    names = dict.fromkeys((request.head, *(entry.name for entry in used)))
-    found = [request.found[name].network if name in request.found else "" for name in names]
-    return tuple(dict.fromkeys(found)) if all(found) else ()
+    return data_subnets((request.head, *(entry.name for entry in used)), request.found)
 
 
 def _known(request: JobRequest, used: Sequence[HostEntry]) -> list[NodeNetwork]:

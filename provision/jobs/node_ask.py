@@ -23,7 +23,7 @@ from provision.commands.ssh import JOB_AGENT
 from provision.connectors import Connector, RemoteProcess
 from provision.documents import decode, decode_last_line
 from provision.documents.jobs import NodeProblem
-from provision.errors import ConnectionFailed, InvalidDocument, NodeError
+from provision.errors import ConnectionFailed, InvalidDocument, NodeError, NotAllowed
 from provision.jobs.node_programs import FILES, code_program, jobs_program
 
 __all__ = [
@@ -246,6 +246,8 @@ def refusal(text: str | bytes, node: str) -> NodeProblem | None:
 
 
 def _refused(problem: NodeProblem, node: str) -> NodeError:
+    if problem.code:
+        return NotAllowed(problem.message, problem.code, node=node, remedy=problem.remedy or None)
     return NodeError(problem.message, node=node, remedy=problem.remedy or None, output=problem.output or "")
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provision.checks.launch_lint import LaunchFinding, LaunchScene, lint
+from provision.checks.launch_scene import scene_of
 from provision.commands.docker import exec_argv
-from provision.commands.mca import Parameter
 from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.documents.run import EndingRecord
@@ -118,25 +118,17 @@ def _seats(used: Sequence[HostEntry], ranks: int) -> Iterator[HostEntry]:
 
 
 def _scene(request: JobRequest, version: int, used: Sequence[HostEntry]) -> LaunchScene:
-    given = {name: value.reveal() for name, value in request.environment.items()}
-    typed = {name: value for name, value in request.line.variables.items() if value is not None} if request.line else {}
-    by_environment = [
-        Parameter("environment", name.removeprefix("OMPI_MCA_"), value)
-        for name, value in {**given, **typed}.items()
-        if name.startswith("OMPI_MCA_")
-    ]
-    names = [entry.name for entry in used]
-    return LaunchScene(
+    scene = LaunchScene(
         version,
         request.entries,
-        variables={**given, **typed},
-        parameters=[*(request.line.parameters if request.line else ()), *by_environment],
+        variables={name: value.reveal() for name, value in request.environment.items()},
         line=request.line,
         fabric=request.wish.fabric,
-        networks={name: request.found[name] for name in names if name in request.found},
-        facts={name: request.facts[name] for name in names if name in request.facts},
+        networks=request.found,
+        facts=request.facts,
         placed=bool(request.placement),
     )
+    return scene_of(scene, [entry.name for entry in used])
 
 
 def dry_run(plan: Plan) -> str:

@@ -164,7 +164,7 @@ def _mmdebstrap(arguments: Sequence[str], output: int) -> int:
     program = shutil.which("mmdebstrap")
     if program is None:
         raise LabError(
-            "mmdebstrap is not installed; it is required to build node images", remedy="apt-get install mmdebstrap"
+            "mmdebstrap is not installed; it is required to build node images", remedy="Run: apt-get install mmdebstrap"
         )
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     return subprocess.run([program, *arguments], stdout=output, stderr=output, env=environment, check=False).returncode

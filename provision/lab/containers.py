@@ -91,7 +91,7 @@ class ContainerDriver:
         site, index = _existing(spec, folder, node)
         before = site.status(node)
         if before is None or before.state != "running":
-            raise LabError("the node is not running", node=node, remedy=f"provision lab up {spec.name}")
+            raise LabError("the node is not running", node=node, remedy=f"Run: provision lab up {spec.name}")
         with contextlib.suppress(ConnectionFailed):  # it may end before the reply; the start time is checked
             run_script(folder, _node(site.plan, index, node, NodeState.RUNNING), "systemctl reboot", timeout=30)
 
@@ -131,7 +131,7 @@ class ContainerDriver:
         """Return the address of the management bridge."""
         plan = load_plan(folder)
         if plan is None:
-            raise LabError(f"lab {spec.name} has no network yet", remedy=f"provision lab up {spec.name}")
+            raise LabError(f"lab {spec.name} has no network yet", remedy=f"Run: provision lab up {spec.name}")
         return plan.gateway
 
 
@@ -265,7 +265,7 @@ def _existing(spec: LabSpec, folder: Path, node: str) -> tuple[_Site, int]:
         raise LabError(f"lab {spec.name} has no node called {node}", remedy=f"Choose from {', '.join(names)}.")
     plan, engine = load_plan(folder), engine_of(folder)
     if plan is None or engine is None or engine.inspect(plan.container(node)) is None:
-        raise LabError("the node does not exist", node=node, remedy=f"provision lab up {spec.name}")
+        raise LabError("the node does not exist", node=node, remedy=f"Run: provision lab up {spec.name}")
     return _Site(engine, plan, folder), names.index(node)
 
 

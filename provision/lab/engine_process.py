@@ -171,7 +171,7 @@ def _start(engine: PrivateEngine, progress: Progress | None) -> None:
         )
     program = shutil.which("dockerd", path=_PATH)
     if program is None:
-        raise LabError("the Docker engine is not installed", remedy="apt-get install docker.io iptables")
+        raise LabError("the Docker engine is not installed", remedy="Run: apt-get install docker.io iptables")
     with file_lock(_lock(engine)):
         if answers(engine.host):
             return

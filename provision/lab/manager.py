@@ -163,7 +163,7 @@ def inventory_path(name: str) -> Path:
     _, folder = _existing(name)
     path = inventory_of(folder)
     if not path.exists():
-        raise LabError(f"lab {name} is incomplete and has no inventory yet", remedy=f"provision lab up {name}")
+        raise LabError(f"lab {name} is incomplete and has no inventory yet", remedy=f"Run: provision lab up {name}")
     return path
 
 
@@ -190,7 +190,7 @@ def ssh_command(name: str, node: str | None, words: Sequence[str]) -> list[str]:
     spec, folder = _existing(name)
     target = _named(spec, folder, node)
     if target.state is not NodeState.RUNNING:
-        raise LabError(f"the node is {target.state.value}", node=target.name, remedy=f"provision lab up {name}")
+        raise LabError(f"the node is {target.state.value}", node=target.name, remedy=f"Run: provision lab up {name}")
     return ssh_argv(folder, target, *words)
 
 
@@ -237,7 +237,7 @@ def _existing(name: str) -> tuple[LabSpec, Path]:
     spec = state.load_spec(folder)
     if spec is None:
         labs = ", ".join(state.known_labs()) or "none"
-        raise LabError(f"unknown lab {name} (labs: {labs})", remedy=f"provision lab up {name}")
+        raise LabError(f"unknown lab {name} (labs: {labs})", remedy=f"Run: provision lab up {name}")
     return spec, folder
 
 

@@ -69,7 +69,9 @@ def load_spec(folder: Path) -> LabSpec | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except InvalidDocument as error:
-        raise LabError(f"{path} is damaged: {error.message}", remedy=f"provision lab down {folder.name}") from error
+        raise LabError(
+            f"{path} is damaged: {error.message}", remedy=f"Run: provision lab down {folder.name}"
+        ) from error
 
 
 @contextmanager

@@ -115,7 +115,7 @@ class VmDriver:
         """Disconnect a node from all its networks, or reconnect it."""
         machine = _machine(spec, folder, node)
         if not is_running(machine):
-            raise LabError("the node is not running", node=node, remedy=f"provision lab up {spec.name}")
+            raise LabError("the node is not running", node=node, remedy=f"Run: provision lab up {spec.name}")
         set_link(machine, up=up)
 
     def host_address(self, spec: LabSpec, folder: Path) -> str:  # noqa: ARG002 - the interface's
@@ -125,7 +125,7 @@ class VmDriver:
     def _running(self, spec: LabSpec, folder: Path, node: str) -> tuple[Machine, LabNode]:
         machine = _machine(spec, folder, node)
         if not is_running(machine):
-            raise LabError("the node is not running", node=node, remedy=f"provision lab up {spec.name}")
+            raise LabError("the node is not running", node=node, remedy=f"Run: provision lab up {spec.name}")
         return machine, _node(machine, load_plan(folder / "vm"))
 
     def _start(
@@ -150,7 +150,7 @@ def _machine(spec: LabSpec, folder: Path, name: str) -> Machine:
     for machine in _machines(spec, folder):
         if machine.name == name:
             return machine
-    raise LabError(f"the lab {spec.name} has no node {name}", remedy=f"provision lab status {spec.name}")
+    raise LabError(f"the lab {spec.name} has no node {name}", remedy=f"Run: provision lab status {spec.name}")
 
 
 def _machines(spec: LabSpec, folder: Path) -> list[Machine]:

@@ -89,7 +89,7 @@ def need_programs(programs: dict[str, str]) -> None:
     if missing:
         raise LabError(
             f"missing programs for lab nodes of kind vm: {', '.join(missing)}",
-            remedy=f"apt-get install --no-install-recommends {' '.join(sorted(set(missing.values())))}",
+            remedy=f"Run: apt-get install --no-install-recommends {' '.join(sorted(set(missing.values())))}",
         )
 
 
@@ -104,7 +104,7 @@ def _load(folder: Path) -> Image | None:
 def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
     need_programs(_PROGRAMS)
     if not Path(_BOOT_RECORD).exists():
-        raise LabError(f"{_BOOT_RECORD} is missing", remedy="apt-get install --no-install-recommends extlinux")
+        raise LabError(f"{_BOOT_RECORD} is missing", remedy="Run: apt-get install --no-install-recommends extlinux")
     if os.geteuid() != 0:
         raise LabError(
             "building a node image requires root (it mounts the new disk)",

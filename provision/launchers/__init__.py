@@ -48,8 +48,8 @@ MPIRUN = "mpirun"
 def discover() -> dict[str, Launcher]:
     """Return the launchers of all modules of this package, by name."""
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
-    found = [launcher for module in modules for launcher in getattr(module, "LAUNCHERS", ())]
-    return {launcher.name: launcher for launcher in sorted(found, key=lambda launcher: launcher.order)}
+    launchers = [launcher for module in modules for launcher in getattr(module, "LAUNCHERS", ())]
+    return {launcher.name: launcher for launcher in sorted(launchers, key=lambda launcher: launcher.order)}
 
 
 LAUNCHERS = discover()

@@ -154,7 +154,7 @@ class Launcher:
         """Return what starts a command on a node; one word is a line for the shell."""
         start = self.shell_line or self.program
         if len(command) == 1:
-            return (shell, "-c", _INTERPRETER.sub(lambda found: f"{found[1]}{start} ", command[0], count=1))
+            return (shell, "-c", _INTERPRETER.sub(lambda match: f"{match[1]}{start} ", command[0], count=1))
         return (*self.prefix(shell), *script_words(command))
 
     def prefix(self, shell: str = "sh") -> tuple[str, ...]:

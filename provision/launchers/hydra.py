@@ -31,7 +31,7 @@ def _command_line(more: Sequence[Setting], launch: Launch) -> CommandLine:
         _flag("-launcher", "ssh", "logins between containers, with their own keys"),
         _flag("-f", launch.hostfile, "the nodes that can take ranks, with their slots"),
         _flag("-n", str(launch.ranks), "ranks that were asked for, else one for each slot"),
-        _flag("-prepend-rank", None, "each line is told with its rank"),
+        _flag("-prepend-rank", None, "each line begins with its rank"),
     ]
     if launch.per_node:
         settings.append(_flag("-ppn", "1", "one process on each node, which starts the others itself"))

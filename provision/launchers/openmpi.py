@@ -29,23 +29,23 @@ def _identify(text: str) -> int | None:
 
 def _settings(launch: Launch) -> tuple[Setting, ...]:
     """Return every flag, parameter and variable of the command line in its order, each with its reason."""
-    found = [_flag("--allow-run-as-root", None, "the container's user is root")] if launch.root else []
+    settings = [_flag("--allow-run-as-root", None, "the container's user is root")] if launch.root else []
     if launch.hostfile:
-        found.append(_flag("--hostfile", launch.hostfile, "the nodes that can take ranks, with their slots"))
-    found += [
+        settings.append(_flag("--hostfile", launch.hostfile, "the nodes that can take ranks, with their slots"))
+    settings += [
         _flag("-np", str(launch.ranks), "ranks that were asked for, else one for each slot"),
         _flag("--bind-to", "none", "ranks start threads, which may not share one core"),
         _mapping(launch),
     ]
     if launch.job:
         flag, value = ("--output", "tag") if launch.version >= PRRTE else ("--tag-output", None)
-        found.append(_flag(flag, value, "each line is told with its rank"))
+        settings.append(_flag(flag, value, "each line begins with its rank"))
     if launch.workdir is not None:
-        found.append(_flag("--wdir", launch.workdir, "--workdir, or the folder of --sync"))
+        settings.append(_flag("--wdir", launch.workdir, "--workdir, or the folder of --sync"))
     if launch.job:
-        found += [*_parameters(launch), _by_name("PROVISION_JOB")]
-    found += [_by_name(name) for name in launch.environment]
-    return (*found, *launch.variables)
+        settings += [*_parameters(launch), _by_name("PROVISION_JOB")]
+    settings += [_by_name(name) for name in launch.environment]
+    return (*settings, *launch.variables)
 
 
 def _flag(flag: str, value: str | None, reason: str) -> Setting:
@@ -63,7 +63,7 @@ def _by_name(name: str) -> Setting:
         return Setting("-x", name, None, _OURS, "marks the processes of the job, so that all of them can be ended")
     if name in {"PATH", "LD_LIBRARY_PATH"}:
         return Setting("-x", name, None, _OURS, "as it is in the head node's container")
-    return Setting("-x", name, None, "--env", "its value goes by standard input, not by the command line")
+    return Setting("-x", name, None, "--env", "its value is passed on standard input, not on the command line")
 
 
 _WHY = {
@@ -158,19 +158,19 @@ def plain_settings(
         source: who decided the parameters.
     """
     dash = "-" if launch.version < PRRTE else "--"
-    found = [_flag("-np", str(launch.ranks), "ranks that were asked for, else one for each slot")]
+    settings = [_flag("-np", str(launch.ranks), "ranks that were asked for, else one for each slot")]
     if hosts:
         named = ",".join(f"{name}:{slots}" for name, slots in hosts)
-        found.append(_flag("-H", named, "the nodes that get ranks, with their slots"))
+        settings.append(_flag("-H", named, "the nodes that get ranks, with their slots"))
     if launch.root:
-        found.append(_flag("--allow-run-as-root", None, "the container's user is root"))
-    found += [
+        settings.append(_flag("--allow-run-as-root", None, "the container's user is root"))
+    settings += [
         _flag(f"{dash}bind-to", "none", "ranks start threads, which may not share one core"),
         _flag(f"{dash}map-by", "slot", "a node is filled before the next one is used"),
         *launch.variables,
     ]
     given = (_parameter(key, value, launch.version, source, dash) for key, value in parameters.items())
-    return (*found, *given)
+    return (*settings, *given)
 
 
 def command_line(launch: Launch) -> CommandLine:

@@ -34,13 +34,13 @@ def read_placement(text: str) -> list[NodePlacement]:
         raise UsageError(
             f"the placement has no workers{f': {why}' if why else ''}", remedy="See: provision place --json"
         )
-    found: dict[str, list[RankPlacement]] = {}
+    result: dict[str, list[RankPlacement]] = {}
     for number, worker in enumerate(workers):
         where = f"worker {number} of the placement"
         if not isinstance(worker, dict) or not isinstance(worker.get("node"), str) or not worker["node"]:
             raise _wrong(where, "names no node")
-        found.setdefault(worker["node"], []).extend(_ranks(worker, where))
-    return [NodePlacement(node, ranks=tuple(ranks)) for node, ranks in found.items()]
+        result.setdefault(worker["node"], []).extend(_ranks(worker, where))
+    return [NodePlacement(node, ranks=tuple(ranks)) for node, ranks in result.items()]
 
 
 def _ranks(worker: dict[str, Any], where: str) -> list[RankPlacement]:
@@ -74,15 +74,15 @@ def _names(value: object, where: str, key: str) -> tuple[str, ...]:
 
 def _cpus(value: object, where: str) -> tuple[int, ...]:
     words = value.split(",") if isinstance(value, str) else [str(v) for v in value] if isinstance(value, list) else []
-    found: list[int] = []
+    result: list[int] = []
     for word in words if value else ():
         ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", word.strip(), re.ASCII)
         if ends is None or int(ends[2] or ends[1]) >= _MOST_CPUS:
             raise _wrong(where, f"has cpus that are none: {word[:40]!r}")
-        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+        result += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
     if value and not words:
         raise _wrong(where, "has cpus that are neither text nor a list")
-    return tuple(found)
+    return tuple(result)
 
 
 def _number(value: object, where: str, key: str) -> int | None:

@@ -10,18 +10,8 @@ from typing import Any
 
 from provision.model.secret import Secret
 
-__all__ = ["JOB_ROLES", "NO_JOBS", "Cluster", "Connection", "Node"]
+__all__ = ["NO_JOBS", "Cluster", "Connection", "Node"]
 
-JOB_ROLES = (
-    "rdma_stack",
-    "peer_memory",
-    "nvidia_container",
-    "docker_engine",
-    "training_image",
-    "training_container",
-    "container_ssh",
-)
-"""Roles that exist for jobs: they are switched off on a node that takes none."""
 NO_JOBS = "it takes no jobs (cluster_takes_jobs: false)"
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 

@@ -257,6 +257,8 @@ class JobRecord:
     """Whether the record is deleted too when all nodes have confirmed."""
     silent: tuple[str, ...] = ()
     """Those of `unconfirmed` that did not answer."""
+    unrecorded: bool = False
+    """Whether the job has ended, and the queue host has not recorded its result."""
     displaced: bool = False
     """Whether the queue host has another job of this name."""
     signed: str = field(default="", repr=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from provision.planning.causes import Cause, CauseKind, shown
+from provision.model.cause import Cause, CauseKind, shown
 from provision.planning.package_versions import older
 
 __all__ = ["differences"]

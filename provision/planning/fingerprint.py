@@ -15,21 +15,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from provision.components import SHARED
 from provision.model import Cluster, Node, Same, Secret
-from provision.planning.causes import Cause, CauseKind
+from provision.model.cause import NODES, Cause, CauseKind
 
-__all__ = ["NODES", "RoleSource", "changed", "fingerprint", "salt_of"]
-
-NODES = "(nodes of the cluster)"
-"""Stands among the variables of roles that read other nodes: the nodes' names and data addresses."""
+__all__ = ["RoleSource", "changed", "fingerprint", "salt_of"]
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OTHER_NODES = frozenset({"hostvars", "groups", "ansible_play_hosts", "ansible_play_hosts_all", "ansible_play_batch"})
 _ADDRESS = ("cluster_data_address", "cluster_data_networks")
-_BY_WAY_OF_PLATFORM = {"data_address": _ADDRESS, "data_interface": _ADDRESS, "platform_data_addresses": _ADDRESS}
-"""What the role platform finds out for others, by the variables that say what it finds."""
-_FOR_EVERY_ROLE = frozenset({"platform_package_sets"})
-"""The packages that platform installs for each role."""
 _DIGITS = 16
 _SCALARS = frozenset({str, int, bool, type(None)})
 """Types whose equal values have the same text; not so of floats (0.0 and -0.0)."""
@@ -61,7 +55,7 @@ def fingerprint(
     variables = {name: _hash(salt, name, texts[name]) for name in names}
     if others:
         variables[NODES] = _hash(salt, NODES, _nodes(Same(cluster)))
-    return {"salt": salt, "code": _code(sources[role].code, sources["platform"].code), "variables": variables}
+    return {"salt": salt, "code": _code(sources[role].code, sources[SHARED.role].code), "variables": variables}
 
 
 @lru_cache(maxsize=64)
@@ -112,8 +106,8 @@ def _name(name: str) -> str:
 def _seen(words: frozenset[str], references: _References) -> tuple[tuple[str, ...], bool]:
     """Return the variables that a text of these words sees, sorted, and whether it reads other nodes."""
     values = references.it
-    direct = {name for word, names in _BY_WAY_OF_PLATFORM.items() if word in words for name in names}
-    left = [name for name in values if name in words or name in direct or name in _FOR_EVERY_ROLE]
+    direct = {name for word, names in SHARED.derived_variables.items() if word in words for name in names}
+    left = [name for name in values if name in words or name in direct or name in SHARED.common_variables]
     seen, others = set(left), not words.isdisjoint(_OTHER_NODES)
     while left:
         named = values[left.pop()]

@@ -9,25 +9,13 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from provision.checks import judge
+from provision.checks import CHECKS, judge
+from provision.components.check import Scene
 from provision.facts import NodeFacts
 from provision.model import CheckResult, CheckStatus, Cluster, Node
 from provision.planning.fingerprint import RoleSource
 
-__all__ = ["ROLES", "PlanScene"]
-
-ROLES = (
-    "platform",
-    "base_system",
-    "rdma_stack",
-    "peer_memory",
-    "nvidia_container",
-    "docker_engine",
-    "training_image",
-    "training_container",
-    "container_ssh",
-)
-"""In the order of ``site.yml``; a test holds the two together."""
+__all__ = ["PlanScene"]
 
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 
@@ -60,6 +48,14 @@ class PlanScene:
             return False
         value: Any = self.node.variables.get(f"{role}_enabled")
         return value is None or str(value).strip().lower() not in _NO
+
+    def fails_in(self, check: str, cluster: Cluster) -> bool:
+        """Return whether a check of this node would fail if `cluster` were the whole cluster."""
+        all_facts = self.all_facts
+        if all_facts.get(self.node.name) is not self.facts:
+            all_facts = {**all_facts, self.node.name: self.facts}
+        verdict = CHECKS[check].judge(Scene(self.node, self.facts, cluster, all_facts, self.supported))
+        return verdict.status is CheckStatus.FAIL
 
     @cached_property
     def failing(self) -> tuple[CheckResult, ...]:

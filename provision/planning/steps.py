@@ -6,25 +6,21 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from provision.facts import Unknown, running_container
-from provision.facts.container import Container
+from provision.components import COMPONENTS
+from provision.components.common import is_whole_run
+from provision.facts import Unknown
 from provision.facts.managed import Managed
 from provision.facts.system import Boot
 from provision.model import NEVER_APPLIED, CheckResult, CheckStatus, Step, StepClass
-from provision.planning.causes import Cause, CauseKind, shown
-from provision.planning.classes import step_class
+from provision.model.cause import Cause, CauseKind, shown
 from provision.planning.differences import differences
-from provision.planning.docker_settings import restart_reasons
 from provision.planning.fingerprint import changed, fingerprint, salt_of
-from provision.planning.mending import mended
-from provision.planning.needs import WAITS_WITH, with_needs
-from provision.planning.scene import ROLES, PlanScene
+from provision.planning.remediation import is_fixable
+from provision.planning.scene import PlanScene
 
-__all__ = ["blind", "causes_of", "findings", "plan_node", "waiting"]
+__all__ = ["blind", "causes_of", "findings", "plan_node", "step_class", "waiting"]
 
 _DAY = timedelta(days=1)
-_CONTAINER_SSH = "/etc/provision/ssh/"
-"""In the container."""
 
 
 def plan_node(scene: PlanScene) -> tuple[Step, ...]:
@@ -46,10 +42,20 @@ def plan_node(scene: PlanScene) -> tuple[Step, ...]:
 
 
 def _reasons(role: str, causes: Sequence[Cause], what: StepClass, scene: PlanScene) -> tuple[str, ...]:
-    """Return the causes' reasons; of docker that would be restarted by a whole run of its role also what for."""
-    whole = any(cause.kind is CauseKind.RECEIPT for cause in causes)
-    more = restart_reasons(scene) if role == "docker_engine" and whole and what is not StepClass.SAFE else ()
+    """Return the causes' reasons; of a disruptive run of the whole role also what it disrupts."""
+    more = COMPONENTS[role].disruptions(scene) if is_whole_run(causes) and what is not StepClass.SAFE else ()
     return tuple(dict.fromkeys((*(cause.reason for cause in causes), *more)))
+
+
+def step_class(role: str, causes: Sequence[Cause], scene: PlanScene) -> StepClass:
+    """Return the class of a role's step from its causes.
+
+    A step is disruptive when it can disrupt a job: a restart of docker, reloaded modules or links, a new container. A
+    changed role has the class of the worst that it can do: on an idle node that costs nothing, and on a busy node
+    waiting costs less than a job. Without a valid receipt the role runs as a whole, and the facts decide: on a node
+    whose pre-existing configuration is preserved, a first run disrupts nothing.
+    """
+    return StepClass.NEEDS_IDLE if COMPONENTS[role].is_disruptive(causes, scene) else StepClass.SAFE
 
 
 def findings(scene: PlanScene) -> tuple[str, ...]:
@@ -57,7 +63,7 @@ def findings(scene: PlanScene) -> tuple[str, ...]:
     found = [
         _finding(scene, check)
         for check in scene.failing
-        if check.status is CheckStatus.FAIL and not mended(scene, check)
+        if check.status is CheckStatus.FAIL and not is_fixable(scene, check)
     ]
     return (*found, *_unseen(scene))
 
@@ -90,14 +96,27 @@ def _unseen(scene: PlanScene) -> list[str]:
 
 def causes_of(scene: PlanScene) -> dict[str, tuple[Cause, ...]]:
     """Return why each role has to run on the node, in the order of ``site.yml``; roles that need not are not there."""
-    return with_needs(_causes(scene), scene)
+    return _with_needs(_causes(scene), scene)
+
+
+def _with_needs(causes: dict[str, tuple[Cause, ...]], scene: PlanScene) -> dict[str, tuple[Cause, ...]]:
+    """Return the causes with the steps that steps of other roles require, in the order of ``site.yml``.
+
+    A role without a valid receipt runs as a whole, and needs no further cause.
+    """
+    for role, component in COMPONENTS.items():
+        for need in component.needs(causes[role], scene) if role in causes else ():
+            own = causes.get(need.role, ())
+            if scene.enabled(need.role) and not is_whole_run(own) and not (own and need.only_alone):
+                causes[need.role] = (*own, Cause(CauseKind.NEED, role, need.reason))
+    return {role: causes[role] for role in COMPONENTS if role in causes}
 
 
 def _causes(scene: PlanScene) -> dict[str, tuple[Cause, ...]]:
-    found = {role: _by_receipt(scene, role) for role in ROLES if scene.enabled(role)}
+    found = {role: _by_receipt(scene, role) for role in COMPONENTS if scene.enabled(role)}
     for check in scene.failing:
         role = check.id.partition(".")[0]
-        if role in found and mended(scene, check):
+        if role in found and is_fixable(scene, check):
             found[role] = (*found[role], Cause(CauseKind.CHECK, check.id, check.reason))
     forced = (Cause(CauseKind.FORCED, "", "requested by --force"),)
     found = {role: causes or (forced if role in scene.forced else ()) for role, causes in found.items()}
@@ -157,21 +176,10 @@ def waiting(
     if not jobs:
         return {}
     late = {role for role, what in classes.items() if what is not StepClass.SAFE}
-    for _ in classes:  # as far as one waits with another that waits with a third
-        late |= {role for role in classes if late.intersection(WAITS_WITH.get(role, ()))}
-    if "training_container" in late and "container_ssh" in classes:
-        own = any(cause.kind is not CauseKind.NEED for cause in causes.get("container_ssh", ()))
-        if not (own and running_container(scene.facts)) or _holds_deleted(scene):
-            late.add("container_ssh")
-    return dict.fromkeys(late, jobs)
-
-
-def _holds_deleted(scene: PlanScene) -> bool:
-    """Return whether the folder of the container's SSH was deleted: what is written on the node does not reach it."""
-    container = scene.facts.container
-    if not isinstance(container, Container):
-        return False
-    return any(f"{mount.target}/".startswith(_CONTAINER_SSH) for mount in container.deleted)
+    for _ in classes:  # one may wait with another that waits with a third
+        late |= {role for role in classes if late.intersection(COMPONENTS[role].waits_with)}
+    also = {role for role in classes if COMPONENTS[role].waits_also(late, causes.get(role, ()), scene)}
+    return dict.fromkeys(late | also, jobs)
 
 
 def _jobs(scene: PlanScene) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Settings of a job that match its hardware: NCCL environments per fabric, and presets of command lines."""
 
-from provision.profiles.base import FABRICS, NodeNetwork, merged, overridden
+from provision.profiles.base import FABRICS, NodeNetwork, data_subnets, merged, overridden
 from provision.profiles.lightcc import LIGHT, check_light, lightcc_settings, lossy_ones
 from provision.profiles.nccl import common_fabric, finds_gid, nccl_settings
-from provision.profiles.presets import PRESETS, ProfileOptions, taco_parameters, taco_variables
+from provision.profiles.presets import PRESETS, ProfileOptions, fabric_settings, taco_parameters, taco_variables
 
 __all__ = [
     "FABRICS",
@@ -13,6 +13,8 @@ __all__ = [
     "ProfileOptions",
     "check_light",
     "common_fabric",
+    "data_subnets",
+    "fabric_settings",
     "finds_gid",
     "lightcc_settings",
     "lossy_ones",

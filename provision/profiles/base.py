@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from provision.model import Setting
 
-__all__ = ["FABRICS", "NodeNetwork", "merged", "overridden"]
+__all__ = ["FABRICS", "NodeNetwork", "data_subnets", "merged", "overridden"]
 
 FABRICS = ("tcp", "roce", "roce-gdr", "ib")
 """The fabrics that a job can request."""
@@ -48,6 +48,12 @@ class NodeNetwork:
         """The index of most of its ports; None without a RoCE port."""
         indexes = list(self.gids.values())
         return max(sorted(set(indexes)), key=indexes.count) if indexes else None
+
+
+def data_subnets(names: Iterable[str], networks: Mapping[str, NodeNetwork]) -> tuple[str, ...]:
+    """Return the networks of all data addresses; none when one is not known, as the list would cut that node off."""
+    subnets = [networks[name].network if name in networks else "" for name in names]
+    return tuple(dict.fromkeys(subnets)) if all(subnets) else ()
 
 
 def merged(nodes: Sequence[str], settings: Sequence[Mapping[str, Setting]]) -> tuple[Setting, ...]:

@@ -9,8 +9,9 @@ from provision.errors import LaunchError
 from provision.model import Setting
 from provision.profiles.base import NodeNetwork
 from provision.profiles.lightcc import lightcc_settings
+from provision.profiles.nccl import nccl_settings
 
-__all__ = ["PRESETS", "ProfileOptions", "taco_parameters", "taco_variables"]
+__all__ = ["PRESETS", "ProfileOptions", "fabric_settings", "taco_parameters", "taco_variables"]
 
 PRESETS = ("taco", "horovod-lightcc")
 """``taco``: the command lines of TACO Train's guide. ``horovod-lightcc``: LightCC without lossy settings."""
@@ -30,6 +31,16 @@ class ProfileOptions:
     """One of ``FABRICS``, or empty for that of the nodes."""
     lightcc: bool = False
     gdr: bool = False
+
+
+def fabric_settings(networks: Sequence[NodeNetwork], fabric: str, preset: str) -> tuple[Setting, ...]:
+    """Return the variables of a job with GPUs on these nodes, those of the preset horovod-lightcc included."""
+    if not networks:
+        return ()
+    settings = nccl_settings(networks, fabric)
+    if preset == "horovod-lightcc":
+        settings += lightcc_settings(min(network.gpus for network in networks), f"preset {preset}", lossy=False)
+    return settings
 
 
 def taco_variables(networks: Sequence[NodeNetwork], ranks: int, options: ProfileOptions) -> tuple[Setting, ...]:

@@ -100,7 +100,7 @@ def as_text(report: ApplyReport, *, verbose: bool = False) -> str:
 def _table(nodes: Sequence[NodeReport], *, verbose: bool) -> list[str]:
     """Return a line for each result, with its nodes and their changed roles."""
 
-    def whole(name: str, status_and_roles: tuple[str, str]) -> tuple[str, str, str]:
+    def whole(name: str, status_and_roles: tuple[str, tuple[str, ...]]) -> Hashable:
         return (*status_and_roles, name if verbose else "")
 
     groups = grouped(((node.name, (node.status.value, _roles(node))) for node in nodes), whole)
@@ -111,12 +111,22 @@ def _table(nodes: Sequence[NodeReport], *, verbose: bool) -> list[str]:
         first, *rest = textwrap.wrap(names, width, break_on_hyphens=False) or [names]
         line = f"{first:<{width}}  {layout.state(status, _STATUS)}  "
         width_left = max(_MIN_ROLES_WIDTH, layout.width() - width - _STATUS - 4)
-        lines += [(line + layout.shortened(roles, width_left)).rstrip(), *rest]
+        lines += [(line + _fitted(roles, width_left)).rstrip(), *rest]
     return lines
 
 
-def _roles(node: NodeReport) -> str:
-    return ", ".join(role.role for role in node.roles if role.status is RoleStatus.CHANGED)
+def _roles(node: NodeReport) -> tuple[str, ...]:
+    return tuple(role.role for role in node.roles if role.status is RoleStatus.CHANGED)
+
+
+def _fitted(roles: Sequence[str], columns: int) -> str:
+    """Return as many of the roles as fit, and how many more there are."""
+    for count in range(len(roles), 1, -1):
+        left = len(roles) - count
+        text = ", ".join(roles[:count]) + (f" and {left} more" if left else "")
+        if len(text) <= columns:
+            return text
+    return f"{roles[0]} and {len(roles) - 1} more" if len(roles) > 1 else "".join(roles)
 
 
 _Block = tuple[str, Sequence[str]]

@@ -53,9 +53,13 @@ def as_text(verdict: GdrVerdict) -> str:
     return "\n".join([*lines, *_details([("", verdict)])])
 
 
-def nodes_text(nodes: Sequence[NodeGdr]) -> str:
-    """Return a table with a row for each result and its main reason, then each unmet precondition with its nodes."""
-    groups = grouped(((node.name, _cells(node)) for node in nodes), lambda _, cells: cells, _outline)
+def nodes_text(nodes: Sequence[NodeGdr], *, verbose: bool = False) -> str:
+    """Return a table with a row for each result and its main reason, then each unmet precondition with its nodes.
+
+    With `verbose` the table has a row for each node.
+    """
+    items = [(node.name, _cells(node)) for node in nodes]
+    groups = grouped(items, lambda name, cells: (cells, name if verbose else ""), None if verbose else _outline)
     names = [in_short(group.names) for group in groups]
     width = min(max([*map(len, names), 4]), _LONGEST_NAME)
     lines = _row("node", "path", "why", width)

@@ -13,7 +13,8 @@ from provision.report.node_names import in_short
 
 __all__ = ["list_text", "names_text", "newest_first", "queue_text", "top_text", "unreachable_lines", "wide_text"]
 
-_MIN_OWNER_WIDTH = 12
+_MIN_OWNER_WIDTH = 8
+"""Letters of an owner: with names of up to 24 letters `list` fits 80 columns."""
 _WAITING = (JobStatus.PENDING, JobStatus.QUEUING)
 
 
@@ -110,8 +111,8 @@ def names_text(jobs: Sequence[JobRecord]) -> str:
 
 
 def unreachable_lines(unreachable: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason why nodes did not answer; their information is missing."""
-    return reason_lines(unreachable, between=" did not answer: ")
+    """Return a line for each reason why nodes are unreachable: what they alone know is missing."""
+    return reason_lines(unreachable, between=": unreachable: ")
 
 
 def _fitting(rows: Sequence[list[str]]) -> list[list[str]]:

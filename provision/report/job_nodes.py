@@ -45,7 +45,7 @@ def top_node_text(nodes: Sequence[NodeView], *, detail: bool = False) -> str:
         ]
         rows.append(row + ([node.mode] if modes else []) + ([str(_unhealthy(node))] if sick else []))
     lines = columns([header, *rows])
-    lines += ["-" * _RULE, "Allocated/Total GPUs In Cluster:", _share(nodes)]
+    lines += ["-" * min(_RULE, layout.width()), "Allocated/Total GPUs In Cluster:", _share(nodes)]
     lines += [line for node in nodes for line in _detail(node)] if detail else []
     lines += [] if detail else reason_lines((node.name, node.reason) for node in nodes if node.reason)
     return "\n".join(lines + simulated_note([node.name for node in nodes if node.simulated]))

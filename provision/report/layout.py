@@ -55,8 +55,13 @@ def padded(text: str, columns: int) -> str:
 
 
 def shortened(text: str, columns: int) -> str:
-    """Return a text of at most so many columns; three dots stand for the rest."""
-    return text if len(text) <= columns else text[: columns - 3] + "..."
+    """Return the text if it fits, else as many whole words of it as fit, and ``...``; spaces stay as they are."""
+    if len(text) <= columns:
+        return text
+    head = text[: max(columns - 3, 0)]
+    if not text[len(head)].isspace():
+        head = head[: max(head.rfind(" "), 0)] or head
+    return (head.rstrip() + "...")[:columns]
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:

@@ -32,8 +32,10 @@ _MAX_NAMES = 4
 """Node names per diff."""
 _BRIEF = 40
 """Characters of a value."""
-_MAX_PACKAGES = 8
-"""Names of dependency packages."""
+_LIST_LINES = 2
+"""Lines that a list of packages or settings may take; with `verbose` it has all of them."""
+_COMMON = 3
+"""Steps of a node: a reason that so many have is printed once, for all of them."""
 _MAX_SIMILAR = 3
 """The number of blocks that differ only in details; with more, those of one node represent all."""
 
@@ -141,11 +143,11 @@ def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None, *, verbose: boo
 
     For a role that was never applied, that is the only reason shown, unless the step can disrupt jobs; the document has
     the others too. The `diffs` follow the nodes, equal ones once. With `verbose`, nodes whose details differ have
-    separate blocks.
+    separate blocks, and long lists are complete.
     """
     lines: list[str] = []
     for names, node, others in _similar(plan, verbose=verbose):
-        lines += [*_names(names, node, others=others), *_steps(node), ""]
+        lines += [*_names(names, node, others=others, verbose=verbose), *_steps(node, verbose=verbose), ""]
     done = sum(not node.steps and not node.error for node in plan.nodes)
     lines.append(f"{done} of {len(plan.nodes)} nodes are up to date.")
     lines += _last_word(plan)
@@ -210,7 +212,7 @@ def _unnumbered(text: str) -> str:
     return re.sub("[0-9]+", "#", text)
 
 
-def _names(names: list[str], node: NodePlan, *, others: bool) -> list[str]:
+def _names(names: list[str], node: NodePlan, *, others: bool, verbose: bool) -> list[str]:
     lines = textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)
     if others:
         lines += _wrapped(f"(details of {node.name}; those of the other nodes differ: -v)", "  ", "  ")
@@ -220,8 +222,8 @@ def _names(names: list[str], node: NodePlan, *, others: bool) -> list[str]:
     for finding in node.findings:
         lines += _wrapped(f"pre-existing: {finding}", "  ", "    ")
     if node.kept and node.steps:
-        settings = ", ".join(f"{name} {_brief(value)}" for name, value in node.kept)
-        lines += _wrapped(f"preserved settings: {settings}", "  ", "    ")
+        settings = [f"{name} {_brief(value)}" for name, value in node.kept]
+        lines += _listed("preserved settings: ", settings, "  ", "    ", 0 if verbose else _LIST_LINES)
     return lines
 
 
@@ -229,26 +231,48 @@ def _brief(value: str) -> str:
     return value if len(value) <= _BRIEF else f"{value[:_BRIEF]}..."
 
 
-def _steps(node: NodePlan) -> list[str]:
+def _steps(node: NodePlan, *, verbose: bool) -> list[str]:
+    most = 0 if verbose else _LIST_LINES
+    common = _common_reasons(node.steps)
     lines: list[str] = []
+    for reason, roles in common.items():
+        where = f"all {len(roles)} steps" if len(roles) == len(node.steps) else ", ".join(roles)
+        lines += _wrapped(f"{where}: {reason}", "  ", "    ")
     for step in node.steps:
         lines.append(f"  {step.role:<20}{step.step_class.value}")
         for reason in step.reasons:
-            lines += _wrapped(reason, "    - ", "      ")
+            lines += _wrapped(reason, "    - ", "      ") if reason not in common else []
         if step.packages:
-            lines += _wrapped(f"installs {', '.join(map(_package, step.packages))}", "    + ", "      ")
+            lines += _listed("installs ", list(map(_package, step.packages)), "    + ", "      ", most)
         if step.files:
-            lines += _wrapped(f"writes {', '.join(step.files)}", "    + ", "      ")
+            lines += _listed("writes ", step.files, "    + ", "      ", min(most, 1))
         for job in step.waits_for:
             lines += _wrapped(f"waits for: {job}", "    ! ", "      ")
         for job in step.disturbs:
             lines += _wrapped(f"may disturb: {job}", "    ! ", "      ")
     if node.dependencies:
         names = [package.name for package in node.dependencies]
-        more = len(names) - _MAX_PACKAGES
-        shown = ", ".join(names[:_MAX_PACKAGES]) + (f" and {more} more (--json has all)" if more > 0 else "")
         plural = "y" if len(names) == 1 else "ies"
-        lines += _wrapped(f"with {len(names)} dependenc{plural}: {shown}", "  + ", "    ")
+        lines += _listed(f"with {len(names)} dependenc{plural}: ", names, "  + ", "    ", most)
+    return lines
+
+
+def _common_reasons(steps: Sequence[Step]) -> dict[str, list[str]]:
+    """Return the reasons that several steps have, each with the roles."""
+    roles: dict[str, list[str]] = {}
+    for step in steps:
+        for reason in dict.fromkeys(step.reasons):
+            roles.setdefault(reason, []).append(step.role)
+    return {reason: names for reason, names in roles.items() if len(names) >= _COMMON}
+
+
+def _listed(head: str, items: Sequence[str], first: str, rest: str, most: int) -> list[str]:
+    """Return a list on at most `most` lines (0: all), at least one item of it, and how many more there are."""
+    for shown in range(len(items), 0, -1):
+        more = f" and {len(items) - shown} more (-v)" if shown < len(items) else ""
+        lines = _wrapped(head + ", ".join(items[:shown]) + more, first, rest)
+        if not most or len(lines) <= most:
+            break
     return lines
 
 

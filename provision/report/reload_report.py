@@ -39,9 +39,13 @@ def as_document(nodes: Sequence[NodeReload]) -> dict[str, Any]:
     }
 
 
-def as_text(nodes: Sequence[NodeReload]) -> str:
-    """Return a table with a row for each result, then each remedy with its nodes."""
-    groups = grouped(((node.name, replace(node, name="")) for node in nodes), lambda _, node: node, _outline)
+def as_text(nodes: Sequence[NodeReload], *, verbose: bool = False) -> str:
+    """Return a table with a row for each result, then each remedy with its nodes.
+
+    With `verbose` the table has a row for each node.
+    """
+    items = [(node.name, replace(node, name="")) for node in nodes]
+    groups = grouped(items, lambda name, node: (node, name if verbose else ""), None if verbose else _outline)
     rows = [(in_short(group.names), group.value, group.note) for group in groups]
     width = min(max([len(names) for names, _, _ in rows] + [4]), _LONGEST_NAME)
     lines = _row("node", f"{'result':<{_RESULT}}", "module", "reason", width)

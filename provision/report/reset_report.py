@@ -40,25 +40,30 @@ def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[st
     }
 
 
-def as_plan(nodes: Sequence[NodeReset]) -> str:
-    """Return the planned steps, with equal nodes together, at most 80 columns wide."""
+def as_plan(nodes: Sequence[NodeReset], *, verbose: bool = False) -> str:
+    """Return the planned steps, with equal nodes together unless `verbose`, at most 80 columns wide."""
     lines: list[str] = []
-    for group in _similar(nodes):
+    for group in _similar(nodes, verbose=verbose):
         lines += [*_head(group), *_details(group.value), ""]
     return "\n".join(lines).rstrip()
 
 
-def as_text(nodes: Sequence[NodeReset]) -> str:
-    """Return the results: a summary, then nodes with the same result together, with remains and errors."""
+def as_text(nodes: Sequence[NodeReset], *, verbose: bool = False) -> str:
+    """Return the results: a summary, then nodes with the same result together, with remains and errors.
+
+    With `verbose` each node is shown by itself.
+    """
     good = sum(node.result in {ResetResult.RESET, ResetResult.NOTHING} for node in nodes)
     lines = [f"{good} of {len(nodes)} nodes have no changes of provision left.", ""]
-    for group in _similar(nodes):
+    for group in _similar(nodes, verbose=verbose):
         lines += [*_head(group), *_details(group.value, steps=False)]
     return "\n".join(lines)
 
 
-def _similar(nodes: Sequence[NodeReset]) -> list[Group[NodeReset]]:
+def _similar(nodes: Sequence[NodeReset], *, verbose: bool) -> list[Group[NodeReset]]:
     items = [(node.name, replace(node, name="")) for node in nodes]
+    if verbose:
+        return grouped(items, lambda name, node: (name, node))
     return grouped(items, lambda _, node: node, _outline)
 
 

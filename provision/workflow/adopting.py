@@ -17,7 +17,7 @@ __all__ = ["adopt", "plan_adopt"]
 def plan_adopt(cluster: Cluster, nodes: Sequence[Node]) -> tuple[tuple[NodeAdoption, ...], tuple[Addition, ...]]:
     """Look at `nodes`; return what is found on each, and what is to be added to which file of the inventory."""
     from provision.inventory.record import additions
-    from provision.planning.standing import standing
+    from provision.planning.preservation import describe_preserved
 
     found = look(cluster, nodes)
     told: list[NodeAdoption] = []
@@ -28,7 +28,7 @@ def plan_adopt(cluster: Cluster, nodes: Sequence[Node]) -> tuple[tuple[NodeAdopt
             continue
         kept = found.kept.get(plan.name, {})
         wanted[plan.name] = {name: value for variables in kept.values() for name, value in variables.items()}
-        told.append(NodeAdoption(plan.name, standing(found.facts[plan.name], kept), wanted[plan.name]))
+        told.append(NodeAdoption(plan.name, describe_preserved(found.facts[plan.name], kept), wanted[plan.name]))
     return tuple(told), additions(cluster, wanted)
 
 

@@ -5,26 +5,20 @@ Only nodes that have steps are asked, each in one SSH session, all at once. A co
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
+from provision.commands.apt_sources import login_lines, source_text, without_logins
+from provision.components import COMPONENTS, SHARED
+from provision.components.base import Repository
 from provision.documents.preflight import PreflightAnswer
 from provision.errors import InventoryError, ProvisionError
 from provision.facts import NodeFacts, Unknown, plain
-from provision.facts.docker import Image
 from provision.model import Node, NodePlan, PackageChange, Plan, PreflightCode, PreflightProblem, Secret, Step
-from provision.model.image_reference import registry_of
-from provision.planning.requirements import (
-    REQUIREMENTS,
-    Repository,
-    packages_of,
-    repositories_of,
-    setting_problems,
-)
+from provision.planning.requirements import packages_of, repositories_of, setting_problems
 
 if TYPE_CHECKING:
     from provision.connectors import Connector
@@ -78,9 +72,9 @@ def preflight(found: Look, *, read_only: bool = False) -> Look:
         node, facts = found.cluster.node(plan.name), found.facts[plan.name]
         node = replace(node, variables={**node.variables, **values.get(node.name, {})})
         own = problems.setdefault(node.name, [])
-        for role in dict.fromkeys(("platform", *(step.role for step in plan.steps))):  # platform runs with every role
+        for role in dict.fromkeys((SHARED.role, *(step.role for step in plan.steps))):
             own.extend(setting_problems(role, node.variables, facts))
-        own.extend(_archive_problems(plan, node))
+        own.extend(_missing_files(plan, node))
         requested[plan.name] = _requested(plan, node, facts, without=own)
     answers = {} if read_only else _ask(found, requested)
     return replace(
@@ -106,8 +100,8 @@ def _completed(
 
     def complete(step: Step) -> Step:
         packages = tuple(PackageChange(name, versions.get(name)) for name in asked.packages.get(step.role, ()))
-        required = REQUIREMENTS[step.role]
-        files = tuple(required.files(variables, facts)) if required.applies(facts) else ()
+        component = COMPONENTS[step.role]
+        files = tuple(component.files(variables, facts)) if component.applies(facts) else ()
         return replace(step, packages=packages, files=tuple(filter(plain, files)))
 
     direct = {name for names in asked.packages.values() for name in names}
@@ -145,13 +139,13 @@ def _rendered(
         missing_password = error.remedy == VAULT_REMEDY
         remedy = VAULT_REMEDY if missing_password else "Fix the inventory; `ansible-inventory --list -i FILE` reads it."
         code = PreflightCode.VARIABLE_TEMPLATE
-        problem = PreflightProblem(code, "platform", "inventory", error.message, remedy)
+        problem = PreflightProblem(code, SHARED.role, "inventory", error.message, remedy)
         return {}, {plan.name: [problem] for plan in planned}
     sources = SourceIndex(found.cluster.inventory)
     for host, reasons in failures.items():
         for variable, reason in sorted(reasons.items()):
             role = specs[variable].role
-            if role in steps[host] or role == "platform":
+            if role in steps[host] or role == SHARED.role:
                 place = sources.find(variable, host, stated.node(host).groups) or f"the inventory ({variable})"
                 remedy = f"Fix the value in {place}, or define what it names."
                 problem = PreflightProblem(PreflightCode.VARIABLE_TEMPLATE, role, variable, reason, remedy)
@@ -159,14 +153,13 @@ def _rendered(
     return values, problems
 
 
-def _archive_problems(plan: NodePlan, node: Node) -> Iterable[PreflightProblem]:
-    """Yield that the image's archive is not on the controller; Ansible looks for relative paths in several folders."""
-    archive = node.variables.get("training_image_archive")
-    absolute = isinstance(archive, str) and plain(archive) and archive.startswith("/")
-    if absolute and any(step.role == "training_image" for step in plan.steps) and not Path(str(archive)).is_file():
-        remedy = "Write it with `docker save -o FILE IMAGE`, or correct training_image_archive."
-        problem = f"there is no file {archive} on this machine"
-        yield PreflightProblem(PreflightCode.FILE_MISSING, "training_image", "training_image_archive", problem, remedy)
+def _missing_files(plan: NodePlan, node: Node) -> Iterable[PreflightProblem]:
+    """Yield the files on the controller that steps require and that are missing."""
+    for step in plan.steps:
+        for variable, path, remedy in COMPONENTS[step.role].controller_files(node.variables):
+            if not Path(path).is_file():
+                problem = f"there is no file {path} on this machine"
+                yield PreflightProblem(PreflightCode.FILE_MISSING, step.role, variable, problem, remedy)
 
 
 def _requested(plan: NodePlan, node: Node, facts: NodeFacts, *, without: Sequence[PreflightProblem]) -> Requested:
@@ -183,22 +176,24 @@ def _requested(plan: NodePlan, node: Node, facts: NodeFacts, *, without: Sequenc
     repositories = [
         item
         for item in repositories_of(_enabled(node), node.variables, system)
-        if item.role not in wrong and item.uris and REQUIREMENTS[item.role].applies(facts)
+        if item.role not in wrong and item.uris and COMPONENTS[item.role].applies(facts)
     ]
     image = None
-    if "training_image" in roles and "training_image" not in wrong:
-        image = _image(node, facts)
+    for role in roles:
+        describe = COMPONENTS[role].image
+        if describe and role not in wrong:
+            image = describe(node.variables, facts)
     return Requested(packages, tuple(repositories) if packages else (), image, node.variables, wrong)
 
 
 def _enabled(node: Node) -> list[str]:
     """Return the roles whose repositories a run configures: all that are enabled, with or without a step."""
     off = {"false", "no", "off", "0"}
-    return [role for role in REQUIREMENTS if str(node.variables.get(f"{role}_enabled", True)).lower() not in off]
+    return [role for role in COMPONENTS if str(node.variables.get(f"{role}_enabled", True)).lower() not in off]
 
 
 def _system(facts: NodeFacts) -> Mapping[str, Any]:
-    """Return what the role platform knows of the node's system."""
+    """Return what the shared role knows of the node's system."""
     from provision.inventory.role_files import systems
     from provision.inventory.specs import roles_folder
 
@@ -208,91 +203,17 @@ def _system(facts: NodeFacts) -> Mapping[str, Any]:
     return found
 
 
-def _image(node: Node, facts: NodeFacts) -> Mapping[str, Any] | None:
-    """Return what is asked of the registry; None where no registry is asked, or only Ansible knows which one."""
-    variables = node.variables
-    names = (
-        "training_image_reference",
-        "training_image_digest",
-        "training_image_archive",
-        "docker_engine_daemon_options",
-    )
-    if variables.get("training_image_archive") or not all(plain(variables.get(name)) for name in names):
-        return None
-    reference = str(variables["training_image_reference"])
-    digest = str(variables.get("training_image_digest") or "")
-    name, _, pinned = reference.partition("@")
-    digest = digest or pinned
-    if isinstance(facts.image, Image) and (not digest or any(digest in known for known in facts.image.digests)):
-        return None
-    registry = registry_of(reference)
-    if any(not plain(entry.get("certificate")) for entry in _certificates(variables, registry)):
-        return None
-    path, _, tag = name.removeprefix(f"{registry}/").partition(":")
-    if registry == registry_of("x") and "/" not in path:
-        path = f"library/{path}"
-    options = variables.get("docker_engine_daemon_options")
-    insecure = options.get("insecure-registries") if isinstance(options, Mapping) else None
-    mirrors = variables.get("docker_engine_registry_mirrors")
-    return {
-        "reference": reference,
-        "registry": registry,
-        "path": path,
-        "tag": tag or "latest",
-        "digest": digest,
-        "ca": _certificate(variables, registry),
-        "login": _login(variables, registry),
-        "mirrors": [str(mirror) for mirror in mirrors if plain(mirror)] if isinstance(mirrors, list) else [],
-        "insecure": isinstance(insecure, list) and registry in insecure,
-    }
-
-
-def _certificate(variables: Mapping[str, Any], registry: str) -> str:
-    return next((str(entry["certificate"]) for entry in _certificates(variables, registry)), "")
-
-
-def _certificates(variables: Mapping[str, Any], registry: str) -> list[Mapping[str, Any]]:
-    """Return the entries of docker_engine_registry_ca for a registry that have a certificate."""
-    entries = variables.get("docker_engine_registry_ca")
-    return [
-        item
-        for item in (entries if isinstance(entries, list) else [])
-        if isinstance(item, Mapping) and item.get("registry") == registry and item.get("certificate")
-    ]
-
-
-def _login(variables: Mapping[str, Any], registry: str) -> dict[str, str] | None:
-    entries = variables.get("docker_engine_registry_logins")
-    for item in entries if isinstance(entries, list) else []:
-        if isinstance(item, Mapping) and item.get("registry") == registry and plain(dict(item)):
-            password = item.get("password_secret")
-            text = password.reveal() if isinstance(password, Secret) else password
-            if isinstance(text, str):
-                return {"username": str(item.get("username")), "password": text}
-    return None
-
-
 def _source(item: Repository) -> dict[str, Any]:
-    """Return a repository as apt reads it, logins apart from the URL: the same as the role platform writes.
+    """Return a repository as apt reads it, logins apart from the URL: the same as the shared role writes.
 
     One of a role is not written where the node has a source with this address from others.
     """
-    uris = [re.sub(r"(?<=://)[^/?#]*@", "", uri) for uri in item.uris]
-    lines = ["Types: deb", f"URIs: {' '.join(uris)}", f"Suites: {' '.join(item.suites)}"]
-    lines += [f"Components: {' '.join(item.components)}"] if item.components else []
-    lines += ["Signed-By:", *(f" {line.strip() or '.'}" for line in item.key.strip().splitlines())]
-    auth = []
-    for uri, bare in zip(item.uris, uris, strict=True):
-        userinfo, at, _ = urlsplit(uri).netloc.rpartition("@")
-        if at:
-            user, _, password = userinfo.partition(":")
-            auth.append(f"machine {bare.rstrip('/')} login {unquote(user)} password {unquote(password)}")
     return {
         "name": item.name,
-        "uri": uris[0],
-        "written": item.role == "platform",
-        "source": "\n".join(lines) + "\n",
-        "auth": "".join(f"{a}\n" for a in auth),
+        "uri": without_logins(item.uris)[0],
+        "written": item.role == SHARED.role,
+        "source": source_text(dataclasses.asdict(item)),
+        "auth": "".join(f"{line}\n" for line in login_lines(item.uris)),
     }
 
 
@@ -339,7 +260,7 @@ def _of_answer(
     if isinstance(answer, ProvisionError):
         remedy = answer.remedy or f"Log in to {plan.name} and look, then run the same command again."
         return [PreflightProblem(PreflightCode.NODE_UNCHECKED, role, "preflight", answer.message, remedy)]
-    return [*_of_packages(answer, asked, role), *_of_image(answer, asked)]
+    return [*_of_packages(answer, asked, role), *_of_image(answer, asked, plan)]
 
 
 def _of_packages(answer: PreflightAnswer, asked: Requested, role: str) -> Iterable[PreflightProblem]:
@@ -365,7 +286,7 @@ def _of_packages(answer: PreflightAnswer, asked: Requested, role: str) -> Iterab
                 owner,
                 ", ".join(missing),
                 "no configured package repository has it" if len(missing) == 1 else "no configured repository has them",
-                _PACKAGE_REMEDIES.get(owner, _PACKAGE_REMEDY),
+                COMPONENTS[owner].missing_package_remedy,
             )
     if answer.conflict:
         names = ", ".join(sorted({name for names in asked.packages.values() for name in names}))
@@ -375,15 +296,6 @@ def _of_packages(answer: PreflightAnswer, asked: Requested, role: str) -> Iterab
         )
 
 
-_PACKAGE_REMEDY = "Add a repository that has it to the node, or to platform_extra_repositories in the inventory."
-_PACKAGE_REMEDIES = {
-    "nvidia_container": "Set nvidia_container_repository_uri and nvidia_container_repository_key in the inventory "
-    "(`provision init` writes NVIDIA's), or add a mirror to platform_extra_repositories.",
-    "docker_engine": "Set docker_engine_source: docker with docker_engine_repository_key for Docker's own packages, or "
-    "add a repository to platform_extra_repositories.",
-}
-
-
 def _repository_remedy(item: Repository | None, *, unreachable: bool) -> str:
     if item is None:
         return (
@@ -391,13 +303,13 @@ def _repository_remedy(item: Repository | None, *, unreachable: bool) -> str:
             if unreachable
             else "Correct the source in /etc/apt/sources.list.d on the node, or its key."
         )
-    other = " Set it to '' if the nodes' own sources have the packages." if item.role == "nvidia_container" else ""
+    other = " Set it to '' if the nodes' own sources have the packages." if item.optional else ""
     if unreachable:
         return f"Open the way from the node to it, set cluster_http_proxy, or set {item.variable} to a mirror.{other}"
     return f"Correct {item.variable} and its key in the inventory.{other}"
 
 
-def _of_image(answer: PreflightAnswer, asked: Requested) -> Iterable[PreflightProblem]:
+def _of_image(answer: PreflightAnswer, asked: Requested, plan: NodePlan) -> Iterable[PreflightProblem]:
     if answer.image is None or asked.image is None or answer.image.code not in _IMAGE_PROBLEMS:
         return
     code, problem, remedy = _IMAGE_PROBLEMS[answer.image.code]
@@ -405,7 +317,7 @@ def _of_image(answer: PreflightAnswer, asked: Requested) -> Iterable[PreflightPr
     said = f" ({answer.image.reason})" if answer.image.reason else ""
     yield PreflightProblem(
         code,
-        "training_image",
+        next(step.role for step in plan.steps if COMPONENTS[step.role].image),
         str(asked.image["reference"]),
         problem.format(registry=registry) + said,
         remedy.format(registry=registry),
@@ -421,7 +333,7 @@ _IMAGE_PROBLEMS = {
     "untrusted": (
         PreflightCode.REGISTRY_UNTRUSTED,
         "the node does not trust the certificate of {registry}",
-        "Add the certificate of its CA to docker_engine_registry_ca (in a new inventory: `init --registry-ca`).",
+        "Add the certificate of its CA to the inventory: provision init --registry-ca FILE",
     ),
     "missing": (
         PreflightCode.IMAGE_MISSING,

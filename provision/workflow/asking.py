@@ -36,7 +36,7 @@ def chosen_roles(words: Sequence[str], option: str = "--only") -> tuple[str, ...
             close = difflib.get_close_matches(name, known, 1)
             roles = ", ".join(role for role, steps in known.items() if steps)
             raise UsageError(
-                f"{option} {name}: no role is called so" + (f"; did you mean {close[0]}?" if close else ""),
+                f"{option} {name}: unknown role" + (f"; did you mean {close[0]}?" if close else ""),
                 remedy=f"The roles are {roles}.",
             )
     if not named:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provision.components import COMPONENTS
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
 from provision.workflow.draining import Draining
@@ -27,8 +28,8 @@ __all__ = ["Pace", "apply", "blocked", "runnable"]
 
 _MOST_ROUNDS = 3
 """What one run brings to light may need another: a new image, and then a container made of it."""
-_LAST = frozenset({"container_ssh"})
-"""What is run once, after the last wave and on all nodes: the exchange of keys between them."""
+_LAST = frozenset(role for role, component in COMPONENTS.items() if component.after_all_waves)
+"""The roles that run once on all nodes, after the last wave."""
 
 
 @dataclass(frozen=True)
@@ -154,18 +155,22 @@ class _Apply:
                 self._outcomes.warnings += [warning] if warning else []
         return self._outcomes.report()
 
-    def _look(self, names: Sequence[str], request: Request) -> Look:
+    def _look(self, names: Sequence[str], request: Request, task: str = "probe") -> Look:
+        self._tell(names, task, "start")
+        found = look(self._cluster, [self._nodes[name] for name in names], request)
+        self._tell(names, task, "ok")
+        return self._draining.held_back(found)
+
+    def _tell(self, names: Sequence[str], task: str, status: str) -> None:
         if self._on_event:
             from provision.engine import Event
 
             for name in names:
-                self._on_event(Event(name, None, "look", "start"))
-        found = look(self._cluster, [self._nodes[name] for name in names], request)
-        return self._draining.held_back(found)
+                self._on_event(Event(name, None, task, status))
 
-    def _look_on(self, names: Sequence[str], request: Request) -> Look:
+    def _look_on(self, names: Sequence[str], request: Request, task: str = "probe") -> Look:
         """Look at nodes while something is under way there, and take it down."""
-        found = self._look(names, request)
+        found = self._look(names, request, task)
         self._saw(found)
         return found
 
@@ -273,7 +278,7 @@ class _Apply:
             if not names:
                 break
             request = replace(request, forced=())
-            found = self._look_on(names, request)
+            found = self._look_on(names, request, "final probe")
         self._outcomes.judge(agreed, later=later, hint=self._hint)
         self._draining.resume(found, agreed, later)
 

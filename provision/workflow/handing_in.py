@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +15,11 @@ from provision.jobs.engines.base import Secrets
 from provision.workflow.kept_secrets import registry_login, secrets_for, server_of_image, sync_login
 
 if TYPE_CHECKING:
+    from provision.batch.environment import Environment
     from provision.batch.submission import Submission
     from provision.model.job import JobSpec
 
-__all__ = ["handed_in"]
+__all__ = ["handed_in", "secrets_again"]
 
 MOST_BYTES = 1 << 20
 """Of a file of --config-file."""
@@ -43,6 +44,41 @@ def handed_in(found: Submission) -> tuple[JobSpec, Secrets]:
         os.environ.pop(name, None)  # else ssh and Ansible's programs would inherit what was taken from it
     env = {name: value.reveal() for name, value in found.env.items()}
     return spec, Secrets(env, sync, _files(spec), _registry(spec, found.pull_secrets))
+
+
+def secrets_again(
+    spec: JobSpec, given: Environment, environ: Mapping[str, str], pull_secrets: Sequence[str]
+) -> Secrets:
+    """Return the secrets of a job that was submitted before: what is given, else what this machine has.
+
+    Args:
+        spec: the job's.
+        given: variables of --env and --env-file.
+        environ: this machine's, for secret variables that are not given.
+        pull_secrets: names of logins for registries.
+
+    Raises:
+        UsageError: a secret is missing, or is none of the job's.
+    """
+    other = sorted({*given.plain, *given.secret} - set(spec.secret_env))
+    if other:
+        raise UsageError(
+            f"--env {other[0]}: {spec.name} has no secret variable of this name",
+            remedy="A restart changes no other variable; to change one, submit the job again.",
+        )
+    env = {name: value.reveal() for name, value in given.secret.items()}
+    missing = [name for name in spec.secret_env if name not in env and name not in environ]
+    if missing:
+        raise UsageError(
+            f"{spec.name} needs {', '.join(missing)}, and secrets are removed when a job ends",
+            remedy=f"Export {missing[0]} and restart with --env {missing[0]}, or use --env-file FILE.",
+        )
+    env |= {name: environ[name] for name in spec.secret_env if name not in env}
+    sync = {name: value.reveal() for name, value in given.sync.items()}
+    if spec.sync is not None:
+        files = replace(spec.sync, options={**spec.sync.options, **given.sync_options})
+        sync = sync_login(spec.sync, read_files(files, sync)[1])
+    return Secrets(env, sync, _files(spec), _registry(spec, pull_secrets))
 
 
 def _files(spec: JobSpec) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ _KIND = "job-names"
 
 def known_job_names(inventory: Path) -> list[str]:
     """Return the names that are stored for an inventory, the newest job first."""
-    content = kept_files.read(_KIND, _key(inventory))
+    content = kept_files.read(_KIND, kept_files.inventory_key(inventory))
     if content is None:
         return []
     try:
@@ -32,7 +31,7 @@ def known_job_names(inventory: Path) -> list[str]:
 def store_job_names(inventory: Path, names: Iterable[str]) -> None:
     """Store the names of all jobs of an inventory; those beyond the limit of the document are left out."""
     document = JobNames(list(dict.fromkeys(names))[: JobNames.MOST])
-    kept_files.write(_KIND, _key(inventory), msgspec.json.encode(document))
+    kept_files.write(_KIND, kept_files.inventory_key(inventory), msgspec.json.encode(document))
 
 
 def add_job_name(inventory: Path, name: str) -> None:
@@ -43,10 +42,3 @@ def add_job_name(inventory: Path, name: str) -> None:
 def remove_job_name(inventory: Path, name: str) -> None:
     """Remove the name of a job that was deleted."""
     store_job_names(inventory, [one for one in known_job_names(inventory) if one != name])
-
-
-def _key(inventory: Path) -> str:
-    place = inventory.resolve()
-    if place.is_file() and place.stem in {"hosts", "inventory"}:
-        place = place.parent
-    return hashlib.sha256(str(place).encode()).hexdigest()[:32]

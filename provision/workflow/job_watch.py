@@ -104,7 +104,7 @@ def chosen_jobs(
 
     if status and status.upper() not in JobStatus.__members__:
         raise UsageError(
-            f"--status {status}: there is no such status",
+            f"--status {status}: unknown status",
             remedy=f"Statuses are {', '.join(word.lower() for word in JobStatus.__members__)}.",
         )
 
@@ -141,7 +141,7 @@ def aged_out(
             raise UsageError(
                 f"--status {word}: {_NEVER_PRUNED}"
                 if word.upper() in JobStatus.__members__
-                else f"--status {word}: there is no such status",
+                else f"--status {word}: unknown status",
                 remedy=f"Give one or more of {', '.join(over).lower()}.",
             )
     wanted = {over[word.upper()] for word in statuses} or set(over.values())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from provision.components import SHARED
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.facts import NodeFacts, Unknown
 from provision.model import Cluster, Node, NodePlan
@@ -18,7 +19,7 @@ from provision.planning import (
     with_partners,
 )
 from provision.planning.ignore import with_ignored
-from provision.planning.standing import unseen as unseen_of_others
+from provision.planning.preservation import unreadable_facts
 from provision.workflow.survey import supported_systems
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[s
         return NodeError(
             f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
             node=node.name,
-            remedy="Install a supported system, or add a file for this one under roles/platform/vars.",
+            remedy=f"Install a supported system, or add a file for this one under roles/{SHARED.role}/vars.",
         )
     if not system.python3 and not node.variables.get("ansible_python_interpreter"):
         return NodeError(
@@ -95,7 +96,7 @@ def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[s
     unseen = next((fact for fact in (found.receipts, found.managed) if isinstance(fact, Unknown)), None)
     if unseen:
         return _blind(node, unseen.reason)
-    others = unseen_of_others(node, found)
+    others = unreadable_facts(node, found)
     return _blind(node, f"what others set up cannot be told ({others})") if others else None
 
 

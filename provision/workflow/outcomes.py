@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from provision.components import ROLES
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import ApplyReport, Failure, NodePlan, NodeReport, NodeStatus, RoleReport, RoleStatus, Step
-from provision.planning import ROLES
 
 if TYPE_CHECKING:
     from provision.workflow.plan import Look

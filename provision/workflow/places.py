@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from provision.kept_files import inventory_place
 from provision.local_files import state_folder
 from provision.locks import held
 from provision.model import Cluster
@@ -19,9 +20,7 @@ def identity(cluster: Cluster) -> str:
     """Return a name for what is applied to: the same for an inventory's folder and for its only hosts file."""
     if all(node.connection.local for node in cluster.nodes):
         return "this-machine"
-    place = cluster.inventory.resolve()
-    if place.is_file() and place.stem in {"hosts", "inventory"}:
-        place = place.parent
+    place = inventory_place(cluster.inventory)
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", cluster.name).lstrip(".")
     return f"{name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
 

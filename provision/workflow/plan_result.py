@@ -51,8 +51,8 @@ class Look:
 
     def provisioned(self, name: str) -> bool:
         """Return whether every role that is enabled on the node has left a receipt there."""
+        from provision.components import ROLES
         from provision.facts import Unknown
-        from provision.planning import ROLES
 
         facts, variables = self.facts.get(name), self.cluster.node(name).variables
         wanted = [role for role in ROLES if variables.get(f"{role}_enabled") is not False]

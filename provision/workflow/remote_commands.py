@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision import connectors
-from provision.errors import ProvisionError
+from provision.errors import NotStarted, ProvisionError
 from provision.model import CommandResult, Node
 from provision.threads import outcomes
 
@@ -25,7 +25,8 @@ def run_command(
 ) -> dict[str, CommandResult | ProvisionError]:
     """Run a shell command on `nodes` in parallel; the results are in the order of `nodes`.
 
-    A command runs as root where the inventory sets ansible_become. A node's failure is its result.
+    A command runs as root where the inventory sets ansible_become. A node's failure is its result: `NotStarted` where
+    the command never ran.
 
     Args:
         nodes: where the command runs.
@@ -42,8 +43,21 @@ def run_command(
 
 
 def copy_file(nodes: Sequence[Node], source: Path, target: str) -> dict[str, ProvisionError | None]:
-    """Copy a file of this machine to an absolute path on all nodes in parallel; it appears whole, or not at all."""
-    return connectors.each(nodes, lambda connector: connector.put(source, target))
+    """Copy a file of this machine to an absolute path on all nodes in parallel; it appears whole, or not at all.
+
+    The error of a node that could not be logged in to is `NotStarted`.
+    """
+    reached: set[str] = set()
+
+    def put(connector: connectors.Connector) -> None:
+        reached.add(connector.name)
+        connector.put(source, target)
+
+    results = connectors.each(nodes, put)
+    return {
+        name: _not_started(error) if error is not None and name not in reached else error
+        for name, error in results.items()
+    }
 
 
 def _run(
@@ -57,7 +71,7 @@ def _run(
     from provision.connectors.ssh import SshConnector
 
     results: dict[str, CommandResult | ProvisionError] = {
-        name: one for name, one in opened.items() if isinstance(one, ProvisionError)
+        name: _not_started(one) for name, one in opened.items() if isinstance(one, ProvisionError)
     }
     in_process = [one for one in opened.values() if isinstance(one, SshConnector)]
     programs = [one for one in opened.values() if not isinstance(one, SshConnector | ProvisionError)]
@@ -71,3 +85,7 @@ def _run(
             streams(one.name, "stdout").write(outcome.stdout)
             streams(one.name, "stderr").write(outcome.stderr)
     return results
+
+
+def _not_started(error: ProvisionError) -> NotStarted:
+    return NotStarted(error.message, node=error.node, remedy=error.remedy, output=error.output)

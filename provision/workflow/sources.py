@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from provision.components import ROLES
 from provision.facts import Unknown
-from provision.planning import ROLES, RoleSource, fingerprint, salt_of
+from provision.planning import RoleSource, fingerprint, salt_of
 
 if TYPE_CHECKING:
     from provision.workflow.plan_result import Look

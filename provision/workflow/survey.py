@@ -14,7 +14,7 @@ from provision.errors import NodeError, ProvisionError
 from provision.model import Cluster, CommandResult, Node
 
 if TYPE_CHECKING:
-    from provision.checks.base import Verdict
+    from provision.components.check import Verdict
     from provision.connectors.base import Connector
     from provision.facts import Fact, NodeFacts, Outputs, Parameters
     from provision.launchers import HostEntry
@@ -59,11 +59,11 @@ def role_defaults() -> dict[str, Any]:
 
 
 def supported_systems() -> tuple[str, ...]:
-    """Return the systems that the role platform knows, as ``debian 12``."""
+    """Return the supported systems, as ``debian 12``."""
+    from provision.inventory.role_files import systems
     from provision.inventory.specs import roles_folder
 
-    files = sorted((roles_folder() / "platform" / "vars").glob("*_*.yml"))
-    return tuple(file.stem.replace("_", " ", 1) for file in files)
+    return tuple(name.replace("_", " ", 1) for name in sorted(systems(roles_folder())))
 
 
 def with_defaults(cluster: Cluster) -> Cluster:
@@ -89,10 +89,10 @@ def keeping(
         complete: the same with the roles' defaults.
         facts: of the nodes that were looked at.
     """
-    from provision.planning import kept
+    from provision.planning import preserved_variables
 
     reached = {name: found for name, found in facts.items() if not isinstance(found, ProvisionError)}
-    found = {name: mine for name, seen in reached.items() if (mine := kept(cluster.node(name), seen))}
+    found = {name: mine for name, seen in reached.items() if (mine := preserved_variables(cluster.node(name), seen))}
     if not found:
         return complete, found
 

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from provision.components import COMPONENTS
+
 __all__ = ["local_inventory"]
 
 
@@ -20,7 +22,7 @@ def local_inventory(folder: Path, name: str, *, image: str | None, variables: Pa
         host["ansible_become"] = True
     if image:
         host["training_image_reference"] = image
-    roles = ("training_image", "training_container", "container_ssh")
+    roles = [role for role, component in COMPONENTS.items() if component.needs_image]
     named = "{{ training_image_reference | default('') | length > 0 }}"
     groups = {"all": {"vars": {f"{role}_enabled": named for role in roles}}, "gpu_nodes": {"hosts": {name: host}}}
     (folder / "hosts.yml").write_text(json.dumps(groups, indent=2))

@@ -194,7 +194,7 @@ def test_a_job_has_the_node_s_rdma_devices_and_nccl_s_settings_for_them(provisio
 
     on_node(provision, second, MAKE_WITHOUT_DRIVER.replace("IMAGE", jobs.image))
     whole, lacking = (jobs.ok("image inspect", image, "--node", second).out for image in (jobs.image, "norxe:1"))
-    mismatch = "the image has no library for RDMA cards of the kind rxe"
+    mismatch = "the image has no library for the RDMA driver rxe"
     assert (mismatch in whole, mismatch in lacking) == (False, True)
     jobs.ok("delete", *ways)
 

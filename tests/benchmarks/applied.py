@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from provision import workflow
+from provision.components import ROLES
 from provision.inventory import load
-from provision.planning import ROLES, fingerprint
+from provision.planning import fingerprint
 from provision.workflow.sources import role_sources
 
 __all__ = ["answers"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.benchmarks import described_hardware as hardware
 
-__all__ = ["DIGEST", "IMAGE", "Description", "answer", "data_address", "name_of"]
+__all__ = ["DIGEST", "IMAGE", "Description", "answer", "data_address", "name_of", "preflight_answer"]
 
 KERNEL = "6.1.0-28-amd64"
 DRIVER = "550.90.07"
@@ -73,6 +73,15 @@ def answer(node: Description, script: str) -> str | None:
         word, out = ("same", digest) if known and (digest := _digest(out)) in known else ("out", out)
         parts.append(f"{token} {word} {fact}\n{out}\n{token} err {fact}\n\n{token} end {fact} 0")
     return "\n".join(parts) + "\n"
+
+
+def preflight_answer(request: bytes) -> str:
+    """What the preflight's program prints: the node's repositories have every package, and the registry the image."""
+    asked = json.loads(request)
+    packages = dict.fromkeys(asked["packages"], "1.0-simulated")
+    install = [{"name": name, "version": version} for name, version in packages.items()]
+    image = {"code": "ok", "reason": ""} if asked["image"] else None
+    return json.dumps({"packages": packages, "sources": [], "install": install, "conflict": "", "image": image}) + "\n"
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,8 +1,8 @@
 """SSH servers on this machine that stand for many nodes; whatever they answer is SIMULATED.
 
 Each node has an address of its own under 127.0.0.0/8 and a host key of its own, which the known_hosts file that is
-written beside the inventory holds. A handful of processes serve them all. A probe is answered as `described_node`
-says; any other command ends at once with status 0 and prints nothing.
+written beside the inventory holds. A handful of processes serve them all. A probe and the preflight of `plan` and
+`apply` are answered as `described_node` says; any other command ends at once with status 0 and prints nothing.
 
     with SimulatedNodes(folder, Nodes(100, login_seconds=0.5)) as nodes:
         subprocess.run(["provision", "verify", "-i", nodes.inventory])

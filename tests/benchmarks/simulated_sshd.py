@@ -22,12 +22,13 @@ import paramiko
 from paramiko.common import cMSG_CHANNEL_SUCCESS
 
 from provision.facts import ALL_FACTS, script
-from tests.benchmarks.described_node import Description, answer, name_of
+from tests.benchmarks.described_node import Description, answer, name_of, preflight_answer
 
 __all__ = ["Nodes", "address_of", "serve"]
 
 _IDLE_SECONDS = 5.0
 _HEAD = re.compile(rb"head -c (\d+)")
+_PREFLIGHT = re.compile(r"while len\(code\) < (\d+):.* provision-package-preflight", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,9 @@ class _Node(paramiko.ServerInterface):
         replied.wait()
         try:
             script, out = self._input(channel, command), ""
-            if script:
+            if program := _PREFLIGHT.search(script):
+                out = preflight_answer(self._request(channel, int(program[1])))
+            elif script:
                 total = self._nodes.count if self._nodes.cluster_keys else 0
                 told = answer(Description(self._number, total, self._told), script)
                 if told is not None:
@@ -144,6 +147,14 @@ class _Node(paramiko.ServerInterface):
         while len(data) < wanted and (piece := channel.recv(min(65536, wanted - len(data)))):
             data += piece
         return data.decode(errors="replace")
+
+    @staticmethod
+    def _request(channel: paramiko.Channel, length: int) -> bytes:
+        """The line that follows a program of this length."""
+        data = b""
+        while b"\n" not in data[length:] and (piece := channel.recv(65536)):
+            data += piece
+        return data[length:]
 
 
 def serve(folder: Path, part: int) -> None:

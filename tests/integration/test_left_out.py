@@ -28,7 +28,7 @@ LOOK = """
 - ansible.builtin.include_vars: debian_13.yml
 """
 VALUES = {
-    "platform": "lookup('ansible.builtin.template', 'packages.json.j2') | from_json",
+    "platform": "__platform_role_packages",
     "docker_engine": "__docker_engine_settings",
     "training_container": "__platform_disruptive",
 }

@@ -64,7 +64,7 @@ def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_b
         assert (told["status"], told["unconfirmedNodes"]) == ("STOPPING", [scene.nodes[-1]])
         listed = scene.by(scene.other, "list", "-o", "wide")
         assert scene.nodes[-1] in listed.out
-        assert "takes no connections now" in listed.err, "the node was remembered, and is not waited for again"
+        assert "still unreachable after" in listed.err, "the node was remembered, and is not waited for again"
         case.judge_answer(cut=True)
         case.judge_job_while_cut()
     case.judge_afterwards()

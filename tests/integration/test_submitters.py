@@ -24,6 +24,8 @@ from tests.support.engine import engine_host, held
 LAB = f"people{os.getpid()}"
 HEAD, WORKER = f"{LAB}-1", f"{LAB}-2"
 ACCOUNTS = {"bob": "1001:1001", "eve": "1002:1002"}
+OPERATOR = "alice"
+"""An operator whose own connection goes through the job agent."""
 
 
 @dataclass
@@ -85,7 +87,7 @@ def _key(folder: Path) -> str:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A head that takes no jobs, a worker, two submitters, applied."""
     folder = tmp_path_factory.mktemp("site")
-    keys = {name: _key(folder / name) for name in ACCOUNTS}
+    keys = {name: _key(folder / name) for name in (*ACCOUNTS, OPERATOR)}
     with with_own_state() as operator:
         try:
             up = ("--driver", "container", "--distro", "debian13", "--nodes", "2", "--machine", "pair")
@@ -95,7 +97,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             lab = yaml.safe_load((files / "inventory/hosts.yml").read_text())
             nodes, given = lab["all"]["children"]["gpu_nodes"]["hosts"], lab["all"]["children"]["gpu_nodes"]["vars"]
             people = [{"name": name, "key": keys[name], "user": user} for name, user in ACCOUNTS.items()]
+            operators = [{"name": OPERATOR, "key": keys[OPERATOR]}]
             shared = {"cluster_name": LAB, "cluster_head": HEAD, "cluster_submitters": people}
+            shared["cluster_operators"] = operators
             nodes[HEAD]["cluster_takes_jobs"] = False
             given |= shared
             inventory = folder / "inventory"
@@ -103,7 +107,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             (inventory / "hosts.yml").write_text(yaml.safe_dump(lab))
             operator.ok("apply", "--yes", "-i", str(inventory))
             submitters = {}
-            for name in ACCOUNTS:
+            for name in (*ACCOUNTS, OPERATOR):
                 home = folder / name
                 known = f"-o UserKnownHostsFile={files}/known_hosts -o StrictHostKeyChecking=yes"
                 login = {
@@ -143,13 +147,13 @@ def test_a_submitter_submits_follows_and_stops_his_own_job_and_nobody_elses(site
         lambda: (job := get(site, "bob", "mine"))["status"] == "RUNNING" and job, seconds=90, what="mine runs"
     )
     assert {one["node"] for one in running["instances"]} == {WORKER}
-    follower = site.people["bob"].start("logs", "-f", "mine")
+    follower = site.people["bob"].start("-q", "logs", "-f", "mine")
     assert follower.stdout is not None
     assert [follower.stdout.readline().strip() for _ in range(2)] == ["first", "1001"]
 
     for words in (("logs", "mine"), ("stop", "mine"), ("delete", "--force", "mine")):
         refused = site("eve", *words)
-        assert refused.code != 0, str(refused)
+        assert refused.code == 2, str(refused)
         assert "belongs to somebody else" in refused.err
         assert "first" not in refused.out
     by_hand = json.dumps({"do": "delete", "name": "mine", "id": "x"}) + "\n"
@@ -171,6 +175,8 @@ def test_a_waiting_job_is_stopped_by_its_submitter_alone(site: Site) -> None:
     """It is only in the queue of the head then."""
     site.submit("eve", "hers", "true")
     assert "belongs to somebody else" in site("bob", "stop", "hers").err
+    refused = site("bob", "delete", "hers", "--json")
+    assert (refused.code, json.loads(refused.out)["error"]["code"]) == (2, "job.not_owner")
     assert get(site, "eve", "hers")["status"] == "PENDING"
     site.ok("eve", "stop", "hers")
     assert get(site, "eve", "hers")["status"] == "STOPPED"
@@ -178,12 +184,25 @@ def test_a_waiting_job_is_stopped_by_its_submitter_alone(site: Site) -> None:
     site.ok("eve", "delete", "hers")
 
 
+def test_an_operator_behind_the_job_agent_is_asked_before_another_users_job_is_ended(site: Site) -> None:
+    """The agent allows it, so only the question protects the job."""
+    site.submit("eve", "asked", "true")
+    for verb in ("stop", "delete"):
+        refused = site("alice", verb, "asked")
+        assert refused.code == 2, str(refused)
+        assert "asked is PENDING and owned by" in refused.err
+        assert "To confirm, add --yes" in refused.err
+    assert get(site, "eve", "asked")["status"] == "PENDING"
+    site.ok("alice", "stop", "asked", "--yes")
+    site.ok("alice", "delete", "asked")
+
+
 def test_a_job_runs_as_the_account_of_its_submitter(site: Site) -> None:
     """Not as root, and not as the account of somebody else."""
     line = ("--image", site.image, "--name=root", "--", "true")
     for user in ((), ("--user=0:0",), ("--user=1002:1002",)):
         refused = site("bob", "submit", "pytorch", *user, *line)
-        assert refused.code != 0
+        assert refused.code == 2
         assert "your jobs run as 1001:1001" in refused.err
     assert site("bob", "get", "root").code == 3
 
@@ -210,7 +229,7 @@ def test_the_login_gives_no_shell_no_forwarding_and_no_other_program(site: Site)
     assert site.ssh("bob", f"root@{site.address}", "id").returncode == 255
     account_may = site.on(HEAD, "su -s /bin/sh provision-jobs -c 'sudo -n id; sudo -n -l' 2>&1; true")
     assert "uid=0" not in account_may
-    assert account_may.count("/usr/local/lib/provision/job-agent") == len(ACCOUNTS)
+    assert account_may.count("/usr/local/lib/provision/job-agent") == len(site.people)
 
 
 def _forwards(site: Site, way: str, port: int, account: str) -> bool:

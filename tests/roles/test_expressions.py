@@ -202,9 +202,11 @@ def test_no_of_an_ini_inventory_is_no(said: Any) -> None:
 
     assert "rdma_rxe" not in role.value("__rdma_stack_modules")
     assert (
-        Role("docker_engine", docker_engine_live_restore_enabled=said).value(
-            "__docker_engine_base_settings['live-restore']"
-        )
+        Role(
+            "docker_engine",
+            docker_engine_live_restore_enabled=said,
+            platform_node={"memlock_limit": -1, "nofile_limit": -1},
+        ).value("__docker_engine_base_settings['live-restore']")
         is False
     )
 

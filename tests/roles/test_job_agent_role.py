@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from provision.components import JOB_ROLES
 from provision.inventory.load import AGENT_ACCOUNT
-from provision.inventory.templates import READ_KEYS
 from provision.jobs.node_programs import FILES, agent_program
-from provision.model.cluster import JOB_ROLES
 from tests.support.expressions import ROLES, Role
 from tests.support.modules import load, provide_utils, run
 from tests.unit.inventory.test_people import ALICE, BOB
@@ -159,8 +158,6 @@ def test_names_agree() -> None:
     role = Role("base_system")
 
     assert role.value("cluster_agent_account") == AGENT_ACCOUNT
-    assert role.value("_platform_job_roles") == list(JOB_ROLES)
-    assert {f"{name}_enabled" for name in JOB_ROLES} <= set(READ_KEYS)
 
 
 def test_a_queue_host_is_left_out_of_the_roles_for_jobs() -> None:

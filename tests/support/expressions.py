@@ -19,11 +19,11 @@ class Role:
     """A role's variables, with those of an inventory and of earlier tasks laid over them."""
 
     def __init__(self, name: str, **variables: Any) -> None:
-        """Read defaults and vars/main.yml of the role and of platform, which all roles depend on."""
+        """Read defaults and vars/main.yml of all roles, as a play does; those of the role itself count most."""
         loader, self.folder = DataLoader(), ROLES / name
         merged: dict[str, Any] = {"ansible_search_path": [str(self.folder)], "role_path": str(self.folder)}
         for part in ("defaults", "vars"):
-            for role in ("platform", name):
+            for role in (*sorted(path.parent.name for path in ROLES.glob("*/tasks")), name):
                 path = ROLES / role / part / "main.yml"
                 if path.exists():
                     merged |= loader.load_from_file(str(path), trusted_as_template=True) or {}

@@ -117,15 +117,15 @@ class MemoryEngine:
         self.known[name] = dataclasses.replace(self.get(name), status=JobStatus.STOPPED)
         return self.known[name]
 
-    def delete(self, name: str, say, *, force: bool = False, lost=()) -> None:
+    def delete(self, name: str, say, *, lost=()) -> None:
         say(f"deleting {name}")
         self.get(name)
-        self.calls.append(("delete", name, force, *lost))
+        self.calls.append(("delete", name, *lost))
         self.known.pop(name, None)
 
-    def restart(self, name: str, say) -> JobRecord:
+    def restart(self, name: str, say, *, supply=None, renew=False) -> JobRecord:
         say(f"restarting {name}")
-        self.calls.append(("restart", name))
+        self.calls.append(("restart", name, supply(self.known[name].spec)) if renew else ("restart", name))
         return self.get(name)
 
     def release(self, name: str, say) -> JobRecord:
@@ -135,6 +135,12 @@ class MemoryEngine:
 
     def owns(self, job: JobRecord) -> bool:
         return job.owner == "me@here"
+
+    def owned(self, jobs) -> list[str]:
+        return [job.id for job in jobs if self.owns(job)]
+
+    def refuses(self, _job: JobRecord) -> bool:
+        return False
 
     def await_starts(self) -> None:
         self.calls.append(("await_starts",))

@@ -78,7 +78,7 @@ def answers(monkeypatch, tmp_path):
     @contextmanager
     def held_on(_nodes, *, command, on_event):
         assert command.startswith("provision apply")
-        assert on_event is None
+        assert on_event is None or callable(on_event)
         yield Locks()
 
     monkeypatch.setattr(connectors, "each", each)
@@ -103,6 +103,16 @@ def test_an_unsupported_system_is_named_before_ansible_starts(answers, tmp_path)
     assert report.nodes[0].status is NodeStatus.FAILED
     assert "CentOS Linux 7 (Core)" in report.nodes[0].error.message
     assert "debian 12, debian 13" in report.nodes[0].error.message
+
+
+def test_the_final_probe_is_named_in_the_progress(answers, tmp_path):
+    """Ansible has ended then, and the apply has not."""
+    full, events = cluster(tmp_path / "hosts.yml"), []
+    workflow.apply(full, full.nodes, on_event=events.append)
+
+    assert answers[1] == ["a", "b"]
+    begun = [event.task for event in events if event.node == "a" and event.status == "start"]
+    assert begun == ["probe", "probe", "final probe"]
 
 
 def test_a_node_without_python_is_told_so(answers, tmp_path):

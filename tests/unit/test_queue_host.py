@@ -8,10 +8,11 @@ import pytest
 
 from provision.checks import Scene, host_entry, judge, judge_cluster
 from provision.checks.everybody import everybody
+from provision.components import JOB_ROLES
 from provision.errors import NeverFits
 from provision.jobs.engines.direct.placing import allowed
 from provision.model import CheckStatus, Connection, Node
-from provision.model.cluster import JOB_ROLES, NO_JOBS
+from provision.model.cluster import NO_JOBS
 from provision.model.job import JobSpec, Kind
 from provision.planning import plan_node
 from provision.workflow.bandwidth import measure

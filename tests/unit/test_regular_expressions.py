@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,6 +47,11 @@ LOCAL_NAMES: dict[str, Callable[[Any], Iterable[dict[str, Any]]]] = {
         {"pattern": one, "text": text}
         for (_, one), text in zip(cycle(module._KINDS), [*module._SUDO.values()] * 2, strict=False)
     ),
+    "components/common.py": lambda module: (
+        {"pattern": pattern}
+        for file in sorted(Path(module.__file__).parent.glob("*.py"))
+        for pattern in re.findall(r'matches\(r?"([^"]+)"\)', file.read_text(encoding="utf-8"))
+    ),
     "documents/jobs.py": lambda _: ({"job": _JOB},),
     "facts/gpu_health.py": lambda _: ({"word": "state"},),
     "report/apply_report.py": lambda _: ({"names": ["gpu1"]},),
@@ -58,9 +62,6 @@ LOCAL_NAMES: dict[str, Callable[[Any], Iterable[dict[str, Any]]]] = {
     "jobs/engines/direct/booking.py": lambda _: ({"seat": _NODE},),
     "jobs/output.py": lambda _: ({"space": True}, {"space": False}),
     "model/gpu_products.py": lambda module: ({"one": one} for one in module._PRODUCTS),
-    "planning/standing.py": lambda module: (
-        {"pattern": pattern} for pattern in re.findall(r'_text\(r?"([^"]+)"\)', inspect.getsource(module))
-    ),
     "planning/steps.py": lambda _: ({"scene": SimpleNamespace(node=_JOB)},),
     "report/remedies.py": lambda module: ({"pattern": pattern} for pattern, _ in module._REMEDIES),
     "report/secret_shapes.py": lambda _: (),  # its rules have tests of their own, with attacks for each

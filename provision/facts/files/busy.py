@@ -173,7 +173,7 @@ def _pods(table):
             pods.setdefault(table[pid][4], pid)
     given = _device_records(table) if pods else ""
     if given is None:
-        return ["Kubernetes pods run here, and which have devices cannot be told: no kubelet's folder can be read"]
+        return ["Kubernetes pods run here, and their devices are unknown: no kubelet's folder can be read"]
     return [
         f"Kubernetes pod {_pod(pod)}, which has devices of this node, runs here: {who(pid)}"
         for pod, pid in pods.items()

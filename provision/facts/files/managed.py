@@ -20,7 +20,6 @@ KILL = 9
 MOST_BYTES = 2**24
 SECTIONS = ("files", "packages", "units", "modules", "images", "containers")
 ENGINE = "docker.service"
-PRESERVING_ROLES = {"docker_engine", "nvidia_container"}  # their first run depends on who installed the packages
 PROPERTIES = "org.freedesktop.DBus.Properties"
 DOCKER_SOCKET = "/run/docker.sock"
 SYS_MODULES = "/sys/module"
@@ -56,8 +55,7 @@ def managed_state(folder):
         if isinstance(receipt, dict):
             receipts[role] = receipt
     observed, hung = observe_all(receipts, key)
-    complete = {role for role in sealed if sealed[role]} >= PRESERVING_ROLES
-    brought = [] if complete else brought_by(os.path.join(os.path.dirname(folder), "origins"))
+    brought = brought_by(os.path.join(os.path.dirname(folder), "origins"))
     return {"sealed": sealed, "observed": observed, "hung": hung, "brought": brought}
 
 

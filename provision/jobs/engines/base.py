@@ -89,13 +89,12 @@ class Engine(Protocol):
             The job; STOPPING as long as a node has not confirmed the end.
         """
 
-    def delete(self, name: str, say: Say, *, force: bool = False, lost: Sequence[str] = ()) -> None:
+    def delete(self, name: str, say: Say, *, lost: Sequence[str] = ()) -> None:
         """Stop a job and forget it; its name is free when all of its nodes have confirmed that.
 
         Args:
             name: the job's, or its ID.
             say: takes lines of progress.
-            force: also a job of somebody else that is not over.
             lost: nodes that never come back, and so cannot confirm.
 
         Raises:
@@ -103,14 +102,29 @@ class Engine(Protocol):
             NodeUnreachable: a node has not confirmed; the job is STOPPING until it does.
         """
 
-    def restart(self, name: str, say: Say) -> JobRecord:
-        """Start a job that is over (or stop it first) as its next attempt."""
+    def restart(
+        self, name: str, say: Say, *, supply: Callable[[JobSpec], Secrets] | None = None, renew: bool = False
+    ) -> JobRecord:
+        """Start a job that is over (or stop it first) as its next attempt.
+
+        Args:
+            name: the job's.
+            say: takes lines of progress.
+            supply: returns the secrets of one's own job again, which are removed when it ends.
+            renew: whether to use `supply` also where the secrets are still stored.
+        """
 
     def release(self, name: str, say: Say) -> JobRecord:
         """Let a job go that is held (QUEUING): it starts where it fits; any other job stays as it is."""
 
     def owns(self, job: JobRecord) -> bool:
         """Return whether a job (of `get`) is this user's own, by the key that signed it."""
+
+    def owned(self, jobs: Sequence[JobRecord]) -> list[str]:
+        """Return the ids of those of these jobs (of `jobs`) that are this user's own, as `owns` decides."""
+
+    def refuses(self, job: JobRecord) -> bool:
+        """Return whether the nodes refuse and record every change of a job (of `get`) by this user."""
 
     def start_pending(self, say: Say, *, patience: float | None = None) -> Tried:
         """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked.

@@ -43,7 +43,7 @@ SIGNATURE = b"SSHSIG"
 
 JOB = ("name", "id", "owner", "submitted", "attempt", "keeper", "boot_id")
 SPEC = ("kind", "gpus", "workers", "priority", "exclusive", "tensorboard", "depends", "retry", "ttl_after_finished")
-QUEUE = ("state", "attempt", "time", "passed", "retry", "handed", "unconfirmed", "deleted")
+QUEUE = ("state", "attempt", "time", "passed", "retry", "handed", "unconfirmed", "deleted", "result")
 ATTEMPT = ("attempt", "id", "seats", "node", "boot_id")
 INSTANCE = ("instance", "status", "exit_code", "signal", "started", "ended")
 RESULT = ("status", "exit_code", "first_rank", "ended", "chief")
@@ -78,12 +78,24 @@ class UnknownJob(Refused):
     """This node knows no such job."""
 
 
+class NotAllowed(Refused):
+    """The person may not make this request; the code is the reason for programs."""
+
+    def __init__(self, code, message, remedy=""):
+        super().__init__(message, remedy)
+        self.answer["error"]["code"] = code
+
+
 def person_of(name):
     """Return role, key and account of a person."""
     known = read_json(CONFIG).get("people")
     person = known.get(name) if isinstance(known, dict) else None
     if not isinstance(person, dict):
-        raise Refused("the inventory names nobody called {}".format(name), "ask an operator to run: provision apply")
+        raise NotAllowed(
+            "agent.unknown_person",
+            "the inventory names nobody called {}".format(name),
+            "ask an operator to run: provision apply",
+        )
     return person
 
 
@@ -124,7 +136,8 @@ def carry_out(name, person, request):
     do = request.get("do")
     rule = RULES.get(do) if isinstance(do, str) else None
     if rule is None:
-        raise Refused(
+        raise NotAllowed(
+            "agent.request",
             "the job agent does not accept the request {}".format(shown(do)),
             "an operator with a root login can do this; {} can submit, list, follow, stop and delete jobs".format(name),
         )
@@ -214,7 +227,9 @@ def own_job(person, request):
     if not job:
         raise UnknownJob("this node knows no job {}".format(name))
     if not is_operator(person) and not signed_by(person, job):
-        raise Refused("the job {} belongs to somebody else".format(name), "an operator can act on all jobs")
+        raise NotAllowed(
+            "job.not_owner", "the job {} belongs to somebody else".format(name), "an operator can act on all jobs"
+        )
     asked = request.get("id") or request.get("if_id")
     if asked is not None and str(asked) != str(job.get("id")):
         raise UnknownJob("this node knows no job {} with the id {}".format(name, shown(asked)))
@@ -286,7 +301,8 @@ def reserve(person, _name, request):
     except (ValueError, RecursionError):
         signed = None
     if not isinstance(signed, dict) or not signed_by(person, job):
-        raise Refused(
+        raise NotAllowed(
+            "job.signature",
             "the job {} is not signed with the key that you logged in with".format(name),
             "set PROVISION_SIGNING_KEY to that key",
         )
@@ -294,9 +310,10 @@ def reserve(person, _name, request):
     agreed = signed.get("name") == name and token == job.get("id") and signed.get("owner") == job.get("owner")
     agreed = agreed and isinstance(signed["owner"], str) and is_plain([signed["owner"], spec])
     if not agreed or not isinstance(spec, dict) or not isinstance(token, str) or not TOKEN.match(token):
-        raise Refused("the job {} is not what was signed".format(name))
+        raise NotAllowed("job.signature", "the job {} is not what was signed".format(name))
     if not is_operator(person) and not runs_as(spec.get("user"), person):
-        raise Refused(
+        raise NotAllowed(
+            "job.user",
             "your jobs run as {}, not as {}".format(person.get("user"), spec.get("user") or "root"),
             "submit with: --user {}".format(person.get("user")),
         )
@@ -304,7 +321,7 @@ def reserve(person, _name, request):
     queue = request.get("queue") if isinstance(request.get("queue"), dict) else {}
     retry = queue.get("retry", 0)
     if not is_count(retry) or retry > RETRIES:
-        raise Refused("--retry {}: at most {} is possible".format(shown(retry), RETRIES))
+        raise NotAllowed("job.limit", "--retry {}: at most {} is possible".format(shown(retry), RETRIES))
     if not is_operator(person):
         insist_on_room(person, text)
     return {
@@ -345,10 +362,14 @@ def insist_on_unused_id(name, token):
 def insist_on_room(person, text):
     """Refuse a job that would keep others from reading what there is."""
     if len(text) > SIGNED_LENGTH:
-        raise Refused("the job's description has {} characters, {} are possible".format(len(text), SIGNED_LENGTH))
+        raise NotAllowed(
+            "job.limit", "the job's description has {} characters, {} are possible".format(len(text), SIGNED_LENGTH)
+        )
     recorded = (read_json(os.path.join(job_folder(name), "job.json")) for name in job_names())
     if sum(1 for job in recorded if signed_by(person, job)) >= JOBS:
-        raise Refused("you have {} jobs here".format(JOBS), "provision delete NAME, of those that are over")
+        raise NotAllowed(
+            "job.limit", "you have {} jobs here".format(JOBS), "provision delete NAME, of those that are over"
+        )
 
 
 def runs_as(user, person):
@@ -424,7 +445,7 @@ def queue(person, caller, request):
         return dict(checked, confirmed=confirmed)
     if wanted.get("state") == "pending" and request.get("action") == "released":
         return dict(placed(name, token, "pending", "", ["held"], over=False), action="released")
-    raise Refused("the job agent only stops and releases jobs", "an operator can do this")
+    raise NotAllowed("agent.request", "the job agent only stops and releases jobs", "an operator can do this")
 
 
 def placed(name, token, state, reason, states, over):
@@ -488,6 +509,8 @@ def visible(person, job):
     found = {key: job.get(key) for key in JOB}
     found["spec"] = some(job.get("spec"), SPEC)
     found["queue"] = some(job.get("queue"), QUEUE)
+    if found["queue"].get("result"):
+        found["queue"]["result"] = some(found["queue"]["result"], RESULT)
     found["attempt_record"] = some(job.get("attempt_record"), ATTEMPT)
     instances = job.get("instances") if isinstance(job.get("instances"), dict) else {}
     found["instances"] = {name: some(record, INSTANCE) for name, record in instances.items()}

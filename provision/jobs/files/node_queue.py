@@ -172,6 +172,8 @@ def input_to_its_end(silence):
 def queue(request):
     """Write down how a job stands in the queue; ``over`` takes its secrets away, ``secrets`` puts them back.
 
+    ``job`` replaces what was signed: who starts the job verifies it.
+
     With ``if_id``, ``if_state`` or ``if_attempt`` only where it stands so until now. ``confirmed`` are nodes that have
     confirmed the end of the job.
     """
@@ -190,8 +192,13 @@ def queue(request):
         else:
             for key in ("unconfirmed", "deleted"):
                 now.pop(key, None)
+        if now.get("state") in ("pending", "held") or now.get("attempt") != before.get("attempt"):
+            now.pop("result", None)  # of the attempt before
         lasting = now.get("state") != "over"  # which the next pass finds out again
         write_json(os.path.join(folder, "queue.json"), now, lasting=lasting)
+        if request.get("job"):  # signed again by its owner, with the secrets of the next attempt
+            path = os.path.join(folder, "job.json")
+            write_json(path, dict(read_json(path), **{key: request["job"][key] for key in ("signed", "signature")}))
     if request.get("event"):
         event(request)
     if any((request.get("secrets") or {}).values()):

@@ -11,7 +11,7 @@ FIELDS = "driver_version,index,name,uuid,pci.bus_id,compute_cap"
 
 
 def main(arguments: list[str]) -> int:
-    """Answer one call."""
+    """Run one call."""
     words = [word for word in arguments if not word.startswith("-")]
     if "--version" in arguments or "-V" in arguments:
         sys.stdout.write(f"cli-version: {VERSION}\nlib-version: {VERSION}\n")

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""SIMULATED nvidia-container-runtime: runc, with the stand-in hook added where a container asks for GPUs."""
+"""SIMULATED nvidia-container-runtime: runc with the simulated hook for containers that request GPUs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ HOOK = "/usr/bin/nvidia-container-runtime-hook"
 
 
 def main(arguments: list[str]) -> None:
-    """Add the hook at ``create`` and become runc, which says itself what is wrong with a call."""
+    """Add the hook at ``create``, then execute runc, which reports invalid calls itself."""
     if "create" in arguments:
         add_hook(Path(bundle_of(arguments)) / "config.json")
     try:
-        os.execvp("runc", ["runc", *arguments])  # noqa: S606 - becoming runc is the job
+        os.execvp("runc", ["runc", *arguments])  # noqa: S606 - executing runc is the purpose
     except OSError as error:
         sys.exit(f"SIMULATED nvidia-container-runtime: runc cannot be started: {error.strerror}")
 
 
 def bundle_of(arguments: list[str]) -> str:
-    """Return the container's bundle: ``--bundle DIR``, ``--bundle=DIR``, or here."""
+    """Return the container's bundle: ``--bundle DIR``, ``--bundle=DIR``, or the current directory."""
     for position, word in enumerate(arguments):
         if word in ("--bundle", "-b") and position + 1 < len(arguments):
             return arguments[position + 1]
@@ -32,7 +32,7 @@ def bundle_of(arguments: list[str]) -> str:
 
 
 def add_hook(path: Path) -> None:
-    """Put the hook into the container's configuration, once, when its environment names devices."""
+    """Add the hook to the container's configuration if its environment requests devices."""
     config = json.loads(path.read_text())
     hooks = config.setdefault("hooks", {}).setdefault("prestart", [])
     asks = any(pair.startswith("NVIDIA_VISIBLE_DEVICES=") for pair in config["process"].get("env", []))

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""SIMULATED nvidia-container-runtime-hook: makes the stand-in nvidia-smi visible in a container.
+"""SIMULATED nvidia-container-runtime-hook: installs the simulated nvidia-smi in a container.
 
 docker calls it as ``nvidia-container-runtime-hook prestart``, with the container's state on stdin, whenever ``--gpus``
 asks for GPUs. NVIDIA_VISIBLE_DEVICES in the container's environment names them. No device node is made: there is no
@@ -25,7 +25,7 @@ exit 127
 
 
 def main(arguments: list[str]) -> int:
-    """Handle ``prestart``; the other calls have nothing to do."""
+    """Handle ``prestart``; other calls need no action."""
     if arguments[:1] in (["--version"], ["-version"]):
         sys.stdout.write("NVIDIA Container Runtime Hook (SIMULATED by a provision lab)\n")
         return 0
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     requested = environment.get("NVIDIA_VISIBLE_DEVICES", "")
     if requested in ("", "void", "none"):
         return 0
-    root = bundle / config["root"]["path"]  # an absolute path stays what it is
+    root = bundle / config["root"]["path"]  # joining an absolute path returns that path
     try:
         machine = json.loads(MACHINE.read_text())
     except OSError as error:
@@ -70,7 +70,7 @@ def own_uuids() -> list[str]:
 
 
 def seed() -> str:
-    """Return what the node's UUIDs are made from, so that a container shows the same ones."""
+    """Return the seed of the node's UUIDs, so that a container shows the same ones."""
     try:
         return Path("/etc/machine-id").read_text().strip() or os.uname().nodename
     except OSError:
@@ -78,7 +78,7 @@ def seed() -> str:
 
 
 def install(root: Path, machine: dict[str, Any]) -> None:
-    """Write the stand-in and its description into the container's own layer, and never through a link out of it."""
+    """Write the simulated program and its description into the container's layer, never through a link out of it."""
     python = inside(root, "usr/bin/python3")
     put(inside(root, "usr/bin/nvidia-smi"), PROGRAM.read_text() if os.path.lexists(python) else WITHOUT_PYTHON, 0o755)
     put(inside(root, "etc/provision-lab/machine.json"), json.dumps(machine), 0o644)
@@ -90,7 +90,7 @@ def install(root: Path, machine: dict[str, Any]) -> None:
 
 
 def inside(root: Path, path: str) -> Path:
-    """Return `path` below `root`; a folder on the way that leads out of the container is refused."""
+    """Return `path` below `root`; refuse links that lead out of the container."""
     target = root.resolve() / path
     parent = target.parent.resolve()
     if parent != root.resolve() and root.resolve() not in parent.parents:
@@ -108,7 +108,7 @@ def put(path: Path, text: str, mode: int) -> None:
 
 
 def fail(text: str) -> int:
-    """Say why the container cannot start; docker repeats it to the user."""
+    """Report why the container cannot start; docker shows it to the user."""
     sys.stderr.write(f"nvidia-container-cli: {text} (SIMULATED)\n")
     return 1
 

@@ -17,7 +17,7 @@ MOUNTED = ("/usr/bin/nvidia-smi", "/etc/provision-lab/machine.json")
 
 
 def main(arguments: list[str]) -> int:
-    """Answer one call."""
+    """Run one call."""
     if {"--version", "-v"} & set(arguments[:1]):
         sys.stdout.write(f"NVIDIA Container Toolkit CLI version {VERSION} (SIMULATED by a provision lab)\n")
         return 0
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Know the real tool's words for the calls that are here."""
+    """Return the parser for the supported calls of the real tool."""
     top = argparse.ArgumentParser(prog="nvidia-ctk", description=__doc__)
     groups = top.add_subparsers(required=True)
     cdi = groups.add_parser("cdi").add_subparsers(required=True)
@@ -55,7 +55,7 @@ def gpus() -> list[list[str]]:
 
 
 def generate(options: argparse.Namespace) -> int:
-    """Write a CDI specification whose devices carry the stand-in nvidia-smi; JSON is YAML."""
+    """Write a CDI specification with the simulated nvidia-smi; JSON is valid YAML."""
     rows = gpus()
     names = [name for row in rows for name in row] + ["all"]
     mounts = [
@@ -96,7 +96,7 @@ def list_devices(_: argparse.Namespace) -> int:
 
 
 def configure_runtime(options: argparse.Namespace) -> int:
-    """Add the runtime to docker's configuration, keeping what is there; ``--dry-run`` prints it."""
+    """Add the runtime to docker's configuration and preserve other settings; ``--dry-run`` only prints it."""
     path = Path(options.config)
     try:
         document = json.loads(path.read_text())

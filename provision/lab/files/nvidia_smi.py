@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FAULTS = "faults.json"
-"""Lies beside the machine's file."""
+"""File next to the machine's file."""
 MACHINE = os.environ.get("PROVISION_LAB_MACHINE_FILE", "/etc/provision-lab/machine.json")
 NOTICE = "SIMULATED: this nvidia-smi belongs to a provision lab; it describes {}, and there is no GPU here"
 OK, BAD_USE, NO_DEVICE, NO_DRIVER = 0, 2, 6, 9
@@ -53,11 +53,11 @@ REMAPPED_FLAGS = ("remapped_rows.pending", "remapped_rows.failure")
 SINCE = {"compute_cap": (510,), "clocks_event_reasons.active": (535, 54)}
 """Query fields that older drivers refuse."""
 BEHAVIOUR = ("nvlink.inactive", "missing", "hang")
-"""Faults that are no query fields."""
+"""Faults that are not query fields."""
 
 
 class Refused(Exception):
-    """What was asked cannot be answered; carries the exit status."""
+    """The query is not supported; has the exit status."""
 
     def __init__(self, text: str, status: int = BAD_USE) -> None:
         """Keep `text` for stdout, where the real tool prints its errors."""
@@ -111,7 +111,7 @@ def say(text: str) -> bool:
 
 
 def keep(arguments: list[str], notice: str, text: str) -> None:
-    """Keep an answer where nvidia_smi.sh has asked for it, which gives it again; where it cannot be, it is not."""
+    """Cache an answer for nvidia_smi.sh if it requested that; errors are ignored."""
     path, stamp = (os.environ.get(f"PROVISION_LAB_{name}", "") for name in ("KEEP", "STAMP"))
     if not path:
         return
@@ -161,7 +161,7 @@ def load_machine() -> dict[str, Any]:
 
 
 def uuid_of(digest: str) -> str:
-    """Return a GPU's UUID, made of the first 32 digits of `digest`."""
+    """Return a GPU's UUID from the first 32 digits of `digest`."""
     return "GPU-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
 
 
@@ -172,7 +172,7 @@ def read(path: str) -> str:
 
 
 def load_faults() -> dict[str, Any]:
-    """Read the faults beside the machine's file; most nodes have none."""
+    """Read the faults next to the machine's file; most nodes have none."""
     try:
         faults: dict[str, Any] = json.loads(read(os.path.join(os.path.dirname(MACHINE), FAULTS)))
     except OSError:
@@ -185,7 +185,7 @@ def load_faults() -> dict[str, Any]:
 
 
 def node_seed() -> str:
-    """What makes this node's UUIDs its own: the same at every call, other ones on the next node."""
+    """Return the seed of this node's UUIDs, which is constant and differs between nodes."""
     try:
         return read("/etc/machine-id").strip() or os.uname().nodename
     except OSError:
@@ -193,7 +193,7 @@ def node_seed() -> str:
 
 
 def answer(machine: dict[str, Any], arguments: list[str]) -> tuple[bool, str]:
-    """Return whether the text is for people (who see SIMULATED in it), and the text."""
+    """Return whether the text is for people, and thus contains SIMULATED, and the text."""
     words, options = read_options(arguments)
     gpus = chosen(machine, options.get("id"))
     for_people = not words and not set(options) - {"id", "query", "loop", "loop-ms"}
@@ -256,7 +256,7 @@ def chosen(machine: dict[str, Any], selection: str | None) -> list[dict[str, Any
 
 
 def names_of(gpu: dict[str, Any]) -> set[str]:
-    """Return all that a GPU may be called."""
+    """Return all names of a GPU."""
     bus = gpu["bus_id"].lower()
     return {str(gpu["index"]), gpu["uuid"].lower(), bus, bus.removeprefix("0000"), bus.removeprefix("00000000:")}
 
@@ -367,7 +367,7 @@ def cell(gpu: dict[str, Any], field: str, style: list[str]) -> str:
 
 
 def processes(options: dict[str, str]) -> str:
-    """Answer ``--query-compute-apps``: nothing can run on a GPU that is not there."""
+    """Answer ``--query-compute-apps``: simulated GPUs run no processes."""
     titles = [field.strip() for field in options["query-compute-apps"].split(",")]
     known = {"used_memory": "used_gpu_memory [MiB]", "used_gpu_memory": "used_gpu_memory [MiB]"}
     return "" if "noheader" in style_of(options) else ", ".join(known.get(name, name) for name in titles) + "\n"
@@ -418,7 +418,7 @@ def topology(machine: dict[str, Any], options: dict[str, str]) -> str:
 
 
 def link(machine: dict[str, Any], row: int, column: int) -> str:
-    """Return the class between two devices; NVLinks that are down do not count, and without any it is that of PCIe."""
+    """Return the class between two devices; without active NVLinks it is the PCIe class."""
     kind: str = machine["matrix"][row][column]
     if not kind.startswith("NV") or not machine["down"]:
         return kind
@@ -486,7 +486,7 @@ def log(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
 
 def xml(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
     """Answer ``-q -x`` with the fields that are known here."""
-    from html import escape  # half of each call on an emulated node would be imports of what is barely used
+    from html import escape  # rarely used, and imports take half of each call on an emulated node
 
     keys = {"Driver Version": "driver_version", "CUDA Version": "cuda_version", "Attached GPUs": "attached_gpus"}
     origin = escape(machine["simulated"], quote=False)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Measure all-reduce over MPI and check every result; CPU memory only, so it says nothing about GPUs.
+"""Measure all-reduce over MPI and check every result; it uses CPU memory only, no GPUs.
 
 The columns are those that NCCL's own tests made familiar. algbw = bytes / time; busbw = algbw * 2(n-1)/n is what a
 ring moves over each link, and so can be compared between job sizes and with the speed of the network.
@@ -16,7 +16,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def main() -> int:
-    """Run all sizes; return 1 when any element was wrong anywhere."""
+    """Run all sizes; return 1 if any element is wrong on any rank."""
     options = _options()
     world = MPI.COMM_WORLD
     names = world.gather(socket.gethostname())
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def say(line: str) -> None:
-    """Write one line at once."""
+    """Write and flush one line."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -12,14 +12,14 @@ from mpi4py import MPI  # type: ignore[import-not-found]
 
 
 def main() -> int:
-    """Print one line a rank and the verdict; return 1 when any rank saw a wrong sum."""
+    """Print one line per rank and the verdict; return 1 if any rank has a wrong sum."""
     world = MPI.COMM_WORLD
     rank, size = world.Get_rank(), world.Get_size()
     host = socket.gethostname()
     node = os.environ.get("PROVISION_NODE") or host
     expected = size * (size + 1) // 2
     total = world.allreduce(rank + 1, op=MPI.SUM)
-    # One write a line: lines of several ranks cannot run into each other.
+    # One write per line, so that lines of several ranks are not mixed.
     sys.stdout.write(f"rank {rank} of {size} on {node} (host {host}): sum {total}\n")
     sys.stdout.flush()
     wrong = world.allreduce(int(total != expected), op=MPI.SUM)

@@ -8,7 +8,7 @@ import threading
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Files and nothing else: no listings, no log."""
+    """Serves files without listings and log."""
 
     protocol_version = "HTTP/1.1"
 
@@ -17,7 +17,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.send_error(404)
 
     def log_message(self, *_: object) -> None:
-        """Keep quiet: apt says itself what it misses."""
+        """Log nothing; apt reports missing files itself."""
 
 
 def main(folder: str, port: str, *addresses: str) -> None:

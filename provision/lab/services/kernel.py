@@ -183,7 +183,7 @@ def build_git(folder: Path) -> None:
     if shutil.which("git") is None:
         raise LabError(
             "git is not installed; it is required to publish nv_peer_mem's sources",
-            remedy="apt-get install --no-install-recommends git",
+            remedy="Run: apt-get install --no-install-recommends git",
         )
     _git(["init", "--quiet", "--bare", "--initial-branch=master", str(folder)])
     _git(["-C", str(folder), "fast-import", "--quiet"], git_history().encode())

@@ -36,7 +36,7 @@ def ensure_running(folder: Path, addresses: Sequence[str], port: int, certificat
     if program is None:
         raise LabError(
             f"{_PROGRAM} is not installed; it is required to serve the training image",
-            remedy=f"apt-get install --no-install-recommends {_PROGRAM}",
+            remedy=f"Run: apt-get install --no-install-recommends {_PROGRAM}",
         )
     required_records = {_record(folder, address) for address in addresses}
     for record in records(folder):

@@ -40,7 +40,7 @@ def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
         if shutil.which(program) is None:
             raise LabError(
                 f"{program} is not installed; it is required for the lab's package repository",
-                remedy=f"apt-get install --no-install-recommends {package}",
+                remedy=f"Run: apt-get install --no-install-recommends {package}",
             )
     root, public, secret = folder / "repository", folder / "repository.pub", folder / "repository.key"
     sources = {path.name: path.read_bytes() for path in packages} | {GIT_FOLDER: git_history().encode()}

@@ -82,7 +82,7 @@ def make_root(sources: MirrorSources, packages: Sequence[str], scratch: Path, *,
     if program is None:
         raise LabError(
             "mmdebstrap is not installed; it is required to build the training image",
-            remedy="apt-get install --no-install-recommends mmdebstrap",
+            remedy="Run: apt-get install --no-install-recommends mmdebstrap",
         )
     clean = scratch / "clean"
     clean.write_text(f"#!/bin/sh\nset -eu\n{CLEAN}", encoding="utf-8")

@@ -165,12 +165,36 @@ def _version(text):
     return tuple(int(word) for word in re.findall(r"\d+", text)[:2])
 
 
+def peer_memory_stale(kernels, digests, prebuilt, source_needed):
+    """Return the kernels that lack the module, or have another one than the prebuilt module or source."""
+    return [
+        kernel["kernel"]
+        for kernel in kernels
+        if not kernel["ok"]
+        or source_needed
+        or (prebuilt.get(kernel["kernel"]) and prebuilt[kernel["kernel"]]["sha256"] != digests[kernel["kernel"]])
+    ]
+
+
+def peer_memory_header_packages(kernels, package):
+    """Return the packages with the headers of these kernels; ``{kernel}`` in the name is the kernel."""
+    return [package.replace("{kernel}", kernel) for kernel in kernels]
+
+
+def peer_memory_hooks(folders, name, content, state):
+    """Return the hooks that build the module for a new kernel."""
+    return [{"path": f"{folder}/{name}", "mode": "0755", "content": content, "state": state} for folder in folders]
+
+
 class FilterModule:
     """What Ansible loads."""
 
     def filters(self):
         """Return the filters by name."""
         return {
+            "peer_memory_header_packages": peer_memory_header_packages,
+            "peer_memory_hooks": peer_memory_hooks,
+            "peer_memory_stale": peer_memory_stale,
             "peer_memory_digest": peer_memory_digest,
             "peer_memory_prebuilt_modules": peer_memory_prebuilt,
             "peer_memory_probe": peer_memory_probe,

@@ -11,7 +11,7 @@ import pytest
 from provision.batch.signed import secrets_digest
 from provision.documents.jobs import SecretsDocument, SignedJob
 from provision.errors import ProvisionError
-from provision.jobs.engines.direct import DirectEngine, Known, contact, engine, reading, starting, watching, ways
+from provision.jobs.engines.direct import DirectEngine, Known, contact, starting, watching
 from provision.jobs.extras import JobExtras
 from provision.jobs.node_programs import jobs_program
 from provision.jobs.signing import JobKeys
@@ -114,13 +114,10 @@ def direct_engine(
                 found[node.name] = error
         return found
 
-    monkeypatch.setattr(engine, "connect", connect)
+    monkeypatch.setattr(contact, "connect", connect)
     monkeypatch.setattr(contact, "each", each)
     monkeypatch.setattr(contact, "takes_connections", lambda *_: True)
-    monkeypatch.setattr(ways, "connect", connect)
-    monkeypatch.setattr(reading, "connect", connect)
     monkeypatch.setattr(watching, "connect", connect)
-    monkeypatch.setattr(reading, "each", each)
     monkeypatch.setattr(starting, "keeper_programs", lambda: COMPILED)
     monkeypatch.setattr(starting, "GRACE_SECONDS", 1.0)
     return DirectEngine(make_cluster(*by_name), FakeEyes(), signing_keys(nodes[0], people), extras)

@@ -180,7 +180,7 @@ CASES = {
     "numa-mismatch": ([Node().process(RANK, 1, "python3", cpus="8-15")], "GPU 0 (NUMA 0): pid 100 may use CPUs 8-15"),
     "numa-mismatch unbound": ([Node().process(RANK, 1, "python3", cpus="0-15")], "not bound"),
     "straggler-rank": (two_nodes(70.0, 95.0), "gpu1 GPU 0 70 %, gpu2 GPU 0 95 %"),
-    "clocks-throttled": ([Node().gpu(clock_events=0x48, temperature=91.0)], "slowed down for heat in 100 % of samples"),
+    "clocks-throttled": ([Node().gpu(clock_events=0x48, temperature=91.0)], "thermal slowdown in 100 % of samples"),
     "network-wait": (two_nodes(20.0, 20.0, sent=2.9e9), "eth0 is at 93 % of its line rate"),
 }  # fmt: skip
 

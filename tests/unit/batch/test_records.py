@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provision.batch.ranks import Place, seats_of
-from provision.batch.records import STARTING, Report, contradictions, records
+from provision.batch.records import STARTING, Report, contradictions, records, result_of
 from provision.documents import decode
 from provision.documents.jobs import ReportAnswer
 from provision.errors import InvalidDocument
@@ -148,6 +148,45 @@ def test_a_job_that_has_succeeded_keeps_its_result_while_its_deletion_is_not_con
 
     assert (found.status, found.exit_code, found.deleting) == (JobStatus.SUCCEEDED, 0, True)
     assert found.unconfirmed == ("b",)
+
+
+@pytest.mark.parametrize("state", ["started", "over", "stopped"])
+@pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
+def test_a_recorded_result_is_known_while_no_node_of_the_job_answers(state: str, status: str) -> None:
+    """It says of a job that has ended neither that it runs nor that it is stopping; the silent node is named."""
+    first = {"first_failure": "dist-worker-0", "first_rank": 1} if status == "FAILED" else {}
+    result = {"status": status, "reason": "rank 1 exited with 3", "exit_code": 3, "ended": 150.0, **first}
+    more = {"unconfirmed": ["b"], "deleted": True} if state == "stopped" else {}
+    queue = {**QUEUE, "state": state, "nodes": ["b"], "result": result, **more}
+    head = told("a", attempt=0, attempt_record=None, instances={}, queue=queue)
+
+    found = job(("a", head), away={"b": "no route"})
+
+    assert (found.status, found.exit_code, found.ended, found.attempt) == (JobStatus(status), 3, 150.0, 1)
+    assert (found.unreachable, found.unrecorded) == (("b",), False)
+    assert {name: item.exit_code for name, item in found.instances.items()} == ({"dist-worker-0": 3} if first else {})
+    assert (found.unconfirmed, found.silent) == ((("b",), ("b",)) if more else ((), ()))
+
+
+def test_a_failed_job_of_which_a_node_still_runs_a_part_is_stopping() -> None:
+    """A recorded result does not hide what runs."""
+    result = {"status": "FAILED", "exit_code": 3, "ended": 150.0}
+    queue = {**QUEUE, "state": "stopped", "nodes": ["a", "b"], "unconfirmed": ["a", "b"], "result": result}
+
+    assert job(("a", told("a", queue=queue, result=result)), ("b", told("b"))).status is JobStatus.STOPPING
+
+
+def test_only_a_result_that_cannot_change_is_recorded() -> None:
+    """A job that its nodes seem to have lost may turn out to run; a retry is another attempt."""
+    result = {"status": "FAILED", "exit_code": 3, "ended": 150.0}
+    whole = ("b", told("b", "Error", result=result))
+    failed = job(("a", told("a", queue=QUEUE, result=result)), whole)
+    assert failed.unrecorded
+    assert result_of(failed) is not None
+    assert not job(("a", told("a", queue={**QUEUE, "result": result}, result=result)), whole).unrecorded
+    assert not job(("a", told("a", queue={**QUEUE, "retry": 1}, result=result)), whole).unrecorded
+    assert result_of(job(("a", told("a", queue=QUEUE, result=result)), away={"b": "no route"})) is None
+    assert result_of(job(("a", told("a", queue=QUEUE, keeper="gone")), ("b", told("b", keeper="gone")))) is None
 
 
 def test_a_job_that_was_stopped_without_the_queue_host_is_stopping() -> None:

@@ -172,7 +172,7 @@ def test_without_a_type_the_command_tells_and_it_is_said(words, kind):
 
     assert (found.spec.kind, found.spec.gputopology, found.spec.gang) == (kind, True, True)
     assert found.spec.command == tuple(words[1:] if words[0] == "--" else words)
-    assert f"taken for {kind}" in " ".join(found.notes)
+    assert f"the type is {kind}" in " ".join(found.notes)
 
 
 @pytest.mark.row(59)
@@ -239,7 +239,7 @@ def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
         (["--image=i", "--preset=taco", "x"], "--preset taco writes a whole mpirun line"),
         (["--image=i", "--command=y", "x"], "given twice"),
         (["--image=i", "--gpus=-1", "x"], "--gpus -1"),
-        (["--image=i", "--gpus=two", "x"], "--gpus two: 'two' is no whole number"),
+        (["--image=i", "--gpus=two", "x"], "--gpus two: 'two' is not a whole number"),
         (["--image=i"], "no command"),
         (["--image=i", "--sync-mode=git", "x"], "without --sync-source"),
         (["--image=i", "--sync-source=u", "x"], "without --sync-mode"),
@@ -275,7 +275,7 @@ def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
         (["--image=i", "--config-file", "c.yml:etc/c.yml", "x"], "no absolute path"),
         (["--image=i", "--config-file", "c:/x", "-d", "a:/x", "x"], "two things"),
         (["--image=i", "--toleration", "key=v:NoSchedule", "x"], "no taints"),
-        (["--image=i", "--gpus=1", "-G"], "has no value"),
+        (["--image=i", "--gpus=1", "-G"], "needs a value"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(words, said):
@@ -392,7 +392,7 @@ def test_flags_override_a_file_and_join_its_variables():
     ("text", "said"),
     [
         ("name: a\nworkres: 2\n", "job.yaml:2: there is no key workres; did you mean workers?"),
-        ("gpus: many\n", "job.yaml:1: gpus: 'many' is no whole number"),
+        ("gpus: many\n", "job.yaml:1: gpus: 'many' is not a whole number"),
         ("gang: perhaps\n", "neither true nor false"),
         ("env: [A]\n", "job.yaml:1: env: 'A' is not NAME=VALUE"),
         ("env: {A: {B: 1}}\n", "env.A: text or a number"),

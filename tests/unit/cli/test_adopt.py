@@ -16,7 +16,7 @@ from provision.model import Cluster
 from provision.testing import make_cluster, make_node
 from provision.workflow import plan
 from tests.unit.checks.conftest import healthy
-from tests.unit.planning.test_standing import DEEPOPS, site
+from tests.unit.planning.test_preservation import DEEPOPS, site
 
 HOSTS = "gpu_nodes: {hosts: {gpu1: {}, gpu2: {}, gpu3: {docker_engine_log_driver: json-file}}}\n"
 COMMON = "---\n# ours\ntraining_image_reference: r:5000/t:1\n"

@@ -57,6 +57,10 @@ def completed(place, line, shell="bash"):
         ("provision topo -i inventories/none gpu", []),
         ("provision apply --only docker", ["docker_engine"]),
         ("provision plan --force peer", ["peer_memory"]),
+        ("provision delete mnist --lost gpu12", ["gpu12"]),
+        ("provision lab power demo demo-1 o", ["on", "off"]),
+        ("provision lab link demo demo-1 of", ["off"]),
+        ("provision submit --tensorb", ["--tensorboard", "--tensorboard-image"]),
     ],
 )
 def test_nodes_groups_and_roles_are_completed(place, line, words):

@@ -13,7 +13,7 @@ import termios
 import pytest
 import typer
 
-from provision.cli.main import build_app
+from provision.cli.main import build_app, main
 
 MOST = 50
 
@@ -99,3 +99,11 @@ def test_help_in_a_pipe_fits_eighty_columns():
     )
 
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply", "verify", "reset", "reload", "gdr"])
+def test_reports_about_nodes_have_a_verbose_form(capsys, verb):
+    """A group of nodes shows the details of one of them; -v shows all."""
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    assert "--verbose" in capsys.readouterr().out

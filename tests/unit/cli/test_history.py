@@ -52,7 +52,7 @@ def test_history_shows_who_did_what_and_how_it_ended(cluster, typed):
     """A table of 80 columns; nodes that are not as wanted are named."""
     past(cluster, "gpu1")
     past(cluster, *(f"gpu{number}" for number in range(1, 1001)), status="interrupted", result="failed")
-    code, out, _ = typed("history")
+    code, out, _ = typed("history", "--local")
 
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
@@ -75,7 +75,7 @@ def test_history_takes_limit_and_number(cluster, typed):
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("words", [(), ("--local",)])
+@pytest.mark.parametrize("words", [("--limit", "gpu1"), ("--local",)])
 def test_no_history_is_said_and_is_no_failure(typed, words):
     """stdout stays empty for scripts."""
     code, out, err = typed("history", *words)
@@ -91,13 +91,14 @@ def applied_elsewhere(cluster, *, status="changed"):
 
 
 def test_a_second_operator_sees_the_history_of_the_fleet(cluster, typed):
-    """This machine has recorded nothing; the nodes have. One that does not answer is named, and the exit code is 0."""
+    """This machine has recorded nothing; the nodes have. One that does not answer is named, and the exit code is 1."""
     applied_elsewhere(cluster)
     applied_elsewhere(cluster, status="failed")
     code, out, err = typed("history")
     document = json.loads(typed("history", "--json")[1])
 
-    assert code == 0
+    assert code == 1
+    assert typed("history", "--limit", "gpu1")[0] == 0
     assert [line.split()[3] for line in out.splitlines()[1:] if line.startswith("20")] == ["ok", "failed"]
     assert "warning: no records of gone: 127.0.0.1 refuses connections" in " ".join(err.split())
     assert [entry["status"] for entry in document["entries"]] == ["ok", "failed"]
@@ -127,7 +128,7 @@ def test_what_nodes_send_is_bounded_and_parsed(typed):
     good = {"started": "2026-11-22T10:00:00Z", "user": "eve\x1b[2J", "host": "ops2", "status": "changed"}
     lines = [json.dumps({**good, "id": str(n)}) for n in range(300)] + ["no json", '{"id": 7}', '{"id": "x"}']
     Path(node_lock.PLACES["history"]).write_text("\n".join(lines) + "\n")
-    code, out, _ = typed("history", "-n", "5")
+    code, out, _ = typed("history", "-n", "5", "--limit", "gpu1")
 
     assert code == 0
     assert len([line for line in out.splitlines() if "ops2" in line]) <= 5

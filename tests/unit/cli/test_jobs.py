@@ -13,7 +13,7 @@ import yaml
 
 from provision.cli import following, levels
 from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
-from provision.errors import ConnectionFailed, InvalidRecord, UsageError
+from provision.errors import ConnectionFailed, InvalidRecord, NeverFits, NotAllowed, UsageError
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
 from provision.model.job_views import DryRun, JobSurvey
 from provision.testing import make_cluster
@@ -169,6 +169,20 @@ def test_a_dry_run_shows_place_variables_and_commands(engine, typed):
     assert all(call[0] == "dry_run" for call in engine.calls)
 
 
+def test_a_dry_run_exits_as_the_submission_would(engine, typed, monkeypatch):
+    """A job that would wait is submitted too, so that is 0; one that can never fit is refused with 5 by both."""
+    engine.plan = DryRun((), "gpu1 has 0 of 1 GPUs free", {}, {})
+    code, out, _ = typed(*SUBMIT, "--dry-run", "--json", "x")
+    assert (code, json.loads(out)["fits"]) == (0, False)
+
+    def never(*_words):
+        raise NeverFits("it does not fit on the nodes even when they are idle")
+
+    for verb, more in (("dry_run", ["--dry-run"]), ("submit", [])):
+        monkeypatch.setattr(engine, verb, never)
+        assert typed(*SUBMIT, *more, "x")[0] == 5
+
+
 def test_what_is_odd_about_a_line_is_said_at_a_dry_run_too(engine, typed):
     """What the words tell, and what the nodes tell; in JSON the latter."""
     engine.plan = DryRun((), "", {}, {}, {}, ("btl_tcp_if_include eth7: gpu1 has eth0",))
@@ -249,7 +263,7 @@ def test_nodes_that_do_not_answer_are_named(engine, typed):
 
     assert code == 0
     assert "a " in out
-    assert "gpu2 did not answer: no route to host" in err
+    assert "gpu2: unreachable: no route to host" in err
     engine.known = {}
     assert typed("list")[0] == 7
 
@@ -405,6 +419,63 @@ def test_stop_delete_and_prune(engine, typed):
     assert set(engine.known) == {"p"}
 
 
+def test_prune_deletes_jobs_of_other_users_only_on_request(engine, typed):
+    """By default only one's own; with --all-users after a confirmation, which --yes gives without a terminal."""
+    over = {"ended": 990.0}
+    engine.known = {
+        "mine": job_of("mine", status=JobStatus.FAILED, record=over),
+        "hers": job_of("hers", status=JobStatus.FAILED, record={**over, "owner": "eve@elsewhere"}),
+    }
+    code, out, err = typed("prune", "-s", "10s", "--dry-run")
+    assert (code, out) == (0, "mine would be deleted\n")
+    assert "1 job of other users kept; to delete them too, add --all-users" in err
+    assert json.loads(typed("prune", "-s", "10s", "--dry-run", "--json")[1])["ofOthers"] == ["hers"]
+    assert "hers would be deleted" in typed("prune", "-s", "10s", "--dry-run", "--all-users")[1]
+
+    code, out, err = typed("prune", "-s", "10s", "--all-users")
+    assert (code, out, len(engine.known)) == (2, "", 2)
+    assert "1 of these jobs is owned by other users (eve@elsewhere). Delete it?" in err
+    assert "To confirm, add --yes" in err
+    assert typed("prune", "-s", "10s")[1] == "mine deleted\n"
+    assert typed("prune", "-s", "10s", "--all-users", "--yes")[1] == "hers deleted\n"
+
+
+def test_a_time_without_a_unit_is_seconds_where_nothing_else_can_be_meant(engine, typed):
+    """As with docker's and kubectl's options of these names; times of `submit` need a unit, as Slurm's are minutes."""
+    engine.known = {"a": job_of("a", status=JobStatus.PENDING, seats=False)}
+    code, _, err = typed("wait", "a", "--timeout", "0.02")
+    assert code == 6
+    assert "after 0.02 s" in err
+    engine.known = {"a": job_of("a")}
+    assert typed("stop", "a", "--grace", "5")[0] == 0
+    assert ("stop", "a", 5.0) in engine.calls
+    assert typed("wait", "a", "--timeout", "soon")[0] == 2
+    assert typed(*SUBMIT, "--running-timeout=60", "x")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "--status", "nonsense"],
+        ["list", "-T", "nonsense"],
+        ["top", "job", "-T", "nonsense"],
+        ["get", "a", "-T", "nonsense"],
+        ["delete", "a", "-T", "nonsense"],
+        ["attach", "a", "-T", "nonsense"],
+        ["prune", "-s1h", "--status", "nonsense"],
+        ["wait", "a", "--timeout", "nonsense"],
+        ["stop", "a", "--grace", "nonsense"],
+    ],
+)
+def test_a_wrong_word_is_refused_before_a_node_is_asked(engine, typed, monkeypatch, words):
+    asked = []
+    monkeypatch.setattr(engine, "jobs", lambda **_: asked.append("jobs"))
+    monkeypatch.setattr(engine, "get", lambda name, **_: asked.append(name))
+
+    assert typed(*words)[0] == 2
+    assert asked == []
+
+
 def test_a_shell_inside_of_an_instance(engine, typed):
     """The first one, or the one that is named; the code is the command's."""
     engine.known = {"a": job_of("a")}
@@ -489,6 +560,33 @@ def test_restart_says_which_attempt(engine, typed):
     assert "attempt 2" in err
 
 
+def test_restart_supplies_the_secrets_of_a_job_again(engine, typed, tmp_path, monkeypatch):
+    """By the options of submit, the environment of the shell and stored logins; all else is refused."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("API_TOKEN", "exported")
+    monkeypatch.setattr("sys.stdin", io.StringIO("pw\n"))
+    typed("secret", "add", "registry", "--server", "r.example.com", "--username", "u")
+    job = job_of("a", status=JobStatus.SUCCEEDED, secret_env=("API_TOKEN",))
+    engine.known = {"a": dataclasses.replace(job, spec=dataclasses.replace(job.spec, image="r.example.com/i"))}
+
+    def supplied(*words):
+        assert typed("restart", "a", *words)[0] == 0
+        return engine.calls[-1][2]
+
+    assert dict(supplied("--env", "API_TOKEN").env) == {"API_TOKEN": "exported"}
+    assert dict(supplied("--env=API_TOKEN=typed").env) == {"API_TOKEN": "typed"}
+    login = {"username": "u", "password": "pw", "server": "r.example.com"}
+    assert supplied("--image-pull-secret", "r.example.com").registry == login
+    code, _, err = typed("restart", "a", "--env", "LR=1")
+    assert code == 2
+    assert "a has no secret variable of this name" in err
+    monkeypatch.delenv("API_TOKEN")
+    code, _, err = typed("restart", "a", "--image-pull-secret", "r.example.com")
+    assert code == 2
+    assert "a needs API_TOKEN" in err
+    assert "restart with --env API_TOKEN" in err
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -549,6 +647,20 @@ def test_an_end_that_was_not_seen_is_no_success(engine, typed, monkeypatch):
     assert (document["status"], document["unconfirmedNodes"]) == ("STOPPING", ["gpu1", "gpu2"])
 
 
+def test_a_failed_job_whose_deletion_is_not_confirmed_is_not_said_to_be_gone(engine, typed):
+    """It keeps its exit code for those who wait; `stop` and `get` name the node."""
+    kept = {"unconfirmed": ("gpu2",), "silent": ("gpu2",), "deleting": True}
+    job = failed(5, **kept)
+    engine.known = {"a": dataclasses.replace(job, spec=job_of("a").spec)}
+
+    code, _, err = typed("wait", "a")
+    assert code == 5
+    assert "a is being deleted: gpu2 has not confirmed; the name stays taken" in err
+    engine.known["a"] = dataclasses.replace(engine.known["a"], status=JobStatus.SUCCEEDED)
+    assert typed("wait", "a")[0] == 0
+    assert "Unconfirmed: gpu2" in typed("get", "a")[1]
+
+
 def test_a_stopping_job_is_listed_with_the_nodes_that_have_not_confirmed(engine, typed):
     """In `get`, `list -o wide` and JSON; other tables are as before."""
     stopping = {"unconfirmed": ("gpu2",), "deleting": True, "reason": "deleted by me@here; not confirmed by gpu2"}
@@ -578,24 +690,26 @@ def test_a_job_that_does_not_exist_cannot_be_deleted(engine, typed):
     assert typed("delete", "nosuch", "--ignore-not-found", "--json")[:2] == (0, '{\n  "deleted": []\n}\n')
     engine.known = {"a": job_of("a")}
     assert typed("delete", "a", "--lost", "gpu3")[0] == 0
-    assert engine.calls[-1] == ("delete", "a", True, "gpu3")
+    assert engine.calls[-1] == ("delete", "a", "gpu3")
 
 
-def test_a_job_without_a_valid_record_is_deleted(engine, typed, monkeypatch):
-    """Its owner cannot be asked about, so the engine compares the recorded one."""
+@pytest.mark.parametrize(("owner", "expected"), [("", 0), ("eve@elsewhere", 2)])
+def test_a_job_without_a_valid_record_is_deleted(engine, typed, monkeypatch, owner, expected):
+    """There is no signature, so the recorded owner decides whether a confirmation is required."""
+    problem = InvalidRecord("a is not valid")
+    problem.other_owner = owner
     engine.known = {"a": job_of("a")}
+    get = engine.get
+    monkeypatch.setattr(engine, "get", lambda name, **more: (_ for _ in ()).throw(problem) if more else get(name))
 
-    def ask(*_, yes):
-        if not yes:
-            raise InvalidRecord("a is not valid")
-
-    monkeypatch.setattr("provision.cli.delete.ask_about_owner", ask)
-
-    assert typed("delete", "a")[:2] == (0, "a deleted\n")
-    assert engine.calls[-1][:3] == ("delete", "a", False)
+    code, _, err = typed("delete", "a")
+    assert code == expected
+    assert "the record of a is not valid, and its owner is eve@elsewhere" in err.lower() or not owner
+    assert typed("stop", "a")[0] == 1
     engine.known = {"a": job_of("a")}
-    assert typed("delete", "a", "--yes")[0] == 0
-    assert engine.calls[-1][:3] == ("delete", "a", True)
+    for flag in ("--yes", "--force"):
+        engine.known = {"a": job_of("a")}
+        assert typed("delete", "a", flag)[:2] == (0, "a deleted\n")
 
 
 def test_prune_forgets_nothing_without_a_time_or_without_the_head(engine, typed):
@@ -665,6 +779,7 @@ def test_a_job_of_another_owner_is_not_ended_without_a_word(engine, typed, verb,
 
     assert (code, out) == (2, "")
     assert f"a is {status} and owned by eve@elsewhere" in err
+    assert "Not confirmed: there is no terminal to ask on" in err
     assert "add --yes" in err
     assert engine.calls == []
     assert typed(verb, "a", "--yes")[0] == 0
@@ -674,13 +789,25 @@ def test_a_job_of_another_owner_is_not_ended_without_a_word(engine, typed, verb,
 @pytest.mark.parametrize(("answer", "code", "calls"), [("y\n", 0, 1), ("n\n", 2, 0), ("\n", 2, 0)])
 def test_on_a_terminal_the_owner_is_named_and_a_question_asked(engine, typed, monkeypatch, answer, code, calls):
     engine.known = {"a": job_of("a", **OTHERS)}
-    monkeypatch.setattr("provision.cli.job_owner.interactive", lambda: True)
     monkeypatch.setattr("provision.cli.common.interactive", lambda: True)
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
     found, _, err = typed("stop", "a")
 
     assert (found, len(engine.calls)) == (code, calls)
     assert "a is RUNNING and owned by eve@elsewhere. Stop it? [y/N]" in err
+
+
+def test_json_has_the_code_of_an_error(engine, typed, monkeypatch):
+    """A script compares the code, and never the message; an error without a code has null."""
+
+    def refuse(*_words, **_more):
+        raise NotAllowed("the job a belongs to somebody else", "job.not_owner", node="gpu1")
+
+    engine.known = {"a": job_of("a")}
+    monkeypatch.setattr(engine, "stop", refuse)
+    code, out, _ = typed("stop", "a", "--json")
+    assert (code, json.loads(out)["error"]["code"]) == (2, "job.not_owner")
+    assert json.loads(typed("get", "none", "--json")[1])["error"]["code"] is None
 
 
 @pytest.mark.parametrize("verb", ["stop", "delete"])
@@ -709,6 +836,31 @@ def test_the_owner_is_in_the_ordinary_table(engine, typed):
     assert lines[0].split()[-1] == "OWNER"
     assert {line.split()[0]: line.split()[-1][:7] for line in lines[1:]} == {"a": "me@here", "b": "eve@xxx"}
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("form", "width"), [("table", 80), ("wide", 120)])
+def test_a_list_with_an_owner_column_fits_its_width(engine, typed, form, width):
+    """With names of up to 24 letters, the longest words of the other columns, and any owner; names are never cut."""
+    engine.known = {
+        name: job_of(
+            name,
+            status=JobStatus.STOPPING,
+            gpus=1000,
+            submitted=1057.0 - 364 * 86400,
+            record={"owner": f"{name}@{'host' * 20}", "started": 1057.0 - 364 * 86400},
+        )
+        for name in ("a", "n" * 24)
+    }
+    for job in list(engine.known.values()):
+        seats = tuple(dataclasses.replace(seat, address="100.100.100.100") for seat in job.seats)
+        engine.known[job.spec.name] = dataclasses.replace(job, seats=seats)
+    code, out, _ = typed("list", "-o", form)
+    lines = out.splitlines()
+
+    assert code == 0
+    assert max(map(len, lines)) <= width
+    assert {line.split()[0] for line in lines[1:]} >= {"a", "n" * 24}
+    assert all(line.endswith("...") for line in lines[1:])
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_options_may_stand_before_the_verb(words, expected):
 
 def test_an_unknown_output_format_is_refused():
     """-o takes the formats there are."""
-    with pytest.raises(UsageError, match="no such output format"):
+    with pytest.raises(UsageError, match="unknown output format"):
         normalise(["verify", "-o", "xml"])
 
 

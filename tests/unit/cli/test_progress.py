@@ -103,3 +103,22 @@ def test_on_a_terminal_nodes_at_the_same_task_share_a_row(verbose, rows):
 
     assert len(lines) == rows
     assert lines[0].startswith("gpu1 " if verbose else "gpu[1-63]    0 changed  docker_engine: Install")
+
+
+def test_a_row_that_is_too_long_ends_with_a_whole_word():
+    """On a terminal; the columns of the table stay where they are."""
+    shown = progress.ApplyProgress(["gpu1"])
+    shown.event(Event("gpu1", "nvidia_container", "Install the packages of the NVIDIA Container Toolkit on", "start"))
+    row = shown._lines()[1]
+
+    assert row == "gpu1    0 changed  nvidia_container: Install the packages of the NVIDIA..."
+    assert len(row) <= 79
+
+
+def test_a_probe_that_has_ended_is_not_shown_as_under_way():
+    """A node that waits for its wave is not being probed; nor is one whose final probe has ended."""
+    shown = progress.ApplyProgress(["gpu1"])
+    shown.event(Event("gpu1", None, "final probe", "start"))
+    assert shown._lines()[1] == "gpu1    0 changed  final probe"
+    shown.event(Event("gpu1", None, "final probe", "ok"))
+    assert shown._lines()[1] == "gpu1    0 changed  final probe: done"

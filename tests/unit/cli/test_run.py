@@ -356,7 +356,7 @@ def test_a_node_that_cannot_take_ranks_is_no_choice(run):
         (["--gputopology", "-n", "2", "--workers", "2"], "Give -n, or --gpus and --workers"),
         (["--gputopology", "-n", "0"], "0 ranks"),
         (["-np", "4"], "mpirun's -np 4 is -n 4 here"),
-        (["-n", "four"], "'four' is no number of ranks"),
+        (["-n", "four"], "-n four: not a number of ranks"),
         (["--gputopology", "-n", "2", "--offline", "--dry-run"], "Leave --offline out"),
         (["--gputopology", "-n", "2", "--preset", "taco"], "--gputopology"),
     ],
@@ -448,8 +448,8 @@ def test_ranks_meet_at_a_port_that_is_free(run):
         (["--placement", "x"], "Add --rankfile"),
         (["--rankfile", "--placement", "/no/such/file"], "cannot be read"),
         (["--master-port", "1"], "--master-port is for torchrun"),
-        (["--launcher", "torchrun", "--master-port", "0"], "no such port"),
-        (["--launcher", "lsf"], "Known are: openmpi, openmpi5, mpich"),
+        (["--launcher", "torchrun", "--master-port", "0"], "not a port number"),
+        (["--launcher", "lsf"], "Choose openmpi, openmpi5, mpich"),
     ],
 )
 def test_a_host_file_that_would_not_do_is_refused(run, words, said):
@@ -492,7 +492,7 @@ def test_a_job_runs_where_a_placement_puts_it(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--launcher", "srun", "--", "x"], "Known are: mpirun, python, torchrun, launch"),
+        (["--launcher", "srun", "--", "x"], "Choose mpirun, python, torchrun, launch"),
         (["--own-gpus", "--", "x"], "Add --placement FILE"),
         (["--placement", "/no/such", "--", "x"], "it cannot be read"),
         (["--launcher", "torchrun", "--preset", "taco", "--", "x"], "Leave --launcher and --placement out"),

@@ -217,8 +217,8 @@ def test_more_ranks_than_the_inventory_states_gpus_are_refused(dry_run):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--preset", "tacos"], "Known are: taco, horovod-lightcc"),
-        (["--fabric", "wifi"], "Known are: tcp, roce, roce-gdr, ib"),
+        (["--preset", "tacos"], "Choose taco, horovod-lightcc"),
+        (["--fabric", "wifi"], "Choose tcp, roce, roce-gdr, ib"),
         (["--lightcc"], "belongs to --preset taco"),
         (["--gdr"], "--fabric roce-gdr insists"),
         (["--offline"], "Add --dry-run or --explain"),

@@ -108,8 +108,8 @@ def test_chosen_gpus_are_marked_in_all_forms(topo, tmp_path):
 
 
 REFUSED = [
-    ((), "either a NODE or a --file", MATRIX),
-    (("gpu1", "--file", "-"), "either a NODE or a --file", MATRIX),
+    ((), "give either NODE or --file", MATRIX),
+    (("gpu1", "--file", "-"), "give either NODE or --file", MATRIX),
     (("--file", "-", "--lab", "demo"), "asks no node", MATRIX),
     (("--file", "nothing.txt"), "nothing.txt: there is no such file", ""),
     (("--file", "."), ".: it is a folder", ""),

@@ -65,7 +65,7 @@ CASES = {
         {"a": Claim("10.0.0.1", "10.0.0.1", "a.example"), "b": Claim("10.0.0.1", "", "b.example")},
         {"b": "10.0.0.1 is the cluster_data_address of a"},
     ),
-    "the address of another node that was not asked": (
+    "the address of another node without facts": (
         {"a": Claim("", "10.0.0.1", "a.example"), "b": Claim("10.0.0.1", "", "b.example")},
         {"b": "10.0.0.1 is the cluster_data_address of a"},
     ),
@@ -77,11 +77,11 @@ CASES = {
         {"a": Claim("10.0.0.1", "", "10.0.0.1"), "b": Claim("10.0.0.1", "", "10.0.0.2")},
         {"b": "10.0.0.1 is the address (ansible_host) of a"},
     ),
-    "the same in another spelling": (
+    "the same address in another notation": (
         {"a": Claim("fd00::1", "", "fd00:0:0::1"), "b": Claim("fd00::1", "", "b")},
         {"b": "fd00::1 is the address (ansible_host) of a"},
     ),
-    "one machine behind two ports": (
+    "one machine with two SSH ports": (
         {"a": Claim("10.0.2.15", "", "127.0.0.1"), "b": Claim("10.0.2.16", "", "127.0.0.1")},
         {},
     ),
@@ -89,7 +89,7 @@ CASES = {
         {"a": Claim("10.0.0.1", "", "a", ["10.0.0.0/24"]), "b": Claim("10.0.0.1", "", "b", ["10.0.0.0/24"])},
         {"a": "a and b claim the same address, 10.0.0.1", "b": "a and b claim the same address, 10.0.0.1"},
     ),
-    "honest nodes": (
+    "nodes with their own addresses": (
         {"a": Claim("10.0.0.1", "", "10.0.0.1"), "b": Claim("10.0.0.2", "", "b"), "c": Claim("", "", "c")},
         {},
     ),

@@ -163,7 +163,7 @@ def test_all_pods_count_if_device_records_are_unreadable(machine: Machine) -> No
     machine.process(2000, "/server", name="server", cgroup=SLICE)
 
     assert machine.jobs() == [
-        "Kubernetes pods run here, and which have devices cannot be told: no kubelet's folder can be read"
+        "Kubernetes pods run here, and their devices are unknown: no kubelet's folder can be read"
     ]
 
 

@@ -378,7 +378,9 @@ def test_a_silent_rejection_of_nvidia_peermem_has_its_own_cause():
     [
         pytest.param(None, PEERMEM_INVALID, id="the kernel's log could not be read"),
         pytest.param(
-            "nvidia-peermem nv_mem_client_init:700 ERROR something new", PEERMEM_INVALID, id="the kernel spoke"
+            "nvidia-peermem nv_mem_client_init:700 ERROR something new",
+            PEERMEM_INVALID,
+            id="the kernel logged an error",
         ),
         pytest.param("", MODPROBE_INVALID, id="nv_peer_mem"),
     ],

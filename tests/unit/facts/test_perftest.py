@@ -129,7 +129,7 @@ def test_perftest_support_for_gpu_memory_is_detected():
     ("text", "error", "reason"),
     [
         ("", "", "no answer"),
-        ("only root with find can tell\n", "", "only root with find can tell"),
+        ("this check requires root and find\n", "", "this check requires root and find"),
         ("looked\n", "Error response from daemon: container is not running\n", "container is not running"),
     ],
 )

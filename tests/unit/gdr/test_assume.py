@@ -22,11 +22,11 @@ def test_all_keys_are_parsed():
 BEYOND_VERSIONS = {
     "a kernel that exports the interface itself (row 7)": ("6.5,stack=inbox-peer,nccl=2.23.4", "nvidia_peermem", ""),
     "such a kernel, and NCCL before 2.23": ("6.5,stack=inbox-peer,nccl=2.21.5", "none", "NCCL 2.23 or newer"),
-    "a kernel that does not (row 8)": ("6.5,stack=inbox,nccl=2.23.4", "none", "ib_register_peer_memory_client"),
+    "a kernel without the interface (row 8)": ("6.5,stack=inbox,nccl=2.23.4", "none", "ib_register_peer_memory_client"),
     "no card (row 9)": ("6.5,stack=ofed,nccl=2.23.4,cards=none", "none", "there is no RDMA card"),
     "Soft-RoCE alone": ("6.5,stack=ofed,nccl=2.23.4,cards=SOFT", "none", "software RDMA devices"),
     "cards, said": ("5.15,stack=ofed,cards=hard", "nvidia_peermem", ""),
-    "a stub that can be built anew": ("5.15,stack=ofed,peermem=stub", "nvidia_peermem", "this one is a stub"),
+    "a stub that can be rebuilt": ("5.15,stack=ofed,peermem=stub", "nvidia_peermem", "this one is a stub"),
     "no module for this kernel": ("5.15,stack=ofed,peermem=missing", "nvidia_peermem", "for kernel 5.15"),
     "a stub, and nothing to build it against": ("5.15,stack=inbox,peermem=stub", "none", "kernel's own has none"),
     "a stub beside row 7": ("6.5,stack=inbox-peer,nccl=2.23.4,peermem=stub", "nvidia_peermem", "this one is a stub"),

@@ -153,14 +153,14 @@ TRAPS = {
         "a signature on the module nvidia",
         "mokutil",
     ),
-    "nv_peer_mem where NCCL does not see it": (
+    "nv_peer_mem at a path that NCCL does not check": (
         like(V100, kernel="6.5.0", nccl="2.27.5"),
         OLD_MODULE,
         "at the path that NCCL checks",
         "kernel older than 6.4",
     ),
     "libibverbs before rdma-core 34": (like(H100, dma_buf_library=False), DMA_BUF, "rdma-core 34", "rdma-core 34"),
-    "a new kernel with an RDMA stack that cannot": (
+    "a new kernel with an RDMA stack without DMA-BUF": (
         like(H100, dma_buf_kernel=False),
         DMA_BUF,
         "registers a DMA-BUF",
@@ -174,7 +174,7 @@ TRAPS = {
     ),
     "GeForce": (like(H100, gpus=("blackwell",), geforce=True), DMA_BUF, "GeForce", "other GPUs"),
     "NCCL before 2.13": (like(H100, nccl="2.12.12"), DMA_BUF, "NCCL 2.13", "NCCL 2.13"),
-    "proprietary modules where open ones would do": (
+    "proprietary modules on a GPU that supports open ones": (
         like(H100, flavor=Flavor.PROPRIETARY),
         DMA_BUF,
         "open kernel modules",

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from provision.cli.common import cluster_from
+from provision.components import JOB_ROLES
 from provision.errors import UsageError
 from provision.inventory import load
-from provision.model.cluster import JOB_ROLES
 
 
 def inventory(write, hosts=None, **variables):

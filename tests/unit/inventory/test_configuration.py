@@ -19,6 +19,7 @@ def project(tmp_path, monkeypatch):
     made = tmp_path / "checkout"
     for name in ("inventories/prod", "inventories/test", "jobs/mnist"):
         (made / name).mkdir(parents=True)
+        (made / name / "hosts.yml").touch()
     monkeypatch.chdir(made)
     return made
 

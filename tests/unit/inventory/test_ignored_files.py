@@ -110,5 +110,6 @@ def test_a_backup_of_an_inventory_is_no_second_inventory(tmp_path):
     """`cp -r inventories/prod inventories/prod.old` does not make the choice ambiguous."""
     for name in ("prod", "prod.old", "prod~", "example", "README.md"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "hosts.yml").touch()
 
     assert [path.name for path in candidates(tmp_path)] == ["prod"]

@@ -49,12 +49,13 @@ def test_the_only_inventory_is_the_default(tmp_path, monkeypatch):
     monkeypatch.delenv("PROVISION_INVENTORY", raising=False)
     for name in ("example", "prod"):
         (tmp_path / "inventories" / name).mkdir(parents=True)
+        (tmp_path / "inventories" / name / "hosts.yml").touch()
 
     assert resolve(None, None) == Path("inventories/prod")
     assert resolve("other.ini", None) == Path("other.ini")
     monkeypatch.setenv("PROVISION_INVENTORY", "from/env")
     assert resolve(None, None) == Path("from/env")
     monkeypatch.delenv("PROVISION_INVENTORY")
-    (tmp_path / "inventories" / "second").mkdir()
+    (tmp_path / "inventories" / "second").touch()
     with pytest.raises(UsageError, match="prod, second"):
         resolve(None, None)

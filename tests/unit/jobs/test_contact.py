@@ -87,3 +87,44 @@ def test_another_command_does_not_wait_either(network: Network, tmp_path, monkey
 
     assert asked(network, Contact(NODES, AbsentNodes(tmp_path)))[0] == ["a", "c"]
     assert asked(network, Contact(NODES, AbsentNodes(tmp_path / "other")))[0] == ["a", "b", "c"]
+
+
+def test_a_connection_to_a_silent_node_is_not_waited_for_again(network: Network, monkeypatch) -> None:
+    """Also where the queue host alone is asked, as for `submit`, `queue release` and `restart`."""
+    connected: list[str] = []
+
+    def connect(node: Node) -> str:
+        connected.append(node.name)
+        if node.name in network.errors:
+            raise network.errors[node.name]
+        return f"connection to {node.name}"
+
+    monkeypatch.setattr(contact, "connect", connect)
+    network.errors["a"] = ConnectionFailed("no route to host", node="a")
+    nodes = Contact(NODES)
+    with pytest.raises(ConnectionFailed):
+        nodes.connect("a")
+    with pytest.raises(NodeUnreachable, match="no route to host"):
+        nodes.connect("a")
+    assert connected == ["a"]
+    assert asked(network, nodes)[0] == ["b", "c"]
+
+    network.takes.add("a")
+    del network.errors["a"]
+    assert nodes.connect("a") == "connection to a"
+    network.takes.clear()
+    assert nodes.connect("a") == "connection to a", "it is forgotten when it has answered"
+
+
+def test_an_inventory_is_remembered_by_one_key(network: Network, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder, its hosts file and links to either are the same inventory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "prod"
+    folder.mkdir()
+    (folder / "hosts.yml").touch()
+    (tmp_path / "link").symlink_to(folder)
+    network.errors["b"] = ConnectionFailed("no route to host", node="b")
+    asked(network, Contact(NODES, AbsentNodes(folder)))
+
+    for same in (folder / "hosts.yml", tmp_path / "link", tmp_path / "link/hosts.yml"):
+        assert asked(network, Contact(NODES, AbsentNodes(same)))[0] == ["a", "c"], same

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from provision.errors import (
     NeverFits,
     NodeError,
     NodeUnreachable,
+    NotAllowed,
     NotFound,
     UsageError,
 )
 from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import DirectEngine, contact, ending, finding, head, starting, starts
+from provision.model import CommandResult, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.workflow import queue_daemon
+from provision.workflow.job_watch import exit_code, wait_for
 from tests.support.node.direct import Way, direct_engine, recorded, signing_keys
 from tests.support.node.node import Engine, FakeNode, seat, until
 
@@ -351,12 +355,84 @@ def test_a_deletion_that_a_node_has_not_confirmed_keeps_the_name(pair: Pair, *, 
     assert submit(pair.jobs, spec("j")).attempt == 1
 
 
+def test_the_owner_supplies_the_secrets_of_an_ended_job_again(jobs: DirectEngine, node: FakeNode) -> None:
+    """They are signed again, so that every controller starts the next attempt; the job stays the same."""
+    secrets = Secrets(env={"TOKEN": "t"}, registry={"server": "r", "username": "u", "password": "p"})
+    first = submit(jobs, spec("j", "test $TOKEN = t", secret_env=("TOKEN",)), secrets)
+    assert over(jobs, "j").status is JobStatus.SUCCEEDED
+    jobs.start_pending([].append)
+    assert not (node.root / "j" / "secrets.json").exists()
+
+    with pytest.raises(NodeError, match="needs secrets that a does not store") as refused:
+        jobs.restart("j", [].append)
+    assert refused.value.code == "job.secrets_missing"
+    with pytest.raises(NodeError, match=r"needs secrets"):
+        jobs.restart("j", [].append, supply=lambda _spec: Secrets())
+    again = jobs.restart("j", [].append, supply=lambda _spec: secrets)
+    assert (again.attempt, again.id, again.owner) == (2, first.id, first.owner)
+    assert over(jobs, "j").status is JobStatus.SUCCEEDED
+
+    changed = dataclasses.replace(secrets, env={"TOKEN": "other"})
+    jobs.restart("j", [].append, supply=lambda _spec: changed, renew=True)
+    assert over(jobs, "j").status is JobStatus.FAILED
+
+
+def test_nobody_else_supplies_the_secrets_of_a_job(
+    jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another operator would sign the job as its owner; the message names the owner."""
+    owner = submit(jobs, spec("j", secret_env=("TOKEN",)), Secrets(env={"TOKEN": "t"})).owner
+    over(jobs, "j")
+    jobs.start_pending([].append)
+    monkeypatch.setattr(jobs, "owns", lambda _job: False)
+
+    with pytest.raises(NodeError, match=f"only its owner {owner} can supply the secrets of j"):
+        jobs.restart("j", [].append, supply=lambda _spec: Secrets(env={"TOKEN": "t"}))
+    assert not (node.root / "j" / "secrets.json").exists()
+
+
+@pytest.mark.parametrize(("line", "code"), [("true", 0), ("exit 3", 3)])
+def test_a_job_that_had_ended_keeps_its_result_while_its_node_is_away(pair: Pair, line: str, code: int) -> None:
+    """Also while its deletion is not confirmed; then the name stays taken. Another attempt has a result of its own."""
+    submit(pair.jobs, spec("j", line, **ON_B))
+    ended = over(pair.jobs, "j")
+    pair.cut = {"b"}
+    away = pair.jobs.get("j")
+    assert (away.status, away.attempt, away.unreachable) == (ended.status, 1, ("b",))
+    assert exit_code(away) == code
+    with pytest.raises(NodeUnreachable, match=r"^j is not deleted on all of its nodes: b: no route"):
+        pair.jobs.delete("j", [].append)
+
+    (listed,) = pair.jobs.jobs().jobs
+    assert (listed.status, listed.unconfirmed, listed.silent, listed.deleting) == (ended.status, ("b",), ("b",), True)
+    seen = wait_for(lambda: pair.jobs.get("j"), JobStatus.SUCCEEDED, timeout=5)
+    assert exit_code(seen) == code
+    with pytest.raises(NameTaken, match="b has not confirmed"):
+        submit(pair.jobs, spec("j"))
+    pair.cut = set()
+    until(lambda: not pair.jobs.jobs().jobs, "the deletion")
+
+
+def test_a_result_is_of_one_attempt(pair: Pair, tmp_path: Path) -> None:
+    """A job that is restarted has none until it ends again."""
+    go = tmp_path / "go"
+    submit(pair.jobs, spec("j", f"[ ! -e {go} ] || exec sleep 60; exit 3", **ON_B))
+    over(pair.jobs, "j")
+    recorded_queue = json.loads((pair.first.root / "j" / "queue.json").read_text())
+    assert recorded_queue["result"]["exit_code"] == 3
+    go.touch()
+    pair.jobs.restart("j", [].append)
+
+    assert "result" not in json.loads((pair.first.root / "j" / "queue.json").read_text())
+    assert pair.jobs.stop("j", [].append, grace=1).status is JobStatus.STOPPED
+
+
 def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> None:
     """When it does come back, its job is listed beside the new one, and its ID ends it."""
     lost = running(pair, "j", **ON_B)
     pair.cut = {"b"}
     with pytest.raises(NodeUnreachable):
-        pair.jobs.delete("j", [].append, force=True)
+        pair.jobs.delete("j", [].append)
     with pytest.raises(UsageError, match="never given"):
         pair.jobs.delete("j", [].append, lost=("a",))
     pair.jobs.delete("j", [].append, lost=("b",))
@@ -427,6 +503,52 @@ def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
         getattr(pair.jobs, verb)("j", [].append)
     assert asked == ["report", "queue"]
     assert pair.jobs.get("j").status is JobStatus.RUNNING
+
+
+@pytest.mark.parametrize("verb", ["submit", "release", "restart", "logs"])
+def test_no_verb_connects_twice_to_a_queue_host_that_is_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Its first connection takes as long as the network lets it; the others are refused at once."""
+    running(pair, "j", **ON_B)
+    held = submit(pair.jobs, spec("held", hold=True))
+    connected, connect = [], contact.connect
+    pair.cut = {"a"}
+
+    def counted(node: Node) -> Any:
+        connected.append(node.name)
+        return connect(node)
+
+    monkeypatch.setattr(contact, "connect", counted)
+    pair.jobs.jobs()  # which remembers that it did not answer
+    monkeypatch.setattr(pair.jobs, "get", lambda name, **_: held if name == "held" else replace(held, attempt=2))
+    act = {
+        "submit": lambda: submit(pair.jobs, spec("new")),
+        "release": lambda: pair.jobs.release("held", [].append),
+        "restart": lambda: pair.jobs.restart("j", [].append),
+        "logs": lambda: pair.jobs.logs("j", LogRequest(attempt=1), lambda *_: None),
+    }[verb]
+    with pytest.raises(NodeUnreachable):
+        act()
+    assert "a" not in connected
+
+
+@pytest.mark.parametrize("verb", ["stop", "delete"])
+def test_what_the_job_agent_refuses_exits_as_a_refusal(pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """With exit code 2 and the reason for programs, also for the lines of a job."""
+    running(pair, "j", **ON_B)
+    answers = Way.run
+
+    def run(way: Way, script: str, *, stdin: bytes = b"", timeout: float | None = None) -> CommandResult:
+        if b'"do": "queue"' in stdin:
+            problem = {"message": "the job j belongs to somebody else", "code": "job.not_owner"}
+            return CommandResult(json.dumps({"error": problem}), "", 1)
+        return answers(way, script, stdin=stdin, timeout=timeout)
+
+    monkeypatch.setattr(Way, "run", run)
+    with pytest.raises(NotAllowed) as refused:
+        getattr(pair.jobs, verb)("j", [].append)
+    assert (refused.value.exit_code, refused.value.code) == (2, "job.not_owner")
 
 
 def test_a_restart_waits_for_the_confirmation_of_all_nodes(pair: Pair) -> None:

@@ -228,6 +228,7 @@ def test_a_job_of_somebody_else_is_refused_to_a_submitter_and_not_to_an_operator
     submitted(agent, "j", "bob")
 
     assert agent.refused("eve", do, name="j", **more) == "the job j belongs to somebody else"
+    assert agent.ask("eve", do, name="j", **more)["error"]["code"] == "job.not_owner"
     assert (agent.node.root / "j/job.json").exists()
     assert json.loads((agent.node.root / "j/queue.json").read_text())["state"] == "pending"
     told = agent.ask("alice", do, name="j", **more)

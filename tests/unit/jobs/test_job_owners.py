@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from provision.batch.signed import secrets_digest
 from provision.connectors import ssh_signatures
 from provision.documents.jobs import SecretsDocument, SignedJob
+from provision.jobs.engines.direct import DirectEngine
+from provision.jobs.node_ask import owner
 from provision.jobs.signing import JobKeys
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.model.people import Person
+from provision.testing import make_cluster
+from tests.support.node.direct import FakeEyes
 
 SPEC = JobSpec("a", Kind.RUN, ("true",))
 
@@ -80,3 +86,31 @@ def test_an_invalid_signature_is_nobodys(tmp_path):
 def test_jobs_without_a_signature_go_by_the_name(tmp_path, owner, own):
     """Those of earlier versions."""
     assert keys(tmp_path).owns(JobRecord(SPEC, "1", owner, 1.0, JobStatus.RUNNING), "me@here") is own
+
+
+def test_whose_a_job_is_does_not_depend_on_the_connection(tmp_path):
+    """An operator whose connection goes through the job agent is asked before another user's job is ended."""
+    bob, alice = keys(tmp_path, "bob"), keys(tmp_path, "alice")
+    engine = through_agent(bob)
+
+    assert engine.owns(job(bob, owner=owner()))
+    for_operator = job(alice, owner="alice@ops")
+    assert not engine.owns(for_operator)
+    assert not engine.refuses(for_operator), "an operator sees the signature, and may end the job"
+
+
+def test_what_the_job_agent_refuses_needs_no_confirmation(tmp_path):
+    """A submitter sees no signature of other users' jobs; the agent refuses the change and records the attempt."""
+    bob, alice = keys(tmp_path, "bob"), keys(tmp_path, "alice")
+    hidden = dataclasses.replace(job(alice, owner="alice@ops"), signed="", signature="")
+
+    assert through_agent(bob).refuses(hidden)
+    assert not through_agent(bob, agent=False).refuses(hidden)
+
+
+def through_agent(own, *, agent=True):
+    """Return an engine whose nodes are reached through the job agent."""
+    cluster = make_cluster("gpu1")
+    (node,) = cluster.nodes
+    node = dataclasses.replace(node, connection=dataclasses.replace(node.connection, agent=agent))
+    return DirectEngine(dataclasses.replace(cluster, nodes=(node,)), FakeEyes(), own)

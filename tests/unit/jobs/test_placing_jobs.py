@@ -245,6 +245,12 @@ def test_a_node_whose_docker_does_not_answer_gets_nothing(gpus: int) -> None:
     waits = place_job(job(gpus, 1), known("a"), looks(silent), ["a"])
     assert waits.places == ()
     assert "docker's engine does not answer" in waits.reason
+    assert waits.reason.endswith("To set up a, run: provision apply")
+    some = place_job(job(gpus, 1), known("a", "b"), looks(silent, look("b", drained="repair")), ["a", "b"])
+    assert some.reason.endswith("To set up a, run: provision apply --limit a")
+    two = [look(name, docker_error="docker's engine does not answer") for name in ("a", "gpu9")]
+    most = place_job(job(gpus, 1), known("a", "gpu9", "b"), looks(*two, look("b", drained="x")), ["a", "gpu9", "b"])
+    assert most.reason.endswith("run: provision apply --limit a,gpu9")
     found = place_job(job(gpus, 1), known("a", "b"), looks(silent, look("b")), ["a", "b"])
     assert [place.node for place in found.places] == ["b"]
 

@@ -55,7 +55,7 @@ def test_an_unknown_lab_is_named_with_those_that_exist():
     with pytest.raises(LabError, match=r"unknown lab demo \(labs: other\)") as caught:
         manager.status("demo")
 
-    assert caught.value.remedy == "provision lab up demo"
+    assert caught.value.remedy == "Run: provision lab up demo"
 
 
 def test_an_incomplete_lab_has_no_inventory_yet():

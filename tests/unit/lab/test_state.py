@@ -46,7 +46,7 @@ def test_a_damaged_record_has_a_remedy():
     with pytest.raises(LabError, match=r"lab\.json is damaged") as caught:
         state.load_spec(folder)
 
-    assert caught.value.remedy == "provision lab down demo"
+    assert caught.value.remedy == "Run: provision lab down demo"
 
 
 def test_a_second_process_gets_the_lock_holder():

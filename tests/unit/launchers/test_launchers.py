@@ -112,7 +112,7 @@ def test_the_host_file_has_each_node_with_its_slots_in_order(launcher):
         assert slots == [entry.name for entry in entries for _ in range(entry.slots)]
     else:
         assert [(m["name"], int(m["slots"])) for m in matches] == [(entry.name, entry.slots) for entry in entries]
-    assert launcher.host_file(()) == "", "nobody takes a heading for a host"
+    assert launcher.host_file(()) == "", "a file without hosts has no heading"
 
 
 def test_the_command_line_starts_ranks_on_all_nodes(launcher):
@@ -133,13 +133,13 @@ def test_the_command_line_starts_ranks_on_all_nodes(launcher):
 
 def test_the_environment_reaches_the_nodes(launcher):
     """Names that a shell takes, the way of ssh and the host file; nothing for a launcher that mpirun starts."""
-    found = launcher.environment(Reach("/m/ssh_config", folder="/m", interfaces=("eth1",)))
+    result = launcher.environment(Reach("/m/ssh_config", folder="/m", interfaces=("eth1",)))
 
-    assert set(found) == ROWS[launcher.name].environment
-    assert all(is_environment_name(name) for name in found)
-    if found:
-        assert "-F /m/ssh_config" in found.values()
-        assert f"/m/{launcher.file_name}" in found.values()
+    assert set(result) == ROWS[launcher.name].environment
+    assert all(is_environment_name(name) for name in result)
+    if result:
+        assert "-F /m/ssh_config" in result.values()
+        assert f"/m/{launcher.file_name}" in result.values()
 
 
 def test_a_launcher_of_a_node_gets_the_script_without_its_interpreter(launcher):
@@ -273,19 +273,19 @@ def test_a_container_with_the_mpi_of_a_new_module_is_recognised():
     """By the first line of its mpirun."""
     request = JobRequest(("x",), (TWO[0],), {"gpu2": make_node("gpu2")}, "gpu2")
     said = "uid=0\nmpirun=/bin/mpirun\nversion=Acme 1.0\nprogram=/bin/x\n"
-    found = parse_node("gpu2", "c", CommandResult(said, "", 0), request)
+    result = parse_node("gpu2", "c", CommandResult(said, "", 0), request)
 
-    assert (found.mpi, found.label) == ("acme", "Acme MPI")
+    assert (result.mpi, result.label) == ("acme", "Acme MPI")
 
 
 @pytest.mark.usefixtures("acme")
 def test_submit_and_hostfile_know_the_launchers_of_a_new_module():
     """Its host file and variables are there for a typed line, and --launcher takes it."""
     spec = JobSpec("j", Kind.MPI, ("acmerun x",), gpus=2, workers=1)
-    seats = seats_of(spec, [Place("a", "10.0.0.1")])
+    instances = seats_of(spec, [Place("a", "10.0.0.1")])
     made = submission(read_words(["pytorch", "--name=j", "--image=i", "--launcher=acmenode", "python3 t.py"]), Here())
 
-    assert submitted_files(spec, seats)["acmehosts"] == "host a 2\n"
+    assert submitted_files(spec, instances)["acmehosts"] == "host a 2\n"
     assert launcher_variables(["eth1"])["ACME_HOSTS"] == "/provision/acmehosts"
     assert program_words(made.spec) == ("sh", "-c", "acmenode t.py")
     assert {"acme", "acmenode"} <= set(host_files())

@@ -48,13 +48,13 @@ def with_changes(**changes):
 )
 def test_a_launcher_is_identified_by_its_own_words(text, name, version):
     """One MPI library is not mistaken for another."""
-    found = identified(text)
+    result = identified(text)
 
-    assert (found[0].name, found[1]) == (name, version) if found else not name
+    assert (result[0].name, result[1]) == (name, version) if result else not name
 
 
 def test_the_command_comes_last_and_unchanged():
-    """The user's words reach the ranks as they were typed."""
+    """The user's words reach the ranks unchanged."""
     argv = mpirun_argv(LAUNCH)
 
     assert argv[0] == "mpirun"

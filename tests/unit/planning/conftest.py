@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 
+from provision.components import ROLES
 from provision.facts import NodeFacts
 from provision.facts.managed import Managed
 from provision.facts.records import Receipt
 from provision.model import Cluster
-from provision.planning import ROLES, PlanScene, RoleSource, fingerprint
+from provision.planning import PlanScene, RoleSource, fingerprint
 from tests.unit.checks.conftest import healthy, make_cluster, make_node
 
 JOB = "process 4711 (python3 of root) holds /dev/nvidia0"
@@ -24,7 +25,7 @@ WORDS = {
     "training_container": "training_container_name training_image_reference training_container_env",
     "container_ssh": "container_ssh_port hostvars data_address",
 }
-SOURCES = {role: RoleSource(f"code of {role}", frozenset(WORDS[role].split())) for role in ROLES}
+SOURCES = {role: RoleSource(f"code of {role}", frozenset(WORDS.get(role, "").split())) for role in ROLES}
 FILE = {"type": "file", "mode": "0644", "owner": "root:root", "sum": "aa"}
 UNIT = {"load": "loaded", "active": "active", "enabled": "enabled"}
 CONTAINER = {"id": "c1", "image": "sha256:11", "status": "running"}

@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from provision.commands.signing_keys import nvidia_key
+from provision.components import COMPONENTS, ROLES, SHARED
 from provision.facts.system import Kind, NodeKind
 from provision.inventory.role_files import defaults, systems
 from provision.inventory.specs import read_specs, roles_folder
 from provision.model import PreflightCode
 from provision.model.image_reference import is_image_reference
-from provision.planning import ROLES
-from provision.planning.requirements import REQUIREMENTS, packages_of, repositories_of, setting_problems
+from provision.planning.requirements import packages_of, repositories_of, setting_problems
 from tests.unit.planning.conftest import cluster_of, facts_of
 
 FACTS = facts_of(cluster_of())
@@ -77,11 +77,6 @@ WRONG = [
 
 def problems(role, **variables):
     return setting_problems(role, {**DEFAULTS, **variables}, FACTS)
-
-
-def test_there_is_one_entry_for_each_role():
-    """In the same order."""
-    assert tuple(REQUIREMENTS) == ROLES
 
 
 @pytest.mark.parametrize(("role", "variables", "name", "code"), WRONG)
@@ -150,18 +145,18 @@ def test_repositories_are_those_of_the_site_and_of_the_roles():
 def test_files_of_a_container_node_are_fewer():
     """It has no kernel of its own."""
     inside = dataclasses.replace(FACTS, kind=Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False))
-    assert list(REQUIREMENTS["rdma_stack"].files(DEFAULTS, FACTS))
-    assert list(REQUIREMENTS["rdma_stack"].files(DEFAULTS, inside)) == []
-    assert not REQUIREMENTS["peer_memory"].applies(inside)
+    assert list(COMPONENTS["rdma_stack"].files(DEFAULTS, FACTS))
+    assert list(COMPONENTS["rdma_stack"].files(DEFAULTS, inside)) == []
+    assert not COMPONENTS["peer_memory"].applies(inside)
 
 
 def test_every_variable_that_is_named_exists():
     """A remedy names only what a role knows."""
     known = read_specs(roles_folder()).options
-    text = Path("provision/planning/requirements.py").read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in Path("provision/components").glob("*.py"))
     prefixes = "|".join((*ROLES, "cluster"))
     for name in set(re.findall(rf'"((?:{prefixes})_[a-z_]+)"', text)):
-        assert name in known or name in ROLES, name
+        assert name in known or name in ROLES or name in SHARED.derived_variables, name
 
 
 def test_the_form_of_an_image_is_that_of_the_role():

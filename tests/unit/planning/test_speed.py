@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from provision.planning import ROLES, fingerprint
+from provision.components import ROLES
+from provision.planning import fingerprint
 from provision.workflow.sources import role_sources
 from tests.unit.planning.conftest import cluster_of
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from provision.components import ROLES
 from provision.facts import Unknown
 from provision.facts.container import DeletedMount
 from provision.facts.docker import DockerService
@@ -15,7 +16,7 @@ from provision.facts.records import Receipt
 from provision.facts.system import Boot, Disk
 from provision.inventory.specs import roles_folder
 from provision.model import NodePlan, Plan, Secret, StepClass
-from provision.planning import ROLES, RoleSource, blind, findings, fingerprint, plan_node
+from provision.planning import RoleSource, blind, findings, fingerprint, plan_node
 from provision.workflow.sources import role_sources
 from provision.yamltext import safe_load
 from tests.unit.planning.conftest import (

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from provision.model import NodePlan, Plan, Step, StepClass
+from provision.model import (
+    ApplyReport,
+    NodePlan,
+    NodeReport,
+    NodeStatus,
+    Plan,
+    RoleReport,
+    RoleStatus,
+    Step,
+    StepClass,
+)
 from provision.report.apply_report import as_document, as_text
 from provision.workflow.outcomes import Outcomes
 from provision.workflow.plan import Look
@@ -64,3 +74,13 @@ def test_an_apply_that_only_waits_differs_from_a_failed_one():
         (True, False),
         (False, False),
     ]
+
+
+def test_a_row_names_whole_roles_and_counts_the_others():
+    """A name that is cut off is no name."""
+    names = ("platform", "base_system", "nvidia_container", "docker_engine", "training_image")
+    roles = tuple(RoleReport(name, RoleStatus.CHANGED, ()) for name in names)
+    nodes = tuple(NodeReport(f"oper22-{n}", NodeStatus.CHANGED, roles) for n in (1, 3))
+    row = as_text(ApplyReport(nodes, 1.0)).splitlines()[2]
+
+    assert row == "oper22-1, oper22-3  changed      platform, base_system and 3 more"

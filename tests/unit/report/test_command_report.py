@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from provision.errors import ConnectionFailed
+from provision.errors import ConnectionFailed, NodeError, NotStarted
 from provision.model import CommandResult
-from provision.report.command_report import LinePrefixer, command_document, command_text, failed_nodes
+from provision.report.command_report import LinePrefixer, command_document, command_summary, command_text, failed_nodes
 
 OLD, NEW = CommandResult("6.1.0\n", "", 0), CommandResult("6.12.0\n", "", 0)
 
@@ -38,6 +38,22 @@ def test_nodes_that_failed_come_last_with_their_exit_code_or_reason():
     assert failed_nodes(results) == ["gpu1", "gpu2"]
 
 
+def test_a_command_that_never_ran_did_not_fail():
+    """Text, document and summary tell nodes that nobody could log in to from nodes on which the command failed."""
+    results = {
+        "gpu1": NotStarted("no answer", node="gpu1", remedy="Check the node."),
+        "gpu2": CommandResult("", "no such file\n", 2),
+        "gpu3": OLD,
+        "gpu4": NodeError("did not end within 5 s", node="gpu4"),
+    }
+
+    assert command_text(results).splitlines()[-3:] == ["gpu1 (not started):", "  no answer", "  Check the node."]
+    assert [node["started"] for node in command_document(results)["nodes"]] == [False, True, True, True]
+    assert command_summary(results) == "failed on 2 of 4 nodes; not run on 1 of 4 nodes (no login)"
+    assert command_summary({"gpu1": results["gpu1"]}, "copied") == "not copied on 1 of 1 nodes (no login)"
+    assert command_summary({"gpu3": OLD}) == ""
+
+
 def test_equal_output_with_another_exit_code_is_not_the_same():
     """Equal outputs with different exit codes are different results."""
     text = command_text({"gpu1": CommandResult("x", "", 0), "gpu2": CommandResult("x", "", 1)})
@@ -52,9 +68,10 @@ def test_the_document_has_each_node_and_whether_all_succeeded():
     assert document == {
         "ok": False,
         "nodes": [
-            {"name": "gpu1", "exit_code": 0, "stdout": "6.1.0\n", "stderr": "", "error": None},
+            {"name": "gpu1", "started": True, "exit_code": 0, "stdout": "6.1.0\n", "stderr": "", "error": None},
             {
                 "name": "gpu2",
+                "started": True,
                 "exit_code": None,
                 "stdout": "",
                 "stderr": "",

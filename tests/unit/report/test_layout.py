@@ -53,3 +53,16 @@ def test_a_report_in_a_file_has_neither_colours_nor_marks():
 
     assert bundle_files({}, verification, {}, Redactor())["verify.txt"] == plain
     assert plain.isascii()
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "result"),
+    [
+        ("one two", 7, "one two"),
+        ("one  two three", 12, "one  two..."),
+        ("one two three", 10, "one two..."),
+        ("nvidia_container", 10, "nvidia_..."),
+    ],
+)
+def test_a_text_is_cut_between_words(text, columns, result):
+    assert layout.shortened(text, columns) == result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from provision.model import NEVER_APPLIED, FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
+from provision.model import NEVER_APPLIED, FileDiff, NodePlan, PackageChange, Plan, RoleDiff, Step, StepClass
 from provision.report.plan_report import as_document, as_text
 
 STEP = Step("base_system", StepClass.SAFE, ("/etc/x was edited by other hands",))
@@ -72,6 +72,42 @@ def test_no_line_is_wider_than_a_terminal():
     plan = Plan(tuple(NodePlan(name, (STEP,), findings=("word " * 40,)) for name in names))
 
     assert max(map(len, as_text(plan).splitlines())) <= 80
+
+
+def test_a_reason_of_many_steps_is_printed_once():
+    """Reasons that one or two steps have stay with them."""
+    roles = ("platform", "base_system", "rdma_stack")
+    own = Step("docker_engine", StepClass.NEEDS_IDLE, ("docker is stopped",))
+    alike = tuple(Step(role, StepClass.SAFE, (NEVER_APPLIED,)) for role in roles)
+
+    assert as_text(Plan((NodePlan("gpu1", alike),))).splitlines()[:3] == [
+        "gpu1",
+        f"  all 3 steps: {NEVER_APPLIED}",
+        "  platform            safe",
+    ]
+    mixed = as_text(Plan((NodePlan("gpu1", (*alike, own)),)))
+    assert mixed.count("never applied") == 1
+    assert "  platform, base_system, rdma_stack: it was never applied" in mixed
+    assert "    - docker is stopped" in mixed
+
+
+def test_long_lists_are_cut_and_say_by_how_much():
+    """All items are in the verbose text and in the document."""
+    packages = tuple(PackageChange(f"package-number-{n}", "1.0") for n in range(20))
+    files = tuple(f"/etc/systemd/system/provision-{n}.service" for n in range(9))
+    step = Step("base_system", StepClass.SAFE, ("x",), packages=packages, files=files)
+    plan = Plan(
+        (NodePlan("gpu1", (step,), dependencies=packages, kept=tuple((f"docker_{n}", "1") for n in range(30))),)
+    )
+    text = as_text(plan)
+    verbose = as_text(plan, verbose=True)
+
+    assert "    + writes /etc/systemd/system/provision-0.service and 8 more (-v)" in text.splitlines()
+    assert text.count("more (-v)") == 4
+    assert len(text.splitlines()) <= 15
+    assert all(str(name) in verbose for name in (*files, "package-number-19 1.0", "docker_29 1"))
+    assert "more (-v)" not in verbose
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_preserved_settings_are_shown_with_the_command_that_records_them():

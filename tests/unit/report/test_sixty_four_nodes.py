@@ -122,7 +122,7 @@ def test_unreachable_nodes_of_a_list_of_jobs_share_a_line(size):
     lines = job_list.unreachable_lines({f"gpu{number}": refused(number) for number in range(1, size + 1)})
 
     assert len(lines) == (1 if size == 64 else 3)
-    assert lines[0].startswith("gpu[1-64] did not answer: 10.0.0.1" if size == 64 else "gpu1 did not answer: ")
+    assert lines[0].startswith("gpu[1-64]: unreachable: 10.0.0.1" if size == 64 else "gpu1: unreachable: ")
 
 
 def test_resets_reloads_and_verdicts_are_grouped():
@@ -134,6 +134,24 @@ def test_resets_reloads_and_verdicts_are_grouped():
     assert lines_of(reset_report.as_text(resets), 8)[0] == "0 of 64 nodes have no changes of provision left."
     assert any(line.startswith("gpu[1-64]") for line in lines_of(reload_report.as_text(reloads), 8))
     assert any(line.startswith("gpu[1-64]") for line in lines_of(gdr_report.nodes_text(verdicts), 8))
+
+
+def test_verbose_resets_reloads_and_verdicts_have_each_node():
+    """Also where many results differ in details, which a group does not show."""
+    error = [Failure(None, "connect", refused(number), "", "Check sshd.") for number in range(64)]
+    resets = [NodeReset(name, ResetResult.UNREACHABLE, error=own) for name, own in zip(NAMES, error, strict=True)]
+    reloads = [NodeReload(name, ReloadResult.UNREACHABLE, refused(n), "Check sshd.") for n, name in enumerate(NAMES)]
+    verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, ("a card is missing",))) for name in NAMES]
+    texts = (
+        reset_report.as_plan(resets, verbose=True),
+        reset_report.as_text(resets, verbose=True),
+        reload_report.as_text(reloads, verbose=True),
+        gdr_report.nodes_text(verdicts, verbose=True),
+    )
+
+    for text in texts:
+        first = [line.split()[0] for line in text.splitlines() if line and not line.startswith(" ")]
+        assert [word.rstrip(":") for word in first if word.rstrip(":") in NAMES] == list(NAMES)
 
 
 def test_images_records_and_locks_are_grouped():

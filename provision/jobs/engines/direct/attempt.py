@@ -16,7 +16,7 @@ from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.known import Known
 from provision.model import Setting
 from provision.model.job import JobSpec, Kind, Seat
-from provision.profiles import lightcc_settings, nccl_settings
+from provision.profiles import data_subnets, fabric_settings
 
 __all__ = ["Attempt", "command_of", "containers_of", "environment_of", "image_of"]
 
@@ -74,11 +74,8 @@ def environment_of(attempt: Attempt, seat: Seat, port: int) -> dict[str, str]:
     found = {**_of_node(_fabric(attempt), seat.node), **rank_variables(spec, seat, attempt.seats, port)}
     if spec.kind is Kind.MPI and seat.chief:
         interfaces = {attempt.known.interfaces.get(name, "") for name in attempt.nodes}
-        networks = [attempt.known.networks.get(name) for name in attempt.nodes]
-        subnets = {network.network if network else "" for network in networks}
-        found |= mpi.launcher_variables(
-            sorted(interfaces) if all(interfaces) else (), sorted(subnets) if all(subnets) else ()
-        )
+        subnets = data_subnets(attempt.nodes, attempt.known.networks)
+        found |= mpi.launcher_variables(sorted(interfaces) if all(interfaces) else (), subnets)
     if spec.no_container:
         found |= unit_variables([one for one in attempt.seats if one.container == seat.container])
     return {**found, **spec.env}
@@ -88,12 +85,7 @@ def _fabric(attempt: Attempt) -> tuple[Setting, ...]:
     """Return NCCL's variables; a job without GPUs uses no NCCL."""
     spec = attempt.spec
     networks = [attempt.known.networks[name] for name in attempt.nodes if name in attempt.known.networks]
-    if not spec.gpus or not networks:
-        return ()
-    settings = nccl_settings(networks, spec.fabric)
-    if spec.preset == "horovod-lightcc":
-        settings += lightcc_settings(min(one.gpus for one in networks), "preset horovod-lightcc", lossy=False)
-    return settings
+    return fabric_settings(networks, spec.fabric, spec.preset) if spec.gpus else ()
 
 
 def _of_node(settings: Sequence[Setting], node: str) -> dict[str, str]:

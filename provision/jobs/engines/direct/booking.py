@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace as replace_fields
 
 from provision.batch.queue import Passing, cannot_start, in_order, waiting_for
 from provision.batch.ranks import seats_of
-from provision.batch.records import STARTING, Report, records
+from provision.batch.records import STARTING, Report, records, result_of
 from provision.documents.jobs import Done, JobReport, Lease, QueueEntry, ReportAnswer, SignedJob
 from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
@@ -253,7 +254,9 @@ class Booking:
                     yield record
                 continue
             if record.status.over and queue.state == "started":
-                self._over.append(marking(record, queue, state="over", over=True))
+                result = queue.result or result_of(record)
+                known = {"result": to_builtins(result)} if result is not None else {}
+                self._over.append(marking(record, queue, state="over", over=True, **known))
             yield record
 
     def _mark_all(self, markings: Sequence[Mapping[str, Any]]) -> bool:

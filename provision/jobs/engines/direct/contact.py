@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from provision.connectors import Connector, each
+from provision.connectors import Connector, connect, each
 from provision.connectors.absent import AbsentNode, AbsentNodes
 from provision.connectors.knock import takes_connections
 from provision.errors import ConnectionFailed, HostNotTrusted, NodeUnreachable, ProvisionError
@@ -67,6 +67,26 @@ class Contact:
         late = {name: _still_silent(entry) for name, entry in absent.items() if name not in found}
         return {node.name: found[node.name] if node.name in found else late[node.name] for node in nodes}
 
+    def connect(self, name: str) -> Connector:
+        """Return a connection to one node; the caller closes it.
+
+        Raises:
+            NodeUnreachable: the node did not answer a short while ago, and takes no connections now.
+            ConnectionFailed: it cannot be reached.
+        """
+        node = self.nodes[name]
+        absent = self._absent.among([node])
+        if absent and not self._back([node], absent):
+            raise _still_silent(absent[name])
+        try:
+            way = connect(node)
+        except ConnectionFailed as error:
+            self._remember([node], {name: error})
+            raise
+        if absent:
+            self._absent.remember((), [name])
+        return way
+
     def present(self) -> tuple[list[str], dict[str, str]]:
         """Return the nodes that are expected to answer, and why each of the others is not."""
         nodes = list(self.nodes.values())
@@ -93,5 +113,5 @@ class Contact:
 
 def _still_silent(entry: AbsentNode) -> NodeUnreachable:
     seconds = max(time.time() - entry.time, 0.0)
-    reason = entry.reason or "it did not answer"
-    return NodeUnreachable(f"{reason} ({seconds:.0f} s ago, and it takes no connections now)", node=entry.name)
+    reason = entry.reason or "no answer in time"
+    return NodeUnreachable(f"{reason}; still unreachable after {seconds:.0f} s", node=entry.name)

@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import to_builtins
+
 from provision.batch.endings import END_REQUESTED, RequestedEnd, has_part, requested_ends
-from provision.batch.records import Report
+from provision.batch.records import Report, result_of
 from provision.connectors import Connector
 from provision.documents.jobs import Deleted, Done, JobReport, ReportAnswer, Written
 from provision.errors import NodeError, NodeUnreachable, ProvisionError, UsageError
 from provision.jobs.engines.direct.contact import Contact, is_silent
 from provision.jobs.node_ask import ask_jobs, owner
-from provision.model.job import JobRecord
+from provision.model.job import JobRecord, JobStatus
 
 __all__ = ["Ending", "carry_out", "pending"]
 
@@ -44,6 +46,8 @@ class Ending:
         self._delete, self._keep_secrets = delete, keep_secrets
         self.recorded = False
         """Whether the queue host has recorded the request: only then is it carried out when a node is back."""
+        self.has_result = record.status is JobStatus.SUCCEEDED
+        """Whether the job had ended before, with a result that it keeps until its records are deleted."""
         self.silent: set[str] = set()
         """Nodes that could not be reached."""
         self.nodes: tuple[str, ...] = tuple(
@@ -61,6 +65,9 @@ class Ending:
         queue: dict[str, Any] = {"state": END_REQUESTED, "reason": reason}
         if self._delete:
             queue["deleted"] = True
+            result = result_of(self._record)
+            if result is not None:
+                queue["result"] = to_builtins(result)
         event = {"time": time.time(), "source": "queue", "type": "Normal", "message": reason}
         name = self._record.spec.name
 
@@ -84,6 +91,7 @@ class Ending:
             raise answer
         if answer is not None:  # else the queue host does not know this job: it runs on other nodes all the same
             self.recorded = True
+            self.has_result = self.has_result or answer.queue.result is not None
             self.nodes = tuple(dict.fromkeys((*self.nodes, *answer.queue.unconfirmed)))
 
     def stop(self, grace: float, nodes: Sequence[str] | None = None) -> dict[str, str]:

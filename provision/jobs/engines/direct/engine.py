@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from provision.batch.records import Report, contradictions
-from provision.batch.signed import SIGNED_VERSION, check_secrets, secrets_digest
-from provision.connectors import connect
+from provision.batch.records import Report, contradictions, result_of
+from provision.batch.signed import SIGNED_VERSION, Refused, check_secrets, secrets_digest
 from provision.documents.jobs import (
     Deleted,
     Done,
@@ -26,6 +25,7 @@ from provision.documents.jobs import (
     SecretsDocument,
     SignedJob,
     Written,
+    WrittenMany,
 )
 from provision.errors import (
     LockedError,
@@ -158,7 +158,7 @@ class DirectEngine:
         from provision.jobs.code_archives import store_archive
 
         try:
-            with contextlib.closing(connect(self._nodes[self.head])) as way:
+            with contextlib.closing(self._contact.connect(self.head)) as way:
                 if code is not None:
                     store_archive(way, token, code)
                     request["upload"] = token
@@ -169,15 +169,34 @@ class DirectEngine:
             raise NodeUnreachable(
                 f"jobs are recorded on {self.head}, which does not answer: {error.message}",
                 node=self.head,
-                remedy="mend the node, or name another by cluster_head in the inventory",
+                remedy=f"Submit again when {self.head} answers, or set another `cluster_head` in the inventory.",
             ) from error
 
     def owns(self, job: JobRecord) -> bool:
-        """Return whether a job (of `get`) is this user's own, by the key that signed it.
+        """Return whether a job (of `get`) is this user's own, by the key that signed it."""
+        return self._keys.owns(job, owner())
 
-        Where the job agent is between, it decides, and records what it refuses.
+    def owned(self, jobs: Sequence[JobRecord]) -> list[str]:
+        """Return the ids of those of these jobs (of `jobs`) that are this user's own, as `owns` decides."""
+        if not jobs:
+            return []
+        names = sorted({job.spec.name for job in jobs})
+        with contextlib.closing(self._contact.connect(self.head)) as way:
+            answer = ask_jobs(way, "report", ReportAnswer, names=names, brief=False)
+        recorded = {job.id: job for job in Report.of(self.head, answer).jobs}
+        known = (
+            replace(job, signed=one.signed, signature=one.signature)
+            for job in jobs
+            if (one := recorded.get(job.id)) is not None
+        )
+        return [job.id for job in known if self.owns(job)]
+
+    def refuses(self, job: JobRecord) -> bool:
+        """Return whether the nodes refuse and record every change of a job (of `get`) by this user.
+
+        The job agent does so for submitters, to whom it does not show what others have signed.
         """
-        return self._agent or self._keys.owns(job, owner())
+        return self._agent and not job.signed and not self.owns(job)
 
     def _is_taken(self, name: str) -> bool:
         """Return False where the job of this name has gone meanwhile.
@@ -226,7 +245,7 @@ class DirectEngine:
             "event": event,
             "if_id": record.id,
         }
-        with Ways(self._nodes) as ways:
+        with Ways(self._contact) as ways:
             ask_jobs(ways.to(self.head), "queue", Written, **request, action="released")
         try:
             self._start_waiting(say)
@@ -254,7 +273,7 @@ class DirectEngine:
         if mine:
             sight.begin()
         with contextlib.ExitStack() as stack:
-            ways = stack.enter_context(Ways(self._nodes))
+            ways = stack.enter_context(Ways(self._contact))
             with queue_held(ways, self.head) as all_tried:
                 looks, unreachable = self._look(patience)
                 booking = Booking(ways, self._cluster, self.head, sight, self._keys)
@@ -321,7 +340,9 @@ class DirectEngine:
         do, kind = ("look", LookAnswer) if nodes else ("report", ReportAnswer)
         found = self._contact.each(self._cluster.nodes, lambda way: ask_jobs(way, do, kind, names=None, brief=True))
         self._carry_out(found)
-        return reading.survey(self._cluster, self.head, found, nodes=nodes)
+        survey = reading.survey(self._cluster, self.head, found, nodes=nodes)
+        self._record_results(survey.jobs)
+        return survey
 
     def get(self, name: str, *, hurry: bool = False) -> JobRecord:
         """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out.
@@ -332,6 +353,7 @@ class DirectEngine:
         if self._carry_out(found):
             found = told_of(name, self._contact, self.head, hurry=hurry)
         survey = reading.survey(self._cluster, self.head, found, nodes=False)
+        self._record_results(survey.jobs)
         named = [record for record in survey.jobs if record.spec.name == name]
         if named:
             return next((record for record in named if not record.displaced), named[0])
@@ -355,9 +377,24 @@ class DirectEngine:
             carry_out(self._contact, self.head, ends)
         return bool(ends)
 
+    def _record_results(self, jobs: Sequence[JobRecord]) -> None:
+        """Record new results on the queue host, so that they are known also when the jobs' nodes do not answer.
+
+        What cannot be recorded now is recorded by the next command. The job agent records nothing.
+        """
+        many = []
+        for job in jobs:
+            result = result_of(job) if job.unrecorded and not self._agent else None
+            if result is not None:
+                queue = {"result": msgspec.to_builtins(result)}
+                only = {"if_id": job.id, "if_state": ["started"], "if_attempt": job.attempt}
+                many.append({"name": job.spec.name, "queue": queue, "merge": True, **only})
+        if many:
+            self._contact.each([self._nodes[self.head]], lambda way: ask_jobs(way, "queues", WrittenMany, many=many))
+
     def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
         """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
-        return reading.logs(self, self._nodes, name, request, write)
+        return reading.logs(self, self._contact, name, request, write)
 
     # Ending
 
@@ -403,13 +440,12 @@ class DirectEngine:
             )
         return _unconfirmed(ending, record.spec.name, left) if left else None
 
-    def delete(self, name: str, say: Say, *, force: bool = False, lost: Sequence[str] = ()) -> None:
+    def delete(self, name: str, say: Say, *, lost: Sequence[str] = ()) -> None:
         """Stop a job and forget it; its name is free when all of its nodes have confirmed that.
 
         Args:
             name: the job's, or its ID.
             say: takes lines of progress.
-            force: also a job of somebody else that is not over.
             lost: nodes that never come back, and so cannot confirm.
 
         Raises:
@@ -423,13 +459,8 @@ class DirectEngine:
                 error,
                 lambda names, work: self._contact.each([self._nodes[one] for one in names], work),
                 self.head,
-                force=force,
             )
             return
-        if record.owner and record.owner != owner() and not force and not record.status.over:
-            raise NodeError(
-                f"the job {name} is of {record.owner} and is {record.status}", remedy="--force deletes it all the same"
-            )
         self._forget(record, say, lost)
         if not record.status.over:
             self._start_others(say)
@@ -479,11 +510,19 @@ class DirectEngine:
             else:
                 say(f"{record.spec.name} is forgotten: it was over for {record.spec.ttl_after_finished:g} s")
 
-    def restart(self, name: str, say: Say) -> JobRecord:
+    def restart(
+        self, name: str, say: Say, *, supply: Callable[[JobSpec], Secrets] | None = None, renew: bool = False
+    ) -> JobRecord:
         """Start a job that is over (or stop it first) as its next attempt.
 
+        Args:
+            name: the job's.
+            say: takes lines of progress.
+            supply: returns the secrets of one's own job again, which are removed when it ends.
+            renew: whether to use `supply` also where the secrets are still stored.
+
         Raises:
-            ProvisionError: it must not start, e.g. its secrets were removed when it ended; it continues to run then.
+            ProvisionError: it must not start, e.g. its secrets are missing; it continues to run then.
         """
         record = self.get(name)
         if record.deleting:
@@ -494,22 +533,17 @@ class DirectEngine:
                 remedy=f"End it: provision delete {record.id}",
             )
         name = record.spec.name
-        with Ways(self._nodes) as ways:
-            kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
-            answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
-        for job in Report.of(self.head, answer).jobs:
-            if job.name == name:
-                check_secrets(self._keys.check(job, self.head), kept, self.head)
+        kept, signed_again = self._secrets_of_next_attempt(record, supply, renew=renew)
         if not record.status.over:
             unconfirmed = self._end(record, say, 15.0, keep_secrets=True)
             if unconfirmed is not None:
                 remedy = f"Run `provision restart {name}` again when these nodes have confirmed the end."
                 raise type(unconfirmed)(unconfirmed.message, remedy=remedy)
             record = self.get(name)
-        with Ways(self._nodes) as ways:
+        with Ways(self._contact) as ways:
             queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
-            more = {"secrets": msgspec.to_builtins(kept) if kept else {}, "action": "restarted"}
-            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, **more)
+            more = {"secrets": msgspec.to_builtins(kept) if kept else {}, "job": signed_again, "action": "restarted"}
+            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, if_id=record.id, **more)
             mark(ways, self.head, record, queue, state="pending")
         try:
             _, refused = self._start_waiting(say, mine=name)
@@ -520,12 +554,56 @@ class DirectEngine:
             raise refused
         return self.get(name)
 
+    def _secrets_of_next_attempt(
+        self, record: JobRecord, supply: Callable[[JobSpec], Secrets] | None, *, renew: bool
+    ) -> tuple[SecretsDocument, dict[str, str]]:
+        """Return the secrets for a restart, and what the owner signed again if they are not those that were signed.
+
+        Raises:
+            Refused: the job must not start, or its secrets are missing.
+        """
+        name = record.spec.name
+        with Ways(self._contact) as ways:
+            kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
+            answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
+        recorded = next((job for job in Report.of(self.head, answer).jobs if job.name == name), None)
+        if recorded is None:
+            return kept, {}
+        signed = self._keys.check(recorded, self.head)
+        try:
+            check_secrets(signed, kept, self.head)
+        except Refused as error:
+            if error.code != "job.secrets_missing" or supply is None:
+                raise
+        else:
+            if not renew or supply is None:
+                return kept, {}
+        if not self.owns(record):
+            raise Refused(
+                f"only its owner {record.owner} can supply the secrets of {name}",
+                "job.secrets_missing",
+                node=self.head,
+                remedy=f"Ask the owner to restart it, or delete it and submit it again: provision delete {name}",
+            )
+        kept = _stored(supply(signed.spec))
+        if not (kept or signed.spec.secret_env or signed.spec.config_files):
+            raise Refused(
+                f"{name} needs a login for its image or its code, and logins are removed when a job ends",
+                "job.secrets_missing",
+                node=self.head,
+                remedy="Store it on this machine, then restart the job again: provision secret add --help",
+            )
+        again = msgspec.structs.replace(signed, secrets=secrets_digest(kept))
+        check_secrets(again, kept, self.head)
+        text, signature = self._keys.sign(again)
+        return kept, {"signed": text, "signature": signature}
+
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
         """Return the command (of this machine) that runs `argv` inside an instance; the node records it."""
         record = self.get(name)
         line = reading.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
         seat = reading.instance_of(record, instance)
-        with contextlib.closing(connect(self._nodes[seat.node])) as way:
+        with contextlib.closing(self._contact.connect(seat.node)) as way:
             ask_jobs(way, "attached", Done, name=name, instance=seat.instance)
         return line
 
@@ -557,7 +635,8 @@ def _told(lost: Mapping[str, str]) -> str:
 
 def _unconfirmed(ending: Ending, name: str, left: Mapping[str, str]) -> ProvisionError:
     """Return the error of a job whose end some nodes have not confirmed."""
-    text = f"{name} is STOPPING and may still run: {_told(left)}"
+    state = "not deleted on all of its nodes" if ending.has_result else "STOPPING and may still run"
+    text = f"{name} is {state}: {_told(left)}"
     away = [node for node in left if node in ending.silent]
     if not away:
         return TimedOut(text, remedy=f"See what happens: provision get {name} -e")

@@ -30,6 +30,7 @@ class InvalidJob(InvalidRecord):
         )
         self.name = name
         self.entries = entries
+        self.other_owner = next((one.owner for one in entries.values() if one.owner not in {"", owner()}), "")
 
 
 def insist_on_valid(name: str, found: Mapping[str, Any]) -> None:
@@ -53,21 +54,13 @@ def delete_invalid(
     job: InvalidJob,
     each: Callable[[list[str], Callable[[Connector], Any]], Mapping[str, Any]],
     head: str,
-    *,
-    force: bool,
 ) -> None:
     """End a job without a valid entry on its nodes and remove it there; on the queue host last.
 
     Raises:
-        NodeError: it belongs to somebody else, or a node could not remove it.
+        NodeError: a node could not remove it.
         NodeUnreachable: a node does not answer any more.
     """
-    other = next((entry.owner for entry in job.entries.values() if entry.owner not in {"", owner()}), "")
-    if other and not force:
-        raise NodeError(
-            f"the recorded job {job.name} is not valid, and its owner is {other}",
-            remedy=f"Delete it all the same: provision delete {job.name} --force",
-        )
     nodes = sorted(job.entries, key=lambda node: node == head)
     for group in (nodes[:-1], nodes[-1:]):
         for node, answer in each(group, lambda way: _remove(way, job)).items():

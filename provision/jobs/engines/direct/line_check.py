@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from provision.batch.inference import words_of
-from provision.batch.ranks import slots
+from provision.batch.mpi import host_entries
 from provision.checks.launch_lint import LaunchScene, lint
-from provision.commands.mca import Parameter
+from provision.checks.launch_scene import scene_of
 from provision.commands.mpirun_words import is_launcher, parse_line
 from provision.errors import UsageError
 from provision.jobs.engines.direct.known import Known
-from provision.launchers import HostEntry
 from provision.model.job import JobSpec, Kind, Seat
 
 __all__ = ["line_notes"]
@@ -37,25 +36,14 @@ def line_notes(spec: JobSpec, seats: Sequence[Seat], known: Known) -> tuple[str,
 
 def _scene(spec: JobSpec, seats: Sequence[Seat], known: Known) -> LaunchScene:
     words = words_of(spec.command)
-    line = parse_line(words) if is_launcher(words) else None
-    typed: Mapping[str, str | None] = line.variables if line else {}
-    given = {**spec.env, **{name: value for name, value in typed.items() if value is not None}}
-    by_environment = [
-        Parameter("environment", name.removeprefix("OMPI_MCA_"), value)
-        for name, value in given.items()
-        if name.startswith("OMPI_MCA_")
-    ]
-    addresses = {seat.node: seat.address for seat in seats}
-    kind = "gpu" if spec.gpus else "cpu"
-    entries = [HostEntry(name, addresses[name], count, kind) for name, count in slots(spec, seats).items()]
-    return LaunchScene(
+    scene = LaunchScene(
         UNKNOWN_VERSION,
-        entries,
-        variables=given,
-        parameters=[*(line.parameters if line else ()), *by_environment],
-        line=line,
+        host_entries(spec, seats),
+        variables=spec.env,
+        line=parse_line(words) if is_launcher(words) else None,
         fabric=spec.fabric,
-        networks={name: known.networks[name] for name in addresses if name in known.networks},
-        facts={name: known.facts[name] for name in addresses if name in known.facts},
+        networks=known.networks,
+        facts=known.facts,
         placed=True,
     )
+    return scene_of(scene, dict.fromkeys(seat.node for seat in seats))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from shlex import quote
 
 from provision.batch.ranks import Place
 from provision.errors import NeverFits
@@ -14,6 +15,7 @@ from provision.launchers import launcher_of
 from provision.model import Node
 from provision.model.cluster import NO_JOBS
 from provision.model.job import JobSpec
+from provision.report.node_names import in_short
 from provision.topology.candidates import Candidate, Mode
 from provision.topology.placement import Request, Worker
 from provision.topology.select import place
@@ -115,7 +117,8 @@ def _place_all(
                 f"{spec.workers} workers do not fit on {len(names)} nodes with {spec.max_per_node} on each",
                 remedy="ask for fewer workers, or let more of them share a node",
             )
-        return _without_gpus(spec, known, looks, ready) if ready else Placed(reason=_nobody(known, closed, names))
+        reason = "" if ready else _nobody(known, closed, names) + _setup_hint(looks, names)
+        return Placed(reason=reason) if reason else _without_gpus(spec, known, looks, ready)
     return _with_gpus(spec, known, looks, names, ready, closed, sure=sure)
 
 
@@ -136,8 +139,18 @@ def _not_shared(spec: JobSpec, look: NodeLook) -> str:
 
 
 def _nobody(known: Known, closed: Mapping[str, str], names: Sequence[str]) -> str:
-    told = [f"{name}: {known.left_out.get(name) or closed.get(name) or 'did not answer'}" for name in names]
-    return "no node takes jobs now: " + "; ".join(told[:4]) if told else "no node may take it"
+    told: dict[str, list[str]] = {}
+    for name in names:
+        told.setdefault(known.left_out.get(name) or closed.get(name) or "did not answer", []).append(name)
+    reasons = [f"{in_short(group)}: {why}" for why, group in told.items()]
+    return "no node takes jobs now: " + "; ".join(reasons[:4]) if reasons else "no node may take it"
+
+
+def _setup_hint(looks: Mapping[str, NodeLook], names: Sequence[str]) -> str:
+    """Return what sets up the nodes on which no container of a job can be made; empty where there are none."""
+    closed = [name for name in names if name in looks and looks[name].closed]
+    limit = "" if len(closed) == len(looks) else f" --limit {quote(in_short(closed).replace(', ', ','))}"
+    return f". To set up {in_short(closed)}, run: provision apply{limit}" if closed else ""
 
 
 def _without_gpus(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], ready: Sequence[str]) -> Placed:
@@ -186,7 +199,7 @@ def _with_gpus(
             _refuse_impossible(spec, known, looks, names, mode)
         out = {**known.gpus_out, **known.left_out, **closed}
         held = [f"{name}: {why}" for name, why in out.items() if name in names]
-        return Placed(reason=workers + (f" ({'; '.join(held[:3])})" if held else ""))
+        return Placed(reason=workers + (f" ({'; '.join(held[:3])})" if held else "") + _setup_hint(looks, names))
     return Placed(tuple(_place(worker, known, looks[worker.node]) for worker in workers))
 
 

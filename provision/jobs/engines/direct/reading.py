@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from provision.batch.names import attempt_folder
 from provision.batch.records import Report, contradictions, records
-from provision.connectors import Connector, connect, each
+from provision.connectors import Connector
 from provision.connectors.limits import Allowance
 from provision.documents.jobs import Done, Lease, LookAnswer, ReportAnswer
-from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotFound, ProvisionError
+from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotAllowed, NotFound, ProvisionError
 from provision.jobs.engines.base import LogRequest
+from provision.jobs.engines.direct.contact import Contact
 from provision.jobs.engines.direct.looks import NodeLook
 from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, refusal
 from provision.model import Cluster, Node
@@ -107,7 +108,7 @@ def instance_of(record: JobRecord, wanted: str) -> Seat:
 
 def logs(
     engine: Engine,
-    nodes: Mapping[str, Node],
+    contact: Contact,
     name: str,
     request: LogRequest,
     write: Callable[[str, bytes], None],
@@ -115,7 +116,7 @@ def logs(
     """Write out lines of all asked instances, as they come from their nodes; return the job as it is afterwards."""
     record = engine.get(name)
     attempt = request.attempt or record.attempt
-    of_attempt, away = (record, {}) if attempt == record.attempt else _earlier(record, nodes, attempt)
+    of_attempt, away = (record, {}) if attempt == record.attempt else _earlier(record, contact, attempt)
     try:
         seats = _asked(of_attempt, request)
     except NotFound as error:
@@ -126,9 +127,8 @@ def logs(
 
     def read(seat: Seat) -> None:
         try:
-            _read_lines(
-                _node_of(nodes, seat), record, attempt, seat, request, lambda line: lines.put((seat.instance, line))
-            )
+            _node_of(contact.nodes, seat)
+            _read_lines(contact, record, attempt, seat, request, lambda line: lines.put((seat.instance, line)))
         except ProvisionError as error:
             lines.put(error)
         finally:
@@ -173,15 +173,15 @@ def _node_of(nodes: Mapping[str, Node], seat: Seat) -> Node:
     return nodes[seat.node]
 
 
-def _earlier(record: JobRecord, nodes: Mapping[str, Node], attempt: int) -> tuple[JobRecord, Mapping[str, str]]:
+def _earlier(record: JobRecord, contact: Contact, attempt: int) -> tuple[JobRecord, Mapping[str, str]]:
     """Return the record with the seats of an earlier attempt, and the nodes that did not tell theirs.
 
     Raises:
         NotFound: no node has anything of that attempt.
     """
-    name = record.spec.name
+    name, nodes = record.spec.name, contact.nodes
     asked = [nodes[node] for node in record.nodes if node in nodes] or list(nodes.values())
-    found = each(asked, lambda way: _instances_there(way, name, attempt))
+    found = contact.each(asked, lambda way: _instances_there(way, name, attempt))
     away = {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
     seats = [
         _seat(record, instance, node)
@@ -224,21 +224,21 @@ def _seat(record: JobRecord, instance: str, node: str) -> Seat:
 
 
 def _read_lines(
-    node: Node, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
+    contact: Contact, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
 ) -> None:
     try:
-        _lines_of(node, record, attempt, seat, request, take)
+        _lines_of(contact, record, attempt, seat, request, take)
     except ConnectionFailed as error:
-        raise NodeUnreachable(error.message, node=node.name, remedy=error.remedy, output=error.output) from error
+        raise NodeUnreachable(error.message, node=seat.node, remedy=error.remedy, output=error.output) from error
 
 
 _REFUSAL = b'{"error": {'
 
 
 def _lines_of(
-    node: Node, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
+    contact: Contact, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
 ) -> None:
-    way = connect(node)
+    way = contact.connect(seat.node)
     try:
         process = begin(
             way,
@@ -253,7 +253,7 @@ def _lines_of(
         )
         rest, said, begun = b"", b"", False
         process.deadline = None if request.follow else time.monotonic() + ANSWER_SECONDS
-        allowance = Allowance(node.name, LOGS_LIMIT)
+        allowance = Allowance(seat.node, LOGS_LIMIT)
         for stream, chunk in process.output():
             if not request.follow:
                 allowance.spend(len(chunk))
@@ -273,7 +273,7 @@ def _lines_of(
                 rest = b""
         code = process.wait()
         if code:
-            raise _refused(rest, said, node.name)
+            raise _refused(rest, said, seat.node)
         if rest:
             take(rest)
     finally:
@@ -283,6 +283,8 @@ def _lines_of(
 def _refused(out: bytes, err: bytes, node: str) -> ProvisionError:
     """Return why lines did not come: the node has no such instance, or it cannot be asked."""
     problem = refusal(out, node)
+    if problem is not None and problem.code:
+        return NotAllowed(problem.message, problem.code, node=node, remedy=problem.remedy or None)
     if problem is not None:
         return NotFound(problem.message, node=node, remedy=problem.remedy or None)
     said = err.decode(errors="replace").strip()[-300:] or "the connection ended"

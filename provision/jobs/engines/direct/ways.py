@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Self, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from provision.connectors import Connector, connect
 from provision.errors import ProvisionError
-from provision.model import Node
 from provision.threads import outcomes
+
+if TYPE_CHECKING:
+    from provision.connectors import Connector
+    from provision.jobs.engines.direct.contact import Contact
 
 __all__ = ["MANY", "Ways"]
 
@@ -20,10 +22,14 @@ MANY = 64
 
 
 class Ways:
-    """Connections to nodes that are kept as long as several questions follow each other."""
+    """Connections to nodes that are kept as long as several questions follow each other.
 
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
-        self._nodes = nodes
+    Args:
+        contact: connects to nodes.
+    """
+
+    def __init__(self, contact: Contact) -> None:
+        self._contact = contact
         self._open: dict[str, Connector] = {}
         self._opening = threading.Lock()
 
@@ -40,7 +46,7 @@ class Ways:
             known = self._open.get(name)
         if known is not None:
             return known
-        made = connect(self._nodes[name])
+        made = self._contact.connect(name)
         with self._opening:
             return self._open.setdefault(name, made)
 

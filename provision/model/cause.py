@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Cause", "CauseKind", "shown"]
+__all__ = ["NODES", "Cause", "CauseKind", "shown"]
 
+NODES = "(nodes of the cluster)"
+"""Stands among the variables of roles that read other nodes: the nodes' names and data addresses."""
 _MOST_LETTERS = 100
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from provision.components.docker_engine import REREAD, settings_of
 from provision.facts import Unknown
 from provision.facts.docker import DockerConfig, DockerService
 from provision.facts.managed import Managed
@@ -14,9 +15,8 @@ from provision.facts.peer_status import PeerRecord
 from provision.facts.records import Receipt
 from provision.facts.system import Kind, NodeKind
 from provision.model import Cluster, StepClass
-from provision.planning import PlanScene, kept, plan_node
-from provision.planning.docker_settings import REREAD, settings_of
-from provision.planning.standing import unseen
+from provision.planning import PlanScene, plan_node, preserved_variables
+from provision.planning.preservation import unreadable_facts
 from provision.workflow.sources import role_sources
 from provision.workflow.survey import keeping, with_defaults
 from tests.support.expressions import Role
@@ -160,11 +160,11 @@ def test_on_a_bare_node_there_is_nothing_to_hurt():
                 docker_config=config(None), rdma=dataclasses.replace(healthy().rdma, ofed=""))  # fmt: skip
 
     assert set(classes(bare).values()) == {StepClass.SAFE}
-    assert kept(make({}).nodes[0], bare) == {}
+    assert preserved_variables(make({}).nodes[0], bare) == {}
 
 
 def test_what_is_kept_is_told_in_the_roles_own_variables():
-    assert kept(make({}).nodes[0], site()) == {
+    assert preserved_variables(make({}).nodes[0], site()) == {
         "rdma_stack": {"rdma_stack_source": "present"},
         "peer_memory": {"peer_memory_provider": "nvidia_peermem"},
         "docker_engine": {
@@ -183,7 +183,7 @@ def test_what_is_kept_is_told_in_the_roles_own_variables():
 
 def test_what_the_inventory_says_is_not_kept():
     said = {"docker_engine_log_driver": "json-file", "peer_memory_provider": "dma_buf", "rdma_stack_source": "present"}
-    found = kept(make(said).nodes[0], site())
+    found = preserved_variables(make(said).nodes[0], site())
 
     assert list(found) == ["docker_engine"]
     assert not set(said) & set(found["docker_engine"])
@@ -193,7 +193,7 @@ def test_a_docker_that_came_with_an_apply_that_was_cut_short_is_no_others():
     """It may run already, by itself after a power cut, and without its settings."""
     mine = site({}, managed=Managed(brought=frozenset({"docker-ce"})))
 
-    assert "docker_engine" not in kept(make({}).nodes[0], mine)
+    assert "docker_engine" not in preserved_variables(make({}).nodes[0], mine)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_an_apply_kept_is_kept_whatever_became_of_it(sealed, noted, wanted)
     facts = site(receipts={"docker_engine": Receipt("docker_engine", {"inputs": noted})},
                  managed=Managed({"docker_engine": sealed}))  # fmt: skip
 
-    assert kept(make({}).nodes[0], facts).get("docker_engine") == wanted
+    assert preserved_variables(make({}).nodes[0], facts).get("docker_engine") == wanted
 
 
 def texts_of(value):
@@ -237,8 +237,8 @@ def test_no_template_of_a_node_gets_into_what_ansible_runs(evil):
     receipt = {"docker_engine": Receipt("docker_engine", {"inputs": {"kept": noted}})}
     sealed = site(receipts=receipt, managed=Managed({"docker_engine": True}))
 
-    assert evil not in texts_of(kept(make({}).nodes[0], site(options)))
-    assert "docker_engine" not in kept(make({}).nodes[0], sealed)
+    assert evil not in texts_of(preserved_variables(make({}).nodes[0], site(options)))
+    assert "docker_engine" not in preserved_variables(make({}).nodes[0], sealed)
 
 
 def test_a_receipt_keeps_only_what_is_its_roles():
@@ -247,7 +247,7 @@ def test_a_receipt_keeps_only_what_is_its_roles():
     facts = site(receipts={"rdma_stack": Receipt("rdma_stack", {"inputs": noted})},
                  managed=Managed({"rdma_stack": True}))  # fmt: skip
 
-    assert kept(make({}).nodes[0], facts)["rdma_stack"] == {"rdma_stack_source": "present"}
+    assert preserved_variables(make({}).nodes[0], facts)["rdma_stack"] == {"rdma_stack_source": "present"}
 
 
 @pytest.mark.parametrize("fact", ["rdma", "packages", "peer_status", "modules", "docker_service", "docker_config"])
@@ -257,9 +257,9 @@ def test_what_could_not_be_looked_at_is_not_taken_for_nothing(fact):
     receipts = {role: Receipt(role, {}) for role in ("rdma_stack", "peer_memory", "nvidia_container", "docker_engine")}
     ours = {"receipts": receipts, "managed": Managed(dict.fromkeys(receipts, True))}
 
-    assert unseen(make({}).nodes[0], site()) is None
-    assert unseen(make({}).nodes[0], site(**hung)) == f"{fact}: hung: x"
-    assert unseen(make({}).nodes[0], site(**hung, **ours)) is None
+    assert unreadable_facts(make({}).nodes[0], site()) is None
+    assert unreadable_facts(make({}).nodes[0], site(**hung)) == f"{fact}: hung: x"
+    assert unreadable_facts(make({}).nodes[0], site(**hung, **ours)) is None
 
 
 def test_a_receipt_of_other_hands_keeps_nothing():
@@ -267,7 +267,7 @@ def test_a_receipt_of_other_hands_keeps_nothing():
     receipt = Receipt("docker_engine", {"inputs": {"kept": {"docker_engine_log_driver": "local"}}})
     facts = site(receipts={"docker_engine": receipt}, managed=Managed({"docker_engine": False}))
 
-    assert kept(make({}).nodes[0], facts)["docker_engine"]["docker_engine_log_driver"] == "journald"
+    assert preserved_variables(make({}).nodes[0], facts)["docker_engine"]["docker_engine_log_driver"] == "journald"
 
 
 @pytest.mark.parametrize(

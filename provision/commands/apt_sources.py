@@ -1,0 +1,84 @@
+"""Package repositories as apt reads them, and the logins in their addresses, which only root may read.
+
+The role platform has this file as a filter plugin, by a link, so that plain Ansible writes the same. It imports nothing
+but the standard library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["FilterModule", "login_lines", "source_text", "without_logins"]
+
+
+def source_text(item: Mapping[str, Any]) -> str:
+    """Return the deb822 source of a repository (uris, suites, components, key), with its key and without logins."""
+    lines = [
+        "# Managed by provision (role platform).",
+        "Types: deb",
+        f"URIs: {' '.join(without_logins(item['uris']))}",
+        f"Suites: {' '.join(_listed(item['suites']))}",
+    ]
+    if item.get("components"):
+        lines.append(f"Components: {' '.join(_listed(item['components']))}")
+    lines += ["Signed-By:", *(f" {line.strip() or '.'}" for line in item["key"].strip().splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def without_logins(uris: str | Iterable[str]) -> list[str]:
+    """Return addresses of repositories without user and password."""
+    return [re.sub(r"(?<=://)[^/?#]*@", "", uri) for uri in _listed(uris)]
+
+
+def login_lines(uris: str | Iterable[str]) -> list[str]:
+    """Return the lines of apt's auth.conf for the users and passwords in addresses of repositories.
+
+    Raises:
+        ValueError: apt cannot take one of them.
+    """
+    lines = []
+    for uri in _listed(uris):
+        userinfo, at, _ = urlsplit(uri).netloc.rpartition("@")
+        if at:
+            user, _, password = userinfo.partition(":")
+            machine = without_logins(uri)[0].rstrip("/")
+            lines.append(f"machine {machine} login {_word(user)} password {_word(password)}")
+    return lines
+
+
+def _listed(value: str | Iterable[str]) -> list[str]:
+    return [value] if isinstance(value, str) else [str(item) for item in value]
+
+
+def _word(text: str) -> str:
+    """Return a word of auth.conf; a space or the end of a line would begin the next one."""
+    word = unquote(text)
+    if re.search(r"\s", word):
+        raise ValueError("user or password of a package repository holds a space, which apt cannot take")
+    return word
+
+
+def _files(
+    repositories: Sequence[Mapping[str, Any]], node: Mapping[str, Any], folder: str, login_folder: str
+) -> list[dict[str, Any]]:
+    """Return the files of the repositories for the module platform_files."""
+    files: list[dict[str, Any]] = []
+    for item in repositories:
+        files.append({"path": f"{folder}/provision-{item['name']}.sources", "content": source_text(item)})
+        logins, path = login_lines(item["uris"]), f"{login_folder}/provision-{item['name']}.conf"
+        if logins:
+            files.append({"path": path, "content": "\n".join(logins) + "\n", "mode": "0600"})
+        elif path in node.get("repository_files", ()):
+            files.append({"path": path, "state": "absent"})
+    return files
+
+
+class FilterModule:
+    """Filters of the role platform."""
+
+    def filters(self) -> dict[str, object]:
+        """Return the filters by name."""
+        return {"platform_repository_files": _files, "platform_without_logins": without_logins}

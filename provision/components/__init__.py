@@ -1,0 +1,31 @@
+"""Everything that provision knows about each role: one module with one `COMPONENT` per role.
+
+A module in this folder that defines `COMPONENT` is a component; nothing else lists the roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+
+from provision.components.base import Component, in_order
+
+__all__ = ["COMPONENTS", "JOB_ROLES", "ROLES", "SHARED", "Component"]
+
+
+def _defined() -> Iterator[Component]:
+    for module in iter_modules(__path__, f"{__name__}."):
+        component = getattr(import_module(module.name), "COMPONENT", None)
+        if isinstance(component, Component):
+            yield component
+
+
+COMPONENTS: Mapping[str, Component] = MappingProxyType({one.role: one for one in in_order(_defined())})
+"""Role -> its component, in the order of ``site.yml``."""
+ROLES = tuple(COMPONENTS)
+JOB_ROLES = tuple(role for role, component in COMPONENTS.items() if component.for_jobs)
+"""The roles that exist for jobs: they are disabled on a node that takes none."""
+(SHARED,) = (component for component in COMPONENTS.values() if component.shared)
+"""The role that runs before every other role of a run."""

@@ -1,0 +1,58 @@
+"""The role base_system: limits, sysctls, the nodes' names, and the accounts of job submitters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from provision.components.base import Component, Exchange, NodeState, Variables
+from provision.components.common import is_on, joined_names
+from provision.facts import NodeFacts, Unknown, plain
+from provision.model.cause import Cause
+
+__all__ = ["COMPONENT"]
+
+
+def _has_submitters(variables: Variables) -> bool:
+    return bool(variables.get("cluster_operators") or variables.get("cluster_submitters"))
+
+
+def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
+    yield "/etc/security/limits.d/90-provision.conf"
+    yield "/etc/systemd/system.conf.d/90-provision.conf"
+    yield "/etc/systemd/logind.conf.d/90-provision.conf"
+    if is_on(variables, "base_system_hosts_enabled"):
+        yield "/etc/hosts"
+    if isinstance(facts.kind, Unknown) or facts.kind.sysctls_writable:
+        yield "/etc/sysctl.d/90-provision.conf"
+    if _has_submitters(variables):
+        yield from ("/usr/local/lib/provision/job-agent", "/etc/provision/job-agent.json")
+        yield from ("/etc/sudoers.d/provision-jobs", "/var/lib/provision-jobs/.ssh/authorized_keys")
+
+
+def _packages(variables: Variables, _system: Variables, _facts: NodeFacts) -> Iterator[str]:
+    if _has_submitters(variables):
+        yield "sudo"
+
+
+def _request(causes: Sequence[Cause], _: NodeState) -> str | None:
+    return "addresses" if any(cause.name == "base_system.hosts" for cause in causes) else None
+
+
+def _reason(requests: Mapping[str, Sequence[str]], state: NodeState) -> str | None:
+    """A node whose address is in the inventory need not take part."""
+    address = state.node.variables.get("cluster_data_address")
+    names = requests.get("addresses")
+    if not names or (address and plain(address)):
+        return None
+    has = "has" if len(names) == 1 else "have"
+    return f"{joined_names(names)} {has} to learn this node's address, which the inventory does not say"
+
+
+COMPONENT = Component(
+    role="base_system",
+    after=("platform",),
+    exchange=Exchange(request=_request, reason=_reason),
+    never_fixes=frozenset({"base_system.time_sync"}),  # the role checks the clock, and installs no time service
+    files=_files,
+    packages=_packages,
+)

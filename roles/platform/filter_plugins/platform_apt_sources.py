@@ -1,0 +1,1 @@
+../../../provision/commands/apt_sources.py

@@ -1,0 +1,90 @@
+"""Filters of the role platform: which roles a run is for, on which nodes, and what they need installed.
+
+A role says in its vars what is special about it: ``_ROLE_for_jobs``, ``_ROLE_for_gpus``, ``__ROLE_own_repositories``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from jinja2 import pass_context
+
+
+@pass_context
+def platform_marked_roles(context, roles, mark):
+    """Return those of the roles whose vars have this mark, such as ``for_jobs``."""
+    return [role for role in roles if _is_on(context.get(f"_{role}_{mark}"), default=False)]
+
+
+@pass_context
+def platform_wanted_roles(context, roles, left_out, tags):
+    """Return those of the roles that are enabled, meant by ``--tags`` and not left out."""
+    return [
+        role
+        for role in roles
+        if role not in left_out and _is_tagged(role, tags) and _is_on(context.get(f"{role}_enabled"))
+    ]
+
+
+@pass_context
+def platform_role_packages(context, roles, sets, choices):
+    """Return role -> packages. Where a role has a choice, a variable named in `choices` decides."""
+    packages = {role: sets.get(role) or [] for role in roles}
+    for role, by_choice in packages.items():
+        if isinstance(by_choice, dict):
+            choice = context.get(choices[role])
+            packages[role] = next(iter(by_choice.values())) if choice is None else by_choice[choice]
+    return packages
+
+
+@pass_context
+def platform_role_repositories(context, roles, node):
+    """Return the repositories of the roles; not those that the node has from others already, which apt would refuse."""
+    known = node.get("other_sources", [])
+    repositories = [item for role in roles for item in context.get(f"__{role}_own_repositories") or []]
+    architecture = node.get("architecture", "")
+    return [
+        item for item in repositories if str(item["uris"]).replace("$(ARCH)", architecture).rstrip("/") not in known
+    ]
+
+
+def platform_taking_part(hostvars, names, roles, steps, job_roles):
+    """Return role -> the nodes on which it runs; `steps` are node -> roles in a run for chosen steps, else None."""
+    nodes = {role: [] for role in roles}
+    for name in names:
+        node = hostvars[name]
+        takes_jobs = _is_on(node.get("cluster_takes_jobs"))
+        for role in roles:
+            planned = steps is None or role in (steps.get(name) or [])
+            if planned and (takes_jobs or role not in job_roles) and _is_on(node.get(f"{role}_enabled")):
+                nodes[role].append(name)
+    return nodes
+
+
+def platform_job_nodes(hostvars, names):
+    """Return the nodes that take jobs."""
+    return [name for name in names if _is_on(hostvars[name].get("cluster_takes_jobs"))]
+
+
+def _is_tagged(role, tags):
+    return "all" in tags or any(re.match(f"{role}(_|$)", tag) for tag in tags)
+
+
+def _is_on(value, *, default=True):
+    return default if value is None else boolean(value, strict=False)
+
+
+class FilterModule:
+    """What Ansible loads."""
+
+    def filters(self):
+        """Return the filters by name."""
+        return {
+            "platform_job_nodes": platform_job_nodes,
+            "platform_marked_roles": platform_marked_roles,
+            "platform_role_packages": platform_role_packages,
+            "platform_role_repositories": platform_role_repositories,
+            "platform_taking_part": platform_taking_part,
+            "platform_wanted_roles": platform_wanted_roles,
+        }

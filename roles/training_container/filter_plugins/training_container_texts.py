@@ -1,0 +1,32 @@
+"""Filters of the role training_container: what it reports of limits and failures."""
+
+from __future__ import annotations
+
+
+def training_container_reductions(desired, limits):
+    """Return a line for each limit that the node cuts."""
+    return [
+        f"{name}: cut from {'unlimited' if int(value) < 0 else value} to {limits[name]}, the most that this node allows"
+        for name, value in desired.items()
+        if limits[name] != int(value)
+    ]
+
+
+def training_container_reason(message, env):
+    """Return docker's message without the values of variables: any of them may be a secret."""
+    text = str(message or "").strip()
+    for value in sorted(map(str, env.values()), key=len, reverse=True):
+        if len(value) > 3:
+            text = text.replace(value, "(a value of training_container_env)")
+    return text or "no reason given"
+
+
+class FilterModule:
+    """What Ansible loads."""
+
+    def filters(self):
+        """Return the filters by name."""
+        return {
+            "training_container_reason": training_container_reason,
+            "training_container_reductions": training_container_reductions,
+        }
