@@ -21,6 +21,7 @@ from typing import Any
 from provision.commands.ssh import explain_ssh
 from provision.documents import printable_line, printable_text
 from provision.errors import Interrupted, ProvisionError
+from provision.local_files import write_private
 from provision.local_processes import end_descendants
 from provision.model import ApplyReport, Difference, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus, Secret
 from provision.report.remedies import remedy_for
@@ -420,17 +421,15 @@ def _write_log(log: Path | None, lines: Sequence[str]) -> str:
     if log is None:
         return ""
     try:
-        _write_private(log, _without_secrets("\n".join(lines)))
+        _keep_log(log, _without_secrets("\n".join(lines)))
     except OSError as error:
         return f"the log of this run could not be written to {log}: {error.strerror}"
     return ""
 
 
-def _write_private(log: Path, text: str) -> None:
+def _keep_log(log: Path, text: str) -> None:
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text + "\n")
+    write_private(log, text + "\n")
     for old in sorted(log.parent.glob("apply-*.log"))[:-20]:
         old.unlink(missing_ok=True)
 

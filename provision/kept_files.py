@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from provision.local_files import cache_folder, write_private
 
 __all__ = ["MOST_BYTES", "inventory_key", "inventory_place", "read", "write"]
 
@@ -63,14 +64,7 @@ def write(kind: str, key: str, content: bytes) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not _is_ours(folder):
             return
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".part-", delete=False) as part:
-            try:
-                part.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-                part.close()
-                Path(part.name).replace(folder / f"{key}.json")
-            except BaseException:
-                Path(part.name).unlink(missing_ok=True)
-                raise
+        write_private(folder / f"{key}.json", hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         _forget_old(folder)
     except OSError:
         return
@@ -84,14 +78,13 @@ def _forget_old(folder: Path) -> None:
 
 def _abandoned(folder: Path) -> list[Path]:
     """Parts that somebody began to write an hour before the newest, and did not finish."""
-    parts = list(folder.glob(".part-*"))
+    parts = list(folder.glob(".*.json.*"))
     newest = max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
     return [part for part in parts if part.stat().st_mtime < newest - 3600]
 
 
 def _folder(kind: str) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(base) / "provision" / kind
+    return cache_folder() / kind
 
 
 def _is_ours(folder: Path) -> bool:

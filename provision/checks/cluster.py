@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 from provision.checks.base import cluster_check
+from provision.checks.wording import few_names
 from provision.components.check import ClusterScene, Verdict, fail, passed, skip, warn
 from provision.facts import refused_addresses
 from provision.facts.container_ssh import ContainerSsh, fingerprint
 
 __all__: list[str] = []
-
-_SHOWN = 6
 
 
 @cluster_check("container_ssh.pairs")
@@ -23,7 +22,7 @@ def _pairs(scene: ClusterScene) -> Verdict:
         by_reason: dict[str, list[str]] = defaultdict(list)
         for pair in bad:
             by_reason[pair.reason].append(f"{pair.source} -> {pair.target}")
-        shown = "; ".join(f"{_few(pairs)}: {reason}" for reason, pairs in by_reason.items())
+        shown = "; ".join(f"{few_names(pairs)}: {reason}" for reason, pairs in by_reason.items())
         names = ",".join(sorted({name for pair in bad for name in (pair.source, pair.target)}))
         return fail(
             f"{len(bad)} of {len(scene.pairs)} logins between containers failed: {shown}",
@@ -33,7 +32,9 @@ def _pairs(scene: ClusterScene) -> Verdict:
     sources = {pair.source for pair in scene.pairs}
     left_out = [node.name for node in scene.nodes if node.name not in sources and node.takes_jobs]
     if left_out:
-        return warn(f"{count}, but some nodes could not take part: {_few(left_out)}", "See what failed on those nodes.")
+        return warn(
+            f"{count}, but some nodes could not take part: {few_names(left_out)}", "See what failed on those nodes."
+        )
     return passed(count)
 
 
@@ -73,7 +74,7 @@ def _data_network(scene: ClusterScene) -> Verdict:
         return skip("no logins between containers were tried")
     silent = [p for p in scene.pairs if not p.ok and any(word in p.reason.lower() for word in _NO_WAY)]
     if silent:
-        shown = _few([f"{pair.source} -> {pair.target}" for pair in silent])
+        shown = few_names([f"{pair.source} -> {pair.target}" for pair in silent])
         return fail(
             f"data addresses cannot be reached: {shown}",
             "Look at addresses, routes and firewalls of the data network on these nodes.",
@@ -83,8 +84,3 @@ def _data_network(scene: ClusterScene) -> Verdict:
 
 
 _NO_WAY = ("no answer within", "timed out", "no route to host", "network is unreachable", "connection refused")
-
-
-def _few(pairs: list[str]) -> str:
-    more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
-    return ", ".join(pairs[:_SHOWN]) + more

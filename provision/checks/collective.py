@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from provision.checks.base import cluster_check
+from provision.checks.wording import few_names
 from provision.components.check import ClusterScene, Verdict, fail, passed, warn
 from provision.model import Collective
 
@@ -46,7 +45,7 @@ def _what(found: Collective) -> str:
     where = "GPU memory" if found.memory == "gpu" else "host memory"
     size = f"{found.size_bytes >> 20} MiB"
     return (
-        f"all-reduce of {size} over {found.ranks} ranks on {_few(found.nodes)} ({found.program}, {where}): "
+        f"all-reduce of {size} over {found.ranks} ranks on {few_names(found.nodes)} ({found.program}, {where}): "
         f"{found.bus_bandwidth:.4g} GB/s bus bandwidth"
     )
 
@@ -61,8 +60,3 @@ def _compared(found: Collective) -> str:
 
 def _left_out(found: Collective) -> str:
     return "; ".join(f"{name} ({reason})" for name, reason in list(found.left_out.items())[:_SHOWN])
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

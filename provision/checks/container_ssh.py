@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from provision.checks.base import check
 from provision.checks.everybody import Everybody, everybody
+from provision.checks.wording import few_names
 from provision.components.check import Scene, Verdict, fail, known, passed, skip
 from provision.facts import data_address
 from provision.facts.container_ssh import ContainerSsh, ContainerTrust, fingerprint
@@ -59,9 +60,11 @@ def _known_hosts(scene: Scene) -> Verdict:
     port = scene.want("container_ssh_port", default=2222)
     missing, other = _unpinned(Same(known(scene.facts.container_trust)), Same(everybody(scene)), port)
     if other:
-        return fail(f"another host key is pinned than the one in use: {_list(other)}", _remedy(other, scene))
+        return fail(
+            f"another host key is pinned than the one in use: {few_names(other, _SHOWN)}", _remedy(other, scene)
+        )
     if missing:
-        return fail(f"no host key is pinned for: {_list(missing)}", _remedy(missing, scene))
+        return fail(f"no host key is pinned for: {few_names(missing, _SHOWN)}", _remedy(missing, scene))
     return passed(f"the host keys of {len(everybody(scene).names)} nodes are pinned")
 
 
@@ -109,7 +112,7 @@ def _distrusted(trust: Same[ContainerTrust], all_nodes: Same[Everybody]) -> str:
         "authorized_keys lacks": [name for name in names if name not in admitted],
         "known_hosts lacks": [name for name in names if name not in known_nodes],
     }
-    return "; ".join(f"{what} {_list(found)}" for what, found in problems.items() if found)
+    return "; ".join(f"{what} {few_names(found, _SHOWN)}" for what, found in problems.items() if found)
 
 
 def _only(keys: tuple[str, ...], key: str) -> bool:
@@ -119,8 +122,3 @@ def _only(keys: tuple[str, ...], key: str) -> bool:
 def _remedy(names: Sequence[str], scene: Scene) -> str:
     others = [name for name in names[:_SHOWN] if name != scene.node.name]
     return f"Run: provision apply --limit {','.join([scene.node.name, *others])}"
-
-
-def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from provision.checks.base import cluster_check
+from provision.checks.wording import few_names
 from provision.components.check import ClusterScene, Verdict, fail, passed, skip, warn
 from provision.facts import NodeFacts, Unknown, simulated
 from provision.facts.docker import DockerInfo, Image
@@ -16,7 +17,6 @@ from provision.model import CheckStatus
 
 __all__ = ["odd_ones"]
 
-_SHOWN = 6
 _FEW = 2
 _CORE = ("rdma-core", "libibverbs1", "libibverbs")
 
@@ -35,15 +35,10 @@ def odd_ones(what: str, values: Mapping[str, str]) -> str | None:
     ordered = sorted(groups, key=lambda value: len(groups[value]))
     most, second = (len(groups[value]) for value in (ordered[-1], ordered[-2]))
     if most == second:
-        shown = "; ".join(f"{value} on {_few(groups[value])}" for value in ordered)
+        shown = "; ".join(f"{value} on {few_names(groups[value])}" for value in ordered)
         return f"{what} {shown}; no value has a majority"
-    odd = "; ".join(f"{value} on {_few(groups[value])}" for value in ordered[:-1])
+    odd = "; ".join(f"{value} on {few_names(groups[value])}" for value in ordered[:-1])
     return f"{what} {odd}; {ordered[-1]} on the {most} others"
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _judge(scene: ClusterScene, what: str, read: Callable[[NodeFacts], str | None], remedy: str) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["few", "slot_of", "span"]
+__all__ = ["few", "few_names", "slot_of", "span"]
 
 _SHOWN = 4
 _HOUR = 3600
@@ -14,6 +14,12 @@ def few(texts: Sequence[str]) -> str:
     """Return the first four, and how many more there are."""
     more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return "; ".join(texts[:_SHOWN]) + more
+
+
+def few_names(names: Sequence[str], most: int = 6) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def slot_of(address: str) -> str:

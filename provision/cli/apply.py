@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,19 +29,24 @@ from provision.cli.common import (
     show,
 )
 from provision.cli.completion import complete_roles
+from provision.cli.option_groups import with_option_groups
 from provision.errors import TimedOut, UsageError
 from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
-    from provision.workflow import Look
+    from provision.model import ApplyReport, Cluster, Node
+    from provision.workflow import Asked, Look, Request
 
 __all__ = ["agree", "apply"]
 
 
-def apply(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+@dataclass(frozen=True, kw_only=True)
+class ApplyOptions:
+    """Options of ``provision apply``."""
+
+    inventory: InventoryOption = None
+    lab: LabOption = None
+    limit: LimitOption = None
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,15 +55,15 @@ def apply(
             help="Run this role alone, where it is in the plan, or one step of it (ROLE_STEP); may be repeated.",
             autocompletion=complete_roles,
         ),
-    ] = None,
-    force: ForceOption = None,
-    disruptive: DisruptiveOption = None,
+    ] = None
+    force: ForceOption = None
+    disruptive: DisruptiveOption = None
     plan: Annotated[
         Path | None,
         typer.Option(
             "--plan", metavar="FILE", dir_okay=False, help="Run a plan that plan --out saved, if it still holds."
         ),
-    ] = None,
+    ] = None
     waves: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +71,7 @@ def apply(
             metavar="SIZES",
             help="Nodes at once, in numbers or percent. Default: 1,10%,100%; all at once on nodes that are new.",
         ),
-    ] = None,
+    ] = None
     max_failures: Annotated[
         int | None,
         typer.Option(
@@ -73,16 +80,19 @@ def apply(
             metavar="N",
             help="Begin no further wave when N nodes failed. Default: 1 in the first wave, then a tenth of the nodes.",
         ),
-    ] = None,
+    ] = None
     keep_going: Annotated[
         bool,
         typer.Option("--keep-going", help="When the preflight fails on some nodes, apply to the others."),
-    ] = False,
-    verbose: VerboseOption = False,
-    yes: YesOption = False,
-    ask_become_pass: AskBecomePassOption = False,
-    as_json: JsonOption = False,
-) -> None:
+    ] = False
+    verbose: VerboseOption = False
+    yes: YesOption = False
+    ask_become_pass: AskBecomePassOption = False
+    as_json: JsonOption = False
+
+
+@with_option_groups
+def apply(options: ApplyOptions) -> None:
     """Apply the inventory to the nodes.
 
     Installs and configures Docker, RDMA, the training image, containers and SSH.
@@ -106,64 +116,76 @@ def apply(
     """
     from provision import workflow
 
-    asked = workflow.asked_for(only or ())
-    if plan and (only or force or disruptive):
+    if options.plan and (options.only or options.force or options.disruptive):
         raise UsageError(
             "--plan says what is run; --only, --force and --disruptive would change it",
             remedy="Give them to plan --out.",
         )
-    password = ask_become_password(ask=ask_become_pass)
-    cluster = cluster_from(inventory, lab, become_password=password)
-    nodes = workflow.chosen(cluster, limit)
-    request = workflow.Request(
-        asked.roles, workflow.chosen_roles(force or (), "--force"), workflow.named_nodes(cluster, disruptive or ())
-    )
-    if waves:
-        from provision.planning.waves import wave_sizes
-
-        wave_sizes(waves, len(nodes))  # an odd word is refused before anything is looked at
-    saved = None
-    if plan:
-        saved, request = workflow.read_saved(plan)
-    names = in_short([node.name for node in nodes])
-    note(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
-    found = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
-    if saved and plan and (differences := workflow.saved_differences(saved, found)):
-        raise UsageError(
-            f"{plan} does not hold any more: {differences[0]}",
-            output="\n".join(differences[1:]),
-            remedy="Nothing was changed. Look at the new plan: provision plan",
-        )
-    if asked.steps:
-        note(f"run {', '.join(asked.steps)} as it is, without a plan")
-    else:
-        found = checked(found)
-    stopped = not asked.steps and bool(workflow.blocked(found)) and not keep_going
+    asked = workflow.asked_for(options.only or ())
+    password = ask_become_password(ask=options.ask_become_pass)
+    cluster = cluster_from(options.inventory, options.lab, become_password=password)
+    nodes = workflow.chosen(cluster, options.limit)
+    found, request = _planned(options, asked, cluster, nodes)
+    stopped = not asked.steps and bool(workflow.blocked(found)) and not options.keep_going
     if not stopped and (asked.steps or workflow.agreeable(found)):
-        agree(found, steps=bool(asked.steps), yes=yes or plan is not None, verbose=verbose)
+        agreed = options.yes or options.plan is not None
+        agree(found, steps=bool(asked.steps), yes=agreed, verbose=options.verbose)
     from provision.cli.progress import ApplyProgress
-    from provision.report.apply_report import as_document, as_text
-    from provision.report.plan_report import problems_document, problems_text
 
-    with ApplyProgress([node.name for node in nodes], verbose=verbose) as progress:
+    with ApplyProgress([node.name for node in nodes], verbose=options.verbose) as progress:
         report = workflow.apply(
             cluster,
             nodes,
             request=request,
             steps=asked.steps,
-            pace=workflow.Pace(waves, max_failures, keep_going),
+            pace=workflow.Pace(options.waves, options.max_failures, options.keep_going),
             found=found,
             become_password=password,
             on_event=progress.event,
         )
-    if as_json:
+    _report(report, found, options, stopped=stopped)
+    raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
+
+
+def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Sequence[Node]) -> tuple[Look, Request]:
+    """Return the plan of this run, which is the saved one if that still holds, and the request that it answers."""
+    from provision import workflow
+
+    forced = workflow.chosen_roles(options.force or (), "--force")
+    request = workflow.Request(asked.roles, forced, workflow.named_nodes(cluster, options.disruptive or ()))
+    if options.waves:
+        from provision.planning.waves import wave_sizes
+
+        wave_sizes(options.waves, len(nodes))  # an invalid size is refused before any node is probed
+    saved = None
+    if options.plan:
+        saved, request = workflow.read_saved(options.plan)
+    names = in_short([node.name for node in nodes])
+    note(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
+    found = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
+    if saved and (differences := workflow.saved_differences(saved, found)):
+        raise UsageError(
+            f"{options.plan} does not hold any more: {differences[0]}",
+            output="\n".join(differences[1:]),
+            remedy="Nothing was changed. Look at the new plan: provision plan",
+        )
+    if asked.steps:
+        note(f"run {', '.join(asked.steps)} as it is, without a plan")
+        return found, request
+    return checked(found), request
+
+
+def _report(report: ApplyReport, found: Look, options: ApplyOptions, *, stopped: bool) -> None:
+    from provision.report.apply_report import as_document, as_text
+    from provision.report.plan_report import problems_document, problems_text
+
+    if options.as_json:
         print_json(as_document(report) | {"problems": problems_document(found.plan)})
     elif stopped:
         show(problems_text(found.plan))
         show("\nNothing was changed. To apply to the other nodes: --keep-going, or --limit.")
     else:
-        show(as_text(report, verbose=verbose))
-    raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
+        show(as_text(report, verbose=options.verbose))
 
 
 def _get_ready() -> None:

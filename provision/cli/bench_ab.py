@@ -9,20 +9,15 @@ import typer
 
 from provision.cli.bench_job import Job, Setting
 from provision.cli.bench_run import (
-    AllowMissingOption,
-    BackendOption,
-    BatchOption,
     CommandArgument,
-    DeviceOption,
     DryRunOption,
-    EnvOption,
-    ItersOption,
-    YesOption,
+    WhereOptions,
+    WorkloadOptions,
     benchmark_job,
     look,
-    where_words,
 )
-from provision.cli.common import InventoryOption, JsonOption, LabOption, LimitOption, print_json, say, show
+from provision.cli.common import JsonOption, print_json, say, show
+from provision.cli.option_groups import with_option_groups
 from provision.errors import NoResult, UsageError
 
 if TYPE_CHECKING:
@@ -36,8 +31,10 @@ __all__ = ["ab"]
 _MODEL = "{model}"
 
 
+@with_option_groups
 def ab(
     command: CommandArgument = None,
+    *,
     a: Annotated[str, typer.Option("--a", metavar="WORDS", help="Options of `provision run` of side A.")] = "",
     b: Annotated[str, typer.Option("--b", metavar="WORDS", help="Options of side B.")] = "",
     models: Annotated[str, typer.Option("--models", metavar="NAME,...", help="Models, one after the other.")] = (
@@ -47,17 +44,9 @@ def ab(
         int | None, typer.Option("-n", "--ranks", metavar="NP", min=1, help="Ranks; all slots without it.")
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Measure each model on both sides so often.")] = 1,
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
-    batch_size: BatchOption = 64,
-    num_iters: ItersOption = 10,
-    backend: BackendOption = "auto",
-    device: DeviceOption = "auto",
-    env: EnvOption = None,
-    allow_missing: AllowMissingOption = False,
+    where: WhereOptions,
+    workload: WorkloadOptions,
     dry_run: DryRunOption = False,
-    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two settings by measuring in turns.
@@ -80,21 +69,17 @@ def ab(
     names = [name.strip() for name in models.split(",") if name.strip()]
     if not names:
         raise UsageError(f"--models {models!r}: no model is named", remedy="Such as --models vgg16,resnet50")
-    where = where_words(inventory, lab, limit, allow_missing=allow_missing, yes=yes)
-
     titles = [Setting(further=words).title for words in (a, b)]
     if titles[0] == titles[1]:
         titles = [f"{title}-{side}" if title else side for title, side in zip(titles, "ab", strict=True)]
 
     def job(words: str, title: str, model: str) -> Job:
         own = [word.replace(_MODEL, model) for word in command or ()]
-        about = (model, batch_size, num_iters, backend, device)
-        return benchmark_job(
-            own, where, Setting(further=words), "-".join(filter(None, [model, title])), env or (), about
-        )
+        name = "-".join(filter(None, [model, title]))
+        return benchmark_job(own, where, Setting(further=words), name, model, workload)
 
     pairs = [(job(a, titles[0], model), job(b, titles[1], model)) for model in dict.fromkeys(names)]
-    bench = look(inventory, lab, limit)
+    bench = look(where)
     (size,) = bench.counted([ranks])
     if dry_run:
         bench.show_commands([(one, size) for pair in pairs for one in pair for _ in range(rounds)], as_json=as_json)

@@ -22,6 +22,7 @@ from provision.cli.common import (
     say,
     show,
 )
+from provision.cli.option_groups import with_option_groups
 from provision.errors import ProvisionError, UsageError
 
 if TYPE_CHECKING:
@@ -33,22 +34,16 @@ if TYPE_CHECKING:
     from provision.launchers import HostEntry
 
 __all__ = [
-    "AllowMissingOption",
-    "BackendOption",
-    "BatchOption",
     "Bench",
     "CommandArgument",
-    "DeviceOption",
     "DryRunOption",
-    "EnvOption",
-    "ItersOption",
-    "YesOption",
+    "WhereOptions",
+    "WorkloadOptions",
     "benchmark_job",
     "look",
     "run",
     "scale",
     "tell_kept",
-    "where_words",
 ]
 
 CommandArgument = Annotated[
@@ -80,29 +75,63 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the `provis
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to whatever would be asked.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class WhereOptions:
+    """The nodes of a benchmark."""
+
+    inventory: InventoryOption = None
+    lab: LabOption = None
+    limit: LimitOption = None
+    allow_missing: AllowMissingOption = False
+    yes: YesOption = False
+
+    def words(self) -> list[str]:
+        """Return the same options for `provision run`."""
+        inventory = self.inventory if self.lab is None else None
+        chosen = [("--lab", self.lab), ("--inventory", inventory), ("--limit", self.limit)]
+        words = [word for option, value in chosen if value is not None for word in (option, value)]
+        return [*words, *(["--allow-missing"] if self.allow_missing else []), *(["--yes"] if self.yes else [])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions:
+    """What each rank computes."""
+
+    batch_size: BatchOption = 64
+    num_iters: ItersOption = 10
+    backend: BackendOption = "auto"
+    device: DeviceOption = "auto"
+    env: EnvOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingOptions:
+    """The setting that is measured."""
+
+    preset: PresetOption = ""
+    fabric: FabricOption = ""
+    lightcc: LightccOption = False
+    gdr: GdrOption = False
+    further: WithOption = ""
+
+    def setting(self) -> Setting:
+        """Return it as a value."""
+        return Setting(self.preset, self.fabric, self.gdr, self.lightcc, self.further)
+
+
+@with_option_groups
 def run(
     command: CommandArgument = None,
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    *,
+    where: WhereOptions,
     ranks: Annotated[
         int | None, typer.Option("-n", "--ranks", metavar="NP", min=1, help="Ranks; all slots without it.")
     ] = None,
     name: NameOption = None,
     model: ModelOption = "resnet50",
-    batch_size: BatchOption = 64,
-    num_iters: ItersOption = 10,
-    backend: BackendOption = "auto",
-    device: DeviceOption = "auto",
-    preset: PresetOption = "",
-    fabric: FabricOption = "",
-    lightcc: LightccOption = False,
-    gdr: GdrOption = False,
-    env: EnvOption = None,
-    further: WithOption = "",
-    allow_missing: AllowMissingOption = False,
+    workload: WorkloadOptions,
+    setting: SettingOptions,
     dry_run: DryRunOption = False,
-    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a synthetic training benchmark.
@@ -120,36 +149,24 @@ def run(
       provision bench run --lightcc --gdr --name lightcc-gdr
       provision bench run -- python3 /mnt/pytorch_synthetic_benchmark.py --model=vgg16
     """
-    setting = Setting(preset, fabric, gdr, lightcc, further)
-    where = where_words(inventory, lab, limit, allow_missing=allow_missing, yes=yes)
-    job = benchmark_job(command, where, setting, name, env or (), (model, batch_size, num_iters, backend, device))
-    _measure(job, (inventory, lab, limit), [ranks], dry_run=dry_run, as_json=as_json)
+    job = benchmark_job(command, where, setting.setting(), name, model, workload)
+    _measure(job, where, [ranks], dry_run=dry_run, as_json=as_json)
 
 
+@with_option_groups
 def scale(
     command: CommandArgument = None,
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    *,
+    where: WhereOptions,
     sizes: Annotated[
         str | None,
         typer.Option("--sizes", metavar="N,N,...", help="Numbers of GPUs. [1, one node, 2, 4, ... nodes, all]"),
     ] = None,
     name: NameOption = None,
     model: ModelOption = "resnet50",
-    batch_size: BatchOption = 64,
-    num_iters: ItersOption = 10,
-    backend: BackendOption = "auto",
-    device: DeviceOption = "auto",
-    preset: PresetOption = "",
-    fabric: FabricOption = "",
-    lightcc: LightccOption = False,
-    gdr: GdrOption = False,
-    env: EnvOption = None,
-    further: WithOption = "",
-    allow_missing: AllowMissingOption = False,
+    workload: WorkloadOptions,
+    setting: SettingOptions,
     dry_run: DryRunOption = False,
-    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure scaling from one GPU to all nodes.
@@ -166,12 +183,9 @@ def scale(
       provision bench scale --sizes 1,8,16 --lightcc --name lightcc
       provision bench scale --lab demo --model mlp --device cpu --dry-run
     """
-    setting = Setting(preset, fabric, gdr, lightcc, further)
-    where = where_words(inventory, lab, limit, allow_missing=allow_missing, yes=yes)
-    job = benchmark_job(command, where, setting, name, env or (), (model, batch_size, num_iters, backend, device))
-    _measure(
-        job, (inventory, lab, limit), _numbers(sizes) if sizes is not None else None, dry_run=dry_run, as_json=as_json
-    )
+    job = benchmark_job(command, where, setting.setting(), name, model, workload)
+    numbers = _numbers(sizes) if sizes is not None else None
+    _measure(job, where, numbers, dry_run=dry_run, as_json=as_json)
 
 
 def _numbers(text: str) -> list[int | None]:
@@ -181,49 +195,41 @@ def _numbers(text: str) -> list[int | None]:
     return [int(word) for word in dict.fromkeys(word.strip() for word in words)]
 
 
-def where_words(
-    inventory: str | None, lab: str | None, limit: str | None, *, allow_missing: bool, yes: bool
-) -> list[str]:
-    """Return the words that choose the nodes, for `provision run`."""
-    chosen = [("--lab", lab), ("--inventory", inventory if lab is None else None), ("--limit", limit)]
-    words = [word for option, value in chosen if value is not None for word in (option, value)]
-    return [*words, *(["--allow-missing"] if allow_missing else []), *(["--yes"] if yes else [])]
-
-
 def benchmark_job(
     command: Sequence[str] | None,
-    where: Sequence[str],
+    where: WhereOptions,
     setting: Setting,
     name: str | None,
-    env: Sequence[str],
-    about: tuple[str, int, int, str, str],
+    model: str,
+    workload: WorkloadOptions,
 ) -> Job:
-    """Return the job of a benchmark; `about` is its model, batch size, iterations, backend and device.
+    """Return the job of a benchmark.
 
     Raises:
         UsageError: its name cannot be that of a result.
     """
     from provision.workflow.bench_runs import PROGRAM
 
-    model, batch, iterations, backend, device = about
-    ours = ["python3", PROGRAM, "--model", model, "--batch-size", str(batch), "--num-iters", str(iterations)]
-    ours += ["--backend", backend, "--device", device, "--about"]
+    ours = ["python3", PROGRAM, "--model", model, "--batch-size", str(workload.batch_size)]
+    ours += ["--num-iters", str(workload.num_iters), "--backend", workload.backend, "--device", workload.device]
+    ours += ["--about"]
     options = run_words(setting)
     title = name or "-".join(filter(None, ["job" if command else model, setting.title]))
     if not title.isprintable() or "/" in title or title.startswith("-"):
         raise UsageError(f"--name {title}: not a name for a result", remedy="Use letters, digits and dashes.")
-    return Job(title, tuple(where), tuple(options), tuple(command or ours), tuple(env), ours=not command)
+    environment = tuple(workload.env or ())
+    return Job(title, tuple(where.words()), tuple(options), tuple(command or ours), environment, ours=not command)
 
 
 def _measure(
     job: Job,
-    chosen: tuple[str | None, str | None, str | None],
+    where: WhereOptions,
     sizes: Sequence[int | None] | None,
     *,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    bench = look(*chosen)
+    bench = look(where)
     wanted = bench.counted(bench.default_sizes() if sizes is None else sizes)
     if dry_run:
         bench.show_commands([(job, size) for size in wanted], as_json=as_json)
@@ -273,12 +279,12 @@ class Bench:
         return _one(job, size, self.entries, self.facts, self.inventory)
 
 
-def look(inventory: str | None, lab: str | None, limit: str | None) -> Bench:
+def look(where: WhereOptions) -> Bench:
     """Look at the nodes on which benchmarks are to run."""
     from provision import workflow
 
-    full = workflow.with_defaults(cluster_from(inventory, lab))
-    facts = workflow.probe(workflow.chosen(full, limit), names=[node.name for node in full.nodes])
+    full = workflow.with_defaults(cluster_from(where.inventory, where.lab))
+    facts = workflow.probe(workflow.chosen(full, where.limit), names=[node.name for node in full.nodes])
     entries, _ = workflow.host_entries(full, facts)
     return Bench(entries, facts, str(full.inventory))
 

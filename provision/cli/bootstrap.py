@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +21,10 @@ from provision.cli.common import (
     show,
 )
 from provision.errors import TimedOut
+
+if TYPE_CHECKING:
+    from provision.model import ApplyReport, Cluster, Secret
+    from provision.workflow import Asked, Look
 
 __all__ = ["bootstrap"]
 
@@ -64,26 +70,13 @@ def bootstrap(
       provision bootstrap --only docker_engine --json --yes
     """
     import socket
-    import tempfile
 
     from provision import workflow
-    from provision.cli.progress import ApplyProgress
-    from provision.errors import InventoryError
-    from provision.inventory import load
-    from provision.report.apply_report import as_document, as_text
-    from provision.report.plan_report import problems_document, problems_text
 
     asked = workflow.asked_for(only or ())
-    node_name = name or socket.gethostname()
     password = ask_become_password(ask=ask_become_pass)
-    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        path = workflow.local_inventory(Path(folder), node_name, image=image, variables=variables)
-        try:
-            cluster = load(path, become_password=password)
-        except InventoryError as error:
-            error.message = error.message.replace(f"{path}/group_vars/all.yml", str(variables))
-            raise
-        note(f"bootstrap this machine as {node_name}")
+    with _this_machine(name or socket.gethostname(), image, variables, password) as cluster:
+        note(f"bootstrap this machine as {cluster.nodes[0].name}")
         request = workflow.Request(asked.roles)
         found = workflow.look(cluster, cluster.nodes, request)
         if not asked.steps:
@@ -91,16 +84,34 @@ def bootstrap(
         stopped = not asked.steps and bool(workflow.blocked(found))
         if not stopped and (asked.steps or workflow.agreeable(found)):
             agree(found, steps=bool(asked.steps), yes=yes)
-        with ApplyProgress([node_name], verbose=True) as progress:
-            report = workflow.apply(
-                cluster,
-                cluster.nodes,
-                request=request,
-                found=found,
-                steps=asked.steps,
-                become_password=password,
-                on_event=progress.event,
-            )
+        report = _applied(cluster, asked, found, password)
+    _report(report, found, stopped=stopped, as_json=as_json)
+    raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
+
+
+@contextmanager
+def _this_machine(name: str, image: str | None, variables: Path | None, password: Secret | None) -> Iterator[Cluster]:
+    """Give an inventory of this machine alone, in a temporary folder."""
+    import tempfile
+
+    from provision import workflow
+    from provision.errors import InventoryError
+    from provision.inventory import load
+
+    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+        path = workflow.local_inventory(Path(folder), name, image=image, variables=variables)
+        try:
+            cluster = load(path, become_password=password)
+        except InventoryError as error:
+            error.message = error.message.replace(f"{path}/group_vars/all.yml", str(variables))
+            raise
+        yield cluster
+
+
+def _report(report: ApplyReport, found: Look, *, stopped: bool, as_json: bool) -> None:
+    from provision.report.apply_report import as_document, as_text
+    from provision.report.plan_report import problems_document, problems_text
+
     if as_json:
         print_json(as_document(report) | {"problems": problems_document(found.plan)})
     elif stopped:
@@ -108,4 +119,20 @@ def bootstrap(
         show("\nNothing was changed.")
     else:
         show(as_text(report))
-    raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
+
+
+def _applied(cluster: Cluster, asked: Asked, found: Look, password: Secret | None) -> ApplyReport:
+    from provision import workflow
+    from provision.cli.progress import ApplyProgress
+
+    request = workflow.Request(asked.roles)
+    with ApplyProgress([node.name for node in cluster.nodes], verbose=True) as progress:
+        return workflow.apply(
+            cluster,
+            cluster.nodes,
+            request=request,
+            found=found,
+            steps=asked.steps,
+            become_password=password,
+            on_event=progress.event,
+        )

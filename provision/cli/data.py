@@ -207,8 +207,8 @@ def _looked(
 ) -> tuple[list[Volume], dict[str, dict[str, Any]], list[DataFinding]]:
     from provision.batch.data import judge, volumes_of
     from provision.errors import UsageError
+    from provision.jobs.data import look
     from provision.workflow import chosen
-    from provision.workflow.data import look
 
     there = volumes_of(cluster)
     if name is not None and name not in there:

@@ -19,11 +19,14 @@ from provision.cli.common import (
     say_reasons,
     show,
 )
+from provision.errors import ProvisionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Sequence
 
+    from provision.model import Cluster, Node
     from provision.model.history import Entry
+    from provision.workflow.history import Fleet
 
 __all__ = ["history"]
 
@@ -70,10 +73,6 @@ def history(
       provision history --audit --limit head -n 100
     """
     from provision import workflow
-    from provision.cli.levels import patience
-    from provision.errors import ProvisionError
-    from provision.model.people import is_one_of
-    from provision.report import history_report as report
     from provision.workflow import history as past
 
     cluster = cluster_from(
@@ -81,38 +80,73 @@ def history(
     )
     chosen = workflow.chosen(cluster, limit)
 
-    def mine(entries: Iterable[Entry]) -> Iterator[Entry]:
-        return (entry for entry in entries if is_one_of(f"{entry.user}@{entry.host}", user))
-
-    if nodes and not audit:
-        told = past.read_nodes(chosen, newest=number if not user else past.KEPT)
-        told = {
-            name: found if isinstance(found, ProvisionError) else tuple(mine(found))[-number:]
-            for name, found in told.items()
-        }
-        if as_json:
-            print_json(report.nodes_document(told))
-        else:
-            show(report.nodes_text(told))
-        raise typer.Exit(1 if any(isinstance(found, ProvisionError) for found in told.values()) else 0)
     if audit:
-        from provision.report.audit_report import audit_document, audit_text
-        from provision.workflow.auditing import read_audit
-
-        trails = read_audit(chosen, newest=number, user=user)
-        if as_json:
-            print_json(audit_document(trails))
-        else:
-            show(audit_text(trails))
-        raise typer.Exit(1 if any(isinstance(found, ProvisionError) for found in trails.values()) else 0)
-    if local:
-        names = {node.name for node in chosen}
-        own = [entry for entry in mine(past.read(cluster)) if limit is None or names & set(entry.nodes)]
-        fleet = past.Fleet(tuple(own[-number:]), {})
+        failed = _show_audit(chosen, number, user, as_json=as_json)
+    elif nodes:
+        failed = _show_nodes(chosen, number, user, as_json=as_json)
     else:
-        with patience("reading the records of the nodes"):
-            fleet = past.read_fleet(cluster, chosen, newest=past.KEPT if user else number)
-    fleet = past.Fleet(tuple(mine(fleet.entries))[-number:], fleet.lost)
+        names = frozenset(node.name for node in chosen) if limit is not None else None
+        fleet = _local(cluster, names) if local else _fleet(cluster, chosen, number, user)
+        fleet = past.Fleet(_newest(fleet.entries, number, user), fleet.lost)
+        _show_fleet(cluster, fleet, user, local=local, as_json=as_json)
+        failed = False
+    raise typer.Exit(1 if failed else 0)
+
+
+def _newest(entries: Iterable[Entry], number: int, user: str) -> tuple[Entry, ...]:
+    """Return the newest entries of a user, or of all."""
+    from provision.model.people import is_one_of
+
+    return tuple(entry for entry in entries if is_one_of(f"{entry.user}@{entry.host}", user))[-number:]
+
+
+def _show_audit(nodes: Sequence[Node], number: int, user: str, *, as_json: bool) -> bool:
+    """Show the audit records; return whether those of a node could not be read."""
+    from provision.report.audit_report import audit_document, audit_text
+    from provision.workflow.auditing import read_audit
+
+    trails = read_audit(nodes, newest=number, user=user)
+    if as_json:
+        print_json(audit_document(trails))
+    else:
+        show(audit_text(trails))
+    return any(isinstance(found, ProvisionError) for found in trails.values())
+
+
+def _show_nodes(nodes: Sequence[Node], number: int, user: str, *, as_json: bool) -> bool:
+    """Show the records of each node; return whether those of a node could not be read."""
+    from provision.report import history_report as report
+    from provision.workflow import history as past
+
+    records = {
+        name: found if isinstance(found, ProvisionError) else _newest(found, number, user)
+        for name, found in past.read_nodes(nodes, newest=past.KEPT if user else number).items()
+    }
+    if as_json:
+        print_json(report.nodes_document(records))
+    else:
+        show(report.nodes_text(records))
+    return any(isinstance(found, ProvisionError) for found in records.values())
+
+
+def _local(cluster: Cluster, names: frozenset[str] | None) -> Fleet:
+    from provision.workflow import history as past
+
+    own = past.read(cluster)
+    return past.Fleet(tuple(entry for entry in own if names is None or names & set(entry.nodes)), {})
+
+
+def _fleet(cluster: Cluster, nodes: Sequence[Node], number: int, user: str) -> Fleet:
+    from provision.cli.levels import patience
+    from provision.workflow import history as past
+
+    with patience("reading the records of the nodes"):
+        return past.read_fleet(cluster, nodes, newest=past.KEPT if user else number)
+
+
+def _show_fleet(cluster: Cluster, fleet: Fleet, user: str, *, local: bool, as_json: bool) -> None:
+    from provision.report import history_report as report
+
     if as_json:
         print_json(report.fleet_document(fleet.entries, fleet.lost))
     elif fleet.entries:

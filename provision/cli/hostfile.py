@@ -83,16 +83,18 @@ def hostfile(
     """
     from provision import workflow
 
-    if launcher not in host_files():
-        raise UsageError(f"--launcher {launcher}: unknown launcher", remedy=f"Choose {', '.join(host_files())}.")
     placed = _placement(launcher, placement, rankfile=rankfile)
     _refuse_port(launcher, master_port)
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     made = workflow.hostfile(
         cluster, launcher, limit, allow_degraded=allow_degraded, ranks=ranks, master_port=master_port
     )
-    say_reasons("left out: ", made.left_out)
     take_degraded(cluster, "hostfile", made.degraded)
+    _print(made, launcher, placed, rankfile=rankfile, as_json=as_json)
+
+
+def _print(made: HostFile, launcher: str, placed: list[NodePlacement] | None, *, rankfile: bool, as_json: bool) -> None:
+    say_reasons("left out: ", made.left_out)
     if not made.text:
         raise NodeError("no node can take ranks, so there is no host file", remedy="Run: provision verify")
     text = _rank_file(made, placed) if rankfile else made.text
@@ -107,6 +109,8 @@ def _placement(launcher: str, file: Path | None, *, rankfile: bool) -> list[Node
     """Return what the file has, None without one; UsageError for options that mean nothing together."""
     from provision.launchers.placement_file import read_placement
 
+    if launcher not in host_files():
+        raise UsageError(f"--launcher {launcher}: unknown launcher", remedy=f"Choose {', '.join(host_files())}.")
     if rankfile and not LAUNCHERS[launcher].binds_ranks:
         raise UsageError(f"{launcher} reads no rank file", remedy="Use --launcher openmpi, or leave --rankfile out.")
     if file is None:

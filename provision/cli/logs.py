@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,36 +19,47 @@ from provision.cli.job_options import (
     seconds,
 )
 from provision.cli.levels import info, patience
+from provision.cli.option_groups import with_option_groups
 from provision.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
+    from provision.jobs.engines.base import LogRequest
     from provision.model.job import JobRecord
 
 __all__ = ["logs"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LineOptions:
+    """The lines that are printed."""
+
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends; exit with its code.")] = (
+        False
+    )
+    tail: Annotated[int, typer.Option("--tail", "-t", metavar="N", help="Only the last N lines; -1: all.")] = -1
+    instances: Annotated[
+        list[str] | None,
+        typer.Option("--instance", "-i", metavar="INSTANCE", help="Of this instance; may be repeated."),
+    ] = None
+    rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Of this rank.")] = None
+    every: Annotated[bool, typer.Option("--all", help="Of all instances, each line behind its name.")] = False
+    since: Annotated[str, typer.Option("--since", metavar="TIME", help="Not older than 5s, 2m or 3h.")] = ""
+    since_time: Annotated[
+        str, typer.Option("--since-time", metavar="TIME", help="Not older than 2026-01-31T12:00:00Z.")
+    ] = ""
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Each line behind its time (UTC).")] = False
+    attempt: Annotated[int, typer.Option("--attempt", metavar="N", help="Of this attempt. [the last]")] = 0
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the attempt before the last.")] = False
+
+
+@with_option_groups
 def logs(
     name: JobArgument,
     inventory: LongInventoryOption = None,
     lab: LabOption = None,
     kind: TypeOption = "",
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job ends; exit with its code.")
-    ] = False,
-    tail: Annotated[int, typer.Option("--tail", "-t", metavar="N", help="Only the last N lines; -1: all.")] = -1,
-    instances: Annotated[
-        list[str] | None,
-        typer.Option("--instance", "-i", metavar="INSTANCE", help="Of this instance; may be repeated."),
-    ] = None,
-    rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Of this rank.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Of all instances, each line behind its name.")] = False,
-    since: Annotated[str, typer.Option("--since", metavar="TIME", help="Not older than 5s, 2m or 3h.")] = "",
-    since_time: Annotated[
-        str, typer.Option("--since-time", metavar="TIME", help="Not older than 2026-01-31T12:00:00Z.")
-    ] = "",
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Each line behind its time (UTC).")] = False,
-    attempt: Annotated[int, typer.Option("--attempt", metavar="N", help="Of this attempt. [the last]")] = 0,
-    previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the attempt before the last.")] = False,
+    *,
+    lines: LineOptions,
     container: Annotated[str, typer.Option("--container", "-c", hidden=True)] = "",
 ) -> None:
     """Print the output of a batch job.
@@ -66,34 +78,43 @@ def logs(
     """
     from provision.cli.following import follow as follow_to_the_end
     from provision.cli.following import writer
-    from provision.jobs.engines.base import LogRequest
     from provision.workflow.job_watch import exit_code
 
     del container
-    if tail < -1:
-        raise UsageError(f"--tail {tail}: a number of lines is wanted; -1 for all")
-    if bool(instances) + (rank is not None) + every > 1:
-        raise UsageError("--instance, --rank and --all each say whose lines", remedy="Give one of them.")
+    _refuse_combinations(lines)
     runner = engine_of(inventory, lab, through_agent=True)
     with patience("asking the nodes"):
         job = runner.get(name)
     insist_on_kind(job, kind)
-    wanted = _attempt(job, attempt, previous=previous)
-    request = LogRequest(
-        instances=_instances(job, instances or [], rank, wanted),
-        every=every,
-        follow=follow,
-        tail=tail,
-        since=_since(since, since_time),
-        timestamps=timestamps,
-        attempt=wanted,
-    )
-    if follow:
+    request = _request(job, lines)
+    if lines.follow:
         raise typer.Exit(exit_code(follow_to_the_end(runner, job, request)))
     if not job.attempt:
         info(f"{name} is {job.status} and has said nothing yet" + (f": {job.reason}" if job.reason else ""))
         return
-    runner.logs(name, request, writer(named=every or len(request.instances) > 1))
+    runner.logs(name, request, writer(named=lines.every or len(request.instances) > 1))
+
+
+def _refuse_combinations(lines: LineOptions) -> None:
+    if lines.tail < -1:
+        raise UsageError(f"--tail {lines.tail}: a number of lines is wanted; -1 for all")
+    if bool(lines.instances) + (lines.rank is not None) + lines.every > 1:
+        raise UsageError("--instance, --rank and --all each say whose lines", remedy="Give one of them.")
+
+
+def _request(job: JobRecord, lines: LineOptions) -> LogRequest:
+    from provision.jobs.engines.base import LogRequest
+
+    attempt = _attempt(job, lines.attempt, previous=lines.previous)
+    return LogRequest(
+        instances=_instances(job, lines.instances or [], lines.rank, attempt),
+        every=lines.every,
+        follow=lines.follow,
+        tail=lines.tail,
+        since=_since(lines.since, lines.since_time),
+        timestamps=lines.timestamps,
+        attempt=attempt,
+    )
 
 
 def _instances(job: JobRecord, wanted: list[str], rank: int | None, attempt: int) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,11 +24,12 @@ from provision.cli.common import (
     say_reasons,
     show,
 )
+from provision.cli.option_groups import with_option_groups
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from provision.model import Topology
-    from provision.topology.placement import Places
+    from provision.topology.placement import Places, Request
 
 __all__ = ["place"]
 
@@ -41,15 +43,16 @@ class Preference(StrEnum):
     PACK = "pack"
 
 
-def place(
-    gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="G", help="GPUs of each worker.")],
-    workers: Annotated[int, typer.Option("--workers", min=1, metavar="W", help="How many workers.")] = 1,
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """Options of ``provision place``."""
+
+    gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="G", help="GPUs of each worker.")]
+    workers: Annotated[int, typer.Option("--workers", min=1, metavar="W", help="How many workers.")] = 1
     gputopology: Annotated[
         bool, typer.Option("--gputopology", help="Take nodes of the mode topology instead of default.")
-    ] = False,
-    share: Annotated[
-        bool, typer.Option("--share", help="Take nodes of the mode share, whose GPUs jobs share.")
-    ] = False,
+    ] = False
+    share: Annotated[bool, typer.Option("--share", help="Take nodes of the mode share, whose GPUs jobs share.")] = False
     topo_file: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,7 +60,7 @@ def place(
             metavar="NAME=FILE[,KEY=VALUE]...",
             help="A node by the recorded output of `nvidia-smi topo -m`; no node is asked. May be repeated.",
         ),
-    ] = None,
+    ] = None
     p2p_matrix: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,20 +68,23 @@ def place(
             metavar="NAME=FILE",
             help="What p2pBandwidthLatencyTest measured on a node; it replaces the figures of the product.",
         ),
-    ] = None,
+    ] = None
     uniform: Annotated[
         bool, typer.Option("--uniform", help="The same number of GPUs on every node, as one --nproc-per-node wants it.")
-    ] = False,
+    ] = False
     prefer: Annotated[
         Preference, typer.Option("--prefer", help="pack: use the fewest nodes, then leave good GPUs to other jobs.")
-    ] = Preference.BANDWIDTH,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what counted, and the next best placement.")] = False,
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
-    ask_become_pass: AskBecomePassOption = False,
-    as_json: JsonOption = False,
-) -> None:
+    ] = Preference.BANDWIDTH
+    explain: Annotated[bool, typer.Option("--explain", help="Show what counted, and the next best placement.")] = False
+    inventory: InventoryOption = None
+    lab: LabOption = None
+    limit: LimitOption = None
+    ask_become_pass: AskBecomePassOption = False
+    as_json: JsonOption = False
+
+
+@with_option_groups
+def place(options: PlaceOptions) -> None:
     """Choose the best GPUs and nodes for a job.
 
     Nothing is started or reserved.
@@ -103,34 +109,44 @@ def place(
         --topo-file a=a.txt --topo-file b=b.txt
     """
     from provision.report.place_report import as_document, as_text
-    from provision.topology.candidates import Mode
-    from provision.topology.placement import Request
     from provision.topology.select import place as choose
 
-    if gputopology and share:
+    request = _request(options)
+    places = _places(options)
+    placement = choose(places.candidates, request, explain=options.explain)
+    say_reasons("left out: ", places.left_out)
+    if options.as_json:
+        print_json(as_document(placement, places, explain=options.explain))
+    else:
+        show(as_text(placement, places, explain=options.explain))
+    raise typer.Exit(0 if placement.fits and not places.lost else 1)
+
+
+def _request(options: PlaceOptions) -> Request:
+    from provision.topology.candidates import Mode
+    from provision.topology.placement import Request
+
+    if options.gputopology and options.share:
         raise UsageError("--gputopology and --share exclude each other", remedy="Give one of them.")
-    mode = Mode.TOPOLOGY if gputopology else Mode.SHARE if share else Mode.DEFAULT
-    request = Request(gpus, workers, uniform, prefer is Preference.PACK, mode)
-    measured = _measured(p2p_matrix or [])
-    if topo_file:
-        if limit is not None or lab is not None or _given(inventory):
+    mode = Mode.TOPOLOGY if options.gputopology else Mode.SHARE if options.share else Mode.DEFAULT
+    return Request(options.gpus, options.workers, options.uniform, options.prefer is Preference.PACK, mode)
+
+
+def _places(options: PlaceOptions) -> Places:
+    """Return the nodes of the recorded files, or those of the inventory."""
+    measured = _measured(options.p2p_matrix or [])
+    if options.topo_file:
+        if options.limit is not None or options.lab is not None or _given(options.inventory):
             raise UsageError(
                 "--topo-file asks no node, so --inventory, --lab and --limit mean nothing", remedy="Leave them out."
             )
-        places = _recorded(topo_file, measured)
-    else:
-        from provision import workflow
+        return _recorded(options.topo_file, measured)
+    from provision import workflow
 
-        cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-        _refuse_strangers(measured, {node.name for node in cluster.nodes})
-        places = workflow.places_for_jobs(cluster, limit, measured)
-    placement = choose(places.candidates, request, explain=explain)
-    say_reasons("left out: ", places.left_out)
-    if as_json:
-        print_json(as_document(placement, places, explain=explain))
-    else:
-        show(as_text(placement, places, explain=explain))
-    raise typer.Exit(0 if placement.fits and not places.lost else 1)
+    password = ask_become_password(ask=options.ask_become_pass)
+    cluster = cluster_from(options.inventory, options.lab, become_password=password)
+    _refuse_strangers(measured, {node.name for node in cluster.nodes})
+    return workflow.places_for_jobs(cluster, options.limit, measured)
 
 
 def _given(inventory: str | None) -> bool:

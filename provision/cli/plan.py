@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +25,7 @@ from provision.cli.common import (
     show,
 )
 from provision.cli.completion import complete_roles
+from provision.cli.option_groups import with_option_groups
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,36 +38,42 @@ __all__ = ["plan"]
 _DRIFT = 3
 
 
-def plan(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Options of ``provision plan``."""
+
+    inventory: InventoryOption = None
+    lab: LabOption = None
+    limit: LimitOption = None
     only: Annotated[
         list[str] | None,
         typer.Option(
             "--only", metavar="ROLE", help="Plan this role alone; may be repeated.", autocompletion=complete_roles
         ),
-    ] = None,
-    force: ForceOption = None,
-    disruptive: DisruptiveOption = None,
+    ] = None
+    force: ForceOption = None
+    disruptive: DisruptiveOption = None
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", dir_okay=False, help="Save the plan for apply --plan FILE."),
-    ] = None,
+    ] = None
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit 3 when anything differs (1 when a node is unreachable).")
-    ] = False,
+    ] = False
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Write nothing at all on the nodes, no temporary file either; slower.")
-    ] = False,
+    ] = False
     diff: Annotated[
         bool,
         typer.Option("--diff", help="Show also what would change in files, without secrets; takes some seconds."),
-    ] = False,
-    verbose: VerboseOption = False,
-    ask_become_pass: AskBecomePassOption = False,
-    as_json: JsonOption = False,
-) -> None:
+    ] = False
+    verbose: VerboseOption = False
+    ask_become_pass: AskBecomePassOption = False
+    as_json: JsonOption = False
+
+
+@with_option_groups
+def plan(options: PlanOptions) -> None:
     """Show pending changes and their reasons.
 
     Nothing is changed.
@@ -86,35 +93,34 @@ def plan(
     """
     from provision import workflow
 
-    if diff and read_only:
+    if options.diff and options.read_only:
         raise UsageError(
             "--diff and --read-only exclude each other: to compare files, Ansible writes temporary files on the nodes",
             remedy="Leave one of them out; with --diff alone nothing else is written there.",
         )
-    asked = workflow.asked_for(only or ())
+    asked = workflow.asked_for(options.only or ())
     workflow.refuse_steps(asked)
-    password = ask_become_password(ask=ask_become_pass)
-    cluster = cluster_from(inventory, lab, become_password=password)
-    nodes = workflow.chosen(cluster, limit)
-    request = workflow.Request(
-        asked.roles, workflow.chosen_roles(force or (), "--force"), workflow.named_nodes(cluster, disruptive or ())
-    )
+    password = ask_become_password(ask=options.ask_become_pass)
+    cluster = cluster_from(options.inventory, options.lab, become_password=password)
+    nodes = workflow.chosen(cluster, options.limit)
+    forced = workflow.chosen_roles(options.force or (), "--force")
+    request = workflow.Request(asked.roles, forced, workflow.named_nodes(cluster, options.disruptive or ()))
     note(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    found = workflow.look(cluster, nodes, request, read_only=read_only, meanwhile=_get_ready)
-    found = checked(found, read_only=read_only)
-    diffs = _differences(cluster, found, password) if diff and not found.plan.problems else None
+    found = workflow.look(cluster, nodes, request, read_only=options.read_only, meanwhile=_get_ready)
+    found = checked(found, read_only=options.read_only)
+    diffs = _differences(cluster, found, password) if options.diff and not found.plan.problems else None
     from provision.report.plan_report import as_document, as_text
 
-    if as_json:
+    if options.as_json:
         print_json(as_document(found.plan, diffs))
     else:
-        show(as_text(found.plan, diffs, verbose=verbose))
-    if out:
-        workflow.save(found, out, request)
-        note(f"saved to {out}; run it with: provision apply --plan {out}")
+        show(as_text(found.plan, diffs, verbose=options.verbose))
+    if options.out:
+        workflow.save(found, options.out, request)
+        note(f"saved to {options.out}; run it with: provision apply --plan {options.out}")
     if found.plan.problems or any(node.error for node in found.plan.nodes):
         raise typer.Exit(1)
-    raise typer.Exit(_DRIFT if exit_code and not found.plan.converged else 0)
+    raise typer.Exit(_DRIFT if options.exit_code and not found.plan.converged else 0)
 
 
 def _get_ready() -> None:

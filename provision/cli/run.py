@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -27,6 +28,7 @@ from provision.cli.common import (
     show,
     take_degraded,
 )
+from provision.cli.option_groups import with_option_groups
 from provision.errors import Interrupted, LaunchError, ProvisionError
 
 if TYPE_CHECKING:
@@ -36,108 +38,142 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-def run(
-    context: typer.Context,
-    command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", help="The program and its arguments.")],
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """The nodes of the job."""
+
+    inventory: InventoryOption = None
+    lab: LabOption = None
+    limit: LimitOption = None
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Go on without nodes that cannot take ranks, each named on stderr.")
+    ] = False
+    allow_degraded: AllowDegradedOption = False
+    ask_become_pass: AskBecomePassOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """The ranks and their surroundings."""
+
     ranks: Annotated[
         int | None,
         typer.Option("-n", "--ranks", metavar="NP", help="Ranks; all slots without it.", parser=run_options.ranks),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the command and the host file, start nothing.")
-    ] = False,
+    ] = None
     sync: Annotated[
         Path | None, typer.Option("--sync", metavar="DIR", help="First copy DIR to the same path in every container.")
-    ] = None,
+    ] = None
     env: Annotated[
         list[str] | None,
         typer.Option("--env", "-e", "-x", metavar="K[=V]", help="Give every rank this variable; without =V, yours."),
-    ] = None,
+    ] = None
     workdir: Annotated[
         str | None,
         typer.Option("--workdir", "-w", metavar="D", help="Start every rank in this folder of the container."),
-    ] = None,
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Go on without nodes that cannot take ranks, each named on stderr.")
-    ] = False,
-    allow_degraded: AllowDegradedOption = False,
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """The variables of NCCL and MPI."""
+
     preset: Annotated[
         str, typer.Option("--preset", metavar="NAME", help="A guide's command line: taco or horovod-lightcc.")
-    ] = "",
+    ] = ""
     lightcc: Annotated[
         bool, typer.Option("--lightcc", help="With --preset taco: LightCC as in the guide, compression included.")
-    ] = False,
-    gdr: Annotated[bool, typer.Option("--gdr", help="With --preset taco: GPUDirect RDMA as in the guide.")] = False,
+    ] = False
+    gdr: Annotated[bool, typer.Option("--gdr", help="With --preset taco: GPUDirect RDMA as in the guide.")] = False
     fabric: Annotated[
         str, typer.Option("--fabric", metavar="NAME", help="Send over tcp, roce, roce-gdr or ib; else what nodes have.")
-    ] = "",
+    ] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementOptions:
+    """The launcher of the ranks, and their GPUs."""
+
     launcher: Annotated[
         str,
         typer.Option("--launcher", metavar="NAME", help="Who makes the ranks: mpirun, python, torchrun or launch."),
-    ] = "mpirun",
+    ] = "mpirun"
     placement: Annotated[
         Path | None,
         typer.Option(
             "--placement", metavar="FILE", help="Give ranks the GPUs, cards and CPUs of FILE (provision place)."
         ),
-    ] = None,
+    ] = None
     gputopology: Annotated[
         bool, typer.Option("--gputopology", help="Choose the GPUs as provision place does, all of them or none.")
-    ] = False,
+    ] = False
     gpus: Annotated[
         int | None, typer.Option("--gpus", "-g", min=1, metavar="G", help="With --gputopology: GPUs of each worker.")
-    ] = None,
+    ] = None
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, metavar="W", help="With --gputopology: how many workers.")
-    ] = None,
+    ] = None
     own_gpus: Annotated[
         bool,
         typer.Option("--own-gpus", help="With --placement or --gputopology: a rank sees its own GPUs alone."),
-    ] = False,
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeOptions:
+    """Start, or only show."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and the host file, start nothing.")] = (
+        False
+    )
     offline: Annotated[
         bool, typer.Option("--offline", help="With --dry-run or --explain: go by the inventory, ask no node.")
-    ] = False,
+    ] = False
     explain: Annotated[
         bool, typer.Option("--explain", help="Say where each variable and flag comes from; start nothing.")
-    ] = False,
+    ] = False
     no_lint: Annotated[
         bool, typer.Option("--no-lint", help="Start even what surely fails by what the nodes tell; only say so.")
-    ] = False,
-    yes: YesOption = False,
-    ask_become_pass: AskBecomePassOption = False,
-    as_json: JsonOption = False,
+    ] = False
+    yes: YesOption = False
+    as_json: JsonOption = False
+
+
+@with_option_groups
+def run(
+    context: typer.Context,
+    command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", help="The program and its arguments.")],
+    nodes: NodeOptions,
+    job: JobOptions,
+    network: NetworkOptions,
+    place: PlacementOptions,
+    mode: ModeOptions,
 ) -> None:
     """Run a program on all nodes, by mpirun.
 
     Starts one rank per slot in the containers of the nodes.
 
-    Slots are GPUs; on a node without GPUs the variable cluster_slots, or its CPUs. Output comes live, every
-    line with its rank; the exit code is the program's own, or 125 when it could not be started. Ctrl-C, or the
-    end of this command by any other way, ends the job on all nodes.
+    A slot is a GPU; on a node without GPUs there are cluster_slots of them, or one per CPU. Output is live, each line
+    with its rank. The exit code is the program's own, or 125 if it could not be started. The job ends on all nodes when
+    this command ends, by Ctrl-C or otherwise.
 
-    A node that cannot take ranks stops the job before it starts, unless --limit leaves it out or --allow-missing
-    goes on without it. A node whose host key is not the known one always stops it.
-    So does, in the same way, a node on which GPUDirect RDMA did not come up as it is recorded (check
-    peer_memory.boot), until that check passes; --allow-degraded takes it all the same.
+    A node that cannot take ranks stops the job before it starts, unless --limit or --allow-missing leaves it out. A
+    host key other than the known one always stops it. So does a node whose GPUDirect RDMA differs from its record
+    (check peer_memory.boot); --allow-degraded uses it.
 
-    On nodes with GPUs the ranks get NCCL's variables for the network that all of them have (RDMA or TCP), by NCCL's
-    version, and each node its own where they differ; --env replaces any of them, and --explain tells why each is so.
+    On GPU nodes the ranks get NCCL's variables for the network that all of them have (RDMA or TCP) and for NCCL's
+    version, where needed per node; --env replaces any of them, and --explain shows the reason for each.
     --preset taco is the command line of TACO Train's guide, word for word; its --lightcc compresses gradients, which
-    changes what is trained. --preset horovod-lightcc is LightCC without that (--env LIGHT_TOPK_ALLREDUCE=1 adds it).
+    changes the training. --preset horovod-lightcc does not (--env LIGHT_TOPK_ALLREDUCE=1 does).
     --launcher python starts the same ranks with torch's variables (MASTER_ADDR, RANK, ...). With torchrun, or launch
-    for torch.distributed.launch, mpirun starts one process on each node, which makes a rank for each of its slots.
+    for torch.distributed.launch, mpirun starts one process per node, which starts a rank per slot.
     --placement takes nodes, GPUs, cards and CPUs from a file: each rank is bound to its CPUs, and all ranks of a node
     see its GPUs in the order of their local ranks.
-    --gputopology chooses them as `provision place --gputopology` does and starts the job there: a rank for each GPU,
-    -n of them or those of --workers with --gpus each, all or none. Nodes that cannot take ranks are no choice, and
-    named on stderr; between the look at the nodes and the start nothing is reserved.
-    Where the image's mpirun is MPICH's or Intel MPI's, the line is written in their words; ranks get the same.
-    A command that is a line of Open MPI's mpirun is started as it is, with what it needs to reach the containers.
-    What is odd about your variables and flags, by what the nodes tell, is said; what surely fails is not started.
-    --offline takes what the inventory states: cluster_gpus, cluster_data_interface, cluster_management_interface,
+    --gputopology chooses GPUs as `provision place --gputopology` does, one per rank: -n of them, or --workers with
+    --gpus each, all or none. Nothing is reserved between the probe and the start. Where the image has MPICH's or Intel
+    MPI's mpirun, the command line is written for it. An mpirun command line of Open MPI is started unchanged, with what
+    it needs to reach the containers. Unusual variables and flags cause warnings; a job that is certain to fail is not
+    started.
+    --offline uses the inventory alone: cluster_gpus, cluster_data_interface, cluster_management_interface,
     cluster_gid_index, cluster_mpirun, cluster_mpi.
 
     \b
@@ -148,51 +184,76 @@ def run(
       provision run --limit 'gpu[1:4]' --dry-run -- python3 train.py
       provision run --explain -- python3 train.py
       provision run --launcher torchrun -- train.py --epochs 3
-      provision run --gputopology -n 4 -- python3 train.py
       provision run --gputopology --gpus 8 --workers 2 --explain -- ./train.py
       provision run -- mpirun -np 16 -x NCCL_DEBUG=INFO python3 train.py
       provision run --preset taco -n 16 --lightcc --dry-run --offline -- ./train.py
     """
-    from provision import jobs, workflow
-    from provision.workflow.job_requests import LaunchOptions
-
     with _before_the_start():
-        wish = run_options.wish(preset, fabric, lightcc=lightcc, gdr=gdr)
-        run_options.refuse_modes(offline=offline, dry_run=dry_run, explain=explain, as_json=as_json)
-        environment = run_options.environment(env or ())
-        seats = run_options.seats(launcher, placement, own_gpus=own_gpus, gputopology=gputopology)
-        asked = run_placing.wanted(ranks, gpus, workers, seats, gputopology=gputopology, offline=offline)
-        chosen: run_placing.Chosen | None = None
-        cluster = cluster_from(
-            inventory, lab, become_password=ask_become_password(ask=ask_become_pass), connects=not offline
-        )
-        full = workflow.with_defaults(cluster)
-        if offline:
-            entries, found = workflow.stated_entries(full, limit), workflow.stated_networks(full)
-            facts: dict[str, NodeFacts] = {}
-        else:
-            entries, degraded, facts = run_nodes.entries_for_ranks(
-                full, limit, allow_missing=allow_missing, allow_degraded=allow_degraded, choosing=asked is not None
-            )
-            if asked is not None:
-                seats, chosen = run_placing.choose(asked, full, entries, facts, seats)
-                degraded = [(name, why) for name, why in degraded if name in chosen[0].nodes]
-            found = workflow.found_networks(full, facts)
-            take_degraded(cluster, "run --dry-run" if dry_run or explain else "run", degraded)
-        options = LaunchOptions(wish, seats, None if chosen else ranks, sync, environment, workdir)
-        request = workflow.job_request(full, entries, tuple(command), options, found, facts)
-        plan = _offline(request) if offline else _plan(request, dry_run or explain, yes)
-        _say_lossy(plan)
-        _judge(plan, no_lint=no_lint)
-        if explain or dry_run:
-            _show(plan, chosen, explain=explain, as_json=as_json)
-            return
-    if context.obj is not None:
-        context.obj.append(plan)
-    raise typer.Exit(jobs.run(plan, _write))
+        plan = _prepared(command, nodes, job, network, place, mode)
+    if plan is not None:
+        _start(context, plan)
 
 
 run.typer_settings = {"context_settings": {"allow_interspersed_args": False}}  # type: ignore[attr-defined]
+
+
+def _prepared(
+    command: Sequence[str],
+    nodes: NodeOptions,
+    job: JobOptions,
+    network: NetworkOptions,
+    place: PlacementOptions,
+    mode: ModeOptions,
+) -> Plan | None:
+    """Return what is to be started; None where it was only to be shown."""
+    from provision import workflow
+    from provision.workflow.job_requests import LaunchOptions
+
+    wish = run_options.wish(network.preset, network.fabric, lightcc=network.lightcc, gdr=network.gdr)
+    run_options.refuse_modes(offline=mode.offline, dry_run=mode.dry_run, explain=mode.explain, as_json=mode.as_json)
+    environment = run_options.environment(job.env or ())
+    seats = run_options.seats(place.launcher, place.placement, own_gpus=place.own_gpus, gputopology=place.gputopology)
+    asked = run_placing.wanted(
+        job.ranks, place.gpus, place.workers, seats, gputopology=place.gputopology, offline=mode.offline
+    )
+    chosen: run_placing.Chosen | None = None
+    password = ask_become_password(ask=nodes.ask_become_pass)
+    cluster = cluster_from(nodes.inventory, nodes.lab, become_password=password, connects=not mode.offline)
+    full = workflow.with_defaults(cluster)
+    if mode.offline:
+        entries, found = workflow.stated_entries(full, nodes.limit), workflow.stated_networks(full)
+        facts: dict[str, NodeFacts] = {}
+    else:
+        entries, degraded, facts = run_nodes.entries_for_ranks(
+            full,
+            nodes.limit,
+            allow_missing=nodes.allow_missing,
+            allow_degraded=nodes.allow_degraded,
+            choosing=asked is not None,
+        )
+        if asked is not None:
+            seats, chosen = run_placing.choose(asked, full, entries, facts, seats)
+            degraded = [(name, why) for name, why in degraded if name in chosen[0].nodes]
+        found = workflow.found_networks(full, facts)
+        take_degraded(cluster, "run --dry-run" if mode.dry_run or mode.explain else "run", degraded)
+    options = LaunchOptions(wish, seats, None if chosen else job.ranks, job.sync, environment, job.workdir)
+    request = workflow.job_request(full, entries, tuple(command), options, found, facts)
+    plan = _offline(request) if mode.offline else _plan(request, mode.dry_run or mode.explain, mode.yes)
+    _say_lossy(plan)
+    _judge(plan, no_lint=mode.no_lint)
+    if not mode.explain and not mode.dry_run:
+        return plan
+    _show(plan, chosen, explain=mode.explain, as_json=mode.as_json)
+    return None
+
+
+def _start(context: typer.Context, plan: Plan) -> NoReturn:
+    """Run the job; a caller inside this process gets its plan in the context."""
+    from provision import jobs
+
+    if context.obj is not None:
+        context.obj.append(plan)
+    raise typer.Exit(jobs.run(plan, _write))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,10 @@ from provision.cli.common import (
     show,
 )
 from provision.errors import UsageError
+
+if TYPE_CHECKING:
+    from provision.model import Cluster
+    from provision.workflow import Survey
 
 __all__ = ["Level", "verify"]
 
@@ -79,18 +83,26 @@ def verify(
       provision verify --profile topology
       provision verify -i inventories/prod --limit 'gpu[1-4]' --json
     """
+    _check_options(level, profile, collective=collective)
+    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    survey = _survey(cluster, limit, level, profile, collective=collective)
+    _show(survey, profile, verbose=verbose, as_json=as_json)
+    raise typer.Exit(0 if survey.verification.ok else 1)
+
+
+def _survey(cluster: Cluster, limit: str | None, level: Level, profile: str, *, collective: bool) -> Survey:
     from provision import workflow
     from provision.cli.progress import Steps
-    from provision.report.verify_report import as_document, as_text, profile_document, profile_text
 
-    _check_profile(profile)
-    if collective and level is not Level.FULL:
-        raise UsageError("--collective is for --level full", remedy="Run: provision verify --level full --collective")
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
     note(f"verify {cluster.inventory} ({level.value}) on {len(nodes)} node{'s' * (len(nodes) != 1)}")
     full = Steps().step if level is Level.FULL else None
-    survey = workflow.verify(cluster, limit, full=full, profile=profile, collective=collective)
+    return workflow.verify(cluster, limit, full=full, profile=profile, collective=collective)
+
+
+def _show(survey: Survey, profile: str, *, verbose: bool, as_json: bool) -> None:
+    from provision.report.verify_report import as_document, as_text, profile_document, profile_text
+
     if as_json:
         more = {"profile": profile_document(profile, survey.held)} if profile else {}
         print_json(as_document(survey.verification) | more)
@@ -98,11 +110,12 @@ def verify(
         if survey.held:
             show(profile_text(profile, survey.held) + "\n")
         show(as_text(survey.verification, verbose=verbose, simulated=survey.simulated()))
-    raise typer.Exit(0 if survey.verification.ok else 1)
 
 
-def _check_profile(name: str) -> None:
+def _check_options(level: Level, profile: str, *, collective: bool) -> None:
     from provision.checks.minimums import MINIMUMS
 
-    if name and name not in MINIMUMS:
-        raise UsageError(f"--profile {name}: unknown profile", remedy=f"Choose {', '.join(MINIMUMS)}.")
+    if profile and profile not in MINIMUMS:
+        raise UsageError(f"--profile {profile}: unknown profile", remedy=f"Choose {', '.join(MINIMUMS)}.")
+    if collective and level is not Level.FULL:
+        raise UsageError("--collective is for --level full", remedy="Run: provision verify --level full --collective")

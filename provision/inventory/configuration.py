@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from provision.errors import UsageError
+from provision.local_files import config_folder
 
 __all__ = ["PROJECT_FILE", "configured_inventory"]
 
@@ -50,8 +51,7 @@ def _files() -> Iterator[Path]:
         if (folder / PROJECT_FILE).is_file():
             yield folder / PROJECT_FILE
             break
-    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    own = Path(home).expanduser() / "provision" / "config.toml"
+    own = config_folder() / "config.toml"
     if own.is_file():
         yield own
 

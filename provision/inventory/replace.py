@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from provision.inventory.ranges import expand
 from provision.inventory.sources import shown
 from provision.inventory.trust import KeySource, all_or_error, keys_from_file
 from provision.inventory.write import with_key
+from provision.local_files import write_private
 from provision.model import Cluster
 
 __all__ = ["KeyChange", "Replaced", "ReplacementAsker", "replace_keys"]
@@ -193,16 +193,8 @@ def _write(file: Path, changes: Sequence[KeyChange]) -> None:
             names = change.target.names
             text = with_key(text, change.target.name, names, mine, line_for(change.target, change.new), file)
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                os.fchmod(stream.fileno(), file.stat().st_mode & 0o777 if file.exists() else 0o644)
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(name).replace(file)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        mode = file.stat().st_mode & 0o777 if file.exists() else 0o644
+        write_private(file, text, mode=mode, durable=True)
     except OSError as error:
         raise ProvisionError(f"{shown(file)} cannot be written: {error.strerror}") from error
 

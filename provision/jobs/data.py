@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.batch.data import DataFinding, Volume, judge
-from provision.connectors import Connector
+from provision.connectors import Connector, each
 from provision.documents.jobs import DataResult
 from provision.errors import NodeError, ProvisionError
 from provision.jobs.node_ask import ask
+from provision.model import Node
 from provision.threads import outcomes
 
-__all__ = ["check_data", "look_at", "require_data"]
+__all__ = ["check_data", "look", "look_at", "require_data"]
 
 SECONDS = 10.0
 """How long a volume is waited for; a server that has just come back needs some."""
@@ -59,3 +60,15 @@ def require_data(connectors: Mapping[str, Connector], volumes: Sequence[Volume],
             output="\n".join(others),
         )
     return [f"data volume {finding.volume}: {finding.problem}" for finding in findings]
+
+
+def look(nodes: Sequence[Node], volumes: Sequence[Volume]) -> dict[str, dict[str, Any]]:
+    """Return volume -> node -> what the node said of it, or its error; one SSH session per node, none for nothing."""
+    found = each(nodes, lambda connector: look_at(connector, volumes)) if volumes else {}
+    return {
+        volume.name: {
+            node: outcome if isinstance(outcome, ProvisionError) else outcome.get(volume.name)
+            for node, outcome in found.items()
+        }
+        for volume in volumes
+    }

@@ -6,7 +6,6 @@ Both drivers and the manager use this module, so that the host key of a lab node
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from provision.errors import ConnectionFailed, LabError
 from provision.lab.base import LabNode
+from provision.local_files import write_private
 
 __all__ = [
     "copy",
@@ -28,7 +28,6 @@ __all__ = [
     "ssh_argv",
     "ssh_options",
     "wait_for_ssh",
-    "write_private",
 ]
 
 _SSH_FAILED = 255
@@ -173,19 +172,6 @@ def remember_host_key(folder: Path, host: str, port: int, public: str) -> None:
         lines = path.read_text().splitlines() if path.exists() else []
         others = [line for line in lines if line.split()[:1] != [name]]
         write_private(path, "\n".join([*others, f"{name} {public}"]) + "\n")
-
-
-def write_private(path: Path, content: str | bytes) -> None:
-    """Replace `path` atomically with `content` and mode 0600."""
-    data = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

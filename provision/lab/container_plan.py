@@ -11,8 +11,8 @@ from pathlib import Path
 
 from provision.documents import decode
 from provision.errors import InvalidDocument, LabError
-from provision.lab.access import write_private
 from provision.lab.base import LabSpec
+from provision.local_files import write_private
 
 __all__ = ["Network", "Plan", "choose_block", "labels_of", "load_plan", "node_names", "route_networks", "save_plan"]
 

@@ -20,7 +20,7 @@ from provision.lab.base import LabNode, LabSpec, NodeState, Progress
 from provision.lab.container_image import ensure_image
 from provision.lab.container_plan import Plan, choose_block, labels_of, load_plan, node_names, route_networks, save_plan
 from provision.lab.engine_process import engine_of, release_engine, require_engine
-from provision.lab.paths import cache_folder
+from provision.local_files import cache_folder
 from provision.threads import outcomes
 
 __all__ = ["ContainerDriver"]

@@ -25,10 +25,10 @@ from provision.connectors.container import DEFAULT_HOST, Engine, answers
 from provision.documents import decode
 from provision.documents.lab import EngineRecord
 from provision.errors import InvalidDocument, LabError
-from provision.lab.access import file_lock, write_private
+from provision.lab.access import file_lock
 from provision.lab.base import Progress
 from provision.lab.engine_traces import remember_network, restore_network
-from provision.lab.paths import cache_folder, private_folder
+from provision.local_files import cache_folder, private_folder, write_private
 
 __all__ = ["PrivateEngine", "engine_of", "private_engine", "release_engine", "require_engine"]
 

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.lab.access import write_private
 from provision.lab.base import DriverName, LabNode, LabSpec
-from provision.lab.paths import private_folder
+from provision.local_files import private_folder, write_private
 
 if TYPE_CHECKING:
     from provision.lab.services import ServiceInfo

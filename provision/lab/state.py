@@ -11,12 +11,11 @@ from pathlib import Path
 
 from provision.documents import decode
 from provision.errors import InvalidDocument, LabError, UsageError
-from provision.lab.access import write_private
 from provision.lab.base import LabSpec
-from provision.lab.paths import labs_folder, private_folder
+from provision.local_files import private_folder, state_folder, write_private
 from provision.locks import held
 
-__all__ = ["check_name", "known_labs", "lab_folder", "load_spec", "locked", "save_spec"]
+__all__ = ["check_name", "known_labs", "lab_folder", "labs_folder", "load_spec", "locked", "save_spec"]
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?")
 
@@ -33,6 +32,11 @@ def check_name(name: str) -> str:
             remedy="Use at most 30 lower-case letters, digits and dashes; begin with a letter, end without dash.",
         )
     return name
+
+
+def labs_folder() -> Path:
+    """Return the folder with a folder for each lab."""
+    return state_folder() / "labs"
 
 
 def lab_folder(name: str) -> Path:

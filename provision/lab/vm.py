@@ -16,22 +16,15 @@ from pathlib import Path
 from provision.documents import decode
 from provision.documents.lab import DiskInformation
 from provision.errors import ConnectionFailed, LabError, ProvisionError
-from provision.lab.access import (
-    make_host_key,
-    make_operator_key,
-    remember_host_key,
-    run_script,
-    wait_for_ssh,
-    write_private,
-)
+from provision.lab.access import make_host_key, make_operator_key, remember_host_key, run_script, wait_for_ssh
 from provision.lab.base import LabNode, LabSpec, NodeState, Progress
-from provision.lab.paths import cache_folder
 from provision.lab.seed import Identity, seed_archive
 from provision.lab.vm_accel import accelerator, virtual_cpus
 from provision.lab.vm_image import Image, ensure_image, need_programs
 from provision.lab.vm_plan import Plan, load_plan, make_plan, save_plan
 from provision.lab.vm_qemu import Machine, MachineSettings, is_running, kill, set_link, start
 from provision.lab.vm_recipe import Recipe, recipe_for
+from provision.local_files import cache_folder, write_private
 from provision.threads import outcomes
 
 __all__ = ["HOST_ADDRESS", "VmDriver"]

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from provision.documents import decode
 from provision.documents.lab import AcceleratorTest
-from provision.lab.access import file_lock, write_private
+from provision.lab.access import file_lock
 from provision.lab.base import Progress
 from provision.lab.vm_image import Image
+from provision.local_files import write_private
 
 __all__ = ["EMULATION", "HARDWARE", "accelerator", "virtual_cpus"]
 

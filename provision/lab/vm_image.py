@@ -22,8 +22,8 @@ from provision.documents.lab import NodeImage
 from provision.errors import InvalidDocument, LabError
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
-from provision.lab.paths import cache_folder
 from provision.lab.vm_recipe import Recipe, pack
+from provision.local_files import cache_folder
 
 __all__ = ["Image", "ensure_image", "need_programs"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from provision.documents import decode
 from provision.errors import InvalidDocument, LabError
-from provision.lab.access import write_private
 from provision.lab.base import LabSpec
+from provision.local_files import write_private
 
 __all__ = ["Plan", "load_plan", "make_plan", "port_is_free", "save_plan"]
 

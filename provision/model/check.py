@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from provision.model.bandwidth import Bandwidth
-from provision.model.collective import Collective
+from provision.model.bandwidth import Bandwidth, Collective
 
 __all__ = ["CheckResult", "CheckStatus", "NodeChecks", "Verification"]
 

@@ -41,7 +41,7 @@ def audit_text(nodes: Mapping[str, AuditTrail | ProvisionError]) -> str:
     lines: list[str] = []
     for group in grouped(nodes.items(), lambda _, trail: tuple(_lines(trail)), _outline):
         note = [f"  {group.note}"] if group.varied else []
-        lines += [*([""] if lines else []), *_wrap(in_short(group.names), ""), *note, *_lines(group.value)]
+        lines += [*([""] if lines else []), *layout.wrapped(in_short(group.names), ""), *note, *_lines(group.value)]
     return "\n".join(lines)
 
 
@@ -52,8 +52,8 @@ def _outline(name: str, trail: AuditTrail | ProvisionError) -> Hashable:
 
 def _lines(trail: AuditTrail | ProvisionError) -> list[str]:
     if isinstance(trail, ProvisionError):
-        lines = _wrap(f"  error: {trail.message}", "    ")
-        return lines + (_wrap(f"  hint: {trail.remedy}", "    ") if trail.remedy else [])
+        lines = layout.wrapped(f"  error: {trail.message}", "    ")
+        return lines + (layout.wrapped(f"  hint: {trail.remedy}", "    ") if trail.remedy else [])
     lines = _row("when", "who", "action", "what") if trail.records else ["  no recorded actions"]
     for one in trail.records:
         lines += _row(_when(one.time), one.caller + ("" if one.agent else "?"), one.action, _what(one))
@@ -100,16 +100,11 @@ def _when(seconds: float) -> str:
 
 
 def _row(time: str, caller: str, action: str, what: str) -> list[str]:
-    first = f"{time:<16}  {_cut(caller, _CALLER_WIDTH):<{_CALLER_WIDTH}}  {_cut(action, _ACTION):<{_ACTION}}  "
+    names = (
+        f"{layout.shortened(caller, _CALLER_WIDTH):<{_CALLER_WIDTH}}  {layout.shortened(action, _ACTION):<{_ACTION}}"
+    )
+    first = f"{time:<16}  {names}  "
     plain = " ".join(what.split())
     return textwrap.wrap(plain, layout.width(), initial_indent=first, subsequent_indent=" " * len(first)) or [
         first.rstrip()
     ]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

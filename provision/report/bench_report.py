@@ -151,7 +151,7 @@ def runs_text(runs: Sequence[Run]) -> str:
         for run, share in zip(runs, efficiencies(runs), strict=True)
     ]
     heads = ["model", "batch", "on", "img/s each", "img/s", "effic.", "run"]
-    return "\n".join([*_table(heads, rows, right={1, 3, 4, 5}), "", *_wrap(_FOOT)])
+    return "\n".join([*_table(heads, rows, right={1, 3, 4, 5}), "", *layout.wrapped(_FOOT, "  ")])
 
 
 def compare_text(a: str, b: str, compared: Sequence[Comparison], only_a: Sequence[Run], only_b: Sequence[Run]) -> str:
@@ -170,11 +170,22 @@ def compare_text(a: str, b: str, compared: Sequence[Comparison], only_a: Sequenc
         for item in compared
     ]
     heads = ["model", "batch", "on", "A img/s", "B img/s", "A/B", "band", "verdict"]
-    lines = [*_wrap(f"A: {a}"), *_wrap(f"B: {b}"), "", *_table(heads, rows, right={1, 3, 4, 5, 6})]
+    lines = [
+        *layout.wrapped(f"A: {a}", "  "),
+        *layout.wrapped(f"B: {b}", "  "),
+        "",
+        *_table(heads, rows, right={1, 3, 4, 5, 6}),
+    ]
     methods = dict.fromkeys(item.method for item in compared)
-    lines += ["", *_wrap("Judged by " + "; ".join(METHODS[method] for method in methods) + ".")] if compared else []
+    lines += (
+        ["", *layout.wrapped("Judged by " + "; ".join(METHODS[method] for method in methods) + ".", "  ")]
+        if compared
+        else []
+    )
     for side, unmatched in (("A", only_a), ("B", only_b)):
-        lines += [line for run in unmatched for line in _wrap(f"only {side} has {run.title}, on {run.devices}")]
+        lines += [
+            line for run in unmatched for line in layout.wrapped(f"only {side} has {run.title}, on {run.devices}", "  ")
+        ]
     return "\n".join(lines)
 
 
@@ -212,18 +223,10 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[in
     lines: list[str] = []
     for row in [heads, *rows]:
         cells = [
-            f"{cell:>{width}}" if column in right else f"{_cut(cell, width):<{width}}"
+            f"{cell:>{width}}" if column in right else f"{layout.shortened(cell, width):<{width}}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
         last = textwrap.wrap(row[-1], max(_MIN_LABEL_WIDTH, layout.width() - indent)) or [""]
         lines.append("  ".join([*cells, last[0]]).rstrip())
         lines += [" " * indent + part for part in last[1:]]
     return lines
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(text, layout.width(), subsequent_indent="  ", break_on_hyphens=False) or [""]

@@ -49,7 +49,7 @@ def as_text(verdict: GdrVerdict) -> str:
     """Return one verdict as text, at most 80 columns wide."""
     lines = [f"path: {verdict.path.value}"]
     for reason in verdict.reasons:
-        lines += _wrap(f"  {reason}", "    ")
+        lines += layout.wrapped(f"  {reason}", "    ")
     return "\n".join([*lines, *_details([("", verdict)])])
 
 
@@ -67,11 +67,11 @@ def nodes_text(nodes: Sequence[NodeGdr], *, verbose: bool = False) -> str:
         path, explanation = group.value
         lines += _row(name, path, f"{explanation} {group.note}", width)
     for line in reason_lines((node.name, node.remedy) for node in nodes if node.error is not None and node.remedy):
-        lines += ["", *_wrap(f"ERROR    {line}", "         ")]
+        lines += ["", *layout.wrapped(f"ERROR    {line}", "         ")]
     lines += _details([(node.name, node.verdict) for node in nodes if node.error is None])
     if any(node.simulated for node in nodes):
         where = in_short([node.name for node in nodes if node.simulated])
-        lines += ["", *_wrap(f"SIMULATED on {where}: components of the lab, no proof of real hardware.", "  ")]
+        lines += ["", *layout.wrapped(f"SIMULATED on {where}: components of the lab, no proof of real hardware.", "  ")]
     return "\n".join(lines)
 
 
@@ -108,23 +108,19 @@ def _details(verdicts: Sequence[tuple[str, GdrVerdict]]) -> list[str]:
             variables.setdefault(text, []).append(name)
     lines = [*_items("TO DO", todo), *_items("CLOSED", closed)]
     for text, names in variables.items():
-        lines += ["", *_wrap(f"for NCCL{_on(names)}: {text}", "  ")]
+        lines += ["", *layout.wrapped(f"for NCCL{_on(names)}: {text}", "  ")]
     return lines
 
 
 def _items(word: str, items: dict[Unmet, list[str]]) -> list[str]:
     lines: list[str] = []
     for item, names in items.items():
-        lines += ["", *_wrap(f"{word:<7}  {item.path.value}{_on(names)}", "         ")]
-        lines += _wrap(f"         needs {item.precondition}", "         ")
-        lines += _wrap(f"         remedy: {item.remedy}", "           ")
+        lines += ["", *layout.wrapped(f"{word:<7}  {item.path.value}{_on(names)}", "         ")]
+        lines += layout.wrapped(f"         needs {item.precondition}", "         ")
+        lines += layout.wrapped(f"         remedy: {item.remedy}", "           ")
     return lines
 
 
 def _on(names: Iterable[str]) -> str:
     shown = [name for name in names if name]
     return f" on {in_short(shown)}" if shown else ""
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

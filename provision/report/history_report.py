@@ -76,7 +76,12 @@ def nodes_text(nodes: Mapping[str, Sequence[Entry] | ProvisionError]) -> str:
     lines: list[str] = []
     for group in grouped(nodes.items(), lambda _, entries: tuple(_node_lines(entries)), _outline):
         note = [f"  {group.note}"] if group.varied else []
-        lines += [*([""] if lines else []), *_wrap(in_short(group.names), ""), *note, *_node_lines(group.value)]
+        lines += [
+            *([""] if lines else []),
+            *layout.wrapped(in_short(group.names), ""),
+            *note,
+            *_node_lines(group.value),
+        ]
     return "\n".join(lines)
 
 
@@ -87,8 +92,8 @@ def _outline(name: str, entries: Sequence[Entry] | ProvisionError) -> Hashable:
 
 def _node_lines(entries: Sequence[Entry] | ProvisionError) -> list[str]:
     if isinstance(entries, ProvisionError):
-        lines = _wrap(f"  error: {entries.message}", "    ")
-        return lines + (_wrap(f"  hint: {entries.remedy}", "    ") if entries.remedy else [])
+        lines = layout.wrapped(f"  error: {entries.message}", "    ")
+        return lines + (layout.wrapped(f"  hint: {entries.remedy}", "    ") if entries.remedy else [])
     if not entries:
         return ["  no recorded applies"]
     lines = _row("when", "who", "ended", "", "what")
@@ -123,8 +128,8 @@ def unlocked_text(done: Sequence[Unlocked]) -> str:
     lines: list[str] = []
     for group in grouped(((node.node, (node.result, node.reason, node.remedy)) for node in done), lambda _, key: key):
         result, reason, remedy = group.value
-        lines += _wrap(f"{in_short(group.names)}: {result}: {reason}", "  ")
-        lines += _wrap(f"  hint: {remedy}", "    ") if remedy else []
+        lines += layout.wrapped(f"{in_short(group.names)}: {result}: {reason}", "  ")
+        lines += layout.wrapped(f"  hint: {remedy}", "    ") if remedy else []
     return "\n".join(lines)
 
 
@@ -159,16 +164,8 @@ def _holder(holder: Holder | None) -> dict[str, Any] | None:
 
 def _row(time: str, user: str, status: str, nodes: str, what: str) -> list[str]:
     count = f"{nodes:>5}  " if nodes else ""
-    state = layout.state(_cut(status, _STATUS_WIDTH), _STATUS_WIDTH)
-    first = f"{time:<16}  {_cut(user, _USER_WIDTH):<{_USER_WIDTH}}  {state}  {count}"
+    state = layout.state(layout.shortened(status, _STATUS_WIDTH), _STATUS_WIDTH)
+    first = f"{time:<16}  {layout.shortened(user, _USER_WIDTH):<{_USER_WIDTH}}  {state}  {count}"
     return textwrap.wrap(
         what, layout.width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
     ) or [first.rstrip()]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

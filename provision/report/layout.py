@@ -7,8 +7,9 @@ replaces with escape sequences when the report is printed. Text from nodes never
 from __future__ import annotations
 
 import re
+import textwrap
 
-__all__ = ["choose", "is_mark", "length", "padded", "painted", "shortened", "state", "width"]
+__all__ = ["choose", "is_mark", "length", "padded", "painted", "shortened", "state", "width", "wrapped"]
 
 NARROWEST, WIDEST = 80, 200
 """Tables fit 80 columns; lines of more than 200 are hard to read."""
@@ -61,6 +62,11 @@ def shortened(text: str, columns: int) -> str:
     if not text[len(head)].isspace():
         head = head[: max(head.rfind(" "), 0)] or head
     return (head.rstrip() + "...")[:columns]
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Return the lines of a paragraph, wrapped at blanks; all but the first begin with `indent`."""
+    return textwrap.wrap(text, width(), subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def is_mark(letter: str) -> bool:

@@ -120,7 +120,7 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
     """Return a placement as text, at most 80 columns wide."""
     request = placement.request
     requested = f"{_count(request.workers, 'worker')} of {_count(request.gpus, 'GPU')}"
-    lines = _wrap(f"{requested}: {'' if placement.fits else 'not placed: '}{placement.reason}", "  ")
+    lines = layout.wrapped(f"{requested}: {'' if placement.fits else 'not placed: '}{placement.reason}", "  ")
     if placement.key is not None:
         lines += ["", *_workers(placement), ""]
         lines.append(_expected(placement))
@@ -128,15 +128,15 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
     for worker in placement.workers:
         for gpu in worker.mig:
             uuids = "".join(f" {uuid}" for uuid in _instances(worker, gpu, places))
-            lines += _wrap(
+            lines += layout.wrapped(
                 f"GPU {gpu} of {worker.node} is in MIG mode; give the job the UUID of an instance instead"
                 + (f":{uuids}" if uuids else ""),
                 "  ",
             )
     for warning in places.warnings:
-        lines += _wrap(f"warning: {warning}", "  ")
+        lines += layout.wrapped(f"warning: {warning}", "  ")
     if places.simulated:
-        lines += _wrap(
+        lines += layout.wrapped(
             f"SIMULATED on {in_short(places.simulated)}: components of the lab, no proof of real hardware.", "  "
         )
     return "\n".join(lines)
@@ -192,12 +192,12 @@ def _explained(placement: Placement, key: Key) -> Iterator[str]:
     if other is None:
         yield "There is no alternative placement."
     else:
-        yield from _wrap(f"next best: {_where(other)}", "  ")
-        yield from _wrap(f"decided by: {_decided(placement, other)}", "  ")
+        yield from layout.wrapped(f"next best: {_where(other)}", "  ")
+        yield from layout.wrapped(f"decided by: {_decided(placement, other)}", "  ")
     if any(placement.leaves):
         runs = [(leaf, len(list(run))) for leaf, run in groupby(placement.leaves)]
         switches = ", ".join(f"{leaf or 'unknown'} ({_count(nodes, 'node')})" for leaf, nodes in runs)
-        yield from _wrap(
+        yield from layout.wrapped(
             f"leaf switches in rank order: {switches}; {_count(key.cross_leaf_hops, 'hop')} between them", "  "
         )
 
@@ -220,7 +220,3 @@ def _count(number: int, noun: str) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

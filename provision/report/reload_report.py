@@ -59,10 +59,10 @@ def as_text(nodes: Sequence[NodeReload], *, verbose: bool = False) -> str:
     for (result, cause, remedy), names in remedies.items():
         suffix = f": {cause}" if cause else ""
         head = f"{result.upper()}  {in_short(names)}{suffix}"
-        lines += ["", *_wrap(head, "  "), *_wrap(f"  remedy: {remedy}", "    ")]
+        lines += ["", *layout.wrapped(head, "  "), *layout.wrapped(f"  remedy: {remedy}", "    ")]
     if any(node.simulated for node in nodes):
         where = in_short([node.name for node in nodes if node.simulated])
-        lines += ["", *_wrap(f"SIMULATED on {where}: components of the lab, no proof of real hardware.", "  ")]
+        lines += ["", *layout.wrapped(f"SIMULATED on {where}: components of the lab, no proof of real hardware.", "  ")]
     return "\n".join(lines)
 
 
@@ -76,7 +76,3 @@ def _row(name: str, result: str, module: str, reason: str, width: int) -> list[s
 
 def _outline(name: str, node: NodeReload) -> Hashable:
     return node.result, node.module, node.cause, outline(node.reason, name), outline(node.remedy or "", name)
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -74,8 +73,8 @@ def _outline(name: str, node: NodeReset) -> Hashable:
 
 
 def _head(group: Group[NodeReset]) -> list[str]:
-    note = _wrap(f"  {group.note}", "  ") if group.varied else []
-    return [*_wrap(f"{in_short(group.names)}: {_state(group.value)}", ""), *note]
+    note = layout.wrapped(f"  {group.note}", "  ") if group.varied else []
+    return [*layout.wrapped(f"{in_short(group.names)}: {_state(group.value)}", ""), *note]
 
 
 def _state(node: NodeReset) -> str:
@@ -93,19 +92,15 @@ def _state(node: NodeReset) -> str:
 def _details(node: NodeReset, *, steps: bool = True) -> list[str]:
     lines: list[str] = []
     for number, step in enumerate(node.steps if steps else (), 1):
-        lines += _wrap(f"{number:>4}  {step}", " " * 6)
+        lines += layout.wrapped(f"{number:>4}  {step}", " " * 6)
     for word, sentences in (("remains", node.left), ("blocked by", node.refused)):
         for sentence in sentences:
-            lines += _wrap(f"  {word}: {sentence}", " " * 6)
+            lines += layout.wrapped(f"  {word}: {sentence}", " " * 6)
     if node.refused:
-        lines += _wrap("  hint: wait until that has ended, or override: --disruptive NODE", " " * 6)
+        lines += layout.wrapped("  hint: wait until that has ended, or override: --disruptive NODE", " " * 6)
     if node.error:
-        lines += _wrap(f"  {node.error.message}", " " * 6)
+        lines += layout.wrapped(f"  {node.error.message}", " " * 6)
         shown = [line for line in node.error.output.splitlines() if line.strip()]
         lines += [f"  | {line}" for line in shown if line.strip() != node.error.message]
-        lines += _wrap(f"  hint: {node.error.remedy}", " " * 6) if node.error.remedy else []
+        lines += layout.wrapped(f"  hint: {node.error.remedy}", " " * 6) if node.error.remedy else []
     return lines
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

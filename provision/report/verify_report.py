@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -137,7 +136,10 @@ def profile_text(name: str, held: Mapping[str, Sequence[Held]]) -> str:
     """Return required and present versions: a table for each group of equal nodes."""
     blocks = []
     for group in grouped(held.items(), lambda _, items: tuple(items)):
-        rows = [(item.component, item.required, _cut(item.found, _PRESENT_WIDTH), _mark(item)) for item in group.value]
+        rows = [
+            (item.component, item.required, layout.shortened(item.found, _PRESENT_WIDTH), _mark(item))
+            for item in group.value
+        ]
         blocks.append("\n".join([f"profile {name} on {in_short(group.names)}:", *columns([_HEADS, *rows], "  ")]))
     return "\n\n".join(blocks)
 
@@ -161,11 +163,7 @@ def _counts(nodes: Sequence[NodeChecks], *, verbose: bool) -> list[str]:
     groups = [(in_short(group.names), group.value) for group in grouped(rows, whole)]
     width = min(max([len(names) for names, _ in groups] + [4]), layout.width() - _COUNTS)
     lines = [f"{'node':<{width}}  {'result':<6}  {'pass':>4}  {'warn':>4}  {'fail':>4}  {'skip':>4}"]
-    return lines + [f"{_cut(names, width):<{width}}  {line}" for names, line in groups]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+    return lines + [f"{layout.shortened(names, width):<{width}}  {line}" for names, line in groups]
 
 
 def _worst(statuses: Iterable[CheckStatus]) -> str:
@@ -185,12 +183,12 @@ def _details(nodes: Sequence[NodeChecks], status: CheckStatus, *, verbose: bool)
         mark = "  SIMULATED" if check.simulated else ""
         location = "of the cluster" if group.names == [_CLUSTER] else f"on {in_short(group.names)}"
         name = layout.state(status.value.upper(), 4)
-        lines += ["", *_wrap(f"{name}  {check.id}{mark}  {location}", "      ")]
-        lines += _wrap(f"      {check.reason}", "      ")
-        lines += _wrap(f"      {group.note}", "      ") if group.varied else []
+        lines += ["", *layout.wrapped(f"{name}  {check.id}{mark}  {location}", "      ")]
+        lines += layout.wrapped(f"      {check.reason}", "      ")
+        lines += layout.wrapped(f"      {group.note}", "      ") if group.varied else []
         if check.remedy:
             remedy = _short_limits(check.remedy.replace(_SELF, f"--limit {as_limit(group.names)}"))
-            lines += _wrap(f"      remedy: {remedy}", "        ")
+            lines += layout.wrapped(f"      remedy: {remedy}", "        ")
     return lines
 
 
@@ -217,7 +215,7 @@ def _pairs(pairs: Sequence[PairBandwidth]) -> list[str]:
     for pair in sorted(pairs, key=speed)[:_PAIRS_SHOWN]:
         rate = "" if pair.line_rate_gbit_s is None else f" of {pair.line_rate_gbit_s:g}"
         value = "failed" if pair.gbit_s is None else f"{pair.gbit_s:.3g}{rate} ({pair.memory} memory)"
-        lines += _wrap(f"  {pair.a} -> {pair.b}  {value}", "    ")
+        lines += layout.wrapped(f"  {pair.a} -> {pair.b}  {value}", "    ")
     if len(pairs) > _PAIRS_SHOWN:
         lines.append(f"  and {len(pairs) - _PAIRS_SHOWN} more (--json has all)")
     return lines
@@ -239,7 +237,7 @@ def _collective(collective: Collective) -> list[str]:
         f"({collective.program}, {collective.memory} memory): "
         f"{collective.bus_bandwidth:.4g} GB/s bus bandwidth{predicted}{mark}"
     )
-    return ["", *_wrap(line, "  ")]
+    return ["", *layout.wrapped(line, "  ")]
 
 
 def _of_any_node(check: CheckResult, name: str) -> CheckResult:
@@ -247,12 +245,6 @@ def _of_any_node(check: CheckResult, name: str) -> CheckResult:
     if not check.remedy:
         return check
     return replace(check, remedy=re.sub(rf"--limit {re.escape(name)}(?![\w.,-])", lambda _: _SELF, check.remedy))
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    """Wrap at blanks; a word that is longer than a line (a digest, a path) is broken."""
-    lines = textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True)
-    return lines or [""]
 
 
 def _stand_ins(simulated: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
@@ -263,9 +255,9 @@ def _stand_ins(simulated: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     lines: list[str] = []
     for group, names in owners.items():
         head = f"SIMULATED on {in_short(names)} (components of the lab, no proof of real hardware):"
-        lines += ["", *_wrap(head, "  ")]
+        lines += ["", *layout.wrapped(head, "  ")]
         for component in group:
-            lines += _wrap(f"  {component}", "    ")
+            lines += layout.wrapped(f"  {component}", "    ")
     return lines
 
 
@@ -280,4 +272,4 @@ def _result(verification: Verification) -> list[str]:
     bad = [node.name for node in verification.nodes if any(check.status is CheckStatus.FAIL for check in node.checks)]
     location = f" on {len(bad)} of {len(verification.nodes)} nodes ({in_short(bad)})" if bad else ""
     text = f"{layout.state('NOT OK')}: {failed} check{'s' * (failed != 1)} failed{location}{notes}."
-    return _wrap(text, "  ")
+    return layout.wrapped(text, "  ")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from provision.errors import ProvisionError, UsageError
+from provision.local_files import write_private
 from provision.model import Cluster
 from provision.workflow.places import log_folder
 from provision.workflow.verification import verify
@@ -40,7 +40,7 @@ def support_bundle(cluster: Cluster, target: Path, limit: str | None = None) -> 
         Redactor(known_secrets(cluster)),
         simulated=survey.simulated(),
     )
-    _write_private(target, archive(files, target.name.partition(".tar")[0].removesuffix(".tgz")))
+    _write(target, archive(files, target.name.partition(".tar")[0].removesuffix(".tgz")))
     return list(files)
 
 
@@ -97,16 +97,10 @@ def _vaulted(before: Any, after: Any) -> set[str]:
     return set()
 
 
-def _write_private(target: Path, data: bytes) -> None:
-    """Write beside the target first, so that an interruption leaves no half file under its name."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+def _write(target: Path, data: bytes) -> None:
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            stream.write(data)
-        draft.replace(target)
+        write_private(target, data)
     except OSError as error:
         raise ProvisionError(
             f"{target} cannot be written: {error.strerror}", remedy="Give another place with --output."
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from provision.components import COMPONENTS
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
-from provision.workflow.alone import alone
 from provision.workflow.draining import Draining
 from provision.workflow.idle_steps import agreeable
 from provision.workflow.outcomes import Outcomes, told
-from provision.workflow.places import log_folder
+from provision.workflow.places import alone, log_folder
 from provision.workflow.plan import Look, Request, look
 from provision.workflow.sources import write_fingerprints
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 
 from provision.documents import decode
 from provision.documents.state import DrainedRecord
 from provision.errors import InvalidDocument
+from provision.local_files import state_folder, write_private
 from provision.model import Cluster
-from provision.workflow.places import identity, state_folder
+from provision.workflow.places import identity
 
 __all__ = ["Drained"]
 
@@ -53,10 +53,5 @@ class Drained:
     def _write(self, nodes: dict[str, dict[str, str]]) -> None:
         """Whole or not at all: a crash leaves the old record or the new one."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = self.path.with_suffix(".new")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-            json.dump({"nodes": nodes}, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(self.path)
+        write_private(self.path, json.dumps({"nodes": nodes}), durable=True)
         self.nodes = nodes

@@ -17,10 +17,11 @@ from typing import Any
 
 from provision.documents.locks import entry_of, merged
 from provision.errors import ProvisionError
+from provision.local_files import state_folder, write_private
 from provision.locks import user
 from provision.model import Cluster, Node
 from provision.model.history import Entry
-from provision.workflow.places import identity, state_folder
+from provision.workflow.places import identity
 
 __all__ = ["KEPT", "Fleet", "begin", "end", "interrupted", "read", "read_fleet", "read_nodes"]
 
@@ -209,7 +210,4 @@ def _shorten(file: Path) -> None:
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
     if len(lines) <= 2 * KEPT:
         return
-    draft = file.with_suffix(".new")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(record) + "\n" for record in merged(lines)[-KEPT:])
-    draft.replace(file)
+    write_private(file, "".join(json.dumps(record) + "\n" for record in merged(lines)[-KEPT:]))

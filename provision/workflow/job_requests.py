@@ -66,22 +66,12 @@ def job_request(
         LaunchError: a variable of the inventory that only Ansible could resolve.
     """
     from provision.jobs import JobRequest, new_job_id, placed_entries, with_uuids
-    from provision.launchers import launcher_of
 
     wish, seats = options.wish, options.seats
     line = _typed_line(command, wish, options.ranks, seats)
-    if wish.preset == "taco" and seats != Seats():
-        raise UsageError(
-            "--preset taco has ranks of mpirun, and the same for all",
-            remedy="Leave --launcher and --placement out; or --gputopology.",
-        )
+    _refuse_combinations(options, command)
     if seats.placement:
         entries = placed_entries(entries, seats.placement)
-    if launcher_of(seats.launcher).per_node and command[0].rpartition("/")[2].startswith("python"):
-        raise UsageError(
-            f"--launcher {seats.launcher} starts python itself",
-            remedy=f"Leave {command[0]} out: give the script alone.",
-        )
     names = [entry.name for entry in entries]
     variables = {node.name: node.variables for node in cluster.nodes}
     wanted = str(variables[names[0]].get("cluster_head") or names[0])
@@ -109,6 +99,23 @@ def job_request(
         placement=with_uuids(seats.placement, facts),
         visible="rank" if seats.own_gpus else "node",
     )
+
+
+def _refuse_combinations(options: LaunchOptions, command: tuple[str, ...]) -> None:
+    """Raise UsageError for options that exclude each other."""
+    from provision.launchers import launcher_of
+
+    seats = options.seats
+    if options.wish.preset == "taco" and seats != Seats():
+        raise UsageError(
+            "--preset taco has ranks of mpirun, and the same for all",
+            remedy="Leave --launcher and --placement out; or --gputopology.",
+        )
+    if launcher_of(seats.launcher).per_node and command[0].rpartition("/")[2].startswith("python"):
+        raise UsageError(
+            f"--launcher {seats.launcher} starts python itself",
+            remedy=f"Leave {command[0]} out: give the script alone.",
+        )
 
 
 def _typed_line(command: tuple[str, ...], wish: ProfileOptions, ranks: int | None, seats: Seats) -> TypedLine | None:

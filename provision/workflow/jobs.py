@@ -29,7 +29,7 @@ def job_keys(cluster: Cluster) -> JobKeys:
     from provision.inventory.people import people
     from provision.jobs.engines.direct.engine import head_of
     from provision.jobs.signing import JobKeys
-    from provision.workflow.places import state_folder
+    from provision.local_files import state_folder
 
     name = str(cluster.nodes[0].variables.get("cluster_name") or head_of(cluster))
     return JobKeys(name, people(cluster), state_folder() / "signing_key")

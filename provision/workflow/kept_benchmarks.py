@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import secrets
 import time
 from contextlib import suppress
@@ -15,7 +14,7 @@ from provision.benchmarks import Record
 from provision.benchmarks.record import from_document
 from provision.documents import decode
 from provision.errors import InvalidDocument, ProvisionError
-from provision.workflow.places import state_folder
+from provision.local_files import state_folder, write_private
 
 __all__ = ["folder", "keep", "kept", "new_id", "on_file"]
 
@@ -42,12 +41,10 @@ def keep(record: Record) -> Path:
         ProvisionError: it cannot be written.
     """
     place = folder()
-    target, draft = place / f"{record.id}.json", place / f".{record.id}.new"
+    target = place / f"{record.id}.json"
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-            json.dump(dataclasses.asdict(record), stream, indent=1)
-        draft.replace(target)
+        write_private(target, json.dumps(dataclasses.asdict(record), indent=1))
         for old in sorted(place.glob("*.json"))[:-_MOST]:
             old.unlink(missing_ok=True)
     except OSError as error:

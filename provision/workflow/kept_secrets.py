@@ -6,7 +6,6 @@ import json
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ from urllib.parse import urlsplit
 from provision.documents import decode
 from provision.documents.state import StoredCredential
 from provision.errors import InvalidDocument, ProvisionError, UsageError
+from provision.local_files import state_folder, write_private
 from provision.model import Secret
 from provision.model.job import CodeSource
-from provision.workflow.places import state_folder
 
 __all__ = ["KINDS", "Login", "forget", "keep", "kept", "registry_login", "secrets_for", "server_of_image", "sync_login"]
 
@@ -52,12 +51,12 @@ def keep(login: Login) -> Path:
         raise UsageError("the secret is empty, or holds a line break")
     folder = _folder(make=True)
     text = json.dumps({"username": login.username, "secret": login.secret.reveal()})
+    file = _file(folder, login.kind, login.server)
     try:
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".part-", delete=False) as part:  # of mode 0600
-            part.write(text)
-        return Path(part.name).replace(_file(folder, login.kind, login.server))
+        write_private(file, text)
     except OSError as error:
         raise ProvisionError(f"{folder} cannot be written: {error.strerror}") from error
+    return file
 
 
 def kept() -> list[Login]:

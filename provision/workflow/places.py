@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from provision.kept_files import inventory_place
+from provision.local_files import state_folder
+from provision.locks import held
 from provision.model import Cluster
 
-__all__ = ["identity", "log_folder", "state_folder"]
-
-
-def state_folder() -> Path:
-    """Return the folder of all that is kept between commands."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state", "provision")
+__all__ = ["alone", "identity", "log_folder"]
 
 
 def identity(cluster: Cluster) -> str:
@@ -30,3 +28,20 @@ def identity(cluster: Cluster) -> str:
 def log_folder(cluster: Cluster) -> Path:
     """Return where the logs of applies of this inventory are kept, newest 20; ``support-bundle`` takes them along."""
     return state_folder() / "logs" / identity(cluster)
+
+
+@contextmanager
+def alone(cluster: Cluster, purpose: str) -> Iterator[list[str]]:
+    """Keep a second change of the same inventory out: the two would undo each other's steps.
+
+    Where no lock can be written (a full disk), that is a warning.
+    """
+    warnings: list[str] = []
+    path = state_folder() / "locks" / f"{identity(cluster)}.lock"
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stack.enter_context(held(path, str(cluster.inventory), purpose))
+        except OSError as error:
+            warnings.append(f"no lock keeps others from changing the nodes at the same time: {path}: {error.strerror}")
+        yield warnings

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from provision.documents import decode
 from provision.documents.state import SavedPlan
 from provision.errors import InvalidDocument, ProvisionError, UsageError
+from provision.local_files import write_private
 from provision.model import Cluster, Node, Plan
 from provision.workflow.plan_result import Look, Request
 from provision.workflow.survey import keeping, probe, with_defaults
@@ -93,16 +92,8 @@ def save(found: Look, path: Path, request: Request) -> None:
         "digests": found.digests(),
         "plan": as_document(found.plan),
     }
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        # In /tmp anybody could have put a file or a link there beforehand.
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(json.dumps(document, indent=2) + "\n")
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_private(path, json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise ProvisionError(
             f"the plan could not be written to {path}: {error.strerror}", remedy="Name a file that can be written."

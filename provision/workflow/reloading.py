@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError
 from provision.model import NodeReload, ReloadResult
-from provision.workflow.alone import alone
+from provision.workflow.places import alone
 from provision.workflow.survey import chosen, with_defaults
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from provision.documents import decode
 from provision.documents.state import ResetAnswer
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeReset, NodeStatus, ResetResult, Secret
-from provision.workflow.alone import alone
-from provision.workflow.places import log_folder
+from provision.workflow.places import alone, log_folder
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector

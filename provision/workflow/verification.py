@@ -93,7 +93,7 @@ def verify(
 def _data_findings(cluster: Cluster, nodes: Sequence[Node]) -> list[DataFinding] | None:
     """Return what is wrong with the data volumes of the inventory on these nodes; None when it names none."""
     from provision.batch.data import judge, volumes_of
-    from provision.workflow.data import look
+    from provision.jobs.data import look
 
     volumes = list(volumes_of(cluster).values())
     if not volumes or not nodes:

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from provision.testing import make_node
 from provision.model import Cluster
-from provision.workflow.alone import alone
+from provision.workflow.places import alone
 with alone(Cluster("c", Path(sys.argv[1]), (make_node("a"),)), "apply"):
     print("held", flush=True)
     sys.stdin.read()

@@ -267,7 +267,6 @@ def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
     bus = gpu["bus_id"]
     total, reserved = product["memory_mib"], product["memory_mib"] // 100
     clocks = {"sm": product["sm_clock_mhz"], "mem": product["memory_clock_mhz"]}
-    errors = "0" if product["ecc"] else "[N/A]"
     return {
         "index": gpu["index"],
         "count": len(machine["gpus"]),
@@ -306,13 +305,7 @@ def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
         "display_mode": "Disabled",
         "mig.mode.current": "Disabled" if product["mig"] else "[N/A]",
         "mig.mode.pending": "Disabled" if product["mig"] else "[N/A]",
-        "ecc.mode.current": "Enabled" if product["ecc"] else "[N/A]",
-        "ecc.mode.pending": "Enabled" if product["ecc"] else "[N/A]",
-        **{
-            f"ecc.errors.{k}.{since}.total": errors
-            for k in ("corrected", "uncorrected")
-            for since in ("volatile", "aggregate")
-        },
+        **error_correction(has_ecc=product["ecc"]),
         "clocks_event_reasons.active": "0x0000000000000001",
         "clocks_throttle_reasons.active": "0x0000000000000001",
         **{f"clocks.{name}": 210 for name in ("sm", "mem")},
@@ -321,12 +314,22 @@ def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
         "clocks.current.memory": 210,
         "gpu_recovery_action": "None",
         "retired_pages.pending": "[N/A]",
-        "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": "No" if product["ecc"] else "[N/A]",
         "fabric.state": "Completed" if product["fabric"] else "[N/A]",
         "fabric.status": "Success" if product["fabric"] else "[N/A]",
         **dict.fromkeys(REMAPPED[2:], 0),
         **dict.fromkeys(REMAPPED_FLAGS, "No"),
     }
+
+
+def error_correction(*, has_ecc: bool) -> dict[str, str]:
+    """Return the fields of a GPU's error-correcting memory, without errors."""
+    kinds = [f"{kind}.{since}" for kind in ("corrected", "uncorrected") for since in ("volatile", "aggregate")]
+    fields = {
+        **dict.fromkeys(("ecc.mode.current", "ecc.mode.pending"), "Enabled"),
+        **{f"ecc.errors.{kind}.total": "0" for kind in kinds},
+        "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": "No",
+    }
+    return fields if has_ecc else dict.fromkeys(fields, "[N/A]")
 
 
 def query(machine: dict[str, Any], gpus: list[dict[str, Any]], options: dict[str, str]) -> str:

@@ -13,15 +13,15 @@ from pathlib import Path
 from provision.documents import decode
 from provision.documents.lab import ServicePorts
 from provision.errors import InvalidDocument, LabError
-from provision.lab.access import file_lock, write_private
+from provision.lab.access import file_lock
 from provision.lab.base import LabSpec, Progress
 from provision.lab.machines import load
-from provision.lab.paths import cache_folder
 from provision.lab.services import processes, registry, repository
 from provision.lab.services.ca import ensure_certificates
 from provision.lab.services.image import ensure_training_image
 from provision.lab.services.kernel import GIT_FOLDER
 from provision.lab.services.packages import build_packages, machine_package_name, simulated_things
+from provision.local_files import cache_folder, write_private
 
 __all__ = ["ServiceInfo", "ServiceState", "Services"]
 

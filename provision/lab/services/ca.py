@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from provision.documents import decode
 from provision.errors import InvalidDocument
-from provision.lab.access import write_private
+from provision.local_files import write_private
 
 if TYPE_CHECKING:
     from cryptography import x509

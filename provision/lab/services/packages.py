@@ -52,6 +52,25 @@ def build_packages(cache: Path) -> list[Path]:
 
 def stand_ins() -> list[StandIn]:
     """Return all stand-ins of the lab: the tools, and one package for each described machine."""
+    return [
+        *_toolkit_stand_ins(),
+        StandIn(
+            "nvidia-smi-simulated",
+            _SMI_VERSION,
+            "nvidia-smi for a described machine",
+            {
+                "/usr/bin/nvidia-smi": smi_program(),
+                **mark("nvidia-smi", "nvidia-smi and the driver: they describe a machine of the lab, there is no GPU"),
+            },
+            {"Depends": "python3", "Provides": "nvidia-smi", "Conflicts": "nvidia-smi"},
+        ),
+        *kernel_stand_ins(),
+        *(_machine_package(load(name)) for name in names()),
+    ]
+
+
+def _toolkit_stand_ins() -> list[StandIn]:
+    """Return the packages of the NVIDIA Container Toolkit."""
     same = f"(= {TOOLKIT_VERSION})"
     return [
         StandIn(
@@ -98,18 +117,6 @@ def stand_ins() -> list[StandIn]:
             mark("nvidia-docker2", "the old name of the NVIDIA Container Toolkit: an empty package"),
             {"Depends": "nvidia-container-toolkit"},
         ),
-        StandIn(
-            "nvidia-smi-simulated",
-            _SMI_VERSION,
-            "nvidia-smi for a described machine",
-            {
-                "/usr/bin/nvidia-smi": smi_program(),
-                **mark("nvidia-smi", "nvidia-smi and the driver: they describe a machine of the lab, there is no GPU"),
-            },
-            {"Depends": "python3", "Provides": "nvidia-smi", "Conflicts": "nvidia-smi"},
-        ),
-        *kernel_stand_ins(),
-        *(_machine_package(load(name)) for name in names()),
     ]
 
 

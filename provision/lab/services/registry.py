@@ -13,11 +13,11 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from provision.errors import LabError
-from provision.lab.access import write_private
 from provision.lab.services import processes
 from provision.lab.services.ca import Certificates
 from provision.lab.services.image import TrainingImage
 from provision.lab.services.rootfs import Blob
+from provision.local_files import write_private
 
 __all__ = ["ensure_running", "push", "records"]
 

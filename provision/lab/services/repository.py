@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provision.errors import LabError
-from provision.lab.access import write_private
 from provision.lab.services import processes
 from provision.lab.services.kernel import GIT_FOLDER, build_git, git_history
+from provision.local_files import write_private
 
 __all__ = ["COMPONENT", "NVIDIA_PATH", "SUITE", "ensure_repository", "ensure_running", "record_of"]
 

@@ -3,7 +3,6 @@
 import hashlib
 import stat
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -89,13 +88,3 @@ def test_script_and_input_are_separate_on_the_node(tmp_path, monkeypatch):
     assert done.stdout == f"hush ü\n{hashlib.md5(data, usedforsecurity=False).hexdigest()}  -\n"
     assert done.returncode == 7
     assert "hush" not in " ".join(map(str, seen[0]))
-
-
-def test_an_interrupted_write_preserves_the_old_file(tmp_path):
-    """A state file is replaced whole: what cannot be written leaves the old content and no scrap."""
-    target: Path = tmp_path / "state.json"
-    access.write_private(target, "old")
-    with pytest.raises(UnicodeEncodeError):
-        access.write_private(target, "\udcff")
-    assert target.read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]

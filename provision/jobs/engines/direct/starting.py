@@ -140,7 +140,6 @@ def _start(
     def one(way: Connector) -> None:
         name = way.name
         mounts = extras.mounts(spec, name) if extras else []
-        containers = list(containers_of(attempt, name, logins, rendezvous, prepared[name], mounts))
         keeper = {
             **_who(attempt),
             "name": spec.name,
@@ -158,7 +157,7 @@ def _start(
             "starting_timeout": spec.starting_timeout,
             "running_timeout": spec.running_timeout,
             "clean": spec.clean_task_policy or _CLEAN,
-            "containers": containers,
+            "containers": list(containers_of(attempt, name, logins, rendezvous, prepared[name], mounts)),
             "leases": [*attempt.leases(name), *(f"port-{port}" for port in ports[name])],
         }
         ask_jobs(
