@@ -82,7 +82,9 @@ def test_new_packages_of_the_nvidia_runtime_restart_docker():
 def test_docker_that_knows_no_nvidia_runtime_is_told_of_it():
     info = dataclasses.replace(HEALTHY.docker_info, runtimes=("runc",))
 
-    assert reasons(scene_of(docker_info=info))["docker_engine"] == ("Docker has to be configured for the NVIDIA runtime",)
+    assert reasons(scene_of(docker_info=info))["docker_engine"] == (
+        "Docker has to be configured for the NVIDIA runtime",
+    )
 
 
 def test_another_image_makes_the_container_anew():
