@@ -69,7 +69,7 @@ class Scene:
     bandwidth: Bandwidth | None = None
     """None when none was measured."""
     data: Sequence[DataFinding] | None = None
-    """What is wrong with data volumes, on all nodes; None when none was looked at."""
+    """What is wrong with data volumes, on all nodes; None when none was probed."""
 
     def want(self, name: str, default: T) -> T:
         """Return an inventory variable; `default` when it is unset, of another type, or holds Jinja."""
@@ -93,7 +93,7 @@ class Scene:
 
     @property
     def apply(self) -> str:
-        """The command that mends what a role manages."""
+        """The command that repairs what a role manages."""
         return f"Run: provision apply --limit {self.node.name}"
 
 
@@ -112,7 +112,7 @@ class ClusterScene:
     collective: Collective | None = None
     """None when no all-reduce was asked for."""
     data: Sequence[DataFinding] | None = None
-    """What is wrong with data volumes; None when none was looked at."""
+    """What is wrong with data volumes; None when none was probed."""
 
 
 class NotKnownError(Exception):
@@ -161,4 +161,4 @@ class Check(Generic[SceneT_contra]):
     collective: bool = False
     """Judged only where an all-reduce was asked for (``--collective``)."""
     data: bool = False
-    """Judged only where data volumes were looked at."""
+    """Judged only where data volumes were probed."""

@@ -105,7 +105,7 @@ def is_on(variables: Variables, name: str) -> bool:
 
 
 def key_problems(variable: str, key: str, owner: str) -> Iterator[Setting]:
-    """Yield what is wrong with an armored key; nothing where only Ansible can tell."""
+    """Yield what is wrong with an armored key; nothing where only Ansible can decide."""
     if plain(key) and _ARMOR not in key:
         missing = not key.strip()
         code = PreflightCode.VARIABLE_MISSING if missing else PreflightCode.VARIABLE_INVALID

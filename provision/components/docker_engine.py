@@ -64,7 +64,7 @@ def _restart_reasons(state: NodeState) -> tuple[str, ...]:
     """Return why a whole run of the role restarts a running docker, as far as known; empty: it does not."""
     variables, facts = state.node.variables, state.facts
     if isinstance(facts.packages, Unknown) or isinstance(facts.docker_config, Unknown):
-        return ("what docker runs with cannot be told, so that it may have to be restarted",)
+        return ("the settings that Docker runs with are unknown, so it may have to be restarted",)
     nvidia, reasons = has_gpus(facts) and state.enabled("nvidia_container"), []
     package, toolkit = _PACKAGES.get(str(variables.get("docker_engine_source", "distribution"))), None
     if package is not None and package not in facts.packages:
@@ -83,7 +83,7 @@ def _restart_reasons(state: NodeState) -> tuple[str, ...]:
 
 
 def settings_of(variables: Mapping[str, Any], *, nvidia: bool) -> dict[str, Any] | None:
-    """Return the role's settings in daemon.json; None where only Ansible can tell (Jinja).
+    """Return the role's settings in daemon.json; None where only Ansible can evaluate them (Jinja).
 
     Args:
         variables: of the node; a setting without a variable is not written.

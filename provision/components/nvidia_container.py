@@ -33,7 +33,7 @@ _URI, _KEY = "nvidia_container_repository_uri", "nvidia_container_repository_key
 
 
 def _is_disruptive(causes: Sequence[Cause], state: NodeState) -> bool:
-    """Docker is restarted for a new runtime hook. Nobody uses the hook where docker is absent or runs nothing."""
+    """Docker is restarted for a new runtime hook. No container uses the hook where Docker is absent or runs nothing."""
     unused = docker_is_absent(state.facts) or docker_is_unused(state.facts)
     if any(cause.kind is CauseKind.FORCED for cause in causes):
         return has_gpus(state.facts) and not unused
@@ -58,7 +58,7 @@ def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
         reason = "docker has to be restarted for the NVIDIA runtime's packages"
         yield RoleNeed("docker_engine", reason)
     elif any(cause.name == "nvidia_container.runtime" for cause in causes):
-        yield RoleNeed("docker_engine", "docker has to be told of the NVIDIA runtime")
+        yield RoleNeed("docker_engine", "Docker has to be configured for the NVIDIA runtime")
 
 
 def _package_is_missing(state: NodeState, _: CheckResult) -> bool:

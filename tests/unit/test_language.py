@@ -30,7 +30,6 @@ PENDING = frozenset(
         "provision/engine.py",
         "provision/inventory",
         "provision/jobs",
-        "provision/launchers",
         "provision/kept_files.py",
         "provision/lazily.py",
         "provision/local_processes.py",
