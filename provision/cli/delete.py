@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,12 @@ from provision.cli.job_options import (
 from provision.cli.job_owner import ask_about_owner
 from provision.cli.levels import info, patience
 from provision.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from provision.jobs.engines.base import Engine
+    from provision.model import Cluster
 
 __all__ = ["delete"]
 
@@ -68,27 +74,15 @@ def delete(
       provision del mnist -T pytorchjob
       provision delete mnist --lost gpu3
     """
-    from provision.workflow.job_names import remove_job_name
-
     del all_namespaces
     check_kind(kind)
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     gone: list[str] = []
 
     def forget(name: str) -> None:
-        try:
-            if kind:
-                insist_on_kind(runner.get(name), kind)
-            ask_about_owner(runner, name, "Delete", yes=yes)
-            with patience(f"deleting {name}"):
-                runner.delete(name, info, lost=lost or ())
-        except NotFound as error:
-            if not ignore:
-                raise NotFound(error.message, remedy=f"{error.remedy or ''}. {_IGNORE}".lstrip(". ")) from error
-            info(f"there is no job {name}")
+        if not _deleted(cluster, runner, name, kind, lost or (), yes=yes, ignore=ignore):
             return
         gone.append(name)
-        remove_job_name(cluster.inventory, name)
         if not as_json:
             show(f"{name} deleted")
 
@@ -96,6 +90,27 @@ def delete(
     if as_json:
         print_json({"deleted": gone})
     raise typer.Exit(code)
+
+
+def _deleted(
+    cluster: Cluster, runner: Engine, name: str, kind: str, lost: Sequence[str], *, yes: bool, ignore: bool
+) -> bool:
+    """Delete a job; return False where there is none and that is ignored."""
+    from provision.workflow.job_names import remove_job_name
+
+    try:
+        if kind:
+            insist_on_kind(runner.get(name), kind)
+        ask_about_owner(runner, name, "Delete", yes=yes)
+        with patience(f"deleting {name}"):
+            runner.delete(name, info, lost=lost)
+    except NotFound as error:
+        if not ignore:
+            raise NotFound(error.message, remedy=f"{error.remedy or ''}. {_IGNORE}".lstrip(". ")) from error
+        info(f"there is no job {name}")
+        return False
+    remove_job_name(cluster.inventory, name)
+    return True
 
 
 _IGNORE = "For scripts: --ignore-not-found"

@@ -15,7 +15,9 @@ from provision.errors import NodeUnreachable, NotFound, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from provision.jobs.engines.base import Engine
     from provision.model.job import JobRecord
+    from provision.model.job_views import JobSurvey
 
 __all__ = ["prune"]
 
@@ -52,28 +54,17 @@ def prune(
     from provision.workflow.job_watch import aged_out
 
     del all_namespaces
-    if not since.strip():
-        raise UsageError("--since has no value", remedy="Write how long jobs have been over: --since 7d.")
-    limit = seconds(since, "--since")
-    words = [word for text in status or () for word in text.split(",") if word]
-    aged_out((), limit, now(), words)  # a wrong word is refused before a node is asked
+    limit, words = _age(since), _statuses(status or ())
     runner = engine_of(inventory, lab)
     with patience("asking the nodes"):
         survey = runner.jobs()
-    say_missing(survey)
-    head = getattr(runner, "head", "")
-    if head in survey.unreachable:
-        raise NodeUnreachable(
-            f"{head}, which keeps the records of jobs, does not answer: {survey.unreachable[head]}",
-            remedy="nothing is deleted: what waits or runs cannot be told from what is over without it",
-        )
+    _require_records(runner, survey)
     aged = aged_out(survey.jobs, limit, now(), words)
     own = set(runner.owned(aged))
     others = [job for job in aged if job.id not in own]
     if others and all_users and not dry_run:
         confirm(_question(others), yes=yes)
-    found = aged if all_users else [job for job in aged if job.id in own]
-    names = [job.id if job.displaced else job.spec.name for job in found]
+    names = [job.id if job.displaced else job.spec.name for job in aged if all_users or job.id in own]
     gone: list[str] = []
 
     def forget(name: str) -> None:
@@ -89,10 +80,40 @@ def prune(
         print_json({"deleted": gone, "found": names, "ofOthers": [job.spec.name for job in others]})
     elif not names:
         info(f"no job {'' if all_users else 'of yours '}ended longer ago than {since}")
+    _say_others(others, all_users=all_users)
+    raise typer.Exit(code or survey_code(survey))
+
+
+def _require_records(runner: Engine, survey: JobSurvey) -> None:
+    """Raise NodeUnreachable if the node with the records of jobs did not answer."""
+    say_missing(survey)
+    head = getattr(runner, "head", "")
+    if head in survey.unreachable:
+        raise NodeUnreachable(
+            f"{head}, which keeps the records of jobs, does not answer: {survey.unreachable[head]}",
+            remedy="nothing is deleted: what waits or runs cannot be told from what is over without it",
+        )
+
+
+def _statuses(texts: Sequence[str]) -> list[str]:
+    """Return the statuses that are named; an invalid one is refused before a node is asked."""
+    from provision.workflow.job_watch import aged_out
+
+    words = [word for text in texts for word in text.split(",") if word]
+    aged_out((), 0.0, 0.0, words)
+    return words
+
+
+def _age(since: str) -> float:
+    if not since.strip():
+        raise UsageError("--since has no value", remedy="Write how long jobs have been over: --since 7d.")
+    return seconds(since, "--since")
+
+
+def _say_others(others: Sequence[JobRecord], *, all_users: bool) -> None:
     if others and not all_users:
         count = f"{len(others)} job{'s' * (len(others) != 1)}"
         info(f"{count} of other users kept; to delete them too, add --all-users")
-    raise typer.Exit(code or survey_code(survey))
 
 
 def _question(others: Sequence[JobRecord]) -> str:

@@ -14,6 +14,8 @@ from provision.cli.job_owner import ask_about_owner
 from provision.cli.levels import info, patience, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from provision.jobs.engines.base import Secrets
     from provision.model.job import JobSpec
 
@@ -62,22 +64,11 @@ def restart(
       provision restart mnist --follow
       provision restart mnist --env API_TOKEN
     """
-    from provision.batch.environment import sorted_out, typed, written
     from provision.cli.following import follow as follow_to_the_end
     from provision.report.job_document import job_document
-    from provision.workflow.handing_in import secrets_again
     from provision.workflow.job_watch import exit_code
 
-    texts = [(str(file), private_text(file)) for file in env_file or ()]
-    given = [variable for file, text in texts for variable in written(text, file, os.environ)]
-    given += typed(env or (), os.environ)
-    variables = sorted_out(given, lambda _name, _value: True)
-    for remark in variables.notes:
-        warn(remark)
-
-    def supply(spec: JobSpec) -> Secrets:
-        return secrets_again(spec, variables, os.environ, pull_secret or ())
-
+    supply = _secret_source(env or (), env_file or (), pull_secret or ())
     runner = engine_of(inventory, lab)
     ask_about_owner(runner, name, "Restart", yes=yes)
     with patience(f"restarting {name}"):
@@ -89,3 +80,20 @@ def restart(
         print_json(job_document(job, now(), runner.name))
     else:
         show(f"{name} {job.status}")
+
+
+def _secret_source(
+    env: Sequence[str], env_file: Sequence[Path], pull_secret: Sequence[str]
+) -> Callable[[JobSpec], Secrets]:
+    """Return what finds the secrets of a job again, with the variables that the options give."""
+    from provision.batch.environment import sorted_out, typed, written
+    from provision.workflow.handing_in import secrets_again
+
+    texts = [(str(file), private_text(file)) for file in env_file]
+    given = [variable for file, text in texts for variable in written(text, file, os.environ)]
+    given += typed(env, os.environ)
+    variables = sorted_out(given, lambda _name, _value: True)
+    for remark in variables.notes:
+        warn(remark)
+
+    return lambda spec: secrets_again(spec, variables, os.environ, pull_secret)
