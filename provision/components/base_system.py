@@ -38,10 +38,10 @@ def _request(causes: Sequence[Cause], _: NodeState) -> str | None:
     return "addresses" if any(cause.name == "base_system.hosts" for cause in causes) else None
 
 
-def _reason(requests: Mapping[str, Sequence[str]], state: NodeState) -> str | None:
+def _reason(requested: Mapping[str, Sequence[str]], state: NodeState) -> str | None:
     """A node whose address is in the inventory need not take part."""
     address = state.node.variables.get("cluster_data_address")
-    names = requests.get("addresses")
+    names = requested.get("addresses")
     if not names or (address and plain(address)):
         return None
     has = "has" if len(names) == 1 else "have"

@@ -70,11 +70,11 @@ def _is_of_other_nodes(cause: Cause) -> bool:
     return cause.name in _KEY_CHECKS or (cause.kind is CauseKind.FILE and cause.name.endswith(_KEY_FILES))
 
 
-def _reason(requests: Mapping[str, Sequence[str]], _: NodeState) -> str | None:
-    if names := requests.get("new keys"):
+def _reason(requested: Mapping[str, Sequence[str]], _: NodeState) -> str | None:
+    if names := requested.get("new keys"):
         owner = f"{names[0]}'s" if len(names) == 1 else f"the nodes' ({joined_names(names)})"
         return f"{owner} keys may change, and all nodes know them"
-    if names := requests.get("all keys"):
+    if names := requested.get("all keys"):
         return f"{joined_names(names)} {'has' if len(names) == 1 else 'have'} to learn the keys of all nodes"
     return None
 
