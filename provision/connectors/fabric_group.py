@@ -75,7 +75,7 @@ class _NodeConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no 
         result = self._run_shell(f"sh -c {shlex.quote(command)}", options)
         if result.exited < 0:  # the channel was closed without an exit status
             in_time = time.monotonic() - begun < options["timeout"]
-            raise self._broke() if in_time else late(self.connector.name)
+            raise self._broke() if in_time else late(self.connector.name, options["timeout"])
         return result
 
     def _run_shell(self, shell: str, options: dict[str, Any]) -> fabric.Result:
@@ -123,7 +123,7 @@ def _result(connector: SshConnector, outcome: object) -> CommandResult | Provisi
     if isinstance(outcome, ProvisionError):
         return outcome
     if isinstance(outcome, invoke.exceptions.CommandTimedOut):
-        return late(connector.name)
+        return late(connector.name, outcome.timeout)
     if isinstance(outcome, invoke.exceptions.AuthFailure):
         refused = failures.sudo_refused(connector.name, connector.user, outcome.result.stderr)
         return NotStarted(refused.message, node=refused.node, remedy=refused.remedy, output=refused.output)

@@ -42,9 +42,9 @@ def put_through(connector: Connector, local: Path, remote: str) -> None:
         process.close()
     if code != 0:
         raise NodeError(
-            f"the file {remote} could not be written",
+            f"{remote}: the file could not be written",
             node=connector.name,
-            remedy="check the free space and the permissions of its folder",
+            remedy="Check that its folder exists, the free space and the permissions.",
             output=stderr,
         )
 

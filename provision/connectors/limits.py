@@ -79,12 +79,18 @@ def started(process: P, script: bytes) -> P:
     return process
 
 
-def late(node: str) -> ConnectionFailed:
-    """Return the error of a command that takes too long."""
+def late(node: str, seconds: float | None = None) -> ConnectionFailed:
+    """Return the error of a command that takes too long; `seconds` is the time limit that a person set."""
+    if seconds is not None:
+        return ConnectionFailed(
+            f"the command did not end within its time limit of {seconds:g} s, and the connection to it was closed",
+            node=node,
+            remedy="Give it more time (--timeout), or see whether the node is overloaded.",
+        )
     return ConnectionFailed(
         "a command gave no result in the time allowed for it",
         node=node,
-        remedy="the node may be overloaded or its disk may hang; look at it by hand",
+        remedy="See whether the node is overloaded or a disk of it hangs.",
     )
 
 

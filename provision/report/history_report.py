@@ -16,7 +16,7 @@ __all__ = ["fleet_document", "fleet_text", "nodes_document", "nodes_text", "unlo
 
 _USER_WIDTH = 16
 _STATUS_WIDTH = 11
-_GOOD = {"unchanged", "changed"}
+_GOOD = {"unchanged", "changed", "waiting", "reset", "nothing"}
 
 
 def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] | None = None) -> dict[str, Any]:

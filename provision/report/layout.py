@@ -21,7 +21,7 @@ _COLOURS = {
     **dict.fromkeys(("pass", "ok", "changed", "unchanged", "reset", "nothing", "reloaded", "loaded"), _GREEN),
     **dict.fromkeys(("running", "succeeded", "completed", "ready"), _GREEN),
     **dict.fromkeys(("warn", "skip", "skipped", "waiting", "pending", "queuing", "stopping", "stopped"), _YELLOW),
-    **dict.fromkeys(("interrupted", "unlocked", "ready,schedulingdisabled", "containercreating"), _YELLOW),
+    **dict.fromkeys(("interrupted", "waiting", "unlocked", "ready,schedulingdisabled", "containercreating"), _YELLOW),
     **dict.fromkeys(("fail", "failed", "not ok", "error", "lost", "died", "unreachable", "refused", "notready"), _RED),
 }
 _chosen = {"width": NARROWEST, "colour": 0}

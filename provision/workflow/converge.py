@@ -142,7 +142,8 @@ class _Apply:
             status = "interrupted"
             try:
                 self._locked(agreed, command)
-                status = "ok" if self._outcomes.report().ok else "failed"
+                report = self._outcomes.report()
+                status = "ok" if report.ok else "waiting" if report.only_waits else "failed"
             except Interrupted:
                 raise
             except ProvisionError as error:

@@ -29,6 +29,8 @@ _PATIENCE_SECONDS = 5.0
 """How much longer than the others a node may take to send its records."""
 _BAD = ("running", "died", "interrupted", "unlocked", "refused")
 """Results of nodes that are the result of the whole apply, the first of them that a node reports."""
+_GOOD = frozenset({"unchanged", "changed", "ended", "reset", "nothing"})
+"""Results of nodes on which an apply or a reset succeeded."""
 KEPT = 200
 """As many applies of an inventory, and of a node, are remembered."""
 
@@ -151,14 +153,15 @@ def _of_nodes(told: Sequence[tuple[str, Entry]]) -> Entry:
     first = min((entry for _, entry in told), key=lambda entry: entry.started)
     statuses = [entry.status for _, entry in told]
     bad = next((status for status in _BAD if status in statuses), "")
-    good = all(status in {"unchanged", "changed", "ended"} for status in statuses)
+    good = all(status in _GOOD or status == "waiting" for status in statuses)
+    waiting = "waiting" in statuses
     nodes = {
         name: {"status": entry.status, "roles": list(entry.roles), "message": entry.message} for name, entry in told
     }
     ended = [entry.ended for _, entry in told]
     return replace(
         first,
-        status=bad or ("ok" if good else "failed"),
+        status=bad or ("failed" if not good else "waiting" if waiting else "ok"),
         ended=max(filter(None, ended), default=None) if all(ended) else None,
         nodes=nodes,
         roles=(),

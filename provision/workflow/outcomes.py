@@ -153,4 +153,5 @@ def _merged(before: RoleReport | None, now: RoleReport, why: tuple[str, ...]) ->
 def told(node: NodeReport) -> dict[str, Any]:
     """Return what a history keeps of how it went on a node."""
     changed = [role.role for role in node.roles if role.status is RoleStatus.CHANGED]
-    return {"status": node.status.value, "roles": changed, "message": node.error.message if node.error else ""}
+    status = RoleStatus.WAITING.value if node.waits else node.status.value
+    return {"status": status, "roles": changed, "message": node.error.message if node.error else ""}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -68,6 +67,8 @@ class Look:
 
 def _digest(plan: NodePlan, facts: NodeFacts | None) -> str:
     """Return a hash of the plan and of the facts that a step's outcome depends on, none of which changes by itself."""
+    import msgspec
+
     from provision.facts import Unknown
 
     bare = replace(
@@ -77,13 +78,15 @@ def _digest(plan: NodePlan, facts: NodeFacts | None) -> str:
         problems=(),
         dependencies=(),
     )
-    seen: dict[str, Any] = {"plan": repr(bare)}
+    seen: dict[str, Any] = {"plan": bare}
     if facts is not None:
         boot = facts.boot
         seen |= {
             "boot": None if isinstance(boot, Unknown) else boot.boot_id,
-            "system": repr(facts.system),
-            "managed": repr(facts.managed),
-            "receipts": repr(facts.receipts),
+            "system": facts.system,
+            "managed": facts.managed,
+            "receipts": facts.receipts,
         }
-    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:32]
+    # Deterministic: sets are encoded in an order that is the same in every process.
+    text = msgspec.json.encode(seen, order="deterministic", enc_hook=repr)
+    return hashlib.sha256(text).hexdigest()[:32]

@@ -90,6 +90,15 @@ def applied_elsewhere(cluster, *, status="changed"):
         locks.finish("gpu1", {"status": status, "roles": ["base_system"], "message": ""})
 
 
+@pytest.mark.parametrize(("status", "result"), [("waiting", "waiting"), ("reset", "ok"), ("nothing", "ok")])
+def test_a_step_that_waits_and_a_reset_are_no_failures(cluster, typed, status, result):
+    applied_elsewhere(cluster, status=status)
+
+    document = json.loads(typed("history", "--limit", "gpu1", "--json")[1])
+
+    assert [entry["status"] for entry in document["entries"]] == [result]
+
+
 def test_a_second_operator_sees_the_history_of_the_fleet(cluster, typed):
     """This machine has recorded nothing; the nodes have. One that does not answer is named, and the exit code is 1."""
     applied_elsewhere(cluster)
