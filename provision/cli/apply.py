@@ -183,7 +183,8 @@ def _report(report: ApplyReport, found: Look, options: ApplyOptions, *, stopped:
         print_json(as_document(report) | {"problems": problems_document(found.plan)})
     elif stopped:
         show(problems_text(found.plan))
-        show("\nNothing was changed. To apply to the other nodes: --keep-going, or --limit.")
+        rest = len(found.plan.nodes) > sum(bool(node.problems) for node in found.plan.nodes)
+        show("\nNothing was changed." + " To apply to the other nodes: --keep-going, or --limit." * rest)
     else:
         show(as_text(report, verbose=options.verbose))
 

@@ -54,7 +54,11 @@ def attach(
     check_kind(kind)
     runner = engine_of(inventory, lab)
     with patience("asking the nodes"):
-        job = runner.get(name)
+        try:
+            job = runner.get(name)
+        except NotFound as error:
+            remedy = f"{error.remedy}. To run a command on the nodes: provision exec -- {name}"
+            raise NotFound(error.message, remedy=remedy) from error
     insist_on_kind(job, kind)
     if job.status.over:
         raise NotFound(
