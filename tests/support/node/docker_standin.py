@@ -4,6 +4,7 @@ As the engine (`docker_standin.py engine SOCKET`) it answers the few questions o
 as the client (`docker_standin.py create ...`) it asks that engine. Whatever it starts is killed when it ends.
 """
 
+import contextlib
 import http.server
 import io
 import json
@@ -92,10 +93,9 @@ class Container:
 
     def kill(self, number):
         if self.state["Running"]:
-            if number == signal.SIGKILL:
-                os.killpg(self.process.pid, number)
-            else:
-                os.kill(self.process.pid, number)
+            send = os.killpg if number == signal.SIGKILL else os.kill
+            with contextlib.suppress(ProcessLookupError):  # it may end at this moment
+                send(self.process.pid, number)
 
     def document(self):
         labels = {"Labels": self.labels, "Image": self.image, "Env": [f"{k}={v}" for k, v in self.environment.items()]}
