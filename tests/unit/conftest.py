@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from provision.inventory import listing
+from provision.report import layout
 from tests.support import ansible_inventory
 
 
@@ -18,3 +19,10 @@ def _ansible_has_begun() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": ansible_inventory.run}))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _default_layout() -> Iterator[None]:
+    """Reset the width and the colours of reports after each test."""
+    yield
+    layout.choose()

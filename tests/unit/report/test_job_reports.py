@@ -11,7 +11,7 @@ import pytest
 from provision.facts.gpu_usage import GpuProcess, GpuUsage
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind
 from provision.model.job_views import GpuView, NodeView
-from provision.report import job_detail, job_document, job_list, job_nodes
+from provision.report import job_detail, job_document, job_list, job_nodes, layout
 from provision.report.job_submit import closing_lines
 from tests.support.benchmark import document
 from tests.support.memory_engine import job_of
@@ -117,7 +117,10 @@ def test_top_node_has_the_documented_layout(at, busy):
         gpus = tuple(GpuView(n, f"GPU-{number}-{n}", job="a" if n < held else "") for n in range(int(total)))
         nodes.append(NodeView(name, address, ready=True, head=role == "master", gpus=gpus))
 
+    layout.choose(columns=100)
     assert job_nodes.top_node_text(nodes).splitlines() == expected
+    layout.choose(columns=80)
+    assert max(map(len, job_nodes.top_node_text(nodes).splitlines())) == 80
 
 
 @pytest.mark.row(15, 16, 38)
