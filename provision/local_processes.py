@@ -1,4 +1,4 @@
-"""Processes of this machine that this process started, and their end."""
+"""Descendants of this process: list and kill them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["descendants", "end_descendants"]
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes that come from `pid`, nearest first; read from ``/proc``."""
+    """Return the descendants of `pid` from ``/proc``, children before grandchildren."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -20,18 +20,18 @@ def descendants(pid: int) -> list[int]:
                 state, parent = stat.rpartition(")")[2].split()[:2]  # proc(5): pid (name) state ppid ...
                 if state != "Z":
                     children.setdefault(int(parent), []).append(int(entry.name))
-    found: list[int] = []
+    processes: list[int] = []
     layer = children.get(pid, [])
     while layer:
-        found += layer
+        processes += layer
         layer = [child for parent in layer for child in children.get(parent, [])]
-    return found
+    return processes
 
 
 def end_descendants() -> None:
-    """Kill what this process started, and what that started: also where it made itself leader of a session.
+    """Kill all descendants of this process, including those that lead a session of their own.
 
-    Ansible's workers do; whoever kills the group of ansible-playbook alone leaves them behind with their ssh.
+    Ansible's workers do. A signal to the process group of ansible-playbook does not end them and their ssh.
     """
     for pid in descendants(os.getpid()):
         with suppress(ProcessLookupError, PermissionError):

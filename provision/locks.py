@@ -1,4 +1,4 @@
-"""One at a time on this machine: a lock that says who holds it, since when and for what."""
+"""Lock files on the controller that name their holder, its start time and its purpose."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["held", "user"]
 
 @contextmanager
 def held(path: Path, what: str, purpose: str) -> Iterator[None]:
-    """Hold the lock at `path` for this process; the lock ends with the process at the latest.
+    """Hold the lock file `path` in the context. The lock is released at the latest when the process ends.
 
     Raises:
-        LockedError: another process holds it; the message says which, since when and for what.
+        LockedError: Another process holds the lock. The message names the process, its start time and its purpose.
     """
     file = _take(path, what)
     try:
@@ -39,7 +39,7 @@ def held(path: Path, what: str, purpose: str) -> Iterator[None]:
 
 
 def _take(path: Path, what: str) -> IO[str]:
-    """Lock the file that is at `path` now, not one that its last holder removed meanwhile."""
+    """Lock the file that is at `path` now, not one that its last holder has removed."""
     while True:
         file = path.open("a+", encoding="utf-8")
         try:
@@ -58,15 +58,15 @@ def _take(path: Path, what: str) -> IO[str]:
 
 def _holder(path: Path) -> str:
     try:
-        found = decode(path.read_bytes(), LocalHolder, node="", what=str(path))
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.since))
+        current = decode(path.read_bytes(), LocalHolder, node="", what=str(path))
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(current.since))
     except (OSError, OverflowError, InvalidDocument):
-        return "another process has just begun"
-    return f"process {found.pid} of {found.user}, since {since}, for `{found.purpose}`"
+        return "another process has just started"
+    return f"process {current.pid} of {current.user}, since {since}, for `{current.purpose}`"
 
 
 def user() -> str:
-    """Return who runs this process, by number where the account has no name."""
+    """Return the name of this process's user, or the UID of an account without a name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

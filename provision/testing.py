@@ -1,4 +1,4 @@
-"""Test doubles that are part of the package: a node that answers from a table, and a cluster made of names."""
+"""Test doubles of the package: a connector that answers from a table, and clusters made of names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = CommandResult | str | Callable[[str, bytes], CommandResult] | Exception
 
 
 class FakeProcess:
-    """A command that has its whole output ready and remembers what it was given."""
+    """A process whose output is complete from the start and which records its input."""
 
     def __init__(self, result: CommandResult) -> None:
         self.result = result
@@ -24,11 +24,11 @@ class FakeProcess:
         self.closed = False
 
     def write(self, data: bytes) -> None:
-        """Remember `data`."""
+        """Record `data`."""
         self.stdin += data
 
     def close_stdin(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing."""
 
     def output(self) -> Iterator[tuple[str, bytes]]:
         """Yield all of stdout, then all of stderr."""
@@ -37,7 +37,7 @@ class FakeProcess:
                 yield name, text.encode()
 
     def ended(self) -> bool:
-        """It has, before it was asked."""
+        """Return True: the process has already ended."""
         return True
 
     def wait(self) -> int:
@@ -45,15 +45,15 @@ class FakeProcess:
         return self.result.exit_code
 
     def close(self) -> None:
-        """Remember that it was closed."""
+        """Record that it was closed."""
         self.closed = True
 
 
 class FakeConnector:
-    """Answers scripts from a table: the first key that the script contains gives the answer.
+    """Connector that answers scripts from a table: the first key that the script contains selects the answer.
 
-    An answer is a result, a text (stdout with exit 0), a function of script and input, or an error to raise.
-    A script that no key fits raises ConnectionFailed, so that a test cannot pass by accident.
+    An answer is a result, a text (stdout with exit code 0), a function of script and input, or an error to raise.
+    A script without a matching key raises ConnectionFailed, so that a test cannot pass by accident.
     """
 
     reason = "a test double"
@@ -68,29 +68,29 @@ class FakeConnector:
     def run(
         self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True, limit: int = 0
     ) -> CommandResult:
-        """Look the answer up."""
+        """Return the answer to `script`."""
         del timeout, become, limit
         self.scripts.append(script)
         for key, answer in self.answers.items():
             if key in script:
                 return self._result(answer, script, stdin)
-        raise ConnectionFailed(f"the test gives no answer to: {script[:200]}", node=self.name)
+        raise ConnectionFailed(f"the test has no answer to: {script[:200]}", node=self.name)
 
     def start(self, script: str, *, become: bool = True, limit: int | None = None) -> FakeProcess:
-        """Look the answer up; the process has it all at once."""
+        """Return a process with the answer to `script`."""
         del limit
         return FakeProcess(self.run(script, become=become))
 
     def put(self, local: Path, remote: str) -> None:
-        """Keep the file's content in `files`."""
+        """Store the file's content in `files`."""
         self.files[remote] = local.read_bytes()
 
     def get(self, remote: str, local: Path) -> None:
-        """Give back what `files` has."""
+        """Write the content from `files`."""
         local.write_bytes(self.files[remote])
 
     def close(self) -> None:
-        """Remember that it was closed."""
+        """Record that it was closed."""
         self.closed = True
 
     @staticmethod
@@ -103,11 +103,11 @@ class FakeConnector:
 
 
 def make_node(name: str = "node1", *, local: bool = False, **variables: Any) -> Node:
-    """A node of the given variables, reached at its own name."""
+    """Return a node with the given variables, whose host is its name."""
     return Node(name, Connection(host=name, user="root", local=local), variables)
 
 
 def make_cluster(*names: str, **variables: Any) -> Cluster:
-    """A cluster of nodes that all have the same variables; two nodes unless named."""
+    """Return a cluster of nodes that all have the same variables; without names, of two nodes."""
     nodes = tuple(make_node(name, **variables) for name in (names or ("node1", "node2")))
     return Cluster(name="test", inventory=Path("inventories/test"), nodes=nodes)

@@ -1,4 +1,4 @@
-"""The same for many things at once, in threads that nobody has to wait for."""
+"""Run a function over many items in daemon threads."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Out = TypeVar("Out")
 _NAP_SECONDS = 0.002
 _LATE_SECONDS = 0.004
 _BUSY = 0.5
-"""The part of a processor in use from which on more at once would only be in each other's way: Python has one."""
+"""Used fraction of a processor from which more threads only slow each other down: Python uses one processor."""
 _FEW = 16
-"""As many begin without waiting."""
+"""This many threads start without delay."""
 _MANY = 64
-"""From here on more are of use only if those that have begun do little but wait."""
+"""From this number on, more threads are useful only while the running ones mostly wait."""
 _AFTER_FEW, _AFTER_MANY = (1, 1, 0.05), (3, 4, 0.5)
-"""Naps in a row that have to be quiet, how many begin then, and the longest wait in seconds."""
+"""Required consecutive idle samples, number of threads that then start, and the maximum wait in seconds."""
 
 
 class Pace:
-    """Lets work begin as fast as this machine keeps up with what has begun already.
+    """Rate limiter for new threads that adapts to the load of this process.
 
-    Threads that compute at the same time cost twice what they cost one after the other. So the next one begins when
-    this process does little but wait, for slow nodes or silent ones, and a thread that sleeps is woken in time.
+    Threads that compute at the same time take twice as long as one after the other. The next thread starts when this
+    process is mostly idle, because it waits for nodes, and sleeping threads wake up in time.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Pace:
         self._granted = 0
 
     def wait(self, begun: int) -> None:
-        """Return when one more may begin beside those that have `begun`."""
+        """Wait until one more thread may start; `begun` threads have been started."""
         if begun < _FEW:
             return
         if self._granted:
@@ -75,34 +75,38 @@ def outcomes(
     meanwhile: Callable[[], None] | None = None,
     answered: float = 0.0,
 ) -> list[Out | Exception]:
-    """Call `function` for all items, at most `limit` at once; an item's exception is its outcome.
+    """Call `function` for all items, at most `limit` at the same time; return results or exceptions in order.
 
-    With `pace` they begin no faster than it lets them. Where no more threads can be had, those that there are do it.
-    With `patience` the outcome is a `TimeoutError` of those that take so many seconds longer than twice the time in
-    which another one has come to its end well; `answered` is that of one before these, 0 for none.
-    `meanwhile` is called once, in this thread, when the first have begun.
+    If the system refuses more threads, the existing ones process all items. The threads are daemons: Ctrl-C ends the
+    command at once. The interpreter waits for the threads of an executor, so a hanging node would block the exit.
 
-    The threads are daemons: a Ctrl-C leaves at once, where an executor's threads are waited for even at the end of
-    the interpreter, and a node that hangs would hold everything up.
+    Args:
+        function: Called once per item.
+        items: Its arguments.
+        limit: Maximum number of threads.
+        pace: Limits the rate at which threads start.
+        patience: Seconds beyond twice the longest successful call after which the result of an item is `TimeoutError`.
+        meanwhile: Called once, in this thread, when the first calls have started.
+        answered: Seconds of an earlier successful call; 0 without one.
     """
     todo: queue.SimpleQueue[tuple[int, In]] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, Out | Exception]] = queue.SimpleQueue()
-    over = threading.Event()
+    stopped = threading.Event()
     for numbered in enumerate(items):
         todo.put(numbered)
 
     def work() -> None:
-        while not over.is_set():
+        while not stopped.is_set():
             try:
                 number, item = todo.get_nowait()
             except queue.Empty:
                 return
             try:
                 done.put((number, function(item)))
-            except Exception as error:  # noqa: BLE001 - whoever asked judges it
+            except Exception as error:  # noqa: BLE001 - the caller handles it
                 done.put((number, error))
 
-    found: dict[int, Out | Exception] = {}
+    results: dict[int, Out | Exception] = {}
     begun, last = time.monotonic(), answered
     try:
         count = min(limit, len(items))
@@ -110,22 +114,22 @@ def outcomes(
         if meanwhile is not None:
             meanwhile()
         _start(work, range(_FEW, count), pace, todo.empty)
-        while len(found) < len(items):
-            # With a limit: a Ctrl-C that comes just before a wait begins would not end one without.
+        while len(results) < len(items):
+            # A wait without a timeout would ignore a Ctrl-C that arrives just before it starts.
             with suppress(queue.Empty):
                 number, outcome = done.get(timeout=0.5 if patience is None else 0.1)
-                found[number] = outcome
+                results[number] = outcome
                 last = last if isinstance(outcome, Exception) else max(last, time.monotonic() - begun)
             if patience is not None and last and time.monotonic() - begun > 2 * last + patience:
                 break
     finally:
-        over.set()
-    late = TimeoutError("it takes much longer than the others")
-    return [found.get(number, late) for number in range(len(items))]
+        stopped.set()
+    late = TimeoutError("timed out: it takes much longer than the others")
+    return [results.get(number, late) for number in range(len(items))]
 
 
 def within(seconds: float, function: Callable[[], Out]) -> Out | None:
-    """Return what `function` returns, or None when it takes longer; then it goes on, and nobody waits for it."""
+    """Return the result of `function`, or None after `seconds`. The function then continues in its daemon thread."""
     done: queue.SimpleQueue[list[Out | Exception]] = queue.SimpleQueue()
     threading.Thread(target=lambda: done.put(outcomes(lambda _: function(), [0], limit=1)), daemon=True).start()
     try:
@@ -138,7 +142,7 @@ def within(seconds: float, function: Callable[[], Out]) -> Out | None:
 
 
 def _start(work: Callable[[], None], numbers: range, pace: Pace | None, nothing_left: Callable[[], bool]) -> None:
-    """Start these threads, or as many as the system gives, or as there is something left to do for."""
+    """Start these threads, fewer if the system refuses more or no items are left."""
     for number in numbers:
         if pace is not None:
             pace.wait(number)

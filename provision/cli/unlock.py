@@ -67,7 +67,7 @@ def unlock(
         elif look.holder is not None:
             held[name] = look.holder
             busy = f"; Ansible still runs there: {', '.join(look.working)}" if look.working else ""
-            reasons[name] = f"{look.holder.told()}{busy}"
+            reasons[name] = f"{look.holder.describe()}{busy}"
         else:
             done.append(remote_keeper.without_holder(name, look))
     say_reasons("", reasons.items())

@@ -133,7 +133,7 @@ def locked_error(node: str, holder: Holder | None) -> LockedError:
         text = "in use: another program has locked it, or somebody has just begun"
         return LockedError(text, node=node, remedy="Wait until it has ended.")
     remedy = f"Wait until it has ended, or run `provision unlock {node}` when that process is known to be dead."
-    error = LockedError(holder.told(), node=node, remedy=remedy)
+    error = LockedError(holder.describe(), node=node, remedy=remedy)
     error.passing = bool(holder.gone)
     return error
 
@@ -167,7 +167,7 @@ def read_unlocked(node: str, answer: UnlockAnswer, holder: Holder) -> Unlocked:
         return Unlocked(node, "free", "the lock has been given up meanwhile", holder)
     if answer.other:
         other = answer.other.holder()
-        return Unlocked(node, "refused", f"meanwhile it is {other.told()}", other, "Look again before you unlock it.")
+        return Unlocked(node, "refused", f"meanwhile it is {other.describe()}", other, "Look again before you unlock it.")
     if answer.stuck is not None:
         remedy = "Its disk may hang (dmesg); a restart of the node ends it."
         return Unlocked(node, "failed", f"process {answer.stuck} there does not end", holder, remedy)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from provision import kept_files
+from provision import cache_files
 from provision.documents import decode
 from provision.errors import InvalidDocument
 from provision.model import Node
@@ -48,7 +48,7 @@ class AbsentNodes:
     """
 
     def __init__(self, inventory: Path | None = None) -> None:
-        self._key = kept_files.inventory_key(inventory) if inventory else ""
+        self._key = cache_files.inventory_key(inventory) if inventory else ""
         self._known: dict[str, AbsentNode] | None = None
         self._changing = threading.Lock()
 
@@ -75,7 +75,7 @@ class AbsentNodes:
             recent = sorted(entries.values(), key=lambda entry: entry.time)[-_MOST_NODES:]
             self._known = {entry.name: entry for entry in recent if now - entry.time <= REMEMBERED_SECONDS}
             if self._key:
-                kept_files.write(_KIND, self._key, msgspec.json.encode(_Document(list(self._known.values()))))
+                cache_files.write(_KIND, self._key, msgspec.json.encode(_Document(list(self._known.values()))))
 
     def _entries(self) -> dict[str, AbsentNode]:
         if self._known is None:
@@ -83,7 +83,7 @@ class AbsentNodes:
         return self._known
 
     def _read(self) -> list[AbsentNode]:
-        content = kept_files.read(_KIND, self._key) if self._key else None
+        content = cache_files.read(_KIND, self._key) if self._key else None
         try:
             document = decode(content or b'{"nodes": []}', _Document, node="", what="absent nodes", limit=_MOST_BYTES)
         except InvalidDocument:

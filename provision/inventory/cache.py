@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from provision import __version__, kept_files
+from provision import __version__, cache_files
 from provision.documents import decode
 from provision.documents.ansible import CachedInventory, InventoryDocument
 from provision.errors import InvalidDocument
@@ -63,7 +63,7 @@ def key_of(path: Path) -> str | None:
 
 def read(key: str) -> tuple[InventoryDocument, str] | None:
     """Return the kept answer (document and warnings); None where there is none that can be believed."""
-    text = kept_files.read(_KIND, key)
+    text = cache_files.read(_KIND, key)
     try:
         kept = decode(text, CachedInventory, node="", what="kept inventory") if text is not None else None
     except InvalidDocument:
@@ -77,7 +77,7 @@ def write(key: str, document: Mapping[str, Any], stderr: str) -> None:
         return
     text = json.dumps({"format": _FORMAT, "document": document, "stderr": stderr}).encode()
     if _VAULT not in text and _PRIVATE_KEY not in text:
-        kept_files.write(_KIND, key, text)
+        cache_files.write(_KIND, key, text)
 
 
 def _parts(path: Path) -> Iterator[bytes]:
@@ -89,7 +89,7 @@ def _parts(path: Path) -> Iterator[bytes]:
     for file in _files(path):
         content = file.read_bytes()
         total += len(content)
-        if total > kept_files.MOST_BYTES or _VAULT in content:
+        if total > cache_files.MOST_BYTES or _VAULT in content:
             raise _DoubtfulError(file)
         variables = {"group_vars", "host_vars"} & set(file.parts)
         if not variables and (os.access(file, os.X_OK) or content.startswith(b"#!") or _PLUGIN.search(content)):

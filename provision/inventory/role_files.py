@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from provision import kept_files
+from provision import cache_files
 from provision.documents import decode
 from provision.documents.ansible import RolesDocument
 from provision.errors import InvalidDocument
@@ -66,7 +66,7 @@ def _document(roles: Path) -> RolesDocument:
 
 def _kept(roles: Path, seen: _Seen) -> RolesDocument:
     key = hashlib.sha256(repr((_FORMAT, str(roles), seen)).encode()).hexdigest()
-    content = kept_files.read(_KIND, key)
+    content = cache_files.read(_KIND, key)
     try:
         if content is not None:
             return decode(content, RolesDocument, node="", what="kept roles")
@@ -77,7 +77,7 @@ def _kept(roles: Path, seen: _Seen) -> RolesDocument:
     if newest + _SETTLED_NS < time.time_ns() and seen == _seen(roles):
         text = json.dumps(document)
         if decode(text, RolesDocument, node="", what="roles") == document:
-            kept_files.write(_KIND, key, text.encode())
+            cache_files.write(_KIND, key, text.encode())
     return document
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provision.lazily import parts
+from provision.lazy_import import parts
 
 if TYPE_CHECKING:
     from provision.jobs.request import JobRequest, new_job_id

@@ -1,4 +1,4 @@
-"""Values that the other modules hand to each other; no behaviour beyond reading them."""
+"""Data types that the other modules exchange, without logic beyond properties."""
 
 from provision.model.apply import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
 from provision.model.bandwidth import Bandwidth, Collective, PairBandwidth, Port

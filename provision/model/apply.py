@@ -1,4 +1,4 @@
-"""What ``apply`` did, node by node and role by role."""
+"""Results of ``apply`` per node and role."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["ApplyReport", "Failure", "NodeReport", "NodeStatus", "RoleReport", "
 
 
 class NodeStatus(StrEnum):
-    """How a node came out of an apply."""
+    """Result of an apply on one node."""
 
     UNCHANGED = "unchanged"
     CHANGED = "changed"
     FAILED = "failed"
     UNREACHABLE = "unreachable"
     SKIPPED = "skipped"
-    """It has steps, and none was started, because nodes of earlier waves failed."""
+    """It has steps, and none was started because nodes of earlier waves failed."""
 
 
 class RoleStatus(StrEnum):
-    """How one role ended on one node."""
+    """Result of one role on one node."""
 
     UNCHANGED = "unchanged"
     CHANGED = "changed"
@@ -33,21 +33,21 @@ class RoleStatus(StrEnum):
 
 @dataclass(frozen=True)
 class RoleReport:
-    """One role on one node."""
+    """Result of one role on one node, with its reasons and changes."""
 
     role: str
     status: RoleStatus
     reasons: tuple[str, ...] = ()
-    """Why it was, or is to be, run."""
+    """Why the step runs."""
     changes: tuple[str, ...] = ()
     """The tasks that changed something."""
     remedy: str = ""
-    """What to do so that a role that waits or was skipped runs."""
+    """How to run a role that waits or was skipped."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Where and why a node stopped."""
+    """The role and task at which a node failed, and why."""
 
     role: str | None
     task: str
@@ -58,7 +58,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """One node's outcome."""
+    """Result of an apply on one node, with its roles."""
 
     name: str
     status: NodeStatus
@@ -66,36 +66,36 @@ class NodeReport:
     error: Failure | None = None
 
     @property
-    def as_wanted(self) -> bool:
-        """True when it ended unchanged or changed, and no role waits for a job to end."""
+    def is_converged(self) -> bool:
+        """True if nothing failed and no role waits for a job to end."""
         return self.status in (NodeStatus.UNCHANGED, NodeStatus.CHANGED) and not self.waits
 
     @property
     def waits(self) -> bool:
-        """True when nothing failed on it, and a role waits for a job to end."""
+        """True if nothing failed and a role waits for a job to end."""
         ended_well = self.status in (NodeStatus.UNCHANGED, NodeStatus.CHANGED)
         return ended_well and any(role.status is RoleStatus.WAITING for role in self.roles)
 
 
 @dataclass(frozen=True)
 class ApplyReport:
-    """The whole outcome; ``ok`` means that every node is as wanted."""
+    """Result of an apply on all nodes; ``ok`` means that every node has converged."""
 
     nodes: tuple[NodeReport, ...]
     seconds: float
     tasks: int = 0
-    """Remote tasks per node that ran, the largest over all nodes."""
+    """The largest number of remote tasks that ran on one node."""
     warnings: tuple[str, ...] = ()
-    """What went wrong beside the nodes, and does not make them less as wanted."""
+    """Problems on the controller that do not affect the state of the nodes."""
     differences: tuple[Difference, ...] = field(default=(), repr=False)
-    """Of a run that only compared: what would change, secrets included."""
+    """Pending changes of a run that only compares, including secrets."""
 
     @property
     def ok(self) -> bool:
-        """True when no node failed or was unreachable, and no role waits for a job to end."""
-        return all(node.as_wanted for node in self.nodes)
+        """True if no node failed or was unreachable, and no role waits for a job to end."""
+        return all(node.is_converged for node in self.nodes)
 
     @property
     def only_waits(self) -> bool:
-        """True when nothing failed, and a role waits for a job to end."""
-        return not self.ok and all(node.as_wanted or node.waits for node in self.nodes)
+        """True if nothing failed and a role waits for a job to end."""
+        return not self.ok and all(node.is_converged or node.waits for node in self.nodes)

@@ -1,4 +1,4 @@
-"""Measured bandwidths: between pairs of nodes, and of an all-reduce over all of them."""
+"""Measured bandwidths between pairs of nodes, and of an all-reduce over all nodes."""
 
 from __future__ import annotations
 
@@ -22,75 +22,75 @@ class Port:
 
 @dataclass(frozen=True)
 class PairBandwidth:
-    """One measurement, from the container of `a` to that of `b`."""
+    """One measurement from the container of `a` to the container of `b`."""
 
     a: Port
     b: Port
     memory: str
-    """``gpu`` or ``host``, on both ends."""
+    """``gpu`` or ``host``, on both nodes."""
     gbit_s: float | None
-    """None when it failed."""
+    """None if the measurement failed."""
     line_rate_gbit_s: float | None = None
-    """Of the slower of the two ports; None where a port has no rate that means anything (Soft-RoCE)."""
+    """Line rate of the slower port; None if a port has no meaningful rate (Soft-RoCE)."""
     reason: str = ""
     """Why it failed."""
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """All that was measured, and who took no part."""
+    """All measurements, and the nodes without one."""
 
     pairs: tuple[PairBandwidth, ...] = ()
     idle: tuple[str, ...] = ()
-    """Nodes that took part."""
+    """Measured nodes."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Node -> why it took no part, through no fault of its data network: busy, without RDMA device, not reached."""
+    """Node -> why it was not measured, for reasons other than its data network: busy, no RDMA device, unreachable."""
     broken: Mapping[str, str] = field(default_factory=dict)
-    """Node -> what is wrong with its data ports; it may have taken part with others."""
+    """Node -> what is wrong with its data ports. The node may have been measured with its other ports."""
     host_memory: str = ""
-    """Why GPU memory was not used; empty when it was used in all pairs."""
+    """Why GPU memory was not used; empty if it was used in all pairs."""
     tool_lacks: tuple[str, ...] = ()
-    """Nodes with real GPUs and a way to them that were measured in host memory, for their perftest cannot do better."""
+    """Nodes with GPUDirect RDMA that were measured in host memory because their perftest does not support GPU memory."""
     sampled: bool = False
-    """There were too many nodes for all pairs."""
+    """True if only a sample of the pairs was measured because there are too many nodes."""
 
 
 @dataclass(frozen=True)
 class Collective:
-    """What was measured, with what, and what the topology predicts; bandwidths are GB/s."""
+    """Measured and predicted bandwidth of an all-reduce in GB/s."""
 
     program: str = ""
-    """``nccl-tests``, ``torch (NCCL)``, ``mpi4py`` or ``torch (gloo)``; empty when none could run."""
+    """``nccl-tests``, ``torch (NCCL)``, ``mpi4py`` or ``torch (gloo)``; empty if none could run."""
     memory: str = "host"
     """``gpu`` or ``host``."""
     nodes: tuple[str, ...] = ()
     ranks: int = 0
     size_bytes: int = 0
-    """The largest message, which `bus_bandwidth` is of."""
+    """Size of the largest message, at which `bus_bandwidth` was measured."""
     bus_bandwidth: float | None = None
-    """None when nothing was measured; `reason` says why."""
+    """None if nothing was measured; `reason` contains the cause."""
     wrong: int = 0
-    """Elements of the results that were wrong."""
+    """Number of wrong elements in the results."""
     predicted: float | None = None
-    """The expected bus bandwidth of the same GPUs; None where there is none, and `not_predicted` says why."""
+    """Expected bus bandwidth of the same GPUs; None without a prediction, and `not_predicted` contains the cause."""
     not_predicted: str = ""
     minimum: float = 0.0
-    """The fraction of `predicted` that is required."""
+    """Required fraction of `predicted`."""
     reason: str = ""
     remedy: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Node -> why it took no part."""
+    """Node -> why it was not measured."""
     simulated: bool = False
-    """GPUs of these nodes are stand-ins of the lab, so that host memory was measured."""
+    """The GPUs are simulated by the lab, so that host memory was measured."""
 
     @property
     def measured(self) -> bool:
-        """Whether there is a bandwidth."""
+        """Return whether a bandwidth was measured."""
         return self.bus_bandwidth is not None
 
     @property
     def fraction(self) -> float | None:
-        """Return the measured part of the prediction; None where a comparison means nothing."""
+        """Return the ratio of measured to predicted bandwidth; None where they cannot be compared."""
         if self.bus_bandwidth is None or not self.predicted or self.memory != "gpu":
             return None
         return self.bus_bandwidth / self.predicted

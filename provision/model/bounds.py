@@ -1,4 +1,4 @@
-"""Bounds of texts and numbers that nodes send: lengths and patterns that msgspec checks when it parses a document."""
+"""Limits of texts and numbers from nodes: lengths and patterns that msgspec verifies when it decodes a document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Text = Annotated[str, Meta(max_length=262_144)]
-"""What a program printed, or a reason with it."""
+"""The output of a program, or a reason that contains it."""
 Line = Annotated[str, Meta(max_length=8192, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 ShortText = Annotated[str, Meta(max_length=512, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 JobName = Annotated[str, Meta(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")]

@@ -1,4 +1,4 @@
-"""The causes for which a role has to run."""
+"""Causes of a step: why a role has to run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 __all__ = ["NODES", "Cause", "CauseKind", "shown"]
 
 NODES = "(nodes of the cluster)"
-"""Stands among the variables of roles that read other nodes: the nodes' names and data addresses."""
+"""Variable of roles that depend on other nodes: the names and data addresses of all nodes."""
 _MOST_LETTERS = 100
 
 
 class CauseKind(StrEnum):
-    """Where it was seen that a role has to run."""
+    """Kind of difference that requires a role to run."""
 
     RECEIPT = "receipt"
-    """There is no receipt that could be gone by."""
+    """There is no usable receipt."""
     CODE = "code"
     VARIABLE = "variable"
     FILE = "file"
@@ -28,25 +28,25 @@ class CauseKind(StrEnum):
     CONTAINER = "container"
     CHECK = "check"
     NEED = "need"
-    """The step of another role on the same node wants it."""
+    """The step of another role on the same node requires it."""
     PARTNER = "partner"
-    """The step of the same role on another node wants it."""
+    """The step of the same role on another node requires it."""
     FORCED = "forced"
-    """The operator asks for it (``--force``)."""
+    """The operator requested it (``--force``)."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause for which a role has to run."""
+    """One cause of a step."""
 
     kind: CauseKind
     name: str
-    """Of what it is about: a variable, a path, a unit, a check's id, for a need the other role."""
+    """Name of the variable, path, unit or check; for `NEED`, of the other role."""
     reason: str
-    """A sentence without its full stop."""
+    """A sentence without a full stop."""
 
 
 def shown(value: Any) -> str:
-    """Return a value that came from a node as text for one line: a receipt may hold anything."""
+    """Return a value from a node as printable text on one line; a receipt may contain any value."""
     text = "".join(letter if letter.isprintable() else "?" for letter in str(value))
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."

@@ -1,4 +1,4 @@
-"""What a check says about a node or about the cluster."""
+"""Results of checks of a node or of the cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CheckResult", "CheckStatus", "NodeChecks", "Verification"]
 
 
 class CheckStatus(StrEnum):
-    """The four outcomes; ``skip`` always carries the reason for which nothing could be judged."""
+    """The four verdicts of a check; ``skip`` always has the reason why the check was not possible."""
 
     PASS = "pass"  # noqa: S105 # nosec B105 # an outcome, not a password
     WARN = "warn"
@@ -22,17 +22,17 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One judgement, e.g. ``docker_engine.service`` pass."""
+    """Result of one check, for example ``docker_engine.service`` pass."""
 
     id: str
-    """``<role or area>.<noun>``; stable, others' scripts match on it."""
+    """``<role or area>.<noun>``; stable, because scripts match on it."""
     status: CheckStatus
     reason: str
-    """What was seen, as a sentence a person understands; never empty."""
+    """The observation, as one sentence; never empty."""
     remedy: str | None = None
-    """What to do; given for every warn and fail."""
+    """What to do; set for every warn and fail."""
     simulated: bool = False
-    """The judged thing is a stand-in of the lab."""
+    """The checked object is simulated by the lab."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,22 @@ class NodeChecks:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of ``verify``: per node, and for what only the cluster as a whole can show."""
+    """Results of ``verify``: the checks of each node, and of the cluster as a whole."""
 
     nodes: tuple[NodeChecks, ...]
     cluster: tuple[CheckResult, ...] = ()
     bandwidth: Bandwidth | None = None
-    """None when none was measured (level ``quick``)."""
+    """None if it was not measured (level ``quick``)."""
     collective: Collective | None = None
-    """None when no all-reduce was asked for."""
+    """None if no all-reduce was requested."""
 
     @property
     def ok(self) -> bool:
-        """True when nothing failed; warnings and skips do not count."""
+        """True if no check failed; warnings and skipped checks do not count."""
         return all(check.status is not CheckStatus.FAIL for check in self.all_checks())
 
     def all_checks(self) -> Iterable[CheckResult]:
-        """Every result, node by node, then the cluster's."""
+        """Yield the results of each node, then of the cluster."""
         for node in self.nodes:
             yield from node.checks
         yield from self.cluster

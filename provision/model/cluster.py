@@ -18,9 +18,9 @@ _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 
 @dataclass(frozen=True)
 class Connection:
-    """How a node is reached over SSH, as the inventory and the operator's ssh_config say it.
+    """How to connect to a node over SSH, from the inventory and the operator's ssh_config.
 
-    ``None`` means "not said": ssh_config and OpenSSH's defaults decide.
+    ``None`` means "not set": ssh_config and OpenSSH's defaults apply.
     """
 
     host: str
@@ -28,21 +28,21 @@ class Connection:
     user: str | None = None
     key_file: Path | None = None
     known_hosts: Path | None = None
-    """A known_hosts file of the inventory's own (``-o UserKnownHostsFile=`` in ansible_ssh_common_args)."""
+    """The inventory's own known_hosts file (``-o UserKnownHostsFile=`` in ansible_ssh_common_args)."""
     jump: str | None = None
     """ProxyJump, as in ssh_config."""
     ssh_args: tuple[str, ...] = ()
-    """All of ansible_ssh_args, ansible_ssh_common_args and ansible_ssh_extra_args, split as the shell would."""
+    """ansible_ssh_args, ansible_ssh_common_args and ansible_ssh_extra_args, split into words as in a shell."""
     own_ssh_args: bool = False
-    """True where ansible_ssh_args replaces what playbooks/ansible.cfg says, strict checking of host keys among it."""
+    """True where ansible_ssh_args replaces playbooks/ansible.cfg, which includes strict checking of host keys."""
     local: bool = False
-    """True for ``ansible_connection: local``: commands run on this machine without SSH."""
+    """True for ``ansible_connection: local``: commands run on the controller without SSH."""
     become: bool = True
-    """Commands run as root by way of sudo, unless the login user is root already."""
+    """Commands run as root with sudo, unless the SSH user is root."""
     become_password: Secret | None = None
     password: Secret | None = None
     agent: bool = False
-    """The login is the account of the job agent: it answers requests about jobs, and nothing else can be done."""
+    """The SSH user is the account of the node agent, which accepts only requests about jobs."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,19 @@ class Node:
     name: str
     connection: Connection
     variables: Mapping[str, Any] = field(default_factory=dict)
-    """All inventory variables of the host, group variables merged in, Jinja not rendered, passwords as `Secret`."""
+    """All inventory variables of the host including group variables; Jinja is not rendered, passwords are `Secret`."""
     groups: tuple[str, ...] = ()
-    """The inventory's groups that the host is in, directly or through child groups, without ``all``."""
+    """The inventory's groups of the host, direct or through child groups, without ``all``."""
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether jobs run on the node; one that takes none can still hold the queue (``cluster_head``)."""
+        """Return whether jobs may run on the node. A node without jobs can still be the head node (``cluster_head``)."""
         return str(self.variables.get("cluster_takes_jobs", True)).strip().lower() not in _NO
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """All nodes of one inventory, in the inventory's order; the first is the head."""
+    """All nodes of one inventory, in the order of the inventory."""
 
     name: str
     inventory: Path

@@ -1,4 +1,4 @@
-"""What the steps of a plan would change in the content of files."""
+"""Pending changes in the content of files."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ __all__ = ["Difference", "FileDiff", "RoleDiff"]
 
 @dataclass(frozen=True)
 class Difference:
-    """What one task would change at one place, as Ansible tells it: secrets are still in it."""
+    """The change of one object by one task, as Ansible reports it. It can contain secrets."""
 
     node: str
     role: str
     path: str
-    """A file, or what else is compared: ``running kernel``, the name of a task."""
+    """A file, or another compared object: ``running kernel``, the name of a task."""
     before: str = field(default="", repr=False)
     after: str = field(default="", repr=False)
     withheld: str = ""
-    """Why the content is not told; empty where it is."""
+    """Why the content is withheld; empty if it is shown."""
 
 
 @dataclass(frozen=True)
 class FileDiff:
-    """One difference for people: without secrets, and with nothing that a terminal would obey."""
+    """One difference for display, without secrets and terminal control characters."""
 
     path: str
     diff: str = ""
-    """Lines of a unified diff, from the first ``@@`` on."""
+    """Lines of a unified diff, starting with the first ``@@``."""
     note: str = ""
     """Why there is no diff."""
 
 
 @dataclass(frozen=True)
 class RoleDiff:
-    """All that one role would change in files of one node."""
+    """Pending changes of one role in files of one node."""
 
     node: str
     role: str
     files: tuple[FileDiff, ...] = ()
     note: str = ""
-    """Why nothing is shown of the role, or not all."""
+    """Why differences are missing."""

@@ -1,4 +1,4 @@
-"""GPU products and architectures: the one table that translates names, compute capabilities and NVLink lanes."""
+"""GPU products and architectures: names, compute capabilities and NVLink lanes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Lanes:
     """The NVLink lanes of a product."""
 
     rate: int
-    """Tenths of GB/s of one lane, one way, as in NCCL's ``topo.h``."""
+    """Bandwidth of one lane per direction in tenths of GB/s, as in NCCL's ``topo.h``."""
     count: int | None = None
-    """How many lanes a GPU has; None where that differs or is not known."""
+    """Lanes per GPU; None if that varies or is unknown."""
 
 
 @dataclass(frozen=True)
 class GpuArchitecture:
-    """What the GPUs of one architecture have in common."""
+    """Properties of all GPUs of one architecture."""
 
     capabilities: tuple[str, ...] = ()
-    """Beginnings of compute capabilities; empty where another architecture has the same ones."""
+    """Prefixes of compute capabilities; empty if another architecture has the same ones."""
     typical: str = ""
-    """The product whose NVLink is assumed where only the architecture is named."""
+    """The product whose NVLink is assumed if only the architecture is known."""
 
 
 @dataclass(frozen=True)

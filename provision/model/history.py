@@ -1,4 +1,4 @@
-"""Who changed what and how that ended: one apply, as the operator's machine or a node remembers it; who has a lock."""
+"""History of applies, as the controller or a node records it, and holders of locks."""
 
 from __future__ import annotations
 
@@ -17,66 +17,66 @@ class Entry:
 
     id: str
     started: str
-    """When, in UTC: ``2026-11-22T10:03:11Z``."""
+    """Start time in UTC: ``2026-11-22T10:03:11Z``."""
     user: str = ""
     host: str = ""
     pid: int = 0
     process: str = ""
-    """Start time and boot of its process: they tell it from a later one of the same number."""
+    """Start time and boot id of the process, which distinguish it from a later process with the same PID."""
     command: str = ""
     status: str = "running"
-    """``running``, what the apply said when it ended, ``died`` where it never did, ``unlocked`` where it was ended."""
+    """``running``, the result of the apply, ``died`` if it ended without one, or ``unlocked`` if it was killed."""
     ended: str | None = None
     seconds: float | None = None
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of the operator's machine: node -> status, roles, message; empty values until it ended."""
+    """In records of the controller: node -> status, roles, message; empty values until the apply has ended."""
     roles: tuple[str, ...] = ()
-    """Of a node: the roles that changed something."""
+    """In records of a node: the roles that changed something."""
     notes: tuple[str, ...] = ()
-    """Of a node: the steps, in order."""
+    """In records of a node: the steps, in order."""
     message: str = ""
-    """Of a node: what failed, or how it came to its end."""
+    """In records of a node: what failed, or how the apply ended."""
     file: Path | None = field(default=None, repr=False, compare=False)
 
     @property
     def who(self) -> str:
-        """Return the operator and the machine."""
+        """Return the operator and the controller: ``alice@ops1``."""
         return f"{self.user}@{self.host}"
 
-    def told(self) -> str:
-        """Return it in a few words: ``the apply of 2026-11-22 12:03 by alice on ops1``."""
+    def describe(self) -> str:
+        """Return a short description: ``the apply of 2026-11-22 12:03 by alice on ops1``."""
         return f"the apply of {local_time(self.started)[:16]} by {self.user} on {self.host}"
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has the lock of a node."""
+    """Holder of the lock of a node."""
 
     id: str
     node: str
-    """The name that the holder knows the node by."""
+    """Name of the node in the holder's inventory."""
     user: str
     host: str
     pid: int
     command: str
     since: str
     gone: str = ""
-    """When the operator's side was lost, where it was."""
+    """Time at which the connection to the controller was lost, if it was."""
 
-    def told(self) -> str:
-        """Return who, since when and for what."""
-        lost = f"; its operator's side is gone since {local_time(self.gone)}" if self.gone else ""
+    def describe(self) -> str:
+        """Return the holder's user, host, process, start time and command."""
+        lost = f"; the connection to its controller is lost since {local_time(self.gone)}" if self.gone else ""
         who = f"{self.user} on {self.host} (process {self.pid})"
         return f"in use by {who}, since {local_time(self.since)}, for `{self.command}`{lost}"
 
 
 @dataclass(frozen=True)
 class NodeLook:
-    """What a node says of its lock."""
+    """State of the lock of a node, as the node reports it."""
 
     held: bool
     holder: Holder | None = None
-    """None although it is held: by something that is none of our programs."""
+    """None although the lock is held: another program holds it."""
     working: tuple[str, ...] = ()
     """Processes of Ansible on the node."""
     entries: tuple[Entry, ...] = ()
@@ -85,7 +85,7 @@ class NodeLook:
 
 @dataclass(frozen=True)
 class Unlocked:
-    """What came of unlocking a node."""
+    """Result of unlocking a node."""
 
     node: str
     result: str
@@ -96,12 +96,12 @@ class Unlocked:
 
     @property
     def ok(self) -> bool:
-        """True where no lock is left."""
+        """True if the node has no lock."""
         return self.result in {"free", "unlocked"}
 
 
 def local_time(utc: str) -> str:
-    """Return a time of the history as the clock on the wall shows it; anything else as it is."""
+    """Return a UTC time of the history in local time; other texts are returned unchanged."""
     try:
         moment = datetime.strptime(utc, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"

@@ -1,4 +1,4 @@
-"""Keys for what is computed once of objects that cannot be hashed, or are too large to be compared."""
+"""Cache keys for objects that cannot be hashed or are too large to be compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Same(Generic[T]):
-    """A key by which an object is equal to itself alone; the object lives as long as the key."""
+    """Key that compares objects by identity and keeps its object alive."""
 
     __slots__ = ("it",)
 

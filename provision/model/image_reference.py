@@ -1,4 +1,4 @@
-"""The name of a container image, as docker takes it."""
+"""References of container images."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _FORM = re.compile(
     r"(([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/)?"
     r"[a-z0-9]+(([._]|__|-+|/)[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
-"""[HOST[:PORT]/]PATH[:TAG][@DIGEST]; the role training_image has the same."""
+"""[HOST[:PORT]/]PATH[:TAG][@DIGEST]; the role training_image uses the same pattern."""
 
 
 def is_image_reference(text: str) -> bool:
-    """Return whether docker accepts the text as the name of an image."""
+    """Return whether Docker accepts the text as an image reference."""
     return _FORM.fullmatch(text) is not None
 
 
 def registry_of(reference: str) -> str:
-    """Return the registry that docker pulls the image from."""
+    """Return the registry from which Docker pulls the image."""
     first, slash, _ = reference.partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else DOCKER_HUB

@@ -14,84 +14,84 @@ __all__ = ["NodeAdoption", "NodeReload", "NodeReset", "ReloadResult", "ResetResu
 
 @dataclass(frozen=True)
 class NodeAdoption:
-    """One node."""
+    """Pre-existing configuration of one node, for ``adopt``."""
 
     name: str
-    found: tuple[str, ...] = ()
-    """What stands there, a sentence each without a full stop; empty where nothing is to be recorded."""
+    settings: tuple[str, ...] = ()
+    """The pre-existing settings, one sentence each without a full stop."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """The variables that keep it, and that the inventory does not set."""
+    """Variables that preserve these settings and that the inventory does not set."""
     error: str | None = None
-    """Why nothing could be seen of the node."""
+    """Why the probe of the node failed."""
     remedy: str | None = None
     reachable: bool = True
 
 
 class ReloadResult(StrEnum):
-    """How it ended on a node."""
+    """Result of a reload on one node."""
 
     READY = "ready"
     FAILED = "failed"
-    """It was tried, and the node's check did not pass."""
+    """The module was loaded, and the node's check failed."""
     REFUSED = "refused"
-    """The node is busy, or the module in use: nothing was changed."""
+    """The node is busy, or the module is in use. Nothing was changed."""
     SKIPPED = "skipped"
-    """There is nothing to load: the role was never applied, wants nothing, or is switched off."""
+    """There is nothing to load: the role was never applied, requires no module, or is disabled."""
     UNREACHABLE = "unreachable"
 
     @property
     def ok(self) -> bool:
-        """True where nothing is left to be done."""
+        """True if nothing is left to do."""
         return self in {ReloadResult.READY, ReloadResult.SKIPPED}
 
 
 @dataclass(frozen=True)
 class NodeReload:
-    """One node's outcome."""
+    """Result of a reload on one node, with its reason."""
 
     name: str
     result: ReloadResult
     reason: str
     """One sentence; never empty."""
     remedy: str | None = None
-    """What to do; given unless the result is ready or skipped."""
+    """What to do; set unless the result is ready or skipped."""
     provider: str = ""
-    """``dma_buf``, ``nvidia_peermem``, ``nv_peer_mem``; empty where none is known."""
+    """``dma_buf``, ``nvidia_peermem`` or ``nv_peer_mem``; empty if it is unknown."""
     module: str = ""
-    """Empty where the provider needs none."""
+    """Empty if the provider needs no module."""
     cause: str = ""
-    """The status file's word for what is wrong, for scripts."""
+    """The cause in the status file, for scripts."""
     simulated: bool = False
 
 
 class ResetResult(StrEnum):
-    """How it stands with a node."""
+    """State of the reset of one node."""
 
     PLANNED = "planned"
-    """There is something to undo, and nothing was done yet."""
+    """There is something to undo, and nothing was changed yet."""
     NOTHING = "nothing"
     """There is nothing to undo."""
     RESET = "reset"
     REFUSED = "refused"
-    """A job, or what others have in docker, is in the way: nothing was changed."""
+    """A job, or another user's containers or images, prevent the reset. Nothing was changed."""
     FAILED = "failed"
     UNREACHABLE = "unreachable"
 
     @property
     def ok(self) -> bool:
-        """True where nothing stood in the way."""
+        """True if nothing prevents or prevented the reset."""
         return self in {ResetResult.PLANNED, ResetResult.NOTHING, ResetResult.RESET}
 
 
 @dataclass(frozen=True)
 class NodeReset:
-    """One node."""
+    """Reset of one node."""
 
     name: str
     result: ResetResult
     steps: tuple[str, ...] = ()
-    """What would be, or was, done, in its order."""
+    """The actions, in order."""
     left: tuple[str, ...] = ()
-    """What stays, and why."""
+    """What remains on the node, and why."""
     refused: tuple[str, ...] = ()
     error: Failure | None = None

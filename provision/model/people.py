@@ -1,4 +1,4 @@
-"""People that the inventory lists by their SSH keys, and what each of them may do."""
+"""Operators and submitters that the inventory lists with their SSH keys."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def is_one_of(owner: str, names: str) -> bool:
     """Return whether an owner (``name@host``, or a name of the inventory) is one of these people.
 
     Args:
-        owner: who submitted or did something.
-        names: names, or ``name@host``, separated by commas; empty for everybody.
+        owner: The owner of a job or of an action.
+        names: Names, or ``name@host``, separated by commas; empty for all people.
     """
     wanted = {name.strip() for name in names.split(",") if name.strip()}
     return not wanted or owner in wanted or owner.partition("@")[0] in wanted

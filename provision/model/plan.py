@@ -1,4 +1,4 @@
-"""What an apply would do, node by node, and why."""
+"""Plans: the steps of an apply per node, with their reasons."""
 
 from __future__ import annotations
 
@@ -10,75 +10,75 @@ from provision.model.preflight import PackageChange, PreflightProblem
 __all__ = ["NEVER_APPLIED", "NodePlan", "Plan", "Step", "StepClass"]
 
 NEVER_APPLIED = "it was never applied here, or its receipt is gone"
-"""The reason of a step whose role has left nothing on the node that could be gone by."""
+"""The reason of a step whose role has no receipt on the node."""
 
 
 class StepClass(StrEnum):
-    """What a step can do to a job that runs on the node."""
+    """Effect of a step on running jobs of the node."""
 
     SAFE = "safe"
-    """It disturbs no job."""
+    """It does not affect jobs."""
     NEEDS_IDLE = "needs-idle"
-    """It can hurt a running job, and so waits until the node is idle or the operator says that it may."""
+    """It is disruptive: it requires an idle node, or ``--disruptive``."""
     NEEDS_REBOOT = "needs-reboot"
-    """It comes into effect with a reboot only."""
+    """It takes effect at the next boot."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One role to run on one node."""
+    """A role that apply runs on one node."""
 
     role: str
     step_class: StepClass
     reasons: tuple[str, ...]
-    """Why, one sentence each without a full stop; never empty."""
+    """Why the role runs, one sentence each without a full stop; never empty."""
     waits_for: tuple[str, ...] = ()
-    """The jobs and the owners that it waits for; while there are any, an apply leaves the step out."""
+    """Jobs and owners that block the step. While there are any, an apply skips the step."""
     owners: tuple[str, ...] = ()
-    """Those of `waits_for` that are no jobs: owners of differences that the inventory preserves."""
+    """Entries of `waits_for` that are not jobs: owners of differences that the inventory preserves."""
     disturbs: tuple[str, ...] = ()
-    """The running jobs that it may hurt, because the operator allows that on this node (``--disruptive``)."""
+    """Running jobs that it may interrupt, because the operator allows that on this node (``--disruptive``)."""
     packages: tuple[PackageChange, ...] = ()
-    """The packages that it installs; filled in by the preflight."""
+    """Packages that it installs; set by the preflight."""
     files: tuple[str, ...] = ()
-    """The paths that it writes; filled in by the preflight."""
+    """Paths that it writes; set by the preflight."""
 
 
 @dataclass(frozen=True)
 class NodePlan:
-    """All steps of one node, in the order in which they run."""
+    """The steps of one node, in execution order."""
 
     name: str
     steps: tuple[Step, ...] = ()
     error: str | None = None
-    """Why nothing can be planned for the node: no login, an unsupported system, no Python."""
+    """Why the node has no plan: the connection failed, the system is not supported, or Python is missing."""
     remedy: str | None = None
     reachable: bool = True
-    """Whether the node was logged in to; it may be so and still have an error."""
+    """Whether the connection succeeded. A reachable node can have an error."""
     seconds: float | None = None
-    """After how many seconds the node had answered; None where it did not."""
-    kept: tuple[tuple[str, str], ...] = ()
-    """What others set up and the inventory does not mention: variables that keep it, with their values as JSON."""
+    """Duration of the probe in seconds; None without an answer."""
+    preserved: tuple[tuple[str, str], ...] = ()
+    """Pre-existing configuration that is not in the inventory: variables that preserve it, with their values as JSON."""
     findings: tuple[str, ...] = ()
-    """What is wrong and no apply mends, or could not be seen: ``nvidia-smi did not answer within 20 seconds``."""
+    """Problems that no apply can fix, and unknown facts: ``nvidia-smi did not answer within 20 seconds``."""
     problems: tuple[PreflightProblem, ...] = ()
-    """What would make the steps fail; filled in by the preflight."""
+    """Problems that would make the steps fail; set by the preflight."""
     dependencies: tuple[PackageChange, ...] = ()
-    """Packages that are installed because those of the steps depend on them; filled in by the preflight."""
+    """Packages that are installed as dependencies of the steps' packages; set by the preflight."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of all nodes that were asked for."""
+    """The plan of all selected nodes."""
 
     nodes: tuple[NodePlan, ...]
 
     @property
     def converged(self) -> bool:
-        """True when there is nothing to do and every node could be seen."""
+        """True if there are no steps and every probe succeeded."""
         return not any(node.steps or node.error or not node.reachable for node in self.nodes)
 
     @property
     def problems(self) -> bool:
-        """True when the preflight found something that would make an apply fail."""
+        """True if the preflight found problems that would make an apply fail."""
         return any(node.problems for node in self.nodes)

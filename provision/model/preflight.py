@@ -1,4 +1,4 @@
-"""What an apply needs before its first change, and what it will put on a node."""
+"""Preflight: requirements of an apply that are verified before its first change, and the packages it installs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["PackageChange", "PreflightCode", "PreflightProblem"]
 
 
 class PreflightCode(StrEnum):
-    """The kind of a problem; scripts match on it."""
+    """Kind of a problem; scripts match on it."""
 
     VARIABLE_MISSING = "variable.missing"
     VARIABLE_INVALID = "variable.invalid"
@@ -19,7 +19,7 @@ class PreflightCode(StrEnum):
     """On the controller."""
     REPOSITORY_UNREACHABLE = "repository.unreachable"
     REPOSITORY_INVALID = "repository.invalid"
-    """It answers, and its index or its signature cannot be used."""
+    """It responds, but its index or signature is invalid."""
     PACKAGE_MISSING = "package.missing"
     PACKAGE_CONFLICT = "package.conflict"
     REGISTRY_UNREACHABLE = "registry.unreachable"
@@ -27,14 +27,14 @@ class PreflightCode(StrEnum):
     """The node does not trust its certificate."""
     IMAGE_MISSING = "image.missing"
     IMAGE_REFUSED = "image.refused"
-    """The registry requires a login, or another one."""
+    """The registry requires credentials, or rejects the configured ones."""
     NODE_UNCHECKED = "node.unchecked"
-    """The checks themselves could not be made on the node."""
+    """The preflight could not run on the node."""
 
 
 @dataclass(frozen=True)
 class PreflightProblem:
-    """One reason why an apply would fail on a node; found before anything changes."""
+    """One reason why an apply would fail on a node."""
 
     code: PreflightCode
     role: str
@@ -51,4 +51,4 @@ class PackageChange:
 
     name: str
     version: str | None = None
-    """The version that the node's package index would install; None where it is not known."""
+    """The version in the node's package index; None if it is unknown."""

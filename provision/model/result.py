@@ -1,4 +1,4 @@
-"""What a command on a node gave back."""
+"""Results of commands on nodes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class CommandResult:
 
     @property
     def ok(self) -> bool:
-        """True when the command exited 0."""
+        """True if the exit code is 0."""
         return self.exit_code == 0
 
     def last_lines(self, count: int = 10) -> str:
-        """The last `count` lines of stderr, or of stdout when stderr is empty."""
+        """Return the last `count` lines of stderr, or of stdout if stderr is empty."""
         text = self.stderr.strip() or self.stdout.strip()
         return "\n".join(text.splitlines()[-count:])

@@ -1,4 +1,4 @@
-"""A value that must not be shown."""
+"""Secret values that are never printed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ __all__ = ["Secret"]
 
 
 class Secret:
-    """Holds a secret string; every way of printing it shows ``[secret]``.
+    """A secret string that is printed as ``[secret]``.
 
-    It is not a ``str`` on purpose: quoting, joining or formatting it cannot leak the value,
-    because the value comes out through `reveal` only.
+    It is not a ``str``, so that quoting, joining or formatting cannot reveal the value. Only `reveal` returns it.
     """
 
     __slots__ = ("_value",)
@@ -18,7 +17,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """Return the value itself; call this only where it is handed to the program that needs it."""
+        """Return the value. Call this only to pass the value to the program that needs it."""
         return self._value
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""One piece of a job's command line, and who decided it."""
+"""Settings of a launch command line, with their sources."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ VARIABLE = "-x"
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable, a parameter or a flag of a launch."""
+    """A variable, a parameter or a flag of a launch command line."""
 
     flag: str
-    """What the launcher calls it: ``-x`` for a variable, ``--mca`` for a parameter, else the flag itself."""
+    """Option of the launcher: ``-x`` for a variable, ``--mca`` for a parameter, otherwise the flag itself."""
     name: str = ""
-    """Of the variable or the parameter; empty for a flag, whose value is all there is."""
+    """Name of the variable or parameter; empty for a flag."""
     value: str | None = None
-    """None: the variable is passed on by its name, or the flag stands alone."""
+    """None for a variable that is forwarded by name, and for a flag without a value."""
     source: str = ""
-    """Who decided: ``provision``, ``node facts``, ``inventory``, ``preset taco``, ``profile roce``, ``--env``, ..."""
+    """Origin: ``provision``, ``node facts``, ``inventory``, ``preset taco``, ``profile roce``, ``--env``, ..."""
     reason: str = ""
     nodes: Mapping[str, str] = field(default_factory=dict)
-    """Values of a variable by node, where they differ; none of them stands on the command line."""
+    """Values of a variable per node, if they differ. They are not on the command line."""
     typed: tuple[str, ...] = ()
-    """Its words as somebody typed them; without any they are written as is usual."""
+    """The words as the user typed them; empty for the usual notation."""
 
     @property
     def is_variable(self) -> bool:
-        """True for a variable of the ranks."""
+        """True for an environment variable of the ranks."""
         return self.flag == VARIABLE and bool(self.name)
 
     @property
     def title(self) -> str:
-        """What a person calls it: the variable, the parameter, or the flag."""
+        """Return the name of the variable or parameter, or the flag."""
         return self.name or self.flag
 
     def words(self) -> list[str]:
-        """Return its words on the command line; none for a variable that each node has its own value of."""
+        """Return the words on the command line; none for a variable with values per node."""
         if self.nodes:
             return []
         if self.typed:

@@ -1,4 +1,4 @@
-"""GPUs and network cards of a node, and the ranks that get them."""
+"""GPUs and network cards of a node, and their assignment to ranks."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ __all__ = ["NodePlacement", "RankPlacement", "Topology", "TopologyGpu", "Topolog
 
 @dataclass(frozen=True)
 class TopologyGpu:
-    """A row of the matrix that is a GPU."""
+    """A GPU in the topology matrix."""
 
     index: int
-    """The index that `nvidia-smi` gives it, which may have gaps."""
+    """Index of `nvidia-smi`; indices can have gaps."""
     numa: int | None = None
     cpus: tuple[str, ...] = ()
-    """CPU affinity as printed, cut at commas: ``("0-19", "40-59")``; empty where nothing is said."""
+    """CPU affinity as printed, split at commas: ``("0-19", "40-59")``; empty if it is not printed."""
 
 
 @dataclass(frozen=True)
 class TopologyNic:
-    """A column of the matrix that is a network card."""
+    """A network card in the topology matrix."""
 
     name: str
-    """The RDMA device's name (``mlx5_0``), taken from the legend where the column says NIC0."""
+    """Name of the RDMA device (``mlx5_0``), from the legend if the column is named NIC0."""
     numa: int | None = None
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A node's matrix: `links` is square over the GPUs, then the network cards, ``X`` on the diagonal.
+    """Topology matrix of a node. `links` is a square over the GPUs, then the network cards, with ``X`` on the diagonal.
 
-    Link classes are the current tool's: ``NV#`` (# NVLink lanes), PIX, PXB, PHB, NODE, SYS; an old SOC is SYS.
+    Link classes are those of current versions: ``NV#`` (# NVLink lanes), PIX, PXB, PHB, NODE, SYS. An old SOC is SYS.
     """
 
     gpus: tuple[TopologyGpu, ...]
     nics: tuple[TopologyNic, ...] = ()
     links: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
-    """What was repaired or is odd about the matrix, for a person."""
+    """Corrections and irregularities of the matrix."""
 
 
 @dataclass(frozen=True)
 class RankPlacement:
-    """What one rank gets of its node; what is empty is left as it is."""
+    """Resources of one rank on its node. Empty fields are not set."""
 
     gpus: tuple[str, ...] = ()
-    """UUIDs, or indices as `nvidia-smi` numbers them."""
+    """UUIDs, or indices of `nvidia-smi`."""
     nics: tuple[str, ...] = ()
-    """RDMA ports, as ``mlx5_0:1`` or ``mlx5_0``."""
+    """RDMA ports: ``mlx5_0:1`` or ``mlx5_0``."""
     cpus: tuple[int, ...] = ()
-    """Numbers as the operating system has them."""
+    """CPU numbers of the operating system."""
     numa: int | None = None
-    """The NUMA node that its memory should come from."""
+    """NUMA node from which its memory is allocated."""
     gid_index: int | None = None
-    """Index of the RoCE v2 GID of its network cards; None: the node's, or none."""
+    """Index of the RoCE v2 GID of its network cards; None for the node's index, or none."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class NodePlacement:
 
     node: str
     address: str = ""
-    """Its data address, by which a rank finds out where it is."""
+    """Data address, by which a rank identifies its node."""
     ranks: tuple[RankPlacement, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of every rank there."""
+    """Environment variables of all ranks on the node."""

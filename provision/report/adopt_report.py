@@ -32,7 +32,7 @@ def as_document(
                 "reachable": node.reachable,
                 "error": node.error,
                 "remedy": node.remedy,
-                "found": list(node.found),
+                "found": list(node.settings),
                 "record": dict(node.record),
             }
             for node in nodes
@@ -45,8 +45,8 @@ def as_text(nodes: Sequence[NodeAdoption], texts: Mapping[str, str]) -> str:
     """Return the report as text: nodes with equal results together, then the lines to add to each file (`texts`)."""
     names_by_result: dict[tuple[Any, ...], list[str]] = {}
     for node in nodes:
-        if node.found or node.error:
-            names_by_result.setdefault((node.found, node.error, node.remedy, node.reachable), []).append(node.name)
+        if node.settings or node.error:
+            names_by_result.setdefault((node.settings, node.error, node.remedy, node.reachable), []).append(node.name)
     lines: list[str] = []
     for (settings, error, remedy, reachable), names in names_by_result.items():
         lines += textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)

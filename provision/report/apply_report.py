@@ -88,7 +88,7 @@ def as_text(report: ApplyReport, *, verbose: bool = False) -> str:
 
     Nodes with the same result share a block; with `verbose` each node has its own.
     """
-    good = sum(node.as_wanted for node in report.nodes)
+    good = sum(node.is_converged for node in report.nodes)
     lines = [f"{good} of {len(report.nodes)} nodes are up to date ({report.seconds:.0f} s).", ""]
     lines += _table(report.nodes, verbose=verbose)
     lines += _blocks([(node.name, _failure(node)) for node in report.nodes if node.error], verbose=verbose)

@@ -92,7 +92,7 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
         ],
         "findings": list(node.findings),
         "dependencies": [_package_document(package) for package in node.dependencies],
-        "kept": {name: json.loads(value) for name, value in node.kept},
+        "kept": {name: json.loads(value) for name, value in node.preserved},
         "seconds": None if node.seconds is None else round(node.seconds, 1),
     }
 
@@ -192,7 +192,7 @@ def _shown_step(step: Step) -> Step:
 
 
 def _whole(node: NodePlan) -> Hashable:
-    return node.steps, node.error, node.findings, node.kept if node.steps else (), node.dependencies
+    return node.steps, node.error, node.findings, node.preserved if node.steps else (), node.dependencies
 
 
 def _outline(node: NodePlan) -> Hashable:
@@ -201,7 +201,7 @@ def _outline(node: NodePlan) -> Hashable:
         (step.role, step.step_class, _heads(step.reasons), _heads(step.waits_for), _heads(step.disturbs))
         for step in node.steps
     )
-    return steps, _unnumbered(node.error or ""), _heads(node.findings), tuple(name for name, _ in node.kept)
+    return steps, _unnumbered(node.error or ""), _heads(node.findings), tuple(name for name, _ in node.preserved)
 
 
 def _heads(texts: Sequence[str]) -> tuple[str, ...]:
@@ -221,8 +221,8 @@ def _names(names: list[str], node: NodePlan, *, others: bool, verbose: bool) -> 
         lines += _wrapped(f"hint: {node.remedy}", "    ", "      ") if node.remedy else []
     for finding in node.findings:
         lines += _wrapped(f"pre-existing: {finding}", "  ", "    ")
-    if node.kept and node.steps:
-        settings = [f"{name} {_brief(value)}" for name, value in node.kept]
+    if node.preserved and node.steps:
+        settings = [f"{name} {_brief(value)}" for name, value in node.preserved]
         lines += _listed("preserved settings: ", settings, "  ", "    ", 0 if verbose else _LIST_LINES)
     return lines
 
@@ -294,7 +294,7 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 def _last_word(plan: Plan) -> list[str]:
     """Return a summary of what an apply would do."""
     steps: list[Step] = [step for node in plan.nodes for step in node.steps]
-    adoptable = sum(bool(node.kept) for node in plan.nodes)
+    adoptable = sum(bool(node.preserved) for node in plan.nodes)
     adopt = (
         f"{adoptable} node{'s have' if adoptable != 1 else ' has'} preserved settings; to record them: provision adopt"
     )

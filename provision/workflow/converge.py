@@ -135,7 +135,7 @@ class _Apply:
 
         command = self._asked.command()
         if before := history.interrupted(self._cluster):
-            self._outcomes.warnings.append(f"{before.told()} was cut short; this apply takes up what it left")
+            self._outcomes.warnings.append(f"{before.describe()} was cut short; this apply takes up what it left")
         with alone(self._cluster, command) as warnings:
             self._outcomes.warnings += warnings
             entry = history.begin(self._cluster, command=command, nodes=list(agreed))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from provision import kept_files
+from provision import cache_files
 from provision.documents import decode
 from provision.documents.state import JobNames
 from provision.errors import InvalidDocument
@@ -19,7 +19,7 @@ _KIND = "job-names"
 
 def known_job_names(inventory: Path) -> list[str]:
     """Return the names that are stored for an inventory, the newest job first."""
-    content = kept_files.read(_KIND, kept_files.inventory_key(inventory))
+    content = cache_files.read(_KIND, cache_files.inventory_key(inventory))
     if content is None:
         return []
     try:
@@ -31,7 +31,7 @@ def known_job_names(inventory: Path) -> list[str]:
 def store_job_names(inventory: Path, names: Iterable[str]) -> None:
     """Store the names of all jobs of an inventory; those beyond the limit of the document are left out."""
     document = JobNames(list(dict.fromkeys(names))[: JobNames.MOST])
-    kept_files.write(_KIND, kept_files.inventory_key(inventory), msgspec.json.encode(document))
+    cache_files.write(_KIND, cache_files.inventory_key(inventory), msgspec.json.encode(document))
 
 
 def add_job_name(inventory: Path, name: str) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 
-from provision import kept_files
+from provision import cache_files
 from provision.documents import decode
 from provision.errors import InvalidDocument
 from provision.facts import Outputs
@@ -20,7 +20,7 @@ _KIND = "outputs"
 
 def load(names: Sequence[str]) -> Outputs:
     """Return what is kept of the cluster whose nodes have these names; nothing where there is nothing."""
-    content = kept_files.read(_KIND, _key(names))
+    content = cache_files.read(_KIND, _key(names))
     with suppress(InvalidDocument):
         return Outputs(decode(content or b"{}", dict[str, str], node="", what="outputs of earlier probes"))
     return Outputs()
@@ -29,7 +29,7 @@ def load(names: Sequence[str]) -> Outputs:
 def save(names: Sequence[str], outputs: Outputs) -> None:
     """Keep what this look has brought, if it has brought anything."""
     if outputs.new:
-        kept_files.write(_KIND, _key(names), json.dumps(outputs.texts()).encode())
+        cache_files.write(_KIND, _key(names), json.dumps(outputs.texts()).encode())
 
 
 def _key(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from provision.kept_files import inventory_place
+from provision.cache_files import inventory_place
 from provision.local_files import state_folder
 from provision.locks import held
 from provision.model import Cluster

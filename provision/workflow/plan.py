@@ -66,7 +66,7 @@ def look(
     wanted = [complete.node(node.name) for node in nodes]
     plans, facts, errors = plan_nodes(wanted, complete, found, asked, sources())
     plan = Plan(
-        tuple(replace(node, seconds=took.get(node.name), kept=_told(kept.get(node.name, {}))) for node in plans)
+        tuple(replace(node, seconds=took.get(node.name), preserved=_told(kept.get(node.name, {}))) for node in plans)
     )
     return Look(complete, plan, facts, errors, sources(), time.monotonic() - started, cluster, kept)
 

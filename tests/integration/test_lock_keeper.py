@@ -151,7 +151,7 @@ def test_a_lock_is_held_whatever_time_stands_in_it(node, since, monkeypatch):
     first.answer()
     error, _ = node_lock.read_keeper("gpu1", read(LockAnswer, node.keep("bob").answer()), "id-bob")
     look = node_lock.read_look("gpu1", read(LookAnswer, node.ask("look", entries=1)))
-    told = look.holder.told()
+    told = look.holder.describe()
     monkeypatch.undo()
     time.tzset()
 

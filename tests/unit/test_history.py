@@ -71,7 +71,7 @@ def test_an_apply_that_was_cut_short_is_told_to_the_next_one(cluster, killed):
 
     assert found.status == "died"
     assert found.id != mine.id
-    assert found.told() == f"the apply of {found.told()[13:29]} by {found.user} on {found.host}"
+    assert found.describe() == f"the apply of {found.describe()[13:29]} by {found.user} on {found.host}"
     assert [entry.status for entry in history.read(cluster)] == ["died", "running"]
 
 

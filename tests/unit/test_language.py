@@ -30,8 +30,6 @@ PENDING = frozenset(
         "provision/engine.py",
         "provision/inventory",
         "provision/jobs",
-        "provision/kept_files.py",
-        "provision/lazily.py",
         "provision/local_processes.py",
         "provision/locks.py",
         "provision/model",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provision import kept_files
+from provision import cache_files
 from provision.connectors import absent
 from provision.connectors.absent import REMEMBERED_SECONDS, AbsentNodes
 from provision.model import Connection, Node
@@ -61,7 +61,7 @@ def test_a_file_of_another_form_is_ignored(tmp_path: Path, document: object) -> 
     memory = AbsentNodes(tmp_path)
     memory.remember([(GPU3, "no route")], [])
     (key,) = [path.stem for path in tmp_path.glob("provision/*/*.json")]
-    kept_files.write("absent", key, json.dumps(document).encode())
+    cache_files.write("absent", key, json.dumps(document).encode())
 
     assert AbsentNodes(tmp_path).among([GPU3]) == {}
 

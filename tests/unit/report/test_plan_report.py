@@ -97,7 +97,7 @@ def test_long_lists_are_cut_and_say_by_how_much():
     files = tuple(f"/etc/systemd/system/provision-{n}.service" for n in range(9))
     step = Step("base_system", StepClass.SAFE, ("x",), packages=packages, files=files)
     plan = Plan(
-        (NodePlan("gpu1", (step,), dependencies=packages, kept=tuple((f"docker_{n}", "1") for n in range(30))),)
+        (NodePlan("gpu1", (step,), dependencies=packages, preserved=tuple((f"docker_{n}", "1") for n in range(30))),)
     )
     text = as_text(plan)
     verbose = as_text(plan, verbose=True)
@@ -114,7 +114,7 @@ def test_preserved_settings_are_shown_with_the_command_that_records_them():
     """A value may be long; scripts get all of it."""
     mirrors = [f"https://mirror{n}.example.org" for n in range(9)]
     preserved = (("docker_engine_source", '"present"'), ("docker_engine_registry_mirrors", json.dumps(mirrors)))
-    plan = Plan((NodePlan("gpu1", (STEP,), kept=preserved), NodePlan("gpu2", kept=preserved)))
+    plan = Plan((NodePlan("gpu1", (STEP,), preserved=preserved), NodePlan("gpu2", preserved=preserved)))
 
     assert as_text(plan).splitlines()[:4] == [
         "gpu1",

@@ -13,7 +13,7 @@ def test_a_part_is_imported_when_something_of_it_is_asked_for(tmp_path, monkeypa
     folder = tmp_path / "parted"
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        "from provision.lazily import parts\n__getattr__ = parts(__name__, {'one': ('a',), 'two': ('b',)})\n"
+        "from provision.lazy_import import parts\n__getattr__ = parts(__name__, {'one': ('a',), 'two': ('b',)})\n"
     )
     (folder / "one.py").write_text("a = [1]\n")
     (folder / "two.py").write_text("b = [2]\n")

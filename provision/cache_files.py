@@ -1,6 +1,7 @@
-"""Files under the operator's cache folder: whole, closed to others, and believed only while they are both.
+"""Private files in the operator's cache folder, each with a hash of its content.
 
-What is kept there can always be found out again, so whatever goes wrong with such a file is no error.
+A file with another owner, mode or hash is ignored. The content can always be computed again, so a file that cannot
+be read or written is not an error.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from provision.local_files import cache_folder, write_private
 __all__ = ["MOST_BYTES", "inventory_key", "inventory_place", "read", "write"]
 
 MOST_BYTES = 32 * 1024 * 1024
-"""Of one file."""
-_KEPT = 50
-"""Files of one kind; the oldest beyond them go."""
+"""Maximum size of one file."""
+_MOST_FILES = 50
+"""Maximum number of files of one kind; the oldest ones are removed."""
 
 
 def inventory_place(inventory: Path) -> Path:
-    """Return one path for an inventory's folder, for the hosts file in it, and for links to either."""
+    """Return the folder of an inventory, given the folder, the hosts file in it, or a link to either."""
     place = inventory.resolve()
     return place.parent if place.is_file() and place.stem in {"hosts", "inventory"} else place
 
 
 def inventory_key(inventory: Path) -> str:
-    """Return the key of what is kept about an inventory."""
+    """Return the key under which files about an inventory are cached."""
     return hashlib.sha256(str(inventory_place(inventory)).encode()).hexdigest()[:32]
 
 
 def read(kind: str, key: str) -> bytes | None:
-    """Return what was kept under `key`; None where there is nothing that can be believed."""
+    """Return the cached content of `key`; None without a valid file."""
     folder = _folder(kind)
     try:
         descriptor = os.open(folder / f"{key}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -56,7 +57,7 @@ def read(kind: str, key: str) -> bytes | None:
 
 
 def write(kind: str, key: str, content: bytes) -> None:
-    """Keep `content`, whole or not at all; not to be able to is no error."""
+    """Store `content` atomically. Failures are ignored."""
     if len(content) > MOST_BYTES:
         return
     folder = _folder(kind)
@@ -65,19 +66,19 @@ def write(kind: str, key: str, content: bytes) -> None:
         if not _is_ours(folder):
             return
         write_private(folder / f"{key}.json", hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-        _forget_old(folder)
+        _remove_old(folder)
     except OSError:
         return
 
 
-def _forget_old(folder: Path) -> None:
+def _remove_old(folder: Path) -> None:
     by_age = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in [*by_age[_KEPT:], *_abandoned(folder)]:
+    for file in [*by_age[_MOST_FILES:], *_abandoned(folder)]:
         file.unlink(missing_ok=True)
 
 
 def _abandoned(folder: Path) -> list[Path]:
-    """Parts that somebody began to write an hour before the newest, and did not finish."""
+    """Return temporary files of interrupted writes, at least one hour older than the newest file."""
     parts = list(folder.glob(".*.json.*"))
     newest = max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
     return [part for part in parts if part.stat().st_mtime < newest - 3600]
