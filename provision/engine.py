@@ -1,7 +1,7 @@
-"""The only user of ansible-runner: runs a playbook and turns its events into a report.
+"""Run Ansible playbooks with ansible-runner and turn its events into a report.
 
-Everything ansible-runner writes goes to a private folder that is removed afterwards
-(its ``env/`` files and ``artifacts/*/command`` would otherwise keep variables and passwords).
+No other module uses ansible-runner. It writes to a private folder that is removed afterwards, because its ``env/``
+files and ``artifacts/*/command`` contain variables and passwords.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ LOCAL_ACTIONS = frozenset({
     "add_host", "assert", "debug", "fail", "group_by", "import_role", "import_tasks", "include_role",
     "include_tasks", "include_vars", "meta", "pause", "set_fact", "validate_argument_spec",
 })  # fmt: skip
-"""Actions that never leave the controller; they cost a node nothing and are not counted."""
+"""Actions that run on the controller only. They are not counted as tasks of a node."""
 
 
 _EVENT_LIMIT = 262_144
-"""Characters of one event's text that are kept."""
+"""Maximum number of characters of one event's text."""
 _OUTPUT_LIMIT = 64 * 1024 * 1024
-"""Characters of a run's output that are kept for its log."""
+"""Maximum number of characters of a run's output in its log."""
 _SHOWN_AS_CHANGED = re.compile(r"(\x1b\[[0-9;]*m)*changed: \[")
 
 _OUTPUTS = ("stderr", "module_stderr", "stdout")
-"""Where the result of a task has the output of programs, in the order in which it helps."""
+"""Fields of a task result with the output of programs, most useful first."""
 
-_ROLL_CALL = "Nodes that came to the end"
-"""The name of the last play. Ansible tells nothing of a node that it stops because of another one (`run_once`, a
-batch that failed as a whole); who does not answer here was stopped."""
+_LAST_PLAY = "Nodes that came to the end"
+"""Name of the last play. Ansible reports nothing about a node that it stops because another node failed (`run_once`,
+or a batch that failed as a whole). A node without a result of this play was stopped."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened on a node, told while it happens."""
+    """An event of a task on a node, reported while the playbook runs."""
 
     node: str
     role: str | None
     task: str
     status: str
-    """``start``, ``ok``, ``changed``, ``skipped``, ``failed`` or ``unreachable``; ``waiting`` before Ansible begins."""
+    """``start``, ``ok``, ``changed``, ``skipped``, ``failed`` or ``unreachable``; ``waiting`` before Ansible starts."""
 
 
 @dataclass
@@ -70,18 +70,18 @@ class _Seen:
     unreachable: bool = False
     role: str | None = None
     failed_at: int = 0
-    """The number of the event by which it failed."""
+    """Number of the event at which the node failed."""
     last: int = 0
-    """The number of its last event; handlers, which run on stopped nodes too, do not count."""
+    """Number of its last event, without handlers, which run on stopped nodes too."""
 
 
 class Collector:
-    """Builds the report from ansible-runner's events; pure, so that recorded events can test it.
+    """Builds the report from the events of ansible-runner. It has no side effects, so recorded events can test it.
 
     Args:
-        nodes: names of the nodes that take part, in the report's order.
-        on_event: called for every step of every node.
-        compare: keep what the tasks tell of the content that they change, secrets included.
+        nodes: Names of the nodes, in the order of the report.
+        on_event: Called for every event of every node.
+        compare: Record differences of the content that the tasks change, including secrets.
     """
 
     def __init__(
@@ -96,21 +96,21 @@ class Collector:
         self._differences: list[Difference] = []
         self.finished = False
         self.output: list[str] = []
-        self._kept = 0
-        """Characters of `output`."""
+        self._characters = 0
+        """Number of characters in `output`."""
 
     def handle(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; the return value tells ansible-runner not to write it to disk."""
+        """Process one event. The return value False prevents ansible-runner from writing it to disk."""
         kind = str(event.get("event", ""))
         data = _mapping(event.get("event_data"))
-        if data.get("play") == _ROLL_CALL and kind != "playbook_on_stats":
+        if data.get("play") == _LAST_PLAY and kind != "playbook_on_stats":
             if kind == "runner_on_ok":
                 self._at_the_end.add(str(data.get("host")))
             return False
         text = str(event.get("stdout") or "")[:_EVENT_LIMIT]
-        if text and self._kept < _OUTPUT_LIMIT:
+        if text and self._characters < _OUTPUT_LIMIT:
             self.output.append(text)
-            self._kept += len(text)
+            self._characters += len(text)
         if kind == "playbook_on_stats":
             self.finished = True
         if kind == "playbook_on_handler_task_start":
@@ -127,23 +127,23 @@ class Collector:
         if data.get("task_uuid") not in self._handlers:
             seen.last = self._events
         if kind == "ok":
-            # Of a task with no_log ansible-runner keeps the line that Ansible shows, and nothing of the result.
+            # For a task with no_log, ansible-runner provides the line that Ansible prints, but no result.
             changed = bool(result.get("changed") or ("censored" in result and _SHOWN_AS_CHANGED.match(shown)))
             action = str(data.get("task_action", "")).rsplit(".", 1)[-1]
             seen.tasks += action not in LOCAL_ACTIONS
             self._note(seen, role, task, changed=changed)
             if changed and role and self._compare:
                 self._differences += _differences(host, role, task.split(" : ", 1)[-1], result)
-            self._tell(host, role, task, "changed" if changed else "ok")
+            self._report_event(host, role, task, "changed" if changed else "ok")
         elif kind == "skipped":
             seen.roles.setdefault(role, RoleStatus.SKIPPED) if role else None
-            self._tell(host, role, task, "skipped")
+            self._report_event(host, role, task, "skipped")
         elif kind == "failed" and not data.get("ignore_errors"):
             seen.error = self._failure(role, task, result)
             seen.failed_at = self._events
             if role:
                 seen.roles[role] = RoleStatus.FAILED
-            self._tell(host, role, task, "failed")
+            self._report_event(host, role, task, "failed")
         elif kind == "unreachable":
             seen.unreachable = True
             seen.failed_at = self._events
@@ -153,13 +153,13 @@ class Collector:
             full = _without_secrets(str(result.get("msg") or "").strip())
             message = _lost(full)
             seen.error = Failure(role, task.split(" : ", 1)[-1], message, full, remedy_for(full, message))
-            self._tell(host, role, task, "unreachable")
+            self._report_event(host, role, task, "unreachable")
         elif kind == "start":
-            self._tell(host, role, task, "start")
+            self._report_event(host, role, task, "start")
 
     @staticmethod
     def _note(seen: _Seen, role: str | None, task: str, *, changed: bool) -> None:
-        """Remember a task that went well; a rescued failure before it is forgotten."""
+        """Record a successful task; it replaces a failure that was rescued."""
         seen.changed |= changed
         if not role:
             return
@@ -179,19 +179,19 @@ class Collector:
         output = "\n".join("\n".join([full, *details]).strip().splitlines()[-10:])
         return Failure(role, task.split(" : ", 1)[-1], message, output, remedy_for(full, *details))
 
-    def _tell(self, node: str, role: str | None, task: str, status: str) -> None:
+    def _report_event(self, node: str, role: str | None, task: str, status: str) -> None:
         self._on_event(Event(node, role, task.split(" : ", 1)[-1], status))
 
     def settle(self, failed: Mapping[str, int], unreachable: Mapping[str, int], changed: Mapping[str, int]) -> None:
-        """Take the final counts: a failure that a rescue mended is not a failure of the node."""
+        """Apply the final counts: a failure that a rescue block handled is not a failure of the node."""
         for name, seen in self._seen.items():
             seen.changed |= bool(changed.get(name))
             if seen.error and not failed.get(name) and not unreachable.get(name):
                 seen.error = None
                 seen.roles = {r: RoleStatus.CHANGED if s is RoleStatus.FAILED else s for r, s in seen.roles.items()}
 
-    def call_roll(self) -> None:
-        """Take for failed whoever did not come to the end, though nothing failed there: others stopped them."""
+    def mark_stopped(self) -> None:
+        """Mark nodes that did not reach the last play without a failure of their own: other nodes stopped them."""
         failures = sorted((s.failed_at, name) for name, s in self._seen.items() if s.error and s.failed_at)
         stopped = [name for name, seen in self._seen.items() if not seen.error and name not in self._at_the_end]
         for seen in map(self._seen.__getitem__, stopped):
@@ -201,16 +201,16 @@ class Collector:
     def _stop(self, seen: _Seen, by: str | None) -> None:
         cause = self._seen[by].error if by else None
         if by is None or cause is None:
-            text = "Ansible stopped before it came to the end of this node's tasks, and gave no reason"
-            seen.error = Failure(None, "the end of the playbook", text, "", "The log of the run may say more.")
+            text = "Ansible stopped before the end of this node's tasks without a reason"
+            seen.error = Failure(None, "the end of the playbook", text, "", "Read the log of the run.")
             return
         if cause.role:
             seen.roles[cause.role] = RoleStatus.SKIPPED
-        remedy = f"Fix {by} and apply again, or go on without it: --limit '!{by}'."
-        seen.error = Failure(cause.role, cause.task, f"stopped when this failed on {by}: {cause.message}", "", remedy)
+        remedy = f"Fix {by} and apply again, or exclude it: --limit '!{by}'."
+        seen.error = Failure(cause.role, cause.task, f"stopped: this failed on {by}: {cause.message}", "", remedy)
 
     def report(self, seconds: float) -> ApplyReport:
-        """Return what is known so far as a report."""
+        """Return the report of all events so far."""
         nodes = tuple(self._node(name, seen) for name, seen in self._seen.items())
         tasks = max((s.tasks for s in self._seen.values()), default=0)
         return ApplyReport(nodes, round(seconds, 1), tasks, differences=tuple(self._differences))
@@ -228,14 +228,14 @@ class Collector:
 
 
 def _differences(node: str, role: str, task: str, result: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield what a task that changes something tells of the content: an entry or a list of them, for each item."""
+    """Yield the differences that a changing task reports: one entry or a list of entries for each item."""
     items = result.get("results")
     parts = [result, *(item for item in items if isinstance(item, Mapping))] if isinstance(items, list) else [result]
     for part in parts:
         if "censored" in part:
-            yield Difference(node, role, task, withheld="it may hold secrets")
-        told = part.get("diff") or ()
-        for entry in told if isinstance(told, list) else [told]:
+            yield Difference(node, role, task, withheld="it may contain secrets")
+        diffs = part.get("diff") or ()
+        for entry in diffs if isinstance(diffs, list) else [diffs]:
             if not isinstance(entry, Mapping) or (part is not result and not part.get("changed")):
                 continue
             path = str(entry.get("after_header") or entry.get("before_header") or task)
@@ -256,17 +256,17 @@ def _content(value: Any) -> str:
 
 
 def playbooks_folder() -> Path:
-    """Return the folder of playbooks that belongs to this code."""
+    """Return the folder of the playbooks of this installation."""
     folder = Path(os.environ.get("PROVISION_PLAYBOOKS") or Path(__file__).resolve().parents[1] / "playbooks")
     if not (folder / "site.yml").is_file():
         raise ProvisionError(
-            f"the playbooks are not at {folder}",
-            remedy="Run from a checkout, or set PROVISION_PLAYBOOKS to the folder.",
+            f"{folder}: playbooks not found",
+            remedy="Run provision from a checkout, or set PROVISION_PLAYBOOKS to the folder of the playbooks.",
         )
     return folder
 
 
-def run_playbook(  # noqa: PLR0913 - what Ansible can be told
+def run_playbook(  # noqa: PLR0913 - the options of a run of Ansible
     inventory: Path,
     nodes: Sequence[str],
     *,
@@ -281,11 +281,13 @@ def run_playbook(  # noqa: PLR0913 - what Ansible can be told
 ) -> ApplyReport:
     """Run a playbook on exactly `nodes` and report per node and role.
 
-    `variables` are given to Ansible in a private file. `environment` holds what Ansible needs to read the inventory as
-    the operator's own Ansible does. Relative paths in the inventory count from the current folder, as they do for
-    everything else here. With `check` nothing is changed, and the report holds what would be different.
+    `variables` are passed to Ansible in a private file. `environment` contains the variables with which Ansible reads
+    the inventory as the operator's own Ansible does. Relative paths in it are relative to the current folder.
+    With `check` nothing is changed, and the report contains the differences.
 
-    Raises ProvisionError when Ansible could not run at all, and Interrupted after Ctrl-C.
+    Raises:
+        ProvisionError: Ansible could not run.
+        Interrupted: Ctrl-C was pressed.
     """
     collector = Collector(nodes, on_event, compare=check)
     started = time.monotonic()
@@ -312,22 +314,22 @@ def run_playbook(  # noqa: PLR0913 - what Ansible can be told
         )
     trouble = _write_log(log, collector.output)
     if outcome.interrupted:
-        done = "nothing was changed" if check else "what is done stands, and the next apply finishes the rest"
+        done = "nothing was changed" if check else "finished tasks remain in effect; the next apply completes the rest"
         raise Interrupted(f"interrupted; {done}")
     if not collector.finished:
         raise ProvisionError(
-            f"Ansible stopped before it ended ({outcome.status}, exit {outcome.code})",
+            f"Ansible stopped before it had finished ({outcome.status}, exit code {outcome.code})",
             output="\n".join(_without_secrets("\n".join(collector.output)).splitlines()[-15:]) or outcome.text,
-            remedy="Read the lines above; `ansible-playbook` from playbooks/ shows the same with more detail.",
+            remedy="Read the lines above, or run `ansible-playbook` in playbooks/ for more details.",
         )
-    collector.call_roll()
+    collector.mark_stopped()
     return replace(collector.report(time.monotonic() - started), warnings=(trouble,) if trouble else ())
 
 
 def _with_roll_call(private: Path, playbook: Path) -> Path:
-    """Write a playbook that runs `playbook`, and then one task on every node that is still taking part."""
+    """Write a playbook that runs `playbook`, and then one task on every node that has not failed."""
     task = {"name": "Answer", "ansible.builtin.assert": {"that": [True], "quiet": True}, "become": False}
-    last = {"name": _ROLL_CALL, "hosts": "all", "gather_facts": False, "tags": ["always"], "tasks": [task]}
+    last = {"name": _LAST_PLAY, "hosts": "all", "gather_facts": False, "tags": ["always"], "tasks": [task]}
     whole = private / "whole.yml"
     whole.write_text(json.dumps([{"import_playbook": str(playbook.resolve())}, last]))
     return whole
@@ -382,7 +384,7 @@ def _run(
             ended.set()
 
     threading.Thread(target=work, daemon=True).start()
-    # Not Thread.join: a Ctrl-C in it makes Python 3.11 take the thread for ended.
+    # Not Thread.join: after a Ctrl-C in it, Python 3.11 considers the thread finished.
     interrupted = False
     while not ended.is_set():
         try:
@@ -398,14 +400,14 @@ def _run(
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Ansible of this interpreter's own environment, configured by the playbooks' own file."""
+    """Return the environment for Ansible: this interpreter's installation, with the playbooks' ansible.cfg."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {
         "PATH": path,
         "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
         "ANSIBLE_FORCE_COLOR": "0",
-        "ANSIBLE_NOCOLOR": "1",  # ansible-runner gives Ansible a terminal, so that it would colour the log
-        # ansible-runner switches the check off wherever this is not in the environment, whatever ansible.cfg says.
+        "ANSIBLE_NOCOLOR": "1",  # ansible-runner runs Ansible in a terminal, which would add colors to the log
+        # Without this variable ansible-runner disables the check of host keys, even if ansible.cfg enables it.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
     }
 
@@ -417,7 +419,7 @@ def _join(arguments: Sequence[str]) -> str:
 
 
 def _write_log(log: Path | None, lines: Sequence[str]) -> str:
-    """Keep the log; what went wrong with that is returned, because the report matters more."""
+    """Write the log and return the warnings. A failure is only a warning, because the report matters more."""
     if log is None:
         return ""
     try:
@@ -435,7 +437,7 @@ def _keep_log(log: Path, text: str) -> None:
 
 
 def _lost(text: str) -> str:
-    """Return why Ansible's ssh has no connection to a node: it was refused, or a connection that it had is gone."""
+    """Return why Ansible's ssh has no connection to a node: it was refused or lost."""
     problem = explain_ssh(text)
     if problem.kind in {"login", "unknown-key", "changed-key", "resolve"}:
         return f"Ansible could not log in: {problem.last_line}"
@@ -449,12 +451,12 @@ def _without_secrets(text: str) -> str:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return a part of an event, which holds what a node's modules have answered."""
+    """Return a mapping in an event, whose content modules on nodes provide."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _text(value: Any) -> str:
-    """Return what a node's module said as text, as much as somebody reads."""
+    """Return a text from a module on a node, limited to a readable length."""
     return printable_text(str(value or "")[-_EVENT_LIMIT:])
 
 

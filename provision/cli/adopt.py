@@ -57,18 +57,18 @@ def adopt(
     cluster = cluster_from(inventory, lab, become_password=password)
     nodes = workflow.chosen(cluster, limit)
     note(f"look at {len(nodes)} node{'s' * (len(nodes) != 1)} of {cluster.inventory}")
-    found, parts = workflow.plan_adopt(cluster, nodes)
+    adoptions, parts = workflow.plan_adopt(cluster, nodes)
     texts = {shown(part.file): part.text() for part in parts}
     going = bool(parts) and not dry_run
     if not as_json and not going:
-        show(as_text(found, texts))
+        show(as_text(adoptions, texts))
     if going:
-        say(as_text(found, texts))
+        say(as_text(adoptions, texts))
         confirm(f"\nAdd this to {len(parts)} file{'s' * (len(parts) != 1)} of the inventory?", yes=yes)
         workflow.adopt(cluster, parts, become_password=password)
     if as_json:
-        print_json(as_document(found, {shown(part.file): part.variables for part in parts}, written=going))
+        print_json(as_document(adoptions, {shown(part.file): part.variables for part in parts}, written=going))
     elif going:
-        kept = sum(bool(node.record) for node in found)
-        show(f"Recorded for {kept} node{'s' * (kept != 1)}. What an apply would do now: provision plan")
-    raise typer.Exit(1 if any(node.error for node in found) else 0)
+        count = sum(bool(node.record) for node in adoptions)
+        show(f"Recorded for {count} node{'s' * (count != 1)}. What an apply would do now: provision plan")
+    raise typer.Exit(1 if any(node.error for node in adoptions) else 0)

@@ -70,20 +70,20 @@ def advise(
         )
     length = _window(window)
     rules = _rules(script) if script is not None else None
-    found = _look(job, length, inventory, lab) if job else None
-    documents = [one.document for one in (found, rules) if one]
+    advice = _observe(job, length, inventory, lab) if job else None
+    documents = [one.document for one in (advice, rules) if one]
     if as_json:
         document = {key: value for one in reversed(documents) for key, value in one.items()}
         print_json(document | {"ok": all(one["ok"] for one in documents)})
     else:
-        show("\n\n".join(one.text() for one in (rules, found) if one))
+        show("\n\n".join(one.text() for one in (rules, advice) if one))
     if rules and rules.unsure:
         say("some rules could not be judged; they are not known to hold")
     raise typer.Exit(0 if all(one["ok"] for one in documents) else 1)
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Advice:
     document: dict[str, Any]
     text: Callable[[], str]
     unsure: bool = False
@@ -100,7 +100,7 @@ def _window(text: str) -> float:
     return wanted
 
 
-def _rules(script: str) -> _Told:
+def _rules(script: str) -> _Advice:
     """Judge a script by the five rules."""
     from provision.advisor.script import RuleVerdict, lint_script
     from provision.report.advice_report import script_document, script_text
@@ -109,37 +109,37 @@ def _rules(script: str) -> _Told:
     findings = lint_script(_sources(script))
     verdicts = {finding.verdict for finding in findings}
     unsure = RuleVerdict.UNKNOWN in verdicts and RuleVerdict.BROKEN not in verdicts
-    return _Told(script_document(name, findings), lambda: script_text(name, findings), unsure)
+    return _Advice(script_document(name, findings), lambda: script_text(name, findings), unsure)
 
 
-def _look(job: str, window: float, inventory: str | None, lab: str | None) -> _Told:
+def _observe(job: str, window: float, inventory: str | None, lab: str | None) -> _Advice:
     """Look at a job that runs."""
     from provision.report import advice_report as report
     from provision.workflow.advising import advise_job
 
     cluster, runner = cluster_and_engine(inventory, lab)
     try:
-        found = advise_job(cluster, runner, job, seconds=window, tell=info)
+        result = advise_job(cluster, runner, job, seconds=window, tell=info)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; {job} goes on", remedy="A shorter look: --for 15s") from None
-    document = report.advice_document(job, found.findings) | {
-        "ok": found.ok,
+    document = report.advice_document(job, result.findings) | {
+        "ok": result.ok,
         "seconds": window,
-        "attempt": found.job.attempt,
-        "idle": found.idle is not None,
-        "ended": found.ended or None,
-        "nodes": report.nodes_document(found.nodes, found.lost),
+        "attempt": result.job.attempt,
+        "idle": result.idle is not None,
+        "ended": result.ended or None,
+        "nodes": report.nodes_document(result.nodes, result.lost),
     }
 
     def text() -> str:
-        parts = [report.nodes_text(job, found.nodes, found.lost), report.advice_text(job, found.findings)]
-        if found.ended:
-            parts.append(report.ended_text(job, found.ended))
-        if found.idle is not None:
-            parts.append(report.idle_text(job, found.idle))
+        parts = [report.nodes_text(job, result.nodes, result.lost), report.advice_text(job, result.findings)]
+        if result.ended:
+            parts.append(report.ended_text(job, result.ended))
+        if result.idle is not None:
+            parts.append(report.idle_text(job, result.idle))
         return "\n\n".join(parts)
 
-    return _Told(document, text)
+    return _Advice(document, text)
 
 
 def _sources(script: str) -> Mapping[str, bytes]:
@@ -157,16 +157,16 @@ def _sources(script: str) -> Mapping[str, bytes]:
         )
     from provision.advisor.source import imported_modules
 
-    found = {script: _read(Path(script))}
+    texts = {script: _read(Path(script))}
     waiting = [script]
-    while waiting and len(found) < _MOST_FILES:
+    while waiting and len(texts) < _MOST_FILES:
         name = waiting.pop(0)
-        for module in imported_modules(name, found[name]):
+        for module in imported_modules(name, texts[name]):
             path = _beside(Path(script).parent, Path(name).parent, module)
-            if path is not None and str(path) not in found:
-                found[str(path)] = _read(path)
+            if path is not None and str(path) not in texts:
+                texts[str(path)] = _read(path)
                 waiting.append(str(path))
-    return found
+    return texts
 
 
 def _beside(script: Path, importer: Path, module: str) -> Path | None:

@@ -125,11 +125,11 @@ def apply(options: ApplyOptions) -> None:
     password = ask_become_password(ask=options.ask_become_pass)
     cluster = cluster_from(options.inventory, options.lab, become_password=password)
     nodes = workflow.chosen(cluster, options.limit)
-    found, request = _planned(options, asked, cluster, nodes)
-    stopped = not asked.steps and bool(workflow.blocked(found)) and not options.keep_going
-    if not stopped and (asked.steps or workflow.agreeable(found)):
+    probe_result, request = _planned(options, asked, cluster, nodes)
+    stopped = not asked.steps and bool(workflow.blocked(probe_result)) and not options.keep_going
+    if not stopped and (asked.steps or workflow.agreeable(probe_result)):
         agreed = options.yes or options.plan is not None
-        agree(found, steps=bool(asked.steps), yes=agreed, verbose=options.verbose)
+        agree(probe_result, steps=bool(asked.steps), yes=agreed, verbose=options.verbose)
     from provision.cli.progress import ApplyProgress
 
     with ApplyProgress([node.name for node in nodes], verbose=options.verbose) as progress:
@@ -139,11 +139,11 @@ def apply(options: ApplyOptions) -> None:
             request=request,
             steps=asked.steps,
             pace=workflow.Pace(options.waves, options.max_failures, options.keep_going),
-            found=found,
+            found=probe_result,
             become_password=password,
             on_event=progress.event,
         )
-    _report(report, found, options, stopped=stopped)
+    _report(report, probe_result, options, stopped=stopped)
     raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
 
 
@@ -162,8 +162,8 @@ def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Seque
         saved, request = workflow.read_saved(options.plan)
     names = in_short([node.name for node in nodes])
     note(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
-    found = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
-    if saved and (differences := workflow.saved_differences(saved, found)):
+    probe_result = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
+    if saved and (differences := workflow.saved_differences(saved, probe_result)):
         raise UsageError(
             f"{options.plan} does not hold any more: {differences[0]}",
             output="\n".join(differences[1:]),
@@ -171,19 +171,19 @@ def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Seque
         )
     if asked.steps:
         note(f"run {', '.join(asked.steps)} as it is, without a plan")
-        return found, request
-    return checked(found), request
+        return probe_result, request
+    return checked(probe_result), request
 
 
-def _report(report: ApplyReport, found: Look, options: ApplyOptions, *, stopped: bool) -> None:
+def _report(report: ApplyReport, probe_result: Look, options: ApplyOptions, *, stopped: bool) -> None:
     from provision.report.apply_report import as_document, as_text
     from provision.report.plan_report import problems_document, problems_text
 
     if options.as_json:
-        print_json(as_document(report) | {"problems": problems_document(found.plan)})
+        print_json(as_document(report) | {"problems": problems_document(probe_result.plan)})
     elif stopped:
-        show(problems_text(found.plan))
-        rest = len(found.plan.nodes) > sum(bool(node.problems) for node in found.plan.nodes)
+        show(problems_text(probe_result.plan))
+        rest = len(probe_result.plan.nodes) > sum(bool(node.problems) for node in probe_result.plan.nodes)
         show("\nNothing was changed." + " To apply to the other nodes: --keep-going, or --limit." * rest)
     else:
         show(as_text(report, verbose=options.verbose))
@@ -198,15 +198,15 @@ def _get_ready() -> None:
     _ = workflow.apply, workflow.Pace
 
 
-def agree(found: Look, *, steps: bool, yes: bool, verbose: bool = False) -> None:
+def agree(probe_result: Look, *, steps: bool, yes: bool, verbose: bool = False) -> None:
     """Show the plan and ask; return when the answer is yes."""
     from provision.report.plan_report import as_text
     from provision.workflow import drained_first
 
     if not steps:
         announce = note if yes else say  # a question is never asked without what it is about
-        announce(as_text(found.plan, verbose=verbose))
-        if drained := drained_first(found):
+        announce(as_text(probe_result.plan, verbose=verbose))
+        if drained := drained_first(probe_result):
             announce(drained)
-    count = len(found.plan.nodes)
+    count = len(probe_result.plan.nodes)
     confirm(f"Change {'this node' if count == 1 else 'these nodes'}?", yes=yes)

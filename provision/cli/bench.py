@@ -67,12 +67,12 @@ def parse(files: FilesArgument, as_json: JsonOption = False) -> None:
     """
     from provision.report.bench_report import runs_document, runs_text
 
-    found = _loaded(files)
+    results = _loaded(files)
     if as_json:
-        print_json(runs_document(found.runs, found.unfinished, found.empty))
+        print_json(runs_document(results.runs, results.unfinished, results.empty))
     else:
-        show(runs_text(found.runs))
-    raise typer.Exit(0 if found.complete else 1)
+        show(runs_text(results.runs))
+    raise typer.Exit(0 if results.complete else 1)
 
 
 @app.command("table")
@@ -97,15 +97,16 @@ def table(sources: SourcesArgument = None, as_json: JsonOption = False) -> None:
 
     from provision.report.bench_report import runs_document, runs_text
 
-    found = _loaded(_chosen(sources))
-    found = dataclasses.replace(
-        found, runs=tuple(sorted(found.runs, key=lambda run: (run.workload[0], run.batch or 0, run.device, run.gpus)))
+    results = _loaded(_chosen(sources))
+    results = dataclasses.replace(
+        results,
+        runs=tuple(sorted(results.runs, key=lambda run: (run.workload[0], run.batch or 0, run.device, run.gpus))),
     )
     if as_json:
-        print_json(runs_document(found.runs, found.unfinished, found.empty))
+        print_json(runs_document(results.runs, results.unfinished, results.empty))
     else:
-        show(runs_text(found.runs))
-    raise typer.Exit(0 if found.complete else 1)
+        show(runs_text(results.runs))
+    raise typer.Exit(0 if results.complete else 1)
 
 
 @app.command("compare")
@@ -133,16 +134,16 @@ def compare(
     from provision.report.bench_report import compare_document, compare_text
 
     left, right = _loaded([a]), _loaded([b])
-    found, only_a, only_b = compared(left.runs, right.runs)
-    if not found:
+    pairs, only_a, only_b = compared(left.runs, right.runs)
+    if not pairs:
         raise ProvisionError(
             f"{a} and {b} have no run of the same model, batch and number of GPUs",
             remedy="Compare like with like; `provision bench table A B` shows what is in them.",
         )
     if as_json:
-        print_json(compare_document(a, b, found, only_a, only_b))
+        print_json(compare_document(a, b, pairs, only_a, only_b))
     else:
-        show(compare_text(a, b, found, only_a, only_b))
+        show(compare_text(a, b, pairs, only_a, only_b))
     raise typer.Exit(0 if left.complete and right.complete else 1)
 
 
@@ -160,11 +161,11 @@ def list_(as_json: JsonOption = False) -> None:
     from provision.report.bench_report import stored_document, stored_text
     from provision.workflow.kept_benchmarks import folder, kept
 
-    found = kept()
+    results = kept()
     if as_json:
-        print_json(stored_document(found))
-    elif found:
-        show(stored_text(found))
+        print_json(stored_document(results))
+    elif results:
+        show(stored_text(results))
     else:
         say(f"no result is kept in {folder()}; `provision bench run` makes one")
 
@@ -194,18 +195,18 @@ def report(
     from provision.workflow.bench_runs import now
 
     beside = _beside(file)
-    found = _loaded(_chosen(sources))
+    results = _loaded(_chosen(sources))
     about: dict[str, Any] = {"generated": now(), "version": __version__, "title": title}
-    document = as_document(found.runs, found.records, **about)
+    document = as_document(results.runs, results.records, **about)
     for target, text in (
-        (file, as_html(found.runs, found.records, **about)),
+        (file, as_html(results.runs, results.records, **about)),
         (beside, json.dumps(document, indent=2) + "\n"),
     ):
         _write(target, text)
     if as_json:
         print_json(document)
     say(f"written: {file} and {beside}")
-    raise typer.Exit(0 if found.complete else 1)
+    raise typer.Exit(0 if results.complete else 1)
 
 
 def _beside(file: Path) -> Path:
@@ -256,9 +257,9 @@ def _loaded(words: list[str]) -> Results:
     """Return what the sources hold; what they lack is said on stderr."""
     from provision.workflow.benchmarks import load
 
-    found = load(words)
-    for label in found.empty:
+    results = load(words)
+    for label in results.empty:
         say(f"error: {label}: no result of a training benchmark is in it")
-    for run in found.unfinished:
+    for run in results.unfinished:
         say(f"error: {run.reason}")
-    return found
+    return results

@@ -101,9 +101,9 @@ def _measured(
                 if records[-1].exit_code:
                     return records[-1].exit_code
     finally:
-        kept = [record.id for records in done for record in records]
-        if kept:
-            say(f"kept: {', '.join(kept)}; they are listed by: provision bench list")
+        stored = [record.id for records in done for record in records]
+        if stored:
+            say(f"kept: {', '.join(stored)}; they are listed by: provision bench list")
     return 0
 
 
@@ -118,13 +118,13 @@ def _tell(words: tuple[str, str], done: tuple[Sequence[Record], Sequence[Record]
     from provision.report.redaction import Redactor
 
     runs = [[run for record in records for run in record.runs] for records in done]
-    found, only_a, only_b = compare(*runs)
-    if not found:
+    pairs, only_a, only_b = compare(*runs)
+    if not pairs:
         raise NoResult("no model was measured on both sides", code, remedy="The output above says why.", output="")
     text = Redactor().text
     title_a, title_b = (text(shlex.join(shlex.split(side))) or "as `provision run` does" for side in words)
     if as_json:
-        kept = {f"kept_{side}": [record.id for record in records] for side, records in zip("ab", done, strict=True)}
-        print_json(compare_document(title_a, title_b, found, only_a, only_b) | kept)
+        stored = {f"kept_{side}": [record.id for record in records] for side, records in zip("ab", done, strict=True)}
+        print_json(compare_document(title_a, title_b, pairs, only_a, only_b) | stored)
     else:
-        show(compare_text(title_a, title_b, found, only_a, only_b))
+        show(compare_text(title_a, title_b, pairs, only_a, only_b))

@@ -43,7 +43,7 @@ __all__ = [
     "look",
     "run",
     "scale",
-    "tell_kept",
+    "report_stored",
 ]
 
 CommandArgument = Annotated[
@@ -241,7 +241,7 @@ def _measure(
             if done[-1].exit_code:
                 break
     except ProvisionError:
-        tell_kept(job.name, done)
+        report_stored(job.name, done)
         raise
     _tell(job, done, as_json=as_json)
     raise typer.Exit(done[-1].exit_code)
@@ -314,8 +314,8 @@ def _one(
     begin = time.monotonic()
     plans: list[Plan] = []
     code, output = launched(job.words(size, entries), plans)
-    seats = plans[0].seats if plans else ()
-    record = replace(record, nodes=bench_runs.node_infos(seats, facts))
+    assignments = plans[0].seats if plans else ()
+    record = replace(record, nodes=bench_runs.node_infos(assignments, facts))
     return bench_runs.finish(record, bench_runs.Ended(code, output, time.monotonic() - begin))
 
 
@@ -327,10 +327,10 @@ def _tell(job: Job, done: Sequence[Record], *, as_json: bool) -> None:
         print_json({"name": job.name, "kept": [record.id for record in done], **runs_document(runs)})
         return
     show(runs_text(runs))
-    tell_kept(job.name, done)
+    report_stored(job.name, done)
 
 
-def tell_kept(name: str, done: Sequence[Record]) -> None:
+def report_stored(name: str, done: Sequence[Record]) -> None:
     """Say under which ids results are kept, and how they are shown again."""
     if done:
         say(f"kept: {', '.join(record.id for record in done)}; again: provision bench table {shlex.quote(name)}")

@@ -78,14 +78,14 @@ def bootstrap(
     with _this_machine(name or socket.gethostname(), image, variables, password) as cluster:
         note(f"bootstrap this machine as {cluster.nodes[0].name}")
         request = workflow.Request(asked.roles)
-        found = workflow.look(cluster, cluster.nodes, request)
+        probe_result = workflow.look(cluster, cluster.nodes, request)
         if not asked.steps:
-            found = checked(found)
-        stopped = not asked.steps and bool(workflow.blocked(found))
-        if not stopped and (asked.steps or workflow.agreeable(found)):
-            agree(found, steps=bool(asked.steps), yes=yes)
-        report = _applied(cluster, asked, found, password)
-    _report(report, found, stopped=stopped, as_json=as_json)
+            probe_result = checked(probe_result)
+        stopped = not asked.steps and bool(workflow.blocked(probe_result))
+        if not stopped and (asked.steps or workflow.agreeable(probe_result)):
+            agree(probe_result, steps=bool(asked.steps), yes=yes)
+        report = _applied(cluster, asked, probe_result, password)
+    _report(report, probe_result, stopped=stopped, as_json=as_json)
     raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
 
 
@@ -108,20 +108,20 @@ def _this_machine(name: str, image: str | None, variables: Path | None, password
         yield cluster
 
 
-def _report(report: ApplyReport, found: Look, *, stopped: bool, as_json: bool) -> None:
+def _report(report: ApplyReport, probe_result: Look, *, stopped: bool, as_json: bool) -> None:
     from provision.report.apply_report import as_document, as_text
     from provision.report.plan_report import problems_document, problems_text
 
     if as_json:
-        print_json(as_document(report) | {"problems": problems_document(found.plan)})
+        print_json(as_document(report) | {"problems": problems_document(probe_result.plan)})
     elif stopped:
-        show(problems_text(found.plan))
+        show(problems_text(probe_result.plan))
         show("\nNothing was changed.")
     else:
         show(as_text(report))
 
 
-def _applied(cluster: Cluster, asked: Asked, found: Look, password: Secret | None) -> ApplyReport:
+def _applied(cluster: Cluster, asked: Asked, probe_result: Look, password: Secret | None) -> ApplyReport:
     from provision import workflow
     from provision.cli.progress import ApplyProgress
 
@@ -131,7 +131,7 @@ def _applied(cluster: Cluster, asked: Asked, found: Look, password: Secret | Non
             cluster,
             cluster.nodes,
             request=request,
-            found=found,
+            found=probe_result,
             steps=asked.steps,
             become_password=password,
             on_event=progress.event,

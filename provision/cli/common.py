@@ -150,8 +150,8 @@ def cluster_from(
     cluster = load(inventory_from(inventory, lab), become_password=become_password)
     if not through_agent and any(node.connection.agent for node in cluster.nodes):
         raise UsageError(
-            f"this needs an operator: {cluster.inventory} reaches the nodes through the job agent",
-            remedy="Submit, list, follow, stop and delete jobs; for all else use an inventory with a root login.",
+            f"this requires an operator: {cluster.inventory} connects to the nodes through the node agent",
+            remedy="Use an inventory with a root login. This inventory can submit, list, follow, stop and delete jobs.",
         )
     if warn:
         for warning in cluster.warnings:
@@ -179,16 +179,16 @@ def ask_become_password(*, ask: bool) -> Secret | None:
     return Secret(getpass.getpass("sudo password of the nodes: "))
 
 
-def checked(found: Look, *, read_only: bool = False) -> Look:
+def checked(probe_result: Look, *, read_only: bool = False) -> Look:
     """Return the plan with what its steps install and write, and with what would make them fail."""
-    count = sum(bool(node.steps) for node in found.plan.nodes)
+    count = sum(bool(node.steps) for node in probe_result.plan.nodes)
     if not count:
-        return found
+        return probe_result
     from provision import workflow
 
     if not read_only:
         note(f"check packages, repositories and the image on {count} node{'s' * (count != 1)}")
-    return workflow.preflight(found, read_only=read_only)
+    return workflow.preflight(probe_result, read_only=read_only)
 
 
 def take_degraded(cluster: Cluster, purpose: str, nodes: Sequence[tuple[str, str]]) -> None:

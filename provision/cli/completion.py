@@ -120,10 +120,10 @@ def _beginning(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]
     from provision.threads import within
 
     try:
-        found = within(_SECONDS, names)
-        if found is None:
+        completions = within(_SECONDS, names)
+        if completions is None:
             end_descendants()
-        return [name for name in found or () if name.startswith(incomplete)]
+        return [name for name in completions or () if name.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - a shell waits for words, not for errors
         return []
 

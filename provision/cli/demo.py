@@ -90,12 +90,12 @@ def _run(words: list[str], *, capture: bool) -> tuple[int, str]:
     """
     child: subprocess.Popen[str] | None = None
     came: list[int] = []
-    told: list[int] = []
+    forwarded: list[int] = []
 
     def tell(number: int, _frame: FrameType | None = None) -> None:
         came.append(number)
         if child:
-            told.append(number)
+            forwarded.append(number)
             child.send_signal(signal.SIGINT)
 
     # Handlers that only note and pass on, because an exception could come before there is a child to be told.
@@ -107,7 +107,7 @@ def _run(words: list[str], *, capture: bool) -> tuple[int, str]:
     try:
         out = subprocess.PIPE if capture else None
         child = subprocess.Popen([sys.executable, "-m", "provision", *words], stdout=out, text=True, process_group=0)
-        if came and not told:
+        if came and not forwarded:
             child.send_signal(signal.SIGINT)
         printed, _ = child.communicate()
     finally:

@@ -67,9 +67,9 @@ def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) ->
     name = job.spec.name
     wanted = request or LogRequest(follow=True)
     with leaving(name):
-        if not job.status.over and not _is_handed_out(job):
+        if not job.status.over and not _is_assigned(job):
             push = pusher(runner)
-            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell, push=push, enough=_is_handed_out)
+            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell, push=push, enough=_is_assigned)
         job = runner.logs(name, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
         if not job.status.over:
             silent = _silent_for(SILENT_SECONDS)
@@ -89,7 +89,7 @@ def _silent_for(seconds: float) -> Callable[[JobRecord], bool]:
     since: list[float] = []
 
     def is_silent(job: JobRecord) -> bool:
-        if not any(seat.chief and seat.node in job.unreachable for seat in job.seats):
+        if not any(assignment.chief and assignment.node in job.unreachable for assignment in job.seats):
             since.clear()
             return False
         since.append(time.monotonic())
@@ -109,7 +109,7 @@ def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRe
     return job
 
 
-def _is_handed_out(job: JobRecord) -> bool:
+def _is_assigned(job: JobRecord) -> bool:
     """Return whether nodes have this attempt: its output can be followed from there before the first line."""
     from provision.batch.records import STARTING
     from provision.model.job import JobStatus

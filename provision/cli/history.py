@@ -110,7 +110,7 @@ def _show_audit(nodes: Sequence[Node], number: int, user: str, *, as_json: bool)
         print_json(audit_document(trails))
     else:
         show(audit_text(trails))
-    return any(isinstance(found, ProvisionError) for found in trails.values())
+    return any(isinstance(outcome, ProvisionError) for outcome in trails.values())
 
 
 def _show_nodes(nodes: Sequence[Node], number: int, user: str, *, as_json: bool) -> bool:
@@ -119,14 +119,14 @@ def _show_nodes(nodes: Sequence[Node], number: int, user: str, *, as_json: bool)
     from provision.workflow import history as past
 
     records = {
-        name: found if isinstance(found, ProvisionError) else _newest(found, number, user)
-        for name, found in past.read_nodes(nodes, newest=past.KEPT if user else number).items()
+        name: outcome if isinstance(outcome, ProvisionError) else _newest(outcome, number, user)
+        for name, outcome in past.read_nodes(nodes, newest=past.KEPT if user else number).items()
     }
     if as_json:
         print_json(report.nodes_document(records))
     else:
         show(report.nodes_text(records))
-    return any(isinstance(found, ProvisionError) for found in records.values())
+    return any(isinstance(outcome, ProvisionError) for outcome in records.values())
 
 
 def _local(cluster: Cluster, names: frozenset[str] | None) -> Fleet:

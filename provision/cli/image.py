@@ -59,8 +59,8 @@ def pull(
     from provision.workflow import images
 
     with patience(f"pulling {image}"):
-        found = images.pull(*_asked(inventory, lab, nodes), _checked(image))
-    _present(image, found, as_json=as_json)
+        result = images.pull(*_asked(inventory, lab, nodes), _checked(image))
+    _present(image, result, as_json=as_json)
 
 
 @app.command("list")
@@ -82,8 +82,8 @@ def list_(
     from provision.workflow import images
 
     with patience("asking the nodes"):
-        found = images.image_states(*_asked(inventory, lab, nodes), _checked(image))
-    _present(image, found, as_json=as_json)
+        result = images.image_states(*_asked(inventory, lab, nodes), _checked(image))
+    _present(image, result, as_json=as_json)
 
 
 @app.command("inspect")
@@ -110,11 +110,11 @@ def inspect(
     cluster, names = _asked(inventory, lab, [node] if node else None)
     where = names[0] if names else cluster.nodes[0].name
     with patience(f"looking into {image} on {where}"):
-        found = images.inspect(cluster, where, _checked(image))
+        result = images.inspect(cluster, where, _checked(image))
     if as_json:
-        print_json(contents_document(image, where, found.image, found.host))
+        print_json(contents_document(image, where, result.image, result.host))
     else:
-        show(contents_text(image, where, found.image, found.host))
+        show(contents_text(image, where, result.image, result.host))
 
 
 def _checked(image: str) -> str:
@@ -133,15 +133,15 @@ def _asked(inventory: str | None, lab: str | None, nodes: list[str] | None) -> t
     return cluster, names
 
 
-def _present(image: str, found: Mapping[str, Any], *, as_json: bool) -> None:
+def _present(image: str, result: Mapping[str, Any], *, as_json: bool) -> None:
     from provision.report.image_report import states_document, states_text
 
-    document = states_document(image, found)
+    document = states_document(image, result)
     if as_json:
         print_json(document)
     else:
-        show(states_text(image, found))
+        show(states_text(image, result))
     for remedy in dict.fromkeys(state["remedy"] for state in document["nodes"] if state["remedy"]):
         say(f"hint: {remedy}")
-    lost = any(isinstance(state, ProvisionError) for state in found.values())
+    lost = any(isinstance(state, ProvisionError) for state in result.values())
     raise typer.Exit(1 if lost or not document["same"] else 0)

@@ -20,10 +20,10 @@ def usage_of(cluster: Cluster, names: Sequence[str]) -> Usage:
     from provision.report.grouping import reason_lines
     from provision.workflow.job_nodes import usage
 
-    found = usage(cluster, names)
-    for line in reason_lines(found.unreachable, between=" did not tell of its GPUs: "):
+    result = usage(cluster, names)
+    for line in reason_lines(result.unreachable, between=" did not tell of its GPUs: "):
         warn(line)
-    return found
+    return result
 
 
 def gpu_block(job: JobRecord, used: Usage) -> list[str]:
@@ -32,8 +32,8 @@ def gpu_block(job: JobRecord, used: Usage) -> list[str]:
     from provision.report.job_nodes import memory, per_cent
     from provision.report.job_words import simulated_note
 
-    told = {one.uuid: (per_cent(one), memory(one)) for gpus in used.gpus.values() for one in gpus}
-    return [*gpu_lines(job, told), *simulated_note(used.simulated)]
+    by_uuid = {one.uuid: (per_cent(one), memory(one)) for gpus in used.gpus.values() for one in gpus}
+    return [*gpu_lines(job, by_uuid), *simulated_note(used.simulated)]
 
 
 def metrics(used: Usage, uuids: Sequence[str]) -> dict[str, dict[str, int | None]]:

@@ -203,13 +203,13 @@ def pairs(words: Sequence[str] | None, flag: str) -> dict[str, str]:
     Raises:
         UsageError: one of them is none.
     """
-    found = {}
+    collected = {}
     for word in words or ():
         name, equals, value = word.partition("=")
         if not name or not equals:
             raise UsageError(f"{flag} {word}: this is not NAME=VALUE")
-        found[name] = value
-    return found
+        collected[name] = value
+    return collected
 
 
 def seconds(text: str, flag: str, *, bare: bool = False) -> float:

@@ -73,8 +73,8 @@ def list_(
         with patience("asking the nodes"):
             survey = runner.jobs()
         store_job_names(cluster.inventory, (job.spec.name for job in job_list.newest_first(survey.jobs)))
-        found = chosen_jobs(survey.jobs, kind=kind, labels=wanted, user=user, status=status)
-        jobs, moment = job_list.newest_first(found), now()
+        matches = chosen_jobs(survey.jobs, kind=kind, labels=wanted, user=user, status=status)
+        jobs, moment = job_list.newest_first(matches), now()
         present(
             form,
             as_json=as_json,

@@ -131,12 +131,12 @@ def _instances(job: JobRecord, wanted: list[str], rank: int | None, attempt: int
             return tuple(wanted)
         workers = rank if job.spec.kind is not Kind.PYTORCH else rank - 1
         return (f"worker-{workers}" if workers >= 0 else "master-0",)
-    known = [seat.instance for seat in job.seats]
+    known = [assignment.instance for assignment in job.seats]
     if rank is not None:
-        found = [seat.instance for seat in job.seats if seat.rank == rank and seat.role != "launcher"]
-        if not found:
+        instances = [one.instance for one in job.seats if one.rank == rank and one.role != "launcher"]
+        if not instances:
             raise NotFound(f"{name} has no rank {rank}", remedy=f"`provision get {name}` lists its instances.")
-        return (found[0],)
+        return (instances[0],)
     full = [f"{name}-{word}" if f"{name}-{word}" in known else word for word in wanted]
     for instance in full:
         if known and instance not in known:

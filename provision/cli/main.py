@@ -265,9 +265,9 @@ class _Sections(typer.core.TyperGroup):
 
 def _function(verb: str, module: str) -> Callable[..., Any]:
     """Return a verb's function; one that Python has a word for has a dash below it."""
-    found = importlib.import_module(module)
+    loaded = importlib.import_module(module)
     name = verb.replace("-", "_")
-    function: Callable[..., Any] = getattr(found, f"{name}_", None) or getattr(found, name)
+    function: Callable[..., Any] = getattr(loaded, f"{name}_", None) or getattr(loaded, name)
     return function
 
 

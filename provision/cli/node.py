@@ -199,19 +199,19 @@ def _changes(words: Sequence[str]) -> dict[str, str | None]:
     Raises:
         UsageError: a label that cannot be.
     """
-    found: dict[str, str | None] = {}
+    changes: dict[str, str | None] = {}
     for word in words:
         name, equals, value = word.partition("=")
         name = name if equals else name.removesuffix("-")
         name = _SCHEDULE[0] if name in _SCHEDULE else name
-        if not _KEY.fullmatch(name) or name in found:
+        if not _KEY.fullmatch(name) or name in changes:
             raise UsageError(
                 f"{word}: not a label, or given twice", remedy="Write KEY=VALUE, or KEY- to remove a label."
             )
         if name == _SCHEDULE[0] and equals and value not in _MODES:
             raise UsageError(f"{word}: unknown mode", remedy=f"Choose {', '.join(_MODES)}.")
-        found[name] = value if equals else None
-    return found
+        changes[name] = value if equals else None
+    return changes
 
 
 def _wanted(node: Node, changes: Mapping[str, str | None], *, overwrite: bool) -> dict[str, Any]:
@@ -220,9 +220,9 @@ def _wanted(node: Node, changes: Mapping[str, str | None], *, overwrite: bool) -
     Raises:
         UsageError: a label has another value, and that is not to be changed.
     """
-    found: dict[str, Any] = {}
-    told = node.variables.get("cluster_labels")
-    old = {str(key): str(value) for key, value in told.items()} if isinstance(told, Mapping) else {}
+    variables: dict[str, Any] = {}
+    stored = node.variables.get("cluster_labels")
+    old = {str(key): str(value) for key, value in stored.items()} if isinstance(stored, Mapping) else {}
     labels = dict(old)
     for name, value in changes.items():
         is_mode = name == _SCHEDULE[0]
@@ -237,12 +237,12 @@ def _wanted(node: Node, changes: Mapping[str, str | None], *, overwrite: bool) -
                 f"{node.name} has {name}={before} already", remedy=f"To change it to {value}, add --overwrite."
             )
         if is_mode:
-            found["cluster_gpu_schedule"] = value
+            variables["cluster_gpu_schedule"] = value
         elif value is None:
             labels.pop(name, None)
         else:
             labels[name] = value
-    return found | ({"cluster_labels": labels} if labels != old else {})
+    return variables | ({"cluster_labels": labels} if labels != old else {})
 
 
 def _insist_free(name: str, view: NodeView | None) -> None:

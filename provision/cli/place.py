@@ -186,13 +186,13 @@ def _measured(texts: Sequence[str]) -> dict[str, Matrix]:
     """Return by node what was measured between its GPUs."""
     from provision.topology.p2p import parse_p2p
 
-    found: dict[str, Matrix] = {}
+    matrices: dict[str, Matrix] = {}
     for text in texts:
         name, equals, path = text.partition("=")
-        if not (name and equals and path) or name in found:
+        if not (name and equals and path) or name in matrices:
             raise UsageError(f"--p2p-matrix {text}: no node and its file", remedy="Give NAME=FILE, once for a node.")
-        found[name] = parse_p2p(_read(path), path)
-    return found
+        matrices[name] = parse_p2p(_read(path), path)
+    return matrices
 
 
 def _refuse_strangers(measured: Mapping[str, Matrix], nodes: Collection[str]) -> None:

@@ -106,21 +106,21 @@ def plan(options: PlanOptions) -> None:
     forced = workflow.chosen_roles(options.force or (), "--force")
     request = workflow.Request(asked.roles, forced, workflow.named_nodes(cluster, options.disruptive or ()))
     note(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    found = workflow.look(cluster, nodes, request, read_only=options.read_only, meanwhile=_get_ready)
-    found = checked(found, read_only=options.read_only)
-    diffs = _differences(cluster, found, password) if options.diff and not found.plan.problems else None
+    probe_result = workflow.look(cluster, nodes, request, read_only=options.read_only, meanwhile=_get_ready)
+    probe_result = checked(probe_result, read_only=options.read_only)
+    diffs = _differences(cluster, probe_result, password) if options.diff and not probe_result.plan.problems else None
     from provision.report.plan_report import as_document, as_text
 
     if options.as_json:
-        print_json(as_document(found.plan, diffs))
+        print_json(as_document(probe_result.plan, diffs))
     else:
-        show(as_text(found.plan, diffs, verbose=options.verbose))
+        show(as_text(probe_result.plan, diffs, verbose=options.verbose))
     if options.out:
-        workflow.save(found, options.out, request)
+        workflow.save(probe_result, options.out, request)
         note(f"saved to {options.out}; run it with: provision apply --plan {options.out}")
-    if found.plan.problems or any(node.error for node in found.plan.nodes):
+    if probe_result.plan.problems or any(node.error for node in probe_result.plan.nodes):
         raise typer.Exit(1)
-    raise typer.Exit(_DRIFT if options.exit_code and not found.plan.converged else 0)
+    raise typer.Exit(_DRIFT if options.exit_code and not probe_result.plan.converged else 0)
 
 
 def _get_ready() -> None:
@@ -128,12 +128,12 @@ def _get_ready() -> None:
     from provision.report import plan_report  # noqa: F401
 
 
-def _differences(cluster: Cluster, found: Look, password: Secret | None) -> tuple[RoleDiff, ...]:
+def _differences(cluster: Cluster, probe_result: Look, password: Secret | None) -> tuple[RoleDiff, ...]:
     """Compare, and show on stderr how far it is."""
     from provision import workflow
     from provision.cli.progress import ApplyProgress
 
-    names = [node.name for node in found.plan.nodes if node.steps]
+    names = [node.name for node in probe_result.plan.nodes if node.steps]
     if not names:
         return ()
     note(f"compare the files of the plan's steps on {len(names)} node{'s' * (len(names) != 1)}; nothing is changed")
@@ -143,4 +143,4 @@ def _differences(cluster: Cluster, found: Look, password: Secret | None) -> tupl
             # In check mode nothing has changed, whatever Ansible calls it.
             progress.event(replace(event, status="ok") if event.status == "changed" else event)
 
-        return workflow.content_differences(cluster, found, become_password=password, on_event=show)
+        return workflow.content_differences(cluster, probe_result, become_password=password, on_event=show)

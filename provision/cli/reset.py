@@ -86,8 +86,8 @@ def reset(
     raise typer.Exit(0 if all(node.result.ok for node in done) else 1)
 
 
-def _show(told: dict[str, object] | str) -> None:
-    if isinstance(told, str):
-        show(told)
+def _show(report: dict[str, object] | str) -> None:
+    if isinstance(report, str):
+        show(report)
     else:
-        print_json(told)
+        print_json(report)

@@ -209,19 +209,21 @@ def _prepared(
     from provision import workflow
     from provision.workflow.job_requests import LaunchOptions
 
-    wish = run_options.wish(network.preset, network.fabric, lightcc=network.lightcc, gdr=network.gdr)
+    profile = run_options.profile_options(network.preset, network.fabric, lightcc=network.lightcc, gdr=network.gdr)
     run_options.refuse_modes(offline=mode.offline, dry_run=mode.dry_run, explain=mode.explain, as_json=mode.as_json)
     environment = run_options.environment(job.env or ())
-    seats = run_options.seats(place.launcher, place.placement, own_gpus=place.own_gpus, gputopology=place.gputopology)
+    rank_options = run_options.rank_options(
+        place.launcher, place.placement, own_gpus=place.own_gpus, gputopology=place.gputopology
+    )
     asked = run_placing.wanted(
-        job.ranks, place.gpus, place.workers, seats, gputopology=place.gputopology, offline=mode.offline
+        job.ranks, place.gpus, place.workers, rank_options, gputopology=place.gputopology, offline=mode.offline
     )
     chosen: run_placing.Chosen | None = None
     password = ask_become_password(ask=nodes.ask_become_pass)
     cluster = cluster_from(nodes.inventory, nodes.lab, become_password=password, connects=not mode.offline)
     full = workflow.with_defaults(cluster)
     if mode.offline:
-        entries, found = workflow.stated_entries(full, nodes.limit), workflow.stated_networks(full)
+        entries, networks = workflow.stated_entries(full, nodes.limit), workflow.stated_networks(full)
         facts: dict[str, NodeFacts] = {}
     else:
         entries, degraded, facts = run_nodes.entries_for_ranks(
@@ -232,12 +234,12 @@ def _prepared(
             choosing=asked is not None,
         )
         if asked is not None:
-            seats, chosen = run_placing.choose(asked, full, entries, facts, seats)
+            rank_options, chosen = run_placing.choose(asked, full, entries, facts, rank_options)
             degraded = [(name, why) for name, why in degraded if name in chosen[0].nodes]
-        found = workflow.found_networks(full, facts)
+        networks = workflow.found_networks(full, facts)
         take_degraded(cluster, "run --dry-run" if mode.dry_run or mode.explain else "run", degraded)
-    options = LaunchOptions(wish, seats, None if chosen else job.ranks, job.sync, environment, job.workdir)
-    request = workflow.job_request(full, entries, tuple(command), options, found, facts)
+    options = LaunchOptions(profile, rank_options, None if chosen else job.ranks, job.sync, environment, job.workdir)
+    request = workflow.job_request(full, entries, tuple(command), options, networks, facts)
     plan = _offline(request) if mode.offline else _plan(request, mode.dry_run or mode.explain, mode.yes)
     _say_lossy(plan)
     _judge(plan, no_lint=mode.no_lint)

@@ -39,13 +39,13 @@ def entries_for_ranks(
     nodes = workflow.chosen(cluster, limit)
     say_reasons("left out: ", ((node.name, NO_JOBS) for node in nodes if not node.takes_jobs))
     nodes = tuple(node for node in nodes if node.takes_jobs)
-    found = workflow.probe(nodes, names=[node.name for node in cluster.nodes], topology=choosing)
-    entries, left_out = workflow.host_entries(cluster, found, allow_degraded=allow_degraded)
-    degraded = workflow.degraded(cluster, found)
-    distrusted = [(name, why) for name, why in left_out if isinstance(found[name], HostNotTrusted)]
+    node_facts = workflow.probe(nodes, names=[node.name for node in cluster.nodes], topology=choosing)
+    entries, left_out = workflow.host_entries(cluster, node_facts, allow_degraded=allow_degraded)
+    degraded = workflow.degraded(cluster, node_facts)
+    distrusted = [(name, why) for name, why in left_out if isinstance(node_facts[name], HostNotTrusted)]
     if distrusted or (left_out and not (allow_missing or choosing)):
         held_back = {} if allow_degraded else {name: verdict.remedy or "" for name, verdict in degraded.items()}
-        raise _missing(distrusted or left_out, found, held_back)
+        raise _missing(distrusted or left_out, node_facts, held_back)
     say_reasons("left out: ", left_out)
     if not entries:
         raise LaunchError(
@@ -55,12 +55,12 @@ def entries_for_ranks(
         )
     listed = {entry.name for entry in entries}
     taken = [(name, verdict.reason) for name, verdict in degraded.items() if name in listed]
-    return entries, taken, {name: facts for name, facts in found.items() if not isinstance(facts, ProvisionError)}
+    return entries, taken, {name: facts for name, facts in node_facts.items() if not isinstance(facts, ProvisionError)}
 
 
 def _missing(
     left_out: list[tuple[str, str]],
-    found: Mapping[str, NodeFacts | ProvisionError],
+    node_facts: Mapping[str, NodeFacts | ProvisionError],
     held_back: Mapping[str, str] | None = None,
 ) -> LaunchError:
     """Name every node that was asked for and cannot take ranks, and what to do about the first.
@@ -68,13 +68,13 @@ def _missing(
     `held_back` has the remedies of those that would be taken with --allow-degraded.
     """
     name, reason = left_out[0]
-    error, held = found[name], held_back or {}
+    error, held = node_facts[name], held_back or {}
     known = error.remedy if isinstance(error, ProvisionError) else held.get(name)
     remedy = known or f"`provision verify --limit {name}` says what it lacks; `provision apply --limit {name}` mends it"
-    if not any(isinstance(found[node], HostNotTrusted) for node, _ in left_out):
+    if not any(isinstance(node_facts[node], HostNotTrusted) for node, _ in left_out):
         remedy = remedy.rstrip(".") + "; or go on without it: --allow-missing, or --limit with the others"
         remedy += "; or with it as it is: --allow-degraded" if name in held else ""
     if len(left_out) == 1:
         return LaunchError(reason, node=name, remedy=remedy)
     lines = "\n".join(f"  {line}" for line in reason_lines(left_out))
-    return LaunchError(f"{len(left_out)} of {len(found)} nodes cannot take ranks:\n{lines}", remedy=remedy)
+    return LaunchError(f"{len(left_out)} of {len(node_facts)} nodes cannot take ranks:\n{lines}", remedy=remedy)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from provision.model import Secret
     from provision.profiles import ProfileOptions
 
-__all__ = ["environment", "ranks", "refuse_modes", "seats", "wish"]
+__all__ = ["environment", "profile_options", "rank_options", "ranks", "refuse_modes"]
 
 
 def ranks(text: str) -> int:
@@ -29,7 +29,7 @@ def ranks(text: str) -> int:
         raise typer.BadParameter(f"not a number of ranks{more}") from None
 
 
-def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOptions:
+def profile_options(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOptions:
     """Return what is asked for beyond the program; UsageError for words that mean nothing, or not together."""
     from provision.profiles import FABRICS, PRESETS, ProfileOptions
 
@@ -49,7 +49,7 @@ def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOption
     return ProfileOptions(preset, fabric, lightcc, gdr)
 
 
-def seats(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> Seats:
+def rank_options(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> Seats:
     """Return what is asked for of the ranks; UsageError for what there is not, or a file that is no placement."""
     from provision.launchers import launcher_names
     from provision.launchers.placement_file import read_placement

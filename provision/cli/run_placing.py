@@ -24,7 +24,7 @@ Chosen = tuple["Placement", "Places"]
 
 
 def wanted(
-    ranks: int | None, gpus: int | None, workers: int | None, seats: Seats, *, gputopology: bool, offline: bool
+    ranks: int | None, gpus: int | None, workers: int | None, rank_options: Seats, *, gputopology: bool, offline: bool
 ) -> Request | None:
     """Return the GPUs that are to be chosen, None when none are; UsageError for options that mean nothing together."""
     from provision.launchers import launcher_of
@@ -37,7 +37,7 @@ def wanted(
         return None
     if offline:
         raise UsageError("--gputopology goes by what the nodes tell", remedy="Leave --offline out.")
-    if seats.placement:
+    if rank_options.placement:
         raise UsageError("--placement and --gputopology both say where the ranks go", remedy="Give one of them.")
     if ranks is not None and (gpus is not None or workers is not None):
         raise UsageError("-n is as many workers of one GPU", remedy="Give -n, or --gpus and --workers.")
@@ -48,7 +48,7 @@ def wanted(
     return Request(
         gpus or 1,
         ranks or workers or 1,
-        uniform=launcher_of(seats.launcher).equal_slots,
+        uniform=launcher_of(rank_options.launcher).equal_slots,
         mode=Mode.TOPOLOGY,
     )
 
@@ -58,7 +58,7 @@ def choose(
     cluster: Cluster,
     entries: Sequence[HostEntry],
     facts: Mapping[str, NodeFacts],
-    seats: Seats,
+    rank_options: Seats,
 ) -> tuple[Seats, Chosen]:
     """Return the seats that the ranks get, one for each GPU, and how they were chosen.
 
@@ -84,7 +84,7 @@ def choose(
     for note in notes:
         say(f"warning: {note}")
     say(as_line(placement))
-    return replace(seats, placement=node_placements(placement, places)), (placement, places)
+    return replace(rank_options, placement=node_placements(placement, places)), (placement, places)
 
 
 def as_document(chosen: Chosen | None) -> dict[str, Any]:

@@ -36,14 +36,14 @@ class _Raw(TyperCommand):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete the flags of jobs, which the parser does not know."""
-        found = super().shell_complete(ctx, incomplete)
+        items = super().shell_complete(ctx, incomplete)
         if not incomplete.startswith("-"):
-            return found
+            return items
         from provision.batch.flags import FLAGS
 
         item = type(super().shell_complete(ctx, "--help")[0])
         names = {name for flag in FLAGS for name in flag.names if name.startswith(incomplete)}
-        return [*found, *map(item, sorted(names - {one.value for one in found}))]
+        return [*items, *map(item, sorted(names - {one.value for one in items}))]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the text of the verb, and the flags by section."""
@@ -88,9 +88,9 @@ def submit(
         return
     typed = read_words(ctx.args)
     document = _document(typed)
-    found = submission(typed, _here(typed), document)
+    request = submission(typed, _here(typed), document)
     _refuse(typed)
-    _hand_in(typed, found)
+    _submit(typed, request)
 
 
 submit.typer_settings = {  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ def _refuse(typed: Words) -> None:
         raise UsageError("-o wide is for tables", remedy="Use json, yaml or name.")
 
 
-def _hand_in(typed: Words, found: Submission) -> None:
+def _submit(typed: Words, request: Submission) -> None:
     from provision.batch.data import volumes_for
     from provision.cli.job_options import cluster_and_engine
     from provision.cli.levels import info, patience, warn
@@ -120,17 +120,17 @@ def _hand_in(typed: Words, found: Submission) -> None:
     from provision.workflow.handing_in import handed_in
     from provision.workflow.job_names import add_job_name
 
-    for note in found.notes:
+    for note in request.notes:
         warn(note)
-    spec, secrets = handed_in(found)
+    spec, secrets = handed_in(request)
     cluster, runner = cluster_and_engine(
         _inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"), through_agent=True
     )
     volumes_for(spec, cluster)
     if typed.true("dry_run"):
-        _dry_run(typed, found, runner)
+        _dry_run(typed, request, runner)
         return
-    with patience(f"submitting {found.spec.name}"):
+    with patience(f"submitting {request.spec.name}"):
         job = runner.submit(spec, secrets, info)
     add_job_name(cluster.inventory, job.spec.name)
     for line in closing_lines(job):
@@ -151,23 +151,23 @@ def _to_the_end(typed: Words, job: JobRecord, runner: Engine) -> int:
     return exit_code(job)
 
 
-def _dry_run(typed: Words, found: Submission, runner: Engine) -> None:
+def _dry_run(typed: Words, request: Submission, runner: Engine) -> None:
     from provision.cli.job_options import present
     from provision.cli.levels import patience, warn
     from provision.report.job_submit import dry_run_document, dry_run_text
 
     with patience("looking at the nodes"):
-        plan = runner.dry_run(found.spec)
+        plan = runner.dry_run(request.spec)
     for note in plan.notes:
         warn(note)
     form = typed.text("output")
     if form == "name":
-        show(found.spec.name)
+        show(request.spec.name)
         return
     present(
         form,
         as_json=typed.true("json"),
-        document=lambda: dry_run_document(found, plan),
+        document=lambda: dry_run_document(request, plan),
         text=lambda: dry_run_text(plan),
     )
 

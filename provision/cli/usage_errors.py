@@ -46,25 +46,25 @@ def _parsed(error: Any, words: Sequence[str], path: str, context: Any) -> tuple[
     """Return the problem and a remedy of its own; None for an error of another kind."""
     kind, message = type(error).__name__, str(error.format_message())
     param = getattr(error, "param", None)
-    found: tuple[str, str] | None = None
+    description: tuple[str, str] | None = None
     if kind == "MissingParameter" and param is not None:
         what = _metavar(message) if param.param_type_name == "argument" else _option(param)
         example = _example(context, path)
-        found = f"{what} is missing", f"For example: {example}" if example else ""
+        description = f"{what} is missing", f"For example: {example}" if example else ""
     elif kind == "NoSuchOption":
-        found = f"there is no option {error.option_name}", _similar(error.possibilities or (), f"{path} --help")
+        description = f"there is no option {error.option_name}", _similar(error.possibilities or (), f"{path} --help")
     elif kind == "BadOptionUsage":
-        found = f"{error.option_name} needs a value", ""
+        description = f"{error.option_name} needs a value", ""
     elif kind == "BadParameter" and param is not None:
-        found = f"{_named_value(param, message, words)}: {_problem(error.message)}", ""
+        description = f"{_named_value(param, message, words)}: {_problem(error.message)}", ""
     elif match := re.fullmatch(r"No such command '(.*?)'\..*", message):
         commands = sorted(getattr(context.command, "commands", {})) if context is not None else []
         close = difflib.get_close_matches(match[1], commands, 3, 0.6)
         every = f"{path} --help"
-        found = f"there is no command {match[1]}", _similar(close, every) or f"All commands: {every}"
+        description = f"there is no command {match[1]}", _similar(close, every) or f"All commands: {every}"
     elif match := re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message):
-        found = f"unexpected argument: {match[1]}", f"Omit it. All options: {path} --help"
-    return found
+        description = f"unexpected argument: {match[1]}", f"Omit it. All options: {path} --help"
+    return description
 
 
 def _similar(names: Sequence[str], every: str) -> str:
@@ -107,5 +107,5 @@ def _problem(text: str) -> str:
 def _example(context: Any, path: str) -> str:
     """Return the first example in the help of the command."""
     text = str(getattr(context.command, "help", "") or "") if context is not None else ""
-    found = re.search(rf"^\s+({re.escape(path)} .*?)(?:\s{{2,}}.*)?$", text, re.MULTILINE)
-    return found[1] if found else ""
+    description = re.search(rf"^\s+({re.escape(path)} .*?)(?:\s{{2,}}.*)?$", text, re.MULTILINE)
+    return description[1] if description else ""

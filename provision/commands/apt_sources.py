@@ -1,7 +1,7 @@
-"""Package repositories as apt reads them, and the logins in their addresses, which only root may read.
+"""Package repositories in apt's formats, and the credentials in their URIs, which only root may read.
 
-The role platform has this file as a filter plugin, by a link, so that plain Ansible writes the same. It imports nothing
-but the standard library.
+The role platform uses this file as a filter plugin through a link, so that plain Ansible writes the same files. It
+imports only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["FilterModule", "login_lines", "source_text", "without_logins"]
 
 
 def source_text(item: Mapping[str, Any]) -> str:
-    """Return the deb822 source of a repository (uris, suites, components, key), with its key and without logins."""
+    """Return the deb822 source of a repository (uris, suites, components, key), without credentials."""
     lines = [
         "# Managed by provision (role platform).",
         "Types: deb",
@@ -29,15 +29,15 @@ def source_text(item: Mapping[str, Any]) -> str:
 
 
 def without_logins(uris: str | Iterable[str]) -> list[str]:
-    """Return addresses of repositories without user and password."""
+    """Return the URIs of repositories without user and password."""
     return [re.sub(r"(?<=://)[^/?#]*@", "", uri) for uri in _listed(uris)]
 
 
 def login_lines(uris: str | Iterable[str]) -> list[str]:
-    """Return the lines of apt's auth.conf for the users and passwords in addresses of repositories.
+    """Return the lines of apt's auth.conf for the users and passwords in URIs of repositories.
 
     Raises:
-        ValueError: apt cannot take one of them.
+        ValueError: A user or password contains a space, which auth.conf does not support.
     """
     lines = []
     for uri in _listed(uris):
@@ -54,17 +54,17 @@ def _listed(value: str | Iterable[str]) -> list[str]:
 
 
 def _word(text: str) -> str:
-    """Return a word of auth.conf; a space or the end of a line would begin the next one."""
+    """Return a word for auth.conf; a space or line break would start the next word."""
     word = unquote(text)
     if re.search(r"\s", word):
-        raise ValueError("user or password of a package repository holds a space, which apt cannot take")
+        raise ValueError("user or password of a package repository contains a space, which apt does not support")
     return word
 
 
 def _files(
     repositories: Sequence[Mapping[str, Any]], node: Mapping[str, Any], folder: str, login_folder: str
 ) -> list[dict[str, Any]]:
-    """Return the files of the repositories for the module platform_files."""
+    """Return the repositories' files as input of the module platform_files."""
     files: list[dict[str, Any]] = []
     for item in repositories:
         files.append({"path": f"{folder}/provision-{item['name']}.sources", "content": source_text(item)})
@@ -77,7 +77,7 @@ def _files(
 
 
 class FilterModule:
-    """Filters of the role platform."""
+    """Ansible filters of the role platform."""
 
     def filters(self) -> dict[str, object]:
         """Return the filters by name."""

@@ -1,4 +1,4 @@
-"""``docker`` command lines; nothing is executed here."""
+"""Build ``docker`` command lines. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 __all__ = ["NO_LOGIN", "exec_argv", "login_file"]
 
 NO_LOGIN = "no basic auth credentials|unauthorized|authentication required|access denied|access forbidden"
-"""How docker says that a registry wants a login, or another one."""
+"""Messages with which Docker reports that a registry requires credentials, or other ones."""
 
 
 def exec_argv(
@@ -19,7 +19,7 @@ def exec_argv(
     stdin: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Run `argv` in a running container; `environment` is visible to everybody on the node."""
+    """Return the command that runs `argv` in a running container. All users of the node can read `environment`."""
     words = ["docker", "exec"]
     if stdin:
         words.append("-i")
@@ -29,6 +29,6 @@ def exec_argv(
 
 
 def login_file(server: str, username: str, password: str) -> str:
-    """Return the ``config.json`` by which docker logs in to one registry, as ``docker login`` would leave it."""
+    """Return a ``config.json`` with the credentials for one registry, as ``docker login`` writes it."""
     place = "https://index.docker.io/v1/" if server == "docker.io" else server
     return json.dumps({"auths": {place: {"auth": base64.b64encode(f"{username}:{password}".encode()).decode()}}})

@@ -1,4 +1,4 @@
-"""What takes a node out of its scheduler and puts it back, and how answers are read; nothing is executed here."""
+"""Commands that drain a node in its scheduler and resume it, and parsers of their output. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from provision.errors import NodeError
 __all__ = ["DRAINED_BEFORE", "KINDS", "Hook", "SchedulerState", "hook_of"]
 
 KINDS: Mapping[str, str] = {"slurm": "Slurm", "kubernetes": "Kubernetes", "command": "the scheduler"}
-"""Values of ``cluster_drain``, and what each is called."""
+"""Values of ``cluster_drain`` and their display names."""
 DRAINED_BEFORE = 100
-"""With this code a ``cluster_drain_command`` says that others had drained the node before."""
+"""Exit code of a ``cluster_drain_command`` for a node that was already drained."""
 _OURS = "provision:"
-"""Begins the reason that Slurm keeps of what we drained."""
+"""Prefix of the reason that marks a node in Slurm as drained by this program."""
 _EVICT_SECONDS = 60
-"""The least that pods get to end in; kubectl takes 0 for no limit."""
+"""Minimum grace period of pods; kubectl uses 0 for no limit."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EVERY_NODE = "ALL"
 _SLURM_STATE = re.compile(r"(?:^|\s)State=(\S+)")
 _SLURM_OURS = re.compile(rf"(?:^|\s)Reason={_OURS}")
 _OUT = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING"})
-"""To resume a node that is down or failing would put it back into service, too."""
+"""States of nodes that are down or failing; a resume would put them back into service."""
 _BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING", "DRAINING", "FAILING"})
 
 
 @dataclass(frozen=True)
 class SchedulerState:
-    """What a scheduler says of a node."""
+    """State of a node in its scheduler."""
 
     out: bool
-    """It takes no new jobs."""
+    """It accepts no new jobs."""
     others: bool = False
-    """It was taken out by others than us, as far as the scheduler tells by whom."""
+    """It was drained by somebody else, as far as the scheduler reports it."""
     jobs: str = ""
-    """What it says of the jobs that run there; empty: none, or it does not say."""
+    """Running jobs that the scheduler reports; empty if there are none or it does not report them."""
 
 
 @dataclass(frozen=True)
 class Hook:
-    """How one node is taken out of its scheduler and put back: command lines of the operator's machine."""
+    """Command lines on the controller that drain and resume one node."""
 
     kind: str
     name: str
-    """What the scheduler calls the node."""
+    """Name of the node in the scheduler."""
     seconds: int = 0
-    """How long jobs may take to end once the node is drained."""
+    """Seconds within which jobs must end after the drain."""
     drain_words: tuple[str, ...] = ()
     resume_words: tuple[str, ...] = ()
 
     def ask(self) -> list[str] | None:
-        """Return what tells the node's state; None where only our own record does."""
+        """Return the command that queries the node's state; None if only our own record contains it."""
         if self.kind == "slurm":
             return ["scontrol", "show", "node", self.name, "--oneliner"]
         if self.kind == "kubernetes":
@@ -61,7 +61,7 @@ class Hook:
         return None
 
     def drain(self, reason: str) -> list[str]:
-        """Return what keeps new jobs away; those that run are not disturbed."""
+        """Return the command that excludes the node from new jobs; running jobs continue."""
         if self.kind == "slurm":
             return ["scontrol", "update", f"NodeName={self.name}", "State=DRAIN", f"Reason={_OURS} {reason}"]
         if self.kind == "kubernetes":
@@ -69,7 +69,7 @@ class Hook:
         return self._filled(self.drain_words)
 
     def clear(self) -> list[str] | None:
-        """Return what takes the rest away once no job is left to wait for; None where nothing is."""
+        """Return the command that evicts remaining pods when no job runs; None if nothing has to be evicted."""
         if self.kind != "kubernetes":
             return None
         words = ["kubectl", "drain", self.name, "--ignore-daemonsets", "--delete-emptydir-data=false"]
@@ -77,11 +77,11 @@ class Hook:
 
     @property
     def clear_seconds(self) -> int:
-        """How long that may take."""
+        """Return the time limit of the eviction."""
         return max(self.seconds, _EVICT_SECONDS)
 
     def resume(self) -> list[str]:
-        """Return what lets jobs come again."""
+        """Return the command that allows jobs again."""
         if self.kind == "slurm":
             return ["scontrol", "update", f"NodeName={self.name}", "State=RESUME"]
         if self.kind == "kubernetes":
@@ -89,7 +89,7 @@ class Hook:
         return self._filled(self.resume_words)
 
     def read(self, answer: str) -> SchedulerState | None:
-        """Return the state that `ask` told; None when that cannot be made out."""
+        """Return the state in the output of `ask`; None if it cannot be parsed."""
         if self.kind == "slurm":
             return _slurm_state(answer)
         value = answer.strip().lower()
@@ -100,37 +100,38 @@ class Hook:
 
 
 def _slurm_state(answer: str) -> SchedulerState | None:
-    found = _SLURM_STATE.search(answer)
-    if not found:
+    match = _SLURM_STATE.search(answer)
+    if not match:
         return None
-    words = set(re.findall(r"[A-Z_]+", found[1].upper()))
+    words = set(re.findall(r"[A-Z_]+", match[1].upper()))
     out, busy = bool(words & _OUT), bool(words & _BUSY)
-    return SchedulerState(out, out and not _SLURM_OURS.search(answer), found[1] if busy else "")
+    return SchedulerState(out, out and not _SLURM_OURS.search(answer), match[1] if busy else "")
 
 
 def hook_of(node: str, variables: Mapping[str, Any], recorded: Mapping[str, Any] | None = None) -> Hook | None:
-    """Return the hook of a node; None where nobody is to be told.
+    """Return the drain hook of a node; None without a scheduler.
 
     Args:
-        node: its inventory name.
-        variables: those of the inventory, with defaults.
-        recorded: where and as what it was drained; there it is resumed, whatever the inventory says by now.
+        node: Its inventory name.
+        variables: Variables of the inventory with defaults.
+        recorded: Scheduler and name under which the node was drained. They are used to resume it, even if the inventory
+            has changed.
 
     Raises:
-        NodeError: the inventory says too little, or a name that a scheduler might take for several nodes.
+        NodeError: The inventory is incomplete, or the name could match several nodes in the scheduler.
     """
     kind = str((recorded or {}).get("kind") or variables.get("cluster_drain") or "")
     if not kind:
         return None
     name = str((recorded or {}).get("name") or variables.get("cluster_drain_name") or node)
     if kind not in KINDS or not _NAME.fullmatch(name) or name.upper() == _EVERY_NODE:
-        what = f"“{name}” is no name of one node" if kind in KINDS else f"cluster_drain: {kind} is not known"
+        what = f"“{name}” is not the name of one node" if kind in KINDS else f"cluster_drain: unknown scheduler {kind}"
         raise _wrong(node, what, "Correct cluster_drain or cluster_drain_name in the inventory.")
     drain, resume = (_words(variables.get(f"cluster_{verb}_command")) for verb in ("drain", "resume"))
     if kind == "command" and not (drain and resume):
         raise _wrong(
             node,
-            "cluster_drain is `command`, and cluster_drain_command or cluster_resume_command says nothing",
+            "cluster_drain is `command`, but cluster_drain_command or cluster_resume_command is empty",
             "Set both, as lists of words: [/usr/local/bin/drain, '{node}']",
         )
     return Hook(kind, name, _whole(variables.get("cluster_drain_seconds")), drain, resume)

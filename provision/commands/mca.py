@@ -1,4 +1,4 @@
-"""Open MPI's MCA parameters in the names of version 4 (ORTE) and of version 5 (PRRTE)."""
+"""Names of Open MPI's MCA parameters in version 4 (ORTE) and version 5 (PRRTE)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 __all__ = ["PRRTE", "Parameter", "is_gone", "spelled"]
 
 PRRTE = 5
-"""From this major version on PRRTE starts the ranks, and has parameters of its own."""
+"""From this major version on, PRRTE starts the ranks and has its own parameters."""
 
 _RUNTIME = {"oob_tcp_if_include": "prte_if_include", "oob_tcp_if_exclude": "prte_if_exclude"}
 _RUNTIME_FAMILIES = {"plm_rsh_": "plm_ssh_", "orte_": "prte_"}
@@ -17,7 +17,7 @@ _COMPONENTS = {"vader": "sm"}
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter as it is given on a command line."""
+    """One parameter on a command line."""
 
     flag: str
     """``--mca``, or ``--prtemca`` for the runtime of version 5."""
@@ -26,9 +26,9 @@ class Parameter:
 
 
 def spelled(name: str, value: str, version: int) -> Parameter:
-    """Return a parameter of version 4 as `version` takes it; what both know stays as it is.
+    """Return a parameter of version 4 for `version`; a parameter that both support is unchanged.
 
-    Version 5 has no openib: a list that only excludes it becomes the list of what is left for TCP and shared memory.
+    Version 5 has no openib component. A list that only excludes openib becomes a list of TCP and shared memory.
     """
     if version < PRRTE:
         return Parameter("--mca", name, value)
@@ -41,7 +41,7 @@ def spelled(name: str, value: str, version: int) -> Parameter:
 
 
 def _runtime_name(name: str) -> str:
-    """Return what PRRTE calls a parameter of ORTE; empty for one of the MPI library."""
+    """Return PRRTE's name of an ORTE parameter; empty for a parameter of the MPI library."""
     for old, new in _RUNTIME_FAMILIES.items():
         if name.startswith(old):
             return new + name.removeprefix(old)
@@ -50,12 +50,12 @@ def _runtime_name(name: str) -> str:
 
 def _transports(value: str) -> str:
     excluding = value.startswith("^")
-    kept = [_COMPONENTS.get(word, word) for word in value.removeprefix("^").split(",") if word != "openib"]
+    components = [_COMPONENTS.get(word, word) for word in value.removeprefix("^").split(",") if word != "openib"]
     if excluding:
-        return "^" + ",".join(kept) if kept else "self,sm,tcp"
-    return ",".join(kept)
+        return "^" + ",".join(components) if components else "self,sm,tcp"
+    return ",".join(components)
 
 
 def is_gone(name: str, version: int) -> bool:
-    """Return whether a parameter of version 4 has no successor in `version`: its component is no longer there."""
+    """Return whether a parameter of version 4 has no successor in `version` because its component was removed."""
     return version >= PRRTE and not _runtime_name(name) and bool(re.match(r"oob(_|$)|btl_openib_", name))

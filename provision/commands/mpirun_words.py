@@ -1,4 +1,4 @@
-"""Reading an ``mpirun`` command line that somebody typed: which words are flags, and where the program begins."""
+"""Parse ``mpirun`` command lines of users: which words are flags, and where the program starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LAUNCHERS", "TypedLine", "is_launcher", "parse_line"]
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
 
 _PARAMETERS = frozenset({"mca", "gmca", "prtemca", "gprtemca", "pmixmca", "omca", "gomca"})
-"""Flags with a name and a value behind them."""
+"""Flags that are followed by a name and a value."""
 _ALONE_NAMES = """
 allow-run-as-root bind-to-core bind-to-none bind-to-socket bycore bynode bysocket byslot continuous
 disable-recovery display-allocation display-devel-map display-map do-not-launch do-not-resolve enable-recovery
@@ -30,7 +30,7 @@ slot-list stdin timeout tune wd wdir x xterm
 """
 _ALONE, _WITH_VALUE = frozenset(_ALONE_NAMES.split()), frozenset(_VALUE_NAMES.split())
 _NEVER_JOINED = frozenset({"H", "c"})
-"""Open MPI 5 reads ``-np=4`` and ``--host=a:8``, and not these with an equals sign."""
+"""Open MPI 5 accepts ``-np=4`` and ``--host=a:8``, but not these flags with an equals sign."""
 _RANKS = frozenset({"np", "n", "c"})
 _HOSTS = frozenset({"H", "host"})
 _HOSTFILES = frozenset({"hostfile", "machinefile", "default-hostfile"})
@@ -38,66 +38,66 @@ _PER_NODE = frozenset({"N", "npernode", "npersocket", "pernode", "ppr"})
 
 
 def _number(text: str) -> int | None:
-    """Return a number of ranks or slots; None for what is none, or is more than any machine has."""
+    """Return a number of ranks or slots; None for an invalid or implausibly large number."""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 @dataclass(frozen=True)
 class TypedLine:
-    """An mpirun line as it was typed."""
+    """A parsed mpirun command line."""
 
     program: str
     settings: tuple[Setting, ...]
-    """Its flags, whose words are the typed ones."""
+    """Its flags with the words as typed."""
     command: tuple[str, ...]
     unknown: tuple[str, ...] = ()
-    """Flags that no version of Open MPI is known to have; they are taken to stand alone."""
+    """Flags that no version of Open MPI has; they are assumed to have no value."""
     joined: tuple[str, ...] = ()
-    """Words of a flag and its value joined by an equals sign, which Open MPI reads from version 5 on."""
+    """Words that join a flag and its value with an equals sign, which Open MPI supports from version 5 on."""
 
     @property
     def variables(self) -> Mapping[str, str | None]:
-        """Variables of the ranks; None where only the name is given."""
+        """Environment variables of the ranks; None where only the name is given."""
         return {setting.name: setting.value for setting in self.settings if setting.is_variable}
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """MCA parameters in the order typed."""
+        """MCA parameters in the order of the command line."""
         given = [s for s in self.settings if _bare(s.flag) in _PARAMETERS]
         return tuple(Parameter(f"--{_bare(s.flag)}", s.name, s.value or "") for s in given)
 
     @property
     def ranks(self) -> int | None:
-        """The number of ranks; None where it follows from something else."""
+        """Number of ranks; None if it is not given."""
         given = self._value(_RANKS)
         return _number(given or "")
 
     @property
     def hosts(self) -> tuple[tuple[str, int], ...]:
-        """The hosts of -H with their slots, which are 1 where none are given; several -H are added up."""
-        found: dict[str, int] = {}
+        """Hosts of -H with their slots, 1 by default; several -H are added up."""
+        hosts: dict[str, int] = {}
         given = (setting.value or "" for setting in self.settings if _bare(setting.flag) in _HOSTS)
         for word in ",".join(given).split(","):
             name, _, slots = word.partition(":")
             if name:
-                found[name] = found.get(name, 0) + (1 if (count := _number(slots)) is None else count)
-        return tuple(found.items())
+                hosts[name] = hosts.get(name, 0) + (1 if (count := _number(slots)) is None else count)
+        return tuple(hosts.items())
 
     @property
     def names_hosts(self) -> bool:
-        """Whether it says itself where ranks go."""
+        """Whether the command line maps ranks to nodes."""
         return self._value(_HOSTS | _HOSTFILES) is not None
 
     @property
     def counts_ranks(self) -> bool:
-        """Whether it says itself how many ranks there are."""
+        """Whether the command line sets the number of ranks."""
         return any(_bare(setting.flag) in _RANKS | _PER_NODE for setting in self.settings) or any(
             "ppr:" in (setting.value or "") for setting in self.settings
         )
 
     @property
     def ranks_per_node(self) -> int | None:
-        """The number of ranks of each node, where it is stated as such; else None."""
+        """Number of ranks per node if it is given, otherwise None."""
         for setting in self.settings:
             flag, value = _bare(setting.flag), setting.value or ""
             if flag == "pernode":
@@ -117,7 +117,7 @@ class TypedLine:
         return "oversubscribe" in without
 
     def has(self, *flags: str) -> bool:
-        """Return whether any of the flags, named without dashes, was typed."""
+        """Return whether any of these flags (without dashes) is on the command line."""
         return any(_bare(setting.flag) in flags for setting in self.settings)
 
     def _value(self, flags: frozenset[str]) -> str | None:
@@ -125,12 +125,12 @@ class TypedLine:
 
 
 def is_launcher(command: Sequence[str]) -> bool:
-    """Return whether a command is an mpirun line of its own."""
+    """Return whether a command starts with mpirun."""
     return bool(command) and command[0].rpartition("/")[2] in LAUNCHERS
 
 
 def parse_line(words: Sequence[str]) -> TypedLine:
-    """Read a line that begins with the launcher; never raises, whatever stands there."""
+    """Parse a command line that starts with the launcher. It never raises an error."""
     settings: list[Setting] = []
     unknown: list[str] = []
     joined: list[str] = []
@@ -150,7 +150,7 @@ def parse_line(words: Sequence[str]) -> TypedLine:
 
 
 def _parted(word: str) -> tuple[str, str | None]:
-    """Return flag and value of ``--np=4``; a word that is no flag with a value stays whole."""
+    """Split ``--np=4`` into flag and value; return other words unchanged."""
     flag, equals, value = word.partition("=")
     takes_one = _count(flag) and _bare(flag) not in _NEVER_JOINED
     return (flag, value) if equals and takes_one else (word, None)
@@ -166,7 +166,7 @@ def _setting(flag: str, values: Sequence[str], typed: tuple[str, ...]) -> Settin
 
 
 def _count(flag: str) -> int | None:
-    """How many words belong to a flag; None for one that is not known."""
+    """Return the number of words that belong to a flag; None for an unknown flag."""
     name = _bare(flag)
     return 2 if name in _PARAMETERS else 1 if name in _WITH_VALUE else 0 if name in _ALONE else None
 

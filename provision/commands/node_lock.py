@@ -167,7 +167,7 @@ def read_unlocked(node: str, answer: UnlockAnswer, holder: Holder) -> Unlocked:
         return Unlocked(node, "free", "the lock has been given up meanwhile", holder)
     if answer.other:
         other = answer.other.holder()
-        return Unlocked(node, "refused", f"meanwhile it is {other.describe()}", other, "Look again before you unlock it.")
+        return Unlocked(node, "refused", f"meanwhile it is {other.describe()}", other, "Check it before you unlock it.")
     if answer.stuck is not None:
         remedy = "Its disk may hang (dmesg); a restart of the node ends it."
         return Unlocked(node, "failed", f"process {answer.stuck} there does not end", holder, remedy)

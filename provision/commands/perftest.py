@@ -1,4 +1,4 @@
-"""``ib_write_bw`` of perftest, and a guard that leaves nothing of it behind; nothing is executed here."""
+"""Build command lines of perftest's ``ib_write_bw``, with a script that ends all its processes. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from provision.commands.docker import exec_argv
 __all__ = ["END", "FIRST_PORT", "PORTS", "READY", "TAKEN", "WriteBw", "guarded_script", "write_bw_argv"]
 
 FIRST_PORT = 18515
-"""perftest's own default; all ports that are used lie above, and below those that systems give out by themselves."""
+"""perftest's default. All used ports are above it, and below the ephemeral ports of operating systems."""
 PORTS = 100
-"""How many ports are looked at."""
+"""Number of ports that are tried."""
 
 READY, TAKEN, END = "provision-ready", "provision-taken", "provision-end"
-"""What the guard says: the server listens (and the port), no port was free, the test is over (and its exit status)."""
+"""Output of the script: the server listens (with the port), no port is free, the test has ended (with exit code)."""
 
 _MARGIN_SECONDS = 1
-"""Left out at the beginning and the end of a test by time; perftest's own two seconds would leave nothing of five."""
+"""Margin in seconds at start and end of a timed test; perftest's default of two seconds is too long for five."""
 
 
 @dataclass(frozen=True)
 class WriteBw:
-    """One end of one measurement; both ends are given the same, but for device, GID and GPU."""
+    """One side of one measurement. Both sides have the same options, except for device, GID and GPU."""
 
     device: str
     ib_port: int
     gid_index: int | None = None
-    """None for InfiniBand, which addresses by LID."""
+    """None for InfiniBand, which uses LIDs."""
     size_bytes: int = 65536
     seconds: int | None = None
     iterations: int | None = None
-    """Instead of `seconds`."""
+    """Number of iterations, instead of `seconds`."""
     cuda: int | None = None
     """Index of the GPU whose memory is used; None for host memory."""
     cuda_dmabuf: bool = False
-    """GPU memory is registered as a DMA-BUF, without a peer-memory module."""
+    """Register GPU memory as DMA-BUF, without a peer memory module."""
 
 
 def write_bw_argv(test: WriteBw, *, server: str | None = None, port: int | None = None) -> list[str]:
-    """The client's command line when `server` (an address) is given, else the server's."""
+    """Return the command line of the client if `server` (an address) is given, otherwise of the server."""
     words = ["ib_write_bw", "-d", test.device, "-i", str(test.ib_port)]
     if test.gid_index is not None:
         words += ["-x", str(test.gid_index)]
@@ -60,30 +60,30 @@ def write_bw_argv(test: WriteBw, *, server: str | None = None, port: int | None 
 def guarded_script(
     container: str, test: WriteBw, *, limit_seconds: int, server: str | None = None, port: int = FIRST_PORT
 ) -> str:
-    """The node's script that runs one end in `container` and ends it for good.
+    """Return the script that runs one side in `container` on a node and ends all its processes.
 
-    The test is over when it ends by itself, when its standard input ends (whoever started it is gone), or after
-    `limit_seconds`; nothing of it is left then. A server takes the first free port from `port` on and says so.
+    The test ends by itself, when its standard input ends because the caller has ended, or after `limit_seconds`. No
+    process remains. A server uses the first free port from `port` on and prints it.
     """
     argv = write_bw_argv(test, server=server, port=port if server else None)
     role = "client" if server else "server"
     words = ["sh", "-c", _GUARD, "sh", str(limit_seconds), test.device, role, str(port), *argv]
-    environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if test.cuda is not None else None  # as nvidia-smi counts
+    environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if test.cuda is not None else None  # numbering of nvidia-smi
     command = exec_argv(container, words, stdin=True, environment=environment)
     return _joined(["exec", "timeout", "-k", "5", str(limit_seconds + _ENGINE_SECONDS), *command])
 
 
 _ENGINE_SECONDS = 20
-"""What docker may need on top, to start and to end a program."""
+"""Additional seconds in which Docker starts and ends a program."""
 
 
 def _joined(words: Sequence[str]) -> str:
     return " ".join(shlex.quote(word) for word in words)
 
 
-# A docker client that dies ends nothing in the container, but it ends the standard input of what it started there.
-# `timeout` leads a process group; told to end while it forks, it leaves what it forked behind, so the group goes last.
-# In the background a shell reads /dev/null, hence descriptor 3; `read` is the shell's own, so ending it leaves nothing.
+# The end of a docker client ends nothing in the container, but closes the standard input of the program there.
+# `timeout` leads a process group. A signal while it forks does not reach its child, so the group is killed last.
+# Background shells read /dev/null, hence descriptor 3. `read` is a builtin, so that no process remains.
 _GUARD = rf"""limit=$1 device=$2 role=$3 port=$4; shift 4
 listens() {{
   wanted=$(printf %04X "$1")

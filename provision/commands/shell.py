@@ -1,4 +1,4 @@
-"""Quoting for shells, and names that may stand in an environment."""
+"""Quote words for shells, and verify names of environment variables."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["is_environment_name", "join", "script_argument"]
 
 
 def join(argv: Sequence[str]) -> str:
-    """One shell line that means exactly `argv`."""
+    """Return one shell line that means exactly `argv`."""
     return shlex.join(argv)
 
 
 def is_environment_name(name: str) -> bool:
-    """True for a name that a shell takes as a variable."""
+    """Return whether a shell accepts the name as a variable."""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
 
 
 def script_argument(command: Sequence[str]) -> str | None:
-    """The script file that an interpreter is told to run (``python3 train.py``), if `command` is such a call."""
+    """Return the script file of an interpreter call (``python3 train.py``), if `command` is one."""
     if len(command) < 2 or command[1].startswith("-"):  # noqa: PLR2004 - interpreter and script
         return None
     name = command[0].rpartition("/")[2]

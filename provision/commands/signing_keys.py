@@ -1,4 +1,4 @@
-"""OpenPGP keys that sign package repositories: read from a file, identified by their full fingerprint."""
+"""OpenPGP keys that sign package repositories: read from files and identified by their full fingerprint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 NVIDIA_REPOSITORY = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 """The repository of the NVIDIA Container Toolkit; apt replaces $(ARCH) on each node."""
 NVIDIA_FINGERPRINT = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
-"""Of the key that signs it: NVIDIA CORPORATION (Open Source Projects) <cudatools@nvidia.com>."""
+"""Fingerprint of its key: NVIDIA CORPORATION (Open Source Projects) <cudatools@nvidia.com>."""
 
 _NVIDIA_FILE = Path(__file__).parent / "files" / "nvidia-container-toolkit.asc"
 _BLOCK = re.compile(
@@ -42,26 +42,26 @@ class SigningKey:
     """One public key."""
 
     text: str
-    """Armored, as a repository's ``key`` variable holds it."""
+    """Armored, as in the ``key`` variable of a repository."""
     fingerprint: str
     """40 hexadecimal digits in upper case."""
     owner: str
-    """The key's first user ID; its owner chose it, so it proves nothing."""
+    """First user ID of the key. Its owner chose it, so it proves nothing."""
 
     @property
     def spaced(self) -> str:
-        """The fingerprint as ``gpg --show-keys`` prints it."""
+        """Return the fingerprint in the format of ``gpg --show-keys``."""
         groups = [self.fingerprint[start : start + 4] for start in range(0, 40, 4)]
         return " ".join(groups[:5]) + "  " + " ".join(groups[5:])
 
 
 def nvidia_key() -> SigningKey:
-    """Return the key of NVIDIA's repository; its fingerprint is compared with the known one at each call."""
+    """Return the key of NVIDIA's repository after its fingerprint has been verified."""
     key = parse_key(_NVIDIA_FILE.read_text(encoding="ascii"), str(_NVIDIA_FILE))
     if key.fingerprint != NVIDIA_FINGERPRINT:
         raise UsageError(
             f"{_NVIDIA_FILE}: the fingerprint is {key.fingerprint}, not NVIDIA's {NVIDIA_FINGERPRINT}",
-            remedy="Reinstall this program; the file was changed.",
+            remedy="Reinstall provision; the file was modified.",
         )
     return key
 
@@ -70,25 +70,25 @@ def read_key(path: Path) -> SigningKey:
     """Read one armored public key.
 
     Raises:
-        UsageError: the file cannot be read or does not hold exactly one key.
+        UsageError: The file cannot be read or does not contain exactly one key.
     """
     try:
         with path.expanduser().open("rb") as stream:
             data = stream.read(_SIZE_LIMIT + 1)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy="Name a file with the key.") from error
+        raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy="Specify a file with the key.") from error
     if len(data) > _SIZE_LIMIT:
-        raise UsageError(f"{path}: larger than {_SIZE_LIMIT} bytes; this is not a public key")
+        raise UsageError(f"{path}: not a public key (larger than {_SIZE_LIMIT} bytes)")
     return parse_key(data.decode(errors="replace"), str(path))
 
 
 def parse_key(text: str, where: str) -> SigningKey:
-    """Return the one public key in an armored text.
+    """Return the only public key in an armored text.
 
     Raises:
-        UsageError: there is no key, more than one, or one of a version without a 40-digit fingerprint.
+        UsageError: There is no key, more than one key, or a key version without a 40-digit fingerprint.
     """
-    remedy = "Give the armored public key (-----BEGIN PGP PUBLIC KEY BLOCK-----); gpg --armor --export makes one."
+    remedy = "Specify an armored public key (-----BEGIN PGP PUBLIC KEY BLOCK-----), from: gpg --armor --export."
     blocks = _BLOCK.findall(text)
     if not blocks:
         raise UsageError(f"{where}: no armored OpenPGP public key", remedy=remedy)
@@ -99,7 +99,7 @@ def parse_key(text: str, where: str) -> SigningKey:
     keys = [body for tag, body in packets if tag == _PUBLIC_KEY]
     if len(keys) != 1:
         raise UsageError(
-            f"{where}: holds {len(keys)} public keys; apt would trust each of them",
+            f"{where}: contains {len(keys)} public keys, and apt would trust each of them",
             remedy="Export the one key that signs the repository: gpg --armor --export FINGERPRINT",
         )
     if keys[0][:1] != bytes([_VERSION]):
@@ -114,13 +114,13 @@ def parse_fingerprint(text: str) -> str:
     """Return a full fingerprint in upper case without spaces.
 
     Raises:
-        UsageError: it has not 40 hexadecimal digits; a short key ID can be forged.
+        UsageError: It does not have 40 hexadecimal digits. A short key ID can be forged.
     """
     digits = re.sub(r"[\s:]", "", text).removeprefix("0x").upper()
     if not re.fullmatch("[0-9A-F]{40}", digits):
         raise UsageError(
             f"'{text}' is not a full key fingerprint",
-            remedy="Give all 40 hexadecimal digits; gpg --show-keys FILE prints them.",
+            remedy="Specify all 40 hexadecimal digits, as printed by: gpg --show-keys FILE",
         )
     return digits
 
@@ -131,7 +131,7 @@ def _fingerprint(body: bytes) -> str:
 
 
 def _unarmored(block: str) -> bytes:
-    """Return what an armored block holds: headers end at an empty line, and a line with ``=`` first is a checksum."""
+    """Return the content of an armored block; headers end at an empty line, ``=`` starts a checksum."""
     lines = [line.strip() for line in block.splitlines()]
     if "" in lines and any(":" in line for line in lines[: lines.index("")]):
         lines = lines[lines.index("") :]
@@ -162,7 +162,7 @@ def _packets(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _new_length(data: bytes, at: int) -> tuple[int, int]:
-    """Return the length in the new packet format, and where the body begins."""
+    """Return the length in the new packet format, and the start of the body."""
     first = data[at]
     if first < 192:  # noqa: PLR2004 - RFC 4880, section 4.2.2
         return first, at + 1

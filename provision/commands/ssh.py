@@ -1,4 +1,4 @@
-"""What to say to the ``ssh`` program and to ``sudo``, and how to read what they answer; nothing is executed here."""
+"""Command lines of ``ssh`` and ``sudo``, and parsers of their error output. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 JOB_AGENT = "provision-job-agent"
-"""What sshd is asked to run for the account of the job agent, which runs the agent whatever it is asked for."""
+"""Command requested from sshd for the account of the node agent, where sshd always runs the agent."""
 
 TRUSTING = frozenset({"no", "off", "false", "accept-new"})
-"""Values of StrictHostKeyChecking with which ssh takes a key that nobody looked at; ``ssh -G`` says false for no."""
+"""Values of StrictHostKeyChecking with which ssh accepts unknown host keys; ``ssh -G`` prints false for no."""
 
 END_OF_PASSWORD = b"provision-end-of-password\n"
-"""Parts the sudo password from the script: sudo may not read the password at all (NOPASSWD), and then it is skipped."""
+"""Separates the sudo password from the script. With NOPASSWD sudo does not read the password, and it is skipped."""
 
 _KNOWN_OPTIONS = """
 addkeystoagent batchmode checkhostip compression connectionattempts connecttimeout controlmaster controlpath
@@ -53,7 +53,7 @@ _PLAIN_FLAGS = frozenset("qvTxaC")
 
 @dataclass(frozen=True)
 class SshSettings:
-    """How OpenSSH would reach a host: the result of ssh_config, the command line and its defaults."""
+    """Connection settings of OpenSSH for a host, from ssh_config, the command line and defaults."""
 
     host: str
     port: int = 22
@@ -64,24 +64,24 @@ class SshSettings:
     host_key_alias: str | None = None
     jumps: tuple[str, ...] = ()
     other: Mapping[str, str] = field(default_factory=dict)
-    """Every other keyword of ``ssh -G``, in lower case; but LogLevel, which says how ssh was asked."""
+    """All other keywords of ``ssh -G`` in lower case, except LogLevel, which depends on the command line of ssh."""
 
     @property
     def trusting(self) -> bool:
-        """Whether ssh would take a host key that nobody looked at."""
+        """Whether ssh would accept an unknown host key."""
         return self.other.get("stricthostkeychecking", "ask").lower() in TRUSTING
 
 
 def settings_argv(connection: Connection) -> list[str]:
-    """``ssh -G``: ask OpenSSH itself what ssh_config means for this host, Include and Match among it."""
+    """Return the ``ssh -G`` command, which prints OpenSSH's settings for this host, including Include and Match."""
     return ["ssh", "-G", *_options(connection), "--", connection.host]
 
 
 def ssh_argv(connection: Connection, command: str, *, control_path: str | None = None) -> list[str]:
-    """Run `command` by the ``ssh`` program: never asking, never trusting an unknown key, ending when the peer is gone.
+    """Return the ``ssh`` command that runs `command` without prompts, unknown host keys or hanging connections.
 
-    The operator's agent is never forwarded, whatever ssh_config says: root on the node could log in with it anywhere.
-    Our options come first, because OpenSSH takes the first value that it sees.
+    The operator's SSH agent is never forwarded, whatever ssh_config says: root on the node could use it to log in to
+    other machines. Our options come first because OpenSSH uses the first value.
     """
     ours = {
         "StrictHostKeyChecking": "yes",
@@ -115,7 +115,7 @@ def _options(connection: Connection) -> list[str]:
 
 
 def parse_settings(text: str) -> SshSettings:
-    """Read the output of ``ssh -G``."""
+    """Parse the output of ``ssh -G``."""
     values: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.strip().partition(" ")
@@ -140,27 +140,27 @@ def parse_settings(text: str) -> SshSettings:
 
 
 def openssh_reason(connection: Connection, settings: SshSettings, *, has_ticket: bool = False) -> str | None:
-    """Say why only the ``ssh`` program can make this connection; None when paramiko can."""
+    """Return why only the ``ssh`` program can make this connection; None if paramiko can."""
     other = settings.other
     wants = {
-        "proxycommand": "ssh_config asks for a ProxyCommand",
-        "pkcs11provider": "ssh_config asks for keys of a PKCS#11 token",
-        "certificatefile": "ssh_config names a CertificateFile",
-        "identityagent": "ssh_config names an IdentityAgent",
-        "knownhostscommand": "ssh_config asks for a KnownHostsCommand",
-        "revokedhostkeys": "ssh_config names RevokedHostKeys",
-        "bindaddress": "ssh_config asks for a BindAddress",
-        "bindinterface": "ssh_config asks for a BindInterface",
+        "proxycommand": "ssh_config sets ProxyCommand",
+        "pkcs11provider": "ssh_config sets PKCS11Provider",
+        "certificatefile": "ssh_config sets CertificateFile",
+        "identityagent": "ssh_config sets IdentityAgent",
+        "knownhostscommand": "ssh_config sets KnownHostsCommand",
+        "revokedhostkeys": "ssh_config sets RevokedHostKeys",
+        "bindaddress": "ssh_config sets BindAddress",
+        "bindinterface": "ssh_config sets BindInterface",
     }
     for key, reason in wants.items():
         if other.get(key, "") not in ("", "SSH_AUTH_SOCK"):
             return reason
     if other.get("addressfamily", "any") not in ("", "any"):
-        return "ssh_config asks for an AddressFamily"
+        return "ssh_config sets AddressFamily"
     if other.get("hostbasedauthentication") == "yes":
-        return "ssh_config asks for host-based authentication"
+        return "ssh_config sets HostbasedAuthentication"
     if has_ticket and other.get("gssapiauthentication") == "yes":
-        return "ssh_config asks for GSSAPI and there is a Kerberos ticket"
+        return "ssh_config sets GSSAPIAuthentication and there is a Kerberos ticket"
     return _unknown_argument(connection.ssh_args)
 
 
@@ -169,43 +169,42 @@ def _unknown_argument(words: Sequence[str]) -> str | None:
     while rest:
         word = rest.pop(0)
         if len(word) < 2 or word[0] != "-":  # noqa: PLR2004 - a dash and a letter
-            return f"the inventory gives ssh the argument {word!r}"
+            return f"the inventory passes the argument {word!r} to ssh"
         if word[1] in _FLAGS_WITH_VALUE:
             value = word[2:] or (rest.pop(0) if rest else "")
             key = re.split(r"[=\s]", value.strip(), maxsplit=1)[0].lower()
             if word[1] == "o" and key not in _KNOWN_OPTIONS.split():
-                return f"the inventory gives ssh the option {value.split('=')[0]!r}"
+                return f"the inventory passes the option {value.split('=')[0]!r} to ssh"
         elif not set(word[1:]) <= _PLAIN_FLAGS:
-            return f"the inventory gives ssh the argument {word!r}"
+            return f"the inventory passes the argument {word!r} to ssh"
     return None
 
 
 def agent_command(node: str, script: str) -> str:
-    """Return what to ask sshd for, where the login is the account of the job agent.
+    """Return the command to request from sshd if the SSH user is the account of the node agent.
 
     Raises:
-        UsageError: it is not a request to the agent.
+        UsageError: The script is not a request to the agent.
     """
     if script == JOB_AGENT:
         return script
     raise UsageError(
-        "this needs an operator: the inventory reaches the node through the job agent, which only answers requests "
-        "about jobs",
+        "this requires an operator: the inventory connects to the node through the node agent, which accepts only "
+        "requests about jobs",
         node=node,
-        remedy="Submit, list, follow, stop and delete jobs; for all else use an inventory with a root login.",
+        remedy="Use an inventory with a root login. This inventory can submit, list, follow, stop and delete jobs.",
     )
 
 
 def is_exposed(mode: int, *, owner: int, user: int) -> bool:
-    """Return whether OpenSSH ignores a private key of these permissions: it is `user`'s own and open to others."""
+    """Return whether OpenSSH ignores a private key with these permissions: `user` owns it and others may read it."""
     return owner == user and bool(mode & 0o077)
 
 
 def script_command(length: int, *, sudo: bool, password: bool = False) -> str:
-    """The remote command that reads a script of `length` bytes from its input and runs it, as root if `sudo`.
+    """Return the remote command that reads a script of `length` bytes from stdin and runs it, as root if `sudo`.
 
-    The script comes by the input because command lines are short, visible to everybody on the node,
-    and read by login shells that quote in their own ways.
+    Command lines are limited in length, visible to all users of the node, and parsed by different login shells.
     """
     inner = f'eval "$(head -c {length})"'
     if not sudo:
@@ -217,20 +216,20 @@ def script_command(length: int, *, sudo: bool, password: bool = False) -> str:
 
 
 def script_stdin(script: str, *, password: str | None = None) -> bytes:
-    """The bytes that `script_command` expects first; the script's own input follows them."""
+    """Return the input for `script_command`; the script's own input follows it."""
     head = b"" if password is None else password.encode() + b"\n" + END_OF_PASSWORD
     return head + script.encode()
 
 
 def sudo_check(*, password: bool) -> str:
-    """A command that succeeds when we are root, or may become it; prints ``root`` when sudo is not needed."""
+    """Return a command that succeeds if the user is root or may become root; prints ``root`` if it needs no sudo."""
     become = 'sudo -k -S -p ""' if password else "sudo -n"
     root = 'if [ "$(id -u)" = 0 ]; then echo root; exit 0; fi'
     return f"exec sh -c '{root}; LC_ALL=C LANGUAGE=C; export LC_ALL LANGUAGE; exec {become} true'"
 
 
 class SudoProblem(StrEnum):
-    """Why sudo did not make us root."""
+    """Why sudo failed."""
 
     PASSWORD_WANTED = "password wanted"  # noqa: S105 # nosec B105 # a kind of failure
     PASSWORD_WRONG = "password wrong"  # noqa: S105 # nosec B105 # a kind of failure
@@ -250,24 +249,24 @@ _SUDO = {
 
 
 def explain_sudo(stderr: str) -> SudoProblem:
-    """Read what sudo says in the C locale when it refuses."""
+    """Classify the error output of sudo in the C locale."""
     return next((kind for kind, text in _SUDO.items() if re.search(text, stderr)), SudoProblem.OTHER)
 
 
 @dataclass(frozen=True)
 class SshProblem:
-    """One reading of what the ``ssh`` program said when it gave up."""
+    """A classified error of the ``ssh`` program."""
 
     kind: str
     """resolve, refused, timeout, unreachable, certificate, unknown-key, changed-key, algorithms, login or other."""
     key_type: str = ""
     fingerprint: str = ""
-    """What the far side showed, as far as ssh says it."""
+    """Fingerprint of the key that the host sent, if ssh printed it."""
     where: str = ""
     """``FILE:LINE`` of the known_hosts entry that does not match."""
     last_line: str = ""
     certificate: str = ""
-    """What is wrong with the certificate that the host shows."""
+    """What is wrong with the certificate of the host."""
 
 
 _KINDS = (
@@ -284,7 +283,7 @@ _KINDS = (
 
 
 def explain_ssh(stderr: str) -> SshProblem:
-    """Read the ``ssh`` program's last words."""
+    """Classify the error output of the ``ssh`` program."""
     kind = next((name for name, pattern in _KINDS if re.search(pattern, stderr)), "other")
     key = re.search(r"No (\S+) host key is known|Offending (\S+) key", stderr)
     shown = re.search(r"SHA256:[A-Za-z0-9+/]+", stderr)

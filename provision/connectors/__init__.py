@@ -1,4 +1,4 @@
-"""Ways to reach a node. ``connect`` chooses one; ``each`` works on all nodes in parallel."""
+"""Connections to nodes: ``connect`` selects the transport, ``each`` runs a function on all nodes in parallel."""
 
 from provision.connectors.base import Connector, RemoteProcess
 from provision.connectors.pool import connect, connections, each

@@ -1,4 +1,4 @@
-"""Nodes that did not answer a short while ago: remembered between commands, so that not each one waits for them."""
+"""Cache of unreachable nodes, so that not every command waits for them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from provision.model.bounds import Line, NodeName, Time
 __all__ = ["REMEMBERED_SECONDS", "AbsentNode", "AbsentNodes"]
 
 REMEMBERED_SECONDS = 60.0
-"""A node that did not answer longer ago is connected to as any other."""
+"""Maximum age of an entry; older entries are ignored."""
 _MOST_NODES = 4096
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_LETTERS = 500
-"""Of a reason."""
+"""Maximum length of a reason."""
 _KIND = "absent"
 
 
 class AbsentNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A node that did not answer."""
+    """An unreachable node."""
 
     name: NodeName
     address: Line
-    """Host and port: an address that was corrected since is another one."""
+    """Host and port. An entry for a different address is ignored."""
     time: Time
     reason: Line = ""
 
@@ -41,10 +41,10 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AbsentNodes:
-    """What is remembered of the nodes of one inventory.
+    """Unreachable nodes of one inventory.
 
     Args:
-        inventory: where it is; None to remember for the life of this process only.
+        inventory: Its folder; None for a cache in memory only.
     """
 
     def __init__(self, inventory: Path | None = None) -> None:
@@ -53,7 +53,7 @@ class AbsentNodes:
         self._changing = threading.Lock()
 
     def among(self, nodes: Iterable[Node]) -> dict[str, AbsentNode]:
-        """Return those of these nodes that did not answer a short while ago."""
+        """Return the nodes of these that were unreachable recently."""
         with self._changing:
             known, now = self._entries(), time.time()
             return {
@@ -63,7 +63,7 @@ class AbsentNodes:
             }
 
     def remember(self, reasons: Iterable[tuple[Node, str]], answered: Iterable[str]) -> None:
-        """Remember nodes that did not answer just now, with the reasons, and forget those that answered."""
+        """Add nodes that are unreachable now, with the reasons, and remove those that answered."""
         with self._changing:
             before = self._entries()
             now, gone = time.time(), set(answered)

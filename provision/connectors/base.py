@@ -1,4 +1,4 @@
-"""The interface to a node: run, start, put, get. Implementations live beside this file."""
+"""Interface of connections to nodes: run, start, put, get. The other modules of this package implement it."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ __all__ = ["Connector", "RemoteProcess"]
 
 
 class RemoteProcess(Protocol):
-    """A command that runs on a node while we talk to it."""
+    """A running command on a node with a connected standard input and output."""
 
     deadline: float | None
-    """When its output and its exit status must have come, by `time.monotonic`; None for a stream without an end."""
+    """Time limit for output and exit status, by `time.monotonic`; None for a stream without an end."""
 
     def write(self, data: bytes) -> None:
-        """Send `data` to its standard input; ConnectionFailed when the node is gone."""
+        """Send `data` to standard input; ConnectionFailed if the connection is lost."""
 
     def close_stdin(self) -> None:
-        """Let the command see the end of its input."""
+        """Close the command's standard input."""
 
     def output(self) -> Iterator[tuple[str, bytes]]:
         """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends."""
 
     def ended(self) -> bool:
-        """Return at once whether the command has ended or the node is gone; what it said last can still be read."""
+        """Return at once whether the command or the connection has ended. Remaining output can still be read."""
 
     def wait(self) -> int:
-        """Return the exit status; ConnectionFailed when the connection broke before there was one."""
+        """Return the exit status; ConnectionFailed if the connection was lost before it arrived."""
 
     def close(self) -> None:
-        """Drop the connection; the far side sees the end of its input."""
+        """Close the connection, which closes the command's standard input."""
 
 
 class Connector(Protocol):
-    """A way to one node. Methods raise ConnectionFailed (reach, trust, login) and nothing else."""
+    """A connection to one node. Methods only raise ConnectionFailed (network, host key or authentication)."""
 
     name: str
     agent: bool
-    """Whether the job agent answers: `JOB_AGENT` is the only script, and its input is a request about jobs."""
+    """Whether the node agent answers. Then `JOB_AGENT` is the only script, and its input is a request about jobs."""
 
     def run(
         self,
@@ -53,17 +53,17 @@ class Connector(Protocol):
         become: bool = True,
         limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
-        """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error.
+        """Run a POSIX shell script and wait for it. A non-zero exit status is a result, not an error.
 
-        `become` runs it as root (sudo, unless already root). `timeout` is in seconds, an hour where it is None. A node
-        that sends more than `limit` bytes is given up.
+        `become` runs it as root (with sudo, unless the user is root). `timeout` is in seconds; None is one hour. More
+        than `limit` bytes of output raise ConnectionFailed.
         """
 
     def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> RemoteProcess:
-        """Start a POSIX shell script whose input and output stay connected to us.
+        """Start a POSIX shell script with a connected standard input and output.
 
-        A node that sends more than `limit` bytes is given up. None is for streams without a natural end: whoever reads
-        one keeps no more of it than a bounded part.
+        More than `limit` bytes of output raise ConnectionFailed. None is for streams without a natural end; the reader
+        must limit what it stores.
         """
 
     def put(self, local: Path, remote: str) -> None:
@@ -73,4 +73,4 @@ class Connector(Protocol):
         """Copy one file from the node."""
 
     def close(self) -> None:
-        """End the connection; a connector can be closed twice."""
+        """Close the connection. Repeated calls have no effect."""

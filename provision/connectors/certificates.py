@@ -1,4 +1,4 @@
-"""User certificates beside key files: what they say of themselves, for the error that follows a refused login."""
+"""User certificates next to key files: their validity and principals, for the error after a refused login."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SUFFIX = "-cert.pub"
 
 
 def certificate_of(key_file: Path) -> Path:
-    """Return where OpenSSH looks for the certificate of a key file."""
+    """Return the path at which OpenSSH expects the certificate of a key file."""
     return key_file.with_name(key_file.name + _SUFFIX)
 
 
 def notes(key_files: Iterable[Path]) -> str:
-    """Return what is wrong with the certificates of key files, or for whom they are; the server does not say it."""
+    """Return the problems or principals of the certificates of key files; the server does not report them."""
     return "".join(_note(path) for path in map(certificate_of, key_files) if path.exists())
 
 
@@ -28,7 +28,7 @@ def _note(path: Path) -> str:
     try:
         certificate = load_ssh_public_identity(path.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm):
-        return f"; {path} is not a certificate that can be read"
+        return f"; {path} is not a readable certificate"
     if not isinstance(certificate, SSHCertificate):
         return f"; {path} is not a certificate"
     now = datetime.now(UTC).timestamp()

@@ -1,7 +1,7 @@
-"""The docker engine of this machine, as the lab uses it: containers, networks, volumes, images.
+"""The Docker engine of the controller, as the lab uses it: containers, networks, volumes, images.
 
-The only module that imports the docker SDK, and only when an engine is really talked to.
-Every failure of the engine becomes a LabError that says what was asked of it.
+No other module imports the Docker SDK. It is imported only before the first request. Every failed request raises
+a LabError that names the request.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ NODE_CAPABILITIES = (
     "IPC_OWNER",
     "LEASE",
 )
-"""What systemd, a docker engine of its own and its containers need beside docker's own default.
+"""Capabilities that systemd, a nested Docker engine and its containers require beyond Docker's default.
 
-With SYS_ADMIN among it, root there is still close to root here; what would change the machine itself (modules, raw
-input and output, clock, reboot, kernel log, security policies, files by their handles) is not given.
+They include SYS_ADMIN, so that root there has almost the rights of root here. Capabilities that change the host itself
+are excluded (modules, raw I/O, clock, reboot, kernel log, security policies, file handles).
 """
 
 
 @dataclass(frozen=True)
 class NodeFile:
-    """A file to put into a container that has not started yet."""
+    """A file that is copied into a container before it starts."""
 
     path: str
     content: bytes | None
-    """None makes a folder."""
+    """None for a folder."""
     mode: int = 0o644
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """Everything a container is made with; nothing is published and nothing of this machine is mounted."""
+    """Options of a new container. It publishes no ports and mounts no folders of the host."""
 
     name: str
     image: str
@@ -75,25 +75,25 @@ class ContainerSpec:
     tmpfs: Mapping[str, str] = field(default_factory=dict)
     shm_size: str = "64m"
     stop_signal: str = "SIGRTMIN+3"
-    """What makes systemd shut down in good order."""
+    """Signal with which systemd shuts down cleanly."""
 
 
 @dataclass(frozen=True)
 class ContainerStatus:
-    """A container as the engine sees it now."""
+    """Current state of a container."""
 
     name: str
     state: str
-    """The engine's word: created, running, paused, restarting, removing, exited or dead."""
+    """Docker's status: created, running, paused, restarting, removing, exited or dead."""
     started_at: str
-    """Changes with every start."""
+    """It changes with every start."""
     networks: tuple[str, ...]
     image: str
     labels: Mapping[str, str]
 
 
 def answers(host: str) -> bool:
-    """Return whether a docker engine answers at `host` (``unix:///...``)."""
+    """Return whether a Docker engine answers at `host` (``unix:///...``)."""
     try:
         Engine(host).close()
     except LabError:
@@ -102,7 +102,7 @@ def answers(host: str) -> bool:
 
 
 def pack(files: Sequence[NodeFile]) -> bytes:
-    """Make the tar archive that puts `files` into a container's root, all owned by root."""
+    """Return a tar archive of `files` for a container's root folder, all owned by root."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for item in files:
@@ -118,26 +118,26 @@ def pack(files: Sequence[NodeFile]) -> bytes:
 
 
 class Engine:
-    """A connection to one docker engine."""
+    """A connection to one Docker engine."""
 
     def __init__(self, host: str = DEFAULT_HOST, *, timeout: float = 120) -> None:
         import docker
 
         self.host = host
-        with _worded(f"reach the docker engine at {host}"):
+        with _worded(f"connect to the Docker engine at {host}"):
             self._client: docker.DockerClient = docker.DockerClient(base_url=host, version="auto", timeout=int(timeout))
             self._client.ping()
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         self._client.close()
 
     def has_image(self, tag: str) -> bool:
-        """Return whether the engine holds an image called `tag`."""
+        """Return whether the engine has an image `tag`."""
         return bool(self._client.images.list(filters={"reference": tag}))
 
     def import_image(self, archive: Path, tag: str, *, command: Sequence[str]) -> None:
-        """Make an image called `tag` (``name:version``) of a root filesystem in a tar file."""
+        """Create an image `tag` (``name:version``) from a root filesystem in a tar file."""
         import json
 
         repository, version = tag.rsplit(":", 1)
@@ -148,7 +148,7 @@ class Engine:
             raise LabError(f"could not import {archive} as image {tag}", output=str(answer))
 
     def remove_image(self, tag: str) -> None:
-        """Forget an image; no error when it is not there or still used."""
+        """Remove an image. A missing or used image is not an error."""
         import docker
 
         try:
@@ -157,11 +157,11 @@ class Engine:
             return
 
     def images(self, repository: str) -> list[str]:
-        """List the tags that the engine holds of a repository."""
+        """Return the tags of a repository in the engine."""
         return [tag for image in self._client.images.list(name=repository) for tag in image.tags]
 
     def create(self, spec: ContainerSpec, files: Sequence[NodeFile]) -> None:
-        """Make a container and put `files` into it; it is not started."""
+        """Create a container and copy `files` into it, without starting it."""
         endpoint = self._client.api.create_endpoint_config(ipv4_address=spec.address)
         with _worded(f"create container {spec.name}"):
             host_config = self._client.api.create_host_config(
@@ -192,7 +192,7 @@ class Engine:
             self._client.api.start(name)
 
     def kill(self, name: str) -> None:
-        """Stop a container at once, as pulling its power would; no error when it does not run."""
+        """Kill a container, as a power failure would. A stopped container is not an error."""
         import docker
 
         try:
@@ -202,26 +202,26 @@ class Engine:
                 raise LabError(f"could not kill container {name}: {_reason(error)}") from error
 
     def unpause(self, name: str) -> None:
-        """Let a paused container go on."""
+        """Resume a paused container."""
         with _worded(f"unpause container {name}"):
             self._client.api.unpause(name)
 
     def inspect(self, name: str) -> ContainerStatus | None:
-        """Return a container as it is now, None when there is no such container."""
+        """Return the current state of a container; None if it does not exist."""
         import docker
 
         try:
             with _worded(f"inspect container {name}", let_through=(docker.errors.NotFound,)):
-                found: dict[str, Any] = self._client.api.inspect_container(name)
+                status: dict[str, Any] = self._client.api.inspect_container(name)
         except docker.errors.NotFound:
             return None
         return ContainerStatus(
             name=name,
-            state=found["State"]["Status"],
-            started_at=found["State"]["StartedAt"],
-            networks=tuple(found["NetworkSettings"]["Networks"]),
-            image=found["Config"]["Image"],
-            labels=found["Config"]["Labels"] or {},
+            state=status["State"]["Status"],
+            started_at=status["State"]["StartedAt"],
+            networks=tuple(status["NetworkSettings"]["Networks"]),
+            image=status["Config"]["Image"],
+            labels=status["Config"]["Labels"] or {},
         )
 
     def logs(self, name: str, lines: int = 20) -> str:
@@ -233,28 +233,28 @@ class Engine:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", text)
 
     def containers(self, labels: Mapping[str, str | None]) -> list[str]:
-        """Names of all containers, running or not, that carry the labels (None: with any value)."""
+        """Return the names of all containers, running or not, with these labels (None: with any value)."""
         with _worded("list containers"):
-            found = self._client.api.containers(all=True, filters={"label": _filters(labels)})
-        return sorted(item["Names"][0].lstrip("/") for item in found if item["Names"])
+            entries = self._client.api.containers(all=True, filters={"label": _filters(labels)})
+        return sorted(item["Names"][0].lstrip("/") for item in entries if item["Names"])
 
     def remove_container(self, name: str) -> None:
-        """Kill and remove a container and its unnamed volumes; no error when it is gone."""
+        """Kill and remove a container and its unnamed volumes. A missing container is not an error."""
         with _worded(f"remove container {name}"), _gone_is_fine():
             self._client.api.remove_container(name, v=True, force=True)
 
     def networks(self, labels: Mapping[str, str | None]) -> list[str]:
-        """Names of all networks that carry the labels (None: with any value)."""
+        """Return the names of all networks with these labels (None: with any value)."""
         with _worded("list networks"):
             return sorted(item["Name"] for item in self._client.api.networks(filters={"label": _filters(labels)}))
 
     def subnets(self) -> list[str]:
-        """Subnets (CIDR) of all networks of the engine."""
+        """Return the subnets (CIDR) of all networks of the engine."""
         with _worded("list networks"):
-            found = self._client.api.networks()
+            entries = self._client.api.networks()
         return [
             config["Subnet"]
-            for network in found
+            for network in entries
             for config in (network.get("IPAM") or {}).get("Config") or []
             if config.get("Subnet")
         ]
@@ -262,7 +262,7 @@ class Engine:
     def create_network(
         self, name: str, *, subnet: str, gateway: str, labels: Mapping[str, str], internal: bool
     ) -> None:
-        """Make a bridge network; an internal one has no way out of this machine."""
+        """Create a bridge network. An internal one has no route to other networks."""
         import docker
 
         pool = docker.types.IPAMPool(subnet=subnet, gateway=gateway)
@@ -277,24 +277,24 @@ class Engine:
             )
 
     def remove_network(self, name: str) -> None:
-        """Remove a network; no error when it is gone."""
+        """Remove a network. A missing network is not an error."""
         with _worded(f"remove network {name}"), _gone_is_fine():
             self._client.api.remove_network(name)
 
     def connect(self, network: str, container: str, address: str) -> None:
-        """Plug a container into a network at a fixed address."""
+        """Connect a container to a network with a fixed address."""
         with _worded(f"connect {container} to network {network}"):
             self._client.api.connect_container_to_network(container, network, ipv4_address=address)
 
     def disconnect(self, network: str, container: str) -> None:
-        """Unplug a container from a network; no error when it is not plugged in."""
+        """Disconnect a container from a network. A container that is not connected is not an error."""
         status = self.inspect(container)
         if status is not None and network in status.networks:
             with _worded(f"disconnect {container} from network {network}"):
                 self._client.api.disconnect_container_from_network(container, network, force=True)
 
     def execute(self, container: str, command: Sequence[str]) -> None:
-        """Run a command as root in a running container; LabError with its output when it fails."""
+        """Run a command as root in a running container; LabError with its output if it fails."""
         with _worded(f"run {command[0]} in container {container}"):
             started = self._client.api.exec_create(container, list(command))["Id"]
             output = bytes(self._client.api.exec_start(started)).decode("utf-8", "replace")
@@ -303,18 +303,18 @@ class Engine:
             raise LabError(f"could not run {command[0]} in container {container} (exit code {code})", output=output)
 
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-        """Make a volume; keeps the one that is there."""
+        """Create a volume, unless it exists."""
         with _worded(f"create volume {name}"):
             self._client.api.create_volume(name, labels=dict(labels))
 
     def volumes(self, labels: Mapping[str, str | None]) -> list[str]:
-        """Names of all volumes that carry the labels (None: with any value)."""
+        """Return the names of all volumes with these labels (None: with any value)."""
         with _worded("list volumes"):
-            found = self._client.api.volumes(filters={"label": _filters(labels)})
-        return sorted(item["Name"] for item in found["Volumes"] or [])
+            entries = self._client.api.volumes(filters={"label": _filters(labels)})
+        return sorted(item["Name"] for item in entries["Volumes"] or [])
 
     def remove_volume(self, name: str) -> None:
-        """Remove a volume and what it holds; no error when it is gone."""
+        """Remove a volume and its content. A missing volume is not an error."""
         with _worded(f"remove volume {name}"), _gone_is_fine():
             self._client.api.remove_volume(name, force=True)
 
@@ -338,7 +338,7 @@ def _gone_is_fine() -> Iterator[None]:
 
 @contextmanager
 def _worded(what: str, let_through: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn whatever the SDK raises into a LabError that says what was tried."""
+    """Convert errors of the SDK to a LabError that names the request."""
     import docker
     import requests
 
@@ -358,7 +358,7 @@ def _reason(error: Exception) -> str:
 def _remedy(error: Exception) -> str | None:
     text = str(error)
     if "PermissionError" in text or "Permission denied" in text:
-        return "Run as root, or as a member of the group that may use docker."
+        return "Run the command as root or as a member of the group docker."
     if "FileNotFoundError" in text or "Connection refused" in text or "ConnectionRefused" in text:
-        return "Start the docker engine (systemctl start docker), or set DOCKER_HOST."
+        return "Start Docker (systemctl start docker), or set DOCKER_HOST."
     return None

@@ -1,6 +1,6 @@
-"""One command on many nodes through Fabric's group API, over connections of `SshConnector`.
+"""Run one command on many nodes with Fabric's group API over connections of `SshConnector`.
 
-Fabric's own connections are not used: they accept unknown host keys.
+Fabric's own connections are not used because they accept unknown host keys.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from provision.model import CommandResult, Secret
 __all__ = ["OUTPUT_LIMIT", "StreamFactory", "TextStream", "run_in_group"]
 
 OUTPUT_LIMIT = 4 * 1024 * 1024
-"""Bytes that a command may print on one node: Fabric joins all of them again for each kilobyte that arrives."""
+"""Maximum output in bytes per node; Fabric joins all output again for each kilobyte that arrives."""
 
 
 class TextStream(Protocol):
     """Receives the output of a node while the command runs."""
 
     def write(self, text: str) -> object:
-        """Take the next piece of text."""
+        """Process the next piece of output."""
 
     def flush(self) -> object:
-        """Write out what was taken."""
+        """Write buffered output."""
 
 
 StreamFactory = Callable[[str, str], TextStream]
@@ -41,15 +41,15 @@ StreamFactory = Callable[[str, str], TextStream]
 
 
 class _NodeConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no types
-    """A Fabric connection that uses the transport of a connector, which has checked the host key and logged in."""
+    """A Fabric connection over the transport of a connector, which has verified the host key and logged in."""
 
-    connector: Any = None  # declared here, as Fabric makes configuration keys of unknown attributes
+    connector: Any = None  # Declared here, because Fabric turns unknown attributes into configuration keys.
     sudo_password: Secret | None = None
     needs_sudo: bool = False
     streams: Mapping[str, TextStream] = {}
 
     def __init__(self, connector: SshConnector, streams: StreamFactory | None) -> None:
-        # An empty SSH configuration and lazy=True: Fabric reads no configuration of its own.
+        # With an empty SSH configuration and lazy=True Fabric reads no configuration files.
         super().__init__(connector.name, config=fabric.Config(ssh_config=SSHConfig(), lazy=True))
         self.connector = connector
         self.needs_sudo, self.sudo_password = connector.sudo_needed()
@@ -61,7 +61,7 @@ class _NodeConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no 
 
     @property
     def is_connected(self) -> bool:
-        """Whether a session can be opened: always, the connector is connected."""
+        """Return True: the connector is connected."""
         return True
 
     def create_session(self) -> Any:
@@ -69,7 +69,7 @@ class _NodeConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no 
         return self.connector.limited_session(OUTPUT_LIMIT)
 
     def run(self, command: str, **options: Any) -> fabric.Result:
-        """Run a shell command, as root where the inventory asks for it."""
+        """Run a shell command, as root if the inventory requires it."""
         options |= self.streams
         begun = time.monotonic()
         result = self._run_shell(f"sh -c {shlex.quote(command)}", options)
@@ -86,20 +86,20 @@ class _NodeConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no 
         return super().sudo(shell, password=self.sudo_password.reveal(), **options)
 
     def _broke(self) -> ConnectionFailed:
-        return failures.broke(self.connector.name, self.connector.host, "a command ran there")
+        return failures.broke(self.connector.name, self.connector.host, "running a command")
 
 
 def run_in_group(
     connectors: Sequence[SshConnector], command: str, *, seconds: float, fanout: int, streams: StreamFactory | None
 ) -> dict[str, CommandResult | ProvisionError]:
-    """Run a shell command on all nodes, on `fanout` of them at a time; a node's failure is its result.
+    """Run a shell command on all nodes, on `fanout` nodes in parallel. The failure of a node is its result.
 
     Args:
-        connectors: open connections to the nodes.
-        command: text for ``sh -c``.
-        seconds: how long the command may take on each node.
-        fanout: the largest number of nodes at a time.
-        streams: receivers of the output while it arrives; None collects it only.
+        connectors: Open connections to the nodes.
+        command: Text for ``sh -c``.
+        seconds: Time limit of the command on each node.
+        fanout: Maximum number of nodes in parallel.
+        streams: Receivers of the output while it arrives; None to collect it only.
     """
     results: dict[str, CommandResult | ProvisionError] = {}
     for start in range(0, len(connectors), fanout):
@@ -127,6 +127,6 @@ def _result(connector: SshConnector, outcome: object) -> CommandResult | Provisi
     if isinstance(outcome, invoke.exceptions.AuthFailure):
         refused = failures.sudo_refused(connector.name, connector.user, outcome.result.stderr)
         return NotStarted(refused.message, node=refused.node, remedy=refused.remedy, output=refused.output)
-    if isinstance(outcome, Exception):  # whatever paramiko's thread met in the data of the node
-        return failures.broke(connector.name, connector.host, "a command ran there")
+    if isinstance(outcome, Exception):  # paramiko's thread re-raises errors about data of the node
+        return failures.broke(connector.name, connector.host, "running a command")
     return ConnectionFailed("no result", node=connector.name)

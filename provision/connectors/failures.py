@@ -1,4 +1,4 @@
-"""The sentences for what goes wrong between this machine and a node, the same for every transport."""
+"""Error messages for failed connections, the same for every transport."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provision.errors import ConnectionFailed, HostNotTrusted
 from provision.model import Connection
 
 _INVENTORY_KEYS = "known_hosts.txt"
-"""The file of an inventory folder in which ``init`` pins host keys."""
+"""File of an inventory folder in which ``init`` stores host keys."""
 
 __all__ = [
     "broke",
@@ -31,23 +31,22 @@ __all__ = [
 
 
 def check_strict(node: str, connection: Connection, settings: SshSettings) -> None:
-    """Refuse ssh arguments of the inventory with which Ansible's ssh would take any host key.
+    """Reject ssh arguments of the inventory with which Ansible's ssh would accept any host key.
 
-    `settings` is what ssh itself makes of them and of every ssh_config. Without ansible_ssh_args those of
-    playbooks/ansible.cfg come first, and they ask for strict checking.
+    `settings` is the result of these arguments and of every ssh_config in ssh itself. Without ansible_ssh_args those of
+    playbooks/ansible.cfg apply, which enable strict checking.
     """
     if connection.own_ssh_args and settings.trusting:
         raise ConnectionFailed(
-            f"ssh would take any host key of {settings.host}: with ansible_ssh_args of the inventory,"
+            f"ssh would accept any host key of {settings.host}: with ansible_ssh_args of the inventory,"
             f" StrictHostKeyChecking is {settings.other['stricthostkeychecking']!r}",
             node=node,
-            remedy="put -o StrictHostKeyChecking=yes first into ansible_ssh_args,"
-            " or say what you need in ansible_ssh_common_args instead",
+            remedy="put -o StrictHostKeyChecking=yes first in ansible_ssh_args, or use ansible_ssh_common_args instead",
         )
 
 
 def unresolvable(node: str, host: str) -> ConnectionFailed:
-    """The name of the host means nothing here."""
+    """Return the error for a host name that cannot be resolved."""
     return ConnectionFailed(
         f"the name {host} cannot be resolved to an address",
         node=node,
@@ -56,7 +55,7 @@ def unresolvable(node: str, host: str) -> ConnectionFailed:
 
 
 def from_oserror(node: str, host: str, port: int, error: OSError) -> ConnectionFailed:
-    """The TCP connection failed."""
+    """Return the error for a failed TCP connection."""
     if isinstance(error, ConnectionRefusedError):
         return ConnectionFailed(
             f"{host} refuses connections on port {port}",
@@ -68,21 +67,21 @@ def from_oserror(node: str, host: str, port: int, error: OSError) -> ConnectionF
     return ConnectionFailed(
         f"{host} port {port} cannot be reached: {error.strerror or error}",
         node=node,
-        remedy="check that the machine is on, its address, and the route to it",
+        remedy="check that the node is powered on, its address, and the route to it",
     )
 
 
 def no_answer(node: str, host: str, port: int, seconds: float = 10) -> ConnectionFailed:
-    """Nothing came back in time."""
+    """Return the error for a host that does not answer."""
     return ConnectionFailed(
         f"{host} port {port} did not answer within {seconds:g} seconds",
         node=node,
-        remedy="check that the machine is on, its address, and that no firewall drops the connection",
+        remedy="check that the node is powered on, its address, and that no firewall drops the connection",
     )
 
 
 def outdated_algorithms(node: str, host: str, port: int, reason: str) -> ConnectionFailed:
-    """The host offers no algorithm that we offer."""
+    """Return the error for a host without a supported algorithm."""
     return ConnectionFailed(
         f"{host} port {port} offers only outdated SSH algorithms: {reason}",
         node=node,
@@ -92,7 +91,7 @@ def outdated_algorithms(node: str, host: str, port: int, reason: str) -> Connect
 
 
 def unknown_key(node: str, name: str, files: Sequence[str], *, key_type: str = "", shown: str = "") -> HostNotTrusted:
-    """The host shows a key and we know none for it."""
+    """Return the error for a host whose key is in no known_hosts file."""
     what = f" ({key_type} {shown})".replace("( ", "(").replace(" )", ")") if key_type or shown else ""
     return HostNotTrusted(
         f"the host key of {name} is not known{what}: none of {_listed(files)} has an entry for it",
@@ -105,15 +104,15 @@ def unknown_key(node: str, name: str, files: Sequence[str], *, key_type: str = "
 def changed_key(
     node: str, name: str, *, shown: str, known: Sequence[KnownKey], others: Sequence[str] = ()
 ) -> HostNotTrusted:
-    """The host shows another key than the one on record: another machine, a new installation, or an attack.
+    """Return the error for a changed host key: another machine, a new installation, or an attack.
 
-    `others` are the hosts that the key is known to be of.
+    `others` are the hosts with this key in known_hosts.
     """
     if others:
         return HostNotTrusted(
-            f"{name} shows the host key of {', '.join(others)} ({shown}): the machine there answers in its place",
+            f"{name} sends the host key of {', '.join(others)} ({shown}): that machine answers at its address",
             node=node,
-            remedy="Were the addresses of two nodes swapped? Correct them in the inventory or on the machines.",
+            remedy="Check whether the addresses of two nodes were swapped, and correct the inventory or the nodes.",
         )
     recorded = ", ".join(f"{key.type} {fingerprint(key.blob)} ({key.where})" for key in known)
     file = Path(known[0].where.rpartition(":")[0]) if known else None
@@ -122,15 +121,15 @@ def changed_key(
     else:
         replace = f"ssh-keygen -R '{name}'{f' -f {shlex.quote(str(file))}' if file else ''}, and add the new key"
     return HostNotTrusted(
-        f"the host key of {name} has CHANGED: it shows {shown}, but known is {recorded}",
+        f"the host key of {name} has CHANGED: it sends {shown}, but the known key is {recorded}",
         node=node,
-        remedy="Either the node was reinstalled, or another machine answers in its place. If you know that it was"
+        remedy="Either the node was reinstalled, or another machine answers at its address. If it was"
         f" reinstalled, replace its key: {replace}",
     )
 
 
 def invalid_certificate(node: str, name: str, reason: str) -> HostNotTrusted:
-    """The host shows a certificate of a trusted authority that is not valid for it."""
+    """Return the error for an invalid host certificate of a trusted authority."""
     return HostNotTrusted(
         f"the host certificate of {name} is invalid: {reason}",
         node=node,
@@ -141,7 +140,7 @@ def invalid_certificate(node: str, name: str, reason: str) -> HostNotTrusted:
 def login_refused(
     node: str, user: str, host: str, tried: Sequence[str], note: str = "", exposed: Sequence[Path] = ()
 ) -> ConnectionFailed:
-    """The host is the right one and does not let us in; `exposed` keys were not tried, because others may read them."""
+    """Return the error for a refused login. `exposed` keys were not tried because other users may read them."""
     what = ", ".join(tried) if tried else "nothing: no key was found in the agent, in ssh_config or in ~/.ssh"
     if exposed:
         files = shlex.join(map(str, exposed))
@@ -155,30 +154,30 @@ def login_refused(
     return ConnectionFailed(
         f"login as {user} at {host} was refused; tried {what}{note}",
         node=node,
-        remedy=f"is {user} the right user (ansible_user), and is your public key in its ~/.ssh/authorized_keys?"
-        " Name the key with ansible_ssh_private_key_file, or load it with ssh-add. A machine that can start no further"
-        " process refuses logins too: look at its console",
+        remedy=f"check that {user} is the right user (ansible_user), and that its ~/.ssh/authorized_keys has your key."
+        " Specify the key in ansible_ssh_private_key_file, or load it with ssh-add. A node that cannot start processes"
+        " refuses logins too: check its console",
     )
 
 
 def sudo_refused(node: str, user: str, stderr: str) -> ConnectionFailed:
-    """Logged in, but not root and not allowed to become it."""
+    """Return the error for a user that cannot become root."""
     problem = explain_sudo(stderr)
     sentences = {
         SudoProblem.PASSWORD_WANTED: (
-            f"sudo wants a password of {user}",
-            "give --ask-become-pass, or ansible_become_password from a vault, or allow NOPASSWD in sudoers",
+            f"sudo requires a password of {user}",
+            "use --ask-become-pass, or ansible_become_password in a vault, or allow NOPASSWD in sudoers",
         ),
         SudoProblem.PASSWORD_WRONG: (
             f"sudo does not accept the password given for {user}",
-            "check the password behind --ask-become-pass or ansible_become_password",
+            "check the password of --ask-become-pass or ansible_become_password",
         ),
         SudoProblem.NOT_ALLOWED: (
             f"{user} is not allowed to become root by sudo",
             f"add {user} to sudoers on the node, or log in as root (ansible_user=root)",
         ),
         SudoProblem.TTY_WANTED: (
-            f"sudo wants a terminal for {user}",
+            f"sudo requires a terminal for {user}",
             f"remove 'Defaults requiretty' for {user} from sudoers on the node",
         ),
         SudoProblem.MISSING: (
@@ -186,25 +185,27 @@ def sudo_refused(node: str, user: str, stderr: str) -> ConnectionFailed:
             "install sudo on the node, or log in as root (ansible_user=root)",
         ),
     }
-    text, remedy = sentences.get(problem, (f"{user} cannot become root by sudo", "try `sudo -n true` on the node"))
+    text, remedy = sentences.get(
+        problem, (f"{user} cannot become root by sudo", "run `sudo -n true` on the node to see the error")
+    )
     return ConnectionFailed(text, node=node, remedy=remedy, output=stderr.strip()[-500:])
 
 
 def no_session(node: str, host: str) -> ConnectionFailed:
-    """The connection stands, and the server lets no command in."""
+    """Return the error for a server that refuses sessions on a connection."""
     return ConnectionFailed(
-        f"{host} lets no command in",
+        f"{host} refuses sessions",
         node=node,
-        remedy="MaxSessions in its sshd_config says how many there may be on a connection; sshd's own default is 10",
+        remedy="increase MaxSessions in its sshd_config, the number of sessions per connection (sshd's default is 10)",
     )
 
 
 def broke(node: str, host: str, doing: str) -> ConnectionFailed:
-    """The connection was there and is gone."""
+    """Return the error for a lost connection."""
     return ConnectionFailed(
-        f"the connection to {host} broke while {doing}",
+        f"the connection to {host} was lost while {doing}",
         node=node,
-        remedy="the node may have been switched off, restarted or cut from the network; try again when it answers",
+        remedy="the node may be powered off, restarting or disconnected; try again when it answers",
     )
 
 
@@ -217,7 +218,7 @@ def from_openssh(
     note: str = "",
     exposed: Sequence[Path] = (),
 ) -> ConnectionFailed:
-    """The same sentences, from what the ``ssh`` program said."""
+    """Return the error for a message of the ``ssh`` program."""
     host, port, user, files = settings.host, settings.port, settings.user, settings.known_hosts
     name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - SSH's port
     plain: dict[str, Callable[[], ConnectionFailed]] = {
@@ -228,14 +229,14 @@ def from_openssh(
         "unknown-key": lambda: unknown_key(node, name, files, key_type=problem.key_type, shown=problem.fingerprint),
         "changed-key": lambda: changed_key(node, name, shown=problem.fingerprint or "another key", known=known),
         "algorithms": lambda: outdated_algorithms(node, host, port, problem.last_line),
-        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"], note, exposed),
+        "login": lambda: login_refused(node, user, host, ["the keys of ssh_config and the agent"], note, exposed),
     }
     if problem.kind in plain:
         return plain[problem.kind]()
     return ConnectionFailed(
-        f"ssh could not connect to {host}: {problem.last_line or 'it gave no reason'}",
+        f"ssh could not connect to {host}: {problem.last_line or 'unknown reason'}",
         node=node,
-        remedy=f"try `ssh -v {user}@{host} -p {port}` by hand",
+        remedy=f"run `ssh -v {user}@{host} -p {port}` to see the details",
     )
 
 

@@ -1,4 +1,4 @@
-"""What was made of a file, kept for as long as the file is the same: a thousand nodes share known_hosts and keys."""
+"""Cache for results computed from a file, valid while the file is unchanged: many nodes share known_hosts and keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def remembered(read: Callable[[Path], T]) -> Callable[[Path], T]:
-    """Call `read` once for each content of a file; what it raises is not kept."""
+    """Call `read` once for each version of a file. Errors are not cached."""
 
     @functools.lru_cache(maxsize=64)
     def reading(path: Path, _seen: tuple[int, ...]) -> T:
@@ -23,7 +23,7 @@ def remembered(read: Callable[[Path], T]) -> Callable[[Path], T]:
     @functools.wraps(read)
     def ask(path: Path) -> T:
         try:
-            status = os.stat(path)  # noqa: PTH116 - Path.stat takes three times as long, a thousand nodes long
+            status = os.stat(path)  # noqa: PTH116 - Path.stat takes three times as long
         except OSError:
             return read(path)
         return reading(

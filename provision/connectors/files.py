@@ -1,4 +1,4 @@
-"""Files to and from a node through any connector: streamed, and replaced whole or not at all."""
+"""Copy files to and from nodes over any connector: streamed, and replaced atomically."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from provision.errors import NodeError
 __all__ = ["get_through", "put_through"]
 
 FILE_LIMIT = 16 * 1024**3
-"""Bytes of a file that is copied from a node."""
+"""Size of a file that is copied from a node, in bytes."""
 _CHUNK = 262_144
 _ERRORS = 8192
 
 
 def put_through(connector: Connector, local: Path, remote: str) -> None:
-    """Copy `local` to `remote` with its permission bits; NodeError when the node cannot store it."""
+    """Copy `local` to `remote` with its permissions; NodeError if the node cannot write it."""
     status = local.stat()
     target = shlex.quote(remote)
     script = (
@@ -50,7 +50,7 @@ def put_through(connector: Connector, local: Path, remote: str) -> None:
 
 
 def get_through(connector: Connector, remote: str, local: Path) -> None:
-    """Copy `remote` to `local`; NodeError when the node cannot read it, and then `local` is as before."""
+    """Copy `remote` to `local`; if the node cannot read it, raise NodeError and leave `local` unchanged."""
     process = connector.start(f"exec cat {shlex.quote(remote)}", limit=FILE_LIMIT)
     process.deadline = time.monotonic() + RUN_SECONDS
     with NamedTemporaryFile(dir=local.parent, prefix=f".{local.name}.", delete=False) as target:
@@ -65,7 +65,10 @@ def get_through(connector: Connector, remote: str, local: Path) -> None:
     if code != 0:
         Path(target.name).unlink()
         raise NodeError(
-            f"the file {remote} could not be read", node=connector.name, remedy="does it exist?", output=errors
+            f"the file {remote} could not be read",
+            node=connector.name,
+            remedy="Check that the file exists.",
+            output=errors,
         )
     Path(target.name).replace(local)
 

@@ -1,4 +1,4 @@
-"""Whether a node's SSH port takes connections, found out in a second or two."""
+"""Test whether a node's SSH port accepts connections, within a second or two."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SSH = 22
 
 
 def takes_connections(node: Node, seconds: float) -> bool:
-    """Return whether something takes TCP connections at a node's address within `seconds`.
+    """Return whether a node's address accepts TCP connections within `seconds`.
 
-    Jump hosts and SSH configuration files are not used: a node behind them is said not to take any.
+    Jump hosts and SSH configuration files are not used. A node behind them counts as unreachable.
     """
     if node.connection.local:
         return True

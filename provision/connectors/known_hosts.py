@@ -1,4 +1,4 @@
-"""OpenSSH's known_hosts files: which keys of a host the operator trusts. Reads files, changes none."""
+"""OpenSSH's known_hosts files: the trusted keys of a host. Files are only read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KnownKey:
     """``FILE:LINE``."""
 
     def matches(self, name: str) -> bool:
-        """True when the line speaks about `name` (``host`` or ``[host]:port``), hashed or not."""
+        """Return whether the line applies to `name` (``host`` or ``[host]:port``), hashed or not."""
         if self.patterns.startswith("|1|"):
             return _hash_matches(self.patterns, name)
         words = self.patterns.split(",")
@@ -40,7 +40,7 @@ class KnownKey:
 
 
 def _fits(name: str, pattern: str) -> bool:
-    literal = pattern.replace("[", "[[]")  # known_hosts knows * and ? only; brackets enclose the host of a port
+    literal = pattern.replace("[", "[[]")  # known_hosts only supports * and ?; brackets enclose a host with a port
     return fnmatch.fnmatchcase(name.lower(), literal.lower())
 
 
@@ -59,33 +59,33 @@ def _salt_and_digest(hashed: str) -> tuple[bytes, bytes]:
 
 
 def trusted(files: Iterable[str | Path], names: Sequence[str]) -> list[KnownKey]:
-    """The entries of the files for a host: those of the first of its names that has any.
+    """Return the entries of a host in the files, for the first of its names with entries.
 
-    Files that do not exist hold none; lines that are no entries are passed over, as OpenSSH does.
+    Missing files and invalid lines are ignored, as OpenSSH does.
     """
     books = [_book(_expanded(file)) for file in files]
     for name in names:
-        found = [entry for book in books for entry in book.entries_for(name)]
-        if found:
-            return found
+        matches = [entry for book in books for entry in book.entries_for(name)]
+        if matches:
+            return matches
     return []
 
 
 def hosts_with(files: Iterable[str | Path], blob: bytes) -> list[str]:
-    """The hosts that the files know this key of, where the names are not hashed."""
+    """Return the unhashed host names for which the files have this key."""
     entries = (entry for file in files for entry in _book(_expanded(file)).entries)
     return sorted({e.patterns for e in entries if e.blob == blob and not e.marker and not e.patterns.startswith("|")})
 
 
 def _expanded(file: str | Path) -> Path:
-    return _path(os.path.expanduser(file))  # noqa: PTH111 - Path takes three times as long, a thousand nodes long
+    return _path(os.path.expanduser(file))  # noqa: PTH111 - Path takes three times as long
 
 
 _path = functools.lru_cache(maxsize=64)(Path)
 
 
 class _Book:
-    """The entries of one file, in its order; those whose names are plain are found without looking at all."""
+    """The entries of one file in order, with an index of plain names."""
 
     def __init__(self, entries: Sequence[KnownKey]) -> None:
         self.entries = entries
@@ -100,8 +100,8 @@ class _Book:
                     self._plain.setdefault(word, []).append(numbered)
 
     def entries_for(self, name: str) -> list[KnownKey]:
-        found = [*self._plain.get(name.lower(), ()), *(item for item in self._others if item[1].matches(name))]
-        return [entry for _, entry in sorted(found, key=lambda item: item[0])]
+        matches = [*self._plain.get(name.lower(), ()), *(item for item in self._others if item[1].matches(name))]
+        return [entry for _, entry in sorted(matches, key=lambda item: item[0])]
 
 
 @remembered
@@ -128,12 +128,12 @@ def _parse(line: str, where: str) -> KnownKey | None:
 
 
 def host_names(host: str, port: int, alias: str | None = None) -> tuple[str, ...]:
-    """The names under which OpenSSH looks a host up, the first being the one it prefers."""
+    """Return the names under which OpenSSH searches for a host, the preferred one first."""
     if alias:
         return (alias,)
     return (host,) if port == 22 else (f"[{host}]:{port}", host)  # noqa: PLR2004 - SSH's port
 
 
 def fingerprint(blob: bytes) -> str:
-    """The SHA256 fingerprint of a public key, as ``ssh-keygen -l`` prints it."""
+    """Return the SHA256 fingerprint of a public key in the format of ``ssh-keygen -l``."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""How much a node may send and how long it may take: for each command, and for all commands of a connection."""
+"""Limits of output and time: for each command, and for all commands of a connection."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ __all__ = [
 ]
 
 OUTPUT_LIMIT = 64 * 1024 * 1024
-"""Bytes that one command may print; a stream without a natural end (a followed log) is started without a limit."""
+"""Maximum output of one command in bytes; a stream without a natural end (a followed log) has no limit."""
 SESSION_LIMIT = 4 * OUTPUT_LIMIT
-"""Bytes that all commands of one connection may print."""
+"""Maximum output of all commands of one connection in bytes."""
 RUN_SECONDS = 3600.0
-"""How long a command may run whose caller states no time."""
+"""Default time limit of a command."""
 SEND_SECONDS = 60.0
-"""How long a node may refuse to take input."""
+"""Time limit for a node that does not accept input."""
 EXIT_SECONDS = 60.0
-"""How long a node may withhold the exit status after the end of the output."""
+"""Time limit for the exit status after the end of the output."""
 
 
 class Allowance:
-    """The bytes that a node may still send."""
+    """Number of bytes that a node may still send."""
 
     def __init__(self, node: str, limit: int) -> None:
         self._node, self._limit, self._left = node, limit, limit
 
     def spend(self, size: int) -> None:
-        """Note that `size` bytes were received.
+        """Count `size` received bytes.
 
         Raises:
-            ConnectionFailed: these are more than were allowed.
+            ConnectionFailed: The limit is exceeded.
         """
         self._left -= size
         if self._left < 0:
             raise ConnectionFailed(
-                f"it sent more than {_shown(self._limit)}, the limit",
+                f"it sent more than the limit of {_shown(self._limit)}",
                 node=self._node,
-                remedy="Check the node: a program there prints without end, or the node is manipulated.",
+                remedy="Check the node: a program prints endlessly, or the node is compromised.",
             )
 
 
@@ -70,7 +70,7 @@ P = TypeVar("P", bound=_Process)
 
 
 def started(process: P, script: bytes) -> P:
-    """Send a process its script and return it; a node that does not take it is left."""
+    """Send a script to a process and return the process; if the node does not accept it, close the process."""
     try:
         process.write(script)
     except BaseException:
@@ -80,17 +80,17 @@ def started(process: P, script: bytes) -> P:
 
 
 def late(node: str, seconds: float | None = None) -> ConnectionFailed:
-    """Return the error of a command that takes too long; `seconds` is the time limit that a person set."""
+    """Return the error of a command that takes too long; `seconds` is the time limit that the user set."""
     if seconds is not None:
         return ConnectionFailed(
             f"the command did not end within its time limit of {seconds:g} s, and the connection to it was closed",
             node=node,
-            remedy="Give it more time (--timeout), or see whether the node is overloaded.",
+            remedy="Increase the time limit (--timeout), or check whether the node is overloaded.",
         )
     return ConnectionFailed(
-        "a command gave no result in the time allowed for it",
+        "a command did not end within its time limit",
         node=node,
-        remedy="See whether the node is overloaded or a disk of it hangs.",
+        remedy="Check whether the node is overloaded or one of its disks hangs.",
     )
 
 

@@ -1,4 +1,4 @@
-"""This machine as a node (``ansible_connection: local``): the same interface without SSH."""
+"""The controller as a node (``ansible_connection: local``): the same interface without SSH."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LocalConnector"]
 
 
 class LocalConnector:
-    """Runs commands here."""
+    """Runs commands on the controller."""
 
     reason = "the inventory says ansible_connection: local"
 
@@ -38,11 +38,11 @@ class LocalConnector:
         become: bool = True,
         limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
-        """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error."""
+        """Run a POSIX shell script and wait for it. A non-zero exit status is a result, not an error."""
         return finish(self.start(script, become=become, limit=limit), stdin, timeout)
 
     def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> LocalProcess:
-        """Start a POSIX shell script whose input and output stay connected to us."""
+        """Start a POSIX shell script with a connected standard input and output."""
         sudo = become and self._become and not self._is_root()
         password = self._password.reveal() if sudo and self._password else None
         command = script_command(len(script.encode()), sudo=sudo, password=password is not None)
@@ -50,7 +50,7 @@ class LocalConnector:
         return started(process, script_stdin(script, password=password))
 
     def put(self, local: Path, remote: str) -> None:
-        """Copy one local file to an absolute path: the whole file appears at once, or nothing."""
+        """Copy one local file to an absolute path, atomically."""
         put_through(self, local, remote)
 
     def get(self, remote: str, local: Path) -> None:
@@ -58,7 +58,7 @@ class LocalConnector:
         get_through(self, remote, local)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _is_root(self) -> bool:
         if self._root is None:

@@ -1,4 +1,4 @@
-"""The ``ssh`` program as a connector, for what paramiko lacks: certificate authorities, hardware keys, ProxyCommand."""
+"""Connector that uses the ``ssh`` program, for features that paramiko lacks: hardware keys, ProxyCommand and others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SSH_FAILED = 255
 
 
 class OpenSshConnector:
-    """One master connection of the ``ssh`` program; commands share it, so that a hardware key is touched once."""
+    """One master connection of the ``ssh`` program. Commands share it, so that a hardware key is touched once."""
 
     def __init__(self, node: Node, settings: SshSettings, reason: str) -> None:
         self.name = node.name
@@ -44,13 +44,13 @@ class OpenSshConnector:
         self._root: bool | None = True if settings.user == "root" else None
         if node.connection.password is not None:
             raise ConnectionFailed(
-                f"a login password cannot be used here, because {reason} and so the ssh program connects",
+                f"a login password cannot be used, because {reason}, which requires the ssh program",
                 node=node.name,
                 remedy="log in with a key instead of ansible_password",
             )
         self._folder = Path(tempfile.mkdtemp(prefix="provision-ssh-"))
         try:
-            if not self.agent:  # whose first request opens the master connection
+            if not self.agent:  # the first request opens the master connection
                 finish(self._process("exec true"), b"", 30)
         except BaseException:
             self.close()
@@ -65,11 +65,11 @@ class OpenSshConnector:
         become: bool = True,
         limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
-        """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error."""
+        """Run a POSIX shell script and wait for it. A non-zero exit status is a result, not an error."""
         return finish(self.start(script, become=become, limit=limit), stdin, timeout)
 
     def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> LocalProcess:
-        """Start a POSIX shell script whose input and output stay connected to us."""
+        """Start a POSIX shell script with a connected standard input and output."""
         if self.agent:
             return self._process(agent_command(self.name, script), limit)
         secret = self._connection.become_password
@@ -79,7 +79,7 @@ class OpenSshConnector:
         return started(self._process(command, limit), script_stdin(script, password=password))
 
     def put(self, local: Path, remote: str) -> None:
-        """Copy one local file to an absolute path on the node: the whole file appears at once, or nothing."""
+        """Copy one local file to an absolute path on the node, atomically."""
         put_through(self, local, remote)
 
     def get(self, remote: str, local: Path) -> None:
@@ -87,7 +87,7 @@ class OpenSshConnector:
         get_through(self, remote, local)
 
     def close(self) -> None:
-        """End the master connection; a connector can be closed twice."""
+        """Close the master connection. Repeated calls have no effect."""
         if self._folder.exists():
             argv = ["ssh", "-o", f"ControlPath={self._control}", "-O", "exit", self._connection.host]
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -103,7 +103,7 @@ class OpenSshConnector:
         return LocalProcess(self.name, argv, judge=self._judge, limit=limit)
 
     def _judge(self, code: int, stderr: str) -> ConnectionFailed | None:
-        """``ssh`` exits 255 for its own failures; a command's own 255 comes without a word from ssh."""
+        """Return whether ssh itself failed: it exits with 255 and a message; a command's own 255 has no message."""
         problem = explain_ssh(stderr)
         if code >= 0 and (code != _SSH_FAILED or (problem.kind == "other" and not stderr.strip())):
             return None

@@ -1,4 +1,4 @@
-"""Choosing the way to a node, and doing one thing on all nodes at once."""
+"""Select the connector of a node, and run functions on all nodes in parallel."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = ["connect", "connections", "each"]
 T = TypeVar("T")
 
 _PROGRAMS = 64
-"""Nodes at once that the ssh program reaches: two of its processes each, and a folder."""
+"""Maximum number of parallel connections with the ssh program, each of which needs two processes and a folder."""
 _FILES_OF_A_NODE = 4
-"""Open at once for a node: its socket, the pipe that tells of output, the agent."""
+"""Open files per node: its socket, the pipe for output events, the agent."""
 
 
 def connect(node: Node) -> Connector:
-    """Connect to `node`; the result's ``reason`` says why this transport and no other."""
-    way, _ = _Ways().to(node)
-    return way()
+    """Connect to `node`. The ``reason`` of the result contains why this transport was selected."""
+    connect_node, _ = _ConnectionFactory().to(node)
+    return connect_node()
 
 
 def each(
@@ -50,27 +50,26 @@ def each(
     meanwhile: Callable[[], None] | None = None,
     answered: float = 0.0,
 ) -> dict[str, T | ProvisionError]:
-    """Run `function` on all nodes in parallel; the results are in the order of `nodes`.
+    """Run `function` on all nodes in parallel and return results in the order of `nodes`.
 
-    What goes wrong on one node is that node's value, and stops no other. All nodes are worked on at once, as far as
-    this machine lets us: `limit`, its limit of open files, and no faster than it keeps up, so that no node is called
-    silent because we were late. Nodes that the ssh program reaches are fewer at once, as each costs a process. With
-    `patience` a node is given up that takes so many seconds longer than twice the time of the slowest that answered,
-    or than twice what one took that was asked before (`answered`, in seconds; 0 for none).
-    `meanwhile` is what the caller can do by itself while nodes are at work; it is called when the first have begun.
+    An error of one node is its result and does not affect other nodes. The number of parallel nodes depends on `limit`,
+    the limit of open files and the load of the controller, so that a busy controller does not cause timeouts. Fewer
+    connections with the ssh program run in parallel because each needs processes. `patience` is the number of seconds
+    beyond twice the time of the slowest answer, or beyond twice `answered` (seconds of an earlier answer; 0 without
+    one), after which a node counts as unreachable. `meanwhile` is called when the first calls have started.
     """
-    ways, programs = _Ways(), threading.BoundedSemaphore(_PROGRAMS)
+    factory, programs = _ConnectionFactory(), threading.BoundedSemaphore(_PROGRAMS)
 
     def while_they_work() -> None:
         if any(not node.connection.local for node in nodes):
-            import paramiko  # noqa: F401 - the threads that connect wait for this import
+            import paramiko  # noqa: F401 - the connecting threads wait for this import
         if meanwhile is not None:
             meanwhile()
 
     results: dict[str, T | ProvisionError] = {}
     with room_for(min(limit, len(nodes)), _FILES_OF_A_NODE) as at_once:
-        found = outcomes(
-            lambda node: _one(node, function, ways, programs),
+        all_outcomes = outcomes(
+            lambda node: _one(node, function, factory, programs),
             nodes,
             limit=at_once,
             pace=Pace(),
@@ -78,7 +77,7 @@ def each(
             meanwhile=while_they_work,
             answered=answered,
         )
-    for node, outcome in zip(nodes, found, strict=True):
+    for node, outcome in zip(nodes, all_outcomes, strict=True):
         if isinstance(outcome, TimeoutError):
             results[node.name] = NodeUnreachable("no answer in time (other nodes have answered)", node=node.name)
             continue
@@ -90,13 +89,13 @@ def each(
 
 @contextmanager
 def connections(nodes: Sequence[Node]) -> Iterator[dict[str, Connector | ProvisionError]]:
-    """Connect to all nodes in parallel and keep the connections open until the caller leaves the context.
+    """Connect to all nodes in parallel and keep the connections open until the end of the context.
 
-    What goes wrong on one node is that node's value. The caller passes no more nodes than may have open connections.
+    An error of one node is its value. The caller must not pass more nodes than may have open connections.
     """
-    ways = _Ways()
+    factory = _ConnectionFactory()
     with room_for(len(nodes), _FILES_OF_A_NODE) as at_once:
-        outcome = outcomes(lambda node: _connected(node, ways), nodes, limit=at_once, pace=Pace())
+        outcome = outcomes(lambda node: _connected(node, factory), nodes, limit=at_once, pace=Pace())
         opened: dict[str, Connector | ProvisionError] = {}
         try:
             for node, one in zip(nodes, outcome, strict=True):
@@ -110,10 +109,10 @@ def connections(nodes: Sequence[Node]) -> Iterator[dict[str, Connector | Provisi
                     one.close()
 
 
-def _connected(node: Node, ways: _Ways) -> Connector | ProvisionError:
+def _connected(node: Node, factory: _ConnectionFactory) -> Connector | ProvisionError:
     try:
-        way, _ = ways.to(node)
-        return way()
+        connect_node, _ = factory.to(node)
+        return connect_node()
     except ProvisionError as error:
         error.node = error.node or node.name
         return error
@@ -122,12 +121,12 @@ def _connected(node: Node, ways: _Ways) -> Connector | ProvisionError:
 
 
 def _one(
-    node: Node, function: Callable[[Connector], T], ways: _Ways, programs: threading.BoundedSemaphore
+    node: Node, function: Callable[[Connector], T], factory: _ConnectionFactory, programs: threading.BoundedSemaphore
 ) -> T | ProvisionError:
     try:
-        way, program = ways.to(node)
+        connect_node, program = factory.to(node)
         with programs if program else nullcontext():
-            connector = way()
+            connector = connect_node()
             try:
                 return function(connector)
             finally:
@@ -141,11 +140,11 @@ def _one(
 
 def _local_error(node: Node, error: OSError) -> NodeError:
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return NodeError(f"this machine could not do its part: {what}", node=node.name)
+    return NodeError(f"local error on the controller: {what}", node=node.name)
 
 
-class _Ways:
-    """The ways to the nodes of one look: what is the same for many of them is asked of the operator's files once."""
+class _ConnectionFactory:
+    """Connection factory for one command. It reads the operator's SSH files once for all nodes."""
 
     def __init__(self) -> None:
         self._config = SshConfig()
@@ -153,7 +152,7 @@ class _Ways:
         self._hardware_key_of, self._asking = lru_cache(maxsize=64)(hardware_key), threading.Lock()
 
     def to(self, node: Node) -> tuple[Callable[[], Connector], bool]:
-        """Return what makes the connection to `node`, the transport that can; and whether that is the ssh program."""
+        """Return the function that connects to `node` with the right transport, and whether it uses the ssh program."""
         if node.connection.local:
             return partial(LocalConnector, node), False
         check_key_file(node.name, node.connection.key_file)
@@ -174,7 +173,7 @@ class _Ways:
         arguments = node.connection.ssh_args
         files = [word for flag, word in pairwise(arguments) if flag == "-F"]
         common = ("-F", files[0]) if files else ()
-        # As with OpenSSH's own ProxyJump, what is said of the node (known_hosts, key) is not said of the jump host.
+        # As in OpenSSH's ProxyJump, options of the node (known_hosts, key) do not apply to the jump host.
         return self._config.settings(node.name, Connection(host, port=port, user=user or None, ssh_args=common))
 
     def _openssh_reason(self, connection: Connection, hop: Hop) -> str | None:
@@ -199,4 +198,4 @@ def _host_and_port(place: str) -> tuple[str, int | None]:
 
 
 def _has_kerberos_ticket() -> bool:
-    return "KRB5CCNAME" in os.environ or Path(f"/tmp/krb5cc_{os.getuid()}").exists()  # noqa: S108 # nosec B108 # Kerberos' own name
+    return "KRB5CCNAME" in os.environ or Path(f"/tmp/krb5cc_{os.getuid()}").exists()  # noqa: S108 # nosec B108 # Kerberos' path

@@ -1,4 +1,4 @@
-"""How many nodes at once this machine has room for: its limits of open files and of threads' memory."""
+"""Limits of the controller for parallel connections: open files and memory of threads."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from contextlib import contextmanager, suppress
 __all__ = ["room_for"]
 
 _SPARE_FILES = 64
-"""For all that is no node: the programs that are asked, files that are read."""
+"""Open files that are reserved for programs and files."""
 _STACK_BYTES = 1024 * 1024
 _MANY = 32
-"""From how many nodes on the threads count: each node has two."""
+"""Number of nodes from which the number of threads matters; each node has two."""
 _SWITCH_SECONDS = 0.05
-"""How long a thread may compute before another takes Python's one processor from it in the middle of something. Most
-of what is done for a node takes less, and by itself Python would have them change ten times as often."""
+"""Time slice of a thread in seconds. Most work for one node takes less time. Python's default would switch threads ten
+times as often."""
 
 
 @contextmanager
 def room_for(nodes: int, files_each: int) -> Iterator[int]:
-    """Make room for working on `nodes` at once; yield how many there is room for, and say so when that is fewer.
+    """Prepare the controller for `nodes` parallel connections and yield how many are possible, with a note if fewer.
 
-    The soft limit of open files is raised as far as the hard one lets us, and put back afterwards; so are the threads'
-    stacks made smaller, of which eight MiB each would be set aside, and threads changed less often.
+    The soft limit of open files is raised towards the hard limit and restored afterwards. Threads get smaller stacks
+    than the default of eight MiB, and are switched less often.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_now = _open_files()
@@ -45,7 +45,7 @@ def room_for(nodes: int, files_each: int) -> Iterator[int]:
         fit = max(1, min(nodes, (soft_now - open_now - _SPARE_FILES) // files_each))
         if fit < nodes:
             logging.getLogger("provision").warning(
-                "note: %d of %d nodes at once, because this machine allows %d open files (ulimit -n)",
+                "note: %d of %d nodes in parallel, because the controller allows %d open files (ulimit -n)",
                 fit,
                 nodes,
                 soft_now,

@@ -1,6 +1,6 @@
-"""The usual way to a node: SSH by paramiko, in this process, with the operator's own trust and keys.
+"""Default connector: SSH with paramiko in this process, with the operator's known_hosts files and keys.
 
-paramiko itself and not fabric's Connection: that one installs a policy which adds unknown host keys.
+Fabric's Connection is not used because it accepts unknown host keys.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _CHUNK = 65536
 _POLL_MILLISECONDS = 50
 _OPEN_SECONDS = 10.0
 _TURN_SECONDS = 30.0
-"""How long one waits for the others that open sessions: where the node is gone, each of them waits for it in turn."""
+"""Timeout for the lock on opening sessions; if the node is gone, each waiting thread runs into its own timeout."""
 
 
 class SshConnector:
-    """One SSH connection; every command is a session of its own inside it.
+    """One SSH connection. Each command is a session of it.
 
-    sshd takes ten sessions of a connection unless MaxSessions says more; further ones get further connections.
+    sshd allows ten sessions per connection unless MaxSessions is set. Further sessions get further connections.
     """
 
     reason = "paramiko can make this connection"
 
     def __init__(self, node: Node, hops: Sequence[Hop]) -> None:
-        """Go to `node` by way of all `hops`, of which it is the last."""
+        """Connect to `node` through all `hops`, of which it is the last."""
         settings = hops[-1].settings
         self.name = node.name
         self.agent = node.connection.agent
@@ -67,7 +67,7 @@ class SshConnector:
         self._hops = hops
         self._transports: list[paramiko.Transport] = []
         self._ends: list[paramiko.Transport] = []
-        """Of each connection the transport to the node itself."""
+        """The transport to the node of each connection."""
         self._opening = threading.Lock()
         self._allowance = Allowance(node.name, SESSION_LIMIT)
         try:
@@ -85,13 +85,13 @@ class SshConnector:
         become: bool = True,
         limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
-        """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error."""
+        """Run a POSIX shell script and wait for it. A non-zero exit status is a result, not an error."""
         process = self.start(script, become=become, limit=limit)
         process.write_behind(stdin)
         return process.result(RUN_SECONDS if timeout is None else timeout)
 
     def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> SshProcess:
-        """Start a POSIX shell script whose input and output stay connected to us."""
+        """Start a POSIX shell script with a connected standard input and output."""
         if self.agent:
             return self._session(agent_command(self.name, script), limit)
         sudo = become and self._become and not self._is_root()
@@ -100,7 +100,7 @@ class SshConnector:
         return started(self._session(command, limit), script_stdin(script, password=password))
 
     def put(self, local: Path, remote: str) -> None:
-        """Copy one local file to an absolute path on the node: the whole file appears at once, or nothing."""
+        """Copy one local file to an absolute path on the node, atomically."""
         put_through(self, local, remote)
 
     def get(self, remote: str, local: Path) -> None:
@@ -109,11 +109,11 @@ class SshConnector:
 
     @property
     def user(self) -> str:
-        """The account that logged in."""
+        """The user of the SSH login."""
         return self._user
 
     def sudo_needed(self) -> tuple[bool, Secret | None]:
-        """Return whether commands have to be run by sudo, and the password that sudo asks for."""
+        """Return whether commands need sudo, and the password for sudo."""
         needed = self._become and not self._is_root()
         return needed, self._password if needed else None
 
@@ -124,7 +124,7 @@ class SshConnector:
         return LimitedChannel(channel, (Allowance(self.name, limit), self._allowance))
 
     def close(self) -> None:
-        """End the connection; a connector can be closed twice."""
+        """Close the connection. Repeated calls have no effect."""
         self._ends.clear()
         while self._transports:
             close_transport(self._transports.pop())
@@ -137,7 +137,7 @@ class SshConnector:
                 channel.exec_command(command)  # nosec B601 # callers quote the words with shlex
         except ProvisionError:
             raise
-        except Exception as error:  # paramiko passes on whatever its thread met in what the node sent
+        except Exception as error:  # paramiko re-raises errors of its thread about data of the node
             raise failures.broke(self.name, self.host, "starting a command") from error
         allowances = (Allowance(self.name, limit), self._allowance) if limit is not None else ()
         return SshProcess(self.name, self.host, channel, allowances)
@@ -152,9 +152,9 @@ class SshConnector:
         return self._ends[-1]
 
     def _channel(self) -> paramiko.Channel:
-        """Open a session on the first connection that has room for it, or on a new one.
+        """Open a session on the first connection with a free one, or on a new connection.
 
-        One after the other, as paramiko gives a refusal to whichever thread asks first.
+        Sessions are opened one after the other, because paramiko reports a refusal to the first thread that asks.
         """
         import paramiko
 
@@ -175,7 +175,7 @@ class SshConnector:
             self._opening.release()
 
     def _is_root(self) -> bool:
-        """Ask the node once whether we are root or may become it; ConnectionFailed when neither."""
+        """Determine once whether the user is root or may become root; ConnectionFailed if neither."""
         if self._root is None:
             process = self._session(sudo_check(password=self._password is not None), _CHUNK)
             process.write_behind(self._password.reveal().encode() + b"\n" if self._password is not None else b"")
@@ -188,9 +188,9 @@ class SshConnector:
 
 @contextlib.contextmanager
 def _reply_limit(channel: paramiko.Channel) -> Iterator[None]:
-    """Close the channel if the node does not answer the request in time: paramiko waits without a limit.
+    """Close the channel if the node does not answer the request in time, because paramiko waits without a limit.
 
-    paramiko then raises SSHException in the thread that waits.
+    paramiko then raises SSHException in the waiting thread.
     """
     timer = threading.Timer(SEND_SECONDS, channel.close)
     timer.daemon = True
@@ -202,13 +202,13 @@ def _reply_limit(channel: paramiko.Channel) -> Iterator[None]:
 
 
 class LimitedChannel:
-    """A paramiko channel that raises ConnectionFailed when the node sends more than it may."""
+    """A paramiko channel that raises ConnectionFailed if the node sends too much."""
 
     def __init__(self, channel: paramiko.Channel, allowances: Sequence[Allowance]) -> None:
         self._channel, self._allowances = channel, allowances
 
     def __getattr__(self, name: str) -> Any:
-        """Return everything else from the channel."""
+        """Return all other attributes of the channel."""
         return getattr(self._channel, name)
 
     def exec_command(self, command: str) -> None:
@@ -231,7 +231,7 @@ class LimitedChannel:
 
 
 class SshProcess:
-    """A command on a node, connected to us by one SSH channel."""
+    """A command on a node with a connected SSH channel."""
 
     def __init__(self, node: str, host: str, channel: paramiko.Channel, allowances: Sequence[Allowance] = ()) -> None:
         self.deadline: float | None = None
@@ -240,31 +240,31 @@ class SshProcess:
         self._close_after_pending = False
 
     def write(self, data: bytes) -> None:
-        """Send `data` to its standard input; ConnectionFailed when the node is gone, or takes nothing for a minute.
+        """Send `data` to standard input; ConnectionFailed if the connection is lost or accepts no data for a minute.
 
-        A command that has ended, or closed its input, lets the data fall.
+        Data for a command that has ended or closed its input is discarded.
         """
         try:
             self._channel.sendall(data)
         except TimeoutError as error:
-            raise failures.broke(self._node, self._host, "sending data, of which it took none") from error
+            raise failures.broke(self._node, self._host, "sending data that it does not accept") from error
         except (OSError, EOFError) as error:
             if not self._alive():
                 raise failures.broke(self._node, self._host, "sending data") from error
 
     def write_behind(self, data: bytes) -> None:
-        """Send `data` and then the end of input while `output` is read, so that neither side waits for the other."""
+        """Send `data` and the end of input while `output` is read, so that neither side blocks the other."""
         self._pending, self._close_after_pending = data, True
 
     def close_stdin(self) -> None:
-        """Let the command see the end of its input."""
+        """Close the command's standard input."""
         try:
             self._channel.shutdown_write()
         except (OSError, EOFError):
             return
 
     def result(self, seconds: float) -> CommandResult:
-        """Return all output and the exit status; ConnectionFailed where these do not come in time."""
+        """Return all output and the exit status; ConnectionFailed on a timeout."""
         self.deadline = time.monotonic() + seconds
         try:
             return CommandResult(*collected(self.output()), self.wait())
@@ -274,7 +274,7 @@ class SshProcess:
     def output(self) -> Iterator[tuple[str, bytes]]:
         """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends.
 
-        ConnectionFailed when the node sends more than it may, or when the deadline is over.
+        ConnectionFailed if the node exceeds the limit of output or time.
         """
         ready = select.poll()
         ready.register(self._channel.fileno(), select.POLLIN)
@@ -289,7 +289,7 @@ class SshProcess:
                 return
             exited = self._channel.exit_status_ready()
             if not ready.poll(_POLL_MILLISECONDS if self._pending else 1000) and exited:
-                return  # a child in the background holds the output open; the command itself is over
+                return  # a background child keeps the output open although the command has ended
 
     def _received(self) -> Iterator[tuple[str, bytes]]:
         if self._channel.recv_ready():
@@ -303,13 +303,13 @@ class SshProcess:
         return chunk
 
     def ended(self) -> bool:
-        """Return at once whether the command has ended or the node is gone; what it said last can still be read."""
+        """Return at once whether the command or the connection has ended. Remaining output can still be read."""
         return self._channel.exit_status_ready() or self._channel.closed or not self._alive()
 
     def wait(self) -> int:
-        """Return the exit status; ConnectionFailed when the connection broke before there was one.
+        """Return the exit status; ConnectionFailed if the connection was lost before it arrived.
 
-        Where the node has announced the end of the output, the status has to follow within a minute.
+        After the end of the output the status has to arrive within a minute.
         """
         end = time.monotonic() + EXIT_SECONDS
         while not self._channel.status_event.wait(0.2):
@@ -320,21 +320,21 @@ class SshProcess:
                 break
         status = self._channel.exit_status
         if status < 0:
-            raise failures.broke(self._node, self._host, "a command ran there")
+            raise failures.broke(self._node, self._host, "running a command")
         return status
 
     def close(self) -> None:
-        """Drop the session; the far side sees the end of its input."""
+        """Close the session, which closes the command's standard input."""
         self._channel.close()
 
     def _send_pending(self) -> bool:
-        """Send what the far side has room for; False when there was nothing to do."""
+        """Send as much as the channel's window allows; False if there was nothing to send."""
         if not self._close_after_pending or (self._pending and not self._channel.send_ready()):
             return False
         try:
             self._pending = self._pending[self._channel.send(self._pending[:_CHUNK]) :] if self._pending else b""
         except (OSError, EOFError):
-            self._pending = b""  # the command closed its input; its exit status tells the rest
+            self._pending = b""  # the command closed its input; its exit status is the result
         if not self._pending:
             self._close_after_pending = False
             self.close_stdin()

@@ -1,6 +1,6 @@
-"""The SSH algorithms that are offered to nodes and jump hosts: those that OpenSSH 10 offers by default, without SHA-1.
+"""SSH algorithms for nodes and jump hosts: the defaults of OpenSSH 10, without SHA-1.
 
-paramiko offers more by itself, CBC ciphers and MACs with MD5 and SHA-1 among them.
+paramiko's defaults also contain CBC ciphers and MACs with MD5 and SHA-1.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _MACS = frozenset(
     ]
 )
 _FIRST = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
-"""What we ask for first: they authenticate by themselves, where paramiko compares each packet's MAC in Python."""
+"""Preferred ciphers. They authenticate packets themselves; otherwise paramiko compares each packet's MAC in Python."""
 
 DISABLED = {"pubkeys": ["ssh-rsa", "ssh-rsa-cert-v01@openssh.com", "ssh-dss", "ssh-dss-cert-v01@openssh.com"]}
-"""What a login is never signed with: the ``disabled_algorithms`` of a transport."""
+"""Signature algorithms that logins never use: the ``disabled_algorithms`` of a transport."""
 
 
 def restrict(transport: paramiko.Transport) -> None:
-    """Let a transport that has not begun offer nothing else; the order stays paramiko's, but for ciphers."""
+    """Restrict a transport that has not started to these algorithms, in paramiko's order except for ciphers."""
     options = transport.get_security_options()
     options.kex = [name for name in options.kex if name in _KEY_EXCHANGES]
     options.key_types = [name for name in options.key_types if name in _HOST_KEYS]

@@ -1,4 +1,4 @@
-"""Logging in over SSH with the operator's own keys: agent, key files, then a password if the inventory has one."""
+"""SSH logins with the operator's keys: agent, key files, then a password if the inventory has one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Attempts:
 
 
 def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings, password: Secret | None) -> None:
-    """Log in, or raise ConnectionFailed naming the user and every key that was tried."""
+    """Log in, or raise ConnectionFailed with the user and every key that was tried."""
     import paramiko
 
     attempts = _Attempts()
@@ -57,7 +57,7 @@ def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings
 def _try_key(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> bool:
     import paramiko
 
-    # paramiko's own waiting looks up ten times a second, which a thousand logins at a time do not bear.
+    # paramiko polls ten times a second, which is too slow for a thousand parallel logins
     answered = threading.Event()
     transport.auth_publickey(user, key, answered)
     handler = transport.auth_handler
@@ -72,7 +72,7 @@ def _try_key(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> bo
 
 
 def _keys(settings: SshSettings, attempts: _Attempts) -> Iterator[tuple[str, paramiko.PKey]]:
-    """Keys in OpenSSH's order: agent keys that ssh_config names, other agent keys, then files."""
+    """Yield keys in OpenSSH's order: agent keys of ssh_config, other agent keys, then key files."""
     agent = _agent_keys()
     files = {path: _public_blob(path) if agent else None for path in map(_expand, settings.identity_files)}
     named = {blob for blob in files.values() if blob}
@@ -87,7 +87,7 @@ def _keys(settings: SshSettings, attempts: _Attempts) -> Iterator[tuple[str, par
 
 
 def _load(path: Path, attempts: _Attempts) -> Iterator[tuple[str, paramiko.PKey]]:
-    """Yield a key file's key with its certificate, if there is one, and then without it, as OpenSSH does."""
+    """Yield the key of a file with its certificate, if there is one, and then without it, as OpenSSH does."""
     import paramiko
 
     try:
@@ -100,11 +100,11 @@ def _load(path: Path, attempts: _Attempts) -> Iterator[tuple[str, paramiko.PKey]
             yield f"{path} with {certificate.name}", certified
         yield str(path), plain
     except (paramiko.PasswordRequiredException, TypeError):
-        attempts.notes.append(f"; {path} needs a passphrase: load it with ssh-add")
+        attempts.notes.append(f"; {path} requires a passphrase: load it with ssh-add")
     except OSError as error:
         attempts.notes.append(f"; {path} cannot be read: {error.strerror}")
     except (paramiko.SSHException, ValueError):
-        attempts.notes.append(f"; {path} is no private key that can be used")
+        attempts.notes.append(f"; {path} is not a supported private key")
 
 
 @remembered
@@ -115,7 +115,7 @@ def _private_key(path: Path) -> paramiko.PKey:
 
 
 def exposed_keys(settings: SshSettings) -> list[Path]:
-    """Return the private keys of a host that other users may read, and that no SSH client uses therefore."""
+    """Return the private keys of a host that other users may read, so that no SSH client uses them."""
     return [path for path in map(_expand, settings.identity_files) if _is_exposed(path)]
 
 
@@ -139,13 +139,13 @@ def _agent_keys() -> list[paramiko.AgentKey]:
 
 
 def hardware_key(identity_files: Sequence[str]) -> str | None:
-    """Say where a hardware key (FIDO, ``sk-``) is wanted; only OpenSSH can talk to those."""
+    """Return why a hardware key (FIDO, ``sk-``) is required, which only OpenSSH supports."""
     for path in map(_expand, identity_files):
         public = path.with_name(path.name + ".pub")
         if path.exists() and _first_word(public).startswith("sk-"):
             return f"{path} is a hardware key"
     if any(key.get_name().startswith("sk-") for key in _agent_keys()):
-        return "the agent holds a hardware key"
+        return "the agent has a hardware key"
     return None
 
 
@@ -175,7 +175,7 @@ def _expand(name: str) -> Path:
 
 
 def check_key_file(node: str, path: Path | None) -> None:
-    """Raise ConnectionFailed when the inventory names a key file that is not there."""
+    """Raise ConnectionFailed if a key file of the inventory does not exist."""
     if path is not None and not path.expanduser().exists():
         raise ConnectionFailed(
             f"the key file {path} does not exist",
@@ -185,20 +185,20 @@ def check_key_file(node: str, path: Path | None) -> None:
 
 
 def refuse_unusable_keys(nodes: Sequence[Node]) -> None:
-    """Raise an error if no node can be logged in to because of the key files on this machine.
+    """Raise an error if the key files on the controller prevent the login to all nodes.
 
-    Where only some nodes have an unusable key, each of them gets its own error when it is connected to.
+    If only some nodes have an unusable key, each of them gets its own error when it is connected to.
 
     Raises:
-        InventoryError: the inventory names a key file that does not exist.
-        UsageError: SSH ignores the key file, because other users may read it.
+        InventoryError: A key file of the inventory does not exist.
+        UsageError: SSH ignores the key file because other users may read it.
     """
     remote = [node for node in nodes if not node.connection.local]
     files = {_unusable(node) for node in remote}
     if not remote or None in files:
         return
     if any(path.exists() for path in files if path) and _agent_keys():
-        return  # the agent's keys may be enough
+        return  # the agent's keys may be sufficient
     path = min(path for path in files if path)
     if not path.exists():
         raise InventoryError(
@@ -213,7 +213,7 @@ def refuse_unusable_keys(nodes: Sequence[Node]) -> None:
 
 
 def _unusable(node: Node) -> Path | None:
-    """Return the key file of a node if it does not exist or SSH ignores it; None where a login may succeed."""
+    """Return the key file of a node if it does not exist or SSH ignores it; None if it is usable."""
     file = node.connection.key_file
     path = file.expanduser() if file is not None else None
     if path is None or (path.exists() and (not _is_exposed(path) or node.connection.password is not None)):

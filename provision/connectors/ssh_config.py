@@ -1,4 +1,4 @@
-"""What OpenSSH makes of ssh_config for a node: ``ssh -G`` is asked, as rarely as its answers can differ."""
+"""OpenSSH's settings for nodes, from as few calls of ``ssh -G`` as possible."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 
 
 class SshConfig:
-    """The settings of many nodes, from one look at all of them: no question is asked twice.
+    """SSH settings of many nodes, with a cache for the answers of ssh.
 
-    It alone reads ssh_config with all of Include, Match and tokens. A thousand nodes of one cluster mostly have the
-    same connection but for the host; one answer is good for all of them where nothing in ssh_config can tell hosts
-    apart. Where anything might, each is asked for.
+    Only ssh evaluates all of Include, Match and tokens in ssh_config. Nodes of one cluster mostly have the same
+    connection except for the host. One answer is valid for all of them if no line of ssh_config depends on the host.
+    Otherwise ssh is called once per node.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class SshConfig:
         self._answers: dict[tuple[str, ...], Future[Any]] = {}
 
     def settings(self, node: str, connection: Connection) -> SshSettings:
-        """Return how OpenSSH would reach the connection's host; ConnectionFailed when ssh refuses its configuration."""
+        """Return OpenSSH's settings for the connection's host; ConnectionFailed if ssh rejects its configuration."""
         if _is_plain(connection.host):
             anyone = replace(connection, host=_ANY_HOST)
             shared: SshSettings | None = self._once(("any", *settings_argv(anyone)), lambda: _of_any_host(anyone))
@@ -49,7 +49,7 @@ class SshConfig:
         done: subprocess.CompletedProcess[str] | OSError = self._once(tuple(argv), lambda: _asked(argv))
         if isinstance(done, OSError):
             raise ConnectionFailed(
-                f"the ssh program cannot be run here: {done.strerror}", node=node, remedy="install openssh-client"
+                f"the ssh program cannot be started: {done.strerror}", node=node, remedy="install openssh-client"
             ) from done
         if done.returncode != 0:
             raise ConnectionFailed(
@@ -85,10 +85,10 @@ def _asked(argv: Sequence[str]) -> subprocess.CompletedProcess[str] | OSError:
 
 
 def _of_any_host(connection: Connection) -> SshSettings | None:
-    """Return the answer that is the same for every plain host name; None where it may differ.
+    """Return the answer that is valid for every plain host name; None if it may depend on the host.
 
-    ssh itself tells which files it read (``-v``), those that are included too. In them no line may choose hosts, ask a
-    name service about them, or hold a token such as ``%h``.
+    ``ssh -v`` prints which files it reads, including included ones. None of their lines may select hosts, resolve host
+    names, or contain a token such as ``%h``.
     """
     program, *rest = settings_argv(connection)
     done = _asked([program, "-v", *rest])
@@ -101,7 +101,7 @@ def _of_any_host(connection: Connection) -> SshSettings | None:
 
 
 def _tells_apart(file: Path) -> bool:
-    """Return whether an ssh_config file might mean something else for another host; what cannot be read might."""
+    """Return whether an ssh_config file may depend on the host; an unreadable file may."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -117,7 +117,7 @@ def _tells_apart(file: Path) -> bool:
 
 
 def _is_plain(host: str) -> bool:
-    """Return whether ssh takes the host as it is: no user or port in it, nothing that it would spell otherwise."""
+    """Return whether ssh uses the host name unchanged: it has no user, no port and no special characters."""
     if not _PLAIN_NAME.fullmatch(host):
         return False
     if not host.rpartition(".")[2][0].isdigit():
@@ -129,5 +129,5 @@ def _is_plain(host: str) -> bool:
 
 
 def _names_in(jumps: Sequence[str]) -> set[str]:
-    """Hosts of ``user@host:port``: ssh refuses a way to a host by way of itself."""
+    """Return the hosts of ``user@host:port``; ssh rejects a jump host that is the host itself."""
     return {word for jump in jumps for word in re.split(r"[@:/\[\]]", jump)}

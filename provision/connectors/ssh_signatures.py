@@ -1,7 +1,7 @@
-"""Sign data with SSH keys and verify such signatures, in OpenSSH's SSHSIG format (``ssh-keygen -Y``).
+"""Create and verify signatures with SSH keys in OpenSSH's SSHSIG format (``ssh-keygen -Y``).
 
-The format is PROTOCOL.sshsig of OpenSSH. Signatures are exchanged as the base64 text of the binary blob, without
-the armour lines; `armour` adds them for ``ssh-keygen -Y verify``.
+The format is defined in OpenSSH's PROTOCOL.sshsig. Signatures are exchanged as base64 text of the binary blob, without
+armor lines; `armour` adds them for ``ssh-keygen -Y verify``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 KEY_VARIABLE = "PROVISION_SIGNING_KEY"
 KEY_FILES = ("id_ed25519", "id_ecdsa", "id_rsa")
 SIZE_LIMIT = 8192
-"""Characters of a signature; one of a 16384-bit RSA key has about 6000."""
+"""Maximum number of characters of a signature; one of a 16384-bit RSA key has about 6000."""
 
 _MAGIC = b"SSHSIG"
 _VERSION = 1
@@ -54,16 +54,16 @@ _RSA_BITS = 2048
 
 
 class InvalidSignature(ProvisionError):
-    """A signature is malformed, of a key type that is not accepted, or does not match the data."""
+    """A signature is malformed, has an unsupported key type, or does not match the data."""
 
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A private key that this process can sign with, from a file or held by the SSH agent."""
+    """A private key for signatures, from a file or in the SSH agent."""
 
     key: paramiko.PKey
     where: str
-    """Where it comes from, for messages."""
+    """Source of the key, for messages."""
 
     @property
     def public(self) -> str:
@@ -75,7 +75,7 @@ def public_text(blob: bytes) -> str:
     """Return a public key as ``TYPE BASE64``.
 
     Raises:
-        InvalidSignature: the bytes are not a public key of an accepted type.
+        InvalidSignature: The bytes are not a public key of a supported type.
     """
     length = int.from_bytes(blob[:4], "big")
     name = blob[4 : 4 + length].decode("ascii", errors="replace")
@@ -90,7 +90,7 @@ def sign(data: bytes, key: SigningKey, namespace: str) -> str:
     """Return the signature of `data` as base64 text.
 
     Raises:
-        ProvisionError: the key cannot sign, e.g. the agent refused.
+        ProvisionError: The key cannot sign, for example because the agent refused.
     """
     import paramiko
 
@@ -113,7 +113,7 @@ def signer(data: bytes, signature: str, namespace: str) -> str:
     """Return the public key (``TYPE BASE64``) that signed `data`. The caller decides whether it trusts this key.
 
     Raises:
-        InvalidSignature: the signature is malformed, made for another purpose, or does not match the data.
+        InvalidSignature: The signature is malformed, made for another purpose, or does not match the data.
     """
     import paramiko
 
@@ -139,24 +139,24 @@ def signer(data: bytes, signature: str, namespace: str) -> str:
 
 
 def armour(signature: str) -> str:
-    """Return the signature as ``ssh-keygen -Y verify`` reads it from a file."""
+    """Return the signature in the file format of ``ssh-keygen -Y verify``."""
     lines = "\n".join(textwrap.wrap(signature, 70))
     return f"-----BEGIN SSH SIGNATURE-----\n{lines}\n-----END SSH SIGNATURE-----\n"
 
 
 def choose_signing_key(listed: Collection[str], own: Path) -> SigningKey:
-    """Return the key that this user signs with.
+    """Return the signing key of this user.
 
-    In this order: the key that PROVISION_SIGNING_KEY names; a key of the inventory that the SSH agent or an
-    unencrypted key file of the user holds; this controller's own key, which is made if it does not exist.
+    The first that exists: the key in PROVISION_SIGNING_KEY; a key of the inventory in the SSH agent or in an
+    unencrypted key file; this controller's own key, which is created if it does not exist.
 
     Args:
-        listed: public keys of the inventory (``TYPE BASE64``).
-        own: the file of this controller's own key.
+        listed: Public keys of the inventory (``TYPE BASE64``).
+        own: File of this controller's own key.
 
     Raises:
-        UsageError: PROVISION_SIGNING_KEY names a key that cannot be used.
-        ProvisionError: the own key cannot be read or written.
+        UsageError: The key in PROVISION_SIGNING_KEY is not usable.
+        ProvisionError: The own key cannot be read or written.
     """
     named = os.environ.get(KEY_VARIABLE, "")
     if named:
@@ -169,24 +169,24 @@ def choose_signing_key(listed: Collection[str], own: Path) -> SigningKey:
 
 
 def public_keys_of_user(own: Path) -> set[str]:
-    """Return the public keys that this user can sign with: the named one, those of agent and key files, and `own`."""
-    found = set()
+    """Return the public keys with which this user can sign: PROVISION_SIGNING_KEY, agent, key files, and `own`."""
+    matches = set()
     named = os.environ.get(KEY_VARIABLE)
     for path in (Path(named).expanduser() if named else None, own):
         if path is not None and path.exists():
             with suppress(ProvisionError):
-                found.add(public_key_of(path))
+                matches.add(public_key_of(path))
     for key in _available_keys():
         with suppress(InvalidSignature):
-            found.add(key.public)
-    for name in KEY_FILES:  # also of private keys with a passphrase
+            matches.add(key.public)
+    for name in KEY_FILES:  # including private keys with a passphrase
         with suppress(UsageError):
-            found.add(" ".join(_public_words(Path("~/.ssh", f"{name}.pub").expanduser())))
-    return found
+            matches.add(" ".join(_public_words(Path("~/.ssh", f"{name}.pub").expanduser())))
+    return matches
 
 
 def own_signing_key(path: Path) -> SigningKey:
-    """Return this controller's own Ed25519 key; make it (readable by its owner alone) if it does not exist."""
+    """Return this controller's own Ed25519 key; create it with mode 0600 if it does not exist."""
     with suppress(FileExistsError):
         if not path.exists():
             _make_key(path)
@@ -202,7 +202,7 @@ def public_key_of(path: Path) -> str:
     """Return the public key of a private key file or a .pub file, as ``TYPE BASE64``.
 
     Raises:
-        ProvisionError: it cannot be read.
+        ProvisionError: The file cannot be read.
     """
     if path.suffix != ".pub":
         return _file_key(path).public
@@ -224,20 +224,20 @@ def _make_key(path: Path) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(handle)
-        os.link(new, path)  # fails where another process made one meanwhile
+        os.link(new, path)  # fails if another process has created one
     except FileExistsError:
         raise
     except OSError as error:
         raise ProvisionError(
-            f"{path}: the key that signs jobs cannot be written: {error.strerror}",
-            remedy=f"Make room there, or set {KEY_VARIABLE} to a private key file.",
+            f"{path}: the signing key cannot be written: {error.strerror}",
+            remedy=f"Free disk space there, or set {KEY_VARIABLE} to a private key file.",
         ) from error
     finally:
         new.unlink(missing_ok=True)
 
 
 def _named_key(path: Path) -> SigningKey:
-    """Return the key that PROVISION_SIGNING_KEY names."""
+    """Return the key in PROVISION_SIGNING_KEY."""
     if path.suffix != ".pub":
         return _file_key(path)
     words = _public_words(path)
@@ -245,7 +245,7 @@ def _named_key(path: Path) -> SigningKey:
         with suppress(InvalidSignature):
             if key.public.split() == words:
                 return key
-    raise UsageError(f"{KEY_VARIABLE}={path}: the SSH agent does not hold this key", remedy="Run: ssh-add")
+    raise UsageError(f"{KEY_VARIABLE}={path}: the SSH agent does not have this key", remedy="Run: ssh-add")
 
 
 def _public_words(path: Path) -> list[str]:
@@ -284,13 +284,13 @@ def _file_key(path: Path) -> SigningKey:
         return SigningKey(paramiko.PKey.from_path(path), str(path))
     except (paramiko.PasswordRequiredException, TypeError) as error:
         raise UsageError(
-            f"{path}: the private key needs a passphrase",
+            f"{path}: the private key requires a passphrase",
             remedy=f"Run `ssh-add {path}`, and set {KEY_VARIABLE} to {path}.pub.",
         ) from error
     except OSError as error:
         raise UsageError(f"{path}: the private key cannot be read: {error.strerror}") from error
     except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, ValueError) as error:
-        raise UsageError(f"{path}: this is not a private key that can sign") from error
+        raise UsageError(f"{path}: not a private key that can sign") from error
 
 
 def _check_algorithm(public: str, bits: int, made: bytes) -> None:
@@ -298,7 +298,7 @@ def _check_algorithm(public: str, bits: int, made: bytes) -> None:
     if not public.startswith("ssh-rsa "):
         return
     if name.decode("ascii", errors="replace") not in _RSA_ALGORITHMS:
-        raise InvalidSignature("RSA keys sign with SHA-256 or SHA-512 alone")
+        raise InvalidSignature("RSA keys must sign with SHA-256 or SHA-512")
     if bits < _RSA_BITS:
         raise InvalidSignature(f"RSA keys need at least {_RSA_BITS} bits, this one has {bits}")
 
@@ -313,18 +313,18 @@ def _parts(signature: str) -> tuple[bytes, bytes, bytes, str, bytes]:
         raise InvalidSignature("the signature is not base64") from error
     head = len(_MAGIC) + 4
     if blob[: len(_MAGIC)] != _MAGIC or int.from_bytes(blob[len(_MAGIC) : head], "big") != _VERSION:
-        raise InvalidSignature("this is not an SSH signature of version 1")
+        raise InvalidSignature("not an SSH signature of version 1")
     key, namespace, reserved, algorithm, made = _strings(blob[head:], 5)
     return key, namespace, reserved, algorithm.decode("ascii", errors="replace"), made
 
 
 def _strings(data: bytes, count: int) -> list[bytes]:
-    """Return exactly `count` strings of SSH's encoding."""
+    """Return exactly `count` strings in SSH's encoding."""
     strings = []
     for _ in range(count):
         length = int.from_bytes(data[:4], "big")
         if len(data) < 4 + length:
-            raise InvalidSignature("the signature is cut off")
+            raise InvalidSignature("the signature is truncated")
         strings.append(data[4 : 4 + length])
         data = data[4 + length :]
     if data:

@@ -1,4 +1,4 @@
-"""An authenticated SSH transport to a host whose key is known; jump hosts are held to the same rule."""
+"""Authenticated SSH transports to hosts with known keys, including jump hosts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["CONNECT_SECONDS", "Hop", "close_transport", "open_transport"]
 
 CONNECT_SECONDS = 10.0
 _KNOCK_SECONDS = 20.0
-"""How long a node is tried again that drops us before it says a word: its sshd has too many logins (MaxStartups)."""
+"""Seconds of retries for a node that closes connections before its banner, because of too many logins (MaxStartups)."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 4.0
 _IDLE_SECONDS = 2.0
-"""How often paramiko looks up from waiting; its own tenth of a second costs a core where a thousand nodes wait."""
+"""Poll interval for paramiko's waits; its default of 0.1 s uses a whole core with a thousand waiting connections."""
 _KEEPALIVE_SECONDS = 15
 _UNANSWERED_MILLISECONDS = 30_000
 _WAKE_SECONDS = 1.0
@@ -40,15 +40,15 @@ _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 
 @dataclass(frozen=True)
 class Hop:
-    """A host on the way to a node, or the node itself."""
+    """A jump host or the node itself."""
 
     settings: SshSettings
     trusted: Sequence[known_hosts.KnownKey]
-    """What known_hosts says of it."""
+    """Entries of known_hosts for the host."""
 
 
 class _DroppedError(Exception):
-    """The node took the connection and dropped it before it said who it is."""
+    """The node accepted the connection and closed it before its banner."""
 
     def __init__(self, failure: ConnectionFailed) -> None:
         super().__init__(str(failure))
@@ -58,17 +58,17 @@ class _DroppedError(Exception):
 def open_transport(
     node: str, hop: Hop, *, password: Secret | None = None, through: paramiko.Transport | None = None
 ) -> paramiko.Transport:
-    """Connect, check the host key, log in; ConnectionFailed with the reason when any of it fails.
+    """Connect, verify the host key and log in; ConnectionFailed with the reason if a step fails.
 
-    paramiko's SSHClient is not used, because it knows no wildcards in known_hosts, and prefers only the
-    first key type on record. A node that drops us at once is tried again, with growing pauses.
+    paramiko's SSHClient is not used, because it does not support wildcards in known_hosts and prefers only the first
+    recorded key type. A node that closes the connection at once is tried again, with growing pauses.
     """
     end, pause = time.monotonic() + _KNOCK_SECONDS, _FIRST_PAUSE
     while True:
         try:
             return _open(node, hop, password, through)
         except _DroppedError as dropped:
-            rest = pause * random.uniform(0.5, 1.5)  # noqa: S311 # nosec B311 # so that many do not come back at once
+            rest = pause * random.uniform(0.5, 1.5)  # noqa: S311 # nosec B311 # random, to spread retries
             if time.monotonic() + rest > end:
                 raise dropped.failure from dropped.failure.__cause__
             time.sleep(rest)
@@ -77,13 +77,13 @@ def open_transport(
 
 def _open(node: str, hop: Hop, password: Secret | None, through: paramiko.Transport | None) -> paramiko.Transport:
     settings = hop.settings
-    link = _link(node, settings, through)  # before paramiko is there: the node can begin its part
+    link = _link(node, settings, through)  # before the import of paramiko, so that the node can start
 
     import paramiko
 
     from provision.connectors.ssh_packets import Packets
 
-    # paramiko logs tracebacks of connections that break; what broke is in our own error. Whoever logs gets them still.
+    # paramiko logs tracebacks of lost connections, which our own error describes. Configured logging still gets them.
     logging.getLogger("paramiko").addHandler(_QUIET)
     transport = paramiko.Transport(link, packetizer_class=Packets, disabled_algorithms=ssh_algorithms.DISABLED)
     try:
@@ -104,7 +104,7 @@ def _open(node: str, hop: Hop, password: Secret | None, through: paramiko.Transp
 
 
 def close_transport(transport: paramiko.Transport) -> None:
-    """End a connection; its thread, which waits for the node, learns of it at once."""
+    """Close a connection and wake up its thread, which waits for the node."""
     with suppress(OSError, EOFError):
         transport.sock.shutdown(socket.SHUT_RDWR)
     transport.close()
@@ -122,7 +122,7 @@ def _link(node: str, settings: SshSettings, through: paramiko.Transport | None) 
             raise ConnectionFailed(
                 f"the jump host cannot reach {settings.host} port {settings.port}: {error}",
                 node=node,
-                remedy="check the address as the jump host sees it, and that its sshd allows forwarding",
+                remedy="check the address in the jump host's network, and that its sshd allows forwarding",
             ) from error
     try:
         link = socket.create_connection((settings.host, settings.port), timeout=CONNECT_SECONDS)
@@ -130,14 +130,14 @@ def _link(node: str, settings: SshSettings, through: paramiko.Transport | None) 
         raise failures.unresolvable(node, settings.host) from error
     except OSError as error:
         raise failures.from_oserror(node, settings.host, settings.port, error) from error
-    # A peer that was switched off answers no keepalive; without this, TCP would go on for a quarter of an hour.
+    # A peer that was powered off does not answer keepalives; by default TCP would wait for a quarter of an hour.
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MILLISECONDS)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return link
 
 
 def _prefer(transport: paramiko.Transport, trusted: Sequence[known_hosts.KnownKey]) -> None:
-    """Ask the host for a key of a type that is on record, as OpenSSH does."""
+    """Prefer the key types in known_hosts, as OpenSSH does."""
     wanted = [name for key in trusted if not key.marker for name in _SIGNATURES.get(key.type, (key.type,))]
     options = transport.get_security_options()
     offered = list(options.key_types)
@@ -165,7 +165,7 @@ def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> N
         raise failures.no_answer(node, settings.host, settings.port) from error
     if isinstance(error, IncompatiblePeer):
         raise failures.outdated_algorithms(node, settings.host, settings.port, printable_line(str(error))) from error
-    failure = _no_ssh(node, settings, error)  # of any type: paramiko's thread met it in what the host sent
+    failure = _no_ssh(node, settings, error)  # any type: paramiko re-raises errors of its thread about data of the host
     failure.__cause__ = error
     if not transport.remote_version:
         raise _DroppedError(failure) from error
@@ -174,11 +174,11 @@ def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> N
 
 def _no_ssh(node: str, settings: SshSettings, error: Exception) -> ConnectionFailed:
     return ConnectionFailed(
-        f"{settings.host} port {settings.port} does not speak SSH with us: "
+        f"{settings.host} port {settings.port} failed the SSH handshake: "
         f"{printable_line(str(error)) or 'it closed the connection'}",
         node=node,
-        remedy="is it an SSH server, not overloaded (MaxStartups), and can the machine still start a process? Try"
-        " `ssh -v` by hand, and look at its console",
+        remedy="check that it is an SSH server, is not overloaded (MaxStartups), and can start processes. Run"
+        " `ssh -v` to see the details, and check its console",
     )
 
 

@@ -1,4 +1,4 @@
-"""Programs of this machine as ``RemoteProcess``: shared by the local and the OpenSSH connector."""
+"""Programs of the controller as ``RemoteProcess``, for the local and the OpenSSH connector."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["LocalProcess", "finish"]
 
 
 class LocalProcess:
-    """A child process with pipes, in a session of its own, so that a Ctrl-C here reaches it only through us."""
+    """A child process with pipes, in its own session, so that Ctrl-C reaches it only through this process."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LocalProcess:
             )
         except OSError as error:
             raise ConnectionFailed(
-                f"the program {argv[0]} cannot be started here: {error.strerror}",
+                f"the program {argv[0]} cannot be started: {error.strerror}",
                 node=node,
                 remedy=f"install {argv[0]}",
             ) from error
@@ -74,24 +74,24 @@ class LocalProcess:
         self._chunks.put((name, None))
 
     def write(self, data: bytes) -> None:
-        """Send `data` to its standard input; ConnectionFailed where nothing of it is taken for a minute.
+        """Send `data` to standard input; ConnectionFailed if none of it is accepted for a minute.
 
-        A command that has ended lets the data fall.
+        Data for a command that has ended is discarded.
         """
         stream = self._child.stdin
         if stream is None or stream.closed:
             return
         rest = memoryview(data)
-        with contextlib.suppress(OSError, ValueError):  # it has ended, or was closed meanwhile
+        with contextlib.suppress(OSError, ValueError):  # it has ended or was closed
             ready = select.poll()
             ready.register(stream.fileno(), select.POLLOUT)
             while rest:
                 if not ready.poll(SEND_SECONDS * 1000):
-                    raise ConnectionFailed("a command took no input for a minute", node=self._node)
+                    raise ConnectionFailed("a command accepted no input for a minute", node=self._node)
                 rest = rest[stream.write(rest) or 0 :]
 
     def close_stdin(self) -> None:
-        """Let the command see the end of its input."""
+        """Close the command's standard input."""
         if self._child.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._child.stdin.close()
@@ -99,7 +99,7 @@ class LocalProcess:
     def output(self) -> Iterator[tuple[str, bytes]]:
         """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends.
 
-        ConnectionFailed when it prints more than it may, or when the deadline is over.
+        ConnectionFailed if it exceeds the limit of output or time.
         """
         open_streams = 2
         while open_streams:
@@ -110,7 +110,7 @@ class LocalProcess:
                 name, chunk = self._chunks.get(timeout=1.0 if left is None else min(1.0, left))
             except queue.Empty:
                 if self._child.poll() is not None:
-                    return  # a child in the background holds the output open; the command itself is over
+                    return  # a background child keeps the output open although the command has ended
                 continue
             if chunk is None:
                 open_streams -= 1
@@ -120,11 +120,11 @@ class LocalProcess:
             yield name, chunk
 
     def ended(self) -> bool:
-        """Return at once whether the command has ended; what it said last can still be read."""
+        """Return at once whether the command has ended. Remaining output can still be read."""
         return self._child.poll() is not None
 
     def wait(self) -> int:
-        """Return the exit status, 128+n for a signal; ConnectionFailed when the transport itself failed."""
+        """Return the exit status, 128+n for a signal; ConnectionFailed if the transport failed."""
         try:
             left = EXIT_SECONDS if self.deadline is None else max(0.01, self.deadline - time.monotonic())
             code = self._child.wait(left)
@@ -136,7 +136,7 @@ class LocalProcess:
         return code if code >= 0 else 128 - code
 
     def close(self) -> None:
-        """End the transport: its input is closed, and what does not go by itself is ended."""
+        """End the transport: close its input, and kill it if it does not end."""
         self.close_stdin()
         if self._child.poll() is None:
             self._child.terminate()
@@ -152,7 +152,7 @@ def _environment() -> Mapping[str, str]:
 
 
 def finish(process: LocalProcess, stdin: bytes, timeout: float | None) -> CommandResult:
-    """Feed `stdin`, collect all output and the exit status."""
+    """Send `stdin` and return all output and the exit status."""
 
     def feed() -> None:
         with contextlib.suppress(ConnectionFailed):

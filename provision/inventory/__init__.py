@@ -1,4 +1,4 @@
-"""The inventory: read, validated, chosen from, and written by ``init``."""
+"""Inventories: read, validate, select nodes, and write them with ``init``."""
 
 from provision.inventory.load import load
 from provision.inventory.resolve import resolve

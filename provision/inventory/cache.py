@@ -1,8 +1,8 @@
-"""What Ansible made of an inventory, kept while nothing that it was made of has changed: asking it takes a second.
+"""Cache for the output of ansible-inventory, which takes a second, valid while its sources are unchanged.
 
-Only what depends on files alone is kept. Nothing is kept of an inventory with a script or a plugin in it, under
-settings that bring in more than its files, or with a secret in it, encrypted or plain. What a cache file says is
-believed when it is ours, closed to others and whole; else Ansible is asked, as it is where anything is in doubt.
+Only results that depend on files alone are cached: no inventory with a script or plugin, with settings that add other
+sources, or with a secret, encrypted or plain. A cache file is used only if it is private and complete. In all other
+cases Ansible is called.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RELEASES = {"ansible": "release.py", "ansible_collections": "ansible_release.py
 _SETTINGS_THAT_REACH_OUT = re.compile(
     r"plugin|collections_|playbook_(?:dir|vars_root)|fact_cach|^cache|inventory_cache|(?:vars|inventory)_enabled$|^home$"
 )
-"""Settings by which an inventory is made of more than its own files: code of plugins, kept facts, other folders."""
+"""Settings that add sources to an inventory: plugins, cached facts, other folders."""
 _PLUGIN_FOLDERS = (
     "~/.ansible/plugins/inventory",
     "~/.ansible/plugins/vars",
@@ -43,15 +43,15 @@ _PLUGIN_FOLDERS = (
     "/usr/share/ansible/plugins/vars",
 )
 _CONFIG_FILES = ("ansible.cfg", "~/.ansible.cfg", "/etc/ansible/ansible.cfg")
-"""Where Ansible looks for its settings, beside ANSIBLE_CONFIG; the first that exists counts."""
+"""Locations of Ansible's settings after ANSIBLE_CONFIG; the first that exists is used."""
 
 
 class _DoubtfulError(Exception):
-    """The inventory is not one to be kept."""
+    """The inventory must not be cached."""
 
 
 def key_of(path: Path) -> str | None:
-    """Return a hash of all that Ansible's answer is made of; None where the answer is not to be kept."""
+    """Return a hash of all sources of Ansible's answer; None if it must not be cached."""
     seen = hashlib.sha256()
     try:
         for part in _parts(path):
@@ -62,17 +62,17 @@ def key_of(path: Path) -> str | None:
 
 
 def read(key: str) -> tuple[InventoryDocument, str] | None:
-    """Return the kept answer (document and warnings); None where there is none that can be believed."""
+    """Return the cached answer (document and warnings); None without a valid one."""
     text = cache_files.read(_KIND, key)
     try:
-        kept = decode(text, CachedInventory, node="", what="kept inventory") if text is not None else None
+        cached = decode(text, CachedInventory, node="", what="cached inventory") if text is not None else None
     except InvalidDocument:
         return None
-    return (kept.document, kept.stderr) if kept is not None and kept.format == _FORMAT else None
+    return (cached.document, cached.stderr) if cached is not None and cached.format == _FORMAT else None
 
 
 def write(key: str, document: Mapping[str, Any], stderr: str) -> None:
-    """Keep an answer that holds no secret."""
+    """Store an answer without secrets."""
     if _has_secret(document):
         return
     text = json.dumps({"format": _FORMAT, "document": document, "stderr": stderr}).encode()
@@ -81,7 +81,7 @@ def write(key: str, document: Mapping[str, Any], stderr: str) -> None:
 
 
 def _parts(path: Path) -> Iterator[bytes]:
-    """Yield all that counts; raises _DoubtfulError at the first thing that forbids to keep the answer."""
+    """Yield all sources; raise _DoubtfulError if the answer must not be cached."""
     yield from _releases()
     yield repr((_FORMAT, BACKUPS, __version__, sys.version, str(path), str(path.absolute()), str(Path.cwd()))).encode()
     yield from _settings()
@@ -99,10 +99,10 @@ def _parts(path: Path) -> Iterator[bytes]:
 
 
 def _releases() -> Iterator[bytes]:
-    """Yield the files in which Ansible and its collections say of which release they are."""
+    """Yield the files with the versions of Ansible and its collections."""
     for package, name in _RELEASES.items():
-        found = find_spec(package)
-        for folder in (found.submodule_search_locations or ()) if found else ():
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
             file = Path(folder) / name
             yield repr(str(file)).encode()
             if file.exists():
@@ -125,7 +125,7 @@ def _settings() -> Iterator[bytes]:
             name = re.split(r"[=:]", line, maxsplit=1)[0].strip().lower()
             if not name.startswith(("#", ";")) and _SETTINGS_THAT_REACH_OUT.search(name):
                 raise _DoubtfulError(file)
-        # A folder that all may write is ignored.
+        # Ansible ignores a folder that all users may write.
         yield repr((str(file), file.absolute().parent.stat().st_mode)).encode()
         yield content
     for folder in _PLUGIN_FOLDERS:
@@ -134,9 +134,9 @@ def _settings() -> Iterator[bytes]:
 
 
 def _files(path: Path) -> list[Path]:
-    """Every file of the inventory, links followed; what is no file (a pipe, a device, a lost link) is doubtful."""
+    """Yield every file of the inventory, including targets of links; other types (pipe, device) are doubtful."""
     roots = [path] if path.is_dir() else [path, path.parent / "group_vars", path.parent / "host_vars"]
-    found: list[Path] = []
+    files: list[Path] = []
     for root in roots:
         if not root.exists() and root != path:
             continue
@@ -147,12 +147,12 @@ def _files(path: Path) -> list[Path]:
             if not entry.is_dir():
                 if not entry.is_file():
                     raise _DoubtfulError(entry)
-                found.append(entry)
-    return found
+                files.append(entry)
+    return files
 
 
 def _has_secret(value: Any) -> bool:
-    """Return whether anything inside is a secret, by its name or because it came out of a vault."""
+    """Return whether a value inside is a secret, by its name or because it is encrypted with ansible-vault."""
     if isinstance(value, Mapping):
         return any(_is_secret(str(key), item) or _has_secret(item) for key, item in value.items())
     return isinstance(value, list) and any(_has_secret(item) for item in value)

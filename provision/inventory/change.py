@@ -1,4 +1,4 @@
-"""Add hosts to an inventory, or take them out, leaving everything else in its files as it was."""
+"""Add hosts to an inventory or remove them, without other changes to its files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SSH_PORT = 22
 
 
 def add(request: InitRequest, asker: Asker) -> InitResult:
-    """Add hosts to an existing inventory; its other hosts and all that was written by hand stay."""
+    """Add hosts to an existing inventory. Other hosts and manual edits are preserved."""
     path = existing(request)
     words = expand(request.words)
     before = load(path)
@@ -64,13 +64,13 @@ def add(request: InitRequest, asker: Asker) -> InitResult:
         if addresses:
             staged.write_text(with_hosts(text, _entries(words, own), file), encoding="utf-8")
             after = load_staged(stage, path)
-        keys.replace(path / keys.relative_to(stage))  # first the key: a key without a host does no harm
+        keys.replace(path / keys.relative_to(stage))  # the key first: a key without a host has no effect
         staged.replace(file)
     return InitResult(moved(after, stage, path), tuple(pinned))
 
 
 def remove(request: InitRequest) -> InitResult:
-    """Take hosts and their keys out of an existing inventory."""
+    """Remove hosts and their keys from an existing inventory."""
     path = existing(request)
     before = load(path)
     names = [word.name for word in expand(request.words)]
@@ -79,7 +79,7 @@ def remove(request: InitRequest) -> InitResult:
     if unknown:
         raise UsageError(f"{path} has no host {', '.join(unknown)}", remedy="Its hosts are " + ", ".join(known) + ".")
     if set(known) <= set(names):
-        raise UsageError("no host would be left", remedy=f"To give the whole inventory up, delete {path}.")
+        raise UsageError("the inventory would have no hosts", remedy=f"To remove the whole inventory, delete {path}.")
     file = _hosts_file(path)
     with staging(path, copy=True) as stage:
         staged = stage / file.relative_to(path)
@@ -88,15 +88,15 @@ def remove(request: InitRequest) -> InitResult:
         left = [node.name for node in after.nodes if node.name in names]
         if left:
             raise InventoryError(
-                f"{shown(file)} does not hold {', '.join(left)} as a line of its own (a range, or another file)",
-                remedy="Take it out there by hand.",
+                f"{shown(file)} does not have {', '.join(left)} on a line of its own (a range, or another file)",
+                remedy="Remove it there manually.",
             )
         keys = stage / KNOWN_HOSTS
         staged.replace(file)
         if keys.is_file():
             keys.write_text(without_keys(keys.read_text(encoding="utf-8"), names, _unused(before, names)), "utf-8")
             keys.replace(path / KNOWN_HOSTS)
-    notes = [f"{f} is left; delete it if you do not need it" for n in names for f in path.glob(f"host_vars/{n}*")]
+    notes = [f"{f} remains; delete it if you do not need it" for n in names for f in path.glob(f"host_vars/{n}*")]
     return InitResult(moved(after, stage, path), removed=tuple(names), notes=tuple(notes))
 
 
@@ -104,21 +104,23 @@ def _refuse_known(cluster: Cluster, words: Sequence[HostWord]) -> None:
     known = {node.name for node in cluster.nodes}
     twice = [word.name for word in words if word.name in known]
     if twice:
-        raise UsageError(f"{', '.join(twice)}: in the inventory already", remedy="Name only the new hosts with --add.")
+        raise UsageError(
+            f"{', '.join(twice)}: already in the inventory", remedy="Specify only the new hosts with --add."
+        )
 
 
 def _hosts_file(path: Path) -> Path:
-    """The one YAML file of the inventory's folder that lists the hosts."""
+    """Return the YAML file in the inventory's folder that lists the hosts."""
     if not path.is_dir():
         raise UsageError(
-            f"{shown(path)} is not an inventory folder", remedy="--add and --remove change a folder with a hosts.yml."
+            f"{shown(path)} is not an inventory folder", remedy="--add and --remove require a folder with a hosts.yml."
         )
     files = [file for file in inventory_files(path) if file.suffix in (".yml", ".yaml")]
     named = [file for file in files if file.stem == "hosts"] or files
     if len(named) != 1:
         raise InventoryError(
             f"{path} has no hosts.yml, and {len(files)} YAML files",
-            remedy="--add and --remove change hosts.yml only; edit other inventories by hand.",
+            remedy="--add and --remove change hosts.yml only; edit other inventories manually.",
         )
     return named[0]
 
@@ -149,7 +151,7 @@ def _keys_file(connections: Mapping[str, Connection], stage: Path, words: Sequen
     if file is None or not file.is_relative_to(stage.absolute()):
         raise InventoryError(
             f"the inventory's known_hosts file is {file}, outside its folder",
-            remedy="Add the hosts and their keys by hand.",
+            remedy="Add the hosts and their keys manually.",
         )
     return stage / file.relative_to(stage.absolute())
 
@@ -160,14 +162,14 @@ def _append(file: Path, lines: str) -> None:
 
 
 def _networks(cluster: Cluster) -> tuple[str, ...]:
-    """The networks that the present hosts have their data addresses from."""
+    """Return the networks of the existing hosts' data addresses."""
     if not all(node.variables.get("cluster_data_address") for node in cluster.nodes):
         return ()
     return checked_networks(list(map(str, cluster.nodes[0].variables.get("cluster_data_networks") or ())))
 
 
 def _unused(cluster: Cluster, gone: Sequence[str]) -> set[str]:
-    """The known_hosts names of removed hosts that no other host has."""
+    """Return the known_hosts names of removed hosts that no other host has."""
 
     def names(*, removed: bool) -> set[str]:
         return {

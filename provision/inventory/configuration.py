@@ -1,8 +1,8 @@
-"""The operator's configuration files: ``provision.toml`` of the working folder or a parent, and a file of the user.
+"""The operator's configuration files: ``provision.toml`` in the working folder or a parent, and one per user.
 
     inventory = "inventories/prod"    # relative to the folder of the file
 
-Keys are strict: a misspelt one is an error, because its effect would be another cluster than the operator means.
+Unknown keys are errors: after a misspelled key another cluster than intended would be used.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _OTHERS_WRITE = 0o002
 
 
 def configured_inventory() -> Path | None:
-    """Return the inventory that the nearest file with the key names; None where no file does.
+    """Return the inventory of the nearest file with this key; None if no file has it.
 
     Raises:
-        UsageError: a file is not valid, or others could have written it.
+        UsageError: A file is invalid, or other users could have written it.
     """
     for file in _files():
         _refuse_foreign(file)
@@ -38,14 +38,14 @@ def configured_inventory() -> Path | None:
         if not path.exists():
             raise UsageError(
                 f"{file}: there is no inventory {path}",
-                remedy="Correct the path, which is relative to the file's folder, or choose one with -i PATH.",
+                remedy="Correct the path, which is relative to the file's folder, or select an inventory with -i PATH.",
             )
         return path
     return None
 
 
 def _files() -> Iterator[Path]:
-    """Yield the files that exist, the nearest first."""
+    """Yield the existing files, the nearest first."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / PROJECT_FILE).is_file():
@@ -57,13 +57,15 @@ def _files() -> Iterator[Path]:
 
 
 def _refuse_foreign(file: Path) -> None:
-    """Refuse a file that others wrote or may replace: an inventory runs programs as the operator."""
+    """Reject a file that other users may write or replace: an inventory runs programs as the operator."""
     status, folder = file.stat(), file.parent.stat()
     if status.st_uid not in (0, os.getuid()):
-        raise UsageError(f"{file} belongs to another user", remedy=f"Remove it, or take it over: chown $USER {file}")
+        raise UsageError(
+            f"{file} belongs to another user", remedy=f"Remove it, or change its owner: chown $USER {file}"
+        )
     for path, mode in ((file, status.st_mode), (file.parent, folder.st_mode)):
         if mode & _OTHERS_WRITE:
-            raise UsageError(f"{file} is not used: everybody may write {path}", remedy=f"Run: chmod o-w {path}")
+            raise UsageError(f"{file} is not used: all users may write {path}", remedy=f"Run: chmod o-w {path}")
 
 
 def _read(file: Path) -> dict[str, object]:
@@ -72,7 +74,7 @@ def _read(file: Path) -> dict[str, object]:
     try:
         values: dict[str, object] = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}", remedy='It holds one line: inventory = "PATH"') from error
+        raise UsageError(f"{file} cannot be read: {error}", remedy='Its only line is: inventory = "PATH"') from error
     unknown = [key for key in values if key not in _KEYS]
     if unknown:
         raise UsageError(f"{file}: unknown key {', '.join(unknown)}", remedy=f"Keys are {', '.join(_KEYS)}.")

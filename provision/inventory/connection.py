@@ -1,4 +1,4 @@
-"""How a node is reached, from its ``ansible_*`` variables."""
+"""Connection settings of nodes from their ``ansible_*`` variables."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PORTS = ("ansible_port", "ansible_ssh_port")
 _KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file")
 _OWN_ARGUMENTS = "ansible_ssh_args"
 _ARGUMENTS = (_OWN_ARGUMENTS, "ansible_ssh_common_args", "ansible_ssh_extra_args")
-"""In the order in which Ansible gives them to ssh, where the first value of an option counts."""
+"""In the order in which Ansible passes them to ssh, which uses the first value of an option."""
 _COPY_ARGUMENTS = ("ansible_sftp_extra_args", "ansible_scp_extra_args")
 
 SECRET_KEYS = (*_BECOME_PASSWORDS, *_PASSWORDS, "ansible_ssh_private_key_passphrase")
-"""Variables whose values are shown nowhere."""
+"""Variables whose values are never printed."""
 
 CONNECTION_KEYS = (
     *_HOSTS,
@@ -47,7 +47,7 @@ CONNECTION_KEYS = (
     "ansible_host_key_checking",
     "ansible_ssh_host_key_checking",
 )
-"""What `connection_of` reads."""
+"""Variables that `connection_of` reads."""
 
 _TRUE = frozenset({"true", "yes", "on", "1", "y", "t"})
 _FALSE = frozenset({"false", "no", "off", "0", "n", "f"})
@@ -56,14 +56,14 @@ _LOCAL_CONNECTIONS = frozenset({"local", "ansible.builtin.local"})
 _MAX_PORT = 65535
 _NO_FILE = frozenset({os.devnull, "none"})
 _FLAGS_WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
-"""ssh's options of one letter that take a value."""
+"""One-letter options of ssh that take a value."""
 _FLAG_KEYWORDS = {"J": "proxyjump", "l": "user", "p": "port", "i": "identityfile", "F": "configfile"}
 
 
 def connection_of(name: str, values: Mapping[str, Any], become_password: Secret | None = None) -> Connection:
-    """Build the connection of the node `name` from its rendered connection variables.
+    """Return the connection of the node `name` from its rendered connection variables.
 
-    `become_password` is for nodes whose variables hold none, as with Ansible's ``--ask-become-pass``.
+    `become_password` applies to nodes without one in their variables, as with Ansible's ``--ask-become-pass``.
     """
     words = _words(values)
     options = _SshOptions.read(words)
@@ -85,7 +85,7 @@ def connection_of(name: str, values: Mapping[str, Any], become_password: Secret 
 
 
 def connection_problems(name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what is wrong with a node's connection variables."""
+    """Yield problems of a node's connection variables."""
     for key in _PORTS:
         port = _int(values.get(key))
         if key in values and (port is None or not 0 < port <= _MAX_PORT):
@@ -95,19 +95,19 @@ def connection_problems(name: str, values: Mapping[str, Any]) -> Iterator[Proble
             yield Problem(name, key, f"must be text, not {values[key]!r}")
     kind = str(values.get("ansible_connection", "ssh"))
     if kind not in _SSH_CONNECTIONS | _LOCAL_CONNECTIONS:
-        yield Problem(name, "ansible_connection", f"'{kind}' is not supported; nodes are reached by ssh, or are local")
+        yield Problem(name, "ansible_connection", f"'{kind}' is not supported; use ssh or local")
     method = str(values.get("ansible_become_method", "sudo"))
     if method not in ("sudo", "ansible.builtin.sudo"):
-        yield Problem(name, "ansible_become_method", f"'{method}' is not supported; root is reached by sudo")
+        yield Problem(name, "ansible_become_method", f"'{method}' is not supported; use sudo")
     if str(values.get("ansible_become_user", "root")) != "root":
-        yield Problem(name, "ansible_become_user", "must be root; the roles change the whole machine")
+        yield Problem(name, "ansible_become_user", "must be root, because the roles change the whole machine")
     if "ansible_become" in values and _bool(values["ansible_become"]) is None:
         yield Problem(name, "ansible_become", f"{values['ansible_become']!r} is not true or false")
     yield from _trust_problems(name, values)
 
 
 def _trust_problems(name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
-    remedy = "turns host-key checking off; put the node's key into a known_hosts file instead (provision init does it)"
+    remedy = "disables host key checking; add the node's key to a known_hosts file instead (provision init does it)"
     for key in ("ansible_host_key_checking", "ansible_ssh_host_key_checking"):
         if key in values and _bool(values[key]) is False:
             yield Problem(name, key, remedy)
@@ -122,12 +122,12 @@ def _trust_problems(name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
         if options.strict in TRUSTING or options.known_hosts in _NO_FILE:
             yield Problem(name, key, remedy)
         elif key in _COPY_ARGUMENTS and options.config_file:
-            yield Problem(name, key, "-F names an ssh_config for copies alone; say it in ansible_ssh_common_args")
+            yield Problem(name, key, "-F sets an ssh_config for file transfers only; use ansible_ssh_common_args")
 
 
 @dataclass
 class _SshOptions:
-    """What ssh arguments say that `Connection` has a field for; as with ssh, the first value counts."""
+    """Settings of ssh arguments for which `Connection` has a field. As in ssh, the first value is used."""
 
     known_hosts: str | None = None
     jump: str | None = None
@@ -140,7 +140,7 @@ class _SshOptions:
 
     @classmethod
     def read(cls, words: Sequence[str]) -> _SshOptions:
-        """Read split ssh arguments; letters may stand together, as in ``-qo StrictHostKeyChecking=yes``."""
+        """Parse split ssh arguments; letters can be combined, as in ``-qo StrictHostKeyChecking=yes``."""
         options = cls()
         rest = list(words)
         while rest:
@@ -158,7 +158,7 @@ class _SshOptions:
         return options
 
     def take(self, key: str, value: str) -> None:
-        """Keep one keyword's value unless there is one already."""
+        """Set the value of a keyword unless it is set already."""
         if key == "userknownhostsfile":
             self.known_hosts = self.known_hosts or _unquoted(value)
         elif key == "proxyjump":
@@ -176,10 +176,10 @@ class _SshOptions:
 
 
 def _unquoted(value: str) -> str | None:
-    """The first word of a value, without the quotes that ssh itself takes off."""
+    """Return the first word of a value without quotes, as ssh reads it."""
     try:
         return next(iter(_split(value)), None)
-    except ValueError:  # an open quote: ssh refuses it in its own words
+    except ValueError:  # unbalanced quotes: ssh reports the error
         return value.strip("\"'")
 
 
@@ -195,7 +195,7 @@ def _words(values: Mapping[str, Any]) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _split(text: str) -> tuple[str, ...]:
-    """Split as the shell would; the nodes of a cluster mostly have the same arguments."""
+    """Split into words as in a shell. Cached, because the nodes of a cluster mostly have the same arguments."""
     return tuple(shlex.split(text))
 
 

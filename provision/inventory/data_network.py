@@ -1,4 +1,4 @@
-"""Which address each node has on the data networks."""
+"""Data addresses of nodes: their addresses on the data networks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = 60
 
 
 def checked_networks(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the networks in their normal form; UsageError for what is none."""
+    """Return normalized networks; UsageError for invalid ones."""
     networks = []
     for text in texts:
         try:
@@ -39,32 +39,33 @@ def checked_networks(texts: Sequence[str]) -> tuple[str, ...]:
 def data_addresses(
     targets: Sequence[Target], networks: Sequence[str], known_hosts: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """Ask every node, trusting `known_hosts` only, for its first address in the first of `networks` where it has one.
+    """Return each node's first address in the first of `networks` where it has one; only `known_hosts` are trusted.
 
     Returns:
-        Node name to address, and a sentence for every node that gave none, or one that may be another node's.
+        Node name to address, and a sentence for every node without an address, or with one of another node.
     """
 
     def ask(target: Target) -> str:
         return address_in(_addresses(target, known_hosts), networks, target.name)
 
-    found: dict[str, str] = {}
+    accepted_addresses: dict[str, str] = {}
     failures: list[str] = []
     for target, result in zip(targets, in_parallel(ask, targets), strict=True):
         if isinstance(result, str):
-            found[target.name] = result
+            accepted_addresses[target.name] = result
         else:
             failures.append(str(result))
     claims = {
-        target.name: Claim(found.get(target.name, ""), "", target.connection.host, networks) for target in targets
+        target.name: Claim(accepted_addresses.get(target.name, ""), "", target.connection.host, networks)
+        for target in targets
     }
     refused = refused_claims(claims)
-    failures += [f"{name}: its data address is refused: {reason}" for name, reason in refused.items()]
-    return {name: address for name, address in found.items() if name not in refused}, failures
+    failures += [f"{name}: its data address is invalid: {reason}" for name, reason in refused.items()]
+    return {name: address for name, address in accepted_addresses.items() if name not in refused}, failures
 
 
 def address_in(text: str, networks: Sequence[str], node: str) -> str:
-    """Pick a node's address out of what ``ip -o addr`` prints."""
+    """Return a node's address from the output of ``ip -o addr``."""
     here: list[str] = re.findall(r"\sinet6?\s+([0-9a-fA-F.:]+)(?:/\d+|\s+peer)", text)
     for network in networks:
         net = ipaddress.ip_network(network)

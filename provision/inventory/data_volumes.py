@@ -1,4 +1,4 @@
-"""Writes the cluster's data volumes into an inventory's group_vars, leaving all else in its files as it was."""
+"""Write the cluster's data volumes into an inventory's group_vars, without other changes to its files."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ from provision.model import Cluster
 
 __all__ = ["add_volume", "remove_volume", "with_entry", "without_entry"]
 
-_COMMENT = (
-    "# Data volumes that jobs mount by name (--data NAME:/path); `provision data` writes here and keeps the rest.\n"
-)
+_COMMENT = "# Data volumes that jobs mount by name (--data NAME:/path). `provision data` only edits these lines.\n"
 
 
 def add_volume(cluster: Cluster, variable: str, name: str, entry: Mapping[str, Any]) -> Cluster:
-    """Write a volume into the inventory; the cluster as it is then.
+    """Add a volume to the inventory and return the changed cluster.
 
     Raises:
-        UsageError: the name is taken, or the inventory is a single file.
-        InventoryError: the variable stands where we do not write.
+        UsageError: The name exists, or the inventory is a single file.
+        InventoryError: The variable is set in a file that cannot be changed.
     """
     if name in _present(cluster, variable):
-        raise UsageError(f"there is a volume {name} already", remedy=f"provision data rm {name}")
+        raise UsageError(f"volume {name} already exists", remedy=f"To remove it, run: provision data rm {name}")
     return _changed(cluster, variable, lambda text, file: with_entry(text, variable, name, entry, file))
 
 
 def remove_volume(cluster: Cluster, variable: str, name: str) -> Cluster:
-    """Take a volume out of the inventory; what it holds is not touched."""
+    """Remove a volume from the inventory. Its content is preserved."""
     present = _present(cluster, variable)
     if name not in present:
         raise UsageError(f"there is no volume {name}; there are: {', '.join(map(str, present)) or 'none'}")
@@ -42,8 +40,8 @@ def remove_volume(cluster: Cluster, variable: str, name: str) -> Cluster:
 
 
 def _present(cluster: Cluster, variable: str) -> Mapping[Any, Any]:
-    found = cluster.nodes[0].variables.get(variable) if cluster.nodes else None
-    return found if isinstance(found, Mapping) else {}
+    existing = cluster.nodes[0].variables.get(variable) if cluster.nodes else None
+    return existing if isinstance(existing, Mapping) else {}
 
 
 def _changed(cluster: Cluster, variable: str, change: Any) -> Cluster:
@@ -51,8 +49,8 @@ def _changed(cluster: Cluster, variable: str, change: Any) -> Cluster:
     file = _file(path, variable)
     if file is None and _present(cluster, variable):
         raise InventoryError(
-            f"{variable} is set elsewhere than in {shown(path / 'group_vars')} for all nodes",
-            remedy="change it there by hand, or move it to group_vars/all.yml",
+            f"{variable} is set outside {shown(path / 'group_vars')} for all nodes",
+            remedy="change it there manually, or move it to group_vars/all.yml",
         )
     file = file or _default_file(path)
     text = file.read_text(encoding="utf-8") if file.is_file() else "---\n"
@@ -67,7 +65,7 @@ def _changed(cluster: Cluster, variable: str, change: Any) -> Cluster:
 
 
 def _files(path: Path) -> list[Path]:
-    """The files that Ansible reads for all nodes: a folder hides a file of its name."""
+    """Return the files that Ansible reads for all nodes; a folder hides a file of the same name."""
     folder = path / "group_vars" / "all"
     if folder.is_dir():
         return sorted(file for file in folder.rglob("*") if file.suffix in (".yml", ".yaml"))
@@ -95,14 +93,14 @@ def _entry_of(text: str, variable: str) -> tuple[Any, Any] | None:
 
 
 def with_entry(text: str, variable: str, name: str, entry: Mapping[str, Any], file: Path) -> str:
-    """Return a vars file with one more entry at the end of `variable`, which is made where there is none."""
+    """Return a vars file with one more entry at the end of `variable`, which is created if missing."""
     lines = (text if not text or text.endswith("\n") else text + "\n").splitlines(keepends=True)
-    found = _entry_of(text, variable)
-    if found is None:
+    existing = _entry_of(text, variable)
+    if existing is None:
         blank = "" if lines in ([], ["---\n"]) else "\n"
         return "".join([*lines, blank, _COMMENT, f"{variable}:\n", *_lines(name, entry, 2)])
-    _refuse_flow(found, file)
-    key, value = found
+    _refuse_flow(existing, file)
+    key, value = existing
     start = key.start_mark.line
     if not isinstance(value, yaml.MappingNode) or not value.value:
         return "".join([*lines[:start], f"{variable}:\n", *_lines(name, entry, 2), *lines[start + 1 :]])
@@ -112,18 +110,18 @@ def with_entry(text: str, variable: str, name: str, entry: Mapping[str, Any], fi
 
 
 def without_entry(text: str, variable: str, name: str, file: Path) -> str:
-    """Return a vars file without an entry of `variable`; comments stay."""
-    found = _entry_of(text, variable)
+    """Return a vars file without an entry of `variable`; comments are preserved."""
+    existing = _entry_of(text, variable)
     lines = text.splitlines(keepends=True)
-    if found is None:
+    if existing is None:
         return text
-    _refuse_flow(found, file)
-    mine = next(((key, value) for key, value in found[1].value if key.value == name), None)
+    _refuse_flow(existing, file)
+    mine = next(((key, value) for key, value in existing[1].value if key.value == name), None)
     if mine is None:
         return text
     start, end = mine[0].start_mark.line, end_line(lines, mine)
-    if len(found[1].value) == 1:
-        head = found[0].start_mark.line
+    if len(existing[1].value) == 1:
+        head = existing[0].start_mark.line
         return "".join([*lines[:head], f"{variable}: {{}}\n", *lines[head + 1 : start], *lines[end:]])
     return "".join([*lines[:start], *lines[end:]])
 
@@ -133,11 +131,11 @@ def _lines(name: str, entry: Mapping[str, Any], indent: int) -> list[str]:
     return [f"{pad}{scalar(name)}:\n", *(f"{pad}  {field}: {scalar(value)}\n" for field, value in entry.items())]
 
 
-def _refuse_flow(found: tuple[Any, Any], file: Path) -> None:
-    value = found[1]
+def _refuse_flow(existing: tuple[Any, Any], file: Path) -> None:
+    value = existing[1]
     if isinstance(value, yaml.MappingNode) and value.flow_style and value.value:
         line = value.start_mark.line + 1
         raise InventoryError(
-            f"{shown(file)}:{line}: volumes written between braces cannot be changed here",
-            remedy="write them one below the other, or change them by hand",
+            f"{shown(file)}:{line}: volumes in braces cannot be changed",
+            remedy="write them one per line, or change them manually",
         )

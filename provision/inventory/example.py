@@ -1,6 +1,6 @@
-"""The documented example's group_vars/all.yml, made from the roles' argument_specs.
+"""Create the documented example's group_vars/all.yml from the roles' argument_specs.
 
-To refresh it: ``python -m provision.inventory.example > inventories/example/group_vars/all.yml``.
+To update it: ``python -m provision.inventory.example > inventories/example/group_vars/all.yml``.
 """
 
 from __future__ import annotations

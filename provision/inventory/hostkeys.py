@@ -1,4 +1,4 @@
-"""Host keys: what a node shows, what the operator already trusts, and the lines of a known_hosts file."""
+"""Host keys: the key that a node sends, trusted keys of the operator, and lines of known_hosts files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 _TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
-"""Host key types, the ones to prefer first."""
+"""Host key types, preferred first."""
 _BLOB_LIMIT = 16_384
-"""Characters of a public key in base64."""
+"""Maximum number of base64 characters of a public key."""
 _SCAN_TYPES = "ed25519,ecdsa,rsa"
 _SCAN_SECONDS = 10
 _WIDTH = 32
@@ -50,19 +50,19 @@ class HostKey:
 
     type: str
     blob: str
-    """The key in base64, as known_hosts holds it."""
+    """The key in base64, as in known_hosts."""
     revoked: bool = False
 
     @property
     def fingerprint(self) -> str:
-        """The SHA256 fingerprint, as ``ssh-keygen -l`` prints it."""
+        """SHA256 fingerprint in the format of ``ssh-keygen -l``."""
         digest = hashlib.sha256(base64.b64decode(self.blob)).digest()
         return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a node's sshd answers, once ssh_config has had its say."""
+    """Address of a node's sshd, after ssh_config is applied."""
 
     name: str
     connection: Connection
@@ -71,15 +71,15 @@ class Target:
     user: str
     jumps: tuple[str, ...] = ()
     proxied: bool = False
-    """ssh_config reaches it by a ProxyCommand."""
+    """ssh_config sets a ProxyCommand."""
     names: tuple[str, ...] = ()
-    """The names under which ssh looks its key up."""
+    """Names under which ssh searches for its key."""
     trusted_files: tuple[Path, ...] = field(default=())
     """The operator's own known_hosts files."""
 
 
 def target_of(name: str, connection: Connection) -> Target:
-    """Ask OpenSSH where `connection` really leads."""
+    """Return the target of `connection` after OpenSSH has applied ssh_config."""
     settings = parse_settings(_run(settings_argv(connection)).stdout)
     host = settings.host or connection.host
     alias = settings.host_key_alias
@@ -100,15 +100,15 @@ def target_of(name: str, connection: Connection) -> Target:
 
 
 def scan(target: Target) -> list[HostKey]:
-    """Return every key that the node's sshd shows now; ProvisionError when none can be had.
+    """Return every key of the node's sshd; ProvisionError if none can be read.
 
-    Behind a jump host, the last jump host does the looking.
+    For a node with jump hosts, the last jump host reads the keys.
     """
     if target.proxied:
         raise UsageError(
-            "ssh_config reaches it by a ProxyCommand, through which its key cannot be looked up",
+            "ssh_config sets a ProxyCommand, through which host keys cannot be read",
             node=target.name,
-            remedy="Give a file that holds its key: --known-hosts FILE",
+            remedy="Specify a file that contains its key: --known-hosts FILE",
         )
     argv = ["ssh-keyscan", "-T", str(_SCAN_SECONDS), "-p", str(target.port), "-t", _SCAN_TYPES, target.host]
     if target.jumps:
@@ -123,9 +123,9 @@ def scan(target: Target) -> list[HostKey]:
     if not keys:
         raise ProvisionError(
             f"no SSH host key could be read from {_known_name(target.host, target.port)}"
-            f"{' by way of ' + ','.join(target.jumps) if target.jumps else ''}: {_scan_reason(done.stderr)}",
+            f"{' through ' + ','.join(target.jumps) if target.jumps else ''}: {_scan_reason(done.stderr)}",
             node=target.name,
-            remedy=f"Reach the jump host once yourself, so that its key is in your known_hosts: ssh {target.jumps[-1]}"
+            remedy=f"Log in to the jump host once, so that its key is in your known_hosts: ssh {target.jumps[-1]}"
             if "Host key verification failed" in done.stderr
             else "Check the name or address, the port (--port) and that sshd runs there.",
         )
@@ -133,40 +133,40 @@ def scan(target: Target) -> list[HostKey]:
 
 
 def known_keys(target: Target, files: Iterable[Path]) -> list[HostKey]:
-    """Return the keys that known_hosts `files`, hashed ones too, hold for the node, in order of preference."""
+    """Return the node's keys in known_hosts `files`, including hashed ones, in order of preference."""
     bare = [target.connection.host, target.host, target.name]
-    found: list[HostKey] = []
+    keys: list[HostKey] = []
     for file in files:
         if not file.is_file():
             continue
         for name in dict.fromkeys([*target.names, *bare]):
-            found = _keys(_run(["ssh-keygen", "-F", name, "-f", str(file)]).stdout)
-            if found:
-                return sorted(found, key=_rank)
+            keys = _keys(_run(["ssh-keygen", "-F", name, "-f", str(file)]).stdout)
+            if keys:
+                return sorted(keys, key=_rank)
     return []
 
 
 def known_line_numbers(target: Target, file: Path) -> set[int]:
-    """Return the numbers of the lines of a known_hosts file that speak of the node; hashed names and patterns too."""
-    found: set[int] = set()
+    """Return the line numbers of a known_hosts file that match the node, including hashed names and patterns."""
+    numbers: set[int] = set()
     for name in target.names:
         printed = _run(["ssh-keygen", "-F", name, "-f", str(file)]).stdout
-        found.update(int(number) for number in re.findall(r"^# Host .* found: line (\d+)", printed, re.MULTILINE))
-    return found
+        numbers.update(int(number) for number in re.findall(r"^# Host .* found: line (\d+)", printed, re.MULTILINE))
+    return numbers
 
 
 def preferred(keys: Sequence[HostKey]) -> HostKey:
-    """Return the key to pin: the first of the best type."""
+    """Return the key to record: the first of the preferred type."""
     return min(keys, key=_rank)
 
 
 def line_for(target: Target, key: HostKey) -> str:
-    """Return the known_hosts line of a node; its comment is the inventory name, by which it is found again."""
+    """Return the known_hosts line of a node. Its comment is the inventory name, which identifies the line."""
     return f"{','.join(target.names)} {key.type} {key.blob} {target.name}"
 
 
 def in_parallel(function: Callable[[In], Out], items: Sequence[In]) -> list[Out | ProvisionError]:
-    """Apply `function` to all items at once; an item's ProvisionError is its result."""
+    """Apply `function` to all items in parallel; an item's ProvisionError is its result."""
     results: list[Out | ProvisionError] = []
     for outcome in outcomes(function, items, limit=_WIDTH):
         if isinstance(outcome, Exception) and not isinstance(outcome, ProvisionError):
@@ -182,10 +182,10 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         )
     except FileNotFoundError as error:
         raise ProvisionError(
-            f"the program {argv[0]} is not installed here", remedy="apt-get install openssh-client"
+            f"the program {argv[0]} is not installed", remedy="apt-get install openssh-client"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise ProvisionError(f"{argv[0]} gave no answer within 90 s") from error
+        raise ProvisionError(f"{argv[0]} did not answer within 90 s") from error
 
 
 def _known_name(host: str, port: int) -> str:
@@ -204,7 +204,7 @@ def _keys(text: str) -> list[HostKey]:
 
 
 def _is_blob(text: str, kind: str) -> bool:
-    """Return whether a text is a public key of a type in base64: what a node or a jump host sends may be anything."""
+    """Return whether a text is a base64 public key of a type. Nodes and jump hosts may send any text."""
     try:
         blob = base64.b64decode(text, validate=True)
     except ValueError:

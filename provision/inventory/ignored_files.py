@@ -1,8 +1,8 @@
-"""Which files of an inventory folder nobody reads: Ansible's own rule, and backups of editors and programs.
+"""Ignored files in inventory folders: Ansible's own rule, and backups of editors and programs.
 
-Ansible ignores hidden files and a few endings. It reads everything else as an inventory, `known_hosts.txt.old` of
-``ssh-keygen -R`` too, and then each of its lines is a host. So the same pattern is given to Ansible and used here;
-playbooks/ansible.cfg has it for runs of plain ``ansible-playbook``.
+Ansible ignores hidden files and a few suffixes. It parses all other files as inventories, including backups such as
+`known_hosts.txt.old` of ``ssh-keygen -R``, in which each line is then a host. The same pattern is passed to Ansible and
+used here. playbooks/ansible.cfg contains it for plain ``ansible-playbook``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 __all__ = ["BACKUPS", "SETTING", "ignore_patterns", "is_ignored", "is_variable_file"]
 
 BACKUPS = r"[.](old|save|tmp|rej|part|orig|backup|bak[0-9]*|sw[a-z]|dpkg-[a-z]+|ucf-[a-z]+|rpm(save|new|orig))$|~$|^#"
-"""A regular expression without commas, because Ansible separates several of them by commas."""
+"""A regular expression without commas, because Ansible separates patterns with commas."""
 SETTING = "ANSIBLE_INVENTORY_IGNORE_REGEX"
 
 _IGNORED = re.compile(rf"^\.|~$|\.(pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)$|{BACKUPS}")
@@ -25,7 +25,7 @@ _KEYS = (("defaults", "inventory_ignore_patterns"), ("inventory", "ignore_patter
 
 
 def is_ignored(name: str) -> bool:
-    """Return whether Ansible, as we start it, passes over a file or folder of this name in an inventory folder."""
+    """Return whether Ansible, with our settings, ignores a file or folder of this name in an inventory folder."""
     return bool(_IGNORED.search(name))
 
 
@@ -35,13 +35,13 @@ def is_variable_file(name: str) -> bool:
 
 
 def ignore_patterns() -> str:
-    """Return the value of Ansible's setting: the operator's own patterns, and ours."""
+    """Return the value of Ansible's setting: the operator's own patterns and ours."""
     own = os.environ.get(SETTING) or _configured()
     return f"{own},{BACKUPS}" if own and BACKUPS not in own else own or BACKUPS
 
 
 def _configured() -> str:
-    """Return the operator's patterns of the one ansible.cfg that Ansible reads; empty where there are none."""
+    """Return the operator's patterns in the ansible.cfg that Ansible reads; empty if there are none."""
     chosen = os.environ.get("ANSIBLE_CONFIG")
     for name in [chosen] if chosen else _CONFIG_FILES:
         file = Path(name).expanduser()
@@ -51,6 +51,6 @@ def _configured() -> str:
             try:
                 parser.read(file, encoding="utf-8")
             except (configparser.Error, OSError, UnicodeDecodeError):
-                return ""  # Ansible reports it in its own words
+                return ""  # Ansible reports the error
             return next((parser.get(*key) for key in _KEYS if parser.has_option(*key)), "")
     return ""

@@ -1,4 +1,4 @@
-"""Make an inventory, add hosts to one, take hosts out of one: wholly, or not at all."""
+"""Create inventories, and add or remove hosts, atomically."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 @dataclass(frozen=True)
 class InitRequest:
-    """What the command line asks for."""
+    """Options of the command line."""
 
     words: tuple[str, ...]
     name: str | None = None
@@ -50,16 +50,16 @@ class InitRequest:
     jump: str | None = None
     folder: Path = FOLDER
     inventory: str | None = None
-    """The existing inventory to change, by its path; None: by its name, or the only one."""
+    """Path of the existing inventory to change; None to select it by name, or the only one."""
     fingerprints: tuple[str, ...] = ()
-    """Expected fingerprints of replaced host keys, as ``[NODE=]SHA256:...``."""
+    """Expected fingerprints of replaced host keys: ``[NODE=]SHA256:...``."""
     variables: Mapping[str, Any] = field(default_factory=dict)
-    """Further variables of all nodes in a new inventory, as `site_settings` makes them."""
+    """Further variables of all nodes in a new inventory, from `site_settings`."""
 
 
 @dataclass(frozen=True)
 class InitResult:
-    """What was written."""
+    """Result of ``init``: the written inventory."""
 
     cluster: Cluster
     pinned: tuple[PinnedKey, ...] = ()
@@ -68,17 +68,17 @@ class InitResult:
 
 
 class Asker(Protocol):
-    """The person, as far as ``init`` needs one."""
+    """Dialog with the operator during ``init``."""
 
     def step(self, message: str) -> None:
-        """Say what begins now."""
+        """Report the start of an action."""
 
     def approve(self, pinned: Sequence[PinnedKey]) -> None:
-        """Show every key with its fingerprint, and return only when those that are new are approved."""
+        """Show every key with its fingerprint; return only if all new keys are approved."""
 
 
 def create(request: InitRequest, asker: Asker) -> InitResult:
-    """Write a new inventory under the request's folder; nothing is left behind when anything fails."""
+    """Write a new inventory in the request's folder; on an error nothing is written."""
     words = expand(request.words)
     networks = checked_networks(request.data_networks)
     path = new_folder(request)
@@ -99,11 +99,11 @@ def create(request: InitRequest, asker: Asker) -> InitResult:
 
 
 def new_folder(request: InitRequest) -> Path:
-    """Return the folder of a new inventory; UsageError where there is one already."""
+    """Return the folder of a new inventory; UsageError if it exists."""
     path = request.folder / _checked_name(request.name or "cluster")
     if path.exists():
         raise UsageError(
-            f"{path} exists already",
+            f"{path} already exists",
             remedy="Add hosts to it with --add, remove hosts with --remove, change its settings with --image, "
             "--registry-ca or --nvidia-repository, or choose another name with --name.",
         )
@@ -111,7 +111,7 @@ def new_folder(request: InitRequest) -> Path:
 
 
 def targets_of(words: Sequence[HostWord], connections: Mapping[str, Connection]) -> list[Target]:
-    """Return where each host really is, as OpenSSH understands the operator's ssh_config."""
+    """Return each host's address after OpenSSH has applied the operator's ssh_config."""
     results = in_parallel(lambda word: target_of(word.name, connections[word.name]), words)
     for result in results:
         if isinstance(result, ProvisionError):
@@ -120,11 +120,11 @@ def targets_of(words: Sequence[HostWord], connections: Mapping[str, Connection])
 
 
 def pin(targets: Sequence[Target], known_hosts: Path | None, asker: Asker) -> list[PinnedKey]:
-    """Return an approved host key for every target, from the file if there is one, else as the nodes show them."""
+    """Return an approved host key for every target, from the file if there is one, otherwise from the nodes."""
     if known_hosts is not None:
         pinned = keys_from_file(targets, known_hosts.expanduser())
     else:
-        asker.step(f"looking at the SSH host key{'s' if len(targets) > 1 else ''} of {len(targets)} node(s)")
+        asker.step(f"reading the SSH host key{'s' if len(targets) > 1 else ''} of {len(targets)} node(s)")
         pinned = keys_from_network(targets)
     asker.approve(pinned)
     return pinned
@@ -136,24 +136,24 @@ def known_hosts_text(pinned: Sequence[PinnedKey]) -> str:
 
 
 def data_network(targets: Sequence[Target], networks: Sequence[str], known_hosts: Path, asker: Asker) -> dict[str, str]:
-    """Return each node's address on the data networks; nothing is connected when there are none."""
+    """Return each node's address on the data networks; without networks nothing is connected to."""
     if not networks:
         return {}
-    asker.step(f"asking {len(targets)} node(s) for an address in {', '.join(networks)}")
-    found, failures = data_addresses(targets, networks, known_hosts)
+    asker.step(f"reading the addresses in {', '.join(networks)} of {len(targets)} node(s)")
+    matches, failures = data_addresses(targets, networks, known_hosts)
     if failures:
         raise ProvisionError(
-            "\n  ".join(["the data network could not be found on every node:", *failures])
+            "\n  ".join(["some nodes have no address on the data network:", *failures])
             if len(failures) > 1
             else failures[0],
-            remedy="Nothing was written. Check --data-network and the login (--user, --key), or leave --data-network "
-            "out and write cluster_data_address per host.",
+            remedy="Nothing was written. Check --data-network and the login (--user, --key), or omit --data-network "
+            "and set cluster_data_address per host.",
         )
-    return found
+    return matches
 
 
 def host_variables(word: HostWord, addresses: Mapping[str, str], group_port: int | None) -> dict[str, Any]:
-    """Return the variables that belong to one host alone."""
+    """Return the variables of a single host."""
     variables: dict[str, Any] = {}
     if word.address is not None:
         variables["ansible_host"] = word.address
@@ -165,18 +165,18 @@ def host_variables(word: HostWord, addresses: Mapping[str, str], group_port: int
 
 
 def load_staged(stage: Path, path: Path) -> Cluster:
-    """Load what is about to be written; errors speak of the place where it would have been."""
+    """Load the staged inventory; errors name its final path."""
     try:
         return load(stage)
     except InventoryError as error:
         message = error.message.replace(stage.name, path.name)
         raise InventoryError(
-            message, node=error.node, remedy=f"{path} was left as it was.", output=error.output
+            message, node=error.node, remedy=f"{path} was not changed.", output=error.output
         ) from error
 
 
 def moved(cluster: Cluster, stage: Path, path: Path) -> Cluster:
-    """Return the cluster that was loaded from `stage` as loading it from `path` would give it."""
+    """Return the cluster that was loaded from `stage` with the paths of `path`."""
     before, after = str(stage.absolute()), str(path.absolute())
 
     def there(connection: Connection) -> Connection:
@@ -197,22 +197,22 @@ def existing(request: InitRequest) -> Path:
     if request.name:
         path = request.folder / _checked_name(request.name)
         if not path.is_dir():
-            raise UsageError(f"there is no inventory {path}", remedy="Without --add, init writes a new one.")
+            raise UsageError(f"inventory {path} does not exist", remedy="To create a new one, run init without --add.")
         return path
     if request.inventory or configured_inventory() is not None:
         return resolve(request.inventory, None)
-    found = [path for path in candidates(request.folder) if path.is_dir()]
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    matches = [path for path in candidates(request.folder) if path.is_dir()]
+    if len(matches) != 1:
+        names = ", ".join(path.name for path in matches) or "none"
         raise UsageError(
-            f"the inventory to change is not clear: {request.folder} has {names}", remedy="Choose one with --name NAME."
+            f"several inventories to choose from: {request.folder} has {names}", remedy="Choose one with --name NAME."
         )
-    return found[0]
+    return matches[0]
 
 
 @contextmanager
 def staging(path: Path, *, copy: bool = False) -> Iterator[Path]:
-    """Give a folder beside `path` (a copy of it, if asked) that is gone at the end unless it was renamed."""
+    """Yield a folder next to `path`, optionally a copy of it, which is removed unless it was renamed."""
     made = not path.parent.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,7 +241,7 @@ def _checked_name(name: str) -> str:
     if not _NAME.match(name):
         raise UsageError(f"--name '{name}': use letters, digits, '-', '_' and '.'")
     if name == "example":
-        raise UsageError("--name example: that is the documented example's", remedy="Choose another name.")
+        raise UsageError("--name example: reserved for the documented example", remedy="Choose another name.")
     return name
 
 
@@ -256,18 +256,18 @@ def _connection(request: InitRequest, word: HostWord) -> Connection:
 
 
 def key_file(key: Path | None) -> Path | None:
-    """Return the private key's absolute path; UsageError when it is none."""
+    """Return the absolute path of the private key; UsageError if it is not one."""
     if key is None:
         return None
     path = Path(os.path.abspath(key.expanduser()))  # noqa: PTH100 - without following links
     if not path.is_file():
-        raise UsageError(f"--key {key}: there is no such file")
+        raise UsageError(f"--key {key}: file not found")
     if path.suffix == ".pub":
-        raise UsageError(f"--key {key} is a public key", remedy=f"Give the private one: --key {key.with_suffix('')}")
+        raise UsageError(f"--key {key} is a public key", remedy=f"Specify the private key: --key {key.with_suffix('')}")
     status = path.stat()
     if is_exposed(status.st_mode, owner=status.st_uid, user=os.getuid()):
         raise UsageError(
-            f"--key {key} is open to other users (mode {status.st_mode & 0o7777:04o}), and so SSH ignores it",
+            f"--key {key}: SSH ignores this key because other users may read it (mode {status.st_mode & 0o7777:04o})",
             remedy=f"Restrict it to its owner: chmod 600 {shlex.quote(str(key))}",
         )
     return path

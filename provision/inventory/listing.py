@@ -1,4 +1,4 @@
-"""What ``ansible-inventory`` makes of an inventory: hosts, groups and merged variables."""
+"""Hosts, groups and merged variables of an inventory, from ``ansible-inventory``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from provision.inventory.sources import empty_folders, shown, syntax_problems
 __all__ = ["NODE_GROUP", "VAULT_REMEDY", "Listing", "ansible_environment", "ansible_program", "list_inventory"]
 
 NODE_GROUP = "gpu_nodes"
-"""Where an inventory has this group, its hosts are the nodes; else all hosts are."""
+"""If an inventory has this group, its hosts are the nodes, otherwise all hosts."""
 
-VAULT_REMEDY = (
-    "Give Ansible the vault password: ANSIBLE_VAULT_PASSWORD_FILE=FILE, or vault_password_file in ansible.cfg."
-)
+VAULT_REMEDY = "Set the vault password: ANSIBLE_VAULT_PASSWORD_FILE=FILE, or vault_password_file in ansible.cfg."
 
 _TIMEOUT_SECONDS = 120
 _EMPTY = InventoryGroup()
@@ -34,34 +32,34 @@ _EMPTY = InventoryGroup()
 
 @dataclass(frozen=True)
 class Listing:
-    """An inventory as Ansible understands it."""
+    """An inventory as Ansible parses it."""
 
     hosts: Mapping[str, Mapping[str, Any]]
-    """Host name to merged variables, in the inventory's order."""
+    """Host name to merged variables, in the order of the inventory."""
     groups: Mapping[str, tuple[str, ...]]
-    """Group name to its hosts, child groups included, in Ansible's order."""
+    """Group name to its hosts including child groups, in Ansible's order."""
     warnings: tuple[str, ...] = ()
     empty_groups: tuple[str, ...] = ()
     groups_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes: the group `gpu_nodes` if there is one, else every host."""
+        """Names of the nodes: the group `gpu_nodes` if it exists, otherwise all hosts."""
         return self.groups.get(NODE_GROUP, tuple(self.hosts))
 
 
 def ansible_program(name: str) -> str:
-    """Return the path of an Ansible program of the environment that this Python runs in."""
+    """Return the path of an Ansible program in the environment of this Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise ProvisionError(
-            f"{name} is not installed beside {sys.executable}", remedy="Install the project: pip install -e ."
+            f"{name} is not installed in the folder of {sys.executable}", remedy="Install the project: pip install -e ."
         )
     return str(path)
 
 
 def ansible_environment() -> dict[str, str]:
-    """Return the operator's environment with what makes Ansible's output readable and its errors errors."""
+    """Return the operator's environment with settings for parsable output and strict errors of Ansible."""
     environment = {key: value for key, value in os.environ.items() if key != "ANSIBLE_FORCE_COLOR"}
     return environment | {
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
@@ -74,21 +72,21 @@ def ansible_environment() -> dict[str, str]:
 
 
 def list_inventory(path: Path) -> Listing:
-    """Return what ``ansible-inventory --list`` says of `path`, kept from before where nothing has changed since.
+    """Return the output of ``ansible-inventory --list`` for `path`, from the cache if nothing has changed.
 
     Raises:
-        InventoryError: with file and line where they are known.
+        InventoryError: With file and line if they are known.
     """
     if not path.exists():
         raise InventoryError(
-            f"there is no inventory {shown(path)}", remedy="Write one with: provision init 'gpu[1-8]' --user USER"
+            f"inventory {shown(path)} does not exist", remedy="Create one with: provision init 'gpu[1-8]' --user USER"
         )
     key = cache.key_of(path)
-    kept = cache.read(key) if key else None
-    if kept is not None:
-        return _listing(*kept)
+    cached = cache.read(key) if key else None
+    if cached is not None:
+        return _listing(*cached)
     document, stderr = _ask(path)
-    if key and key == cache.key_of(path):  # nobody wrote to the files meanwhile
+    if key and key == cache.key_of(path):  # the files did not change in the meantime
         cache.write(key, document, stderr)
     return _listing(document, stderr)
 
@@ -108,8 +106,8 @@ def _ask(path: Path) -> tuple[InventoryDocument, str]:
         )
     except subprocess.TimeoutExpired as error:
         raise InventoryError(
-            f"{shown(path)}: ansible-inventory gave no answer within {_TIMEOUT_SECONDS} s",
-            remedy="An inventory script or plugin may hang; try: ansible-inventory -i INVENTORY --list",
+            f"{shown(path)}: ansible-inventory did not answer within {_TIMEOUT_SECONDS} s",
+            remedy="An inventory script or plugin may hang. Run: ansible-inventory -i INVENTORY --list",
         ) from error
     if done.returncode != 0:
         raise _parse_error(path, done.stderr)
@@ -117,7 +115,8 @@ def _ask(path: Path) -> tuple[InventoryDocument, str]:
         return decode(done.stdout, InventoryDocument, node="", what="answer of ansible-inventory"), done.stderr
     except InvalidDocument as error:
         raise InventoryError(
-            f"{shown(path)}: {error.message}", remedy="See what it prints: ansible-inventory -i INVENTORY --list"
+            f"{shown(path)}: {error.message}",
+            remedy="Run this to see the output: ansible-inventory -i INVENTORY --list",
         ) from error
 
 
@@ -144,7 +143,7 @@ def _listing(document: InventoryDocument, stderr: str) -> Listing:
 
 
 def _members(tree: Mapping[str, InventoryGroup], group: str) -> tuple[str, ...]:
-    """Own hosts first, then child groups level by level: the order of Ansible's ``groups[...]``."""
+    """Return direct hosts first, then child groups level by level, in the order of Ansible's ``groups[...]``."""
     hosts: dict[str, None] = {}
     level = [group]
     seen: set[str] = set()
@@ -158,14 +157,14 @@ def _members(tree: Mapping[str, InventoryGroup], group: str) -> tuple[str, ...]:
 
 
 def _warnings(stderr: str) -> tuple[str, ...]:
-    """Ansible's own warnings, one line each, with the place when it says one."""
-    found = []
+    """Return Ansible's warnings, one line each, with their location if it is printed."""
+    warnings = []
     for block in re.split(r"^(?=\[(?:WARNING|ERROR|DEPRECATION WARNING)\]:)", stderr, flags=re.MULTILINE):
         if block.startswith("[WARNING]:"):
             origin = re.search(r"^Origin: (\S.*?)(?::\d+)?$", block, flags=re.MULTILINE)
             text = block.removeprefix("[WARNING]:").strip().splitlines()[0]
-            found.append(f"{shown(origin.group(1))}: {text}" if origin else text)
-    return tuple(dict.fromkeys(found))
+            warnings.append(f"{shown(origin.group(1))}: {text}" if origin else text)
+    return tuple(dict.fromkeys(warnings))
 
 
 def _parse_error(path: Path, stderr: str) -> InventoryError:
@@ -176,25 +175,25 @@ def _parse_error(path: Path, stderr: str) -> InventoryError:
         )
     problems = syntax_problems(path)
     if problems:
-        return InventoryError("\n".join(problems), remedy="Correct the syntax; nothing was connected.")
+        return InventoryError("\n".join(problems), remedy="Correct the syntax. No node was connected to.")
     for folder in empty_folders(path):
         bare = not any(folder.iterdir())
         return InventoryError(
             f"{shown(folder)}: {'empty folder' if bare else 'folder without an inventory file'} "
-            "(Ansible reads every folder of an inventory, and fails at this one)",
+            "(Ansible reads every folder of an inventory and rejects this one)",
             remedy=f"Remove it: rmdir {shlex.quote(shown(folder))}"
             if bare
-            else f"Remove it, or rename it to a name that is ignored, for example {folder.name}.bak",
+            else f"Remove it, or rename it to an ignored name, for example {folder.name}.bak",
         )
     return InventoryError(
         f"{shown(path)}: {_first_error(stderr)}",
-        remedy="Nothing was connected. To see all that Ansible says: ansible-inventory -i INVENTORY --list",
+        remedy="No node was connected to. To see Ansible's output, run: ansible-inventory -i INVENTORY --list",
         output="\n".join(stderr.strip().splitlines()[-10:]),
     )
 
 
 def _first_error(stderr: str) -> str:
-    """The sentence that says most: what the last plugin choked on, else Ansible's final error."""
+    """Return the most specific message: the error of the last plugin, otherwise Ansible's final error."""
     failed = re.findall(r"^\[WARNING\]: Failed to parse inventory with '\w+' plugin[:.] ?(.*)$", stderr, re.MULTILINE)
     final = re.findall(r"^\[ERROR\]: (.*)$", stderr, re.MULTILINE)
     origins = re.findall(r"^Origin: (/\S+:\d+)", stderr, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""From an inventory's path to a `Cluster`, or to all that is wrong with it."""
+"""Load an inventory as a `Cluster`, or report all its problems."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from provision.model import Cluster, Connection, Node, Secret
 __all__ = ["load"]
 
 AGENT_ACCOUNT = "provision-jobs"
-"""The default of ``cluster_agent_account``; a test compares it with the role's."""
+"""Default of ``cluster_agent_account``; a test compares it with the role's default."""
 TRUE = frozenset({"true", "yes", "on", "1", "y", "t"})
 
 
 def load(path: Path, *, become_password: Secret | None = None, roles: Path | None = None) -> Cluster:
-    """Read and validate an Ansible inventory; nothing is connected.
+    """Read and validate an Ansible inventory without connecting to a node.
 
     Args:
-        path: an inventory file of any kind, or a folder.
-        become_password: for nodes whose variables hold no ``ansible_become_password``.
-        roles: where the roles' argument_specs are; those of this project unless given.
+        path: An inventory file of any format, or a folder.
+        become_password: For nodes without ``ansible_become_password``.
+        roles: Folder of the roles with their argument_specs; by default of this project.
 
     Raises:
-        InventoryError: with every problem that was found, each with file and line or with its host.
+        InventoryError: All problems, each with file and line or with its host.
     """
     listing = list_inventory(path)
     specs = read_specs(roles or roles_folder())
@@ -68,7 +68,7 @@ def load(path: Path, *, become_password: Secret | None = None, roles: Path | Non
 
 
 def _refusal(path: Path, lines: Sequence[str], warnings: Sequence[str]) -> InventoryError:
-    remedy = "Correct the inventory; nothing was connected or changed."
+    remedy = "Correct the inventory. No node was connected to or changed."
     if len(lines) == 1:
         text = lines[0] if lines[0].startswith(shown(path)) else f"{shown(path)}: {lines[0]}"
         return InventoryError(text, remedy=remedy, output="\n".join(warnings))
@@ -79,7 +79,7 @@ def _refusal(path: Path, lines: Sequence[str], warnings: Sequence[str]) -> Inven
 
 
 def _without_jobs(node: Node) -> Node:
-    """Return the node with the roles for jobs switched off where it takes none; Ansible's roles do the same."""
+    """Return the node with the job roles disabled if it takes no jobs; the Ansible roles do the same."""
     if node.takes_jobs:
         return node
     from provision.components import JOB_ROLES
@@ -88,14 +88,14 @@ def _without_jobs(node: Node) -> Node:
 
 
 def _with_agent(connection: Connection, variables: Mapping[str, Any]) -> Connection:
-    """Return the connection with whether it ends at the job agent."""
+    """Return the connection with whether it connects to the node agent."""
     account = variables.get("cluster_agent_account") or AGENT_ACCOUNT
     wanted = str(variables.get("cluster_agent", "")).strip().lower() in TRUE or connection.user == account
     return replace(connection, user=connection.user or str(account), agent=True) if wanted else connection
 
 
 def _hidden(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Passwords become `Secret`, so that no report or log can show them."""
+    """Convert passwords to `Secret`, so that no report or log prints them."""
     return {
         key: Secret(str(value)) if key in SECRET_KEYS and not is_vault(value) else value
         for key, value in variables.items()
@@ -111,10 +111,10 @@ def _name(path: Path, nodes: Sequence[Node]) -> str:
 
 
 def _unused_files(path: Path, listing: Listing) -> list[str]:
-    """Variable files that Ansible never reads, because no group or host has their name."""
+    """Yield warnings for variable files that Ansible never reads because no group or host has their name."""
     lines = []
     for kind, name, file in variable_files(path):
         known: Mapping[str, Any] = listing.groups if kind == "group" else listing.hosts
         if name not in known and name not in ("all", "ungrouped", NODE_GROUP):
-            lines.append(f"{shown(file)}: no {kind} is called {name}, so this file has no effect")
+            lines.append(f"{shown(file)}: no {kind} is named {name}, so this file has no effect")
     return lines

@@ -1,4 +1,4 @@
-"""The people of an inventory: ``cluster_operators`` and ``cluster_submitters``, parsed strictly."""
+"""Operators and submitters of an inventory (``cluster_operators``, ``cluster_submitters``), parsed strictly."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _ACCOUNT = "cluster_agent_account"
 
 
 def people(cluster: Cluster) -> dict[str, Person]:
-    """Return name -> person, of all that the inventory names; empty where it names nobody.
+    """Return name -> person for all people in the inventory.
 
     Raises:
-        InventoryError: an entry is not valid. `load` has refused such an inventory already.
+        InventoryError: An entry is invalid. `load` rejects such an inventory.
     """
     try:
-        found = entries_of(cluster.nodes[0].variables) if cluster.nodes else []
+        entries = entries_of(cluster.nodes[0].variables) if cluster.nodes else []
     except ValueError as error:
         raise InventoryError(str(error)) from error
     return {
         one["name"]: Person(
             one["name"], one["key"], "submitter" if one["role"] == "submitter" else "operator", one["user"]
         )
-        for one in found
+        for one in entries
     }
 
 
 def people_problems(names: Sequence[str], variables: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield what is wrong with the people of an inventory; they must be the same on all nodes.
+    """Yield problems with the people of an inventory, who must be the same on all nodes.
 
     Args:
-        names: the nodes.
-        variables: node -> its variables, with Jinja rendered where that is possible.
+        names: Names of the nodes.
+        variables: Node -> its variables, with Jinja rendered if possible.
     """
     first: Mapping[str, Any] = {}
     judged: list[tuple[Any, ...]] = []
@@ -52,13 +52,13 @@ def people_problems(names: Sequence[str], variables: Mapping[str, Mapping[str, A
             first = own
         for variable in VARIABLES:
             if own.get(variable) != first.get(variable):
-                text = f"is not the same as on {names[0]}; set it for all nodes"
+                text = f"differs from {names[0]}; set it for all nodes"
                 yield Problem(name, variable, text)
         if values in judged:
             continue
         judged.append(values)
         unknown = [variable for variable in (*VARIABLES, _ACCOUNT) if has_template(own.get(variable))]
         for variable in unknown:
-            yield Problem(name, variable, "its Jinja cannot be rendered here, or it is encrypted")
+            yield Problem(name, variable, "its Jinja cannot be rendered on the controller, or it is encrypted")
         rest = {variable: own.get(variable) for variable in (*VARIABLES, _ACCOUNT) if variable not in unknown}
         yield from (Problem(name, variable, text) for variable, text in entry_problems(rest))

@@ -1,6 +1,6 @@
-"""Read the entries of ``cluster_operators`` and ``cluster_submitters``; a link to this file is a filter of a role.
+"""Parse the entries of ``cluster_operators`` and ``cluster_submitters``. A role uses this file as a filter plugin.
 
-It imports the standard library only, because Ansible also loads it where this package is not installed.
+It imports only the standard library, because Ansible also loads it where this package is not installed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["VARIABLES", "FilterModule", "entry_problems", "people", "public_key"]
 
 VARIABLES = {"cluster_operators": "operator", "cluster_submitters": "submitter"}
-"""Variable of the inventory -> role of the people in it."""
+"""Variable of the inventory -> role of its people."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}\Z")
 _USER = re.compile(r"[1-9][0-9]{0,9}:[1-9][0-9]{0,9}(,[1-9][0-9]{0,9}){0,31}\Z")
@@ -29,16 +29,16 @@ _KEYS: Mapping[str, tuple[int, ...]] = {
     "ecdsa-sha2-nistp521": (8, 133),
     "ssh-rsa": (0, 0),
 }
-"""Type -> the lengths of the parts that follow the type in the blob; 0: any length. Keys of these types can sign."""
+"""Key type -> lengths of the parts after the type in the blob; 0 for any length. Keys of these types can sign."""
 _RSA = "ssh-rsa"
 _RSA_BITS = 2048
 
 
 def people(variables: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the people that a node's variables name, each with ``name``, ``key``, ``role`` and ``user``.
+    """Return the people in a node's variables, each with ``name``, ``key``, ``role`` and ``user``.
 
     Raises:
-        ValueError: an entry is not valid; the text has one line for each problem.
+        ValueError: An entry is invalid. The text has one line per problem.
     """
     problems = [f"{variable}: {text}" for variable, text in entry_problems(variables)]
     if problems:
@@ -51,7 +51,7 @@ def people(variables: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def entry_problems(variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (variable, problem) for everything that is wrong with the people of a node's variables."""
+    """Yield (variable, problem) for every problem with the people in a node's variables."""
     names: dict[str, str] = {}
     keys: dict[str, str] = {}
     account = variables.get("cluster_agent_account")
@@ -77,10 +77,10 @@ def public_key(text: Any) -> str:
     """Return an SSH public key as ``TYPE BLOB``, without its comment.
 
     Raises:
-        ValueError: it is not one line with a key of a supported type.
+        ValueError: The text is not one line with a key of a supported type.
     """
     if not isinstance(text, str):
-        raise ValueError(f"an SSH public key must be text, not {_shown(text)}")  # noqa: TRY004 - as all that is wrong
+        raise ValueError(f"an SSH public key must be text, not {_shown(text)}")  # noqa: TRY004 - ValueError like all problems
     if len(text) > _KEY_LIMIT or not text.strip().isprintable():
         raise ValueError("an SSH public key must be one line of printable characters")
     kind, _, rest = text.strip().partition(" ")
@@ -92,21 +92,21 @@ def public_key(text: Any) -> str:
     try:
         parts = list(_parts(base64.b64decode(blob, validate=True)))
     except (ValueError, binascii.Error):
-        raise ValueError(f"the {kind} key is not complete") from None
+        raise ValueError(f"the {kind} key is incomplete") from None
     lengths = _KEYS[kind]
     if not parts or parts[0] != kind.encode():
-        raise ValueError(f"the key says {kind}, but contains a key of another type")
+        raise ValueError(f"the key is declared as {kind}, but contains a key of another type")
     if len(parts) != len(lengths) + 1 or any(n and len(one) != n for n, one in zip(lengths, parts[1:])):  # noqa: B905 - Ansible's Python
-        raise ValueError(f"the {kind} key does not have the parts of such a key")
+        raise ValueError(f"the {kind} key has invalid parts")
     if kind == _RSA and int.from_bytes(parts[2], "big").bit_length() < _RSA_BITS:
         raise ValueError(f"the ssh-rsa key has fewer than {_RSA_BITS} bits")
     return f"{kind} {blob}"
 
 
 def _parts(data: bytes) -> Iterator[bytes]:
-    """Yield the length-prefixed parts of a key blob; ValueError where the data ends within one."""
+    """Yield the length-prefixed parts of a key blob; ValueError if the data is truncated."""
     while data:
-        if len(data) < 4:  # noqa: PLR2004 - the length of a length
+        if len(data) < 4:  # noqa: PLR2004 - size of a length
             raise ValueError("incomplete")
         (length,) = struct.unpack(">I", data[:4])
         if len(data) < 4 + length:
@@ -122,12 +122,12 @@ def _problems_of(entry: Any, role: str) -> Iterator[str]:
     known = ("name", "key", "user") if role == "submitter" else ("name", "key")
     for key in entry:
         if key not in known:
-            yield f"{_shown(key)} is not a field of a person here; the fields are {', '.join(known)}"
+            yield f"unknown field {_shown(key)}; the fields of a person are {', '.join(known)}"
     name, user = entry.get("name"), entry.get("user")
     if not isinstance(name, str) or not _NAME.match(name):
         yield (
             f"name: {_shown(name)} is not a name; use a lower-case letter, then lower-case letters, digits, _ or -, "
-            "32 at most"
+            "at most 32 characters"
         )
     try:
         public_key(entry.get("key"))
@@ -144,28 +144,28 @@ def _is_user(user: Any) -> bool:
 
 
 def _repeated(entry: Mapping[str, Any], place: str, names: dict[str, str], keys: dict[str, str]) -> Iterator[str]:
-    """Yield whether name or key are those of another person, and remember them."""
+    """Yield problems if name or key belong to another person, and record them."""
     name = entry.get("name")
     if isinstance(name, str):
         if name in names:
-            yield f"name: {_shown(name)} is the name of {names[name]} too"
+            yield f"name: {_shown(name)} is also the name of {names[name]}"
         names.setdefault(name, place)
     try:
         key = public_key(entry.get("key"))
     except ValueError:
         return
     if key in keys:
-        yield f"key: it is the key of {keys[key]} too; each person needs a key of his own"
+        yield f"key: it is also the key of {keys[key]}; each person needs a separate key"
     keys.setdefault(key, place)
 
 
 def _shown(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - what fits on a line
+    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - length of a line
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """Filter plugin for Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""

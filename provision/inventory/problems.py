@@ -1,4 +1,4 @@
-"""What is wrong with an inventory, and how it is told."""
+"""Problems of an inventory and their messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Problem", "worded"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, on one host or (host None) in the whole inventory."""
+    """One problem, of one host or (host None) of the whole inventory."""
 
     host: str | None
     key: str | None
@@ -21,9 +21,9 @@ class Problem:
 
 
 def worded(problems: Iterable[Problem], listing: Listing, sources: SourceIndex) -> list[str]:
-    """Return a sentence for each problem: ``file:line: key: text``, else ``host: key: text``.
+    """Return a sentence for each problem: ``file:line: key: text``, otherwise ``host: key: text``.
 
-    What a group variable does to many hosts is told once.
+    A problem of a group variable is reported once for all hosts.
     """
     lines: dict[str, None] = {}
     hosts: dict[tuple[str | None, str], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Write variables into an inventory: into the files of its groups and hosts, below what stands there, or not at all."""
+"""Add variables to the files of an inventory's groups and hosts, atomically."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from provision.model import Cluster, Secret
 __all__ = ["Addition", "additions", "record", "set_for_hosts"]
 
 _HEADER = """\
-# What others set up on the nodes, kept as it stands: recorded by `provision adopt`. Change it to ask for another.
+# Pre-existing configuration of the nodes, recorded by `provision adopt`. Edit it to change the configuration.
 """
 _ENDS = ("", ".yml", ".yaml", ".json")
-"""In the order in which Ansible looks; it takes the first that is there."""
+"""File names in Ansible's order; the first that exists is used."""
 _UNREADABLE = ("$ANSIBLE_VAULT", "{", "[")
 
 
 @dataclass(frozen=True)
 class Addition:
-    """What is to be added to one file."""
+    """Variables to add to one file."""
 
     file: Path
     node: str | None
-    """Whose file it is; None: of all nodes."""
+    """Host of the file; None for all nodes."""
     variables: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -43,11 +43,11 @@ def _value(value: Any) -> str:
 
 
 def additions(cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]]) -> tuple[Addition, ...]:
-    """Return what to add where: for all nodes at once what is wanted alike on every node of the inventory.
+    """Return the additions per file: variables with the same value on every node are added for all nodes.
 
     Args:
-        cluster: as it was loaded.
-        wanted: node -> variables, which the inventory does not set there; a node of which nothing is known is left out.
+        cluster: The loaded inventory.
+        wanted: Node -> variables that the inventory does not set there. Unknown nodes are omitted.
     """
     first, *others = [wanted.get(node.name) for node in cluster.nodes]
     alike = {
@@ -56,15 +56,15 @@ def additions(cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]]) -> tupl
         if all(other is not None and name in other and other[name] == value for other in others)
     }
     base = cluster.inventory if cluster.inventory.is_dir() else cluster.inventory.parent
-    found = [Addition(_file(base / "group_vars", "all"), None, alike)]
+    parts = [Addition(_file(base / "group_vars", "all"), None, alike)]
     for node in cluster.nodes:
         own = {name: value for name, value in (wanted.get(node.name) or {}).items() if name not in alike}
-        found.append(Addition(_file(base / "host_vars", node.name), node.name, own))
-    return tuple(addition for addition in found if addition.variables)
+        parts.append(Addition(_file(base / "host_vars", node.name), node.name, own))
+    return tuple(addition for addition in parts if addition.variables)
 
 
 def _file(folder: Path, name: str) -> Path:
-    """Return the file that Ansible reads for a group or host; of a folder of such files one of our own."""
+    """Return the file that Ansible reads for a group or host; in a folder of such files, our own file."""
     there = next((path for end in _ENDS if (path := folder / f"{name}{end}").exists()), None)
     if there is None:
         return folder / f"{name}.yml"
@@ -72,10 +72,10 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def record(cluster: Cluster, parts: tuple[Addition, ...], *, become_password: Secret | None = None) -> None:
-    """Add the variables to the files, and see that the inventory then says just that more.
+    """Add the variables to the files, and verify that the inventory changes by nothing else.
 
     Raises:
-        ProvisionError: a file cannot be written, or cannot be added to; every file is as it was.
+        ProvisionError: A file cannot be written or extended. No file was changed.
     """
     before = {part.file: _read(part) for part in parts}
     try:
@@ -91,18 +91,18 @@ def record(cluster: Cluster, parts: tuple[Addition, ...], *, become_password: Se
 def set_for_hosts(
     cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]], *, become_password: Secret | None = None
 ) -> tuple[Path, ...]:
-    """Give hosts variables of their own, in host_vars, in place of what stands there; all else stays as it is written.
+    """Set variables of hosts in host_vars, replacing their present values, without other changes.
 
     Args:
-        cluster: as it was loaded.
-        wanted: node -> variables.
-        become_password: as it was loaded with.
+        cluster: The loaded inventory.
+        wanted: Node -> variables.
+        become_password: Password with which it was loaded.
 
     Returns:
-        The files that were written.
+        The written files.
 
     Raises:
-        ProvisionError: a file cannot be written, or the inventory would say something else; every file is as it was.
+        ProvisionError: A file cannot be written, or other values would change. No file was changed.
     """
     base = cluster.inventory if cluster.inventory.is_dir() else cluster.inventory.parent
     parts = tuple(Addition(_file(base / "host_vars", name), name, own) for name, own in wanted.items() if own)
@@ -119,7 +119,7 @@ def set_for_hosts(
 
 
 def _with(text: str | None, part: Addition) -> str:
-    """Return the file with the variables, each where it stands already, else at the end."""
+    """Return the file with the variables, each in place of its present value, otherwise at the end."""
     lines = (text or "---\n").splitlines()
     for name, value in part.variables.items():
         line = f"{name}: {_value(value)}"
@@ -129,16 +129,16 @@ def _with(text: str | None, part: Addition) -> str:
 
 
 def _lines_of(name: str, text: str, part: Addition) -> tuple[int, int]:
-    """Return where a variable stands, from and to; the end of the file for one that does not."""
+    """Return start and end of a variable in the text; the end of the file if it is missing."""
     lines = text.splitlines()
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise _by_hand(part, f"{shown(part.file)} is no YAML") from error
+        raise _by_hand(part, f"{shown(part.file)} is not valid YAML") from error
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
         return len(lines), len(lines)
     if not isinstance(root, yaml.MappingNode) or root.flow_style:
-        raise _by_hand(part, f"{shown(part.file)} does not have its variables one below the other")
+        raise _by_hand(part, f"{shown(part.file)} does not have one variable per line")
     keys = [key for key, _ in root.value]
     starts = [key.start_mark.line for key in keys]
     at = next((number for number, key in enumerate(keys) if key.value == name), None)
@@ -158,7 +158,7 @@ def _read(part: Addition) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise _by_hand(part, f"{shown(part.file)} cannot be read") from error
     if text.lstrip().startswith(_UNREADABLE):
-        raise _by_hand(part, f"{shown(part.file)} is encrypted, or written between braces, and cannot be added to")
+        raise _by_hand(part, f"{shown(part.file)} is encrypted or in braces, and cannot be extended")
     return text
 
 
@@ -175,17 +175,18 @@ def _insist(before: Cluster, after: Cluster, parts: tuple[Addition, ...]) -> Non
         for part in parts:
             wanted |= part.variables if part.node in {None, node.name} else {}
         if dict(after.node(node.name).variables) != wanted:
-            raise _by_hand(parts[0], f"what was added to {shown(parts[0].file)} does not come out as it was meant")
+            raise _by_hand(parts[0], f"the variables added to {shown(parts[0].file)} do not have the intended values")
 
 
 def _by_hand(part: Addition, why: str) -> InventoryError:
     return InventoryError(
-        f"{why}; the inventory was left as it was", remedy="Add these lines yourself, then adopt again:\n" + part.text()
+        f"{why}; the inventory was not changed",
+        remedy="Add these lines manually, then run adopt again:\n" + part.text(),
     )
 
 
 def _write(file: Path, text: str) -> None:
-    """Whole or not at all; a file that is there keeps its mode, and a link stays one."""
+    """Write a file atomically. An existing file keeps its mode, and a link remains a link."""
     real = file.resolve()
     draft = real.with_name(f".{real.name}.new")
     try:
@@ -198,7 +199,7 @@ def _write(file: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
         raise ProvisionError(
             f"{shown(file)} cannot be written: {error.strerror}",
-            remedy="The inventory was left as it was. Make it writable, or add yourself what --dry-run shows.",
+            remedy="The inventory was not changed. Make it writable, or add the lines of --dry-run manually.",
         ) from error
 
 
@@ -211,4 +212,4 @@ def _restore(file: Path, text: str | None) -> None:
     try:
         file.parent.rmdir()
     except OSError:
-        return  # it has other files, or was never made
+        return  # it has other files, or was not created

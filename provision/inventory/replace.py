@@ -1,4 +1,4 @@
-"""Replace the pinned host keys of nodes that were reinstalled."""
+"""Replace the recorded host keys of reinstalled nodes."""
 
 from __future__ import annotations
 
@@ -35,46 +35,46 @@ _PREFIX = "SHA256:"
 
 @dataclass(frozen=True)
 class KeyChange:
-    """The host key of one node: what is recorded, and what is to be recorded."""
+    """Host keys of one node: recorded and new."""
 
     target: Target
     file: Path
     """The inventory's known_hosts file."""
     old: tuple[HostKey, ...]
-    """All keys that the file has for the node; empty where there are none."""
+    """All keys of the node in the file."""
     new: HostKey
     source: KeySource
     others: tuple[str, ...] = ()
-    """Other nodes of the inventory that have the new key on record."""
+    """Other nodes of the inventory with the new key on record."""
 
     @property
     def changed(self) -> bool:
-        """Return whether the file is to be written."""
+        """Return whether the file has to be written."""
         return self.old != (self.new,)
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """The outcome: the inventory, and every node's keys."""
+    """Result: the inventory and every node's keys."""
 
     cluster: Cluster
     keys: tuple[KeyChange, ...]
 
 
 class ReplacementAsker(Protocol):
-    """The person, as far as a replacement needs one."""
+    """Dialog with the operator during a replacement."""
 
     def step(self, message: str) -> None:
-        """Report what begins now."""
+        """Report the start of an action."""
 
     def approve_changes(self, changes: Sequence[KeyChange]) -> None:
-        """Show old and new fingerprints, and return only when every key that nothing vouches for is approved."""
+        """Show old and new fingerprints; return only if every unverified key is approved."""
 
 
 def replace_keys(request: InitRequest, asker: ReplacementAsker) -> Replaced:
-    """Record the host keys that nodes show now, when they are approved; the file changes at once or not at all.
+    """Record the current host keys of nodes after approval; the file is changed atomically.
 
-    A key is approved by a person at a terminal, by its fingerprint in `request`, or by a file of known keys.
+    A key is approved at a terminal, by its fingerprint in `request`, or by a file of known keys.
     """
     path = existing(request)
     cluster = load(path)
@@ -84,11 +84,11 @@ def replace_keys(request: InitRequest, asker: ReplacementAsker) -> Replaced:
     targets = targets_of(expand(names), connections)
     files = {target.name: _file(target, path) for target in targets}
     if request.known_hosts is not None:
-        found = [(p.target, p.key, p.source) for p in keys_from_file(targets, request.known_hosts.expanduser())]
+        entries = [(p.target, p.key, p.source) for p in keys_from_file(targets, request.known_hosts.expanduser())]
     else:
         asker.step(f"reading the SSH host keys of {', '.join(names)}")
-        found = _shown_keys(targets, files, expected)
-    changes = [_change(target, files[target.name], key, source, cluster) for target, key, source in found]
+        entries = _shown_keys(targets, files, expected)
+    changes = [_change(target, files[target.name], key, source, cluster) for target, key, source in entries]
     due = [change for change in changes if change.changed]
     if due:
         asker.approve_changes(due)
@@ -98,7 +98,7 @@ def replace_keys(request: InitRequest, asker: ReplacementAsker) -> Replaced:
 
 
 def expected_fingerprints(words: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Return the fingerprint that is expected of each node, from ``[NODE=]SHA256:...``; UsageError for other words."""
+    """Return the expected fingerprint of each node, from ``[NODE=]SHA256:...``; UsageError for invalid words."""
     expected: dict[str, str] = {}
     for word in words:
         name, equals, text = word.rpartition("=") if not word.startswith(_PREFIX) else ("", "", word)
@@ -112,8 +112,8 @@ def expected_fingerprints(words: Sequence[str], names: Sequence[str]) -> dict[st
             )
         if name not in names:
             raise UsageError(
-                f"--fingerprint {word}: it names none of the nodes {', '.join(names)}",
-                remedy="With several nodes write --fingerprint NODE=SHA256:... for each.",
+                f"--fingerprint {word}: must name one of the nodes {', '.join(names)}",
+                remedy="With several nodes use --fingerprint NODE=SHA256:... for each.",
             )
         expected[name] = text
     return expected
@@ -123,23 +123,23 @@ def _names(request: InitRequest, cluster: Cluster, path: Path) -> list[str]:
     words = expand(request.words)
     addressed = next((word.name for word in words if word.address is not None), None)
     if addressed:
-        raise UsageError(f"--replace-key: {addressed} is given an address", remedy="Give names of the inventory only.")
+        raise UsageError(f"--replace-key: {addressed} has an address", remedy="Specify names of the inventory only.")
     known = [node.name for node in cluster.nodes]
     unknown = [word.name for word in words if word.name not in known]
     if unknown:
         raise UsageError(f"{shown(path)} has no host {', '.join(unknown)}", remedy=f"Its hosts are {', '.join(known)}.")
     local = next((word.name for word in words if cluster.node(word.name).connection.local), None)
     if local:
-        raise UsageError(f"{local} is this machine: no host key is used for it")
+        raise UsageError(f"{local} is the controller, which has no host key on record")
     return [word.name for word in words]
 
 
 def _file(target: Target, path: Path) -> Path:
-    """Return the known_hosts file that the inventory names for the node."""
+    """Return the known_hosts file of the node in the inventory."""
     file = target.connection.known_hosts
     if file is None:
         raise InventoryError(
-            f"{shown(path)} names no known_hosts file for {target.name}, so that your own one is used",
+            f"{shown(path)} sets no known_hosts file for {target.name}, so that your own one is used",
             remedy=f"Remove the old key there: ssh-keygen -R '{target.names[0]}'",
         )
     return file.resolve()
@@ -161,9 +161,9 @@ def _shown_keys(
         if match is None:
             shows = ", ".join(f"{key.fingerprint} ({key.type})" for key in keys)
             raise HostNotTrusted(
-                f"it shows {shows}, and --fingerprint says {wanted}",
+                f"its key is {shows}, but --fingerprint is {wanted}",
                 node=target.name,
-                remedy="Nothing was written. Compare with the node's console: another machine may answer in its place.",
+                remedy="Nothing was written. Compare it with the node's console: another machine may answer.",
             )
         return target, match, KeySource.FINGERPRINT
 
@@ -176,14 +176,14 @@ def _change(target: Target, file: Path, key: HostKey, source: KeySource, cluster
 
 
 def _others(file: Path, key: HostKey, target: Target, cluster: Cluster) -> tuple[str, ...]:
-    """Return the other nodes that have the key on record, by the comments of their lines."""
+    """Return the other nodes with this key on record, by the comments of their lines."""
     words = [line.split() for line in _text(file).splitlines()]
     comments = {word[3] for word in words if len(word) > 3 and word[2] == key.blob}  # noqa: PLR2004 - names, type, key
     return tuple(node.name for node in cluster.nodes if node.name in comments and node.name != target.name)
 
 
 def _write(file: Path, changes: Sequence[KeyChange]) -> None:
-    """Write the file with all changes; it is read again, because a person may have taken minutes to answer."""
+    """Write the file with all changes. It is read again, because the approval may have taken minutes."""
     text = _text(file)
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
         for change in changes:

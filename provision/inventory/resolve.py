@@ -1,4 +1,4 @@
-"""Which inventory is meant when several ways of saying it exist."""
+"""Select the inventory from options, environment, configuration files and folders."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from provision.inventory.sources import inventory_files
 __all__ = ["FOLDER", "candidates", "resolve"]
 
 FOLDER = Path("inventories")
-"""Where ``init`` writes inventories, in the current folder."""
+"""Folder in which ``init`` creates inventories, relative to the current folder."""
 
 
 def resolve(inventory: str | None, lab: str | None) -> Path:
     """Return the path of the inventory to use.
 
     Args:
-        inventory: what ``--inventory`` says; without it, the environment's PROVISION_INVENTORY, else what a
-            configuration file names.
-        lab: the path of a lab's inventory, which the caller looked up.
+        inventory: Value of ``--inventory``; without it, PROVISION_INVENTORY or a configuration file is used.
+        lab: Path of a lab's inventory.
 
     Raises:
-        UsageError: when none is said and there is not exactly one under ``./inventories`` other than ``example``.
+        UsageError: No inventory is given, and ``./inventories`` does not contain exactly one other than ``example``.
     """
     if lab:
         return Path(lab)
@@ -37,22 +36,23 @@ def resolve(inventory: str | None, lab: str | None) -> Path:
     configured = configured_inventory()
     if configured is not None:
         return configured
-    found = candidates()
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    inventories = candidates()
+    if len(inventories) == 1:
+        return inventories[0]
+    if not inventories:
         raise UsageError(
-            "no inventory is named, and there is none under ./inventories",
-            remedy="Write one with: provision init 'gpu[1-8]' --user USER   (or try the lab: provision lab up demo)",
+            "no inventory given, and ./inventories has none",
+            remedy="Create one with: provision init 'gpu[1-8]' --user USER   (or start the lab: provision lab up demo)",
         )
     raise UsageError(
-        "no inventory is named, and ./inventories has several: " + ", ".join(path.name for path in found),
-        remedy=f'Choose one with -i {found[0]}, or for good with this line in {PROJECT_FILE}: inventory = "{found[0]}"',
+        "no inventory given, and ./inventories has several: " + ", ".join(path.name for path in inventories),
+        remedy=f"Select one with -i {inventories[0]}, "
+        f'or permanently with this line in {PROJECT_FILE}: inventory = "{inventories[0]}"',
     )
 
 
 def candidates(folder: Path = FOLDER) -> list[Path]:
-    """Return the inventories under `folder` other than the documented example; backups and empty folders are none."""
+    """Return the inventories in `folder` except the documented example, backups and empty folders."""
     if not folder.is_dir():
         return []
     entries = (entry for entry in folder.iterdir() if entry.name != "example" and not is_ignored(entry.name))

@@ -1,7 +1,7 @@
-"""What the roles' files say, kept while none of them has changed: to read them all takes much longer than to look.
+"""Contents of the roles' files, cached while unchanged, because reading them takes much longer than stat calls.
 
-It is made of the files alone. They are the same files while names, modes, sizes, inodes and times are the same, and
-the times are old enough to tell: what is written twice within the clock's resolution may look unchanged.
+Files count as unchanged while names, modes, sizes, inodes and times are the same. The times must be old enough, because
+two writes within the resolution of the clock are not distinguishable.
 """
 
 from __future__ import annotations
@@ -28,48 +28,48 @@ _SETTLED_NS = 2_000_000_000
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECLARED = re.compile(r"^\w+:", re.MULTILINE)
 _LEFT_OUT = frozenset({"molecule", "__pycache__", "README.md"})
-"""What makes no difference to a node."""
+"""Files that do not affect nodes."""
 
 _Seen = tuple[tuple[str | int, ...], ...]
 _last: tuple[Path, _Seen, RolesDocument] | None = None
 
 
 def argument_specs(roles: Path) -> dict[str, dict[str, Any]]:
-    """Return for each role that has a meta/argument_specs.yml the options of its entry point main."""
+    """Return role -> options of its entry point main, for roles with a meta/argument_specs.yml."""
     return _document(roles)["argument_specs"]
 
 
 def defaults(roles: Path) -> dict[str, Any]:
-    """Return the variables of every role's defaults/main.yml."""
+    """Return role -> variables of its defaults/main.yml."""
     return dict(_document(roles)["defaults"])
 
 
 def code_of_roles(roles: Path) -> dict[str, tuple[str, list[str]]]:
-    """Return for each role the hash of its files, and every word in them by which it can see a variable."""
+    """Return role -> hash of its files, and all words with which it can use a variable."""
     return dict(_document(roles)["code"])
 
 
 def systems(roles: Path) -> dict[str, dict[str, Any]]:
-    """Return for each supported system, such as ``debian_12``, what the shared role knows of it."""
+    """Return supported system, such as ``debian_12`` -> its variables in the shared role."""
     return dict(_document(roles)["systems"])
 
 
 def _document(roles: Path) -> RolesDocument:
-    global _last  # noqa: PLW0603 - the roles belong to the program
+    global _last  # noqa: PLW0603 - the roles are constant
     seen = _seen(roles)
     if seen is None:
         return _made(roles)
     if _last is None or _last[:2] != (roles, seen):
-        _last = (roles, seen, _kept(roles, seen))
+        _last = (roles, seen, _cached(roles, seen))
     return _last[2]
 
 
-def _kept(roles: Path, seen: _Seen) -> RolesDocument:
+def _cached(roles: Path, seen: _Seen) -> RolesDocument:
     key = hashlib.sha256(repr((_FORMAT, str(roles), seen)).encode()).hexdigest()
     content = cache_files.read(_KIND, key)
     try:
         if content is not None:
-            return decode(content, RolesDocument, node="", what="kept roles")
+            return decode(content, RolesDocument, node="", what="cached roles")
     except InvalidDocument:
         pass
     document = _made(roles)
@@ -82,8 +82,8 @@ def _kept(roles: Path, seen: _Seen) -> RolesDocument:
 
 
 def _seen(roles: Path) -> _Seen | None:
-    """Return what tells whether a file is another than before, of all; None where one is lost or a link to a folder."""
-    found: list[tuple[str | int, ...]] = []
+    """Return the attributes that reveal a changed file, of all files; None if one is missing or a link to a folder."""
+    results: list[tuple[str | int, ...]] = []
     folders = [str(roles)]
     try:
         for folder in folders:
@@ -91,20 +91,20 @@ def _seen(roles: Path) -> _Seen | None:
                 if entry.name in _LEFT_OUT:
                     continue
                 if not entry.is_dir():
-                    it = entry.stat()  # what it leads to, where it is a link
+                    it = entry.stat()  # the target of a link
                     times = it.st_ctime_ns, it.st_mtime_ns
-                    found.append((entry.path, it.st_mode, it.st_size, it.st_dev, it.st_ino, *times))
+                    results.append((entry.path, it.st_mode, it.st_size, it.st_dev, it.st_ino, *times))
                 elif entry.is_symlink():
                     return None
                 else:
                     folders.append(entry.path)
     except OSError:
         return None
-    return tuple(sorted(found))
+    return tuple(sorted(results))
 
 
 def _made(roles: Path) -> RolesDocument:
-    """Read it all."""
+    """Read all roles."""
     from provision.components import SHARED
 
     folders = sorted(file.parent.parent for file in roles.glob("*/tasks/main.yml"))
@@ -158,12 +158,12 @@ def _hash(*parts: dict[str, bytes]) -> str:
 
 
 def _words(contents: dict[str, bytes]) -> set[str]:
-    """Return the words by which the role can see a variable; to declare one or give it a default is not to see it."""
-    found: set[str] = set()
+    """Return the words with which the role can use a variable, without declarations and defaults."""
+    results: set[str] = set()
     for name, content in contents.items():
         text = content.decode(errors="replace")
         if name.startswith("defaults/"):
             text = _DECLARED.sub("", text)
         if not name.startswith("meta/"):
-            found.update(_WORD.findall(text))
-    return found
+            results.update(_WORD.findall(text))
+    return results

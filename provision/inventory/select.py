@@ -1,4 +1,4 @@
-"""Which nodes ``--limit`` means, in the words of Ansible's host patterns."""
+"""Select nodes with ``--limit`` in the syntax of Ansible's host patterns."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _SUBSCRIPT = re.compile(r"(?P<base>.+)\[(?:(?P<at>-?\d+)|(?P<first>\d+)[:-](?P<l
 
 
 def select(cluster: Cluster, pattern: str | None) -> tuple[Node, ...]:
-    """Return the nodes that `pattern` names, in the inventory's order.
+    """Return the nodes that match `pattern`, in the order of the inventory.
 
-    Understood are names, groups, ``all``, globs (``gpu*``, ``gpu[1-4]``), ``~REGEX``, ``group[0:3]``, and lists of
-    these with ``,`` or ``:`` between them, where ``!X`` takes away and ``&X`` keeps only what is also in X.
-    A range as reports print it (``gpu[1-63]``, ``gpu[01-16,18]``) names these nodes; where a glob of Ansible has one
-    digit on each side of the dash, both mean the same.
-    A glob that fits host names is not tried on groups: ``gpu*`` would else fit ``gpu_nodes``, which is every node.
+    Supported are names, groups, ``all``, globs (``gpu*``, ``gpu[1-4]``), ``~REGEX``, ``group[0:3]``, and lists of these
+    separated by ``,`` or ``:``, where ``!X`` excludes and ``&X`` intersects. A range in the format of reports
+    (``gpu[1-63]``, ``gpu[01-16,18]``) selects these nodes. With one digit on each side of the dash, a glob of Ansible
+    means the same. A glob that matches host names is not applied to groups: ``gpu*`` would otherwise match
+    ``gpu_nodes``, which contains every node.
 
     Raises:
-        UsageError: when a word matches no node, or nothing is left.
+        UsageError: A word matches no node, or no node remains.
     """
     if pattern is None or not pattern.strip():
         return cluster.nodes
@@ -40,21 +40,21 @@ def select(cluster: Cluster, pattern: str | None) -> tuple[Node, ...]:
         if word[0] == "!":
             chosen -= _named(cluster, word[1:])
     if not chosen:
-        raise UsageError(f"--limit '{pattern}' leaves no node", remedy=_choices(cluster))
+        raise UsageError(f"--limit '{pattern}' matches no node", remedy=_choices(cluster))
     return tuple(node for node in cluster.nodes if node.name in chosen)
 
 
 def _named(cluster: Cluster, word: str) -> set[str]:
-    found = _matches(cluster, word)
-    if not found:
+    selected = _matches(cluster, word)
+    if not selected:
         subscript = _SUBSCRIPT.match(word)
         if subscript:
-            found = _sliced(cluster, subscript)
-    if not found:
+            selected = _sliced(cluster, subscript)
+    if not selected:
         close = difflib.get_close_matches(word, [node.name for node in cluster.nodes], 1)
         meant = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(f"no node or group is called '{word}'{meant}", remedy=_choices(cluster))
-    return found
+        raise UsageError(f"no node or group is named '{word}'{meant}", remedy=_choices(cluster))
+    return selected
 
 
 def _matches(cluster: Cluster, word: str) -> set[str]:
@@ -76,7 +76,7 @@ def _matches(cluster: Cluster, word: str) -> set[str]:
 
 
 def _in_range(cluster: Cluster, word: str) -> set[str]:
-    """Return the nodes of a range of numbers with several digits, or several ranges, which a glob would misread."""
+    """Return the nodes of a numeric range with several digits or parts, which a glob would misinterpret."""
     if not _RANGE.fullmatch(word):
         return set()
     names = {host.name for host in expand_word(word)}

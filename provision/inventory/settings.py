@@ -1,7 +1,7 @@
-"""The operator's own Ansible settings, as far as they decide what an inventory says.
+"""The operator's Ansible settings that affect how an inventory is read.
 
-The playbooks have an ansible.cfg of their own, and Ansible reads only one. An inventory that was validated under the
-operator's ansible.cfg (its vault password, its plugins) has to be read in the same way when the playbooks run.
+The playbooks have their own ansible.cfg, and Ansible reads only one. An inventory that was validated with the
+operator's ansible.cfg (vault password, plugins) must be read in the same way when the playbooks run.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _PASSED_ON = {
     "VARIABLE_PLUGINS_ENABLED": "ANSIBLE_VARS_ENABLED",
     "VARIABLE_PRECEDENCE": "ANSIBLE_PRECEDENCE",
 }
-"""Ansible's name of a setting -> the environment variable for it. Nothing in it bears on host keys or tasks."""
+"""Ansible's name of a setting -> its environment variable. None of them affects host keys or tasks."""
 
 _PATHS = {name for name in _PASSED_ON if name.endswith(("_PATH", "_PATHS"))}
 
 
 def reading_environment() -> dict[str, str]:
-    """Return the settings as environment variables, every path absolute; empty where the operator has none."""
+    """Return the settings as environment variables with absolute paths; empty without settings."""
     if not _configured():
         return {}
     argv = [ansible_program("ansible-config"), "dump", "--only-changed", "--format", "json"]
@@ -62,7 +62,7 @@ def reading_environment() -> dict[str, str]:
         raise InventoryError(
             "ansible-config cannot read your ansible.cfg",
             output=done.stderr,
-            remedy="See which file it is and what is wrong with it: ansible-config dump --only-changed",
+            remedy="Run this to see the file and the error: ansible-config dump --only-changed",
         ) from None
     return {
         _PASSED_ON[entry.name]: _as_text(entry.name, entry.value)
@@ -72,7 +72,7 @@ def reading_environment() -> dict[str, str]:
 
 
 def _configured() -> bool:
-    """Return whether there is an ansible.cfg or an ``ANSIBLE_...`` variable at all: asking takes a second."""
+    """Return whether there is an ansible.cfg or an ``ANSIBLE_...`` variable; ansible-config takes a second."""
     files = (Path("ansible.cfg"), Path.home() / ".ansible.cfg", Path("/etc/ansible/ansible.cfg"))
     return any(name.startswith("ANSIBLE_") for name in os.environ) or any(file.is_file() for file in files)
 

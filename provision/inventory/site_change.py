@@ -1,4 +1,4 @@
-"""Change the training image, its registry's CA or NVIDIA's repository in an existing inventory, and nothing else."""
+"""Change the training image, its registry's CA or NVIDIA's repository in an existing inventory."""
 
 from __future__ import annotations
 
@@ -28,56 +28,56 @@ _KEY = "nvidia_container_repository_key"
 
 @dataclass(frozen=True)
 class NewValues:
-    """The values that the operator gives; None: not given."""
+    """New values; None if not given."""
 
     image: str | None = None
     registry_ca: str | None = None
     """PEM text."""
     repository: str | None = None
-    """Empty: the nodes' own package sources have the packages."""
+    """Empty: the packages come from the nodes' own package sources."""
     repository_key: str | None = None
     usual_key: str = ""
-    """The key for a repository where neither the operator nor the inventory has one."""
+    """Default key for a repository without a key."""
 
 
 @dataclass(frozen=True)
 class SettingsChange:
-    """The variables to change in one file of an inventory."""
+    """Variables to change in one file of an inventory."""
 
     cluster: Cluster
     file: Path
     variables: Mapping[str, Any]
-    """Empty: the inventory has these values already."""
+    """Empty if the inventory has these values."""
 
     def before(self, name: str) -> Any:
-        """Return the present value of a variable; None where it is not set."""
+        """Return the present value of a variable; None if it is not set."""
         return self.cluster.nodes[0].variables.get(name)
 
 
 def plan_change(request: InitRequest, values: NewValues) -> SettingsChange:
-    """Return what has to change in an existing inventory.
+    """Return the pending changes of an existing inventory.
 
     Args:
-        request: names the inventory, and hosts that must be in it.
-        values: the new values.
+        request: Options with the inventory, and hosts that must be in it.
+        values: The new values.
 
     Raises:
-        UsageError: a host is not in the inventory, or the registry of the certificate is not known.
-        InventoryError: the inventory cannot be changed.
+        UsageError: A host is not in the inventory, or the registry of the certificate is unknown.
+        InventoryError: The inventory cannot be changed.
     """
     path = existing(request).absolute()
     if not path.is_dir():
         raise UsageError(
             f"{shown(path)}: not an inventory folder",
-            remedy=f"Change these variables by hand: {_IMAGE}, {_CERTIFICATES}, {_URI}, {_KEY}",
+            remedy=f"Change these variables manually: {_IMAGE}, {_CERTIFICATES}, {_URI}, {_KEY}",
         )
     cluster = load(path)
     known = {node.name for node in cluster.nodes}
     unknown = [word.name for word in expand(request.words) if word.name not in known] if request.words else []
     if unknown:
         raise UsageError(
-            f"{shown(path)} exists already and has no host {', '.join(unknown)}",
-            remedy="Add hosts with --add first, or name a new inventory with --name.",
+            f"{shown(path)} already exists and has no host {', '.join(unknown)}",
+            remedy="Add hosts with --add first, or set the name of a new inventory with --name.",
         )
     first = cluster.nodes[0].variables
     key = values.repository_key
@@ -89,8 +89,8 @@ def plan_change(request: InitRequest, values: NewValues) -> SettingsChange:
         image = values.image or first.get(_IMAGE)
         if not isinstance(image, str) or "{{" in image or not image:
             raise UsageError(
-                f"--registry-ca: {shown(path)} names no image, so the registry is not known",
-                remedy="Give the image too: --image REGISTRY/PATH:TAG",
+                f"--registry-ca: {shown(path)} sets no image, so the registry is not known",
+                remedy="Also specify the image: --image REGISTRY/PATH:TAG",
             )
         wanted[_CERTIFICATES] = _with_certificate(first.get(_CERTIFICATES), registry_of(image), values.registry_ca)
     changed = {name: value for name, value in wanted.items() if _is_other(cluster, name, value)}
@@ -98,10 +98,10 @@ def plan_change(request: InitRequest, values: NewValues) -> SettingsChange:
 
 
 def change_settings(change: SettingsChange) -> Cluster:
-    """Write the variables, each in place of its present value; all else in the file stays as it is.
+    """Write the variables, each in place of its present value, without other changes.
 
     Raises:
-        InventoryError: the inventory would not have these values on every node; it is left as it was.
+        InventoryError: The inventory would not have these values on every node. It was not changed.
     """
     path, file = change.cluster.inventory, change.file
     text = file.read_text(encoding="utf-8") if file.is_file() else "---\n"
@@ -116,7 +116,7 @@ def change_settings(change: SettingsChange) -> Cluster:
                 place = SourceIndex(stage).find(name, node.name, node.groups) or "another file"
                 raise InventoryError(
                     f"{place.replace(stage.name, path.name)}: {name} is also set here, for {node.name}",
-                    remedy=f"Change it there by hand, or remove it there. {shown(path)} was left as it was.",
+                    remedy=f"Change or remove it there manually. {shown(path)} was not changed.",
                 )
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
@@ -136,7 +136,7 @@ def _with_certificate(present: Any, registry: str, certificate: str) -> list[dic
 
 
 def _file(path: Path, names: Sequence[str]) -> Path:
-    """Return the file for all nodes that has one of the variables, else the one that ``init`` writes."""
+    """Return the file for all nodes that contains one of the variables, otherwise the file that ``init`` writes."""
     folder = path / "group_vars" / "all"
     files = sorted(folder.rglob("*.y*ml")) if folder.is_dir() else []
     single = (folder, folder.with_suffix(".yml"), folder.with_suffix(".yaml"))

@@ -1,4 +1,4 @@
-"""What a new inventory says of the site: the training image, its registry's CA, and NVIDIA's package repository."""
+"""Site settings of a new inventory: training image, CA of its registry, and NVIDIA's package repository."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 NO_REPOSITORY = "none"
-"""In place of a repository's URL: the nodes' own package sources have the NVIDIA Container Toolkit."""
+"""Replaces a repository URL: the nodes' own package sources provide the NVIDIA Container Toolkit."""
 
 _URL = re.compile(r"https?://[^\s/@\"'{}%]+(/[^\s\"'{}]*)?")
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -38,22 +38,22 @@ _CERTIFICATE_LIMIT = 1024 * 1024
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """The settings of a new inventory, checked."""
+    """Validated settings of a new inventory."""
 
     image: str = ""
     """Empty: the operator sets it later."""
     registry_ca: str = ""
-    """PEM text; empty where the nodes trust the registry already."""
+    """PEM text; empty if the nodes already trust the registry."""
     repository: str = NVIDIA_REPOSITORY
-    """Empty: the nodes' own package sources have the packages."""
+    """Empty: the packages come from the nodes' own package sources."""
     key: SigningKey | None = None
 
 
 def check_image(reference: str) -> str:
-    """Return the reference of an image; UsageError where docker would not take it."""
+    """Return an image reference; UsageError if Docker would reject it."""
     if not is_image_reference(reference):
         raise UsageError(
-            f"--image {reference}: not the name of an image",
+            f"--image {reference}: not an image reference",
             remedy="Write it as REGISTRY[:PORT]/PATH:TAG, the path in lower case and without https://.",
         )
     return reference
@@ -63,28 +63,28 @@ def check_repository(url: str) -> str:
     """Return the URL of a repository, empty for `NO_REPOSITORY`.
 
     Raises:
-        UsageError: it is not a URL, or holds a password, which belongs into a vault.
+        UsageError: It is not a URL, or contains a password, which belongs in a vault.
     """
     if url == NO_REPOSITORY:
         return ""
     if "@" in url.partition("//")[2].partition("/")[0]:
         raise UsageError(
-            "--nvidia-repository: the URL holds a login",
-            remedy="Leave it out here, and set nvidia_container_repository_uri in an ansible-vault file.",
+            "--nvidia-repository: the URL contains credentials",
+            remedy="Omit them, and set nvidia_container_repository_uri in an ansible-vault file.",
         )
     if not _URL.fullmatch(url):
         raise UsageError(
             f"--nvidia-repository {url}: not the URL of a package repository",
-            remedy=f"Example: {NVIDIA_REPOSITORY}; {NO_REPOSITORY} where the nodes have one already.",
+            remedy=f"Example: {NVIDIA_REPOSITORY}; or {NO_REPOSITORY} if the nodes have one already.",
         )
     return url.rstrip("/")
 
 
 def choose_key(file: Path | None, fingerprint: str | None) -> SigningKey:
-    """Return the key that signs the repository: the one in `file`, else NVIDIA's.
+    """Return the signing key of the repository: the one in `file`, otherwise NVIDIA's.
 
     Raises:
-        UsageError: it is another key than `fingerprint` says.
+        UsageError: Its fingerprint is not `fingerprint`.
     """
     key = read_key(file) if file is not None else nvidia_key()
     expected = parse_fingerprint(fingerprint) if fingerprint is not None else None
@@ -98,19 +98,19 @@ def choose_key(file: Path | None, fingerprint: str | None) -> SigningKey:
 
 
 def read_certificate(path: Path) -> str:
-    """Return the certificates in a PEM file; UsageError where there is none."""
+    """Return the certificates in a PEM file; UsageError if there are none."""
     try:
         with path.expanduser().open("rb") as stream:
             text = stream.read(_CERTIFICATE_LIMIT).decode(errors="replace")
     except OSError as error:
         raise UsageError(f"--registry-ca {path}: cannot be read ({error.strerror})") from error
-    found = _CERTIFICATE.findall(text)
-    if not found:
+    matches = _CERTIFICATE.findall(text)
+    if not matches:
         raise UsageError(
-            f"--registry-ca {path}: no certificate in it",
-            remedy="Give the CA's certificate as PEM text (-----BEGIN CERTIFICATE-----).",
+            f"--registry-ca {path}: contains no certificate",
+            remedy="Specify the CA's certificate as PEM text (-----BEGIN CERTIFICATE-----).",
         )
-    return "\n".join(found) + "\n"
+    return "\n".join(matches) + "\n"
 
 
 def site_variables(settings: SiteSettings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where in an inventory's files a variable is written, so that a message can say file and line."""
+"""Locate variables in an inventory's files, so that messages contain file and line."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = [
 _YAML_ENDS = (".yml", ".yaml", ".json")
 _VAULT = "$ANSIBLE_VAULT"
 _NO_SOURCES = ("group_vars", "host_vars", "vars_plugins")
-"""Folders of an inventory in which Ansible looks for no hosts."""
+"""Folders of an inventory in which Ansible searches for no hosts."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """One place where a variable gets a value."""
+    """One definition of a variable."""
 
     file: Path
     line: int
@@ -40,17 +40,17 @@ class Definition:
 
 
 class SourceIndex:
-    """All definitions in the files of one inventory; files are read when first asked."""
+    """All definitions in the files of one inventory. Files are read at first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._definitions: list[Definition] | None = None
 
     def find(self, key: str, host: str | None = None, groups: Iterable[str] = ()) -> str | None:
-        """Return ``file:line`` of what gives `key` its value on `host`, or None when no file shows it."""
-        found = [d for d in self._all() if d.key == key]
-        own = [d for d in found if host is not None and d.host == host]
-        by_group = [d for d in found if d.group in {*groups, "all"}]
+        """Return ``file:line`` of the definition of `key` that applies to `host`; None if no file contains it."""
+        matches = [d for d in self._all() if d.key == key]
+        own = [d for d in matches if host is not None and d.host == host]
+        by_group = [d for d in matches if d.group in {*groups, "all"}]
         by_group.sort(key=lambda d: d.group == "all")
         chosen = next(iter([*reversed(own), *by_group]), None)
         return f"{shown(chosen.file)}:{chosen.line}" if chosen else None
@@ -62,7 +62,7 @@ class SourceIndex:
 
 
 def shown(path: Path | str) -> str:
-    """Return `path` as a person in the current folder would write it."""
+    """Return `path` relative to the current folder."""
     text = str(path)
     name, colon, line = text.partition(":")
     relative = os.path.relpath(name)
@@ -73,16 +73,16 @@ def inventory_files(path: Path) -> list[Path]:
     """Return the files that Ansible reads as inventory sources for `path`."""
     if not path.is_dir():
         return [path]
-    found: list[Path] = []
+    matches: list[Path] = []
     for entry in sorted(path.iterdir()):
         if is_ignored(entry.name) or entry.name in _NO_SOURCES:
             continue
-        found.extend(inventory_files(entry))
-    return found
+        matches.extend(inventory_files(entry))
+    return matches
 
 
 def empty_folders(path: Path) -> list[Path]:
-    """Return the deepest folders that Ansible reads for `path` and that have no inventory source in them."""
+    """Return the deepest folders that Ansible reads for `path` and that contain no inventory source."""
     if not path.is_dir():
         return []
     read = [entry for entry in sorted(path.iterdir()) if not is_ignored(entry.name) and entry.name not in _NO_SOURCES]
@@ -102,7 +102,7 @@ def variable_files(path: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files that Ansible reads in a folder of variables; it enters no folder whose name has an ending."""
+    """Yield the files that Ansible reads in a folder of variables; it skips folders whose name has a suffix."""
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and is_variable_file(entry.name) and not entry.suffix:
             yield from _files_below(entry)
@@ -111,7 +111,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def syntax_problems(path: Path) -> list[str]:
-    """Look for what Ansible may have stumbled over: ``file:line: problem`` for each file that cannot be read."""
+    """Return ``file:line: problem`` for each file with a syntax error."""
     problems: list[str] = []
     sources = [*inventory_files(path), *(file for _, _, file in variable_files(path))]
     for file in sources:

@@ -1,4 +1,4 @@
-"""The variables that the roles know, read from every role's meta/argument_specs.yml."""
+"""Variables of the roles, from every role's meta/argument_specs.yml."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Option", "Specs", "as_type", "read_specs", "roles_folder"]
 
 @dataclass(frozen=True)
 class Option:
-    """One variable of a role, as its argument_specs describe it."""
+    """One variable of a role, from its argument_specs."""
 
     name: str
     role: str
@@ -28,7 +28,7 @@ class Option:
     default: Any = None
     description: str = ""
     options: Mapping[str, Option] = field(default_factory=dict)
-    """The keys of a dict, or of each dict of a list; empty when any key goes."""
+    """Keys of a dict, or of each dict in a list; empty if any key is allowed."""
     required: bool = False
 
 
@@ -41,33 +41,33 @@ class Specs:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Names that begin so are ours."""
+        """Prefixes of the roles' variables."""
         return (*(f"{role}_" for role in self.roles), "cluster_", "platform_")
 
 
 def roles_folder() -> Path:
-    """Return the folder of the roles that belong to this package."""
+    """Return the folder of the roles of this package."""
     beside = Path(__file__).resolve().parents[2] / "roles"
     shared = Path(sys.prefix) / "share" / "provision" / "roles"
     for folder in (beside, shared):
         if folder.is_dir():
             return folder
     raise ProvisionError(
-        f"the roles are not where they belong ({beside})",
+        f"{beside}: roles not found",
         remedy="Run provision from a checkout of its repository: pip install -e .",
     )
 
 
 @functools.lru_cache(maxsize=1)
 def read_specs(roles: Path) -> Specs:
-    """Read the argument_specs of every role under `roles`; they are kept, as they belong to the program."""
-    found = argument_specs(roles)
-    options = {name: _option(name, role, raw) for role, own in found.items() for name, raw in own.items()}
-    return Specs(options, tuple(found))
+    """Read the argument_specs of every role under `roles`. Cached, because they are part of the program."""
+    role_options = argument_specs(roles)
+    options = {name: _option(name, role, raw) for role, own in role_options.items() for name, raw in own.items()}
+    return Specs(options, tuple(role_options))
 
 
 def as_type(option: Option, value: Any) -> Any:
-    """Return `value` as the roles take it: INI files and templates give text where a number or a truth is meant."""
+    """Return `value` in the type that the roles expect: INI files and templates provide text for numbers."""
     if option.type == "int" and isinstance(value, str) and value.strip().lstrip("-").isdigit():
         return int(value)
     if option.type == "float" and isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value.strip()):

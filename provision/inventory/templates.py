@@ -1,4 +1,4 @@
-"""The values of connection variables: vault opened and Jinja rendered, the simple cases here, the rest by Ansible."""
+"""Render connection variables: simple Jinja is rendered here, the rest and vault values by Ansible."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CLUSTER_KEYS = (
     "cluster_submitters",
     "cluster_takes_jobs",
 )
-"""The variables of all roles that checks and jobs read. No secrets."""
+"""Role variables that checks and jobs use. None of them is a secret."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FINALIZATION = re.compile(
@@ -54,9 +54,9 @@ _DEPTH = 8
 
 
 def read_keys(listing: Listing) -> tuple[str, ...]:
-    """Return the variables whose rendered values checks and jobs need, those of the roles' components among them.
+    """Return the variables whose rendered values checks and jobs use, including those of the roles' components.
 
-    An inventory without Jinja in a variable of a role is read without the components: that takes less time.
+    The components are loaded only if a role variable of the inventory contains Jinja, which saves time.
     """
     own = (value for name in listing.nodes for key, value in listing.hosts[name].items() if not _is_general(key))
     if not any(map(has_template, own)):
@@ -73,7 +73,7 @@ def _is_general(key: str) -> bool:
 
 
 def has_template(value: Any) -> bool:
-    """Return whether a value, or anything inside it, is Jinja or still encrypted, so that its type is not known yet."""
+    """Return whether a value or a part of it is Jinja or encrypted, so that its type is unknown."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     if is_vault(value):
@@ -84,18 +84,18 @@ def has_template(value: Any) -> bool:
 
 
 def is_vault(value: Any) -> bool:
-    """Return whether a value is what ``ansible-inventory`` prints for ``!vault``."""
+    """Return whether a value is ansible-inventory's output for ``!vault``."""
     return isinstance(value, Mapping) and "__ansible_vault" in value
 
 
 def rendered(
     path: Path, listing: Listing, keys: Sequence[str], *, all_needed: bool = True
 ) -> dict[str, dict[str, Any]]:
-    """Return for each node those of `keys` that it has, ready to use.
+    """Return node -> rendered values of those of `keys` that it has.
 
-    ``{{ name }}`` of a plain variable, of inventory_dir or inventory_hostname is filled in here. When anything else is
-    left, one run of Ansible's own debug module, which connects nowhere, gives all values. Where it cannot, because a
-    value is made of a node's facts, that is an error; unless `all_needed`, the value then stays as it is written.
+    ``{{ name }}`` of a plain variable, of inventory_dir or inventory_hostname is rendered here. All other values are
+    rendered by one run of Ansible's debug module, which does not connect to nodes. If a value cannot be rendered, for
+    example because it uses facts of a node, that is an error; without `all_needed` the value then remains unrendered.
     """
     values: dict[str, dict[str, Any]] = {}
     folder = _inventory_folder(path)
@@ -106,9 +106,9 @@ def rendered(
             magic["inventory_dir"] = str(folder)
         names = variables | magic
         values[name] = {key: _fill(variables[key], names) for key in keys if key in variables}
-    left = sorted({key for found in values.values() for key, value in found.items() if has_template(value)})
+    left = sorted({key for rendered in values.values() for key, value in rendered.items() if has_template(value)})
     if left:
-        hosts = [name for name, found in values.items() if any(has_template(v) for v in found.values())]
+        hosts = [name for name, rendered in values.items() if any(has_template(v) for v in rendered.values())]
         try:
             answers = _ask_ansible(path, hosts, left)
         except InventoryError:
@@ -121,10 +121,10 @@ def rendered(
 
 
 def rendered_where_possible(path: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Return what Ansible makes of the variables that `wanted` names for each host; what cannot be made is left out.
+    """Return the values of the variables in `wanted` for each host, rendered by Ansible; failed ones are omitted.
 
     Raises:
-        InventoryError: where a vault password is missing.
+        InventoryError: A vault password is missing.
     """
     hosts = [host for host, keys in wanted.items() if keys]
     every = sorted({key for keys in wanted.values() for key in keys})
@@ -135,33 +135,33 @@ def rendered_where_possible(path: Path, wanted: Mapping[str, Sequence[str]]) -> 
     except InventoryError as error:
         if error.remedy == VAULT_REMEDY:
             raise
-    found: dict[str, dict[str, Any]] = {host: {} for host in hosts}
+    rendered: dict[str, dict[str, Any]] = {host: {} for host in hosts}
     for host in hosts:
         for key in wanted[host]:
             try:
-                found[host].update(_ask_ansible(path, [host], [key])[host])
+                rendered[host].update(_ask_ansible(path, [host], [key])[host])
             except InventoryError as error:
                 if error.remedy == VAULT_REMEDY:
                     raise
-    return found
+    return rendered
 
 
 _AT_RUN_TIME = re.compile(r"\b(ansible_\w+|platform_\w+|hostvars|groups|lookup|query|q|now|vars)\b")
-"""Names in Jinja whose values exist only while a play runs, or that do something when they are rendered."""
+"""Names in Jinja whose values exist only in a play, or that have side effects."""
 
 
 def rendering_problems(
     path: Path, variables: Mapping[str, Mapping[str, Any]], known: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, str]]]:
-    """Render the variables of roles that hold Jinja, and return values and problems, each by host and variable.
+    """Render role variables that contain Jinja, and return values and problems, each by host and variable.
 
-    Nothing is connected. A value that needs facts of a node, other nodes or a lookup cannot be judged before a play
-    runs, and is in neither.
+    No node is connected to. Values that use facts of a node, other nodes or a lookup can only be rendered in a play and
+    are in neither result.
 
     Args:
-        path: the inventory.
-        variables: host -> its inventory variables, Jinja not rendered.
-        known: the names of the roles' variables; others are rendered only as far as these use them.
+        path: The inventory.
+        variables: Host -> its inventory variables, Jinja not rendered.
+        known: Names of the roles' variables. Others are rendered only if these use them.
     """
     asked: dict[tuple[str, ...], list[str]] = {}
     for host, own in variables.items():
@@ -183,7 +183,7 @@ def rendering_problems(
 
 
 def _failures(path: Path, hosts: Sequence[str], keys: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield host, variable and reason for each value that Ansible cannot make; one run with a task for each."""
+    """Yield host, variable and reason for each value that Ansible cannot render, from one run with a task for each."""
     tasks = [{"ansible.builtin.debug": {"msg": "{{ " + key + " }}"}, "ignore_errors": True} for key in keys]
     play = [{"hosts": list(hosts), "gather_facts": False, "tasks": tasks}]
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
@@ -197,7 +197,7 @@ def _failures(path: Path, hosts: Sequence[str], keys: Sequence[str]) -> Iterator
 
 
 def _renders(key: str, own: Mapping[str, Any]) -> bool:
-    """Return whether a value, and what its Jinja names of the inventory, can be rendered before a play runs."""
+    """Return whether a value, and the inventory variables in its Jinja, can be rendered before a play."""
     seen, left = {key}, [key]
     while left:
         text = json.dumps(own[left.pop()], default=str)
@@ -211,7 +211,7 @@ def _renders(key: str, own: Mapping[str, Any]) -> bool:
 
 
 def _inventory_folder(path: Path) -> Path | None:
-    """Ansible's inventory_dir; None when the sources lie in folders below, where it differs from host to host."""
+    """Return Ansible's inventory_dir; None if the sources are in subfolders, where it differs between hosts."""
     if not path.is_dir():
         return path.absolute().parent
     below = [p for p in path.iterdir() if p.is_dir() and p.name[0] != "." and p.name not in ("group_vars", "host_vars")]
@@ -241,16 +241,16 @@ def _plain(value: Any, otherwise: str) -> str:
 
 def _ask_ansible(path: Path, hosts: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str, Any]]:
     answers = _debug(path, hosts, {key: "{{ " + key + " | default(omit) }}" for key in keys})
-    found: dict[str, dict[str, Any]] = {}
+    rendered: dict[str, dict[str, Any]] = {}
     for host, answer in answers.items():
         if isinstance(answer, str):
             raise _cannot_render(host, keys, answer)
-        found[host] = answer
-    return found
+        rendered[host] = answer
+    return rendered
 
 
 def _debug(path: Path, hosts: Sequence[str], message: Mapping[str, str]) -> dict[str, dict[str, Any] | str]:
-    """Return what Ansible's debug module makes of `message` for each host, or why it cannot."""
+    """Return the output of Ansible's debug module for `message` for each host, or the error."""
     argv = [ansible_program("ansible"), "-i", str(path), ",".join(hosts), "-m", "ansible.builtin.debug"]
     done = _run([*argv, "-a", json.dumps({"msg": message})])
     results = _tasks(done, hosts, list(message))[0].hosts
@@ -288,12 +288,12 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _cannot_render(host: str, keys: Sequence[str], reason: str) -> InventoryError:
-    line = next((text.strip() for text in reason.splitlines() if text.strip()), "Ansible gives no value")
+    line = next((text.strip() for text in reason.splitlines() if text.strip()), "Ansible returns no value")
     line = re.sub(r"^\[?(ERROR|WARNING|fatal)\]?:? *", "", line)
     vault = "vault" in reason.lower()
     return InventoryError(
-        f"{host}: {', '.join(keys)}: the value cannot be made: {line}",
+        f"{host}: {', '.join(keys)}: the value cannot be rendered: {line}",
         remedy=VAULT_REMEDY
         if vault
-        else "What says how to reach a node must be known before it is reached, so it cannot use facts of the node.",
+        else "Connection variables are used before a node is connected to, so they cannot use its facts.",
     )

@@ -1,4 +1,4 @@
-"""Which host key of each node to pin: one the operator trusts already, one from a file, or one to be approved."""
+"""Select the host key to record for each node: one that is already trusted, from a file, or approved."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Out = TypeVar("Out")
 
 
 class KeySource(StrEnum):
-    """Why a key is believed."""
+    """Why a key is trusted."""
 
     FILE = "file"
-    """It is in the file that ``--known-hosts`` names."""
+    """It is in the file of ``--known-hosts``."""
     KNOWN = "known"
-    """The node shows it, and the operator's own known_hosts has it."""
+    """The node sends it, and it is in the operator's known_hosts."""
     FINGERPRINT = "fingerprint"
-    """The node shows it, and the operator gave its fingerprint."""
+    """The node sends it, and the operator specified its fingerprint."""
     NEW = "new"
-    """The node shows it; a person has to approve it."""
+    """The node sends it; the operator has to approve it."""
 
 
 @dataclass(frozen=True)
 class PinnedKey:
-    """The host key that the inventory will hold for a node."""
+    """The host key that the inventory records for a node."""
 
     target: Target
     key: HostKey
@@ -40,29 +40,27 @@ class PinnedKey:
 
 
 def keys_from_file(targets: Sequence[Target], file: Path) -> list[PinnedKey]:
-    """Take the keys out of a known_hosts file; UsageError names every node that it lacks."""
+    """Return the keys in a known_hosts file; UsageError with every node that is not in it."""
     if not file.is_file():
-        raise UsageError(f"--known-hosts {file}: there is no such file")
+        raise UsageError(f"--known-hosts {file}: file not found")
 
     def take(target: Target) -> PinnedKey:
         keys = [key for key in known_keys(target, [file]) if not key.revoked]
         if not keys:
             looked = ", ".join(dict.fromkeys([*target.names, target.connection.host]))
-            raise UsageError(f"{shown(file)} has no key for it (looked for {looked})", node=target.name)
+            raise UsageError(f"{shown(file)} has no key for it (searched for {looked})", node=target.name)
         return PinnedKey(target, preferred(keys), KeySource.FILE)
 
-    return all_or_error(
-        in_parallel(take, targets), f"Add the missing keys to {shown(file)}, or leave --known-hosts out."
-    )
+    return all_or_error(in_parallel(take, targets), f"Add the missing keys to {shown(file)}, or omit --known-hosts.")
 
 
 def keys_from_network(targets: Sequence[Target]) -> list[PinnedKey]:
-    """Look at every node's keys; ConnectionFailed when one cannot be reached, or shows another key than is trusted."""
+    """Read every node's keys; ConnectionFailed if one is unreachable, or sends another key than the trusted one."""
     return all_or_error(in_parallel(_look, targets), "Nothing was written.")
 
 
 def shared_keys(pinned: Sequence[PinnedKey]) -> list[tuple[str, ...]]:
-    """Return the groups of nodes that show one and the same host key, as machines copied from one image do."""
+    """Return the groups of nodes that send the same host key, as machines copied from one image do."""
     by_key: dict[str, list[str]] = {}
     for item in pinned:
         by_key.setdefault(item.key.blob, []).append(item.target.name)
@@ -70,7 +68,7 @@ def shared_keys(pinned: Sequence[PinnedKey]) -> list[tuple[str, ...]]:
 
 
 def all_or_error(results: Sequence[Out | ProvisionError], remedy: str) -> list[Out]:
-    """Return the results when every node has one; else one error that names every node without."""
+    """Return the results if all nodes have one, otherwise raise one error with every node without one."""
     errors = [result for result in results if isinstance(result, ProvisionError)]
     if not errors:
         return [result for result in results if not isinstance(result, ProvisionError)]
@@ -96,11 +94,11 @@ def _look(target: Target) -> PinnedKey:
         new = next((key for key in shows if key.type == old.type), None)
         if new is not None:
             raise ConnectionFailed(
-                f"its host key has changed: it shows {new.fingerprint}, "
+                f"its host key has changed: it sends {new.fingerprint}, "
                 f"your known_hosts has {old.fingerprint} ({old.type})",
                 node=target.name,
-                remedy="If the machine was installed anew, forget its old key: "
+                remedy="If the machine was reinstalled, remove its old key: "
                 + " ".join(f"ssh-keygen -R '{name}'" for name in target.names[:1])
-                + " ; if not, somebody may stand between you and it.",
+                + " ; otherwise the connection may be intercepted.",
             )
     return PinnedKey(target, preferred(shows), KeySource.NEW)

@@ -1,4 +1,4 @@
-"""Whether an inventory makes sense, judged before anything connects."""
+"""Validate an inventory before any connection."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CLOSE = 0.85
 _ANSIBLE_CLOSE = 0.9
 _SSH_PORT = 22
 _LONGEST_NAME = 240
-"""With an ending it has to be a file's name."""
+"""With a suffix it must be a file name."""
 
 
 def cluster_problems(listing: Listing, connections: Mapping[str, Connection]) -> Iterator[Problem]:
-    """Yield what is wrong with the inventory as a whole: no nodes, empty groups, one address twice, odd networks."""
+    """Yield problems of the inventory as a whole: no nodes, empty groups, duplicate addresses, invalid networks."""
     for group in listing.empty_groups:
         yield Problem(None, None, f"the group {group} has no hosts")
     if not listing.nodes and NODE_GROUP not in listing.empty_groups:
@@ -37,11 +37,11 @@ def cluster_problems(listing: Listing, connections: Mapping[str, Connection]) ->
         head = listing.hosts[name].get("cluster_head")
         if isinstance(head, str) and head and not has_template(head) and head not in listing.nodes:
             close = difflib.get_close_matches(head, listing.nodes, 1)
-            yield Problem(name, "cluster_head", f"'{head}' is none of the nodes" + _meant(close))
+            yield Problem(name, "cluster_head", f"'{head}' is not a node" + _meant(close))
 
 
 def variable_problems(listing: Listing, specs: Specs) -> Iterator[Problem]:
-    """Yield every variable with one of our prefixes that no role knows, and every value of the wrong type."""
+    """Yield unknown variables with one of the roles' prefixes, and values of the wrong type."""
     for host in listing.nodes:
         for key, value in listing.hosts[host].items():
             option = specs.options.get(key)
@@ -49,11 +49,11 @@ def variable_problems(listing: Listing, specs: Specs) -> Iterator[Problem]:
                 yield from (Problem(host, key, text) for text in type_problems(option, value))
             elif key.startswith(specs.prefixes):
                 close = difflib.get_close_matches(key, specs.options, 1, 0.6)
-                yield Problem(host, key, "no role knows this variable" + _meant(close))
+                yield Problem(host, key, "unknown variable: no role has it" + _meant(close))
 
 
 def doubtful_names(listing: Listing, specs: Specs) -> Iterator[Problem]:
-    """Yield the user's own variables whose names look like slips of ours or of Ansible's."""
+    """Yield the user's own variables whose names look like typing errors of ours or Ansible's."""
     for host in listing.nodes:
         for key in listing.hosts[host]:
             if key in specs.options or key in CONNECTION_KEYS or key.startswith(specs.prefixes):
@@ -62,17 +62,17 @@ def doubtful_names(listing: Listing, specs: Specs) -> Iterator[Problem]:
             known, cutoff = (CONNECTION_KEYS, _ANSIBLE_CLOSE) if ansible else (specs.options, _CLOSE)
             close = difflib.get_close_matches(key, known, 1, cutoff)
             if close and not (ansible and close[0].startswith(key)):
-                yield Problem(host, key, f"is no variable of ours{_meant(close)}")
+                yield Problem(host, key, f"unknown variable{_meant(close)}")
 
 
 def type_problems(option: Option, value: Any, path: str = "") -> Iterator[str]:
-    """Yield what keeps `value` from being what `option` asks for; templates and encrypted values are left alone."""
+    """Yield the reasons why `value` is invalid for `option`; templates and encrypted values are not validated."""
     if has_template(value) and not isinstance(value, dict | list):
         return
     where = f"{path}: " if path else ""
     if value is None:
         if option.default is not None or option.required:
-            yield f"{where}has no value; give it one or remove the line"
+            yield f"{where}has no value; set one or remove the line"
         return
     if isinstance(value, Mapping) and "__ansible_vault" in value:
         return
@@ -102,7 +102,7 @@ def _dict_problems(option: Option, value: Mapping[str, Any], path: str) -> Itera
     for key, item in value.items():
         known = option.options.get(str(key))
         if known is None:
-            yield f"{where}'{key}' is not known here" + _meant(difflib.get_close_matches(str(key), option.options, 1))
+            yield f"{where}'{key}' is an unknown key" + _meant(difflib.get_close_matches(str(key), option.options, 1))
         else:
             yield from type_problems(known, item, f"{path + ', ' if path else ''}{key}")
     for key, known in option.options.items():
@@ -145,7 +145,7 @@ def _called(kind: str) -> str:
 
 def _show(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - what fits on a line
+    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - length of a line
 
 
 def _meant(close: list[str]) -> str:
@@ -153,16 +153,18 @@ def _meant(close: list[str]) -> str:
 
 
 def _names(listing: Listing) -> Iterator[Problem]:
-    """Names of nodes become names of files here; an inventory plugin may take them from whoever owns a machine."""
+    """Validate names of nodes, which become file names here; an inventory plugin can return any name."""
     for name in listing.nodes:
         if "/" in name or name.startswith(".") or not name.isprintable() or len(name) > _LONGEST_NAME:
-            yield Problem(None, None, f"{_show(name)} cannot be the name of a node: it has a slash or the like")
+            yield Problem(
+                None, None, f"{_show(name)} is not a valid name of a node: it contains a slash or similar characters"
+            )
 
 
 def _same_address(connections: Mapping[str, Connection]) -> Iterator[Problem]:
     seen: dict[tuple[str, int, str], str] = {}
     for name, connection in connections.items():
-        host = "this machine" if connection.local else _normal(connection.host)
+        host = "the controller" if connection.local else _normal(connection.host)
         place = (host, 0 if connection.local else connection.port or _SSH_PORT, connection.jump or "")
         if place in seen:
             where = host if place[1] in (0, _SSH_PORT) else f"{host} port {place[1]}"

@@ -1,4 +1,4 @@
-"""The text of an inventory: written anew, or changed in place with everything else left as it was."""
+"""Text of an inventory's files: new, or changed in place without other changes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 KNOWN_HOSTS = "known_hosts.txt"
-"""Beside hosts.yml; Ansible takes every file of an inventory folder for an inventory, but not those named .txt."""
+"""File next to hosts.yml. Ansible parses every file of an inventory folder as an inventory, except .txt files."""
 
 _HEADER = """---
-# An ordinary Ansible inventory. Edit it freely; `provision init --add` and `--remove` keep what you write.
+# An ordinary Ansible inventory. `provision init --add` and `--remove` preserve manual edits.
 # All variables: inventories/example/.
 gpu_nodes:
   hosts:
@@ -41,14 +41,14 @@ gpu_nodes:
 
 
 _TODO = (
-    "# TODO: name the image that jobs run in, from a registry or a tar file. `provision apply` requires it:",
+    "# TODO: set the image in which jobs run, from a registry or a tar file. `provision apply` requires it:",
     '# training_image_reference: "registry.example.com/training:1"',
 )
 
 
 @dataclass(frozen=True)
 class HostEntry:
-    """One host with the variables that are its own."""
+    """One host with its own variables."""
 
     name: str
     variables: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def hosts_text(entries: Iterable[HostEntry]) -> str:
 
 
 def group_vars_text(variables: Mapping[str, Any]) -> str:
-    """Return group_vars/all.yml with `variables`, and a TODO where the training image is not among them."""
+    """Return group_vars/all.yml with `variables`, and a TODO if the training image is not one of them."""
     lines = ["---", "# Variables of all nodes. Every variable that exists: inventories/example/group_vars/all.yml."]
     lines += [_variable(key, value) for key, value in variables.items()]
     if not variables.get("training_image_reference"):
@@ -69,18 +69,18 @@ def group_vars_text(variables: Mapping[str, Any]) -> str:
 
 
 def with_variables(text: str, variables: Mapping[str, Any], file: Path) -> str:
-    """Return the vars file `text` with `variables`, each in place of its present value, else at the end.
+    """Return the vars file `text` with `variables`, each in place of its present value, otherwise at the end.
 
     Raises:
-        InventoryError: the file is encrypted, or does not have its variables one below the other.
+        InventoryError: The file is encrypted, or does not have one variable per line.
     """
     for key, value in variables.items():
         root = _compose(text)
         empty = all(line.startswith("#") or line.strip() in {"", "---"} for line in text.splitlines())
         if not empty and (not isinstance(root, yaml.MappingNode) or root.flow_style):
             raise InventoryError(
-                f"{shown(file)}: encrypted, or without variables one below the other",
-                remedy="Add these lines by hand:\n" + "\n".join(_variable(*item) for item in variables.items()),
+                f"{shown(file)}: encrypted, or not one variable per line",
+                remedy="Add these lines manually:\n" + "\n".join(_variable(*item) for item in variables.items()),
             )
         lines = text.splitlines(keepends=True)
         lines[-1:] = [line if line.endswith("\n") else line + "\n" for line in lines[-1:]]
@@ -94,7 +94,7 @@ def with_variables(text: str, variables: Mapping[str, Any], file: Path) -> str:
 
 
 def _variable(key: str, value: Any) -> str:
-    """Return a variable; keys and certificates are readable blocks."""
+    """Return a variable as YAML; keys and certificates are block scalars."""
     if isinstance(value, str) and "\n" in value:
         return "\n".join([f"{key}: |", *(f"  {line}".rstrip() for line in value.rstrip("\n").split("\n"))])
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -108,19 +108,19 @@ def _variable(key: str, value: Any) -> str:
 
 
 def common_args(jump: str | None) -> str:
-    """Return ansible_ssh_common_args: only the keys in the inventory's own known_hosts file are trusted."""
+    """Return ansible_ssh_common_args: only keys in the inventory's own known_hosts file are trusted."""
     quoted = f"""-o 'UserKnownHostsFile="{{{{ inventory_dir }}}}/{KNOWN_HOSTS}"' -o StrictHostKeyChecking=yes"""
     return quoted + (f" -o ProxyJump={jump}" if jump else "")
 
 
 def with_hosts(text: str, entries: Sequence[HostEntry], file: Path) -> str:
-    """Return the hosts.yml `text` with `entries` after the last host of gpu_nodes, else of the first group."""
+    """Return the hosts.yml `text` with `entries` after the last host of gpu_nodes, otherwise of the first group."""
     root = _compose(text)
     hosts = _group_hosts(root)
     if hosts is None or hosts.flow_style or not hosts.value:
         raise InventoryError(
-            f"{shown(file)}: there is no group 'gpu_nodes' with hosts, one below the other, to add to",
-            remedy="Add these lines yourself:\n" + "".join(_entry_lines(entry, 4, 2) for entry in entries),
+            f"{shown(file)}: no group 'gpu_nodes' with one host per line",
+            remedy="Add these lines manually:\n" + "".join(_entry_lines(entry, 4, 2) for entry in entries),
         )
     first_key = hosts.value[0][0]
     indent = first_key.start_mark.column
@@ -133,7 +133,7 @@ def with_hosts(text: str, entries: Sequence[HostEntry], file: Path) -> str:
 
 
 def without_hosts(text: str, names: Sequence[str], file: Path) -> str:
-    """Return the hosts.yml `text` without the hosts `names`, in whichever groups they stand."""
+    """Return the hosts.yml `text` without the hosts `names` in any group."""
     root = _compose(text)
     lines = text.splitlines(keepends=True)
     gone: set[int] = set()
@@ -141,8 +141,8 @@ def without_hosts(text: str, names: Sequence[str], file: Path) -> str:
         mine = [pair for pair in hosts.value if str(pair[0].value) in names]
         if mine and hosts.flow_style:
             raise InventoryError(
-                f"{shown(file)}:{hosts.start_mark.line + 1}: hosts written between braces cannot be taken out here",
-                remedy=f"Remove {', '.join(names)} there yourself.",
+                f"{shown(file)}:{hosts.start_mark.line + 1}: hosts in braces cannot be removed",
+                remedy=f"Remove {', '.join(names)} there manually.",
             )
         for pair in mine:
             gone.update(range(pair[0].start_mark.line, end_line(lines, pair)))
@@ -152,26 +152,26 @@ def without_hosts(text: str, names: Sequence[str], file: Path) -> str:
 def without_keys(text: str, names: Iterable[str], unused: Iterable[str]) -> str:
     """Return the known_hosts `text` without the lines of the hosts `names` (their comments) and addresses `unused`."""
     named, addresses = set(names), set(unused)
-    kept = []
+    remaining = []
     for line in text.splitlines(keepends=True):
         words = line.split()
         comment = words[3] if len(words) > 3 else ""  # noqa: PLR2004 - names, type, key, comment
         mine = comment in named or (words and not line.startswith("#") and set(words[0].split(",")) <= addresses)
         if not mine:
-            kept.append(line)
-    return "".join(kept)
+            remaining.append(line)
+    return "".join(remaining)
 
 
 def with_key(text: str, node: str, names: Sequence[str], mine: Collection[int], new: str, file: Path) -> str:
     """Return the known_hosts `text` with the line `new` in place of all other keys of a node.
 
     Args:
-        text: the file as it is.
-        node: the inventory name, which is the comment of lines that ``init`` wrote.
-        names: the node's names in the file. A line that has further names keeps them.
-        mine: the numbers of the lines that match any of them.
-        new: the line to write, at the place of the first old one.
-        file: for messages.
+        text: Content of the file.
+        node: Inventory name, which is the comment of lines that ``init`` wrote.
+        names: Names of the node in the file. A line with further names keeps those.
+        mine: Numbers of the lines that match any of these names.
+        new: The line to write, in place of the first old one.
+        file: Path, for messages.
     """
     lines: list[str] = []
     at: int | None = None
@@ -187,7 +187,7 @@ def with_key(text: str, node: str, names: Sequence[str], mine: Collection[int], 
         if any(set(name) & set("*?!") for name in others):
             raise InventoryError(
                 f"{shown(file)}:{number}: the pattern '{words[0]}' has the old key of {node} and of other hosts",
-                remedy="Nothing was written. Edit this line by hand.",
+                remedy="Nothing was written. Edit this line manually.",
             )
         if others:
             lines.append(" ".join([",".join(others), *words[1:]]) + "\n")
@@ -204,7 +204,7 @@ def _entry_lines(entry: HostEntry, indent: int, step: int) -> str:
 
 
 def scalar(value: Any) -> str:
-    """A YAML scalar or flow list on one line; JSON is YAML, and plain words need no quotes."""
+    """Return a YAML scalar or flow list on one line. JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z/][A-Za-z0-9_./-]*|[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+", value):
         return value if isinstance(yaml.safe_load(value), str) else json.dumps(value)
     return json.dumps(value, ensure_ascii=False)
@@ -259,7 +259,7 @@ def _column_above(root: Any, hosts: Any) -> int:
 
 
 def end_line(lines: Sequence[str], pair: tuple[Any, Any]) -> int:
-    """The line after the last one that belongs to a key and its value; comments and blank lines below stay."""
+    """Return the line after the value of a key; comments and blank lines below it do not belong to it."""
     key, value = pair
     end = min(len(lines), int(max(key.end_mark.line, value.end_mark.line)) + 1)
     column = int(key.start_mark.column)

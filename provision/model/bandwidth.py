@@ -50,7 +50,7 @@ class Bandwidth:
     host_memory: str = ""
     """Why GPU memory was not used; empty if it was used in all pairs."""
     tool_lacks: tuple[str, ...] = ()
-    """Nodes with GPUDirect RDMA that were measured in host memory because their perftest does not support GPU memory."""
+    """Nodes with GPUDirect RDMA that were measured in host memory because their perftest lacks GPU support."""
     sampled: bool = False
     """True if only a sample of the pairs was measured because there are too many nodes."""
 

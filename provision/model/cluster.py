@@ -58,7 +58,7 @@ class Node:
 
     @property
     def takes_jobs(self) -> bool:
-        """Return whether jobs may run on the node. A node without jobs can still be the head node (``cluster_head``)."""
+        """Return whether jobs may run on the node. Others can still be the head node (``cluster_head``)."""
         return str(self.variables.get("cluster_takes_jobs", True)).strip().lower() not in _NO
 
 

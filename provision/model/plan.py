@@ -58,7 +58,7 @@ class NodePlan:
     seconds: float | None = None
     """Duration of the probe in seconds; None without an answer."""
     preserved: tuple[tuple[str, str], ...] = ()
-    """Pre-existing configuration that is not in the inventory: variables that preserve it, with their values as JSON."""
+    """Pre-existing configuration that is not in the inventory: variables that preserve it, with JSON values."""
     findings: tuple[str, ...] = ()
     """Problems that no apply can fix, and unknown facts: ``nvidia-smi did not answer within 20 seconds``."""
     problems: tuple[PreflightProblem, ...] = ()

@@ -25,7 +25,7 @@ __all__ = ["content_differences"]
 
 _MOST_CHARACTERS = 500_000
 """Of one file; to compare more takes longer than to run the step."""
-_HIDDEN = "content is not shown, because it may hold secrets"
+_HIDDEN = "content is not shown, because it may contain secrets"
 _OTHERS_READ = 0o004
 
 

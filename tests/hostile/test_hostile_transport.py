@@ -101,9 +101,9 @@ def test_an_honest_node_is_reached(node: Any, monkeypatch: pytest.MonkeyPatch) -
         ("endless", "it sent more than 1 MiB"),
         ("flood", "the connection to 127.77.1.1 broke|it sent more than 1 MiB"),
         ("mute", "starting a command"),
-        ("silent", "no result in the time allowed"),
-        ("no exit", "no result in the time allowed"),
-        ("deaf", "sending data, of which it took none"),
+        ("silent", "did not end within its time limit"),
+        ("no exit", "did not end within its time limit"),
+        ("deaf", "sending data that it does not accept"),
     ],
 )
 def test_a_command_is_bounded_in_bytes_and_in_time(
@@ -140,7 +140,7 @@ def test_what_is_no_ssh_is_the_error_of_its_node(node: Any, monkeypatch: pytest.
     _really(monkeypatch)
     sshd, where = node
     sshd.behaviours["gpu1"] = kind
-    with pytest.raises(ConnectionFailed, match=r"does not speak SSH|no answer|does not answer") as failed:
+    with pytest.raises(ConnectionFailed, match=r"failed the SSH handshake|no answer|does not answer") as failed:
         connect(where)
 
     assert failed.value.node == "gpu1"

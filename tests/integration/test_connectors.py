@@ -70,7 +70,7 @@ def test_root_is_reached_by_every_way(make, transport, user, password):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"user": "plain"}, "sudo wants a password of plain"),
+        ({"user": "plain"}, "sudo requires a password of plain"),
         ({"user": "asked", "become_password": Secret("wrong")}, "sudo does not accept the password"),
         ({"user": "plain", "become_password": Secret("right")}, "plain is not allowed to become root"),
         ({"user": "nobody-here"}, "login as nobody-here"),
@@ -151,7 +151,7 @@ def test_where_sshd_lets_no_command_in_that_is_said_at_once(make, sessions):
     """With what to do about it."""
     sessions(0)
     connector = connect(make())
-    with pytest.raises(ConnectionFailed, match="lets no command in") as caught:
+    with pytest.raises(ConnectionFailed, match="refuses sessions") as caught:
         connector.run("true")
     connector.close()
 

@@ -53,7 +53,7 @@ def test_nodes_that_a_failed_run_once_stops_are_not_fine(playbook):
     report = engine.run_playbook(Path("hosts"), ["a", "b", "c"])
 
     assert [node.status for node in report.nodes] == [NodeStatus.FAILED] * 3
-    assert "stopped when this failed on a: " in report.nodes[1].error.message
+    assert "stopped: this failed on a: " in report.nodes[1].error.message
     assert report.nodes[1].error.task == "Look at the image"
 
 
@@ -204,7 +204,7 @@ def test_a_check_changes_nothing_and_tells_what_would_change(playbook, tmp_path)
     assert [node.error for node in report.nodes] == [None]
     assert report.differences == (
         Difference("here", "kept", str(tmp_path / "open"), "before\n", "open secret\n"),
-        Difference("here", "kept", "Write hidden", withheld="it may hold secrets"),
+        Difference("here", "kept", "Write hidden", withheld="it may contain secrets"),
     )
 
 
@@ -228,7 +228,7 @@ def test_ctrl_c_ends_ansible_and_its_workers(playbook):
         _, told = process.communicate(timeout=20)
     finally:
         process.kill()
-    assert "Interrupted: interrupted; what is done stands" in told
+    assert "Interrupted: interrupted; finished tasks remain in effect" in told
     assert len(started) > len(sleeping)
     assert [_command(pid) for pid in started if _command(pid)] == []
 

@@ -201,5 +201,5 @@ def test_two_nodes_with_swapped_addresses_are_told_as_that(provision, trusting) 
     assert done.code == 1
     for node, other in zip(done.document["nodes"], (second, first), strict=True):
         assert node["reachable"] is False
-        assert f"shows the host key of {other}" in node["error"]
+        assert f"sends the host key of {other}" in node["error"]
         assert "swapped" in node["remedy"]

@@ -192,7 +192,7 @@ def test_bootstrap_names_the_line_of_a_wrong_variable(tmp_path):
     done = Provision(tmp_path)("bootstrap", "--vars", "site.yml", "--yes")
 
     assert done.code == 2
-    assert "error: site.yml:2: docker_engine_data_roots: no role knows this variable" in done.err
+    assert "error: site.yml:2: docker_engine_data_roots: unknown variable: no role has it" in done.err
 
 
 def test_what_we_read_ourselves_is_rendered(write):

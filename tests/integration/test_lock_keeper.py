@@ -264,7 +264,9 @@ def test_the_lock_outlives_its_operator_while_a_task_is_at_work(node):
     keeper.process.wait(20)
 
     assert refused["holder"]["gone"] == gone
-    assert "its operator's side is gone since" in str(node_lock.read_keeper("n1", read(LockAnswer, refused), "")[0])
+    assert "the connection to its controller is lost since" in str(
+        node_lock.read_keeper("n1", read(LockAnswer, refused), "")[0]
+    )
     assert working == [f"process {task.pid} (sh of {os.environ.get('USER', 'root')})"]
     assert node.look()["held"] is False
 

@@ -136,7 +136,7 @@ def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
     (event,) = told
     assert (event.node, event.status) == ("a", "waiting")
     assert "waits for the end of what was left at work" in event.task
-    assert "its operator's side is gone since" in event.task
+    assert "the connection to its controller is lost since" in event.task
 
 
 def test_a_lock_that_was_taken_away_is_noticed(nodes):

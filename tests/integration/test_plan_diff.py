@@ -51,7 +51,7 @@ def test_the_changed_lines_are_shown_and_nothing_is_changed(provision, drifted, 
 
     steps = {step["role"]: step for step in told.document["nodes"][0]["steps"]}
     assert [file["path"] for file in steps["base_system"]["diffs"]] == [LIMITS]
-    assert any("may hold secrets" in file["note"] for file in steps["docker_engine"]["diffs"]), steps
+    assert any("may contain secrets" in file["note"] for file in steps["docker_engine"]["diffs"]), steps
     assert all(step["diffs_note"] == "" for step in steps.values()), steps
     assert PASSWORD not in text.out + text.err + told.out + told.err
 

@@ -113,7 +113,10 @@ def test_a_file_that_differs_in_a_secret_alone_is_said_to_differ(show):
     """An empty diff would look like a mistake."""
     diffs, _ = show(changed("password: one-secret\n", "password: other-secret\n"))
 
-    assert (diffs[0].files[0].diff, diffs[0].files[0].note) == ("", "content is not shown, because it may hold secrets")
+    assert (diffs[0].files[0].diff, diffs[0].files[0].note) == (
+        "",
+        "content is not shown, because it may contain secrets",
+    )
 
 
 def test_a_file_that_is_roots_alone_is_not_shown(show):
@@ -128,11 +131,11 @@ def test_a_file_that_is_roots_alone_is_not_shown(show):
 
 def test_a_censored_task_is_named_without_content(show):
     """Once, also when it has many items."""
-    one = Difference("a", "docker_engine", "Log in to the registries", withheld="it may hold secrets")
+    one = Difference("a", "docker_engine", "Log in to the registries", withheld="it may contain secrets")
     diffs, _ = show(one, one)
 
     assert [(file.path, file.diff) for file in diffs[1].files] == [("Log in to the registries", "")]
-    assert diffs[1].files[0].note == "content is not shown, because it may hold secrets"
+    assert diffs[1].files[0].note == "content is not shown, because it may contain secrets"
 
 
 def test_nothing_in_a_file_reaches_the_terminal_as_a_command(show):

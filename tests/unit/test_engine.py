@@ -201,7 +201,7 @@ def test_of_a_censored_task_is_kept_that_it_would_change_something():
     unchanged = ran("ok", **HIDDEN) | {"stdout": "ok: [gpu1] => {}"}
     found = compared(event, unchanged)
 
-    assert found == (Difference("gpu1", "docker_engine", "Install packages", withheld="it may hold secrets"),)
+    assert found == (Difference("gpu1", "docker_engine", "Install packages", withheld="it may contain secrets"),)
 
 
 def test_an_apply_keeps_no_content():

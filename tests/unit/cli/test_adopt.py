@@ -77,7 +77,11 @@ def test_what_stands_is_recorded_once_and_where_it_belongs(adopt, inventory):
 
     assert (code, done["written"]) == (0, True)
     assert [Path(file["path"]).name for file in done["files"]] == ["all.yml", "gpu1.yml", "gpu2.yml", "gpu3.yml"]
-    assert (inventory / "group_vars/all.yml").read_text().startswith(COMMON + "\n# What others set up on the nodes")
+    assert (
+        (inventory / "group_vars/all.yml")
+        .read_text()
+        .startswith(COMMON + "\n# Pre-existing configuration of the nodes")
+    )
     for node in after.nodes:
         added = {key: value for key, value in node.variables.items() if key not in before.node(node.name).variables}
         assert added == next(told["record"] for told in done["nodes"] if told["name"] == node.name)
@@ -146,9 +150,9 @@ def test_the_files_are_those_that_ansible_reads(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", "is encrypted, or written between braces"),
-        ("{training_image_reference: x}\n", "is encrypted, or written between braces"),
-        ("docker_engine_source: docker\n", "does not come out as it was meant"),
+        ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", "is encrypted or in braces"),
+        ("{training_image_reference: x}\n", "is encrypted or in braces"),
+        ("docker_engine_source: docker\n", "do not have the intended values"),
     ],
 )
 def test_where_nothing_can_be_added_every_file_is_as_it_was(inventory, known, monkeypatch, text, why):

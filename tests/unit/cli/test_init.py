@@ -57,7 +57,7 @@ def test_a_private_key_that_others_may_read_is_refused_before_it_is_written_down
     key.write_text("")
     key.chmod(0o777)
 
-    with pytest.raises(UsageError, match=r"open to other users \(mode 0777\)") as caught:
+    with pytest.raises(UsageError, match=r"other users may read it \(mode 0777\)") as caught:
         key_file(key)
 
     assert caught.value.remedy == f"Restrict it to its owner: chmod 600 {key}"

@@ -189,9 +189,7 @@ def test_a_node_that_cannot_be_shown_is_named(topo, node, outputs, said):
     assert said in err
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("all", "all names 2 nodes"), ("gpu9", "no node or group is called 'gpu9'")]
-)
+@pytest.mark.parametrize(("name", "said"), [("all", "all names 2 nodes"), ("gpu9", "no node or group is named 'gpu9'")])
 def test_one_node_is_shown(topo, node, name, said):
     """Several, or one that the inventory does not have, are refused."""
     node(OUTPUTS)

@@ -46,7 +46,7 @@ def test_pods_never_get_endless_time():
 @pytest.mark.parametrize("name", ["ALL", "gpu[1-9]", "gpu1,gpu2", "-f", "{{ ansible_hostname }}", "a b"])
 def test_a_name_that_may_be_several_nodes_is_refused(name):
     """Slurm takes ranges and ALL where it takes a name."""
-    with pytest.raises(NodeError, match="is no name of one node"):
+    with pytest.raises(NodeError, match="is not the name of one node"):
         hook_of("gpu1", {"cluster_drain": "slurm", "cluster_drain_name": name})
 
 

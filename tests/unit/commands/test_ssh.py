@@ -90,7 +90,7 @@ def test_no_ssh_of_ours_forwards_the_operators_agent(tmp_path):
     ("line", "words"),
     [
         ("proxycommand nc %h %p", "ProxyCommand"),
-        ("pkcs11provider /lib/p.so", "PKCS#11"),
+        ("pkcs11provider /lib/p.so", "PKCS11Provider"),
         ("certificatefile ~/.ssh/c", "CertificateFile"),
         ("knownhostscommand /bin/k", "KnownHostsCommand"),
         ("addressfamily inet6", "AddressFamily"),
@@ -121,7 +121,7 @@ def test_an_argument_that_only_openssh_knows_chooses_openssh(arguments, reason):
 
 
 def test_gssapi_counts_only_with_a_ticket():
-    """Debian's ssh_config asks for GSSAPI always; without a ticket that means nothing."""
+    """Debian's ssh_config always enables GSSAPI; without a ticket that has no effect."""
     assert openssh_reason(Connection("h"), parse_settings(SETTINGS)) is None
     assert "Kerberos" in (openssh_reason(Connection("h"), parse_settings(SETTINGS), has_ticket=True) or "")
 

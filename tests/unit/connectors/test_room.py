@@ -41,7 +41,8 @@ def test_fewer_nodes_at_once_where_the_hard_limit_is_low():
 
     assert 200 < fit < 250
     assert (
-        done.stderr == f"note: {fit} of 1000 nodes at once, because this machine allows 1024 open files (ulimit -n)\n"
+        done.stderr
+        == f"note: {fit} of 1000 nodes in parallel, because the controller allows 1024 open files (ulimit -n)\n"
     )
     assert done.stdout.splitlines()[1] == "True 0"
 

@@ -46,7 +46,7 @@ def test_verbs_that_need_root_say_so_before_they_connect(write, monkeypatch):
     path = inventory(write, cluster_agent=True)
     monkeypatch.delenv("PROVISION_INVENTORY", raising=False)
 
-    with pytest.raises(UsageError, match="this needs an operator"):
+    with pytest.raises(UsageError, match="this requires an operator"):
         cluster_from(str(path))
     assert len(cluster_from(str(path), through_agent=True).nodes) == 2
 

@@ -83,11 +83,11 @@ def test_a_file_that_others_could_have_written_is_refused(project):
     file = project / "provision.toml"
     file.write_text('inventory = "inventories/prod"\n')
     file.chmod(0o666)
-    with pytest.raises(UsageError, match=rf"everybody may write {file}"):
+    with pytest.raises(UsageError, match=rf"all users may write {file}"):
         resolve(None, None)
     file.chmod(0o644)
     project.chmod(0o1777)
-    with pytest.raises(UsageError, match=rf"everybody may write {project}"):
+    with pytest.raises(UsageError, match=rf"all users may write {project}"):
         resolve(None, None)
     project.chmod(0o755)
     if os.geteuid() == 0:

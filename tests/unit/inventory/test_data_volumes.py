@@ -73,7 +73,7 @@ def test_a_volume_is_for_all_nodes_and_comes_and_goes(write):
 
     assert [node.variables["cluster_data"]["a"]["path"] for node in after.nodes] == ["/a", "/a"]
     assert (folder / "group_vars/all.yml").read_text().startswith("---\n# mine\nx: 1\n")
-    with pytest.raises(UsageError, match="there is a volume a already"):
+    with pytest.raises(UsageError, match="volume a already exists"):
         add_volume(after, "cluster_data", "a", {})
     with pytest.raises(UsageError, match="no volume b; there are: a"):
         remove_volume(after, "cluster_data", "b")
@@ -85,5 +85,5 @@ def test_a_variable_that_stands_elsewhere_is_not_written_twice(write):
     folder = write(hosts_yml="all:\n  hosts: {gpu1: }\n", group_vars__gpu_yml="cluster_data: {a: {}}\n")
     node = replace(make_node("gpu1"), variables={"cluster_data": {"a": {}}})
 
-    with pytest.raises(InventoryError, match="elsewhere"):
+    with pytest.raises(InventoryError, match="is set outside"):
         add_volume(Cluster("c", folder, (node,)), "cluster_data", "b", {"kind": "path", "path": "/b"})

@@ -26,7 +26,7 @@ def test_an_inventory_that_exists_is_not_overwritten(tmp_path):
     """init points at --add and --remove instead."""
     (tmp_path / "cluster").mkdir()
 
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         create(InitRequest(("a",), folder=tmp_path), Person())
 
 

@@ -23,7 +23,7 @@ def test_all_problems_are_told_at_once_with_file_and_line(roles, write):
     with pytest.raises(InventoryError) as caught:
         load(folder, roles=roles)
 
-    unknown = "no role knows this variable; did you mean docker_engine_enabled?"
+    unknown = "unknown variable: no role has it; did you mean docker_engine_enabled?"
     lines = [line.strip() for line in caught.value.message.splitlines()]
     assert caught.value.exit_code == 2
     assert lines == [

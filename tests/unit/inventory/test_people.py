@@ -57,22 +57,22 @@ def test_people_are_read_from_the_inventory(write):
         ([{"name": "a", "key": "nothing"}], [], "'nothing' is not a supported type of SSH public key"),
         ([{"name": "a", "key": "ssh-dss AAAA"}], [], "'ssh-dss' is not a supported type"),
         ([{"name": "a", "key": "ssh-ed25519 AA!A"}], [], "the ssh-ed25519 key is not valid base64"),
-        ([{"name": "a", "key": "ssh-ed25519 AAAA"}], [], "the ssh-ed25519 key is not complete"),
+        ([{"name": "a", "key": "ssh-ed25519 AAAA"}], [], "the ssh-ed25519 key is incomplete"),
         ([{"name": "a", "key": "ssh-rsa " + ALICE.split()[1]}], [], "contains a key of another type"),
         ([{"name": "a", "key": SHORT_RSA}], [], "fewer than 2048 bits"),
         ([{"name": "a", "key": f'command="sh" {ALICE}'}], [], "is not a supported type"),
         ([{"name": "a", "key": f"{ALICE}\n{BOB}"}], [], "must be one line"),
-        ([{"name": "a", "key": ALICE}], [{"name": "a", "key": BOB, "user": "1:1"}], "name: 'a' is the name of"),
-        ([{"name": "a", "key": ALICE}], [{"name": "b", "key": ALICE, "user": "1:1"}], "key: it is the key of"),
+        ([{"name": "a", "key": ALICE}], [{"name": "a", "key": BOB, "user": "1:1"}], "name: 'a' is also the name of"),
+        ([{"name": "a", "key": ALICE}], [{"name": "b", "key": ALICE, "user": "1:1"}], "key: it is also the key of"),
         ([], [{"name": "b", "key": BOB, "user": "0:0"}], "user: '0:0' is not UID:GID"),
         ([], [{"name": "b", "key": BOB, "user": "1000:0"}], "user: '1000:0' is not UID:GID"),
         ([], [{"name": "b", "key": BOB, "user": "4294967295:1"}], "is not UID:GID"),
         ([], [{"name": "b", "key": BOB, "user": "bob"}], "user: 'bob' is not UID:GID"),
         ([], [{"name": "b", "key": BOB}], "'user' is missing"),
-        ([{"name": "a", "key": ALICE, "user": "root"}], [], "'user' is not known here"),
+        ([{"name": "a", "key": ALICE, "user": "root"}], [], "'user' is an unknown key"),
         (["alice"], [], "entry 1: must be a mapping"),
         ("alice", [], "must be a list"),
-        ([{"name": "a", "key": "{{ nothing_there }}"}], [], "its Jinja cannot be rendered here"),
+        ([{"name": "a", "key": "{{ nothing_there }}"}], [], "its Jinja cannot be rendered"),
     ],
 )
 def test_what_is_not_a_person_is_refused_by_variable_and_entry(write, operators, submitters, says):
@@ -87,7 +87,7 @@ def test_people_are_the_same_on_all_nodes(write):
     """A node that knows other people than the rest is a mistake."""
     path = inventory(write, [{"name": "alice", "key": ALICE}], host={"cluster_operators": []})
 
-    with pytest.raises(InventoryError, match="cluster_operators: is not the same as on a"):
+    with pytest.raises(InventoryError, match="cluster_operators: differs from a"):
         load(path)
 
 

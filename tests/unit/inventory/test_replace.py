@@ -223,10 +223,10 @@ def test_a_pattern_that_has_the_old_key_of_several_hosts_is_left_to_the_operator
     ("names", "fingerprints", "says"),
     [
         (("gpu9",), (), "has no host gpu9"),
-        (("gpu3=10.0.0.3",), (), "is given an address"),
+        (("gpu3=10.0.0.3",), (), "has an address"),
         (("gpu3",), ("MD5:aa:bb",), "not a SHA256 fingerprint"),
-        (("gpu3",), ("gpu4=SHA256:x",), "names none of the nodes gpu3"),
-        (("gpu3", "gpu4"), ("SHA256:x",), "names none of the nodes gpu3, gpu4"),
+        (("gpu3",), ("gpu4=SHA256:x",), "must name one of the nodes gpu3"),
+        (("gpu3", "gpu4"), ("SHA256:x",), "must name one of the nodes gpu3, gpu4"),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -239,5 +239,5 @@ def test_an_inventory_without_a_file_of_its_own_names_the_operators(folder):
     """Our command changes no known_hosts file outside of the inventory's settings."""
     (folder / "group_vars" / "all.yml").write_text("cluster_name: prod\n")
 
-    with pytest.raises(InventoryError, match="names no known_hosts file for gpu3"):
+    with pytest.raises(InventoryError, match="sets no known_hosts file for gpu3"):
         replace_keys(request(), Answers())

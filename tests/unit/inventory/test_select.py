@@ -38,7 +38,7 @@ def test_limit_understands_ansible_patterns(pattern, names):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "says"), [("gpu9", "did you mean gpu"), ("gpu1,nope", "'nope'"), ("gpu1:!gpu1", "leaves no node")]
+    ("pattern", "says"), [("gpu9", "did you mean gpu"), ("gpu1,nope", "'nope'"), ("gpu1:!gpu1", "matches no node")]
 )
 def test_a_limit_that_names_nothing_is_refused(pattern, says):
     """A word that matches no node is an error that names it, never an empty run."""

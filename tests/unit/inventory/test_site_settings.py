@@ -56,13 +56,13 @@ def test_what_is_written_reads_back_as_it_was_given():
 
 def test_an_image_that_is_not_given_is_a_todo():
     """The inventory says what is missing."""
-    assert "# TODO: name the image" in group_vars_text({"cluster_name": "prod"})
+    assert "# TODO: set the image" in group_vars_text({"cluster_name": "prod"})
 
 
 @pytest.mark.parametrize("word", ["https://r/x:1", "r/X", "x y", "registry.example.com/Team/x:1", ""])
 def test_a_name_that_docker_refuses_is_refused(word):
     """As the role does, and earlier."""
-    with pytest.raises(UsageError, match="not the name of an image"):
+    with pytest.raises(UsageError, match="not an image reference"):
         check_image(word)
 
 

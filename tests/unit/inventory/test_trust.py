@@ -124,5 +124,5 @@ def test_networks_are_written_in_their_normal_form():
 
 def test_a_file_that_does_not_exist_is_said():
     """--known-hosts with a wrong path is a sentence."""
-    with pytest.raises(UsageError, match="no such file"):
+    with pytest.raises(UsageError, match="file not found"):
         keys_from_file([target("a", "10.0.0.1")], Path("/nonexistent/known_hosts"))

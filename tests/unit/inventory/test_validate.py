@@ -24,13 +24,13 @@ def listing(hosts, empty=()):
         (
             "docker_engine_address_pools",
             [{"base": "10.0.0.0/8", "sise": 1}],
-            "'sise' is not known here; did you mean size?",
+            "'sise' is an unknown key; did you mean size?",
         ),
         ("docker_engine_address_pools", [{"size": 1}], "entry 1: 'base' is missing"),
-        ("docker_engine_registry_mirrors", None, "has no value; give it one or remove the line"),
-        ("docker_engine_sources", "docker", "no role knows this variable; did you mean docker_engine_source?"),
-        ("cluster_slot", 3, "no role knows this variable; did you mean cluster_slots?"),
-        ("platform_zzz", 3, "no role knows this variable"),
+        ("docker_engine_registry_mirrors", None, "has no value; set one or remove the line"),
+        ("docker_engine_sources", "docker", "unknown variable: no role has it; did you mean docker_engine_source?"),
+        ("cluster_slot", 3, "unknown variable: no role has it; did you mean cluster_slots?"),
+        ("platform_zzz", 3, "unknown variable: no role has it"),
     ],
 )
 def test_wrong_values_and_unknown_names_of_ours_are_refused(roles, key, value, says):
@@ -94,7 +94,7 @@ def test_other_names_raise_no_doubt(roles, key):
         ),
         ({"a": {"cluster_data_address": "ten"}}, (), "'ten' is not an IP address"),
         ({"a": {"cluster_data_networks": ["10.1.0.5/24"]}}, (), "'10.1.0.5/24' is not a network"),
-        ({"a": {"cluster_head": "aa"}}, (), "'aa' is none of the nodes"),
+        ({"a": {"cluster_head": "aa"}}, (), "'aa' is not a node"),
     ],
 )
 def test_a_cluster_that_makes_no_sense_is_refused(hosts, empty, says):
@@ -126,5 +126,5 @@ def test_a_name_that_would_leave_its_folder_is_refused(name):
     problems = list(cluster_problems(listing({name: {}, "gpu-1.example.org": {}}), {}))
 
     assert len(problems) == 1
-    assert "cannot be the name of a node" in problems[0].text
+    assert "is not a valid name of a node" in problems[0].text
     assert problems[0].text.isprintable()

@@ -152,14 +152,14 @@ def test_omitted_diffs_have_a_note():
     """A secret, a failed comparison, and a role without file changes have different notes."""
     diffs = [
         RoleDiff(
-            "gpu1", "base_system", (FileDiff("Log in", note="content is not shown, because it may hold secrets"),)
+            "gpu1", "base_system", (FileDiff("Log in", note="content is not shown, because it may contain secrets"),)
         ),
         RoleDiff("gpu2", "base_system", (CHANGE,), "could not be compared: Look: docker is not there"),
         RoleDiff("gpu3", "base_system"),
     ]
     text = as_text(PLAN, diffs)
 
-    assert "--- gpu1: base_system: Log in\n(content is not shown, because it may hold secrets)" in text
+    assert "--- gpu1: base_system: Log in\n(content is not shown, because it may contain secrets)" in text
     assert "--- gpu2: base_system: /etc/x\n@@" in text
     assert "--- gpu2: base_system\n(could not be compared: Look: docker is not there)" in text
     assert "--- gpu3: base_system\n(no file would change)" in text
