@@ -1,8 +1,8 @@
-"""The command line: one verb per file."""
+"""The command line: one module per verb."""
 
 import gc
 
 OBJECTS_BEFORE_A_SEARCH = 50_000
-"""What a command imports and learns lives to its end; Python by itself looks for rubbish after every 700 objects."""
+"""Objects of a command live until its end, so a garbage collection after every 700 objects would waste time."""
 
-gc.set_threshold(OBJECTS_BEFORE_A_SEARCH)  # before the imports, which leave none
+gc.set_threshold(OBJECTS_BEFORE_A_SEARCH)  # before the imports, which create no garbage

@@ -1,4 +1,4 @@
-"""``provision adopt``: what others set up on the nodes becomes what the inventory wants."""
+"""``provision adopt``: record pre-existing configuration in the inventory."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def adopt(
     inventory: InventoryOption = None,
     lab: LabOption = None,
     limit: LimitOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be recorded.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be recorded.")] = False,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Record pre-existing settings in the inventory.
 
-    Settings, packages and modules that others set up on the nodes become variables of the inventory.
+    Pre-existing settings, packages and modules of the nodes become variables of the inventory.
 
-    Looks at docker and its settings, the NVIDIA runtime, the RDMA stack and peer memory; on the nodes nothing is
-    changed. What the inventory says already is asked for, and stays. What is the same on all nodes goes into
-    group_vars/all, the rest into host_vars; read it, version it, and change there what is to become another. A
-    second adopt finds nothing to record. The exit code is 1 when a node could not be looked at.
+    Probes Docker and its settings, the NVIDIA runtime, the RDMA stack and peer memory; the nodes are not
+    changed. Variables that the inventory already sets are not changed. Settings that are the same on all nodes are
+    added to group_vars/all, others to host_vars. Read them, commit them, and edit those that you want to change. A
+    second adopt records nothing. The exit code is 1 when the probe of a node failed.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def adopt(
     password = ask_become_password(ask=ask_become_pass)
     cluster = cluster_from(inventory, lab, become_password=password)
     nodes = workflow.chosen(cluster, limit)
-    note(f"look at {len(nodes)} node{'s' * (len(nodes) != 1)} of {cluster.inventory}")
+    note(f"probe {len(nodes)} node{'s' * (len(nodes) != 1)} of {cluster.inventory}")
     adoptions, parts = workflow.plan_adopt(cluster, nodes)
     texts = {shown(part.file): part.text() for part in parts}
     going = bool(parts) and not dry_run
@@ -70,5 +70,5 @@ def adopt(
         print_json(as_document(adoptions, {shown(part.file): part.variables for part in parts}, written=going))
     elif going:
         count = sum(bool(node.record) for node in adoptions)
-        show(f"Recorded for {count} node{'s' * (count != 1)}. What an apply would do now: provision plan")
+        show(f"Recorded for {count} node{'s' * (count != 1)}. To see pending changes: provision plan")
     raise typer.Exit(1 if any(node.error for node in adoptions) else 0)

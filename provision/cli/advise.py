@@ -1,4 +1,4 @@
-"""``provision advise``: what keeps a job, or a training script, from using its GPUs."""
+"""``provision advise``: why a job or a training script does not use its GPUs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def advise(
     job: Annotated[
         str,
         typer.Argument(
-            metavar="[JOB]", help="A batch job that runs: its nodes are looked at.", autocompletion=complete_jobs
+            metavar="[JOB]", help="A running batch job, whose nodes are probed.", autocompletion=complete_jobs
         ),
     ] = "",
     window: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="For how long: 15s to 30m; ten minutes prove a job idle.")
+        str, typer.Option("--for", metavar="TIME", help="Duration: 15s to 30m. An idle job needs 10m.")
     ] = "60s",
     script: Annotated[
         str | None,
-        typer.Option("--script", metavar="FILE", help="The training script; it is read and never run. - reads stdin."),
+        typer.Option("--script", metavar="FILE", help="Training script to analyze; it is not run. - reads stdin."),
     ] = None,
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -42,20 +42,20 @@ def advise(
 ) -> None:
     """Explain why a job does not use its GPUs.
 
-    Names what to change; --script judges a training script instead.
+    Names what to change; --script analyzes a training script instead.
 
-    JOB: each of its nodes is looked at for a minute, by one SSH session that needs Python 3.8 and leaves nothing:
-    GPUs, the job's processes, data workers, storage, network, logs. Each of 21 checks says what it saw. A node that
-    does not answer is named, and the others are judged.
+    JOB: each of its nodes is observed for a minute in one SSH session, which requires Python 3.8 and leaves no files:
+    GPUs, the job's processes, data workers, storage, network, logs. Each of 21 checks reports its observations.
+    Nodes that do not answer are listed; the results of the others are shown.
 
-    --script: the five rules of distributed PyTorch; no node and no PyTorch is needed. Ranks are distinct, WORLD_SIZE
-    many, and 0 is the master; the process group is made only where WORLD_SIZE is over 1; the model is wrapped by
-    DistributedDataParallel; the DataLoader gets a DistributedSampler; the sampler is told the epoch. Modules of its
-    own that the script imports from its folder are read too. What Lightning, Accelerate, DeepSpeed, Transformers,
-    Ray Train or Horovod see to is said.
+    --script: the five rules of distributed PyTorch, without a node or PyTorch. Ranks are distinct, WORLD_SIZE
+    many, and 0 is the master; the process group is only created if WORLD_SIZE is over 1; the model is wrapped in
+    DistributedDataParallel; the DataLoader gets a DistributedSampler; the sampler's set_epoch is called. Modules that
+    the script imports from its folder are analyzed too. The report lists rules that Lightning, Accelerate, DeepSpeed,
+    Transformers, Ray Train or Horovod implement.
 
-    The exit code is 0 when nothing is found, 1 when something is, or a node did not tell; 2 when the job does not
-    run, there is no such script, or it is no Python. What is "unknown" is said, and does not change the code.
+    The exit code is 0 without findings, 1 with findings or when a node did not answer; 2 when the job does not
+    run, or the script does not exist or is not Python. "unknown" is reported and does not change the exit code.
 
     \b
     Examples:
@@ -65,8 +65,8 @@ def advise(
     """
     if not job and script is None:
         raise UsageError(
-            "nothing to give advice on",
-            remedy="Name a job that runs (provision advise JOB), or a training script: --script train.py",
+            "no job or script given",
+            remedy="Specify a running job (provision advise JOB), or a training script: --script train.py",
         )
     length = _window(window)
     rules = _rules(script) if script is not None else None
@@ -78,7 +78,7 @@ def advise(
     else:
         show("\n\n".join(one.text() for one in (rules, advice) if one))
     if rules and rules.unsure:
-        say("some rules could not be judged; they are not known to hold")
+        say("some rules could not be evaluated; they may be violated")
     raise typer.Exit(0 if all(one["ok"] for one in documents) else 1)
 
 
@@ -87,21 +87,21 @@ class _Advice:
     document: dict[str, Any]
     text: Callable[[], str]
     unsure: bool = False
-    """Whether there is something that could not be judged, and nothing that is wrong."""
+    """Whether some rules could not be evaluated and none is violated."""
 
 
 def _window(text: str) -> float:
     wanted = seconds(text, "--for", bare=True)
     if not _SHORTEST <= wanted <= _LONGEST:
         raise UsageError(
-            f"--for {text}: too {'short' if wanted < _SHORTEST else 'long'} to look at a job",
-            remedy="Give 15s to 30m; checks want ten samples, one a second.",
+            f"--for {text}: too {'short' if wanted < _SHORTEST else 'long'} to observe a job",
+            remedy="Use 15s to 30m; checks require ten samples, one per second.",
         )
     return wanted
 
 
 def _rules(script: str) -> _Advice:
-    """Judge a script by the five rules."""
+    """Analyze a script with the five rules."""
     from provision.advisor.script import RuleVerdict, lint_script
     from provision.report.advice_report import script_document, script_text
 
@@ -113,7 +113,7 @@ def _rules(script: str) -> _Advice:
 
 
 def _observe(job: str, window: float, inventory: str | None, lab: str | None) -> _Advice:
-    """Look at a job that runs."""
+    """Observe a running job."""
     from provision.report import advice_report as report
     from provision.workflow.advising import advise_job
 
@@ -121,7 +121,9 @@ def _observe(job: str, window: float, inventory: str | None, lab: str | None) ->
     try:
         result = advise_job(cluster, runner, job, seconds=window, tell=info)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {job} goes on", remedy="A shorter look: --for 15s") from None
+        raise Interrupted(
+            f"interrupted; {job} continues", remedy="To observe it for a shorter time: --for 15s"
+        ) from None
     document = report.advice_document(job, result.findings) | {
         "ok": result.ok,
         "seconds": window,
@@ -143,17 +145,17 @@ def _observe(job: str, window: float, inventory: str | None, lab: str | None) ->
 
 
 def _sources(script: str) -> Mapping[str, bytes]:
-    """Read the script, and the modules of its own that lie beside it.
+    """Return the script and the modules that it imports from its folder.
 
     Raises:
-        UsageError: there is no such script, or it is something else.
-        ProvisionError: it cannot be read.
+        UsageError: The script does not exist or is not a file.
+        ProvisionError: It cannot be read.
     """
     if script == "-":
         return {"<stdin>": sys.stdin.buffer.read()}
     if script.endswith(".ipynb"):
         raise UsageError(
-            f"{script} is a notebook", remedy=f"Make a script of it: jupyter nbconvert --to script {script}"
+            f"{script} is a notebook", remedy=f"Convert it to a script: jupyter nbconvert --to script {script}"
         )
     from provision.advisor.source import imported_modules
 
@@ -170,9 +172,9 @@ def _sources(script: str) -> Mapping[str, bytes]:
 
 
 def _beside(script: Path, importer: Path, module: str) -> Path | None:
-    """Return the file of a module that lies in the script's folder or, for a relative import, the importer's.
+    """Return the file of a module in the script's folder or, for a relative import, in the importer's folder.
 
-    A script within a package imports by the package's full name, from two folders up at most.
+    A script in a package imports by the package's full name, from at most two folders above.
     """
     folders = [importer] if module.startswith(".") else [script, *list(script.resolve().parents)[:2]]
     parts = module.strip(".").split(".")
@@ -189,10 +191,10 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", remedy="Give the path of the training script.") from None
+        raise UsageError(f"{path}: no such file", remedy="Specify the path of the training script.") from None
     except IsADirectoryError:
-        raise UsageError(f"{path} is a folder", remedy="Give the training script in it.") from None
+        raise UsageError(f"{path} is a folder", remedy="Specify the training script in it.") from None
     except OSError as error:
         raise ProvisionError(
-            f"{path} cannot be read: {error.strerror}", remedy="Is it yours to read? See: ls -l"
+            f"{path} cannot be read: {error.strerror}", remedy="Check the permissions: ls -l"
         ) from None

@@ -1,4 +1,4 @@
-"""``provision apply``: make the nodes what the inventory says."""
+"""``provision apply``: apply the inventory to the nodes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ApplyOptions:
         typer.Option(
             "--only",
             metavar="ROLE",
-            help="Run this role alone, where it is in the plan, or one step of it (ROLE_STEP); may be repeated.",
+            help="Only run this role of the plan, or one step of it (ROLE_STEP). Repeatable.",
             autocompletion=complete_roles,
         ),
     ] = None
@@ -60,16 +60,14 @@ class ApplyOptions:
     disruptive: DisruptiveOption = None
     plan: Annotated[
         Path | None,
-        typer.Option(
-            "--plan", metavar="FILE", dir_okay=False, help="Run a plan that plan --out saved, if it still holds."
-        ),
+        typer.Option("--plan", metavar="FILE", dir_okay=False, help="Run a plan of plan --out, if it is still valid."),
     ] = None
     waves: Annotated[
         str | None,
         typer.Option(
             "--waves",
             metavar="SIZES",
-            help="Nodes at once, in numbers or percent. Default: 1,10%,100%; all at once on nodes that are new.",
+            help="Nodes to change at once, e.g. 1,10%,100%. Default: 1,10%,100%; all at once on new nodes.",
         ),
     ] = None
     max_failures: Annotated[
@@ -78,12 +76,12 @@ class ApplyOptions:
             "--max-failures",
             min=1,
             metavar="N",
-            help="Begin no further wave when N nodes failed. Default: 1 in the first wave, then a tenth of the nodes.",
+            help="Start no further wave after N failed nodes. Default: 1 in the first wave, then a tenth of the nodes.",
         ),
     ] = None
     keep_going: Annotated[
         bool,
-        typer.Option("--keep-going", help="When the preflight fails on some nodes, apply to the others."),
+        typer.Option("--keep-going", help="If the preflight fails on some nodes, apply to the others."),
     ] = False
     verbose: VerboseOption = False
     yes: YesOption = False
@@ -97,12 +95,12 @@ def apply(options: ApplyOptions) -> None:
 
     Installs and configures Docker, RDMA, the training image, containers and SSH.
 
-    Looks at every node, shows what has to be done and why, asks, does just that, and looks again: what
-    counts is what that look shows. Where nothing is to be done, nothing is asked and nothing is written.
-    Before the first change a preflight checks variables, packages, repositories and the image; if it finds a
-    problem, nothing is changed on any node (--keep-going: on no node that has one).
-    A failing node does not stop the others, and a second apply takes up just what is left.
-    The exit code is 6 where nothing failed and a step only waits for jobs to end.
+    Probes every node, shows the pending steps with their reasons, asks, runs the steps, and probes again. The
+    final probe decides whether the apply succeeded. Without pending steps nothing is asked or written.
+    Before the first change a preflight verifies variables, packages, repositories and the image. If it finds a
+    problem, no node is changed (--keep-going: only nodes without a problem are changed).
+    A failed node does not stop the others, and the next apply runs only the remaining steps.
+    The exit code is 6 when nothing failed and a step waits for jobs to end.
 
     \b
     Examples:
@@ -118,8 +116,8 @@ def apply(options: ApplyOptions) -> None:
 
     if options.plan and (options.only or options.force or options.disruptive):
         raise UsageError(
-            "--plan says what is run; --only, --force and --disruptive would change it",
-            remedy="Give them to plan --out.",
+            "--plan excludes --only, --force and --disruptive, which would change the plan",
+            remedy="Use them with plan --out.",
         )
     asked = workflow.asked_for(options.only or ())
     password = ask_become_password(ask=options.ask_become_pass)
@@ -148,7 +146,7 @@ def apply(options: ApplyOptions) -> None:
 
 
 def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Sequence[Node]) -> tuple[Look, Request]:
-    """Return the plan of this run, which is the saved one if that still holds, and the request that it answers."""
+    """Return the plan of this run, which is the saved one if it is still valid, and its request."""
     from provision import workflow
 
     forced = workflow.chosen_roles(options.force or (), "--force")
@@ -165,12 +163,12 @@ def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Seque
     probe_result = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
     if saved and (differences := workflow.saved_differences(saved, probe_result)):
         raise UsageError(
-            f"{options.plan} does not hold any more: {differences[0]}",
+            f"{options.plan} is outdated: {differences[0]}",
             output="\n".join(differences[1:]),
-            remedy="Nothing was changed. Look at the new plan: provision plan",
+            remedy="Nothing was changed. Create a new plan: provision plan",
         )
     if asked.steps:
-        note(f"run {', '.join(asked.steps)} as it is, without a plan")
+        note(f"run {', '.join(asked.steps)} without a plan")
         return probe_result, request
     return checked(probe_result), request
 
@@ -190,7 +188,7 @@ def _report(report: ApplyReport, probe_result: Look, options: ApplyOptions, *, s
 
 
 def _get_ready() -> None:
-    """Import what comes after the look, while the nodes are at work."""
+    """Import the modules for the next phase while the nodes are probed."""
     from provision import workflow
     from provision.cli import progress  # noqa: F401
     from provision.report import apply_report  # noqa: F401
@@ -199,12 +197,12 @@ def _get_ready() -> None:
 
 
 def agree(probe_result: Look, *, steps: bool, yes: bool, verbose: bool = False) -> None:
-    """Show the plan and ask; return when the answer is yes."""
+    """Show the plan and ask; return if the answer is yes."""
     from provision.report.plan_report import as_text
     from provision.workflow import drained_first
 
     if not steps:
-        announce = note if yes else say  # a question is never asked without what it is about
+        announce = note if yes else say  # a question is only asked after the plan was shown
         announce(as_text(probe_result.plan, verbose=verbose))
         if drained := drained_first(probe_result):
             announce(drained)

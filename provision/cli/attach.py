@@ -1,4 +1,4 @@
-"""``provision attach``: a command, or a shell, inside of a batch job's instance."""
+"""``provision attach``: run a command or shell in an instance of a batch job."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["attach"]
 def attach(
     name: JobArgument,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="What to run. [bash, else sh]")
+        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="Command to run. [bash, or sh]")
     ] = None,
     instance: Annotated[
-        str, typer.Option("--instance", "-i", metavar="INSTANCE", help="In this instance. [the first]")
+        str, typer.Option("--instance", "-i", metavar="INSTANCE", help="Instance to use. [the first]")
     ] = "",
     inventory: LongInventoryOption = None,
     lab: LabOption = None,
@@ -53,7 +53,7 @@ def attach(
     del container
     check_kind(kind)
     runner = engine_of(inventory, lab)
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         try:
             job = runner.get(name)
         except NotFound as error:
@@ -62,8 +62,8 @@ def attach(
     insist_on_kind(job, kind)
     if job.status.over:
         raise NotFound(
-            f"{name} is {job.status}: nothing of it runs that a command could be run in",
-            remedy=f"what it said: provision logs {name}; once more: provision restart {name}",
+            f"{name} is {job.status}: no process of it is running",
+            remedy=f"Show its output: provision logs {name}; start it again: provision restart {name}",
         )
     known = [assignment.instance for assignment in job.seats]
     first = leader(job)

@@ -1,4 +1,4 @@
-"""``provision bench``: synthetic training benchmarks, from their outputs to a verdict."""
+"""``provision bench``: synthetic training benchmarks and their results."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ FilesArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="[NAME=]FILE...",
-        help="Outputs of benchmarks, also packed by gzip, and their configuration's name; - is standard input.",
+        help="Outputs of benchmarks, optionally compressed with gzip, and their configuration's name; - reads stdin.",
     ),
 ]
 SourcesArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[[NAME=]FILE|NAME...]", help="Outputs, or names or ids of kept results. [all that is kept]"
+        metavar="[[NAME=]FILE|NAME...]", help="Outputs, or names or ids of stored results. [all stored results]"
     ),
 ]
 
@@ -55,10 +55,10 @@ def parse(files: FilesArgument, as_json: JsonOption = False) -> None:
 
     Prints a row for each run.
 
-    The form is that of Horovod's example programs and of `provision bench run`: Model, Batch size, Number of GPUs,
-    Iter #k, Img/sec per GPU and Total img/sec. Rank tags of mpirun, colours and time stamps may be in it, and other
-    lines between. The efficiency is the fraction of linear speed-up over the run on one GPU with the same
-    model and batch among the files. The exit code is 1 when a file has no result, or a run ended without one.
+    The format is that of Horovod's example programs and of `provision bench run`: Model, Batch size, Number of GPUs,
+    Iter #k, Img/sec per GPU and Total img/sec. The output can contain rank tags of mpirun, colors, time stamps and
+    other lines. The efficiency is the fraction of linear speed-up over the run on one GPU with the same
+    model and batch in the files. The exit code is 1 when a file has no result, or a run ended without one.
 
     \b
     Examples:
@@ -81,10 +81,10 @@ def table(sources: SourcesArgument = None, as_json: JsonOption = False) -> None:
 
     The rows are by model, batch size and number of GPUs.
 
-    The efficiency is T(n) / (n T(1)), in per cent cut to two decimals; --json has the fraction. T(1) is the run on one
-    GPU with the same model and batch, of the same configuration, or of the only configuration that has one. A
-    configuration is a kept name, or a file's name without the number of GPUs: tcp-1.log and tcp-16.log are one.
-    NAME=FILE gives another name.
+    The efficiency is T(n) / (n T(1)), in percent, truncated to two decimals; --json has the fraction. T(1) is the run
+    on one GPU with the same model and batch, of the same configuration, or of the only configuration that has one. A
+    configuration is the name of a stored result, or a file's name without the number of GPUs: tcp-1.log and tcp-16.log
+    are one configuration. NAME=FILE sets another name.
 
     \b
     Examples:
@@ -111,18 +111,19 @@ def table(sources: SourcesArgument = None, as_json: JsonOption = False) -> None:
 
 @app.command("compare")
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="One output, or name or id of kept results.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="One output, or name or id of stored results.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
     as_json: JsonOption = False,
 ) -> None:
     """Compare two results, with their noise.
 
-    Reports how much faster one is, and whether that is real or noise.
+    Reports how much faster one is, and whether the difference is significant.
 
-    Runs of the same model, batch and number of GPUs are compared; a file may hold several, also repeated ones.
-    A difference is real when Welch's t-test over the iterations (over the runs, where each side has three or more of
+    Runs with the same model, batch and number of GPUs are compared; a file can contain several, also repeated ones.
+    A difference is real if Welch's t-test over the iterations (over the runs, if each side has three or more of
     the same) rejects equal means at 99 %, and it is at least 1 %. Without iterations the printed bands decide:
-    apart is real, overlapping is noise. Iterations of one run are alike; repeat runs to be sure of small differences.
+    separate bands are real, overlapping ones are noise. Iterations of one run are correlated; repeat runs to verify
+    small differences.
 
     \b
     Examples:
@@ -138,7 +139,7 @@ def compare(
     if not pairs:
         raise ProvisionError(
             f"{a} and {b} have no run of the same model, batch and number of GPUs",
-            remedy="Compare like with like; `provision bench table A B` shows what is in them.",
+            remedy="Compare runs of the same size. `provision bench table A B` shows them.",
         )
     if as_json:
         print_json(compare_document(a, b, pairs, only_a, only_b))
@@ -151,7 +152,7 @@ def compare(
 def list_(as_json: JsonOption = False) -> None:
     """List the results stored on this machine.
 
-    Shows when, which, on how many GPUs, and how fast.
+    Shows time, name, number of GPUs and throughput.
 
     \b
     Examples:
@@ -167,22 +168,22 @@ def list_(as_json: JsonOption = False) -> None:
     elif results:
         show(stored_text(results))
     else:
-        say(f"no result is kept in {folder()}; `provision bench run` makes one")
+        say(f"no stored results in {folder()}; to create one, run: provision bench run")
 
 
 @app.command("report")
 def report(
-    file: Annotated[Path, typer.Argument(metavar="FILE.html", help="The page to write; FILE.json goes beside it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.html", help="Page to write, with the figures in FILE.json.")],
     sources: SourcesArgument = None,
-    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="The page's heading.")] = "Training benchmarks",
+    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="Title of the page.")] = "Training benchmarks",
     as_json: JsonOption = False,
 ) -> None:
     """Write an HTML report about benchmarks.
 
-    The page says what ran, on what, how fast, and what is real.
+    The page shows the runs, the hardware, the throughput, and which differences are significant.
 
-    The page has plots with error bars, tables and verdicts, and needs neither network nor scripts. The same figures go
-    beside it as JSON. Figures of simulated hardware are marked so. A page of the same name is replaced.
+    The page has plots with error bars, tables and verdicts, and requires neither network nor scripts. The same figures
+    are written as JSON. Figures of simulated hardware are labelled. A page of the same name is replaced.
 
     \b
     Examples:
@@ -210,14 +211,14 @@ def report(
 
 
 def _beside(file: Path) -> Path:
-    """Return where the figures go.
+    """Return the path of the figures.
 
     Raises:
-        UsageError: the names do not do, or there is a file that is not of an earlier report.
+        UsageError: A name is invalid, or a file exists that is not an earlier report.
     """
     if file.suffix not in {".html", ".htm"}:
         raise UsageError(
-            f"{file}: the page's name must end with .html", remedy="Name the page first, then its sources."
+            f"{file}: the page's name must end with .html", remedy="Specify the page first, then its sources."
         )
     beside = file.with_suffix(".json")
     if beside.exists():
@@ -226,7 +227,7 @@ def _beside(file: Path) -> Path:
         except (OSError, ValueError, AttributeError):
             ours = False
         if not ours:
-            raise UsageError(f"{beside} is there already and no report of ours", remedy="Give the page another name.")
+            raise UsageError(f"{beside} exists and is not a report", remedy="Specify another name for the page.")
     return beside
 
 
@@ -235,31 +236,34 @@ def _write(target: Path, text: str) -> None:
         target.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise ProvisionError(
-            f"{target} cannot be written: {error.strerror}", remedy="Does its folder exist, and is it yours?"
+            f"{target} cannot be written: {error.strerror}",
+            remedy="Check that its folder exists and that you may write there.",
         ) from error
 
 
 def _chosen(sources: list[str] | None) -> list[str]:
-    """Return the sources, or all that is kept.
+    """Return the sources, by default all stored results.
 
     Raises:
-        UsageError: nothing is named, and nothing is kept.
+        UsageError: No sources are given, and there are no stored results.
     """
     from provision.workflow.kept_benchmarks import kept
 
     words = sources or [record.id for record in kept() if record.runs]
     if not words:
-        raise UsageError("no result is kept on this machine", remedy="Name outputs, or make one: provision bench run")
+        raise UsageError(
+            "there are no stored results", remedy="Specify outputs, or create a result: provision bench run"
+        )
     return words
 
 
 def _loaded(words: list[str]) -> Results:
-    """Return what the sources hold; what they lack is said on stderr."""
+    """Return the results of the sources; report missing ones on stderr."""
     from provision.workflow.benchmarks import load
 
     results = load(words)
     for label in results.empty:
-        say(f"error: {label}: no result of a training benchmark is in it")
+        say(f"error: {label}: contains no result of a training benchmark")
     for run in results.unfinished:
         say(f"error: {run.reason}")
     return results

@@ -1,4 +1,4 @@
-"""``provision bench ab``: several models measured with one setting and with another, and each pair compared."""
+"""``provision bench ab``: measure several models with two settings, and compare each pair."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def ab(
     *,
     a: Annotated[str, typer.Option("--a", metavar="WORDS", help="Options of `provision run` of side A.")] = "",
     b: Annotated[str, typer.Option("--b", metavar="WORDS", help="Options of side B.")] = "",
-    models: Annotated[str, typer.Option("--models", metavar="NAME,...", help="Models, one after the other.")] = (
+    models: Annotated[str, typer.Option("--models", metavar="NAME,...", help="Comma-separated models.")] = (
         "vgg16,resnet50"
     ),
     ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", metavar="NP", min=1, help="Ranks; all slots without it.")
+        int | None, typer.Option("-n", "--ranks", metavar="NP", min=1, help="Number of ranks. [all slots]")
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Measure each model on both sides so often.")] = 1,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of measurements of each model per side.")] = 1,
     where: WhereOptions,
     workload: WorkloadOptions,
     dry_run: DryRunOption = False,
@@ -51,12 +51,12 @@ def ab(
 ) -> None:
     """Compare two settings by measuring in turns.
 
-    Says what a setting is worth, model by model.
+    Reports the effect of a setting per model.
 
-    A and B are options of `provision run`: topology-aware placement against the default one, a fabric, a preset, a
-    variable. All else is the same. Every run is kept, as those of `bench run` are, and the pairs are judged as by
-    `bench compare`; with --rounds 3 or more by their means, which is the surer way. In a program of your own, {model}
-    stands for the model's name. The exit code is that of the first run that fails, which ends it.
+    A and B are options of `provision run`: topology-aware or default placement, a fabric, a preset, a variable. All
+    other options are the same. Every run is stored, like those of `bench run`, and the pairs are compared as by
+    `bench compare`; with --rounds 3 or more by their means, which is more reliable. In a program of your own, {model}
+    is replaced by the model's name. The first run that fails ends the command, with its exit code.
 
     \b
     Examples:
@@ -65,10 +65,10 @@ def ab(
       provision bench ab --a '--env NCCL_ALGO=Tree' -n 16 -- python3 bench.py {model}
     """
     if a.split() == b.split():
-        raise UsageError("A and B are the same", remedy="Give one of them options: --a '--gputopology'")
+        raise UsageError("A and B are the same", remedy="Set options for one of them: --a '--gputopology'")
     names = [name.strip() for name in models.split(",") if name.strip()]
     if not names:
-        raise UsageError(f"--models {models!r}: no model is named", remedy="Such as --models vgg16,resnet50")
+        raise UsageError(f"--models {models!r}: contains no model", remedy="For example: --models vgg16,resnet50")
     titles = [Setting(further=words).title for words in (a, b)]
     if titles[0] == titles[1]:
         titles = [f"{title}-{side}" if title else side for title, side in zip(titles, "ab", strict=True)]
@@ -93,7 +93,7 @@ def ab(
 def _measured(
     bench: Bench, pairs: Sequence[tuple[Job, Job]], size: int | None, done: tuple[list[Record], list[Record]]
 ) -> int:
-    """Measure by turns until one fails; `done` gets what was measured of A and of B. Returns the failed one's code."""
+    """Measure in turns, add results of A and B to `done`, and return the exit code of the first failed run."""
     try:
         for pair in pairs:
             for one, records in zip(pair, done, strict=True):
@@ -103,15 +103,15 @@ def _measured(
     finally:
         stored = [record.id for records in done for record in records]
         if stored:
-            say(f"kept: {', '.join(stored)}; they are listed by: provision bench list")
+            say(f"stored: {', '.join(stored)}; to list them: provision bench list")
     return 0
 
 
 def _tell(words: tuple[str, str], done: tuple[Sequence[Record], Sequence[Record]], code: int, *, as_json: bool) -> None:
-    """Show the comparison of the two sides; `code` is that of the first run that failed, else 0.
+    """Show the comparison of both sides; `code` is the exit code of the first failed run, or 0.
 
     Raises:
-        NoResult: there is nothing to compare.
+        NoResult: There is nothing to compare.
     """
     from provision.benchmarks import compare
     from provision.report.bench_report import compare_document, compare_text
@@ -120,7 +120,7 @@ def _tell(words: tuple[str, str], done: tuple[Sequence[Record], Sequence[Record]
     runs = [[run for record in records for run in record.runs] for records in done]
     pairs, only_a, only_b = compare(*runs)
     if not pairs:
-        raise NoResult("no model was measured on both sides", code, remedy="The output above says why.", output="")
+        raise NoResult("no model was measured on both sides", code, remedy="Read the output above.", output="")
     text = Redactor().text
     title_a, title_b = (text(shlex.join(shlex.split(side))) or "as `provision run` does" for side in words)
     if as_json:

@@ -1,4 +1,4 @@
-"""The job of ``provision bench run``: the words of ``provision run`` that start it, and its start in this process."""
+"""The job of ``provision bench run``: its command line of ``provision run``, and its start in this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOW_PORT, _PORTS = 20_000, 10_000
 
 @dataclass(frozen=True)
 class Setting:
-    """How a benchmark's job differs from a plain one."""
+    """Settings of a benchmark's job that differ from the default."""
 
     preset: str = ""
     fabric: str = ""
@@ -37,12 +37,12 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """Return what tells its results from others': ``lightcc-gdr``; of further options their names alone.
+        """Return the part of the title that distinguishes its results: ``lightcc-gdr``; of further options only names.
 
-        What stands behind an option may be a password, and the title is shown and kept.
+        Values of options can be passwords, and the title is printed and stored.
 
         Raises:
-            UsageError: the further words cannot be split.
+            UsageError: The further options cannot be split into words.
         """
         words = [self.preset, self.fabric, "lightcc" if self.lightcc else "", "gdr" if self.gdr else ""]
         options = (word for word in _split(self.further) if word.startswith("-"))
@@ -50,10 +50,10 @@ class Setting:
 
 
 def run_words(setting: Setting) -> list[str]:
-    """Return the options of ``provision run`` that make a job so; the one place that knows them.
+    """Return the options of ``provision run`` for these settings. No other code knows them.
 
     Raises:
-        UsageError: the further words cannot be split.
+        UsageError: The further options cannot be split into words.
     """
     further = _split(setting.further)
     preset = setting.preset or ("taco" if setting.gdr or setting.lightcc else "")
@@ -70,35 +70,35 @@ def _split(words: str) -> list[str]:
     try:
         return shlex.split(words)
     except ValueError as error:
-        said = f"the options of `provision run` cannot be told apart: {error}"
-        raise UsageError(said, remedy="Quote them as a shell wants it.") from None
+        said = f"the options of `provision run` cannot be split into words: {error}"
+        raise UsageError(said, remedy="Quote them as in a shell.") from None
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all sizes have in common."""
+    """Settings of all sizes."""
 
     name: str
     where: tuple[str, ...]
-    """Words that choose the nodes."""
+    """Words that select the nodes."""
     options: tuple[str, ...]
     command: tuple[str, ...]
     environment: tuple[str, ...]
     ours: bool
-    """Our own program runs, and has to be brought into the containers."""
+    """Whether our own program runs, which has to be copied into the containers."""
 
     @property
     def counts(self) -> bool:
-        """Whether the options say themselves how many ranks there are."""
+        """Whether the options set the number of ranks."""
         return any(word.partition("=")[0] in {"--gpus", "-g", "--workers"} for word in self.options)
 
     @property
     def as_in_the_guide(self) -> bool:
-        """Whether the command line is to be that of TACO Train's guide, to which nothing can be added."""
+        """Whether the command line is exactly that of TACO Train's guide."""
         return "--preset=taco" in self.options or ("--preset", "taco") in pairwise(self.options)
 
     def words(self, ranks: int | None, entries: Sequence[HostEntry]) -> list[str]:
-        """Return the words of ``provision run``."""
+        """Return the command line of ``provision run``."""
         from provision.workflow.bench_runs import program_folder
 
         number = ["-n", str(ranks)] if ranks and not self.counts else []
@@ -113,13 +113,13 @@ class Job:
 
 
 _OUTPUT_LIMIT = 16 * 1024 * 1024
-"""Bytes of a job's output in which its result is looked for: the last ones."""
+"""Bytes at the end of a job's output in which its result is searched."""
 
 
 def launched(words: Sequence[str], plans: list[Plan]) -> tuple[int, str]:
-    """Do what `provision` does with these words, in this process; return its exit code and what the job printed.
+    """Run `provision` with these words in this process; return its exit code and the job's output.
 
-    The job's output goes to stderr at once, as stdout is for the result. The plan by which it ran is put into `plans`.
+    The job's output is printed on stderr immediately, because stdout is for the result. Its plan is added to `plans`.
     """
     from provision.cli.main import build_app
 
@@ -133,17 +133,17 @@ def launched(words: Sequence[str], plans: list[Plan]) -> tuple[int, str]:
 
 
 def _meeting(entries: Sequence[HostEntry]) -> list[str]:
-    """Say where the ranks meet: the first one's node, for its slots are filled first."""
+    """Return the address of rank 0: the first node, because its slots are filled first."""
     first = next((entry for entry in entries if entry.slots), None)
     port = _LOW_PORT + secrets.randbelow(_PORTS)
     return ["--env", f"MASTER_ADDR={first.address}", "--env", f"MASTER_PORT={port}"] if first else []
 
 
 class _Shown(io.BytesIO):
-    """Keeps the end of what is written to it, and shows all of it on stderr."""
+    """Stream that stores the end of its input and prints all of it on stderr."""
 
     def write(self, data: Any, /) -> int:
-        """Take the next piece."""
+        """Process the next piece of output."""
         sys.stderr.buffer.write(data)
         sys.stderr.buffer.flush()
         if self.tell() > 2 * _OUTPUT_LIMIT:

@@ -1,4 +1,4 @@
-"""``provision bench run`` and ``bench scale``: benchmarks as jobs of ``provision run``, and their results kept."""
+"""``provision bench run`` and ``bench scale``: run benchmarks as jobs of ``provision run`` and store their results."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ __all__ = [
     "WorkloadOptions",
     "benchmark_job",
     "look",
+    "report_stored",
     "run",
     "scale",
-    "report_stored",
 ]
 
 CommandArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- CMD...]", help="A program of yours instead of ours; it must print the same form."),
+    typer.Argument(metavar="[-- CMD...]", help="Your own program with the same output format."),
 ]
 NameOption = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Keep the result under this name. [model and options]")
+    str | None, typer.Option("--name", metavar="NAME", help="Name of the stored result. [model and options]")
 ]
-ModelOption = Annotated[str, typer.Option("--model", help="A name of torchvision's; convnet and mlp need none.")]
+ModelOption = Annotated[str, typer.Option("--model", help="A model of torchvision, or convnet or mlp.")]
 BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Images per step and GPU.")]
 ItersOption = Annotated[int, typer.Option("--num-iters", min=1, help="Measured iterations.")]
 BackendOption = Annotated[str, typer.Option("--backend", help="auto, horovod or ddp.")]
@@ -63,21 +63,21 @@ LightccOption = Annotated[bool, typer.Option("--lightcc", help="LightCC as in TA
 PresetOption = Annotated[str, typer.Option("--preset", metavar="NAME", help="The preset of `provision run`.")]
 FabricOption = Annotated[str, typer.Option("--fabric", metavar="NAME", help="The fabric of `provision run`.")]
 EnvOption = Annotated[
-    list[str] | None, typer.Option("--env", "-e", metavar="K[=V]", help="Give every rank this variable.")
+    list[str] | None, typer.Option("--env", "-e", metavar="K[=V]", help="Environment variable of all ranks.")
 ]
 WithOption = Annotated[
-    str, typer.Option("--with", metavar="WORDS", help="Further options of `provision run`, in one word.")
+    str, typer.Option("--with", metavar="WORDS", help="Further options of `provision run`, as one word.")
 ]
-AllowMissingOption = Annotated[
-    bool, typer.Option("--allow-missing", help="Go on without nodes that cannot take ranks.")
+AllowMissingOption = Annotated[bool, typer.Option("--allow-missing", help="Exclude nodes that cannot run ranks.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print the `provision run` commands without running them.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the `provision run` commands, start nothing.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to whatever would be asked.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to all questions.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhereOptions:
-    """The nodes of a benchmark."""
+    """Nodes of a benchmark."""
 
     inventory: InventoryOption = None
     lab: LabOption = None
@@ -95,7 +95,7 @@ class WhereOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadOptions:
-    """What each rank computes."""
+    """Computation of each rank."""
 
     batch_size: BatchOption = 64
     num_iters: ItersOption = 10
@@ -106,7 +106,7 @@ class WorkloadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingOptions:
-    """The setting that is measured."""
+    """The measured setting."""
 
     preset: PresetOption = ""
     fabric: FabricOption = ""
@@ -125,7 +125,7 @@ def run(
     *,
     where: WhereOptions,
     ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", metavar="NP", min=1, help="Ranks; all slots without it.")
+        int | None, typer.Option("-n", "--ranks", metavar="NP", min=1, help="Number of ranks. [all slots]")
     ] = None,
     name: NameOption = None,
     model: ModelOption = "resnet50",
@@ -138,9 +138,9 @@ def run(
 
     Runs across the nodes' containers and stores the result.
 
-    It is a job of `provision run`, which brings our program (one file) along; the image needs torch, and torchvision
-    for models other than convnet and mlp. The output is shown live on stderr. The result is kept on this machine with
-    what it ran on: nodes, GPUs, driver, fabric, image, command and environment. The exit code is the job's own.
+    It is a job of `provision run`, which copies our program (one file) into the containers; the image needs torch, and
+    torchvision for models other than convnet and mlp. The output is shown live on stderr. The result is stored on this
+    machine with nodes, GPUs, driver, fabric, image, command and environment. The exit code is that of the job.
 
     \b
     Examples:
@@ -173,9 +173,9 @@ def scale(
 
     Runs the benchmark on one GPU, one node, two nodes and so on.
 
-    On two nodes of eight GPUs that is 1, 8 and 16. The efficiency is T(n) / (n T(1)), T being the images per second of
-    all GPUs together. Each size is a benchmark of its own, kept under the same name; the first that fails ends it,
-    and what was measured before stands.
+    With two nodes of eight GPUs the sizes are 1, 8 and 16. The efficiency is T(n) / (n T(1)), where T is the number of
+    images per second of all GPUs. Each size is a separate benchmark, stored under the same name. The first one that
+    fails ends the command, and earlier results remain stored.
 
     \b
     Examples:
@@ -206,7 +206,7 @@ def benchmark_job(
     """Return the job of a benchmark.
 
     Raises:
-        UsageError: its name cannot be that of a result.
+        UsageError: Its name is not valid for a result.
     """
     from provision.workflow.bench_runs import PROGRAM
 
@@ -216,7 +216,7 @@ def benchmark_job(
     options = run_words(setting)
     title = name or "-".join(filter(None, ["job" if command else model, setting.title]))
     if not title.isprintable() or "/" in title or title.startswith("-"):
-        raise UsageError(f"--name {title}: not a name for a result", remedy="Use letters, digits and dashes.")
+        raise UsageError(f"--name {title}: not a valid name of a result", remedy="Use letters, digits and dashes.")
     environment = tuple(workload.env or ())
     return Job(title, tuple(where.words()), tuple(options), tuple(command or ours), environment, ours=not command)
 
@@ -249,38 +249,38 @@ def _measure(
 
 @dataclass(frozen=True)
 class Bench:
-    """The nodes on which benchmarks run, as they were found."""
+    """Nodes on which benchmarks run, with their facts."""
 
     entries: Sequence[HostEntry]
     facts: Mapping[str, NodeFacts | ProvisionError]
     inventory: str
 
     def default_sizes(self) -> list[int | None]:
-        """Return the numbers of ranks by which scaling shows."""
+        """Return the numbers of ranks that show scaling."""
         from provision.workflow.bench_runs import default_sizes
 
         return list(default_sizes(self.entries)) or [None]
 
     def counted(self, sizes: Sequence[int | None]) -> list[int | None]:
-        """Return how many ranks there will be; a number as it is where no node has room, as `run` says why."""
+        """Return the number of ranks; without available nodes the given number, because `run` reports the reason."""
         from provision.jobs.request import rank_count
 
         return [rank_count(self.entries, size) for size in sizes] if self.entries else list(sizes)
 
     def show_commands(self, planned: Sequence[tuple[Job, int | None]], *, as_json: bool) -> None:
-        """Print what would be started."""
+        """Print the commands."""
         commands = [shlex.join(["provision", *job.words(size, self.entries)]) for job, size in planned]
         print_json({"commands": commands}) if as_json else show("\n".join(commands))
 
     def measure(self, job: Job, size: int | None) -> Record:
-        """Run a benchmark once, and keep its result."""
+        """Run a benchmark once and store its result."""
         ranks = f": {size} rank{'s' * (size != 1)}" if size and not job.counts else ""
         note(f"bench {job.name}{ranks}")
         return _one(job, size, self.entries, self.facts, self.inventory)
 
 
 def look(where: WhereOptions) -> Bench:
-    """Look at the nodes on which benchmarks are to run."""
+    """Probe the nodes for benchmarks."""
     from provision import workflow
 
     full = workflow.with_defaults(cluster_from(where.inventory, where.lab))
@@ -331,6 +331,6 @@ def _tell(job: Job, done: Sequence[Record], *, as_json: bool) -> None:
 
 
 def report_stored(name: str, done: Sequence[Record]) -> None:
-    """Say under which ids results are kept, and how they are shown again."""
+    """Print the ids of stored results and the command that shows them."""
     if done:
-        say(f"kept: {', '.join(record.id for record in done)}; again: provision bench table {shlex.quote(name)}")
+        say(f"stored: {', '.join(record.id for record in done)}; to show it: provision bench table {shlex.quote(name)}")

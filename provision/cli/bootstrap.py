@@ -1,4 +1,4 @@
-"""``provision bootstrap``: the same roles on this machine."""
+"""``provision bootstrap``: run the roles on this machine."""
 
 from __future__ import annotations
 
@@ -40,27 +40,25 @@ def bootstrap(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="Variables in YAML, as inventories/example/group_vars/all.yml has them.",
+            help="Variables in YAML, as in inventories/example/group_vars/all.yml.",
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            "--only", metavar="ROLE", help="Run this role (or one step of it, ROLE_STEP) alone; may be repeated."
-        ),
+        typer.Option("--only", metavar="ROLE", help="Only run this role, or one step of it (ROLE_STEP). Repeatable."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of this node; default its host name.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of this node. [its host name]")] = None,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Set up this machine alone, without SSH.
 
-    Runs the roles that apply runs on a cluster, on one node. As with apply, a preflight and the plan come first, then
-    the question; if the preflight finds a problem, or nothing is to be done, nothing is asked and nothing is changed.
+    Runs the roles that apply runs on a cluster, on one node. As with apply, a preflight and the plan precede the
+    question. If the preflight finds a problem, or there are no pending steps, nothing is asked or changed.
 
-    Without a training image (--image, or training_image_reference in the variables) the node gets docker, RDMA and
-    the NVIDIA runtime, and no training container.
+    Without a training image (--image, or training_image_reference in the variables) the node gets Docker, RDMA and
+    the NVIDIA runtime, but no training container.
 
     \b
     Examples:
@@ -91,7 +89,7 @@ def bootstrap(
 
 @contextmanager
 def _this_machine(name: str, image: str | None, variables: Path | None, password: Secret | None) -> Iterator[Cluster]:
-    """Give an inventory of this machine alone, in a temporary folder."""
+    """Yield an inventory of this machine in a temporary folder."""
     import tempfile
 
     from provision import workflow

@@ -1,6 +1,6 @@
-"""Options and habits that all verbs share.
+"""Options and functions that all verbs share.
 
-Data goes to stdout, everything else to stderr; colour only where a terminal shows it and NO_COLOR is unset.
+Data goes to stdout, everything else to stderr. Colors are only used on a terminal, and if NO_COLOR is not set.
 """
 
 from __future__ import annotations
@@ -77,14 +77,12 @@ LimitOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout (same as -o json).")]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show each node, also where nodes have the same result.")
+    bool, typer.Option("--verbose", "-v", help="Show each node, even if nodes have the same result.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to whatever would be asked.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to all questions.")]
 AllowDegradedOption = Annotated[
     bool,
-    typer.Option(
-        "--allow-degraded", help="Take nodes too whose check at boot did not pass; said on stderr, and written down."
-    ),
+    typer.Option("--allow-degraded", help="Also use nodes that failed their check at boot; reported and recorded."),
 ]
 AskBecomePassOption = Annotated[
     bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password of the nodes.")
@@ -95,7 +93,7 @@ ForceOption = Annotated[
     typer.Option(
         "--force",
         metavar="ROLE",
-        help="Run this role whether there is a reason or not; may be repeated.",
+        help="Run this role even if it is up to date. Repeatable.",
         autocompletion=complete_roles,
     ),
 ]
@@ -104,17 +102,17 @@ DisruptiveOption = Annotated[
     typer.Option(
         "--disruptive",
         metavar="NODES",
-        help="Disturb running jobs on these nodes where a step needs it; may be repeated.",
+        help="Allow disruptive steps on these nodes while jobs run. Repeatable.",
         autocompletion=complete_patterns,
     ),
 ]
 
 
 def inventory_from(inventory: str | None, lab: str | None) -> Path:
-    """Return the inventory that the options, the environment or the folder choose."""
+    """Return the inventory of the options, the environment or the folder."""
     if lab is not None:
         if inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory:
-            raise UsageError("--lab and --inventory both choose the nodes", remedy="Give one of them.")
+            raise UsageError("--lab and --inventory exclude each other", remedy="Use one of them.")
         from provision.lab.manager import inventory_path
 
         return inventory_path(lab)
@@ -132,18 +130,18 @@ def cluster_from(
     through_agent: bool = False,
     connects: bool = True,
 ) -> Cluster:
-    """Load and validate the chosen inventory; its warnings are shown on stderr.
+    """Load and validate the selected inventory; print its warnings on stderr.
 
     Args:
-        inventory: the value of ``--inventory``.
-        lab: the value of ``--lab``.
-        become_password: the sudo password of the nodes.
-        warn: print the warnings.
-        through_agent: the verb works through the job agent too.
-        connects: the verb is useless without a login to the nodes, so unusable private keys are an error.
+        inventory: Value of ``--inventory``.
+        lab: Value of ``--lab``.
+        become_password: Sudo password of the nodes.
+        warn: Print the warnings.
+        through_agent: Whether the verb also works through the node agent.
+        connects: Whether the verb requires a login to the nodes, so that unusable private keys are an error.
 
     Raises:
-        UsageError: it reaches the nodes through the job agent, and the verb is none that this is enough for.
+        UsageError: The inventory uses the node agent, and the verb does not support it.
     """
     from provision.inventory import load
 
@@ -164,13 +162,13 @@ def cluster_from(
 
 
 def ask_become_password(*, ask: bool) -> Secret | None:
-    """Ask for the sudo password on the terminal when `ask` is true; it is never shown or stored."""
+    """Ask for the sudo password on the terminal if `ask` is true. It is never printed or stored."""
     if not ask:
         return None
     if not interactive():
         raise UsageError(
-            "--ask-become-pass needs a terminal to ask on",
-            remedy="Put ansible_become_password into a vault file of the inventory instead.",
+            "--ask-become-pass requires a terminal",
+            remedy="Set ansible_become_password in a vault file of the inventory instead.",
         )
     import getpass
 
@@ -180,7 +178,7 @@ def ask_become_password(*, ask: bool) -> Secret | None:
 
 
 def checked(probe_result: Look, *, read_only: bool = False) -> Look:
-    """Return the plan with what its steps install and write, and with what would make them fail."""
+    """Return the plan with the packages and files of its steps, and their problems."""
     count = sum(bool(node.steps) for node in probe_result.plan.nodes)
     if not count:
         return probe_result
@@ -192,32 +190,32 @@ def checked(probe_result: Look, *, read_only: bool = False) -> Look:
 
 
 def take_degraded(cluster: Cluster, purpose: str, nodes: Sequence[tuple[str, str]]) -> None:
-    """Say which nodes take ranks though they should take none, and why; and write it beside the logs of applies."""
+    """Report degraded nodes that are used nevertheless, with their reasons, and record them next to the apply logs."""
     from provision import workflow
 
     if not nodes:
         return
-    say_reasons("degraded, and taken all the same: ", nodes)
+    say_reasons("degraded, but used: ", nodes)
     warning = workflow.note_degraded(cluster, purpose, nodes)
     if warning:
         say(f"warning: {warning}")
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout; what would do something to a terminal is escaped."""
+    """Print one JSON document on stdout; control characters are escaped."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
     text = without_controls(text, lambda letter: json.dumps(letter)[1:-1])
     sys.stdout.write(layout.painted(text, colour=False) + "\n")
 
 
 def show(text: str, *, end: str = "\n") -> None:
-    """Print a report on stdout; what nodes said in it does nothing to a terminal."""
+    """Print a report on stdout; control characters in texts of nodes are removed."""
     sys.stdout.write(layout.painted(printable(text), colour=True) + end)
     sys.stdout.flush()
 
 
 def say_reasons(head: str, reasons: Iterable[tuple[str, str]]) -> None:
-    """Print node names and reasons on stderr behind `head`; nodes with the same reason are on one line."""
+    """Print node names and reasons on stderr after `head`, one line per reason."""
     from provision.report.grouping import reason_lines
 
     for line in reason_lines(reasons):
@@ -225,23 +223,25 @@ def say_reasons(head: str, reasons: Iterable[tuple[str, str]]) -> None:
 
 
 def adapt_to_terminal() -> None:
-    """Choose the width and the colours of reports: those of the terminal where stdout is one."""
+    """Set the width and the colors of reports for stdout."""
     terminal = sys.stdout.isatty()
     colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     layout.choose(columns=shutil.get_terminal_size().columns if terminal else layout.NARROWEST, colour=colour)
 
 
 def interactive() -> bool:
-    """Return whether a person can be asked: both stdin and stderr are terminals."""
+    """Return whether the user can be asked: stdin and stderr are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return when the answer is yes; otherwise raise UsageError, also when there is no terminal to ask on."""
+    """Return if the answer is yes; otherwise, or without a terminal, raise UsageError."""
     if yes:
         return
     if not interactive():
-        raise UsageError(f"{question} Not confirmed: there is no terminal to ask on.", remedy="To confirm, add --yes.")
+        raise UsageError(
+            f"{question} Not confirmed: there is no terminal for the question.", remedy="To confirm, add --yes."
+        )
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
@@ -249,7 +249,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def prompt(question: str) -> str:
-    """Ask on the terminal and return the answer without spaces around it; the caller has checked `interactive`."""
+    """Ask on the terminal and return the stripped answer. The caller must have checked `interactive`."""
     sys.stderr.write(f"{question} ")
     sys.stderr.flush()
     line = sys.stdin.readline()
@@ -259,7 +259,7 @@ def prompt(question: str) -> str:
 
 
 def table(headers: list[str], rows: list[list[str]], *, width: int | None = None) -> str:
-    """Lay rows out as a plain table of at most `width` columns (the terminal's); the last column is wrapped."""
+    """Format rows as a plain table of at most `width` columns (the terminal's); the last column is wrapped."""
     import textwrap
 
     width = width or layout.width()

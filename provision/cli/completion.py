@@ -1,7 +1,7 @@
-"""Shell completion of node, job, lab and role names. It never connects to a node, and never takes long.
+"""Shell completion of node, job, lab and role names. It never connects to a node and returns quickly.
 
-Nodes are those of the inventory, jobs those that the last `list` or `submit` on this machine saw. Whatever goes wrong,
-there is nothing to complete: an error message in the middle of a command line helps nobody.
+Nodes are those of the inventory; jobs those of the last `list` or `submit` on this machine. On an error there are no
+completions, because a message would corrupt the command line.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = [
 ]
 
 _SECONDS = 4.0
-"""How long an inventory that is not in the cache may take."""
+"""Time limit for an inventory that is not in the cache."""
 _LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 """Variables in which shells pass the command line: bash, and all others."""
 _AHEAD = {"--inventory": "PROVISION_INVENTORY", "-i": "PROVISION_INVENTORY", "--lab": "PROVISION_COMPLETE_LAB"}
 
 
 def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the nodes that begin so."""
+    """Return the nodes with this prefix."""
     return _beginning(incomplete, lambda: [*_listing(ctx).nodes])
 
 
 def complete_patterns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the nodes and groups that begin so; behind a comma the next one of the list is completed."""
+    """Return the nodes and groups with this prefix; after a comma, completions of the next one in the list."""
     before, comma, last = incomplete.rpartition(",")
 
     def names() -> list[str]:
@@ -50,21 +50,21 @@ def complete_patterns(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the jobs that begin so."""
+    """Return the jobs with this prefix."""
     from provision.workflow.job_names import known_job_names
 
     return _beginning(incomplete, lambda: known_job_names(_inventory(ctx)))
 
 
 def complete_labs(incomplete: str) -> list[str]:
-    """Return the labs that begin so."""
+    """Return the labs with this prefix."""
     from provision.lab.state import known_labs
 
     return _beginning(incomplete, known_labs)
 
 
 def complete_lab_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the nodes of the lab that the words before name."""
+    """Return the nodes of the lab in the preceding words."""
     from provision.lab.state import lab_folder, load_spec
 
     def names() -> list[str]:
@@ -75,7 +75,7 @@ def complete_lab_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_roles(incomplete: str) -> list[str]:
-    """Return the roles that begin so."""
+    """Return the roles with this prefix."""
     from provision.components import ROLES
 
     return _beginning(incomplete, lambda: ROLES)
@@ -91,7 +91,7 @@ def complete_words(*words: str) -> Callable[[str], list[str]]:
 
 
 def prepare(aliases: Mapping[str, str]) -> None:
-    """Rewrite the command line that is to be completed as calls read it: options before the verb, and aliases."""
+    """Normalize the command line like a call: options before the verb, and aliases."""
     given = os.environ.get("COMP_CWORD", "")
     depth = int(given) if given.isdecimal() else 0
     for variable in _LINES:
@@ -103,7 +103,7 @@ def prepare(aliases: Mapping[str, str]) -> None:
         except ValueError:
             continue
         end = " " if line.endswith(" ") else ""
-        while len(words) > 3 and words[1] in _AHEAD:  # noqa: PLR2004 - program, option, value, and a word behind them
+        while len(words) > 3 and words[1] in _AHEAD:  # noqa: PLR2004 - program, option, value, and a further word
             os.environ[_AHEAD[words[1]]] = words[2]
             del words[1:3]
             depth -= 2
@@ -115,7 +115,7 @@ def prepare(aliases: Mapping[str, str]) -> None:
 
 
 def _beginning(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
-    """Return the names that begin so; none when they are not known in time, and then nothing is left running."""
+    """Return the names with this prefix; none if they are not known in time, and no process remains."""
     from provision.local_processes import end_descendants
     from provision.threads import within
 
@@ -124,7 +124,7 @@ def _beginning(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]
         if completions is None:
             end_descendants()
         return [name for name in completions or () if name.startswith(incomplete)]
-    except Exception:  # noqa: BLE001 - a shell waits for words, not for errors
+    except Exception:  # noqa: BLE001 - a shell expects words, not errors
         return []
 
 

@@ -1,4 +1,4 @@
-"""``provision copy``: one file to many nodes."""
+"""``provision copy``: copy one file to many nodes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["copy"]
 
 
 def copy(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file of this machine.")],
-    target: Annotated[str, typer.Argument(metavar="PATH", help="An absolute path; ending in / it is a folder.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A local file.")],
+    target: Annotated[str, typer.Argument(metavar="PATH", help="An absolute path; a folder if it ends in /.")],
     limit: LimitOption = None,
     ask_become_pass: AskBecomePassOption = False,
     inventory: InventoryOption = None,
@@ -36,8 +36,8 @@ def copy(
 ) -> None:
     """Copy a file to all nodes.
 
-    The file keeps its permission bits and belongs to the account that the command runs as, root where the inventory
-    sets ansible_become. It replaces an existing file as a whole. The exit code is 0 when all nodes have it, else 1.
+    The file keeps its permissions and is owned by the user of the command, root where the inventory sets
+    ansible_become. An existing file is replaced atomically. The exit code is 0 when all nodes have it, otherwise 1.
 
     \b
     Examples:
@@ -50,9 +50,9 @@ def copy(
     from provision.workflow.remote_commands import copy_file
 
     if not source.is_file():
-        raise UsageError(f"{source}: not a file", remedy="Name a regular file. Pack a folder with tar first.")
+        raise UsageError(f"{source}: not a file", remedy="Specify a regular file. Pack a folder with tar first.")
     if not target.startswith("/") or "\0" in target or "\n" in target:
-        raise UsageError(f"{target}: not an absolute path", remedy="Write a path that starts with /.")
+        raise UsageError(f"{target}: not an absolute path", remedy="Specify a path that starts with /.")
     path = target + source.name if target.endswith("/") else target
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)

@@ -1,4 +1,4 @@
-"""``provision data``: the data volumes of a cluster, which jobs mount by name."""
+"""``provision data``: data volumes of a cluster, which jobs mount by name."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ app = typer.Typer(
 
 Jobs mount them by name (submit --data NAME:/path).
 
-Volumes are written into the inventory (cluster_data in group_vars), so that all operators see the same.
-provision does not mount them: mount them on every node by /etc/fstab, systemd or your storage's own client.
+Volumes are written into the inventory (cluster_data in group_vars), so that all operators have the same ones.
+provision does not mount them: mount them on every node with /etc/fstab, systemd or your storage's own client.
 `data check` and `verify` (check node.data) fail on nodes where a volume is not mounted.
 
 \b
@@ -55,22 +55,22 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The volume's 
 def add(
     name: NameArgument,
     nfs: Annotated[str | None, typer.Option("--nfs", metavar="SERVER:/EXPORT", help="An NFS export.")] = None,
-    path: Annotated[str | None, typer.Option("--path", metavar="/PATH", help="A folder that the nodes have.")] = None,
+    path: Annotated[str | None, typer.Option("--path", metavar="/PATH", help="A folder on the nodes.")] = None,
     lustre: Annotated[str | None, typer.Option("--lustre", metavar="MGS:/FS", help="A Lustre file system.")] = None,
-    s3fs: Annotated[str | None, typer.Option("--s3fs", metavar="BUCKET", help="A bucket, mounted by s3fs.")] = None,
+    s3fs: Annotated[str | None, typer.Option("--s3fs", metavar="BUCKET", help="A bucket, mounted with s3fs.")] = None,
     at: Annotated[
-        str, typer.Option("--at", metavar="/PATH", help="Where it is mounted on the nodes.  [default: /mnt/NAME]")
+        str, typer.Option("--at", metavar="/PATH", help="Mount point on the nodes.  [default: /mnt/NAME]")
     ] = "",
-    read_only: Annotated[bool, typer.Option("--ro", help="Jobs cannot write to it.")] = False,
-    description: Annotated[str, typer.Option("--description", metavar="TEXT", help="For `data list`.")] = "",
+    read_only: Annotated[bool, typer.Option("--ro", help="Mount it read-only in jobs.")] = False,
+    description: Annotated[str, typer.Option("--description", metavar="TEXT", help="Text for `data list`.")] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add a volume to the inventory.
 
-    No node is changed: mount the volume on every node yourself, then run `provision data check NAME`. A command that
-    mounts it everywhere is printed.
+    No node is changed: mount the volume on every node, then run `provision data check NAME`. A command that mounts it
+    on all nodes is printed.
 
     \b
     Examples:
@@ -98,18 +98,18 @@ def add(
     if as_json:
         print_json({"name": name, **as_entry(volume)})
         return
-    say(f"{name} is written into the inventory; no node was changed")
+    say(f"{name} was added to the inventory; no node was changed")
     if volume.source:
         where = ["--lab", lab] if lab else ["-i", inventory] if inventory else []
         say(f"mount it on every node, for example: {mount_everywhere(volume, *where)}")
     else:
-        say(f"{volume.path} has to be on every node")
+        say(f"create {volume.path} on every node")
     say(f"then run: provision data check {name}")
 
 
 @app.command("list")
 def list_(
-    every: Annotated[bool, typer.Option("--all", "-a", help="Also those that no node can use now.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also list volumes that no node can use now.")] = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     limit: LimitOption = None,
@@ -117,7 +117,7 @@ def list_(
 ) -> None:
     """List the data volumes.
 
-    Lists those that can be used now; with -a all of the inventory's.
+    Lists the volumes that can be used now; -a lists all volumes of the inventory.
 
     \b
     Examples:
@@ -149,9 +149,9 @@ def check(
 ) -> None:
     """Check the data volumes on all nodes.
 
-    Checks that they are mounted from where they should be, alive, readable, writable, and the same everywhere.
+    Checks that they are mounted from the right source, respond, are readable, writable, and the same everywhere.
 
-    The exit code is 1 when a job could not use a volume somewhere.
+    The exit code is 1 when a job could not use a volume on a node.
 
     \b
     Examples:
@@ -181,7 +181,7 @@ def check(
 def remove(name: NameArgument, inventory: InventoryOption = None, lab: LabOption = None) -> None:
     """Remove a volume from the inventory.
 
-    The data and the mounts stay as they are.
+    The data and the mounts are preserved.
 
     \b
     Examples:
@@ -191,7 +191,7 @@ def remove(name: NameArgument, inventory: InventoryOption = None, lab: LabOption
     from provision.inventory.data_volumes import remove_volume
 
     remove_volume(cluster_from(inventory, lab, connects=False), VARIABLE, name)
-    say(f"{name} is out of the inventory; what it holds is untouched")
+    say(f"{name} was removed from the inventory; its content is preserved")
 
 
 def _same_finding(_node: str, item: DataFinding) -> Hashable:
@@ -230,11 +230,11 @@ def _row(volume: Volume, answers: dict[str, Any]) -> list[str]:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 30 else text[:27] + "..."  # noqa: PLR2004 - what is left of 80 columns
+    return text if len(text) <= 30 else text[:27] + "..."  # noqa: PLR2004 - remaining width of 80 columns
 
 
 def _age(added: str) -> str:
-    """Return the time since then in one unit, as ``arena data list`` does; empty when nobody wrote it down."""
+    """Return the age in one unit, as ``arena data list`` does; empty if the time is not recorded."""
     import datetime as dt
 
     try:

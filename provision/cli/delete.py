@@ -1,4 +1,4 @@
-"""``provision delete``: stop batch jobs and forget them."""
+"""``provision delete``: stop batch jobs and delete their records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def delete(
         typer.Option(
             "--lost",
             metavar="NODE",
-            help="Do not wait for a node that never comes back; repeatable.",
+            help="Do not wait for a node that is permanently lost; repeatable.",
             autocompletion=complete_nodes,
         ),
     ] = None,
@@ -56,15 +56,15 @@ def delete(
 ) -> None:
     """Stop batch jobs and remove their records.
 
-    Containers, logs and TensorBoard are removed, and the name is free again. A job of another user that is not over is
+    Containers, logs and TensorBoard are removed, and the name can be used again. An unfinished job of another user is
     deleted after a confirmation; without a terminal, only with --yes or its alias --force (otherwise exit code 2).
     Neither skips the confirmation of the nodes: for that, see --lost.
 
-    The name is free when all nodes of the job have confirmed. While a node does not
-    answer, the job is STOPPING and the exit code is 7; it is deleted when the node
-    answers again. With several names each job is deleted, and the exit code is that
-    of the first one that could not be deleted: 3 no such job, 6 it did not end in
-    time, 7 a node has not confirmed. When two jobs have one name, give the ID
+    The name can be used again when all nodes of the job have confirmed. While a node
+    does not answer, the job is STOPPING and the exit code is 7; it is deleted when the
+    node answers again. With several names each job is deleted, and the exit code is
+    that of the first one that could not be deleted: 3 no such job, 6 it did not end in
+    time, 7 a node has not confirmed. When two jobs have the same name, use the ID
     instead (`uuid` in -o json).
 
     \b
@@ -95,7 +95,7 @@ def delete(
 def _deleted(
     cluster: Cluster, runner: Engine, name: str, kind: str, lost: Sequence[str], *, yes: bool, ignore: bool
 ) -> bool:
-    """Delete a job; return False where there is none and that is ignored."""
+    """Delete a job; return False if it does not exist and that is ignored."""
     from provision.workflow.job_names import remove_job_name
 
     try:

@@ -1,4 +1,4 @@
-"""``provision demo``: the whole way once, on nodes made for it, every command printed before it runs."""
+"""``provision demo``: all steps on a new lab, with every command printed before it runs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["demo"]
 
 
 def demo(
-    name: Annotated[str, typer.Option("--name", help="Name of the lab that is made.")] = "demo",
+    name: Annotated[str, typer.Option("--name", help="Name of the new lab.")] = "demo",
     driver: Annotated[str, typer.Option("--driver", help="vm (real kernels, real reboots) or container.")] = "vm",
-    machine: Annotated[str, typer.Option("--machine", help="Described GPU machine that the nodes stand for.")] = "pair",
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many nodes.")] = 2,
+    machine: Annotated[str, typer.Option("--machine", help="GPU machine that the nodes simulate.")] = "pair",
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of nodes.")] = 2,
 ) -> None:
     """Demonstrate all steps on two virtual nodes.
 
-    Two bare nodes, apply, verify, an MPI job over both, apply again.
+    Two bare nodes, apply, verify, an MPI job on both, apply again.
 
-    The lab stays up afterwards; the last lines say how to use it and how to remove it.
+    The lab keeps running afterwards; the last lines show how to use it and how to remove it.
 
     \b
     Examples:
@@ -39,17 +39,17 @@ def demo(
     begin = time.monotonic()
     lab = ["--lab", name]
     up = ["lab", "up", name, "--driver", driver, "--nodes", str(nodes), "--machine", machine]
-    _show("1. Make bare nodes: sshd, Python, and nothing of ours.", up)
-    _show("2. Bring them to what the inventory says.", ["apply", *lab, "--yes"])
-    _show("3. Prove it.", ["verify", *lab])
-    _show("4. Run an MPI job over all nodes: rank, node and an all-reduce.", ["run", *lab, "--", "provision-smoke"])
-    _show("5. The host file that was used.", ["hostfile", *lab, "--launcher", "openmpi"])
+    _show("1. Create bare nodes with sshd and Python.", up)
+    _show("2. Apply the inventory.", ["apply", *lab, "--yes"])
+    _show("3. Verify the nodes.", ["verify", *lab])
+    _show("4. Run an MPI job on all nodes: rank, node and an all-reduce.", ["run", *lab, "--", "provision-smoke"])
+    _show("5. Show the host file of the job.", ["hostfile", *lab, "--launcher", "openmpi"])
     _nothing_left(_show("6. Apply again: nothing may change.", ["apply", *lab, "--yes", "--json"], capture=True))
     show(_summary(name, driver, time.monotonic() - begin))
 
 
 def _nothing_left(printed: str) -> None:
-    """Show what the second apply did, and stop when that is anything at all."""
+    """Show the changes of the second apply, and stop if there are any."""
     from provision.model import NodeStatus
     from provision.report.apply_report import as_text, from_document
 
@@ -62,14 +62,14 @@ def _nothing_left(printed: str) -> None:
     ]
     if changed:
         raise ProvisionError(
-            "the second apply changed what the first one had made",
-            remedy="A role that finds something to do each time is at fault; the lines name it.",
+            "the second apply changed nodes that the first one had converged",
+            remedy="A role is not idempotent; the lines above name it.",
             output="\n".join(changed),
         )
 
 
 def _show(title: str, words: list[str], *, capture: bool = False) -> str:
-    """Print one step and its command, run it, and stop the demo when it fails; return what was to be captured."""
+    """Print one step and its command, run it, and stop the demo if it fails; return the captured output."""
     say(f"\n== {title}\n$ provision {shlex.join(words)}")
     begin = time.monotonic()
     code, printed = _run(words, capture=capture)
@@ -78,15 +78,15 @@ def _show(title: str, words: list[str], *, capture: bool = False) -> str:
         show(printed, end="")
         raise ProvisionError(
             f"the demo stopped: `provision {shlex.join(words)}` exited {code}",
-            remedy="Read what it printed above; the same command can be run again by hand.",
+            remedy="Read its output above; you can run the same command manually.",
         )
     return printed
 
 
 def _run(words: list[str], *, capture: bool) -> tuple[int, str]:
-    """Run one command to its end, also when it is interrupted: it has more to end than itself.
+    """Run one command to its end, even if it is interrupted, because it may have to end child processes.
 
-    It is in a process group of its own, so that it is told of a Ctrl-C once, by us, however we were told.
+    It has its own process group, so that it receives each signal once, from this process.
     """
     child: subprocess.Popen[str] | None = None
     came: list[int] = []
@@ -98,7 +98,7 @@ def _run(words: list[str], *, capture: bool) -> tuple[int, str]:
             forwarded.append(number)
             child.send_signal(signal.SIGINT)
 
-    # Handlers that only note and pass on, because an exception could come before there is a child to be told.
+    # These handlers only record and forward signals: an exception could occur before the child exists.
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in signals}
     mine = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
@@ -123,7 +123,7 @@ def _summary(name: str, driver: str, seconds: float) -> str:
 
     simulated = status(name).simulated
     kernels = {
-        "vm": "virtual machines with kernels of their own, real reboots, Soft-RoCE verbs devices",
+        "vm": "virtual machines with their own kernels, real reboots, Soft-RoCE verbs devices",
         "container": "systemd containers (no kernel modules: RDMA was skipped)",
     }[driver]
     stand_ins = "\n".join(f"  - {item}" for item in simulated) or "  nothing"

@@ -1,4 +1,4 @@
-"""``provision events``: what happened to batch jobs."""
+"""``provision events``: events of batch jobs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ __all__ = ["events"]
 def events(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="[JOB]", help="Of this job alone. [all that are not over]", autocompletion=complete_jobs
-        ),
+        typer.Argument(metavar="[JOB]", help="Only of this job. [all unfinished jobs]", autocompletion=complete_jobs),
     ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -27,7 +25,7 @@ def events(
 ) -> None:
     """Show the events of a batch job.
 
-    The oldest come first. They answer "why is it pending?".
+    The oldest come first. They show why a job waits.
 
     \b
     Examples:
@@ -39,7 +37,7 @@ def events(
 
     runner = engine_of(inventory, lab, through_agent=True)
     code = 0
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         if name:
             jobs = [runner.get(name)]
         else:
@@ -54,5 +52,5 @@ def events(
     elif any(job.events for job in jobs):
         show(events_text(jobs, now()))
     else:
-        info(f"nothing is told of {name}" if name else "nothing is told of any job that waits or runs")
+        info(f"{name} has no events" if name else "no waiting or running job has events")
     raise typer.Exit(code)

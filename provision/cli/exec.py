@@ -1,4 +1,4 @@
-"""``provision exec``: one command on many nodes."""
+"""``provision exec``: run one command on many nodes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ def exec_(
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The command.")] = None,
     limit: LimitOption = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Print lines as they arrive, each with its node's name.")
+        bool, typer.Option("--stream", help="Print lines as they arrive, each with the name of its node.")
     ] = False,
-    fanout: Annotated[int, typer.Option("--fanout", metavar="N", min=1, max=512, help="Nodes at a time.")] = 64,
+    fanout: Annotated[
+        int, typer.Option("--fanout", metavar="N", min=1, max=512, help="Number of nodes in parallel.")
+    ] = 64,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit of the command on each node.")
     ] = 600.0,
@@ -49,10 +51,10 @@ def exec_(
     """Run a command on all nodes and group equal output.
 
     The command runs as root where the inventory sets ansible_become. One word is a shell command; several words
-    are a program and its arguments. The command gets no input. The exit code is 0 when it succeeded on all
-    nodes, else 1. At most 4 MiB of output per node are accepted.
+    are a program and its arguments. The command has no input. The exit code is 0 when it succeeded on all
+    nodes, otherwise 1. The output is limited to 4 MiB per node.
 
-    With the name of a batch job in front of --, the command runs in the job's container: see provision attach.
+    With the name of a batch job before --, the command runs in the job's container: see provision attach.
 
     \b
     Examples:
@@ -90,7 +92,7 @@ def exec_(
 
 
 class _Lines:
-    """Prints the lines of all nodes as they arrive: standard output to stdout, standard error to stderr."""
+    """Prints lines of all nodes as they arrive: standard output to stdout, standard error to stderr."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,6 +113,6 @@ class _Lines:
         return receiver
 
     def finish(self) -> None:
-        """Print last lines that have no end of line."""
+        """Print incomplete last lines."""
         for receiver in self._receivers:
             receiver.finish()

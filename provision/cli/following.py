@@ -1,4 +1,4 @@
-"""Staying with a job until it ends: its output on stdout, how it goes on stderr."""
+"""Follow a job until it ends: output on stdout, status changes on stderr."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["follow", "for_terminal", "leaving", "pusher", "report_end", "tell", 
 
 
 SILENT_SECONDS = 120.0
-"""So long the end of a job is waited for whose output has ended, while the node of rank 0 does not answer."""
+"""Seconds to wait for the end of a job whose output has ended while the node of rank 0 does not answer."""
 _HARMFUL = re.compile(rb"\x1b(?!\[[0-9;]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")
-"""What is more than text, colours and the carriage returns of progress bars: it could write to a terminal's input."""
+"""Control characters except colors and the carriage returns of progress bars; others could inject terminal input."""
 
 
 def for_terminal(line: bytes) -> bytes:
-    """Return a line of a job's output without what would control a terminal."""
+    """Return a line of a job's output without terminal control characters."""
     return _HARMFUL.sub(b"?", line)
 
 
 def writer(*, named: bool) -> Callable[[str, bytes], None]:
-    """Return what writes a line of an instance to stdout, with `named` behind its name."""
+    """Return a function that prints lines of an instance on stdout, with its name if `named`."""
     shown = for_terminal if sys.stdout.isatty() else bytes
 
     def write(instance: str, line: bytes) -> None:
@@ -44,22 +44,22 @@ def writer(*, named: bool) -> Callable[[str, bytes], None]:
 
 @contextmanager
 def leaving(name: str) -> Iterator[None]:
-    """Say on Ctrl-C that the job goes on.
+    """On Ctrl-C, report that the job continues.
 
     Raises:
-        Interrupted: it was pressed.
+        Interrupted: Ctrl-C was pressed.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted(
-            f"interrupted; {name} goes on",
-            remedy=f"provision logs -f {name} shows it again; provision stop {name} ends it",
+            f"interrupted; {name} continues",
+            remedy=f"To show it again: provision logs -f {name}; to stop it: provision stop {name}",
         ) from None
 
 
 def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) -> JobRecord:
-    """Show a job's output from its start to its end, and how it ended; before, wait until it starts."""
+    """Wait until a job starts, and show its output and its result."""
     from provision.jobs.engines.base import LogRequest
     from provision.model.job import JobStatus
     from provision.workflow.job_watch import wait_for
@@ -85,7 +85,7 @@ def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) ->
 
 
 def _silent_for(seconds: float) -> Callable[[JobRecord], bool]:
-    """Return a function that says of a job whether the node of its rank 0 has not answered for so long."""
+    """Return a function that tests whether the node of a job's rank 0 has not answered for this time."""
     since: list[float] = []
 
     def is_silent(job: JobRecord) -> bool:
@@ -99,7 +99,7 @@ def _silent_for(seconds: float) -> Callable[[JobRecord], bool]:
 
 
 def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRecord:
-    """Wait until a job is over, and say how it goes."""
+    """Wait until a job has ended, and report its status changes."""
     from provision.model.job import JobStatus
     from provision.workflow.job_watch import wait_for
 
@@ -110,7 +110,7 @@ def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRe
 
 
 def _is_assigned(job: JobRecord) -> bool:
-    """Return whether nodes have this attempt: its output can be followed from there before the first line."""
+    """Return whether nodes have this attempt, so that its output can be followed from the first line."""
     from provision.batch.records import STARTING
     from provision.model.job import JobStatus
 
@@ -119,7 +119,7 @@ def _is_assigned(job: JobRecord) -> bool:
 
 
 def pusher(runner: Engine) -> Callable[[], None]:
-    """Return what starts waiting jobs; another command that does it just now is as good."""
+    """Return a function that starts waiting jobs, unless another command does it at the same time."""
     from provision.errors import LockedError
 
     def push() -> None:
@@ -130,13 +130,13 @@ def pusher(runner: Engine) -> Callable[[], None]:
 
 
 def tell(job: JobRecord) -> None:
-    """Say how a job is now; its end is said by `report_end`."""
+    """Report the status of a job; `report_end` reports its end."""
     if not job.status.over:
         info(f"{job.spec.name} is {job.status}" + (f": {job.reason}" if job.reason else ""))
 
 
 def report_end(job: JobRecord) -> None:
-    """Say how a job ended, and for one that failed who failed first and what it said last."""
+    """Report how a job ended, and for a failed one the first failed rank with its last lines."""
     from provision.model.job import JobStatus
     from provision.report.job_detail import failure_lines
     from provision.report.node_names import in_short

@@ -1,4 +1,4 @@
-"""``provision gdr``: which way GPU memory takes to the network, on the nodes or on a machine that one thinks of."""
+"""``provision gdr``: GPUDirect RDMA paths of nodes or of a described machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gdr(
         typer.Option(
             "--assume",
             metavar="KEY=VALUE,...",
-            help="Judge this machine instead of nodes: driver=V, modules=open|proprietary, kernel=V, "
+            help="Evaluate this machine instead of nodes: driver=V, modules=open|proprietary, kernel=V, "
             "stack=inbox|inbox-peer|ofed|ofed-4.9, gpu=GPU, nccl=V, cards=hard|soft|none, peermem=stub|missing|both.",
         ),
     ] = None,
@@ -44,17 +44,17 @@ def gdr(
 ) -> None:
     """Show the GPUDirect RDMA path and the reason.
 
-    The path is the way from GPU memory to the network cards.
+    The path is how network cards access GPU memory.
 
-    The way is dma_buf, nvidia_peermem, nv_peer_mem or none. With it come what the other ways lack and how to get
-    it, what is still to be done for the chosen one, and the variables for NCCL. Nothing is changed.
-    The exit code is 1 when a node could not be judged.
+    The path is dma_buf, nvidia_peermem, nv_peer_mem or none. The report lists the unmet preconditions of the other
+    paths with remedies, the remaining steps for the chosen path, and the variables for NCCL. Nothing is changed.
+    The exit code is 1 when a node could not be evaluated.
 
-    With --assume no node is asked. GPU is a product, such as H100, or its architecture: maxwell, pascal, volta,
-    turing, ampere, ada, hopper, grace-hopper or blackwell. Driver, kernel and stack have to be given.
-    stack=inbox-peer is the stack of a kernel that exports the peer memory interface itself, as some of Ubuntu's do.
-    cards=soft is Soft-RoCE alone. peermem says what is wrong with the module: a stub that was built before the RDMA
-    stack was there, none for this kernel, or both nvidia-peermem and nv_peer_mem loaded.
+    With --assume no node is probed. GPU is a product, such as H100, or its architecture: maxwell, pascal, volta,
+    turing, ampere, ada, hopper, grace-hopper or blackwell. Driver, kernel and stack are required.
+    stack=inbox-peer is the stack of a kernel that exports the peer memory interface, as some of Ubuntu's do.
+    cards=soft is Soft-RoCE. peermem is the problem of the module: a stub that was built before the RDMA stack was
+    installed, none for this kernel, or both nvidia-peermem and nv_peer_mem loaded.
 
     \b
     Examples:
@@ -68,9 +68,7 @@ def gdr(
     if assume is not None:
         given = inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
         if given or lab is not None or limit is not None:
-            raise UsageError(
-                "--assume asks no node, so --inventory, --lab and --limit mean nothing", remedy="Leave them out."
-            )
+            raise UsageError("--assume probes no node and excludes --inventory, --lab and --limit", remedy="Omit them.")
         _assumed(assume, as_json=as_json)
         return
     from provision import workflow

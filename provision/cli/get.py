@@ -1,4 +1,4 @@
-"""``provision get``: all that is known of one batch job."""
+"""``provision get``: details of one batch job."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def get(
     inventory: InventoryOption = None,
     lab: LabOption = None,
     kind: TypeOption = "",
-    events: Annotated[bool, typer.Option("--events", "-e", help="With its events: why is it pending?")] = False,
-    gpus: Annotated[bool, typer.Option("--gpus", "-g", help="With its GPUs, how busy and how full they are.")] = False,
+    events: Annotated[bool, typer.Option("--events", "-e", help="With its events, which show why it waits.")] = False,
+    gpus: Annotated[bool, typer.Option("--gpus", "-g", help="With the utilization and memory of its GPUs.")] = False,
     form: FormOption = "",
     as_json: JsonOption = False,
     all_namespaces: AllOption = False,
@@ -39,7 +39,7 @@ def get(
 
     Shows its state, its instances, and why it waits or failed.
 
-    A failed job shows which rank failed first, where, how, and its last lines. `describe` is get -e -g.
+    For a failed job it shows which rank failed first, where, how, and its last lines. `describe` is get -e -g.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def get(
     del all_namespaces
     check_kind(kind)
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         job = runner.get(name, hurry=True)
         insist_on_kind(job, kind)
         used = usage_of(cluster, [assignment.node for assignment in job.seats if assignment.gpus]) if gpus else None

@@ -1,4 +1,4 @@
-"""``provision history``: who changed what, when, and how that ended."""
+"""``provision history``: past applies and the audit log."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ def history(
     lab: LabOption = None,
     limit: LimitOption = None,
     nodes: Annotated[
-        bool, typer.Option("--nodes", help="Show the records of each node by themselves, with roles and messages.")
+        bool, typer.Option("--nodes", help="Show the records of each node separately, with roles and messages.")
     ] = False,
     local: Annotated[bool, typer.Option("--local", help="Show this machine's records; connect to no node.")] = False,
     audit: Annotated[
-        bool, typer.Option("--audit", help="Show the nodes' audit records: who did what, also to jobs.")
+        bool, typer.Option("--audit", help="Show the nodes' audit records: all actions, including those on jobs.")
     ] = False,
     number: Annotated[
-        int, typer.Option("-n", "--newest", metavar="N", min=1, max=100000, help="Only the newest N.")
+        int, typer.Option("-n", "--newest", metavar="N", min=1, max=100000, help="Only the newest N records.")
     ] = 20,
     user: Annotated[
-        str, typer.Option("--user", "-u", metavar="USER,...", help="Only of these people: NAME, or NAME@HOST.")
+        str, typer.Option("--user", "-u", metavar="USER,...", help="Only of these users: NAME, or NAME@HOST.")
     ] = "",
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List past applies: operator, command, result.
 
-    The list has the applies of all operators: the records of this machine and those of the nodes, in one list. The
-    nodes' records are what operators claimed there (source in --json); --audit verifies more. When a node's records
-    cannot be read, it is named, the others are listed, and the exit code is 1: an apply may be missing. With --local no
-    node is asked. An apply that did not end (killed, power cut) is listed as ``died``. Machine and nodes store the
+    The list contains the applies of all operators: the records of this machine and of the nodes, merged. The
+    nodes' records contain what operators claimed there (source in --json); --audit verifies more. When a node's records
+    cannot be read, it is listed, and the exit code is 1: an apply may be missing. With --local no node is connected
+    to. An apply that did not end (killed, power failure) is listed as ``died``. This machine and the nodes store the
     newest 200.
 
-    With --audit each node's journal tells who applied, submitted, attached to, stopped, deleted or restarted what,
+    With --audit each node's journal shows who applied, submitted, attached to, stopped, deleted or restarted what,
     who read whose logs, which secrets were used, and what was refused. A name with a question mark was only claimed
-    (a root login); the others were verified by the person's SSH key.
+    (a root login); the others were verified with the person's SSH key.
 
     \b
     Examples:
@@ -94,14 +94,14 @@ def history(
 
 
 def _newest(entries: Iterable[Entry], number: int, user: str) -> tuple[Entry, ...]:
-    """Return the newest entries of a user, or of all."""
+    """Return the newest entries of a user, or of all users."""
     from provision.model.people import is_one_of
 
     return tuple(entry for entry in entries if is_one_of(f"{entry.user}@{entry.host}", user))[-number:]
 
 
 def _show_audit(nodes: Sequence[Node], number: int, user: str, *, as_json: bool) -> bool:
-    """Show the audit records; return whether those of a node could not be read."""
+    """Show the audit records; return whether the records of a node could not be read."""
     from provision.report.audit_report import audit_document, audit_text
     from provision.workflow.auditing import read_audit
 
@@ -114,7 +114,7 @@ def _show_audit(nodes: Sequence[Node], number: int, user: str, *, as_json: bool)
 
 
 def _show_nodes(nodes: Sequence[Node], number: int, user: str, *, as_json: bool) -> bool:
-    """Show the records of each node; return whether those of a node could not be read."""
+    """Show the records of each node; return whether the records of a node could not be read."""
     from provision.report import history_report as report
     from provision.workflow import history as past
 

@@ -1,4 +1,4 @@
-"""``provision hostfile``: the nodes that can take ranks, in a launcher's dialect."""
+"""``provision hostfile``: host files of launchers with the available nodes."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ def hostfile(
     lab: LabOption = None,
     limit: LimitOption = None,
     launcher: Annotated[
-        str, typer.Option("--launcher", metavar="NAME", help=f"Whose dialect: {', '.join(host_files())}.")
+        str, typer.Option("--launcher", metavar="NAME", help=f"Launcher: {', '.join(host_files())}.")
     ] = "openmpi",
     ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", metavar="NP", help="Slots for just so many ranks; all without it.")
+        int | None,
+        typer.Option("-n", "--ranks", metavar="NP", help="Slots for exactly this number of ranks. [all slots]"),
     ] = None,
     master_port: Annotated[
         int | None,
-        typer.Option("--master-port", metavar="PORT", help="For torchrun; a free port of the first node without it."),
+        typer.Option("--master-port", metavar="PORT", help="Port for torchrun. [a free port of the first node]"),
     ] = None,
     rankfile: Annotated[
         bool, typer.Option("--rankfile", help="For openmpi: print a rank file, which binds each rank to CPUs.")
     ] = False,
     placement: Annotated[
         Path | None,
-        typer.Option("--placement", metavar="FILE", help="With --rankfile: CPUs as FILE has them (provision place)."),
+        typer.Option("--placement", metavar="FILE", help="With --rankfile: use the CPUs of FILE (provision place)."),
     ] = None,
     allow_degraded: AllowDegradedOption = False,
     ask_become_pass: AskBecomePassOption = False,
@@ -60,17 +61,17 @@ def hostfile(
 ) -> None:
     """Print a host file for a launcher.
 
-    It has the slots that the nodes have now.
+    It contains the available slots of the nodes.
 
-    A slot is a GPU; on a node without GPUs cluster_slots of the inventory, else a CPU. Nodes that
-    could not take ranks are left out, and stderr says why; the exit code is 1 when one of them was not reached.
-    With -n the file has just so many slots, those of the first nodes; fewer than that are refused.
-    A node on which GPUDirect RDMA did not come up as it is recorded (check peer_memory.boot) takes no ranks until
-    that check passes, unless --allow-degraded takes it.
+    A slot is a GPU; on a node without GPUs, cluster_slots of the inventory or one per CPU. Nodes that
+    cannot run ranks are excluded, with the reason on stderr; the exit code is 1 when one of them is unreachable.
+    With -n the file has exactly this number of slots, from the first nodes; fewer slots are an error.
+    A node whose GPUDirect RDMA did not start as recorded at boot (check peer_memory.boot) runs no ranks until
+    that check passes; --allow-degraded includes it.
 
-    torchrun reads no file: there is a line NAME NODE_RANK NPROC MASTER_ADDR MASTER_PORT for each node. For slurm the
-    file is what SLURM_HOSTFILE names, a line for each task. A rank file (--rankfile) binds ranks to CPUs: those of
-    --placement, else equal shares of the node's. Its numbers are the operating system's, so start Open MPI 4 with
+    torchrun reads no file: the output has a line NAME NODE_RANK NPROC MASTER_ADDR MASTER_PORT for each node. For slurm
+    it is the file for SLURM_HOSTFILE, with a line per task. A rank file (--rankfile) binds ranks to CPUs: those of
+    --placement, or equal shares of the node's. It uses CPU numbers of the operating system, so start Open MPI 4 with
     --mca rmaps_rank_file_physical 1.
 
     \b
@@ -94,9 +95,9 @@ def hostfile(
 
 
 def _print(made: HostFile, launcher: str, placed: list[NodePlacement] | None, *, rankfile: bool, as_json: bool) -> None:
-    say_reasons("left out: ", made.left_out)
+    say_reasons("excluded: ", made.left_out)
     if not made.text:
-        raise NodeError("no node can take ranks, so there is no host file", remedy="Run: provision verify")
+        raise NodeError("no node can run ranks", remedy="Run: provision verify")
     text = _rank_file(made, placed) if rankfile else made.text
     if as_json:
         print_json(_document(made, launcher, text))
@@ -106,13 +107,13 @@ def _print(made: HostFile, launcher: str, placed: list[NodePlacement] | None, *,
 
 
 def _placement(launcher: str, file: Path | None, *, rankfile: bool) -> list[NodePlacement] | None:
-    """Return what the file has, None without one; UsageError for options that mean nothing together."""
+    """Return the placement of the file, None without one; UsageError for options that exclude each other."""
     from provision.launchers.placement_file import read_placement
 
     if launcher not in host_files():
         raise UsageError(f"--launcher {launcher}: unknown launcher", remedy=f"Choose {', '.join(host_files())}.")
     if rankfile and not LAUNCHERS[launcher].binds_ranks:
-        raise UsageError(f"{launcher} reads no rank file", remedy="Use --launcher openmpi, or leave --rankfile out.")
+        raise UsageError(f"{launcher} reads no rank file", remedy="Use --launcher openmpi, or omit --rankfile.")
     if file is None:
         return None
     if not rankfile:
@@ -127,13 +128,13 @@ def _refuse_port(launcher: str, port: int | None) -> None:
     if port is None:
         return
     if not LAUNCHERS[launcher].rendezvous:
-        raise UsageError("--master-port is for torchrun", remedy="Leave it out.")
+        raise UsageError("--master-port is for torchrun", remedy="Omit it.")
     if not 1 <= port <= _LAST_PORT:
         raise UsageError(f"--master-port {port}: not a port number", remedy="Choose a number from 1 to 65535.")
 
 
 def _rank_file(made: HostFile, placed: list[NodePlacement] | None) -> str:
-    """Return a rank file of the nodes that can take ranks; UsageError when the placement names another."""
+    """Return a rank file of the available nodes; UsageError if the placement contains another node."""
     from provision.launchers.rankfile import even_placement, render
 
     if placed is None:
@@ -141,16 +142,16 @@ def _rank_file(made: HostFile, placed: list[NodePlacement] | None) -> str:
     slots = {entry.name: entry.slots for entry in made.entries}
     for node in placed:
         if len(node.ranks) > slots.get(node.node, 0):
-            has = f"has {slots[node.node]} slots" if node.node in slots else "cannot take ranks"
+            has = f"has {slots[node.node]} slots" if node.node in slots else "cannot run ranks"
             raise UsageError(
                 f"the placement puts {len(node.ranks)} ranks on {node.node}, which {has}",
-                remedy="Make the placement anew: provision place",
+                remedy="Create a new placement: provision place",
             )
     return render(placed)
 
 
 def _document(made: HostFile, launcher: str, text: str) -> dict[str, Any]:
-    """Return what ``--json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``--json``. Keys are an interface: never rename or remove one."""
     return {
         "ok": not made.lost,
         "launcher": launcher,

@@ -32,7 +32,7 @@ ImageArgument = Annotated[str, typer.Argument(metavar="IMAGE", help="The image's
 NodesOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--nodes", "-w", metavar="NODE,...", help="Only these nodes; may be repeated.", autocompletion=complete_nodes
+        "--nodes", "-w", metavar="NODE,...", help="Only these nodes. Repeatable.", autocompletion=complete_nodes
     ),
 ]
 
@@ -47,9 +47,9 @@ def pull(
 ) -> None:
     """Pull an image on all nodes in parallel.
 
-    Jobs then start without waiting for it. The exit code is 1 when the nodes differ afterwards.
+    Jobs then start without pulling it. The exit code is 1 when the nodes differ afterwards.
 
-    A login that `provision secret add registry` keeps for its server is used.
+    The credentials of `provision secret add registry` for its server are used.
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def list_(
 ) -> None:
     """Compare an image across the nodes.
 
-    The exit code is 1 when it is not the same everywhere.
+    The exit code is 1 when the nodes differ.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def list_(
     """
     from provision.workflow import images
 
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         result = images.image_states(*_asked(inventory, lab, nodes), _checked(image))
     _present(image, result, as_json=as_json)
 
@@ -90,7 +90,7 @@ def list_(
 def inspect(
     image: ImageArgument,
     node: Annotated[
-        str, typer.Option("--node", metavar="NODE", help="On this node. [the first]", autocompletion=complete_nodes)
+        str, typer.Option("--node", metavar="NODE", help="Node to use. [the first]", autocompletion=complete_nodes)
     ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -98,7 +98,7 @@ def inspect(
 ) -> None:
     """Show the software versions in an image.
 
-    Shows system, Python, PyTorch, CUDA, NCCL, MPI and OFED, and what does not fit the host.
+    Shows system, Python, PyTorch, CUDA, NCCL, MPI and OFED, and incompatibilities with the host.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def inspect(
 
     cluster, names = _asked(inventory, lab, [node] if node else None)
     where = names[0] if names else cluster.nodes[0].name
-    with patience(f"looking into {image} on {where}"):
+    with patience(f"inspecting {image} on {where}"):
         result = images.inspect(cluster, where, _checked(image))
     if as_json:
         print_json(contents_document(image, where, result.image, result.host))
@@ -119,7 +119,7 @@ def inspect(
 
 def _checked(image: str) -> str:
     if not image or image.startswith("-") or any(letter.isspace() for letter in image):
-        raise UsageError(f"{image!r}: not the name of an image", remedy="For example: registry.example.com/training:1")
+        raise UsageError(f"{image!r}: not an image reference", remedy="For example: registry.example.com/training:1")
     return image
 
 

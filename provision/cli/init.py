@@ -1,4 +1,4 @@
-"""``provision init``: write an inventory, every host key approved by a person or taken from a file."""
+"""``provision init``: write an inventory with approved host keys."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def init(
         list[str] | None, typer.Argument(metavar="[HOST...]", help="Names, ranges ('gpu[1-8]'), NAME=ADDRESS[:PORT].")
     ] = None,
     *,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="The inventory's name; default: cluster.")] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Login user; not root means sudo.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the inventory. [cluster]")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="SSH user; other users than root use sudo.")] = None,
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Private key for the login.")] = None,
     port: Annotated[int | None, typer.Option("--port", "-p", min=1, max=_MAX_PORT, help="Port of sshd.")] = None,
     data_network: Annotated[
         list[str] | None,
-        typer.Option("--data-network", metavar="CIDR", help="Find each node's address in this network. Repeatable."),
+        typer.Option("--data-network", metavar="CIDR", help="Read each node's address in this network. Repeatable."),
     ] = None,
     known_hosts: Annotated[
         Path | None, typer.Option("--known-hosts", metavar="FILE", help="Trust the host keys in this file.")
     ] = None,
-    jump: Annotated[str | None, typer.Option("--jump", "-J", metavar="HOST", help="Go by way of this host.")] = None,
+    jump: Annotated[str | None, typer.Option("--jump", "-J", metavar="HOST", help="Connect through this host.")] = None,
     add: Annotated[bool, typer.Option("--add", help="Add the hosts to an existing inventory.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the hosts out of an existing inventory.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the hosts from an existing inventory.")] = False,
     replace_key: Annotated[
         bool, typer.Option("--replace-key", help="Replace the host keys of reinstalled nodes, after approval.")
     ] = False,
@@ -201,7 +201,7 @@ def _words(request: InitRequest) -> str:
 
 
 def _try_logins(result: InitResult) -> Mapping[str, ProvisionError]:
-    """Log in to the new nodes and report those where that fails; the inventory is written either way."""
+    """Log in to the new nodes and report failures; the inventory is written either way."""
     from provision.report.grouping import grouped, outline
     from provision.report.node_names import in_short
     from provision.workflow.logins import failed_logins
@@ -221,17 +221,17 @@ def _try_logins(result: InitResult) -> Mapping[str, ProvisionError]:
 
 
 class _Person:
-    """Shows the keys on the terminal and asks there."""
+    """Shows the keys on the terminal and asks for approval."""
 
     def __init__(self, *, yes: bool) -> None:
         self._yes = yes
 
     def step(self, message: str) -> None:
-        """Say what begins now."""
+        """Report the start of an action."""
         note(message + " ...")
 
     def approve(self, pinned: Sequence[PinnedKey]) -> None:
-        """Show every key; ask about those that nothing vouches for yet."""
+        """Show every key; ask about those that are not verified."""
         from provision.inventory.trust import KeySource, shared_keys
 
         rows = [[p.target.name, _where(p.target), p.key.type, _ORIGINS[p.source], p.key.fingerprint] for p in pinned]
@@ -257,9 +257,9 @@ class _Person:
             say(f"--yes: {count} approved as printed")
 
     def approve_changes(self, changes: Sequence[KeyChange]) -> None:
-        """Show the recorded and the new keys; ask about those that nothing vouches for.
+        """Show the recorded and the new keys; ask about those that are not verified.
 
-        A changed key is what an attack looks like, so that --yes does not approve it.
+        A changed key can be an attack, so --yes does not approve it.
         """
         from provision.inventory.trust import KeySource
 
@@ -289,7 +289,7 @@ _ORIGINS: dict[str, str] = {
     "fingerprint": "with the expected fingerprint",
     "new": "new",
 }
-"""By the key's source."""
+"""Texts by the source of a key."""
 
 
 def _replace(request: InitRequest, person: _Person, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``provision init`` on an existing inventory: change its image or its package repository, and nothing else."""
+"""``provision init`` on an existing inventory: change its image or its package repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["change_inventory"]
 
 
 def change_inventory(request: InitRequest, site: SiteOptions, *, yes: bool, as_json: bool) -> None:
-    """Change the settings of an existing inventory that the options name, after a question."""
+    """Change the given settings of an existing inventory, after a question."""
     from provision.cli.init_questions import new_values
     from provision.inventory.site_change import change_settings, plan_change
     from provision.inventory.sources import shown
@@ -39,7 +39,7 @@ def change_inventory(request: InitRequest, site: SiteOptions, *, yes: bool, as_j
 
 
 def _brief(value: Any) -> str:
-    """Return a value on one line; keys and certificates by their number and size."""
+    """Return a value on one line; keys and certificates as number and size."""
     if value is None:
         return "(not set)"
     if isinstance(value, list) and all(isinstance(item, dict) for item in value):

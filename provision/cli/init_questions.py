@@ -1,4 +1,4 @@
-"""The settings of the site that ``provision init`` writes: from options, from answers on the terminal, or defaults."""
+"""Site settings for ``provision init``: from options, answers on the terminal, or defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["SiteOptions", "new_values", "site_settings"]
 
 @dataclass
 class SiteOptions:
-    """The options as they were given, and later as they were answered; None: neither."""
+    """Options as given, later including answers; None for neither."""
 
     image: str | None = None
     registry_ca: Path | None = None
@@ -30,14 +30,14 @@ class SiteOptions:
     fingerprint: str | None = None
 
     answered: bool = False
-    """Whether any of them is an answer on the terminal."""
+    """Whether any of them was answered on the terminal."""
 
     def given(self) -> list[str]:
-        """Return the names of the options that were given."""
+        """Return the names of the given options."""
         return [_OPTIONS[field.name] for field in fields(self) if field.name in _OPTIONS and self._value(field.name)]
 
     def words(self) -> str:
-        """Return the options as they are typed in a shell."""
+        """Return the options as in a shell."""
         values = {option: self._value(name) for name, option in _OPTIONS.items()}
         return " ".join(f"{option} {shlex.quote(value)}" for option, value in values.items() if value)
 
@@ -69,10 +69,10 @@ _PUBLIC_ENDINGS = (
 
 
 def site_settings(options: SiteOptions, *, yes: bool) -> SiteSettings:
-    """Return the settings; what was not given is asked for on a terminal, unless `yes`, and is in `options` then.
+    """Return the settings. Missing ones are asked for on a terminal, unless `yes`, and added to `options`.
 
     Raises:
-        UsageError: an option is not valid, or the key of a repository is not approved.
+        UsageError: An option is invalid, or the key of a repository is not approved.
     """
     from provision.commands.signing_keys import NVIDIA_FINGERPRINT, NVIDIA_REPOSITORY
     from provision.inventory import site_settings as site
@@ -90,7 +90,7 @@ def site_settings(options: SiteOptions, *, yes: bool) -> SiteSettings:
         options.registry_ca, options.answered = Path(named) if named else None, True
     certificate = site.read_certificate(options.registry_ca) if options.registry_ca is not None else ""
     if certificate and not image:
-        raise UsageError("--registry-ca belongs to --image", remedy="Give the image too: --image REGISTRY/PATH:TAG")
+        raise UsageError("--registry-ca requires --image", remedy="Also specify the image: --image REGISTRY/PATH:TAG")
     url, file = options.repository, options.key
     if url is None and asking:
         say_wrapped(f"Package repository of the NVIDIA Container Toolkit; NVIDIA's is {NVIDIA_REPOSITORY}")
@@ -111,10 +111,10 @@ def site_settings(options: SiteOptions, *, yes: bool) -> SiteSettings:
 
 
 def new_values(options: SiteOptions, *, yes: bool) -> NewValues:
-    """Return the values that the options have for an existing inventory; nothing is asked that they do not give.
+    """Return the values of the options for an existing inventory. Missing ones are not asked for.
 
     Raises:
-        UsageError: an option is not valid, or the key of a repository is not approved.
+        UsageError: An option is invalid, or the key of a repository is not approved.
     """
     from provision.commands.signing_keys import nvidia_key
     from provision.inventory import site_settings as site
@@ -138,7 +138,7 @@ def _approve(key: SigningKey, *, yes: bool) -> None:
     if key.fingerprint == NVIDIA_FINGERPRINT:
         return
     say(f"Signing key of the repository: {key.spaced}")
-    say_wrapped(f"It is the key of {key.owner or 'nobody, by its name'}, not NVIDIA's.")
+    say_wrapped(f"Its owner is {key.owner or 'unknown'}, not NVIDIA.")
     if not yes and not interactive():
         raise UsageError(
             "the signing key of the repository is not approved",
@@ -158,7 +158,7 @@ def _is_private(image: str) -> bool:
 
 
 def _certificate_file(name: str) -> str:
-    """Return the name of a file that holds a certificate; UsageError where it does not."""
+    """Return the name of a file that contains a certificate; UsageError if it does not."""
     from provision.inventory.site_settings import read_certificate
 
     read_certificate(Path(name))
@@ -166,7 +166,7 @@ def _certificate_file(name: str) -> str:
 
 
 def _key_file(name: str) -> str:
-    """Return the name of a file that holds a key; UsageError where it does not."""
+    """Return the name of a file that contains a key; UsageError if it does not."""
     from provision.inventory.site_settings import choose_key
 
     choose_key(Path(name), None)
@@ -174,7 +174,7 @@ def _key_file(name: str) -> str:
 
 
 def _answer(question: str, default: str, check: Callable[[str], str]) -> str:
-    """Ask until the answer is valid; no answer is the default."""
+    """Ask until the answer is valid; an empty answer is the default."""
     while True:
         answer = prompt(question)
         if not answer:

@@ -1,4 +1,4 @@
-"""How busy the GPUs of nodes and jobs are, for the verbs that show it."""
+"""Utilization of the GPUs of nodes and jobs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["gpu_block", "metrics", "usage_of"]
 
 
 def usage_of(cluster: Cluster, names: Sequence[str]) -> Usage:
-    """Ask nodes for their GPUs; who does not tell is named on stderr."""
+    """Query the GPUs of nodes; nodes that do not answer are reported on stderr."""
     from provision.report.grouping import reason_lines
     from provision.workflow.job_nodes import usage
 
     result = usage(cluster, names)
-    for line in reason_lines(result.unreachable, between=" did not tell of its GPUs: "):
+    for line in reason_lines(result.unreachable, between=" did not report its GPUs: "):
         warn(line)
     return result
 
 
 def gpu_block(job: JobRecord, used: Usage) -> list[str]:
-    """Return the GPUs of a job, as get -g has them."""
+    """Return the GPUs of a job in the format of get -g."""
     from provision.report.job_detail import gpu_lines
     from provision.report.job_nodes import memory, per_cent
     from provision.report.job_words import simulated_note

@@ -1,4 +1,4 @@
-"""Options and habits that the verbs of batch jobs share."""
+"""Options and functions that the verbs of batch jobs share."""
 
 from __future__ import annotations
 
@@ -62,11 +62,14 @@ TypeOption = Annotated[
 UserOption = Annotated[
     str,
     typer.Option(
-        "--user", "-u", metavar="USER,...", help="Only of these people: NAME, or NAME@HOST.", show_default=False
+        "--user", "-u", metavar="USER,...", help="Only of these users: NAME, or NAME@HOST.", show_default=False
     ),
 ]
 AllOption = Annotated[
-    bool, typer.Option("--all-namespaces", "-A", help="As in arena; there is one namespace here.", hidden=True)
+    bool,
+    typer.Option(
+        "--all-namespaces", "-A", help="For compatibility with arena; there is only one namespace.", hidden=True
+    ),
 ]
 LongInventoryOption = Annotated[
     str | None,
@@ -87,14 +90,14 @@ def now() -> float:
 def engine_of(
     inventory: str | None, lab: str | None, *, ask_become_pass: bool = False, through_agent: bool = False
 ) -> Engine:
-    """Return what runs the jobs of the nodes that the options choose; `through_agent` where the job agent is enough."""
+    """Return the engine of the selected nodes; `through_agent` if the node agent is sufficient."""
     return cluster_and_engine(inventory, lab, ask_become_pass=ask_become_pass, through_agent=through_agent)[1]
 
 
 def cluster_and_engine(
     inventory: str | None, lab: str | None, *, ask_become_pass: bool = False, through_agent: bool = False
 ) -> tuple[Cluster, Engine]:
-    """Return the nodes that the options choose, and what runs their jobs."""
+    """Return the selected nodes and their engine."""
     from provision.workflow import jobs
 
     password = ask_become_password(ask=ask_become_pass)
@@ -104,7 +107,7 @@ def cluster_and_engine(
 
 
 def present(form: str, *, as_json: bool, document: Callable[[], Any], text: Callable[[], str]) -> None:
-    """Print a document for json and yaml, a text else."""
+    """Print a document for json and yaml, otherwise a text."""
     if as_json or form == "json":
         print_json(document())
     elif form == "yaml":
@@ -116,13 +119,13 @@ def present(form: str, *, as_json: bool, document: Callable[[], Any], text: Call
 
 
 def one_by_one(names: Sequence[str], act: Callable[[str], None]) -> int:
-    """Do the same with several jobs; one that fails is said at once and keeps nothing from the others.
+    """Call a function for several jobs. A failure is reported at once and does not affect the others.
 
     Returns:
-        The exit code: of the first that failed, 0 for none.
+        Exit code of the first failure, 0 without one.
 
     Raises:
-        ProvisionError: the only one failed.
+        ProvisionError: The only job failed.
     """
     from provision.errors import ProvisionError
 
@@ -139,7 +142,7 @@ def one_by_one(names: Sequence[str], act: Callable[[str], None]) -> int:
 
 
 def report(error: ProvisionError, name: str = "") -> None:
-    """Print an error and its remedy on stderr, with the name of the job where there are several."""
+    """Print an error and its remedy on stderr, with the name of the job if there are several."""
     say(f"error: {name}: {error}" if name else f"error: {error}")
     if error.remedy:
         say(f"hint: {error.remedy}")
@@ -213,10 +216,10 @@ def pairs(words: Sequence[str] | None, flag: str) -> dict[str, str]:
 
 
 def seconds(text: str, flag: str, *, bare: bool = False) -> float:
-    """Return a length of time as it was typed, 0 for none; with `bare` a number without a unit is seconds.
+    """Parse a duration, 0 for an empty text; with `bare` a number without a unit is seconds.
 
     Raises:
-        UsageError: it is none.
+        UsageError: It is not a duration.
     """
     from provision.batch.durations import duration
 
@@ -229,22 +232,22 @@ def seconds(text: str, flag: str, *, bare: bool = False) -> float:
 
 
 def private_text(file: Path) -> str:
-    """Return the text of a file that nobody else can read.
+    """Return the content of a file that only the user can read.
 
     Raises:
-        UsageError: it cannot be read, or others can read it too.
+        UsageError: It cannot be read, or other users can read it.
     """
     try:
         mode = file.stat().st_mode
         if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise UsageError(f"--env-file {file}: others can read it too", remedy=f"chmod 600 {file}")
+            raise UsageError(f"--env-file {file}: other users can read it", remedy=f"chmod 600 {file}")
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--env-file {file}: it cannot be read: {error}") from error
+        raise UsageError(f"--env-file {file}: cannot be read: {error}") from error
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable is a secret, by the judgement that the project's reports have."""
+    """Return whether a variable is a secret, by the same rules as in reports."""
     from provision.report.secret_names import is_plain, names_secret
 
     return {"strong": True, "weak": not is_plain(value)}.get(names_secret(name), False)

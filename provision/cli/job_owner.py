@@ -14,19 +14,19 @@ __all__ = ["ask_about_owner"]
 
 
 def ask_about_owner(runner: Engine, name: str, action: str, *, yes: bool) -> None:
-    """Ask for confirmation before a job of another user that is not over is ended.
+    """Ask for confirmation before an unfinished job of another user is ended.
 
-    A job without a valid record has no signature: then the recorded owner decides. A change that the nodes refuse in
-    any case is left to them, because they record it.
+    A job without a valid record has no signature: then the recorded owner decides. The nodes refuse and record changes
+    that are not allowed.
 
     Args:
-        runner: the engine.
-        name: the job; one that does not exist is left to the engine.
-        action: what is about to happen, e.g. ``Stop``.
-        yes: whether it was confirmed on the command line.
+        runner: The job engine.
+        name: The job. The engine reports a job that does not exist.
+        action: The action, for example ``Stop``.
+        yes: Whether it was confirmed on the command line.
 
     Raises:
-        UsageError: it is not confirmed.
+        UsageError: It is not confirmed.
     """
     if yes:
         return

@@ -1,4 +1,4 @@
-"""``provision queue``: batch jobs that wait."""
+"""``provision queue``: waiting batch jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def queue(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the batch jobs that wait, and start those that fit; alone the same as `queue list`."""
+    """List waiting batch jobs, or start those that fit. Without a verb the same as `queue list`."""
     if ctx.invoked_subcommand is None:
         _show_waiting(inventory, lab, "", as_json=as_json)
 
@@ -59,7 +59,7 @@ def list_(
 ) -> None:
     """List waiting batch jobs and why each waits.
 
-    They are in the order in which they are scheduled.
+    They are listed in scheduling order.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def _show_waiting(inventory: str | None, lab: str | None, user: str, *, as_json:
     from provision.workflow.job_watch import chosen_jobs
 
     runner = engine_of(inventory, lab, through_agent=True)
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         survey = runner.jobs()
     say_missing(survey)
     mine = chosen_jobs(survey.jobs, user=user)
@@ -92,9 +92,9 @@ def _show_waiting(inventory: str | None, lab: str | None, user: str, *, as_json:
 
 @app.command("run")
 def run(
-    daemon: Annotated[bool, typer.Option("--daemon", help="Go on trying until this is ended (SIGTERM).")] = False,
+    daemon: Annotated[bool, typer.Option("--daemon", help="Continue until SIGTERM.")] = False,
     every: Annotated[
-        str, typer.Option("--every", metavar="TIME", help="With --daemon: from one try to the next, no sooner.")
+        str, typer.Option("--every", metavar="TIME", help="With --daemon: minimum time between two scheduling passes.")
     ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -102,12 +102,13 @@ def run(
 ) -> None:
     """Start the waiting jobs that fit.
 
-    Starts also those that are to be tried again.
+    Also starts jobs that are retried.
 
-    Jobs that are over for as long as their --ttl-after-finished says are forgotten.
-    With --daemon it goes on: it tries when GPUs become free, a job is over or a new one waits, which the nodes tell;
-    where they tell nothing, every 15 s while a job waits, and every 30 s else. With --every it tries in that time
-    alone. What keeps it from a try (a node that is away) is said once, and the next try comes.
+    Deletes records of jobs that ended longer ago than their --ttl-after-finished.
+    With --daemon it continues: the nodes report when GPUs become free, a job ends or a new one waits, which starts a
+    scheduling pass; without such reports, one starts every 15 s while a job waits, otherwise every 30 s. With --every
+    only this interval is used. The reason for a failed pass (a node is unreachable) is reported once, and the next
+    pass follows.
 
     \b
     Examples:
@@ -120,7 +121,7 @@ def run(
     if daemon:
         _serve(runner, pause)
         return
-    with patience("looking at the nodes"):
+    with patience("probing the nodes"):
         started = runner.start_pending(info).started
     if as_json:
         print_json({"started": list(started)})
@@ -132,15 +133,15 @@ def run(
 
 
 def _pause(every: str) -> float:
-    """Return the seconds between two tries; 0 where they follow from what waits."""
+    """Return the seconds between two passes; 0 if they depend on the waiting jobs."""
     pause = seconds(every, "--every")
     if every and pause < _SHORTEST:
-        raise UsageError(f"--every {every}: at least {_SHORTEST:g} s lie between two tries")
+        raise UsageError(f"--every {every}: must be at least {_SHORTEST:g} s")
     return pause
 
 
 def _serve(runner: Engine, pause: float) -> None:
-    """Try until SIGTERM; a second one leaves at once."""
+    """Run scheduling passes until SIGTERM; a second signal exits at once."""
     from provision.workflow.queue_daemon import serve
 
     stop = threading.Event()
@@ -160,15 +161,15 @@ def _serve(runner: Engine, pause: float) -> None:
 @app.command("release")
 def release(
     names: Annotated[
-        list[str], typer.Argument(metavar="JOB...", help="Names of jobs that are held.", autocompletion=complete_jobs)
+        list[str], typer.Argument(metavar="JOB...", help="Names of held jobs.", autocompletion=complete_jobs)
     ],
     inventory: InventoryOption = None,
     lab: LabOption = None,
 ) -> None:
     """Release held jobs.
 
-    Jobs submitted with --hold or --queue start when they fit. A job that waits or runs already is left as it is; one
-    that has ended is an error.
+    Jobs submitted with --hold or --queue start when they fit. A job that already waits or runs is not changed; a
+    finished job is an error.
 
     \b
     Examples:
@@ -191,7 +192,7 @@ def release(
 
 
 def _places() -> str:
-    """Return the unit's lines by which stored logins and the signing key are found where this shell has them."""
+    """Return the lines of the unit that locate stored credentials and the signing key as in this shell."""
     lines = ""
     for name in ("XDG_STATE_HOME", "PROVISION_SIGNING_KEY"):
         place = os.environ.get(name, "").replace("\\", r"\\").replace('"', r"\"").replace("%", "%%")
@@ -201,13 +202,15 @@ def _places() -> str:
 
 @app.command("unit")
 def unit(
-    every: Annotated[str, typer.Option("--every", metavar="TIME", help="From one try to the next, no sooner.")] = "",
+    every: Annotated[
+        str, typer.Option("--every", metavar="TIME", help="Minimum time between two scheduling passes.")
+    ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
 ) -> None:
     """Print a systemd unit that starts waiting jobs.
 
-    The unit starts them as long as this machine runs.
+    The unit starts jobs while this machine runs.
 
     \b
     Examples:
@@ -225,7 +228,7 @@ def unit(
     line = " ".join(shlex.quote(word).replace("%", "%%") for word in program)
     show(
         "[Unit]\n"
-        "Description=Start provision's batch jobs that wait\n"
+        "Description=Start provision's waiting batch jobs\n"
         "Wants=network-online.target\n"
         "After=network-online.target\n\n"
         "[Service]\n"

@@ -26,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="""Create virtual nodes on this machine.
 
-Labs can be broken on purpose (power, network) and removed.
+Labs can simulate failures (power, network) and be removed.
 
 \b
 Examples:
@@ -35,7 +35,7 @@ Examples:
   provision apply --lab demo
   provision lab down demo
 
-Hardware that the nodes pretend to have is labelled SIMULATED everywhere.
+Simulated hardware of the nodes is labelled SIMULATED everywhere.
 """,
 )
 
@@ -55,7 +55,7 @@ class _Telling:
         self._begin = time.monotonic()
 
     def step(self, message: str) -> None:
-        """Say what begins now."""
+        """Report the start of an action."""
         note(f"[{time.monotonic() - self._begin:4.0f} s] {message}")
 
 
@@ -65,28 +65,28 @@ def up(
     driver: Annotated[
         DriverName | None, typer.Option("--driver", help="vm: real kernels; container: seconds to start. [vm]")
     ] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="How many nodes. [2]")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Number of nodes. [2]")] = None,
     distro: Annotated[
         str | None, typer.Option("--distro", metavar="D", help="debian12 or debian13. [debian12]")
     ] = None,
     machine: Annotated[
-        str | None, typer.Option("--machine", metavar="M", help="GPU machine that the nodes pretend to be (SIMULATED).")
+        str | None, typer.Option("--machine", metavar="M", help="GPU machine that the nodes simulate (SIMULATED).")
     ] = None,
     packages: Annotated[
         list[str] | None,
         typer.Option(
             "--with",
             metavar="PACKAGE",
-            help="Package that the disks already carry, as a site's own image may; repeatable. [none]",
+            help="Package that is installed on the disks, as in a site's own image. Repeatable. [none]",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create or repair a lab.
 
-    Starts what is stopped and creates what is missing.
+    Starts stopped parts and creates missing ones.
 
-    A lab that exists keeps what it was made with; options may be left out then.
+    An existing lab keeps its options, so that you can omit them.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def up(
     report = manager.up(name, options, _Telling())
     _show(report, as_json=as_json)
     if not as_json:
-        note(f"Go on with: provision apply --lab {name}")
+        note(f"Next: provision apply --lab {name}")
 
 
 @app.command("status")
@@ -144,7 +144,7 @@ def list_labs(as_json: JsonOption = False) -> None:
         )
         return
     if not reports:
-        say("No labs. Make one with: provision lab up demo")
+        say("No labs. Create one with: provision lab up demo")
         return
     show(
         table(
@@ -164,7 +164,7 @@ def down(name: NameArgument) -> None:
     """Remove a lab and all that it created.
 
     Removes nodes, services, networks, firewall rules and files.
-    A lab that does not exist is no error, so that a cleanup can be repeated; a message says so.
+    A missing lab is reported and is not an error, so that the command can be repeated.
 
     \b
     Example:
@@ -174,9 +174,9 @@ def down(name: NameArgument) -> None:
 
     existed = manager.down(name, _Telling())
     if existed:
-        note(f"Lab {name} is gone.")
+        note(f"Lab {name} was removed.")
     else:
-        say(f"There is no lab called {name}; nothing was removed.")
+        say(f"There is no lab {name}; nothing was removed.")
 
 
 @app.command("ssh", context_settings={"allow_interspersed_args": False})
@@ -184,9 +184,11 @@ def ssh(
     name: NameArgument,
     node: Annotated[
         str | None,
-        typer.Argument(metavar="[NODE]", help="The node; the first when left out.", autocompletion=complete_lab_nodes),
+        typer.Argument(metavar="[NODE]", help="The node. [the first]", autocompletion=complete_lab_nodes),
     ] = None,
-    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this there.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Command to run there.")
+    ] = None,
 ) -> None:
     """Log in to a lab node, or run a command there.
 
@@ -205,7 +207,7 @@ def ssh(
         node = None
     argv = manager.ssh_command(name, node, words)
     sys.stdout.flush()
-    os.execvp(argv[0], argv)  # noqa: S606 - the terminal belongs to ssh from here on
+    os.execvp(argv[0], argv)  # noqa: S606 - ssh takes over the terminal
 
 
 @app.command("reboot")
@@ -219,7 +221,7 @@ def reboot(name: NameArgument, node: NodeArgument) -> None:
     from provision.lab import manager
 
     manager.reboot(name, node)
-    note(f"{node} is back.")
+    note(f"{node} has rebooted.")
 
 
 @app.command("inventory")
@@ -248,7 +250,7 @@ def power(name: NameArgument, node: NodeArgument, switch: SwitchArgument) -> Non
 
     on = _is_on(switch)
     manager.power(name, node, on=on)
-    note(f"{node} runs again." if on else f"{node} is off.")
+    note(f"{node} is running." if on else f"{node} is off.")
 
 
 @app.command("link")
@@ -271,7 +273,7 @@ def _is_on(switch: str) -> bool:
     from provision.errors import UsageError
 
     if switch not in {"on", "off"}:
-        raise UsageError(f"{switch}: not a state", remedy="Write on or off.")
+        raise UsageError(f"{switch}: not a state", remedy="Use on or off.")
     return switch == "on"
 
 
@@ -295,7 +297,7 @@ def _show(report: LabReport, *, as_json: bool) -> None:
         show(textwrap.fill(f"SIMULATED: {item}", layout.width(), subsequent_indent="  "))
     show(f"inventory: {report.inventory}")
     if report.site:
-        show("to write an inventory of your own for these nodes, as for a site:")
+        show("to create an inventory for these nodes, as for a site:")
         show(" \\\n".join(f"  {line}" for line in _command_lines(report.init_words())))
 
 

@@ -1,4 +1,4 @@
-"""Messages on stderr, and how many of them (``--loglevel debug|info|warn|error``), in lines like arena's."""
+"""Messages on stderr and their levels (``--loglevel debug|info|warn|error``), in arena's format."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = [
 _LEVELS = ("debug", "info", "warn", "error")
 _BEGUN = time.monotonic()
 _SOON = 2.0
-"""Seconds after which a person wonders."""
+"""Seconds after which an action is reported."""
 _chosen = {"level": "info"}
 
 
 def choose(level: str) -> None:
-    """Say only what is at least as grave as `level`.
+    """Print only messages of `level` and above.
 
     Raises:
-        UsageError: there is no such level.
+        UsageError: The level is unknown.
     """
     word = {"warning": "warn"}.get(level, level)
     if word not in _LEVELS:
@@ -52,13 +52,13 @@ def quiet() -> bool:
 
 
 def say(message: str) -> None:
-    """Say something to the person, on stderr; what nodes said in it does nothing to a terminal."""
+    """Print a message for the user on stderr; terminal control characters are removed."""
     sys.stderr.write(layout.painted(printable(message), colour=sys.stderr.isatty()) + "\n")
     sys.stderr.flush()
 
 
 def say_wrapped(message: str) -> None:
-    """Print a paragraph on stderr; on a terminal its lines are broken between words."""
+    """Print a paragraph on stderr; on a terminal its lines are wrapped between words."""
     if not sys.stderr.isatty():
         say(message)
         return
@@ -73,12 +73,12 @@ def note(message: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Return the text without what would do something to a terminal."""
+    """Return the text without terminal control characters."""
     return without_controls(text, lambda _: "?")
 
 
 def without_controls(text: str, instead: Callable[[str], str]) -> str:
-    """Replace characters that cannot be printed, also halves of characters, which no stream would take."""
+    """Replace unprintable characters and lone surrogates, which no stream accepts."""
     return "".join(
         letter if letter.isprintable() or letter in "\n\t\u00a0" or layout.is_mark(letter) else instead(letter)
         for letter in text
@@ -86,23 +86,23 @@ def without_controls(text: str, instead: Callable[[str], str]) -> str:
 
 
 def debug(message: str) -> None:
-    """Say what only somebody who looks for a fault wants to know."""
+    """Print a message for debugging."""
     _say("debug", message)
 
 
 def info(message: str) -> None:
-    """Say how it goes."""
+    """Report progress."""
     _say("info", message)
 
 
 def warn(message: str) -> None:
-    """Say what may be a mistake."""
+    """Report a possible mistake."""
     _say("warn", message)
 
 
 @contextmanager
 def patience(message: str) -> Iterator[None]:
-    """Say what is being done when it takes more than two seconds."""
+    """Report an action when it takes more than two seconds."""
     timer = threading.Timer(_SOON, info, (message,))
     timer.daemon = True
     timer.start()

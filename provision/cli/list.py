@@ -37,11 +37,11 @@ def list_(
     lab: LabOption = None,
     kind: TypeOption = "",
     labels: Annotated[
-        list[str] | None, typer.Option("--selector", "-l", metavar="K=V", help="Only with this label; may be repeated.")
+        list[str] | None, typer.Option("--selector", "-l", metavar="K=V", help="Only with this label. Repeatable.")
     ] = None,
     status: Annotated[str, typer.Option("--status", metavar="STATUS", help="Only with this status.")] = "",
     user: UserOption = "",
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every two seconds.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every two seconds.")] = False,
     form: FormOption = "",
     as_json: JsonOption = False,
     every: Annotated[bool, typer.Option("--all", hidden=True)] = False,
@@ -51,7 +51,7 @@ def list_(
 
     The newest come first; finished jobs are listed too.
 
-    NODE is where the first instance runs. -o wide has GPUs and for how long; -o json and yaml have arena's keys.
+    NODE is the node of the first instance. -o wide adds GPUs and duration; -o json and yaml have arena's keys.
 
     \b
     Examples:
@@ -67,10 +67,10 @@ def list_(
 
     del every, all_namespaces
     wanted = pairs(labels, "--selector")
-    chosen_jobs((), kind=kind, status=status)  # a wrong word is refused before a node is asked
+    chosen_jobs((), kind=kind, status=status)  # an invalid word is refused before a node is connected to
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     while True:
-        with patience("asking the nodes"):
+        with patience("querying the nodes"):
             survey = runner.jobs()
         store_job_names(cluster.inventory, (job.spec.name for job in job_list.newest_first(survey.jobs)))
         matches = chosen_jobs(survey.jobs, kind=kind, labels=wanted, user=user, status=status)

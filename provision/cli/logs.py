@@ -1,4 +1,4 @@
-"""``provision logs``: what a batch job's instances say."""
+"""``provision logs``: output of a batch job's instances."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ __all__ = ["logs"]
 
 @dataclass(frozen=True, kw_only=True)
 class LineOptions:
-    """The lines that are printed."""
+    """Selection of lines."""
 
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends; exit with its code.")] = (
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job ends; exit with its code.")] = (
         False
     )
     tail: Annotated[int, typer.Option("--tail", "-t", metavar="N", help="Only the last N lines; -1: all.")] = -1
     instances: Annotated[
         list[str] | None,
-        typer.Option("--instance", "-i", metavar="INSTANCE", help="Of this instance; may be repeated."),
+        typer.Option("--instance", "-i", metavar="INSTANCE", help="Of this instance. Repeatable."),
     ] = None
     rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Of this rank.")] = None
-    every: Annotated[bool, typer.Option("--all", help="Of all instances, each line behind its name.")] = False
+    every: Annotated[bool, typer.Option("--all", help="Of all instances, each line with the instance's name.")] = False
     since: Annotated[str, typer.Option("--since", metavar="TIME", help="Not older than 5s, 2m or 3h.")] = ""
     since_time: Annotated[
         str, typer.Option("--since-time", metavar="TIME", help="Not older than 2026-01-31T12:00:00Z.")
     ] = ""
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Each line behind its time (UTC).")] = False
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time (UTC) of each line.")] = False
     attempt: Annotated[int, typer.Option("--attempt", metavar="N", help="Of this attempt. [the last]")] = 0
     previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the attempt before the last.")] = False
 
@@ -64,9 +64,9 @@ def logs(
 ) -> None:
     """Print the output of a batch job.
 
-    Prints that of its first instance (rank 0; the launcher of mpi), or of those that are named.
+    Prints the output of its first instance (rank 0; the launcher of mpi), or of the given instances.
 
-    Logs stay readable until the job is deleted, whatever became of its containers.
+    Logs remain available until the job is deleted, even if its containers are removed.
 
     \b
     Examples:
@@ -83,23 +83,23 @@ def logs(
     del container
     _refuse_combinations(lines)
     runner = engine_of(inventory, lab, through_agent=True)
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         job = runner.get(name)
     insist_on_kind(job, kind)
     request = _request(job, lines)
     if lines.follow:
         raise typer.Exit(exit_code(follow_to_the_end(runner, job, request)))
     if not job.attempt:
-        info(f"{name} is {job.status} and has said nothing yet" + (f": {job.reason}" if job.reason else ""))
+        info(f"{name} is {job.status} and has no output yet" + (f": {job.reason}" if job.reason else ""))
         return
     runner.logs(name, request, writer(named=lines.every or len(request.instances) > 1))
 
 
 def _refuse_combinations(lines: LineOptions) -> None:
     if lines.tail < -1:
-        raise UsageError(f"--tail {lines.tail}: a number of lines is wanted; -1 for all")
+        raise UsageError(f"--tail {lines.tail}: not a number of lines; use -1 for all")
     if bool(lines.instances) + (lines.rank is not None) + lines.every > 1:
-        raise UsageError("--instance, --rank and --all each say whose lines", remedy="Give one of them.")
+        raise UsageError("--instance, --rank and --all exclude each other", remedy="Use one of them.")
 
 
 def _request(job: JobRecord, lines: LineOptions) -> LogRequest:
@@ -118,10 +118,10 @@ def _request(job: JobRecord, lines: LineOptions) -> LogRequest:
 
 
 def _instances(job: JobRecord, wanted: list[str], rank: int | None, attempt: int) -> tuple[str, ...]:
-    """Return the instances that are asked for; those of an earlier attempt are only known to the nodes.
+    """Return the requested instances; only the nodes know those of an earlier attempt.
 
     Raises:
-        NotFound: the last attempt has no such instance or rank.
+        NotFound: The last attempt has no such instance or rank.
     """
     from provision.model.job import Kind
 
@@ -149,7 +149,7 @@ def _instances(job: JobRecord, wanted: list[str], rank: int | None, attempt: int
 
 def _since(since: str, since_time: str) -> float:
     if since and since_time:
-        raise UsageError("--since and --since-time exclude each other", remedy="Give one of them.")
+        raise UsageError("--since and --since-time exclude each other", remedy="Use one of them.")
     if since:
         return now() - seconds(since, "--since")
     try:
@@ -163,7 +163,7 @@ def _since(since: str, since_time: str) -> float:
 def _attempt(job: JobRecord, attempt: int, *, previous: bool) -> int:
     wanted = job.attempt - 1 if previous else attempt
     if previous and wanted < 1:
-        raise NotFound(f"{job.spec.name} has had no attempt before this one")
+        raise NotFound(f"{job.spec.name} has no earlier attempt")
     if wanted < 0 or wanted > job.attempt:
-        raise NotFound(f"{job.spec.name} has had {job.attempt} attempts, and no attempt {wanted}")
+        raise NotFound(f"{job.spec.name} has {job.attempt} attempts, and no attempt {wanted}")
     return wanted

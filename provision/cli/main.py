@@ -1,6 +1,6 @@
-"""The ``provision`` command: finds the verb, runs it, and words every error.
+"""The ``provision`` command: finds the verb, runs it, and prints errors.
 
-Verb modules are imported when their verb is called, so that start-up costs one of them, not all.
+A verb's module is imported when the verb is called, so that the start-up time does not include all verbs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ VERBS = {
     "support-bundle": "provision.cli.support_bundle",
     "demo": "provision.cli.demo",
 }
-"""Verb -> module; the function has the verb's name, dashes as underscores. The order is that of ``--help``."""
+"""Verb -> module. The function has the verb's name with underscores. The order is that of ``--help``."""
 
 GROUPS = {
     "node": "provision.cli.node",
@@ -80,7 +80,7 @@ GROUPS = {
     "secret": "provision.cli.secret",  # nosec B105 # a module's name
     "lab": "provision.cli.lab",
 }
-"""Verbs that have verbs of their own; the module holds a typer app called ``app``."""
+"""Verbs with verbs of their own; the module contains a typer app ``app``."""
 
 SECTIONS = {
     "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo exec copy reload reset node image "
@@ -90,7 +90,7 @@ SECTIONS = {
     "data secret",
     "To measure and to try": "bench lab demo",
 }
-"""How ``--help`` orders the verbs."""
+"""Sections and order of the verbs in ``--help``."""
 
 ALIASES = {
     "ls": "list",
@@ -100,10 +100,10 @@ ALIASES = {
     "del": "delete",
     "rm": "delete",
 }
-"""Other words for a verb, those of docker, kubectl and arena; `describe` is ``get -e -g``."""
+"""Aliases of verbs, from docker, kubectl and arena; `describe` is ``get -e -g``."""
 
 JOB_VERBS = frozenset({*SECTIONS["Batch jobs"].split(), "node", "image"})
-"""Verbs of batch jobs: they have more forms of output."""
+"""Verbs of batch jobs, which have more output formats."""
 
 _FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K", "-q", "--quiet"}
 _QUIET = {"-q", "--quiet"}
@@ -126,9 +126,9 @@ _RUN_WITH_VALUE = {
 }
 _IMPLIED = {"describe": ("--events", "--gpus")}
 FORMS = ("wide", "json", "yaml", "name", "table", "text")
-"""What batch jobs' verbs take behind -o."""
+"""Values of -o for verbs of batch jobs."""
 _STARTING = (["run"], ["lab", "ssh"])
-"""Verbs that start a program of the user; from their first argument on, no word is ours."""
+"""Verbs that start a program of the user. From their first argument on, words belong to that program."""
 
 HELP = """From bare GPU servers and SSH to a running multi-node training job.
 
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one ``provision`` command and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = _wants_json(arguments)
-    atexit.register(gc.freeze)  # the interpreter's last searches for rubbish would go through everything that is known
+    atexit.register(gc.freeze)  # the interpreter's last garbage collections would visit all objects
     try:
         adapt_to_terminal()
         if _completing():
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ProvisionError as error:
         sys.exit(_exit_code(_report(error, as_json=as_json), arguments, error))
     except KeyboardInterrupt:
-        sys.exit(_report(Interrupted("interrupted; the same command takes up what is left"), as_json=as_json))
+        sys.exit(_report(Interrupted("interrupted; run the same command again to continue"), as_json=as_json))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
@@ -188,7 +188,7 @@ def _ended_in_order() -> Iterator[None]:
     """Let SIGTERM and SIGHUP (a service stopped, a terminal closed) interrupt the command as Ctrl-C does.
 
     Raises:
-        KeyboardInterrupt: a signal came and nobody else answered to it; typer alone would exit without a word.
+        KeyboardInterrupt: A signal arrived and had no other handler; typer alone would exit without a message.
     """
     came: list[int] = []
 
@@ -204,7 +204,9 @@ def _ended_in_order() -> Iterator[None]:
         signal.SIGTERM: signal.SIG_DFL,
         signal.SIGHUP: signal.SIG_DFL,
     }
-    mine = [number for number, handler in usual.items() if signal.getsignal(number) is handler]  # nohup stays
+    mine = [
+        number for number, handler in usual.items() if signal.getsignal(number) is handler
+    ]  # nohup remains effective
     for number in mine:
         signal.signal(number, interrupt)
     try:
@@ -217,9 +219,9 @@ def _ended_in_order() -> Iterator[None]:
 
 
 def build_app(verb: str | None, *, listing: bool = False) -> typer.Typer:
-    """Make the command-line application with `verb` alone, or with all verbs when it is None or unknown.
+    """Return the command-line application with `verb` alone, or with all verbs if it is None or unknown.
 
-    With `listing` the verbs have their names and help and no options: making those is most of the work.
+    With `listing` the verbs have names and help but no options, because options take most of the time.
     """
     app = typer.Typer(
         name="provision",
@@ -248,10 +250,10 @@ def build_app(verb: str | None, *, listing: bool = False) -> typer.Typer:
 
 
 class _Sections(typer.core.TyperGroup):
-    """Lists the verbs by what they are for."""
+    """Group of verbs that lists them by purpose."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a list for each section."""
+        """Write a list per section."""
         limit = formatter.width - 6 - max(map(len, self.commands), default=0)
         listed = " ".join(SECTIONS.values()).split()
         others = " ".join(name for name in self.commands if name not in listed)
@@ -264,7 +266,7 @@ class _Sections(typer.core.TyperGroup):
 
 
 def _function(verb: str, module: str) -> Callable[..., Any]:
-    """Return a verb's function; one that Python has a word for has a dash below it."""
+    """Return a verb's function; for a Python keyword its name ends in an underscore."""
     loaded = importlib.import_module(module)
     name = verb.replace("-", "_")
     function: Callable[..., Any] = getattr(loaded, f"{name}_", None) or getattr(loaded, name)
@@ -273,14 +275,14 @@ def _function(verb: str, module: str) -> Callable[..., Any]:
 
 def _named(function: Callable[..., Any]) -> Callable[[], None]:
     def verb() -> None:
-        """Stand in a list of verbs."""
+        """Placeholder in a list of verbs."""
 
     verb.__doc__ = function.__doc__
     return verb
 
 
 def _completing() -> bool:
-    """Whether a shell asks for completions; its words are not our arguments."""
+    """Return whether a shell requests completions, whose words are not our arguments."""
     return "_PROVISION_COMPLETE" in os.environ
 
 
@@ -297,9 +299,9 @@ def _root(
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:
-    """Move options that stand before the verb behind it, and write ``-o json`` as ``--json``.
+    """Move options before the verb after it, and replace ``-o json`` by ``--json``.
 
-    Before the verb ``-i`` is always the inventory; behind it some verbs of batch jobs have another use for it.
+    Before the verb ``-i`` is always the inventory. After it, some verbs of batch jobs use it differently.
     """
     hoisted: list[str] = []
     rest = list(arguments)
@@ -315,7 +317,7 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     if rest and rest[0] in ALIASES:
         rest = [ALIASES[rest[0]], *_IMPLIED.get(rest[0], ()), *rest[1:]]
     if rest and rest[0] == "exec" and len(_own(rest)[1]) > 1:
-        rest = ["attach", *rest[1:]]  # exec JOB -- COMMAND, as with docker and kubectl
+        rest = ["attach", *rest[1:]]  # exec JOB -- COMMAND, as in docker and kubectl
     depth = 0 if not rest else 2 if rest[0] in GROUPS and len(rest) > 1 and not rest[1].startswith("-") else 1
     job = bool(rest) and rest[0] in JOB_VERBS
     hoisted = ["--inventory" if job and word == "-i" else word for word in hoisted]
@@ -325,7 +327,7 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
 
 def _own(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
-    """Return the words that are ours, and the verbs among them; what follows belongs to a program that we start."""
+    """Return our own words and the verbs among them; the following words belong to a program that the verb starts."""
     verbs: list[str] = []
     at = 0
     while at < len(words) and words[at] != "--":
@@ -356,7 +358,7 @@ def _output_words(words: Sequence[str]) -> list[str]:
 
 
 def _form_words(words: Sequence[str]) -> list[str]:
-    """Write a batch job's ``-o FORM`` in one way: ``--json``, or ``--output=FORM``."""
+    """Normalize a batch job's ``-o FORM``: ``--json``, or ``--output=FORM``."""
     done: list[str] = []
     items = iter(words)
     for word in items:
@@ -372,10 +374,10 @@ def _form_words(words: Sequence[str]) -> list[str]:
 
 
 def _levelled(words: Sequence[str]) -> list[str]:
-    """Take ``--loglevel LEVEL`` and ``-q`` (the level warn) out of our words, and go by them.
+    """Remove ``--loglevel LEVEL`` and ``-q`` (the level warn) from our words, and apply them.
 
     Raises:
-        UsageError: there is no such level.
+        UsageError: The level is unknown.
     """
     own, _ = _own(words)
     done: list[str] = []
@@ -404,7 +406,7 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 
 def _exit_code(code: int, arguments: Sequence[str], error: ProvisionError | None = None) -> int:
-    """``run`` exits 2 only when its program did; our own refusal is 125. Verbs of batch jobs tell what is away."""
+    """Return the exit code. ``run`` exits with 125 for our errors, because 2 can be the program's own code."""
     _, verbs = _own(arguments)
     if error is not None and verbs and ALIASES.get(verbs[0], verbs[0]) in SECTIONS["Batch jobs"].split():
         from provision.cli.job_options import exit_code_of
@@ -418,7 +420,7 @@ def _verb(words: Sequence[str]) -> str | None:
 
 
 def _report(error: ProvisionError, *, as_json: bool) -> int:
-    """Tell the person (and the script that asked for JSON) what went wrong; return the exit code."""
+    """Report an error to the user, and as JSON if requested; return the exit code."""
     from provision.cli.common import print_json, say
 
     output = _without_secrets(error.output)

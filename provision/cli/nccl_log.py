@@ -1,4 +1,4 @@
-"""``provision nccl-log``: what NCCL's own log proves of the network and of GPUDirect RDMA."""
+"""``provision nccl-log``: transport and GPUDirect RDMA in NCCL's log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _GZIP = b"\x1f\x8b"
 
 
 def nccl_log(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The log, also packed by gzip; - reads standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Log, optionally compressed with gzip; - reads standard input.")
+    ],
     require_gdr: Annotated[
         bool, typer.Option("--require-gdr", help="Exit 1 unless the log proves that GPUDirect RDMA was used.")
     ] = False,
@@ -30,11 +32,11 @@ def nccl_log(
 ) -> None:
     """Show the transport that NCCL used, and why.
 
-    Shows version, transport, GPUDirect RDMA or not, cards, the reason, and what to do.
+    Shows version, transport, GPUDirect RDMA, network cards, the reason, and a remedy.
 
-    The log is what a job's ranks print with NCCL_DEBUG=INFO; ranks may be mixed, tagged and coloured, and
-    other output may stand between. Only the lines of the channels count as proof of use: a log without them
-    says "unknown". The exit code is 0 when the log was read, whatever it says, and 1 when no line of NCCL is in it.
+    The log is the output of a job's ranks with NCCL_DEBUG=INFO. Ranks can be mixed, tagged and colored, with
+    other output between. Only the lines of the channels prove a transport: for a log without them the result
+    is "unknown". The exit code is 0 when the log was read, and 1 when it has no line of NCCL.
 
     \b
     Examples:
@@ -49,7 +51,7 @@ def nccl_log(
     log = read(_chunks(file))
     verdict = judge_nccl_log(log)
     if not log.lines:
-        raise ProvisionError(f"{_named(file)}: no line of NCCL is in it", remedy=verdict.remedy or "")
+        raise ProvisionError(f"{_named(file)}: contains no line of NCCL", remedy=verdict.remedy or "")
     if as_json:
         print_json(as_document(verdict))
     else:
@@ -62,11 +64,11 @@ def _named(file: str) -> str:
 
 
 def _chunks(file: str) -> Iterator[bytes]:
-    """Give out the file in pieces.
+    """Yield the file in pieces.
 
     Raises:
-        UsageError: there is no such file, or it is a folder.
-        ProvisionError: it cannot be read.
+        UsageError: The file does not exist, or is a folder.
+        ProvisionError: It cannot be read.
     """
     if file == "-":
         if sys.stdin.isatty():
@@ -77,22 +79,22 @@ def _chunks(file: str) -> Iterator[bytes]:
         with Path(file).open("rb") as stream:
             yield from _pieces(stream)
     except FileNotFoundError:
-        raise UsageError(f"{file}: no such file", remedy="Give the file that holds the job's output.") from None
+        raise UsageError(f"{file}: no such file", remedy="Specify the file with the job's output.") from None
     except IsADirectoryError:
         raise UsageError(
-            f"{file} is a folder", remedy="Give one log; several: cat FILES | provision nccl-log -"
+            f"{file} is a folder", remedy="Specify one log; for several use: cat FILES | provision nccl-log -"
         ) from None
     except OSError as error:
         raise ProvisionError(
-            f"{file} cannot be read: {error.strerror}", remedy="Is it yours to read? See: ls -l"
+            f"{file} cannot be read: {error.strerror}", remedy="Check the permissions: ls -l"
         ) from None
 
 
 def _pieces(stream: BufferedReader) -> Iterator[bytes]:
-    """Give out what `stream` holds, unpacked where gzip packed it.
+    """Yield the content of `stream`, decompressed if it is gzip.
 
     Raises:
-        ProvisionError: the packed log is cut short or damaged.
+        ProvisionError: The compressed log is truncated or damaged.
     """
     packed = stream.peek(len(_GZIP)).startswith(_GZIP)
     source: BufferedIOBase = gzip.GzipFile(fileobj=stream) if packed else stream
@@ -100,4 +102,4 @@ def _pieces(stream: BufferedReader) -> Iterator[bytes]:
         while piece := source.read(_CHUNK):
             yield piece
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ProvisionError(f"the log cannot be unpacked: {error}", remedy="Check it: gzip -t FILE") from None
+        raise ProvisionError(f"the log cannot be decompressed: {error}", remedy="Check it: gzip -t FILE") from None

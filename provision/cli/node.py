@@ -1,4 +1,4 @@
-"""``provision node``: nodes as batch jobs see them."""
+"""``provision node``: nodes of the batch queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="""List, label and drain nodes.
 
-The nodes are shown as batch jobs see them.
+The nodes are shown as the batch queue uses them.
 
 \b
 Examples:
@@ -38,7 +38,7 @@ Examples:
 )
 
 _SCHEDULE = ("gpu.schedule", "ack.node.gpu.schedule")
-"""Our word, and that of the document."""
+"""Name on the command line -> name in the document."""
 _MODES = ("default", "topology", "share")
 _KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 NodesArgument = Annotated[
@@ -55,7 +55,7 @@ def list_(
 ) -> None:
     """List nodes with their GPUs and labels.
 
-    Shows also why a node takes no jobs.
+    Shows why a node accepts no jobs.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def list_(
     from provision.report.job_nodes import node_documents, node_list_text
 
     runner = engine_of(inventory, lab)
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         nodes = runner.jobs(nodes=True).nodes
     present(
         form,
@@ -81,7 +81,7 @@ def label(
         list[str],
         typer.Argument(
             metavar="NODE... KEY=VALUE...",
-            help="Nodes, and labels; KEY- takes one away.",
+            help="Nodes and labels; KEY- removes a label.",
             autocompletion=complete_nodes,
         ),
     ],
@@ -95,8 +95,9 @@ def label(
 
     Labels are stored in the inventory (host_vars); submit --selector matches them.
 
-    gpu.schedule says which jobs get the node's GPUs: topology those with --gputopology, default all others, share
-    those that share GPUs. A node has one of them; another one needs --overwrite, and no job on the node's GPUs.
+    gpu.schedule selects the jobs that may use the node's GPUs: topology for jobs with --gputopology, share for jobs
+    that share GPUs, default for all others. A node has one mode; to change it, use --overwrite, while no job uses the
+    node's GPUs.
 
     \b
     Examples:
@@ -118,7 +119,7 @@ def label(
     wanted = {name: _wanted(cluster.node(name), changes, overwrite=overwrite) for name in names}
     moved = [name for name, own in wanted.items() if "cluster_gpu_schedule" in own]
     if moved and not force:
-        with patience("asking the nodes"):
+        with patience("querying the nodes"):
             views = {view.name: view for view in runner.jobs(nodes=True).nodes}
         for name in moved:
             _insist_free(name, views.get(name))
@@ -127,7 +128,7 @@ def label(
         print_json({"nodes": {name: dict(own) for name, own in wanted.items()}, "files": [str(file) for file in files]})
         return
     for name in names:
-        show(f"{name} {'labeled' if wanted[name] else 'is as wanted'}")
+        show(f"{name} {'labeled' if wanted[name] else 'unchanged'}")
     for file in files:
         info(f"written: {file}")
 
@@ -135,7 +136,9 @@ def label(
 @app.command("drain")
 def drain(
     names: NodesArgument,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown to those whose jobs wait.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Reason to show to owners of waiting jobs.")
+    ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
@@ -172,7 +175,7 @@ def _drain(names: Sequence[str], reason: str, inventory: str | None, lab: str | 
 
     cluster = cluster_from(inventory, lab)
     _known(cluster, names)
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         done = job_nodes.drain(cluster, names, reason)
     word = "drained" if reason else "resumed"
     if as_json:
@@ -180,7 +183,7 @@ def _drain(names: Sequence[str], reason: str, inventory: str | None, lab: str | 
     for name, error in done.items():
         if error is not None:
             say(f"error: {error}")
-            say(f"hint: {error.remedy}" if error.remedy else f"hint: {name} is as it was")
+            say(f"hint: {error.remedy}" if error.remedy else f"hint: {name} was not changed")
         elif not as_json:
             show(f"{name} {word}")
     raise typer.Exit(NodeUnreachable.exit_code if any(done.values()) else 0)
@@ -194,10 +197,10 @@ def _known(cluster: Cluster, names: Sequence[str]) -> None:
 
 
 def _changes(words: Sequence[str]) -> dict[str, str | None]:
-    """Return label -> value, None for one that goes.
+    """Return label -> value, None for a label to remove.
 
     Raises:
-        UsageError: a label that cannot be.
+        UsageError: A label is invalid.
     """
     changes: dict[str, str | None] = {}
     for word in words:
@@ -215,10 +218,10 @@ def _changes(words: Sequence[str]) -> dict[str, str | None]:
 
 
 def _wanted(node: Node, changes: Mapping[str, str | None], *, overwrite: bool) -> dict[str, Any]:
-    """Return the variables that a host gets.
+    """Return the variables of a host.
 
     Raises:
-        UsageError: a label has another value, and that is not to be changed.
+        UsageError: A label has another value, and --overwrite is not given.
     """
     variables: dict[str, Any] = {}
     stored = node.variables.get("cluster_labels")
@@ -228,7 +231,7 @@ def _wanted(node: Node, changes: Mapping[str, str | None], *, overwrite: bool) -
         is_mode = name == _SCHEDULE[0]
         before = node.variables.get("cluster_gpu_schedule") if is_mode else old.get(name)
         if is_mode and value is None:
-            warn(f"{node.name} stays {before or 'default'}: the mode goes by its value; set {name}=default --overwrite")
+            warn(f"{node.name} stays {before or 'default'}: a mode cannot be removed; set {name}=default --overwrite")
             continue
         if before == value:
             continue

@@ -15,7 +15,7 @@ __all__ = ["with_option_groups"]
 
 
 def with_option_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """Let the command line of `function` have an option for each field of the dataclasses that it takes."""
+    """Add an option to `function` for each field of its dataclass parameters."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, tuple[Any, list[str]]] = {}
     parameters: list[Parameter] = []

@@ -1,4 +1,4 @@
-"""``provision place``: which GPUs of which nodes a job should get."""
+"""``provision place``: the best GPUs and nodes for a job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Matrix = tuple[tuple[int, ...], ...]
 
 
 class Preference(StrEnum):
-    """What weighs most."""
+    """The preferred criterion."""
 
     BANDWIDTH = "bandwidth"
     PACK = "pack"
@@ -47,18 +47,18 @@ class Preference(StrEnum):
 class PlaceOptions:
     """Options of ``provision place``."""
 
-    gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="G", help="GPUs of each worker.")]
-    workers: Annotated[int, typer.Option("--workers", min=1, metavar="W", help="How many workers.")] = 1
+    gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="G", help="GPUs per worker.")]
+    workers: Annotated[int, typer.Option("--workers", min=1, metavar="W", help="Number of workers.")] = 1
     gputopology: Annotated[
-        bool, typer.Option("--gputopology", help="Take nodes of the mode topology instead of default.")
+        bool, typer.Option("--gputopology", help="Use nodes of the mode topology instead of default.")
     ] = False
-    share: Annotated[bool, typer.Option("--share", help="Take nodes of the mode share, whose GPUs jobs share.")] = False
+    share: Annotated[bool, typer.Option("--share", help="Use nodes of the mode share, whose GPUs jobs share.")] = False
     topo_file: Annotated[
         list[str] | None,
         typer.Option(
             "--topo-file",
             metavar="NAME=FILE[,KEY=VALUE]...",
-            help="A node by the recorded output of `nvidia-smi topo -m`; no node is asked. May be repeated.",
+            help="Node with the recorded output of `nvidia-smi topo -m`; no node is probed. Repeatable.",
         ),
     ] = None
     p2p_matrix: Annotated[
@@ -66,16 +66,16 @@ class PlaceOptions:
         typer.Option(
             "--p2p-matrix",
             metavar="NAME=FILE",
-            help="What p2pBandwidthLatencyTest measured on a node; it replaces the figures of the product.",
+            help="Output of p2pBandwidthLatencyTest on a node; replaces the product's bandwidths.",
         ),
     ] = None
     uniform: Annotated[
-        bool, typer.Option("--uniform", help="The same number of GPUs on every node, as one --nproc-per-node wants it.")
+        bool, typer.Option("--uniform", help="Use the same number of GPUs on every node, as --nproc-per-node requires.")
     ] = False
     prefer: Annotated[
         Preference, typer.Option("--prefer", help="pack: use the fewest nodes, then leave good GPUs to other jobs.")
     ] = Preference.BANDWIDTH
-    explain: Annotated[bool, typer.Option("--explain", help="Show what counted, and the next best placement.")] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Show the criteria and the next best placement.")] = False
     inventory: InventoryOption = None
     lab: LabOption = None
     limit: LimitOption = None
@@ -89,16 +89,15 @@ def place(options: PlaceOptions) -> None:
 
     Nothing is started or reserved.
 
-    All workers are placed at once, or none; a worker's GPUs are on one node. What counts first is the bandwidth of the
-    ring through all GPUs, then fewer nodes, fewer hops between leaf switches, equal numbers of GPUs, cards near the
-    GPUs, few NUMA nodes, and what stays free for others. With --prefer pack, as for batch jobs, fewer nodes count
-    first, then the bandwidth, and what stays free for others after the hops. The exit code is 1 when the job does not
-    fit now, or a node could not be reached.
+    Either all workers are placed or none; a worker's GPUs are on one node. The criteria are, in order: bandwidth of the
+    ring through all GPUs, fewer nodes, fewer hops between leaf switches, equal numbers of GPUs, network cards near the
+    GPUs, few NUMA nodes, and free GPUs for other jobs. With --prefer pack, as for batch jobs, fewer nodes come
+    first, then the bandwidth, and free GPUs for other jobs after the hops. The exit code is 1 when the job does not
+    fit now, or a node is unreachable.
 
-    The nodes are those of the inventory, or of --topo-file alone. What is known of a recorded node follows its file:
+    The nodes are those of the inventory, or of --topo-file. Properties of a recorded node follow its file:
     gpu=H100 (the product or its architecture), nic_gbit=400, pcie_gen=5, cpu=icelake, busy=0-3,6, mig=7 (GPUs in MIG
-    mode), mode=topology, leaf=L1, rack=R1, domain=D1 (NVLink domain). What is not said is assumed, and named in the
-    warnings.
+    mode), mode=topology, leaf=L1, rack=R1, domain=D1 (NVLink domain). Missing properties are assumed, with a warning.
 
     \b
     Examples:
@@ -114,7 +113,7 @@ def place(options: PlaceOptions) -> None:
     request = _request(options)
     places = _places(options)
     placement = choose(places.candidates, request, explain=options.explain)
-    say_reasons("left out: ", places.left_out)
+    say_reasons("excluded: ", places.left_out)
     if options.as_json:
         print_json(as_document(placement, places, explain=options.explain))
     else:
@@ -127,18 +126,18 @@ def _request(options: PlaceOptions) -> Request:
     from provision.topology.placement import Request
 
     if options.gputopology and options.share:
-        raise UsageError("--gputopology and --share exclude each other", remedy="Give one of them.")
+        raise UsageError("--gputopology and --share exclude each other", remedy="Use one of them.")
     mode = Mode.TOPOLOGY if options.gputopology else Mode.SHARE if options.share else Mode.DEFAULT
     return Request(options.gpus, options.workers, options.uniform, options.prefer is Preference.PACK, mode)
 
 
 def _places(options: PlaceOptions) -> Places:
-    """Return the nodes of the recorded files, or those of the inventory."""
+    """Return the nodes of the recorded files, or of the inventory."""
     measured = _measured(options.p2p_matrix or [])
     if options.topo_file:
         if options.limit is not None or options.lab is not None or _given(options.inventory):
             raise UsageError(
-                "--topo-file asks no node, so --inventory, --lab and --limit mean nothing", remedy="Leave them out."
+                "--topo-file probes no node and excludes --inventory, --lab and --limit", remedy="Omit them."
             )
         return _recorded(options.topo_file, measured)
     from provision import workflow
@@ -150,12 +149,12 @@ def _places(options: PlaceOptions) -> Places:
 
 
 def _given(inventory: str | None) -> bool:
-    """Whether an inventory stands on the command line, not in the environment alone."""
+    """Return whether the command line (not the environment) sets an inventory."""
     return inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
 
 
 def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> Places:
-    """Return the nodes that files describe; a file that describes several is read once."""
+    """Return the nodes that files describe. A file of several nodes is read once."""
     from provision.topology.matrix import parse
     from provision.topology.placement import Places
     from provision.topology.topo_file import candidate, grouped, topo_file
@@ -163,7 +162,7 @@ def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> Places:
     files = [topo_file(text) for text in texts]
     twice = [name for name, count in Counter(file.name for file in files).items() if count > 1]
     if twice:
-        raise UsageError(f"two --topo-file describe {twice[0]}", remedy="Give every node a name of its own.")
+        raise UsageError(f"two --topo-file describe {twice[0]}", remedy="Use a different name for each node.")
     _refuse_strangers(measured, {file.name for file in files})
     topologies: dict[str, Topology] = {}
     made = []
@@ -183,14 +182,14 @@ def _parsed(path: str, parse: Callable[[str], Topology]) -> Topology:
 
 
 def _measured(texts: Sequence[str]) -> dict[str, Matrix]:
-    """Return by node what was measured between its GPUs."""
+    """Return node -> measured bandwidths between its GPUs."""
     from provision.topology.p2p import parse_p2p
 
     matrices: dict[str, Matrix] = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if not (name and equals and path) or name in matrices:
-            raise UsageError(f"--p2p-matrix {text}: no node and its file", remedy="Give NAME=FILE, once for a node.")
+            raise UsageError(f"--p2p-matrix {text}: not a node and a file", remedy="Use NAME=FILE, once per node.")
         matrices[name] = parse_p2p(_read(path), path)
     return matrices
 
@@ -198,7 +197,7 @@ def _measured(texts: Sequence[str]) -> dict[str, Matrix]:
 def _refuse_strangers(measured: Mapping[str, Matrix], nodes: Collection[str]) -> None:
     for name in measured:
         if name not in nodes:
-            raise UsageError(f"--p2p-matrix {name}: unknown node", remedy="Give the name of a node.")
+            raise UsageError(f"--p2p-matrix {name}: unknown node", remedy="Specify the name of a node.")
 
 
 def _read(path: str) -> str:
@@ -206,4 +205,4 @@ def _read(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{path} cannot be read: {reason}", remedy="Give the path of a file.") from None
+        raise UsageError(f"{path} cannot be read: {reason}", remedy="Specify the path of a file.") from None

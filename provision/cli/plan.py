@@ -1,4 +1,4 @@
-"""``provision plan``: what an apply would change, on which node, and why."""
+"""``provision plan``: pending changes of the nodes and their reasons."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ class PlanOptions:
     limit: LimitOption = None
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            "--only", metavar="ROLE", help="Plan this role alone; may be repeated.", autocompletion=complete_roles
-        ),
+        typer.Option("--only", metavar="ROLE", help="Only plan this role. Repeatable.", autocompletion=complete_roles),
     ] = None
     force: ForceOption = None
     disruptive: DisruptiveOption = None
@@ -58,14 +56,14 @@ class PlanOptions:
         typer.Option("--out", metavar="FILE", dir_okay=False, help="Save the plan for apply --plan FILE."),
     ] = None
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit 3 when anything differs (1 when a node is unreachable).")
+        bool, typer.Option("--exit-code", help="Exit 3 when there are pending changes (1 when a node is unreachable).")
     ] = False
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Write nothing at all on the nodes, no temporary file either; slower.")
+        bool, typer.Option("--read-only", help="Do not write any file on the nodes, including temporary ones; slower.")
     ] = False
     diff: Annotated[
         bool,
-        typer.Option("--diff", help="Show also what would change in files, without secrets; takes some seconds."),
+        typer.Option("--diff", help="Also show pending changes in files, without secrets; takes some seconds."),
     ] = False
     verbose: VerboseOption = False
     ask_become_pass: AskBecomePassOption = False
@@ -78,10 +76,10 @@ def plan(options: PlanOptions) -> None:
 
     Nothing is changed.
 
-    Each node is probed in one SSH session, all nodes in parallel. A step is safe, or needs-idle (it can hurt a running
-    job and waits for it), or needs-reboot. With --diff Ansible compares the files of just these steps in check mode.
-    For nodes with steps, plan also shows the packages and files, and finds what would make apply fail: missing
-    variables, packages that no repository has, unreachable repositories and registries. Exit code 1 means so.
+    Each node is probed in one SSH session, all nodes in parallel. A step is safe, needs-idle (it can interrupt a
+    running job and waits for its end) or needs-reboot. With --diff Ansible compares the files of these steps in check
+    mode. For nodes with steps, plan also shows packages and files, and runs the preflight: missing
+    variables or packages, unreachable repositories and registries. Then the exit code is 1.
 
     \b
     Examples:
@@ -96,7 +94,7 @@ def plan(options: PlanOptions) -> None:
     if options.diff and options.read_only:
         raise UsageError(
             "--diff and --read-only exclude each other: to compare files, Ansible writes temporary files on the nodes",
-            remedy="Leave one of them out; with --diff alone nothing else is written there.",
+            remedy="Omit one of them. With --diff alone nothing else is written there.",
         )
     asked = workflow.asked_for(options.only or ())
     workflow.refuse_steps(asked)
@@ -124,12 +122,12 @@ def plan(options: PlanOptions) -> None:
 
 
 def _get_ready() -> None:
-    """Import what comes after the look, while the nodes are at work."""
+    """Import the modules for the next phase while the nodes are probed."""
     from provision.report import plan_report  # noqa: F401
 
 
 def _differences(cluster: Cluster, probe_result: Look, password: Secret | None) -> tuple[RoleDiff, ...]:
-    """Compare, and show on stderr how far it is."""
+    """Compare the files, with progress on stderr."""
     from provision import workflow
     from provision.cli.progress import ApplyProgress
 
@@ -140,7 +138,7 @@ def _differences(cluster: Cluster, probe_result: Look, password: Secret | None) 
     with ApplyProgress(names, doing="comparing") as progress:
 
         def show(event: Event) -> None:
-            # In check mode nothing has changed, whatever Ansible calls it.
+            # check mode changes nothing, although Ansible reports changes
             progress.event(replace(event, status="ok") if event.status == "changed" else event)
 
         return workflow.content_differences(cluster, probe_result, become_password=password, on_event=show)

@@ -1,4 +1,4 @@
-"""``provision port-forward``: a port of a batch job on this machine."""
+"""``provision port-forward``: forward a local port to a batch job."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ def port_forward(
     name: JobArgument,
     target: Annotated[
         str,
-        typer.Argument(metavar="[LOCAL:]PORT|tensorboard", help="A port of the first node; here LOCAL, or the same."),
+        typer.Argument(
+            metavar="[LOCAL:]PORT|tensorboard",
+            help="A port of the first node; LOCAL is the local one, by default the same.",
+        ),
     ] = "tensorboard",
     inventory: InventoryOption = None,
     lab: LabOption = None,
 ) -> None:
     """Forward a local port to a job or TensorBoard.
 
-    The port is forwarded from 127.0.0.1 by SSH, until Ctrl-C.
+    The port is forwarded from 127.0.0.1 over SSH, until Ctrl-C.
 
-    For a look while developing; nobody else reaches it.
+    Other machines cannot connect to it.
 
     \b
     Examples:
@@ -42,17 +45,17 @@ def port_forward(
     local, port = _ports(target)
     argv = engine_of(inventory, lab).forward_argv(name, local, port)
     where = f"http://127.0.0.1:{local}" if port == "tensorboard" else f"127.0.0.1:{local}"
-    info(f"{where} is {port} of {name} until Ctrl-C")
+    info(f"{where} forwards to {port} of {name} until Ctrl-C")
     raise typer.Exit(subprocess.run(argv, check=False).returncode & 0xFF)
 
 
 def _ports(target: str) -> tuple[int, str]:
-    """Return the port here and what it leads to."""
+    """Return the local port and its target."""
     match = re.fullmatch(r"(?:(\d{1,5}):)?(\d{1,5}|tensorboard)", target)
     if match is None:
         raise UsageError(
             f"{target}: not a port to forward",
-            remedy="Write PORT, LOCAL:PORT or LOCAL:tensorboard, for example 8080:80.",
+            remedy="Use PORT, LOCAL:PORT or LOCAL:tensorboard, for example 8080:80.",
         )
     port = match[2]
     local = int(match[1] or (_TENSORBOARD if port == "tensorboard" else port))

@@ -1,4 +1,4 @@
-"""Live progress of an apply on stderr: a row per task on a terminal, a summary every few seconds elsewhere."""
+"""Live progress of an apply on stderr: a row per task on a terminal, otherwise a summary every few seconds."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 __all__ = ["ApplyProgress", "Steps"]
 
 _LONG_SECONDS = 30.0
-"""A task that takes longer is named where there is no terminal, and again when it has taken twice as long."""
+"""Seconds after which a task is reported without a terminal, and again after twice the time."""
 _MOST_ROWS = 40
 _SUMMARY_SECONDS = 5.0
-"""Between two summaries where there is no terminal."""
+"""Seconds between two summaries without a terminal."""
 
 
 class Steps:
-    """Says each step of a long command as it begins, with the time since the command began."""
+    """Reports each step of a long command with the time since its start."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
 
     def step(self, message: str) -> None:
-        """Say what begins now."""
+        """Report the start of a step."""
         if not quiet():
             say(f"[{time.monotonic() - self._start:5.0f}s] {message}")
 
 
 class ApplyProgress:
-    """A context manager that shows the events of an apply while they come.
+    """Context manager that shows the events of an apply as they arrive.
 
-    On a terminal a row for each task with its nodes; elsewhere a summary of all nodes every few seconds,
-    as far as something changed. With `verbose` a row for each node, and elsewhere a line for every role, change and
-    failure of every node.
+    On a terminal it shows a row per task with its nodes, otherwise a summary of all nodes every few seconds if
+    something changed. With `verbose` it shows a row per node, or a line for every role, change and failure of every
+    node.
     """
 
     def __init__(self, nodes: Sequence[str], doing: str = "applying", *, verbose: bool = False) -> None:
@@ -67,7 +67,7 @@ class ApplyProgress:
         self._columns = layout.NARROWEST - 1
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the display."""
         self._quiet = quiet()
         if self._quiet:
             return self
@@ -87,13 +87,13 @@ class ApplyProgress:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop showing; the terminal is left clean."""
+        """Stop the display and clean up the terminal."""
         self._over.set()
         if self._live:
             self._live.stop()
 
     def event(self, event: Event) -> None:
-        """Show one event."""
+        """Process one event."""
         with self._lock:
             self._changes[event.node] += event.status == "changed"
             if event.status in {"failed", "unreachable"}:
@@ -113,7 +113,7 @@ class ApplyProgress:
                 self._line(event)
 
     def _summarise(self) -> None:
-        """Until all is over, print one line for all nodes every few seconds: at once where it changed, else seldom."""
+        """Until the end, print one line for all nodes every few seconds: at once after a change, otherwise rarely."""
         last, silent = "", 0.0
         while not self._over.wait(_SUMMARY_SECONDS):
             with self._lock:
@@ -124,7 +124,7 @@ class ApplyProgress:
                 say(f"[{seconds:5.0f}s] {text}")
 
     def _summary(self) -> str:
-        """Return where the nodes are: roles, changes, failures, and the task that takes longest."""
+        """Return a summary of the nodes: roles, changes, failures, and the longest running task."""
         at: dict[str, list[str]] = {}
         for name in self._nodes:
             if name not in self._failed and self._at[name]:
@@ -153,7 +153,7 @@ class ApplyProgress:
             return Text(printable("\n".join(self._lines())))
 
     def _lines(self) -> list[str]:
-        """Return a row for each thing that nodes are at; with `verbose` for each node."""
+        """Return a row per current task; with `verbose` per node."""
         seconds = time.monotonic() - self._start
         groups = grouped(self._current.items(), lambda name, at: (at, name if self._verbose else ""))
         names = [in_short(group.names) for group in groups]
@@ -167,7 +167,7 @@ class ApplyProgress:
         return [f"{self._doing}, {seconds:.0f} s", *rows[:_MOST_ROWS], *([f"... and {left} more"] if left > 0 else [])]
 
     def _line(self, event: Event) -> None:
-        """Without a terminal: a line when a node begins a role, and for every change and failure."""
+        """Without a terminal: print a line when a node starts a role, and for every change and failure."""
         seconds = time.monotonic() - self._start
         if event.status == "start" and event.role and self._roles[event.node] != event.role:
             self._roles[event.node] = event.role
@@ -178,7 +178,7 @@ class ApplyProgress:
             say(f"[{seconds:5.0f}s] {event.node}: {_place(event)}: {event.status}")
 
     def _name_long_tasks(self) -> None:
-        """Until all is over, say which task a node has been at for long."""
+        """Until the end, report tasks that take long."""
         while not self._over.wait(_LONG_SECONDS / 10):
             now = time.monotonic()
             with self._lock:
@@ -190,5 +190,5 @@ class ApplyProgress:
 
 
 def _place(event: Event) -> str:
-    """Return the role and the task; the task alone where no role runs."""
+    """Return the role and the task, or the task alone outside of roles."""
     return f"{event.role}: {event.task}" if event.role else event.task

@@ -23,7 +23,9 @@ __all__ = ["prune"]
 
 
 def prune(
-    since: Annotated[str, typer.Option("--since", "-s", metavar="TIME", help="Over for longer: 30m, 12h, 7d.")],
+    since: Annotated[
+        str, typer.Option("--since", "-s", metavar="TIME", help="Minimum time since the end: 30m, 12h, 7d.")
+    ],
     status: Annotated[
         list[str] | None,
         typer.Option("--status", metavar="STATUS,...", help="Only succeeded, failed or stopped ones."),
@@ -40,10 +42,10 @@ def prune(
 ) -> None:
     """Delete batch jobs that ended long ago.
 
-    Deletes your jobs that ended longer ago than TIME, with their logs; never one that waits or runs.
+    Deletes your jobs that ended longer ago than TIME, with their logs; unfinished jobs are never deleted.
 
-    Jobs of other users are kept. With --all-users they are deleted too, after a confirmation; without a terminal only
-    with --yes (otherwise exit code 2). The key that signed a job identifies its owner.
+    Jobs of other users are preserved. With --all-users they are deleted too, after a confirmation; without a terminal
+    only with --yes (otherwise exit code 2). The key that signed a job identifies its owner.
 
     \b
     Examples:
@@ -56,7 +58,7 @@ def prune(
     del all_namespaces
     limit, words = _age(since), _statuses(status or ())
     runner = engine_of(inventory, lab)
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         survey = runner.jobs()
     _require_records(runner, survey)
     aged = aged_out(survey.jobs, limit, now(), words)
@@ -69,7 +71,7 @@ def prune(
 
     def forget(name: str) -> None:
         if not dry_run:
-            with patience(f"deleting {name}"), suppress(NotFound):  # somebody else has deleted it just now
+            with patience(f"deleting {name}"), suppress(NotFound):  # another command has just deleted it
                 runner.delete(name, info)
             gone.append(name)
         if not as_json:
@@ -91,12 +93,12 @@ def _require_records(runner: Engine, survey: JobSurvey) -> None:
     if head in survey.unreachable:
         raise NodeUnreachable(
             f"{head}, which keeps the records of jobs, does not answer: {survey.unreachable[head]}",
-            remedy="nothing is deleted: what waits or runs cannot be told from what is over without it",
+            remedy="nothing is deleted: without it, unfinished jobs cannot be distinguished from finished ones",
         )
 
 
 def _statuses(texts: Sequence[str]) -> list[str]:
-    """Return the statuses that are named; an invalid one is refused before a node is asked."""
+    """Return the given statuses; an invalid one is refused before a node is connected to."""
     from provision.workflow.job_watch import aged_out
 
     words = [word for text in texts for word in text.split(",") if word]
@@ -106,14 +108,14 @@ def _statuses(texts: Sequence[str]) -> list[str]:
 
 def _age(since: str) -> float:
     if not since.strip():
-        raise UsageError("--since has no value", remedy="Write how long jobs have been over: --since 7d.")
+        raise UsageError("--since has no value", remedy="Specify the time since the end: --since 7d.")
     return seconds(since, "--since")
 
 
 def _say_others(others: Sequence[JobRecord], *, all_users: bool) -> None:
     if others and not all_users:
         count = f"{len(others)} job{'s' * (len(others) != 1)}"
-        info(f"{count} of other users kept; to delete them too, add --all-users")
+        info(f"{count} of other users preserved; to delete them too, add --all-users")
 
 
 def _question(others: Sequence[JobRecord]) -> str:

@@ -1,4 +1,4 @@
-"""``provision reload``: load the peer-memory module again, as the nodes do at boot."""
+"""``provision reload``: reload the peer memory module, as the nodes do at boot."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def reload(
 ) -> None:
     """Reload the modules that GPUDirect RDMA needs.
 
-    Loads by hand what every node loads at boot.
+    Does the same as every node at boot.
 
-    The module is unloaded, and the node's own unit checks, loads and as a last resort builds it, within two
-    minutes, on all nodes at once. Where it ends well the node takes jobs again. A node on which a job runs, or
-    whose module is in use, is left as it is. The exit code is 1 when a node is not ready afterwards.
+    The module is unloaded. Then the node's own unit checks, loads and, if required, builds it, within two
+    minutes, on all nodes in parallel. On success the node accepts jobs again. A node on which a job runs, or
+    whose module is in use, is not changed. The exit code is 1 when a node is not ready afterwards.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``provision reset``: undo on the nodes what was done there."""
+"""``provision reset``: undo the changes of apply."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reset(
     lab: LabOption = None,
     limit: LimitOption = None,
     disruptive: DisruptiveOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     yes: YesOption = False,
     verbose: VerboseOption = False,
     ask_become_pass: AskBecomePassOption = False,
@@ -41,10 +41,10 @@ def reset(
 
     Pre-existing configuration is preserved.
 
-    Files that were there before come back byte for byte; what somebody edited since is never lost. The
-    training container, packages, units and files that came with us go. Every node says first what it
-    would do. A node on which a job runs is refused, as is whatever would stop or remove containers that are
-    not ours. A reset that was cut short is finished by the next one. The exit code is 1 when a node was
+    Files that existed before are restored exactly; later edits are preserved. The
+    training container, packages, units and files of apply are removed. Every node first reports what it
+    would do. A node on which a job runs is refused, as is a reset that would stop or remove other users'
+    containers. An interrupted reset is completed by the next one. The exit code is 1 when a node was
     not reset.
 
     \b

@@ -25,12 +25,12 @@ __all__ = ["restart"]
 def restart(
     name: JobArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show its output until it ends; exit with its code.")
+        bool, typer.Option("--follow", "-f", help="Follow its output until it ends; exit with its code.")
     ] = False,
     env: Annotated[
         list[str] | None,
         typer.Option(
-            "--env", "-e", metavar="K[=V]", help="Secret variable of your job; K alone takes the exported value."
+            "--env", "-e", metavar="K[=V]", help="Secret variable of your job; K alone uses the exported value."
         ),
     ] = None,
     env_file: Annotated[
@@ -38,7 +38,7 @@ def restart(
     ] = None,
     pull_secret: Annotated[
         list[str] | None,
-        typer.Option("--image-pull-secret", metavar="HOST", help="Login of `provision secret` for the image."),
+        typer.Option("--image-pull-secret", metavar="HOST", help="Credentials of `provision secret` for the image."),
     ] = None,
     yes: YesOption = False,
     inventory: InventoryOption = None,
@@ -48,15 +48,15 @@ def restart(
     """Start a batch job again.
 
     It becomes the job's next attempt. A running job is stopped first, a held job
-    starts. A job of another owner is restarted after a question; without a terminal
+    starts. A job of another owner is restarted after a confirmation; without a terminal
     only with --yes. The exit code is 7 when a node has not confirmed the end of the
-    running attempt: restart the job again then.
+    running attempt: then restart the job again.
 
-    The secrets of a job are removed when it ends. To restart your own job, its logins are taken from `provision
-    secret`, its --config-file from their places, and its secret variables from --env, --env-file or the environment of
-    this shell, as with submit. Only its owner can restart a job with secrets that has ended.
+    The secrets of a job are removed when it ends. To restart your own job, its credentials are read from `provision
+    secret`, its --config-file from their paths, and its secret variables from --env, --env-file or the environment of
+    this shell, as with submit. Only its owner can restart a finished job with secrets.
 
-    The logs of its earlier attempts stay: provision logs NAME --attempt N.
+    The logs of earlier attempts remain: provision logs NAME --attempt N.
 
     \b
     Examples:
@@ -85,7 +85,7 @@ def restart(
 def _secret_source(
     env: Sequence[str], env_file: Sequence[Path], pull_secret: Sequence[str]
 ) -> Callable[[JobSpec], Secrets]:
-    """Return what finds the secrets of a job again, with the variables that the options give."""
+    """Return the function that reads the secrets of a job again, with the variables of the options."""
     from provision.batch.environment import sorted_out, typed, written
     from provision.workflow.handing_in import secrets_again
 

@@ -1,4 +1,4 @@
-"""``provision run``: start an MPI job across the nodes' containers."""
+"""``provision run``: start an MPI job in the nodes' containers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class NodeOptions:
     lab: LabOption = None
     limit: LimitOption = None
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Go on without nodes that cannot take ranks, each named on stderr.")
+        bool, typer.Option("--allow-missing", help="Exclude nodes that cannot run ranks; they are reported on stderr.")
     ] = False
     allow_degraded: AllowDegradedOption = False
     ask_become_pass: AskBecomePassOption = False
@@ -54,38 +54,40 @@ class NodeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """The ranks and their surroundings."""
+    """The ranks and their environment."""
 
     ranks: Annotated[
         int | None,
-        typer.Option("-n", "--ranks", metavar="NP", help="Ranks; all slots without it.", parser=run_options.ranks),
+        typer.Option("-n", "--ranks", metavar="NP", help="Number of ranks. [all slots]", parser=run_options.ranks),
     ] = None
     sync: Annotated[
         Path | None, typer.Option("--sync", metavar="DIR", help="First copy DIR to the same path in every container.")
     ] = None
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", "-e", "-x", metavar="K[=V]", help="Give every rank this variable; without =V, yours."),
+        typer.Option(
+            "--env", "-e", "-x", metavar="K[=V]", help="Environment variable of all ranks; without =V, your value."
+        ),
     ] = None
     workdir: Annotated[
         str | None,
-        typer.Option("--workdir", "-w", metavar="D", help="Start every rank in this folder of the container."),
+        typer.Option("--workdir", "-w", metavar="D", help="Working folder of all ranks in the container."),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """The variables of NCCL and MPI."""
+    """Variables of NCCL and MPI."""
 
     preset: Annotated[
-        str, typer.Option("--preset", metavar="NAME", help="A guide's command line: taco or horovod-lightcc.")
+        str, typer.Option("--preset", metavar="NAME", help="Command line of a guide: taco or horovod-lightcc.")
     ] = ""
     lightcc: Annotated[
         bool, typer.Option("--lightcc", help="With --preset taco: LightCC as in the guide, compression included.")
     ] = False
     gdr: Annotated[bool, typer.Option("--gdr", help="With --preset taco: GPUDirect RDMA as in the guide.")] = False
     fabric: Annotated[
-        str, typer.Option("--fabric", metavar="NAME", help="Send over tcp, roce, roce-gdr or ib; else what nodes have.")
+        str, typer.Option("--fabric", metavar="NAME", help="Use tcp, roce, roce-gdr or ib. [the nodes' fabric]")
     ] = ""
 
 
@@ -95,44 +97,46 @@ class PlacementOptions:
 
     launcher: Annotated[
         str,
-        typer.Option("--launcher", metavar="NAME", help="Who makes the ranks: mpirun, python, torchrun or launch."),
+        typer.Option(
+            "--launcher", metavar="NAME", help="Program that starts the ranks: mpirun, python, torchrun or launch."
+        ),
     ] = "mpirun"
     placement: Annotated[
         Path | None,
         typer.Option(
-            "--placement", metavar="FILE", help="Give ranks the GPUs, cards and CPUs of FILE (provision place)."
+            "--placement", metavar="FILE", help="Use the GPUs, network cards and CPUs of FILE (provision place)."
         ),
     ] = None
     gputopology: Annotated[
         bool, typer.Option("--gputopology", help="Choose the GPUs as provision place does, all of them or none.")
     ] = False
     gpus: Annotated[
-        int | None, typer.Option("--gpus", "-g", min=1, metavar="G", help="With --gputopology: GPUs of each worker.")
+        int | None, typer.Option("--gpus", "-g", min=1, metavar="G", help="With --gputopology: GPUs per worker.")
     ] = None
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, metavar="W", help="With --gputopology: how many workers.")
+        int | None, typer.Option("--workers", min=1, metavar="W", help="With --gputopology: number of workers.")
     ] = None
     own_gpus: Annotated[
         bool,
-        typer.Option("--own-gpus", help="With --placement or --gputopology: a rank sees its own GPUs alone."),
+        typer.Option("--own-gpus", help="With --placement or --gputopology: a rank sees only its own GPUs."),
     ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModeOptions:
-    """Start, or only show."""
+    """Start the job, or only show it."""
 
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and the host file, start nothing.")] = (
-        False
-    )
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the command and the host file without starting the job.")
+    ] = False
     offline: Annotated[
-        bool, typer.Option("--offline", help="With --dry-run or --explain: go by the inventory, ask no node.")
+        bool, typer.Option("--offline", help="With --dry-run or --explain: use the inventory, probe no node.")
     ] = False
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say where each variable and flag comes from; start nothing.")
+        bool, typer.Option("--explain", help="Show the source of each variable and flag; start nothing.")
     ] = False
     no_lint: Annotated[
-        bool, typer.Option("--no-lint", help="Start even what surely fails by what the nodes tell; only say so.")
+        bool, typer.Option("--no-lint", help="Start even a job that is certain to fail; only report it.")
     ] = False
     yes: YesOption = False
     as_json: JsonOption = False
@@ -156,24 +160,24 @@ def run(
     with its rank. The exit code is the program's own, or 125 if it could not be started. The job ends on all nodes when
     this command ends, by Ctrl-C or otherwise.
 
-    A node that cannot take ranks stops the job before it starts, unless --limit or --allow-missing leaves it out. A
-    host key other than the known one always stops it. So does a node whose GPUDirect RDMA differs from its record
-    (check peer_memory.boot); --allow-degraded uses it.
+    A node that cannot run ranks prevents the start, unless --limit or --allow-missing excludes it. A host key other
+    than the known one always prevents it. So does a node whose GPUDirect RDMA differs from its record (check
+    peer_memory.boot); --allow-degraded uses it.
 
-    On GPU nodes the ranks get NCCL's variables for the network that all of them have (RDMA or TCP) and for NCCL's
-    version, where needed per node; --env replaces any of them, and --explain shows the reason for each.
+    On GPU nodes the ranks get NCCL's variables for the network of all of them (RDMA or TCP) and for NCCL's
+    version, per node if required; --env replaces any of them, and --explain shows the reason for each.
     --preset taco is the command line of TACO Train's guide, word for word; its --lightcc compresses gradients, which
     changes the training. --preset horovod-lightcc does not (--env LIGHT_TOPK_ALLREDUCE=1 does).
     --launcher python starts the same ranks with torch's variables (MASTER_ADDR, RANK, ...). With torchrun, or launch
     for torch.distributed.launch, mpirun starts one process per node, which starts a rank per slot.
-    --placement takes nodes, GPUs, cards and CPUs from a file: each rank is bound to its CPUs, and all ranks of a node
-    see its GPUs in the order of their local ranks.
+    --placement reads nodes, GPUs, network cards and CPUs from a file: each rank is bound to its CPUs, and all ranks of
+    a node see its GPUs in the order of their local ranks.
     --gputopology chooses GPUs as `provision place --gputopology` does, one per rank: -n of them, or --workers with
-    --gpus each, all or none. Nothing is reserved between the probe and the start. Where the image has MPICH's or Intel
-    MPI's mpirun, the command line is written for it. An mpirun command line of Open MPI is started unchanged, with what
-    it needs to reach the containers. Unusual variables and flags cause warnings; a job that is certain to fail is not
-    started.
-    --offline uses the inventory alone: cluster_gpus, cluster_data_interface, cluster_management_interface,
+    --gpus each, all or none. Nothing is reserved between the probe and the start. For images with MPICH's or Intel
+    MPI's mpirun, the command line is written for it. An mpirun command line of Open MPI is started unchanged, plus the
+    options that connect to the containers. Unusual variables and flags cause warnings; a job that is certain to fail is
+    not started.
+    --offline uses only the inventory: cluster_gpus, cluster_data_interface, cluster_management_interface,
     cluster_gid_index, cluster_mpirun, cluster_mpi.
 
     \b
@@ -205,7 +209,7 @@ def _prepared(
     place: PlacementOptions,
     mode: ModeOptions,
 ) -> Plan | None:
-    """Return what is to be started; None where it was only to be shown."""
+    """Return the plan of the job; None if it was only shown."""
     from provision import workflow
     from provision.workflow.job_requests import LaunchOptions
 
@@ -250,7 +254,7 @@ def _prepared(
 
 
 def _start(context: typer.Context, plan: Plan) -> NoReturn:
-    """Run the job; a caller inside this process gets its plan in the context."""
+    """Run the job; a caller in this process gets its plan through the context."""
     from provision import jobs
 
     if context.obj is not None:
@@ -260,7 +264,7 @@ def _start(context: typer.Context, plan: Plan) -> NoReturn:
 
 @contextmanager
 def _before_the_start() -> Iterator[None]:
-    """Make every failure one of the start: scripts tell by 125 that the program never ran."""
+    """Convert every error to a start error: exit code 125 means that the program never ran."""
     try:
         yield
     except (LaunchError, Interrupted):
@@ -279,11 +283,11 @@ def _say_lossy(plan: Plan) -> None:
     from provision.profiles import lossy_ones
 
     for name in lossy_ones(plan.settings):
-        say(f"warning: {name}=1 compresses gradients, which changes what is trained; --env {name}=0 leaves it out")
+        say(f"warning: {name}=1 compresses gradients, which changes the training; --env {name}=0 disables it")
 
 
 def _judge(plan: Plan, *, no_lint: bool) -> None:
-    """Say what is odd about the command line; LaunchError for what surely fails, unless that is allowed."""
+    """Report findings about the command line; LaunchError if the job is certain to fail, unless allowed."""
     failing = [finding for finding in plan.findings if finding.fails and not no_lint]
     for finding in plan.findings:
         if finding not in failing:
@@ -293,7 +297,7 @@ def _judge(plan: Plan, *, no_lint: bool) -> None:
         first, *others = failing
         raise LaunchError(
             f"the job would fail: {first}",
-            remedy=f"{first.remedy} Or start it all the same: --no-lint.",
+            remedy=f"{first.remedy} To start it nevertheless: --no-lint.",
             output="\n".join(f"{finding} ({finding.remedy})" for finding in others),
         )
 

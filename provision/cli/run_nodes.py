@@ -1,4 +1,4 @@
-"""Which nodes of ``provision run`` get ranks, and what is said of those that cannot."""
+"""Select the nodes of ``provision run`` that run ranks, and report the others."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["entries_for_ranks"]
 def entries_for_ranks(
     cluster: Cluster, limit: str | None, *, allow_missing: bool, allow_degraded: bool, choosing: bool = False
 ) -> tuple[list[HostEntry], list[tuple[str, str]], dict[str, NodeFacts]]:
-    """Return the nodes that get ranks, which of them should take none and why, and what is known of each.
+    """Return the nodes that run ranks, degraded ones among them with reasons, and the facts of each.
 
     Args:
-        cluster: with the roles' defaults.
-        limit: an Ansible host pattern.
-        allow_missing: leave out nodes that cannot take ranks.
-        allow_degraded: take nodes that are not what they were recorded to be.
-        choosing: nodes are being chosen among these; their topology is asked for, and some may be missing.
+        cluster: With the roles' defaults.
+        limit: An Ansible host pattern.
+        allow_missing: Exclude nodes that cannot run ranks.
+        allow_degraded: Use nodes that differ from their record.
+        choosing: Nodes are chosen from these, so that their topology is probed and some may be missing.
 
     Raises:
-        LaunchError: one that was asked for cannot take ranks.
+        LaunchError: A selected node cannot run ranks.
     """
     from provision import workflow
 
     nodes = workflow.chosen(cluster, limit)
-    say_reasons("left out: ", ((node.name, NO_JOBS) for node in nodes if not node.takes_jobs))
+    say_reasons("excluded: ", ((node.name, NO_JOBS) for node in nodes if not node.takes_jobs))
     nodes = tuple(node for node in nodes if node.takes_jobs)
     node_facts = workflow.probe(nodes, names=[node.name for node in cluster.nodes], topology=choosing)
     entries, left_out = workflow.host_entries(cluster, node_facts, allow_degraded=allow_degraded)
@@ -46,11 +46,11 @@ def entries_for_ranks(
     if distrusted or (left_out and not (allow_missing or choosing)):
         held_back = {} if allow_degraded else {name: verdict.remedy or "" for name, verdict in degraded.items()}
         raise _missing(distrusted or left_out, node_facts, held_back)
-    say_reasons("left out: ", left_out)
+    say_reasons("excluded: ", left_out)
     if not entries:
         raise LaunchError(
-            "no node can take ranks",
-            remedy="`provision verify` says what each node lacks; `provision apply` mends it",
+            "no node can run ranks",
+            remedy="Run `provision verify` to see what each node lacks, and `provision apply` to fix it",
             output="\n".join(reason_lines(left_out)),
         )
     listed = {entry.name for entry in entries}
@@ -63,18 +63,21 @@ def _missing(
     node_facts: Mapping[str, NodeFacts | ProvisionError],
     held_back: Mapping[str, str] | None = None,
 ) -> LaunchError:
-    """Name every node that was asked for and cannot take ranks, and what to do about the first.
+    """Report every selected node that cannot run ranks, with a remedy for the first.
 
-    `held_back` has the remedies of those that would be taken with --allow-degraded.
+    `held_back` contains remedies for nodes that --allow-degraded would use.
     """
     name, reason = left_out[0]
     error, held = node_facts[name], held_back or {}
     known = error.remedy if isinstance(error, ProvisionError) else held.get(name)
-    remedy = known or f"`provision verify --limit {name}` says what it lacks; `provision apply --limit {name}` mends it"
+    remedy = (
+        known
+        or f"Run `provision verify --limit {name}` to see the cause, and `provision apply --limit {name}` to fix it"
+    )
     if not any(isinstance(node_facts[node], HostNotTrusted) for node, _ in left_out):
-        remedy = remedy.rstrip(".") + "; or go on without it: --allow-missing, or --limit with the others"
-        remedy += "; or with it as it is: --allow-degraded" if name in held else ""
+        remedy = remedy.rstrip(".") + "; or exclude it: --allow-missing, or --limit with the others"
+        remedy += "; or use it nevertheless: --allow-degraded" if name in held else ""
     if len(left_out) == 1:
         return LaunchError(reason, node=name, remedy=remedy)
     lines = "\n".join(f"  {line}" for line in reason_lines(left_out))
-    return LaunchError(f"{len(left_out)} of {len(node_facts)} nodes cannot take ranks:\n{lines}", remedy=remedy)
+    return LaunchError(f"{len(left_out)} of {len(node_facts)} nodes cannot run ranks:\n{lines}", remedy=remedy)

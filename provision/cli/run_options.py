@@ -1,4 +1,4 @@
-"""From what was typed behind ``provision run`` to what is asked for; nothing here connects."""
+"""Parse the options of ``provision run``. Nothing here connects to a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["environment", "profile_options", "rank_options", "ranks", "refuse_mo
 
 
 def ranks(text: str) -> int:
-    """Return a number of ranks as it was typed; ``p`` is what ``-np 4`` leaves of mpirun's flag."""
+    """Parse a number of ranks; ``p`` is the rest of mpirun's flag ``-np 4``."""
     import typer
 
     try:
@@ -30,7 +30,7 @@ def ranks(text: str) -> int:
 
 
 def profile_options(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOptions:
-    """Return what is asked for beyond the program; UsageError for words that mean nothing, or not together."""
+    """Return the profile options; UsageError for invalid or contradictory ones."""
     from provision.profiles import FABRICS, PRESETS, ProfileOptions
 
     if preset and preset not in PRESETS:
@@ -38,51 +38,49 @@ def profile_options(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Pr
     if fabric and fabric not in FABRICS:
         raise UsageError(f"--fabric {fabric}: unknown fabric", remedy=f"Choose {', '.join(FABRICS)}.")
     if preset == "taco" and fabric:
-        raise UsageError("--preset taco is for RoCE alone", remedy="Leave --fabric out, or the preset.")
+        raise UsageError("--preset taco requires RoCE", remedy="Omit --fabric or the preset.")
     if lightcc and preset != "taco":
-        raise UsageError("--lightcc belongs to --preset taco", remedy="Or use --preset horovod-lightcc.")
+        raise UsageError("--lightcc requires --preset taco", remedy="Or use --preset horovod-lightcc.")
     if gdr and preset != "taco":
         raise UsageError(
-            "--gdr belongs to --preset taco",
-            remedy="Without the preset GPUDirect RDMA is used where the nodes have it; --fabric roce-gdr insists.",
+            "--gdr requires --preset taco",
+            remedy="Without the preset GPUDirect RDMA is used where the nodes have it; --fabric roce-gdr requires it.",
         )
     return ProfileOptions(preset, fabric, lightcc, gdr)
 
 
 def rank_options(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> Seats:
-    """Return what is asked for of the ranks; UsageError for what there is not, or a file that is no placement."""
+    """Return the launcher and placement of the ranks; UsageError for unknown launchers and invalid placements."""
     from provision.launchers import launcher_names
     from provision.launchers.placement_file import read_placement
 
     if launcher not in launcher_names():
         raise UsageError(f"--launcher {launcher}: unknown launcher", remedy=f"Choose {', '.join(launcher_names())}.")
     if own_gpus and placement is None and not gputopology:
-        raise UsageError(
-            "--own-gpus needs a placement to know them by", remedy="Add --placement FILE, or --gputopology."
-        )
+        raise UsageError("--own-gpus requires a placement", remedy="Add --placement FILE, or --gputopology.")
     if placement is None:
         return Seats(launcher, own_gpus=own_gpus)
     try:
         text = placement.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--placement {placement}: it cannot be read: {error}") from error
+        raise UsageError(f"--placement {placement}: cannot be read: {error}") from error
     return Seats(launcher, tuple(read_placement(text)), own_gpus)
 
 
 def refuse_modes(*, offline: bool, dry_run: bool, explain: bool, as_json: bool) -> None:
-    """Raise UsageError when what is asked for cannot be done without nodes, or cannot be JSON."""
+    """Raise UsageError for modes that require nodes, or cannot print JSON."""
     if offline and not (dry_run or explain):
-        raise UsageError("--offline starts nothing, for it connects to no node", remedy="Add --dry-run or --explain.")
+        raise UsageError("--offline connects to no node and cannot start a job", remedy="Add --dry-run or --explain.")
     if as_json and not explain:
-        raise UsageError("--json is for run --explain", remedy="The output of a job is the job's own.")
+        raise UsageError("--json requires run --explain", remedy="Omit --json: the output of a job is its own.")
 
 
 _OURS = frozenset({"PROVISION_JOB", "PROVISION_LAUNCHER", "PROVISION_NODE", "PROVISION_RANKS"})
-"""Variables by which jobs are told from each other, and ranks get their places."""
+"""Variables that identify jobs and assign ranks."""
 
 
 def environment(words: Sequence[str]) -> dict[str, Secret]:
-    """``K=V`` as it stands; ``K`` from this process's environment, so that secrets need not be typed."""
+    """Parse ``K=V``, or ``K`` with the value from this process's environment, so that secrets need not be typed."""
     from provision.commands.shell import is_environment_name
     from provision.model import Secret
     from provision.profiles import check_light
@@ -91,12 +89,10 @@ def environment(words: Sequence[str]) -> dict[str, Secret]:
     for word in words:
         name, given, value = word.partition("=")
         if not is_environment_name(name) or name in _OURS:
-            raise UsageError(
-                f"--env {name}: not a name of a variable that can be set", remedy="Write --env NAME=VALUE."
-            )
+            raise UsageError(f"--env {name}: not a valid name of a variable", remedy="Use --env NAME=VALUE.")
         if not given and name not in os.environ:
             raise UsageError(
-                f"--env {name}: {name} is not set here", remedy=f"export {name}, or give --env {name}=VALUE"
+                f"--env {name}: {name} is not set here", remedy=f"export {name}, or use --env {name}=VALUE"
             )
         values[name] = Secret(value if given else os.environ[name])
     check_light({name: value.reveal() for name, value in values.items()})

@@ -1,4 +1,4 @@
-"""``provision run --gputopology``: the GPUs are chosen as ``provision place`` does, and the job runs there."""
+"""``provision run --gputopology``: choose GPUs as ``provision place`` does, and run the job there."""
 
 from __future__ import annotations
 
@@ -20,31 +20,34 @@ if TYPE_CHECKING:
 __all__ = ["Chosen", "as_document", "choose", "wanted"]
 
 Chosen = tuple["Placement", "Places"]
-"""A placement, and the places among which it was chosen."""
+"""A placement and its candidates."""
 
 
 def wanted(
     ranks: int | None, gpus: int | None, workers: int | None, rank_options: Seats, *, gputopology: bool, offline: bool
 ) -> Request | None:
-    """Return the GPUs that are to be chosen, None when none are; UsageError for options that mean nothing together."""
+    """Return the GPU request, None without --gputopology; UsageError for options that exclude each other."""
     from provision.launchers import launcher_of
     from provision.topology.candidates import Mode
     from provision.topology.placement import Request
 
     if not gputopology:
         if gpus is not None or workers is not None:
-            raise UsageError("--gpus and --workers are for --gputopology", remedy="Add it, or give -n alone.")
+            raise UsageError("--gpus and --workers require --gputopology", remedy="Add it, or use -n alone.")
         return None
     if offline:
-        raise UsageError("--gputopology goes by what the nodes tell", remedy="Leave --offline out.")
+        raise UsageError("--gputopology requires a probe of the nodes", remedy="Omit --offline.")
     if rank_options.placement:
-        raise UsageError("--placement and --gputopology both say where the ranks go", remedy="Give one of them.")
+        raise UsageError("--placement and --gputopology exclude each other", remedy="Use one of them.")
     if ranks is not None and (gpus is not None or workers is not None):
-        raise UsageError("-n is as many workers of one GPU", remedy="Give -n, or --gpus and --workers.")
+        raise UsageError(
+            "-n sets the number of workers with one GPU, and excludes --gpus and --workers",
+            remedy="Use -n, or --gpus and --workers.",
+        )
     if ranks is None and gpus is None and workers is None:
-        raise UsageError("--gputopology is not told how many GPUs", remedy="Give -n, or --gpus and --workers.")
+        raise UsageError("--gputopology requires a number of GPUs", remedy="Use -n, or --gpus and --workers.")
     if ranks is not None and ranks < 1:
-        raise UsageError(f"{ranks} ranks were asked for", remedy="Ask for at least one.")
+        raise UsageError(f"{ranks} ranks requested", remedy="Request at least one.")
     return Request(
         gpus or 1,
         ranks or workers or 1,
@@ -60,12 +63,12 @@ def choose(
     facts: Mapping[str, NodeFacts],
     rank_options: Seats,
 ) -> tuple[Seats, Chosen]:
-    """Return the seats that the ranks get, one for each GPU, and how they were chosen.
+    """Return the rank options with the chosen GPUs, one per rank, and the placement.
 
-    The cluster has the roles' defaults; `entries` are its nodes that can take ranks.
+    The cluster has the roles' defaults; `entries` are its nodes that can run ranks.
 
     Raises:
-        LaunchError: the job does not fit now.
+        LaunchError: The job does not fit now.
     """
     from provision import workflow
     from provision.report.place_report import as_line
@@ -78,7 +81,7 @@ def choose(
     if not placement.fits:
         raise LaunchError(
             f"the job does not fit: {placement.reason}",
-            remedy="Wait until GPUs are free, or ask for fewer; `provision place` shows what would fit.",
+            remedy="Wait until GPUs are free, or request fewer; `provision place` shows what fits.",
             output="\n".join(notes),
         )
     for note in notes:
@@ -88,7 +91,7 @@ def choose(
 
 
 def as_document(chosen: Chosen | None) -> dict[str, Any]:
-    """Return what ``run --explain --json`` adds."""
+    """Return the additional keys of ``run --explain --json``."""
     from provision.report import place_report
 
     return {} if chosen is None else {"placement": place_report.as_document(*chosen)}

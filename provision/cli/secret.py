@@ -1,4 +1,4 @@
-"""``provision secret``: logins for git servers and image registries."""
+"""``provision secret``: credentials for git servers and image registries."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ app = typer.Typer(
 
 Batch jobs use them to fetch code (git) and images (registry).
 
-They are kept on this machine, in files that only you can read, one for each server; a job gets the one of the
-server that it fetches from, for as long as it fetches. The values are never shown.
+They are stored on this machine, in files that only you can read, one per server. A job gets the credentials of the
+server from which it fetches, during the fetch. The values are never shown.
 
 \b
 Examples:
@@ -28,9 +28,9 @@ Examples:
 """,
 )
 
-KindArgument = Annotated[str, typer.Argument(metavar="git|registry", help="What the login is for.")]
+KindArgument = Annotated[str, typer.Argument(metavar="git|registry", help="Type of the credentials.")]
 ServerOption = Annotated[
-    str, typer.Option("--server", metavar="HOST[:PORT]", help="The server that it is for; it goes to no other.")
+    str, typer.Option("--server", metavar="HOST[:PORT]", help="Their server; they are sent to no other.")
 ]
 _LONGEST = 64 * 1024
 
@@ -40,11 +40,11 @@ _LONGEST = 64 * 1024
 def add(
     kind: KindArgument,
     server: ServerOption,
-    username: Annotated[str, typer.Option("--username", metavar="NAME", help="The name to log in with.")] = "",
+    username: Annotated[str, typer.Option("--username", metavar="NAME", help="User name of the login.")] = "",
 ) -> None:
     """Store a password or token.
 
-    It replaces the stored one. It is asked for, or read from standard input, and never taken as an argument.
+    It replaces the stored one. It is read from a prompt or from standard input, never from an argument.
     `secret set` is the same command.
 
     \b
@@ -57,7 +57,7 @@ def add(
     from provision.workflow.kept_secrets import Login, keep
 
     file = keep(Login(kind, server, username, Secret(_value(f"password or token for {server}: "))))
-    say(f"kept in {file}")
+    say(f"stored in {file}")
 
 
 def _value(question: str) -> str:
@@ -95,7 +95,7 @@ def list_(as_json: JsonOption = False) -> None:
 def remove(kind: KindArgument, server: ServerOption) -> None:
     """Delete a stored credential.
 
-    The exit code is 3 when there is none.
+    The exit code is 3 when it does not exist.
 
     \b
     Examples:
@@ -105,5 +105,5 @@ def remove(kind: KindArgument, server: ServerOption) -> None:
     from provision.workflow.kept_secrets import forget
 
     if not forget(kind, server):
-        raise NotFound(f"{kind} {server}: no login is stored", remedy="`provision secret list` shows those that are.")
+        raise NotFound(f"{kind} {server}: no credentials are stored", remedy="To list them: `provision secret list`.")
     say(f"{kind} {server} removed")

@@ -1,4 +1,4 @@
-"""``provision stop``: end batch jobs in good order."""
+"""``provision stop``: stop batch jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def stop(
     grace: Annotated[
         str,
         typer.Option(
-            "--grace", metavar="TIME", help="Between SIGTERM and SIGKILL; a bare number is seconds.", show_default=False
+            "--grace",
+            metavar="TIME",
+            help="Time between SIGTERM and SIGKILL; a number without a unit is seconds.",
+            show_default=False,
         ),
     ] = "15s",
     yes: YesOption = False,
@@ -33,15 +36,15 @@ def stop(
 ) -> None:
     """Stop batch jobs; keep their records and logs.
 
-    Their processes get SIGTERM, time to save, and SIGKILL. A job of another owner is stopped after a question; without
-    a terminal only with --yes.
+    Their processes get SIGTERM, time to save, and SIGKILL. A job of another owner is stopped after a confirmation;
+    without a terminal only with --yes.
 
-    A waiting job is taken out of the queue. A job that is over stays as it is. With
+    A waiting job is removed from the queue. A finished job is not changed. With
     several names each job is stopped, and the exit code is that of the first one
     that could not be stopped: 2 another owner's job and not confirmed, 3 no such
     job, 6 it did not end in time, 7 a node has not confirmed the end. A job with
-    such a node is STOPPING: the end is recorded,
-    and is carried out when the node answers again.
+    such a node is STOPPING: the stop request is stored,
+    and executed when the node answers again.
 
     \b
     Examples:
@@ -77,11 +80,11 @@ def stop(
 
 
 def _check_end(job: JobRecord) -> None:
-    """Return when the job has ended.
+    """Return if the job has ended.
 
     Raises:
-        NodeUnreachable: a node that does not answer has not confirmed the end.
-        TimedOut: a node that answers has not confirmed it.
+        NodeUnreachable: An unreachable node has not confirmed the end.
+        TimedOut: A reachable node has not confirmed it.
     """
     from provision.model.job import JobStatus
     from provision.report.node_names import in_short
@@ -102,5 +105,5 @@ def _check_end(job: JobRecord) -> None:
         )
     raise TimedOut(
         f"{name} is {job.status}: it did not end in time" + (f" on {where}" if where else ""),
-        remedy=f"See what happens: provision get {name} -e",
+        remedy=f"To see why: provision get {name} -e",
     )

@@ -1,4 +1,4 @@
-"""``provision submit``: hand in a batch job."""
+"""``provision submit``: submit a batch job."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ENGINES = ("", "auto", "direct")
 
 
 class _Raw(TyperCommand):
-    """Leaves the words as they are: their flags are read by `provision.batch.flags`."""
+    """Command whose words are not parsed here: `provision.batch.flags` reads the flags."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the words, ``--`` among them."""
+        """Store the words, including ``--``."""
         ctx.params["words"] = None
         ctx.args = list(args)
         return []
@@ -60,11 +60,11 @@ def submit(
 ) -> None:
     """Submit a batch job.
 
-    It starts when every worker has its GPUs, and outlives this shell.
+    It starts when every worker has its GPUs, and does not depend on this shell.
 
-    TYPE is mpi (mpijob), pytorch (pytorchjob, py) or run; without it the command
-    tells. The command is one word in quotes, which a shell in the container runs,
-    or any number of words behind --. Flags are those of `arena submit`, and more;
+    TYPE is mpi (mpijob), pytorch (pytorchjob, py) or run; by default it depends
+    on the command. The command is one word in quotes, for a shell in the container,
+    or any number of words after --. Flags are those of `arena submit`, and more;
     a spec file (-f) has the same keys.
     --wait and --follow exit with the code of the rank that failed first.
 
@@ -156,7 +156,7 @@ def _dry_run(typed: Words, request: Submission, runner: Engine) -> None:
     from provision.cli.levels import patience, warn
     from provision.report.job_submit import dry_run_document, dry_run_text
 
-    with patience("looking at the nodes"):
+    with patience("probing the nodes"):
         plan = runner.dry_run(request.spec)
     for note in plan.notes:
         warn(note)
@@ -173,7 +173,7 @@ def _dry_run(typed: Words, request: Submission, runner: Engine) -> None:
 
 
 def _show(typed: Words, job: JobRecord, runner: Engine) -> None:
-    """Print the record where a form was asked for; arena prints nothing on stdout but what it made."""
+    """Print the record if a format was requested; like arena, print only the created objects on stdout."""
     from provision.cli.job_options import now, present
     from provision.report.job_document import job_document
 
@@ -198,7 +198,7 @@ def _here(typed: Words) -> Any:
     from provision.cli.job_options import is_secret, private_text
 
     files = [(name, private_text(Path(name))) for name in typed.values.get("env_file", ())]
-    return Here(os.getcwd(), os.environ, files, is_secret)  # noqa: PTH109 - the path as the shell has it
+    return Here(os.getcwd(), os.environ, files, is_secret)  # noqa: PTH109 - the path of the shell
 
 
 def _document(typed: Words) -> Mapping[str, Any] | None:
@@ -209,10 +209,10 @@ def _document(typed: Words) -> Mapping[str, Any] | None:
         return None
     if name == "-":
         if interactive():
-            raise UsageError("-f - reads standard input, which is the terminal", remedy="Give a file: -f job.yaml")
+            raise UsageError("-f - reads standard input, which is the terminal", remedy="Specify a file: -f job.yaml")
         return read_document(sys.stdin.read(), "standard input")
     try:
         text = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"-f {name}: it cannot be read: {error}") from error
+        raise UsageError(f"-f {name}: cannot be read: {error}") from error
     return read_document(text, name)

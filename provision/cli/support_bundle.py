@@ -1,4 +1,4 @@
-"""``provision support-bundle``: what somebody needs to help, without secrets."""
+"""``provision support-bundle``: facts, checks and logs for support, without secrets."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def support_bundle(
     lab: LabOption = None,
     limit: LimitOption = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE.tar.gz", help="Where to write it; it must not exist yet.")
+        Path | None, typer.Option("--output", metavar="FILE.tar.gz", help="File to write; it must not exist.")
     ] = None,
     ask_become_pass: AskBecomePassOption = False,
 ) -> None:
     """Collect facts, checks and logs into one file.
 
-    Secrets are removed, so the file can be given to somebody else.
+    Secrets are removed, so that you can share the file.
 
-    Passwords, private keys, tokens and credentials inside addresses are taken out. Host names,
-    addresses and versions stay: have a look before you publish it.
+    Passwords, private keys, tokens and credentials in URLs are removed. Host names,
+    addresses and versions remain: review the file before you publish it.
 
     \b
     Examples:
@@ -50,7 +50,7 @@ def support_bundle(
     target = output or Path(f"provision-support-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass), connects=False)
     nodes = workflow.chosen(cluster, limit)
-    note(f"looking at {len(nodes)} node{'s' * (len(nodes) != 1)}")
+    note(f"probing {len(nodes)} node{'s' * (len(nodes) != 1)}")
     names = workflow.support_bundle(cluster, target, limit)
     for line in in_ranges(names):
         say(f"  {line}")

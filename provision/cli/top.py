@@ -1,4 +1,4 @@
-"""``provision top``: what nodes, jobs and GPUs are doing."""
+"""``provision top``: use of nodes, jobs and GPUs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Examples:
 )
 
 _EVERY = 2.0
-RefreshOption = Annotated[bool, typer.Option("--refresh", "-r", help="Show it anew every two seconds, until Ctrl-C.")]
+RefreshOption = Annotated[bool, typer.Option("--refresh", "-r", help="Refresh every two seconds, until Ctrl-C.")]
 _MODES = {"n": "none", "e": "default", "t": "topology", "s": "share"}
 
 
@@ -70,7 +70,7 @@ def node(
         str,
         typer.Option("--gpu-mode", "-m", metavar="MODE", help="n: without GPUs; e, t, s: default, topology, share."),
     ] = "",
-    metric: Annotated[bool, typer.Option("--metric", help="With how busy their GPUs are.")] = False,
+    metric: Annotated[bool, typer.Option("--metric", help="With the utilization of their GPUs.")] = False,
     refresh: RefreshOption = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -79,7 +79,7 @@ def node(
 ) -> None:
     """Show the allocated GPUs of each node.
 
-    ROLE is master for the node that keeps the queue. A GPU that a process uses which no job explains is given to none.
+    ROLE is master for the queue host. A GPU used by a process outside of jobs is not allocated.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def node(
     from provision.report import job_nodes as report
 
     if mode and mode not in _MODES:
-        raise UsageError(f"-m {mode}: unknown mode", remedy="Choose n, e (default), t (topology) or s (share).")
+        raise UsageError(f"-m {mode}: unknown mode", remedy="Use n, e (default), t (topology) or s (share).")
     cluster, runner = cluster_and_engine(inventory, lab)
 
     def once() -> None:
@@ -132,7 +132,7 @@ def job(
 ) -> None:
     """Show the GPUs that jobs request and hold.
 
-    Of one job, how busy and how full each of its GPUs is.
+    For one job, the utilization and memory of each of its GPUs.
 
     \b
     Examples:
@@ -147,15 +147,15 @@ def job(
 
     del all_namespaces
     if user and name:
-        raise UsageError("--user is for the list of all jobs", remedy=f"Leave it out, or leave {name} out.")
+        raise UsageError("--user requires the list of all jobs", remedy=f"Omit --user or {name}.")
     if refresh and not name:
-        raise UsageError("-r is for one job", remedy="Name it: provision top job NAME -r")
+        raise UsageError("-r requires one job", remedy="Specify it: provision top job NAME -r")
     check_kind(kind)
     cluster, runner = cluster_and_engine(inventory, lab)
     if name:
         _repeat(lambda: _one_job(name, instance, kind, cluster, runner, form=form, as_json=as_json), refresh)
         return
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         survey = runner.jobs(nodes=True)
     say_missing(survey)
     jobs = chosen_jobs(survey.jobs, kind=kind, user=user)
@@ -180,11 +180,11 @@ def gpu(
     form: FormOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the utilisation of each GPU.
+    """Show the utilization of each GPU.
 
-    Shows how busy, how full and how warm it is, and the instance, user, program and pid that use it.
+    Shows utilization, memory and temperature, and the instance, user, program and PID that use it.
 
-    DUTY is for how much of the last moment anything ran on it; a GPU at 100 % may still be used badly.
+    DUTY is the fraction of the last moment in which the GPU was active; a GPU at 100 % may still be used inefficiently.
 
     \b
     Examples:
@@ -248,12 +248,12 @@ def _letter(node: NodeView) -> str:
 
 
 def _repeat(once: Callable[[], None], refresh: bool) -> None:
-    """Show it once, or anew every two seconds; Ctrl-C is how that ends, and no failure."""
+    """Show the output once, or every two seconds until Ctrl-C, which is not an error."""
     if not refresh:
-        with patience("asking the nodes"):
+        with patience("querying the nodes"):
             once()
         return
-    info("asking the nodes; Ctrl-C ends it")
+    info("querying the nodes; press Ctrl-C to end")
     try:
         while True:
             _show_frame(once)
@@ -263,7 +263,7 @@ def _repeat(once: Callable[[], None], refresh: bool) -> None:
 
 
 def _show_frame(once: Callable[[], None]) -> None:
-    """Show what `once` prints; on a terminal all at once and over what stood there, so that nothing flickers."""
+    """Show the output of `once`; on a terminal, redraw the screen without flickering."""
     if not sys.stdout.isatty():
         once()
         return

@@ -1,4 +1,4 @@
-"""``provision topo``: how the GPUs and network cards of a node are linked."""
+"""``provision topo``: links between the GPUs and network cards of a node."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 __all__ = ["topo"]
 
 _MOST_CHARACTERS = 1 << 20
-"""A matrix of 32 devices has eight thousand."""
-_WANTED = "Give a file with the output of `nvidia-smi topo -m`."
+"""Maximum size of a file; a matrix of 32 devices has 8000 characters."""
+_WANTED = "Specify a file with the output of `nvidia-smi topo -m`."
 
 
 def topo(
     node: Annotated[
         str | None,
-        typer.Argument(metavar="NODE", help="The node of the inventory to ask.", autocompletion=complete_nodes),
+        typer.Argument(metavar="NODE", help="Node of the inventory.", autocompletion=complete_nodes),
     ] = None,
     file: Annotated[
         str | None,
         typer.Option("--file", metavar="FILE", help="Read this output of `nvidia-smi topo -m`; - is standard input."),
     ] = None,
     gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="LIST", help="Mark these GPUs, as 0,1,2,3 or 0-3.")
+        str | None, typer.Option("--gpus", metavar="LIST", help="Mark these GPUs, e.g. 0,1,2,3 or 0-3.")
     ] = None,
-    svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Write a drawing to this file too.")] = None,
+    svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Also write a drawing to this file.")] = None,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     ask_become_pass: AskBecomePassOption = False,
@@ -56,9 +56,9 @@ def topo(
 
     The links are shown as a matrix and as a tree.
 
-    The node is asked for `nvidia-smi topo -m` over SSH and not changed; outputs of all ages can be read from files.
-    A GPU off the NVLink fabric, a matrix that is not symmetric and whatever had to be repaired is told as a warning;
-    text that could only be misread (cut, or another table of nvidia-smi) is refused.
+    `nvidia-smi topo -m` runs on the node over SSH, without changes; outputs of all versions can be read from files.
+    Warnings report a GPU without NVLink, an asymmetric matrix and corrections;
+    text that is truncated or another table of nvidia-smi is refused.
 
     \b
     Examples:
@@ -68,11 +68,11 @@ def topo(
       nvidia-smi topo -m | provision topo --file -
     """
     if (node is None) == (file is None):
-        raise UsageError("provision topo: give either NODE or --file", remedy="For example: provision topo gpu1")
+        raise UsageError("provision topo: specify either NODE or --file", remedy="For example: provision topo gpu1")
     if file is not None:
         given = inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
         if given or lab is not None:
-            raise UsageError("--file asks no node, so --inventory and --lab mean nothing", remedy="Leave them out.")
+            raise UsageError("--file probes no node and excludes --inventory and --lab", remedy="Omit them.")
         machine = _from_file(file)
     else:
         from provision import workflow
@@ -112,7 +112,7 @@ def _marked(machine: MachineTopology, gpus: str | None) -> MachineTopology:
 
 
 def _read(file: str) -> str:
-    """Return a file's text, of which no more is read than a matrix can have."""
+    """Return a file's text, limited to the maximum size of a matrix."""
     if file == "-":
         if sys.stdin.isatty():
             say("reading the matrix from this terminal; Ctrl-D ends it")
@@ -121,12 +121,12 @@ def _read(file: str) -> str:
         with Path(file).open("rb") as stream:
             return stream.read(_MOST_CHARACTERS).decode(errors="replace")
     except FileNotFoundError:
-        raise UsageError("there is no such file", remedy=_WANTED) from None
+        raise UsageError("file not found", remedy=_WANTED) from None
     except IsADirectoryError:
         raise UsageError("it is a folder", remedy=_WANTED) from None
     except OSError as error:
         raise ProvisionError(
-            f"{file} cannot be read: {error.strerror}", remedy="Is it yours to read? See: ls -l"
+            f"{file} cannot be read: {error.strerror}", remedy="Check the permissions: ls -l"
         ) from None
 
 
@@ -135,6 +135,6 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ProvisionError(
-            f"the drawing cannot be written to {file}: {error.strerror}", remedy="Give another file after --svg."
+            f"the drawing cannot be written to {file}: {error.strerror}", remedy="Specify another file for --svg."
         ) from None
     say(f"drawn: {file}")

@@ -1,4 +1,4 @@
-"""``provision unlock``: take a node's lock away from an operator whose process is dead."""
+"""``provision unlock``: release a node's lock whose apply has died."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unlock(
         list[str],
         typer.Argument(
             metavar="NODE...",
-            help="Nodes (Ansible host patterns) whose lock is to go.",
+            help="Nodes (Ansible host patterns) to unlock.",
             autocompletion=complete_patterns,
         ),
     ],
@@ -42,9 +42,9 @@ def unlock(
 ) -> None:
     """Release the lock of an apply that has died.
 
-    A lock goes by itself when its apply ends, is killed, or is not heard of for 90 seconds, and what Ansible
-    still does on the node has ended. This is for the rest: a lock that waits for a task that hangs. Two applies
-    at once undo each other's steps, so it shows who holds the lock and asks. A node without a lock is fine (exit 0).
+    A lock is released automatically when its apply has ended, was killed or has sent no heartbeat for 90 seconds, and
+    its Ansible tasks on the node have ended. Use unlock for a lock that waits for a hanging task. Two concurrent
+    applies undo each other's steps, so unlock shows the holder and asks. A node without a lock is not an error.
 
     \b
     Examples:
@@ -72,9 +72,9 @@ def unlock(
             done.append(remote_keeper.without_holder(name, look))
     say_reasons("", reasons.items())
     if held:
-        say("When that apply is alive after all, it and the next one undo each other's steps, and a package")
-        say("program or a service may be caught halfway. Look for the process on the machine named above first.")
-        confirm(f"Take the lock of {in_short(list(held))} away?", yes=yes)
+        say("If that apply is still running, it and the next one undo each other's steps, and a package")
+        say("manager or service may be interrupted. First check the process on the machine named above.")
+        confirm(f"Release the lock of {in_short(list(held))}?", yes=yes)
         done += remote_keeper.unlock(nodes, held)
     order = {node.name: number for number, node in enumerate(nodes)}
     done.sort(key=lambda one: order[one.node])

@@ -1,4 +1,4 @@
-"""Errors of the command-line parser as errors of ours: what is wrong with which word, and a command that is right."""
+"""Convert errors of the command-line parser to our errors, with the wrong word and a correct example."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _VALUES = (
     (r"Value error, '.*' is not one of (.*?)\.?", r"not one of \1"),
     (r"Value error, (.*)", r"\1"),
 )
-"""What the parser writes about a value -> what we write."""
+"""Message of the parser -> our message."""
 
 
 def is_missing_verb(error: Exception) -> bool:
-    """Return whether a group of verbs was called without one; the message is the group's help then."""
+    """Return whether a group of verbs was called without one; then the message is the group's help."""
     return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def usage_error(error: Any, words: Sequence[str]) -> UsageError:
-    """Return the error that a person reads.
+    """Return the error for the user.
 
     Args:
-        error: an exception of the parser.
-        words: the command line.
+        error: An exception of the parser.
+        words: The command line.
     """
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else _path(words)
@@ -43,7 +43,7 @@ def usage_error(error: Any, words: Sequence[str]) -> UsageError:
 
 
 def _parsed(error: Any, words: Sequence[str], path: str, context: Any) -> tuple[str, str] | None:
-    """Return the problem and a remedy of its own; None for an error of another kind."""
+    """Return the problem and its own remedy; None for other errors."""
     kind, message = type(error).__name__, str(error.format_message())
     param = getattr(error, "param", None)
     description: tuple[str, str] | None = None
@@ -52,16 +52,16 @@ def _parsed(error: Any, words: Sequence[str], path: str, context: Any) -> tuple[
         example = _example(context, path)
         description = f"{what} is missing", f"For example: {example}" if example else ""
     elif kind == "NoSuchOption":
-        description = f"there is no option {error.option_name}", _similar(error.possibilities or (), f"{path} --help")
+        description = f"unknown option {error.option_name}", _similar(error.possibilities or (), f"{path} --help")
     elif kind == "BadOptionUsage":
-        description = f"{error.option_name} needs a value", ""
+        description = f"{error.option_name} requires a value", ""
     elif kind == "BadParameter" and param is not None:
         description = f"{_named_value(param, message, words)}: {_problem(error.message)}", ""
     elif match := re.fullmatch(r"No such command '(.*?)'\..*", message):
         commands = sorted(getattr(context.command, "commands", {})) if context is not None else []
         close = difflib.get_close_matches(match[1], commands, 3, 0.6)
         every = f"{path} --help"
-        description = f"there is no command {match[1]}", _similar(close, every) or f"All commands: {every}"
+        description = f"unknown command {match[1]}", _similar(close, every) or f"All commands: {every}"
     elif match := re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message):
         description = f"unexpected argument: {match[1]}", f"Omit it. All options: {path} --help"
     return description
@@ -81,13 +81,13 @@ def _option(param: Any) -> str:
 
 
 def _metavar(message: str) -> str:
-    """Return the name of the argument that a message is about."""
+    """Return the name of the argument in a message."""
     match = re.search(r"(?:Missing argument|Invalid value for) '(.*?)'(?:\.|:|$)", message)
     return match[1].removeprefix("[--] ").removeprefix("-- ").removesuffix("...") if match else "an argument"
 
 
 def _named_value(param: Any, message: str, words: Sequence[str]) -> str:
-    """Return the option with the value that was given."""
+    """Return the option with its value."""
     if param.param_type_name == "argument":
         return _metavar(message)
     for at, word in enumerate(words):

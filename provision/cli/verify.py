@@ -1,4 +1,4 @@
-"""``provision verify``: prove that the nodes are what the inventory wants."""
+"""``provision verify``: verify that the nodes are in the desired state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Level", "verify"]
 
 
 class Level(StrEnum):
-    """How much is tried."""
+    """Level of verification."""
 
     QUICK = "quick"
     FULL = "full"
@@ -41,16 +41,17 @@ def verify(
     limit: LimitOption = None,
     level: Annotated[
         Level,
-        typer.Option("--level", help="quick, or full: measure the bandwidth between all idle nodes too."),
+        typer.Option("--level", help="quick, or full: also measure the bandwidth between all idle nodes."),
     ] = Level.QUICK,
     collective: Annotated[
-        bool, typer.Option("--collective", help="With --level full: run an all-reduce over all idle nodes too.")
+        bool, typer.Option("--collective", help="With --level full: also run an all-reduce over all idle nodes.")
     ] = False,
     profile: Annotated[
-        str, typer.Option("--profile", metavar="NAME", help="Hold the nodes against a guide too: topology or taco.")
+        str,
+        typer.Option("--profile", metavar="NAME", help="Also verify the requirements of a guide: topology or taco."),
     ] = "",
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show every check of each node, not only what is wrong.")
+        bool, typer.Option("--verbose", "-v", help="Show every check of each node, including passed ones.")
     ] = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
@@ -59,20 +60,20 @@ def verify(
 
     Probes each node and evaluates the checks; changes nothing.
 
-    Every warning and failure comes with its reason and what to do. What rests on a stand-in of the
-    lab is marked SIMULATED. The exit code is 1 when any check fails.
+    Every warning and failure has a reason and a remedy. Results of simulated parts of the lab are labelled
+    SIMULATED. The exit code is 1 when a check fails.
 
-    Level full also runs ib_write_bw between the training containers of all idle nodes, in GPU memory where there is
-    a way to it, and compares with the line rate. It puts load on the network; how long it takes is said first. A
-    measurement without two idle nodes that can take part fails.
+    Level full also runs ib_write_bw between the training containers of all idle nodes, in GPU memory where
+    GPUDirect RDMA is available, and compares with the line rate. It loads the network; the duration is printed first.
+    A measurement without two available idle nodes fails.
 
     --collective also runs an all-reduce over all idle nodes, as a job of `provision run`: nccl-tests (or PyTorch) on
-    GPUs, MPI on nodes without. Its bus bandwidth must reach cluster_collective_fraction of what `provision place`
-    predicts. The GPUs are leased while it runs; a busy node is left out. Result: cluster.collective.
+    GPUs, MPI on nodes without. Its bus bandwidth must reach cluster_collective_fraction of the prediction of
+    `provision place`. The GPUs are leased while it runs; busy nodes are excluded. Result: cluster.collective.
 
-    --profile holds each node against what a guide asks for, component by component: topology is topology-aware
-    scheduling (driver, NCCL, docker, system, card), taco is training on bare metal with RDMA (disk, RDMA, driver,
-    docker, container toolkit). Newer than asked for passes; too old or missing fails.
+    --profile verifies the requirements of a guide on each node, component by component: topology is topology-aware
+    scheduling (driver, NCCL, Docker, system, GPU), taco is training on bare metal with RDMA (disk, RDMA, driver,
+    Docker, container toolkit). Newer versions pass; older or missing ones fail.
 
     \b
     Examples:
@@ -118,4 +119,4 @@ def _check_options(level: Level, profile: str, *, collective: bool) -> None:
     if profile and profile not in MINIMUMS:
         raise UsageError(f"--profile {profile}: unknown profile", remedy=f"Choose {', '.join(MINIMUMS)}.")
     if collective and level is not Level.FULL:
-        raise UsageError("--collective is for --level full", remedy="Run: provision verify --level full --collective")
+        raise UsageError("--collective requires --level full", remedy="Run: provision verify --level full --collective")

@@ -1,4 +1,4 @@
-"""``provision wait``: until a batch job runs, or has succeeded."""
+"""``provision wait``: wait for a batch job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def wait(
     name: JobArgument,
     wanted: Annotated[str, typer.Option("--for", metavar="STATE", help="succeeded or running.")] = "succeeded",
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="TIME", help="Give up after 90s, 5m or 2h; a bare number is seconds.")
+        str,
+        typer.Option(
+            "--timeout", metavar="TIME", help="Time limit: 90s, 5m or 2h; a number without a unit is seconds."
+        ),
     ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -27,9 +30,9 @@ def wait(
 ) -> None:
     """Wait until a batch job runs or has succeeded.
 
-    The exit code is 0 when it is so. When the job failed it is the code of the rank that failed first (137 for
-    SIGKILL), and 1 when the job was stopped. It is 3 when there is no such job, and 6 when the time is over; the job
-    goes on then.
+    The exit code is 0 when the state is reached. For a failed job it is the code of the rank that failed first (137
+    for SIGKILL), and 1 when the job was stopped. It is 3 when the job does not exist, and 6 after the time limit; then
+    the job continues.
 
     \b
     Examples:
@@ -47,7 +50,7 @@ def wait(
         raise UsageError(f"--for {wanted}: unknown state", remedy="Choose succeeded or running.")
     limit = seconds(timeout, "--timeout", bare=True)
     runner = engine_of(inventory, lab, through_agent=True)
-    with patience("asking the nodes"):
+    with patience("querying the nodes"):
         runner.get(name)
     with leaving(name):
         job = wait_for(lambda: runner.get(name), states[wanted.lower()], timeout=limit, tell=tell, push=pusher(runner))
