@@ -20,20 +20,20 @@ __all__ = ["render"]
 _WIDTH = 110
 
 _HEAD = """---
-# Every variable that the roles know, with its default. Copy a line, without the leading "# ", into the group_vars or
-# host_vars of your own inventory and change it there; what you do not set keeps its default.
-# An unknown name that begins like one of these, or a value of another type, is refused before anything connects.
+# Every variable of the roles with its default. Copy a line, without the leading "# ", into the group_vars or
+# host_vars of your own inventory and change it there. Variables that are not set keep their defaults.
+# An unknown name with the prefix of one of these, or a value of another type, is an error before any connection.
 
 cluster_name: example
 cluster_data_networks: ["198.51.100.0/24"]
 
-# How the nodes are reached: Ansible's own variables. Without them your ssh_config decides.
+# Connections to the nodes: Ansible's own variables. Without them your ssh_config applies.
 ansible_user: ubuntu
-ansible_become: true  # sudo; its password: --ask-become-pass, or ansible_become_password from a vault
+ansible_become: true  # sudo; for a password use --ask-become-pass, or ansible_become_password in a vault
 # ansible_ssh_private_key_file: ~/.ssh/id_ed25519
 # ansible_port: 22
 # The inventory's own known_hosts file, written by `provision init`; unknown or changed host keys are always refused.
-# To go by way of a jump host add: -o ProxyJump=HOST
+# To use a jump host, add: -o ProxyJump=HOST
 ansible_ssh_common_args: >-
   -o 'UserKnownHostsFile="{{ inventory_dir }}/known_hosts.txt"' -o StrictHostKeyChecking=yes
 """

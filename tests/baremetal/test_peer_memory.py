@@ -202,7 +202,7 @@ def test_a_second_kernel_without_headers_fails_with_the_reason_and_apply_repairs
 
     hosts = built.provision("hostfile", "-i", str(built.inventory))
     assert hosts.code == 1
-    assert f"left out: {NODE}: " in hosts.err
+    assert f"excluded: {NODE}: " in hosts.err
     assert "headers" in hosts.err
     job = built.provision("run", "-i", str(built.inventory), "--", "true")
     assert job.code == 125
@@ -218,7 +218,7 @@ def test_a_second_kernel_without_headers_fails_with_the_reason_and_apply_repairs
     assert "nv_peer_mem" in built.loaded()
     # What is left is what these roles do not make.
     hosts = built.provision("hostfile", "-i", str(built.inventory))
-    assert f"left out: {NODE}: it has no training container" in hosts.err, str(hosts)
+    assert f"excluded: {NODE}: it has no training container" in hosts.err, str(hosts)
 
 
 @pytest.mark.long

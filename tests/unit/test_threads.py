@@ -34,11 +34,11 @@ LAB = "from provision.lab import vm; vm._in_parallel(hang, nodes)"
 def test_who_takes_much_longer_than_the_others_is_given_up():
     """As long as nobody has answered, nobody is late."""
     over = threading.Event()
-    found = threads.outcomes(lambda number: over.wait(5) if number else "here", [1, 0], limit=2, patience=0.1)
+    results = threads.outcomes(lambda number: over.wait(5) if number else "here", [1, 0], limit=2, patience=0.1)
     over.set()
 
-    assert isinstance(found[0], TimeoutError)
-    assert found[1] == "here"
+    assert isinstance(results[0], TimeoutError)
+    assert results[1] == "here"
     assert threads.outcomes(lambda _: over.wait(5) and time.sleep(0.3), [1, 2], limit=2, patience=0.01) == [None] * 2
 
 
@@ -57,10 +57,10 @@ def test_what_one_took_before_counts_for_who_is_late():
 
 def test_outcomes_are_in_order_and_errors_are_among_them():
     """More items than threads; one that fails loses none of the others."""
-    found = threads.outcomes(lambda number: 6 // number, [3, 0, 2, 1], limit=2)
+    results = threads.outcomes(lambda number: 6 // number, [3, 0, 2, 1], limit=2)
 
-    assert [found[0], *found[2:]] == [2, 3, 6]
-    assert isinstance(found[1], ZeroDivisionError)
+    assert [results[0], *results[2:]] == [2, 3, 6]
+    assert isinstance(results[1], ZeroDivisionError)
     assert threads.outcomes(str, [], limit=2) == []
 
 
@@ -119,15 +119,15 @@ def test_items_that_hang_hold_up_no_other():
         return number
 
     main = threading.Thread(
-        target=lambda: found.extend(threads.outcomes(work, range(40), limit=64, pace=threads.Pace()))
+        target=lambda: results.extend(threads.outcomes(work, range(40), limit=64, pace=threads.Pace()))
     )
-    found: list[object] = []
+    results: list[object] = []
     main.start()
     begun.wait(20)
     over.set()
     main.join(20)
 
-    assert found == list(range(40))
+    assert results == list(range(40))
 
 
 def test_threads_are_started_only_while_there_is_something_to_do(monkeypatch):
@@ -164,11 +164,11 @@ def test_ctrl_c_does_not_wait_for_a_node_that_hangs(code):
         try:
             assert process.stdout.readline() == b"begun\n"
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=10)
+            _, errors = process.communicate(timeout=10)
         finally:
             process.kill()
 
-    assert b"KeyboardInterrupt" in told
+    assert b"KeyboardInterrupt" in errors
 
 
 def test_what_the_caller_does_meanwhile_is_done_while_the_first_are_at_work():

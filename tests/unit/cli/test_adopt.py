@@ -84,7 +84,9 @@ def test_what_stands_is_recorded_once_and_where_it_belongs(adopt, inventory):
     )
     for node in after.nodes:
         added = {key: value for key, value in node.variables.items() if key not in before.node(node.name).variables}
-        assert added == next(told["record"] for told in done["nodes"] if told["name"] == node.name)
+        assert added == next(
+            node_document["record"] for node_document in done["nodes"] if node_document["name"] == node.name
+        )
     assert after.node("gpu2").variables["docker_engine_data_root"] == "/data"
     assert after.node("gpu1").variables["docker_engine_log_driver"] == "journald"
     assert after.node("gpu3").variables["docker_engine_log_driver"] == "json-file"
@@ -138,9 +140,9 @@ def test_the_files_are_those_that_ansible_reads(tmp_path):
     (tmp_path / "host_vars/b.yaml").write_text("x: 1\n")
     cluster = Cluster("c", tmp_path / "hosts.ini", (make_node("a"), make_node("b")))
 
-    found = additions(cluster, {"a": {"same": 1, "own": 2}, "b": {"same": 1, "own": 3}})
+    parts = additions(cluster, {"a": {"same": 1, "own": 2}, "b": {"same": 1, "own": 3}})
 
-    assert [(str(part.file.relative_to(tmp_path)), dict(part.variables)) for part in found] == [
+    assert [(str(part.file.relative_to(tmp_path)), dict(part.variables)) for part in parts] == [
         ("group_vars/all/adopted.yml", {"same": 1}),
         ("host_vars/a.yml", {"own": 2}),
         ("host_vars/b.yaml", {"own": 3}),

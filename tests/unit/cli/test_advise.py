@@ -24,16 +24,16 @@ def exit_of(capsys, *words):
 
 @pytest.mark.row(57)
 @pytest.mark.parametrize(("text", "code"), [(BROKEN, 1), (FRAMEWORK, 0)])
-def test_a_broken_rule_is_told_by_the_exit_code(capsys, tmp_path, text, code):
+def test_a_broken_rule_sets_the_exit_code(capsys, tmp_path, text, code):
     """As a table and as one document."""
     file = tmp_path / "train.py"
     file.write_text(text)
 
     shown = exit_of(capsys, "--script", file)
-    told = exit_of(capsys, "--script", file, "--json")
-    document = json.loads(told[1])
+    printed = exit_of(capsys, "--script", file, "--json")
+    document = json.loads(printed[1])
 
-    assert (shown[0], told[0], document["ok"]) == (code, code, code == 0)
+    assert (shown[0], printed[0], document["ok"]) == (code, code, code == 0)
     assert max(map(len, shown[1].splitlines()[:-1])) <= 80
     assert [rule["rule"] for rule in document["rules"]] == ["ranks", "init", "ddp", "sampler", "set_epoch"]
     assert set(document["rules"][0]) == {"rule", "verdict", "file", "line", "evidence", "remedy", "framework"}

@@ -63,7 +63,7 @@ def test_json_keeps_the_fraction_and_every_promised_key(capsys, figures, verb):
 
 
 @pytest.mark.row(20)
-def test_the_recorded_differences_are_told_as_real(capsys, tmp_path):
+def test_the_recorded_differences_are_reported_as_real(capsys, tmp_path):
     """1.89x and 1.06x, whichever side is named first."""
     vgg_aware, vgg_default, resnet_aware, resnet_default = outputs_in(document("ack-topology-aware-scheduling-zh.txt"))
     aware, default = tmp_path / "aware.log", tmp_path / "default.log"
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence(capsys, tmp_path):
         assert "hint: " in err
 
 
-def test_an_output_without_a_result_is_told_and_does_not_pass(capsys, tmp_path, figures):
+def test_an_output_without_a_result_is_reported_and_fails(capsys, tmp_path, figures):
     """The others' results are shown all the same."""
     cut, other = tmp_path / "cut.log", tmp_path / "other.log"
     cut.write_text("Model: vgg16\nIter #0: 1.0 img/sec per GPU\nKilled\n")
@@ -124,13 +124,13 @@ def test_an_output_without_a_result_is_told_and_does_not_pass(capsys, tmp_path, 
     code, out, err = exit_of(capsys, "parse", cut, other, figures[0])
     assert (code, "horovod-1.log" in out) == (1, True)
     assert "cut.log: the run of vgg16 ends after 1 iteration, without a result" in err
-    assert "other.log: no result" in err
+    assert "other.log: contains no result" in err
     code, out, err = exit_of(capsys, "parse", "--json", other)
     assert (code, json.loads(out)["ok"]) == (1, False)
     assert "no result of a training benchmark" in err
 
 
-def test_files_of_the_same_name_are_told_apart(capsys, tmp_path):
+def test_files_of_the_same_name_are_distinguished(capsys, tmp_path):
     """By their folders."""
     for folder in ("on", "off"):
         (tmp_path / folder).mkdir()
@@ -168,7 +168,7 @@ def test_a_report_overwrites_nothing_that_is_not_a_report(capsys, tmp_path, figu
     mine.write_text('{"runs": []}')
     before = figures[0].read_text()
 
-    for name, said in ((figures[0], "must end with .html"), (tmp_path / "mine.html", "no report of ours")):
+    for name, said in ((figures[0], "must end with .html"), (tmp_path / "mine.html", "is not a report")):
         code, _, err = exit_of(capsys, "report", name, figures[1])
         assert code == 2
         assert said in err
@@ -204,7 +204,7 @@ def test_a_report_has_a_curve_and_a_colour_for_each_configuration(capsys, tmp_pa
     ]
 
     colours = {name: {colour for colour, text in drawn if f"{name}-" in text} for name in ("tcp", "rdma")}
-    assert [len(found) for found in colours.values()] == [1, 1]
+    assert [len(matches) for matches in colours.values()] == [1, 1]
     assert colours["tcp"] != colours["rdma"]
     assert sorted(curves) == sorted((colour, name) for name, (colour,) in colours.items())
 

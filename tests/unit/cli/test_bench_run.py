@@ -44,7 +44,7 @@ class Nodes:
     def start(self, plan, write):
         """Stand in for the transport: everything up to it is ours."""
         self.plans.append(plan)
-        ranks = sum(seat.slots for seat in plan.seats)
+        ranks = sum(assignment.slots for assignment in plan.seats)
         about = 'About: {"torch": "2.4.0", "nccl": "2.20.5"}\n'
         text = rendered(gpus=ranks, iterations=[SPEED[ranks] + wobble for wobble in (-0.1, 0.0, 0.1)])
         failed = self.cut or ranks == self.fails_at
@@ -103,11 +103,11 @@ def test_scale_measures_one_gpu_one_node_and_all_and_says_how_it_scales(nodes):
 
 def test_the_whole_result_is_one_document(nodes):
     """Figures, and under which name and ids they are kept; the job's own output does not mix with it."""
-    told = nodes.json("scale", "--name", "nightly", "--sizes", "1,16")
+    document = nodes.json("scale", "--name", "nightly", "--sizes", "1,16")
 
-    assert told["name"] == "nightly"
-    assert len(set(told["kept"])) == 2
-    assert [(run["gpus"], run["efficiency"]) for run in told["runs"]] == [(1, 1.0), (16, pytest.approx(0.9))]
+    assert document["name"] == "nightly"
+    assert len(set(document["kept"])) == 2
+    assert [(run["gpus"], run["efficiency"]) for run in document["runs"]] == [(1, 1.0), (16, pytest.approx(0.9))]
 
 
 def test_the_output_is_shown_as_it_comes_and_only_the_result_on_stdout(nodes):
@@ -119,7 +119,7 @@ def test_the_output_is_shown_as_it_comes_and_only_the_result_on_stdout(nodes):
 
 
 @pytest.mark.row(56)
-def test_our_program_is_brought_along_and_told_where_the_ranks_meet(nodes):
+def test_our_program_is_copied_and_gets_the_address_of_rank_0(nodes):
     """One file in a folder of its own, the same in every container; the ranks meet at the first one's node."""
     nodes("run", "--model", "vgg16", "--batch-size", "32", "--device", "cpu", "--env", "OMP_NUM_THREADS=2")
     (plan,) = nodes.plans
@@ -140,7 +140,7 @@ def met_at(plan):
     return json.loads(zlib.decompress(packed))["master"]["address"]
 
 
-def test_on_chosen_gpus_the_ranks_meet_at_the_first_chosen_node_which_is_kept(nodes):
+def test_with_chosen_gpus_rank_0_is_on_the_first_chosen_node(nodes):
     """The first node of the inventory is busy; the benchmark goes to the second, and so says its record."""
     free = dataclasses.replace(nodes.facts["gpu2"], topology=linked(*["PIX"] * 8), managed=Managed())
     busy = dataclasses.replace(free, managed=Managed(jobs=("process 4711 holds /dev/nvidia0",)))
@@ -163,7 +163,7 @@ def test_the_guides_command_line_names_the_place_to_meet(nodes, words):
     assert "--launcher" not in out
 
 
-def test_options_that_say_how_many_gpus_are_not_told_a_number_too(nodes):
+def test_options_with_a_number_of_gpus_get_no_second_one(nodes):
     """-n and --workers would contradict each other."""
     words = ["run", "--dry-run", "--with", "--gputopology --gpus 2 --workers 3", "--", "train"]
 
@@ -180,7 +180,7 @@ def test_a_program_of_ones_own_is_started_as_it_is(nodes):
     assert nodes.synced == []
 
 
-def test_a_result_is_kept_with_what_it_ran_on(nodes):
+def test_a_result_is_stored_with_its_hardware(nodes):
     """Nodes, GPUs, driver, fabric, image, command, environment and time; secrets not."""
     nodes("run", "-n", "8", "--name", "base", "--env", "NCCL_ALGO=Ring", "--env", "WANDB_API_KEY=hunter2")
     (record,) = nodes.json("list")["results"]
@@ -199,7 +199,7 @@ def test_a_result_is_kept_with_what_it_ran_on(nodes):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_kept_results_are_compared_and_tabulated_by_name_and_id(nodes):
+def test_stored_results_are_compared_and_tabulated_by_name_and_id(nodes):
     """As files are; a name stands for all of its results."""
     nodes("scale", "--name", "base")
     SPEED[16], before = 80.0, SPEED[16]
@@ -229,7 +229,7 @@ def test_stand_ins_are_named_wherever_the_result_shows(nodes, monkeypatch):
 
 
 @pytest.mark.parametrize(("ended", "expected"), [(3, 3), (0, 1), (137, 137)])
-def test_a_job_that_prints_no_result_is_an_error_and_nothing_is_kept(nodes, ended, expected):
+def test_a_job_without_a_result_is_an_error_and_nothing_is_stored(nodes, ended, expected):
     """It says what there was of it; the exit code is the job's, unless the job takes itself for a success."""
     nodes.cut, nodes.code = True, ended
     code, out, err = nodes("run")
@@ -293,14 +293,14 @@ def test_options_of_a_setting_are_those_of_run():
 
 
 @pytest.mark.row(20, 55, 56)
-def test_each_model_is_measured_both_ways_by_turns(nodes):
+def test_each_model_is_measured_with_both_settings_in_turns(nodes):
     """A's options are A's alone; the pairs are judged, and every run is kept."""
-    told = nodes.json("ab", "--a", "--env NCCL_ALGO=Tree", "--models", "vgg16,resnet50", "-n", "8", "--rounds", "2")
+    document = nodes.json("ab", "--a", "--env NCCL_ALGO=Tree", "--models", "vgg16,resnet50", "-n", "8", "--rounds", "2")
 
     both = [(plan.request.command[3], "NCCL_ALGO" in plan.request.environment) for plan in nodes.plans]
     assert both == [("vgg16", True), ("vgg16", False), ("resnet50", True), ("resnet50", False)] * 2
-    assert told["comparisons"][0]["verdict"] == "noise"
-    assert (len(told["kept_a"]), len(set(told["kept_a"] + told["kept_b"]))) == (4, 8)
+    assert document["comparisons"][0]["verdict"] == "noise"
+    assert (len(document["kept_a"]), len(set(document["kept_a"] + document["kept_b"]))) == (4, 8)
 
 
 @pytest.mark.row(20)

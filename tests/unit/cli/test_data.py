@@ -45,9 +45,9 @@ def volumes(tmp_path, monkeypatch):
     node = replace(
         make_node("gpu1", local=True), variables={"cluster_data": {v.name: as_entry(v) for v in (here, gone)}}
     )
-    found = Cluster("c", Path("hosts.yml"), (node,))
+    cluster = Cluster("c", Path("hosts.yml"), (node,))
     monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
-    monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: found)
+    monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: cluster)
 
 
 @pytest.mark.row(26)
@@ -71,11 +71,11 @@ def test_the_list_shows_what_can_be_used_in_the_columns_of_arena(typed):
 def test_check_says_what_is_wrong_and_what_to_do(typed):
     """With exit code 1; a volume that is fine has 0."""
     code, out, err = typed("data", "check", "--json")
-    found = json.loads(out)
+    document = json.loads(out)
 
-    assert (code, found["ok"]) == (1, False)
-    assert [volume["usable"] for volume in found["volumes"]] == [True, False]
-    assert "is not mounted" in found["volumes"][1]["findings"][0]["problem"]
+    assert (code, document["ok"]) == (1, False)
+    assert [volume["usable"] for volume in document["volumes"]] == [True, False]
+    assert "is not mounted" in document["volumes"][1]["findings"][0]["problem"]
     assert typed("data", "check", "here")[0] == 0
     assert typed("data", "check", "none")[0] == 2
     assert "mount -t nfs nas:/x" in typed("data", "check")[2]
@@ -117,7 +117,7 @@ def test_what_a_volume_is_must_be_said_once(typed):
     assert "one of --nfs" in err
 
 
-def test_a_login_is_kept_for_its_server_alone_and_never_shown(typed, tmp_path):
+def test_credentials_are_stored_for_one_server_and_never_shown(typed, tmp_path):
     """In a file that nobody else can read; another server gets nothing."""
     typed("secret", "set", "git", "--server", "git.example.com", "--username", "alice", typing=MARKER + "\n")
     code, out, err = typed("secret", "list", "--json")

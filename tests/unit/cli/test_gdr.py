@@ -64,8 +64,8 @@ def test_nothing_heavy_is_loaded_for_it():
         (["--assume", "gpu=kepler"], "Use for gpu: maxwell, pascal, volta"),
         (["--assume", "stack=doca,driver=570"], "Use for stack: inbox, inbox-peer, ofed, ofed-4.9"),
         (["--assume", "cuda=12"], "driver=V,modules=open|proprietary"),
-        (["--assume", HOPPER, "--limit", "gpu1"], "asks no node"),
-        (["--assume", HOPPER, "--lab", "demo"], "asks no node"),
+        (["--assume", HOPPER, "--limit", "gpu1"], "probes no node"),
+        (["--assume", HOPPER, "--lab", "demo"], "probes no node"),
     ],
 )
 def test_what_cannot_be_assumed_is_refused(capsys, words, said):
@@ -83,11 +83,11 @@ def test_what_cannot_be_assumed_is_refused(capsys, words, said):
 def gdr(monkeypatch, capsys):
     """Run the verb on an inventory whose nodes are as said; return exit code, stdout and stderr."""
 
-    def call(found, *words):
-        nodes = tuple(make_node(name, f"10.77.0.{i}") for i, name in enumerate(found, start=1))
+    def call(facts, *words):
+        nodes = tuple(make_node(name, f"10.77.0.{i}") for i, name in enumerate(facts, start=1))
         monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
         monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: Cluster("c", Path("hosts.yml"), nodes))
-        monkeypatch.setattr(gpudirect, "probe", lambda chosen, **_: {node.name: found[node.name] for node in chosen})
+        monkeypatch.setattr(gpudirect, "probe", lambda chosen, **_: {node.name: facts[node.name] for node in chosen})
         with pytest.raises(SystemExit) as stopped:
             main(["gdr", *words])
         said = capsys.readouterr()

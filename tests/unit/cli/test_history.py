@@ -22,10 +22,10 @@ def cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     places = {"folders": [str(tmp_path)], "history": f"{tmp_path}/history.jsonl", "marks": ["none such", "none"]}
     monkeypatch.setattr(node_lock, "PLACES", places)
-    found = Cluster("c", Path("hosts.yml"), (make_node("gpu1", local=True), DEAD))
+    cluster = Cluster("c", Path("hosts.yml"), (make_node("gpu1", local=True), DEAD))
     monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
-    monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: found)
-    return found
+    monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: cluster)
+    return cluster
 
 
 @pytest.fixture
@@ -123,12 +123,12 @@ def test_an_apply_of_this_machine_is_listed_once(cluster, typed):
     """Its nodes have records of it too, with another id: who, which process and when tell that it is the same."""
     entry = history.begin(cluster, command="provision apply", nodes=["gpu1", "gone"])
     applied_elsewhere(cluster)
-    told = {name: {"status": "changed", "roles": [], "message": ""} for name in ("gpu1", "gone")}
-    history.end(entry, status="ok", seconds=2.0, nodes=told)
-    (found,) = json.loads(typed("history", "--json")[1])["entries"]
+    results = {name: {"status": "changed", "roles": [], "message": ""} for name in ("gpu1", "gone")}
+    history.end(entry, status="ok", seconds=2.0, nodes=results)
+    (entry_document,) = json.loads(typed("history", "--json")[1])["entries"]
 
-    assert (found["id"], [node["name"] for node in found["nodes"]]) == (entry.id, ["gpu1", "gone"])
-    assert found["source"] == "controller"
+    assert (entry_document["id"], [node["name"] for node in entry_document["nodes"]]) == (entry.id, ["gpu1", "gone"])
+    assert entry_document["source"] == "controller"
 
 
 @pytest.mark.usefixtures("cluster")
@@ -151,10 +151,10 @@ def test_nodes_tell_what_every_operator_did(cluster, typed):
         locks.finish("gpu1", {"status": "changed", "roles": ["base_system"], "message": ""})
     code, out, _ = typed("history", "--nodes", "--json")
     _, text, _ = typed("history", "--nodes")
-    told, gone = json.loads(out)["nodes"]
+    results, gone = json.loads(out)["nodes"]
 
     assert (code, json.loads(out)["ok"]) == (1, False)
-    assert (told["entries"][0]["status"], told["entries"][0]["roles"]) == ("changed", ["base_system"])
+    assert (results["entries"][0]["status"], results["entries"][0]["roles"]) == ("changed", ["base_system"])
     assert "refuses connections" in gone["error"]
     assert "changed: base_system" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80

@@ -106,7 +106,7 @@ def test_the_script_tells_of_this_machine():
     """It is shell that runs, and says at least its system and Python."""
     shell = shutil.which("sh")
     done = subprocess.run([shell, "-c", IMAGE_SCRIPT], capture_output=True, text=True, timeout=60, check=True)
-    found = image_contents(done.stdout).versions
+    versions = image_contents(done.stdout).versions
 
-    assert found["os"]
-    assert found["python"][0] == "3"
+    assert versions["os"]
+    assert versions["python"][0] == "3"

@@ -35,9 +35,9 @@ def engine(monkeypatch, tmp_path):
     return made
 
 
-def names(found):
+def names(entries):
     """The names of the jobs of a document, in order."""
-    return sorted(job["name"] for job in json.loads(found[1]))
+    return sorted(job["name"] for job in json.loads(entries[1]))
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_a_login_is_stored_by_add_and_by_its_alias(typed, monkeypatch, verb):
     """`set` is the older name."""
     monkeypatch.setattr("sys.stdin", io.StringIO("password\n"))
     assert typed("secret", verb, "git", "--server=git.example.com", "--username=u")[0] == 0
-    found = json.loads(typed("secret", "list", "--json")[1])["secrets"]
+    entries = json.loads(typed("secret", "list", "--json")[1])["secrets"]
 
-    assert [(one["kind"], one["server"], one["username"]) for one in found] == [("git", "git.example.com", "u")]
+    assert [(one["kind"], one["server"], one["username"]) for one in entries] == [("git", "git.example.com", "u")]
 
 
 def test_the_help_of_secret_has_the_verb_add_alone(typed):
@@ -134,6 +134,6 @@ def test_history_is_filtered_by_operator(typed, monkeypatch):
         monkeypatch.setattr(history, "user", lambda user=user: user)
         entry = history.begin(cluster, command="provision apply", nodes=["gpu1"])
         history.end(entry, status="changed", seconds=1.0, nodes={"gpu1": {"status": "changed"}})
-    found = json.loads(typed("history", "--user", "alice", "-n", "1", "--json")[1])["entries"]
+    entries = json.loads(typed("history", "--user", "alice", "-n", "1", "--json")[1])["entries"]
 
-    assert [entry["user"] for entry in found] == ["alice"]
+    assert [entry["user"] for entry in entries] == ["alice"]

@@ -73,9 +73,9 @@ def test_top_job_and_top_gpu(typed):
     assert "87%" in out
     assert "worker-0" not in out
     assert "SIMULATED on gpu1" in out
-    assert "gpu2 did not tell of its GPUs: gone" in err
-    found = json.loads(typed("top", "job", "a", "--json")[1])
-    assert found["instances"][0]["gpuMetrics"]["0"]["gpuDutyCycle"] == 87
+    assert "gpu2 did not report its GPUs: gone" in err
+    document = json.loads(typed("top", "job", "a", "--json")[1])
+    assert document["instances"][0]["gpuMetrics"]["0"]["gpuDutyCycle"] == 87
     assert typed("top", "job", "-r")[0] == 2
     assert "a-master-0" in typed("top", "gpu")[1]
     assert json.loads(typed("top", "gpu", "--json")[1])[0]["simulated"] is True

@@ -83,12 +83,12 @@ def test_a_job_that_waits_is_said_to_wait_and_why(engine, typed):
 @pytest.mark.row(32)
 def test_log_levels_stand_before_or_after_the_verb(engine, typed):
     """As in arena's document; warn leaves out how it goes, error what may be a mistake too."""
-    told = {}
+    outputs = {}
     for level in ("debug", "info", "warn", "error"):
-        told[level] = typed("--loglevel", level, *SUBMIT, "--env=API_TOKEN=t", "x")
+        outputs[level] = typed("--loglevel", level, *SUBMIT, "--env=API_TOKEN=t", "x")
         engine.known = {}
-    assert {code for code, _, _ in told.values()} == {0}
-    assert {level: ("submitted" in err, "API_TOKEN" in err) for level, (_, _, err) in told.items()} == {
+    assert {code for code, _, _ in outputs.values()} == {0}
+    assert {level: ("submitted" in err, "API_TOKEN" in err) for level, (_, _, err) in outputs.items()} == {
         "debug": (True, True),
         "info": (True, True),
         "warn": (False, True),
@@ -102,9 +102,9 @@ def test_log_levels_stand_before_or_after_the_verb(engine, typed):
 def test_waiting_ends_with_the_code_of_the_rank_that_failed_first(engine, typed, code, number, expected):
     """128 + N for signal N, as in a shell, whatever the others ended with; it is named with its last lines."""
     engine.coming = [job_of(gpus=1), job_of(gpus=1), failed(code, number, exit_code=143 if code == 7 else None)]
-    found, _, err = typed(*SUBMIT, "--wait", "x")
+    result, _, err = typed(*SUBMIT, "--wait", "x")
 
-    assert found == expected
+    assert result == expected
     assert "First failure: rank 1, pytorch-dist-worker-0 on gpu2: " in err
     assert "| RuntimeError: NaN" in err
 
@@ -147,9 +147,11 @@ def test_a_name_that_is_taken_exits_4_and_no_job_exits_3(engine, typed):
 
 def test_a_dry_run_shows_place_variables_and_commands(engine, typed):
     """As text, and as YAML whose spec can be submitted."""
-    seat = Seat("pytorch-dist-master-0", "master", 0, "gpu1", "10.0.0.1", 0, chief=True, gpus=(0, 1), nics=("mlx5_0",))
+    assignment = Seat(
+        "pytorch-dist-master-0", "master", 0, "gpu1", "10.0.0.1", 0, chief=True, gpus=(0, 1), nics=("mlx5_0",)
+    )
     engine.plan = DryRun(
-        (seat,),
+        (assignment,),
         "",
         {"pytorch-dist-master-0": {"RANK": "0", "API_TOKEN": "[secret]"}},
         {"pytorch-dist-master-0": ["docker", "create", "a b"]},
@@ -157,15 +159,15 @@ def test_a_dry_run_shows_place_variables_and_commands(engine, typed):
     )
     code, out, _ = typed(*SUBMIT, "--dry-run", "x")
     _, written, _ = typed(*SUBMIT, "--dry-run", "-o", "yaml", "x")
-    found = yaml.safe_load(written)
+    result = yaml.safe_load(written)
 
     assert code == 0
     assert "pytorch-dist-master-0  0     0,1   mlx5_0  gpu1" in out
     assert "docker create 'a b'" in out
     assert "API_TOKEN=[secret]" in out
     assert "# file hostfile\ngpu1 slots=2" in out
-    assert (found["fits"], found["placement"][0]["gpus"]) == (True, [0, 1])
-    assert found["spec"]["name"] == "pytorch-dist"
+    assert (result["fits"], result["placement"][0]["gpus"]) == (True, [0, 1])
+    assert result["spec"]["name"] == "pytorch-dist"
     assert all(call[0] == "dry_run" for call in engine.calls)
 
 
@@ -196,7 +198,7 @@ def test_what_is_odd_about_a_line_is_said_at_a_dry_run_too(engine, typed):
     assert typed(*words, "--no-lint", "mpirun -np 3 x")[0] == 0
 
 
-def test_kept_logins_and_files_go_with_the_job(engine, typed, tmp_path, monkeypatch):
+def test_stored_credentials_and_files_are_sent_with_the_job(engine, typed, tmp_path, monkeypatch):
     """To the engine, beside the spec; what is not kept is refused with exit 2 before anything is asked."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "c").write_text("text")
@@ -325,7 +327,7 @@ def test_logs_of_a_job_that_never_ran_say_why(engine, typed):
     """Silence would look like a job without output."""
     engine.known = {"a": job_of("a", status=JobStatus.PENDING, seats=False, record={"reason": "no room"})}
 
-    assert "a is PENDING and has said nothing yet: no room" in typed("logs", "a")[2]
+    assert "a is PENDING and has no output yet: no room" in typed("logs", "a")[2]
 
 
 def test_wait_tells_success_failure_and_time(engine, typed):
@@ -428,7 +430,7 @@ def test_prune_deletes_jobs_of_other_users_only_on_request(engine, typed):
     }
     code, out, err = typed("prune", "-s", "10s", "--dry-run")
     assert (code, out) == (0, "mine would be deleted\n")
-    assert "1 job of other users kept; to delete them too, add --all-users" in err
+    assert "1 job of other users preserved; to delete them too, add --all-users" in err
     assert json.loads(typed("prune", "-s", "10s", "--dry-run", "--json")[1])["ofOthers"] == ["hers"]
     assert "hers would be deleted" in typed("prune", "-s", "10s", "--dry-run", "--all-users")[1]
 
@@ -649,8 +651,8 @@ def test_an_end_that_was_not_seen_is_no_success(engine, typed, monkeypatch):
 
 def test_a_failed_job_whose_deletion_is_not_confirmed_is_not_said_to_be_gone(engine, typed):
     """It keeps its exit code for those who wait; `stop` and `get` name the node."""
-    kept = {"unconfirmed": ("gpu2",), "silent": ("gpu2",), "deleting": True}
-    job = failed(5, **kept)
+    flags = {"unconfirmed": ("gpu2",), "silent": ("gpu2",), "deleting": True}
+    job = failed(5, **flags)
     engine.known = {"a": dataclasses.replace(job, spec=job_of("a").spec)}
 
     code, _, err = typed("wait", "a")
@@ -739,10 +741,10 @@ def test_a_node_that_is_away_has_a_code_of_its_own(engine, typed, monkeypatch, w
 def test_a_list_says_nothing_that_brief_reports_do_not_have(engine, typed):
     """An empty image is no image that a job could have."""
     engine.known = {"a": job_of("a")}
-    (found,) = json.loads(typed("list", "-o", "json")[1])
+    (result,) = json.loads(typed("list", "-o", "json")[1])
 
-    assert not {"image", "command", "workingDir", "env", "secretEnv", "annotations", "events"} & set(found)
-    assert {"name", "labels", "placement"} <= set(found)
+    assert not {"image", "command", "workingDir", "env", "secretEnv", "annotations", "events"} & set(result)
+    assert {"name", "labels", "placement"} <= set(result)
     assert json.loads(typed("get", "a", "-o", "json")[1])["image"] == "i"
 
 
@@ -779,7 +781,7 @@ def test_a_job_of_another_owner_is_not_ended_without_a_word(engine, typed, verb,
 
     assert (code, out) == (2, "")
     assert f"a is {status} and owned by eve@elsewhere" in err
-    assert "Not confirmed: there is no terminal to ask on" in err
+    assert "Not confirmed: there is no terminal for the question" in err
     assert "add --yes" in err
     assert engine.calls == []
     assert typed(verb, "a", "--yes")[0] == 0
@@ -791,9 +793,9 @@ def test_on_a_terminal_the_owner_is_named_and_a_question_asked(engine, typed, mo
     engine.known = {"a": job_of("a", **OTHERS)}
     monkeypatch.setattr("provision.cli.common.interactive", lambda: True)
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-    found, _, err = typed("stop", "a")
+    result, _, err = typed("stop", "a")
 
-    assert (found, len(engine.calls)) == (code, calls)
+    assert (result, len(engine.calls)) == (code, calls)
     assert "a is RUNNING and owned by eve@elsewhere. Stop it? [y/N]" in err
 
 
@@ -852,8 +854,8 @@ def test_a_list_with_an_owner_column_fits_its_width(engine, typed, form, width):
         for name in ("a", "n" * 24)
     }
     for job in list(engine.known.values()):
-        seats = tuple(dataclasses.replace(seat, address="100.100.100.100") for seat in job.seats)
-        engine.known[job.spec.name] = dataclasses.replace(job, seats=seats)
+        assignments = tuple(dataclasses.replace(assignment, address="100.100.100.100") for assignment in job.seats)
+        engine.known[job.spec.name] = dataclasses.replace(job, seats=assignments)
     code, out, _ = typed("list", "-o", form)
     lines = out.splitlines()
 

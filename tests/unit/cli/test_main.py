@@ -153,7 +153,7 @@ main.main(["wait"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_command_that_is_told_to_end_ends_in_order(number):
+def test_a_command_ends_cleanly_on_a_signal(number):
     """Ctrl-C, a stopped service and a closed terminal: what the command began is cleared up, then it exits 130."""
     with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"begun\n"
@@ -161,7 +161,7 @@ def test_a_command_that_is_told_to_end_ends_in_order(number):
         out, err = process.communicate(timeout=20)
 
     assert (process.returncode, out) == (130, b"in order\n")
-    assert b"interrupted; the same command takes up what is left" in err
+    assert b"interrupted; run the same command again to continue" in err
     assert b"Traceback" not in err
 
 

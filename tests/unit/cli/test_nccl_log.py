@@ -47,7 +47,7 @@ def test_a_file_without_a_line_of_nccl_fails(capsys, tmp_path, text, more):
     code, out, err = exit_of(capsys, file, *more)
 
     assert code == 1
-    assert "job.log: no line of NCCL is in it" in err
+    assert "job.log: contains no line of NCCL" in err
     assert "NCCL_DEBUG=INFO" in err
     assert not more or json.loads(out)["ok"] is False
 

@@ -39,7 +39,7 @@ def command(seen: list[object]) -> typer.Typer:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "parsed"),
     [
         (["x", "-g", "2"], ("x", Where(), How(gpus=2), False)),
         (
@@ -48,12 +48,12 @@ def command(seen: list[object]) -> typer.Typer:
         ),
     ],
 )
-def test_fields_are_options(words: list[str], found: object) -> None:
+def test_fields_are_options(words: list[str], parsed: object) -> None:
     """Each field has its names, type and default; the verb gets whole groups."""
     seen: list[object] = []
 
     assert CliRunner().invoke(command(seen), words).exit_code == 0
-    assert seen == [found]
+    assert seen == [parsed]
 
 
 @pytest.mark.parametrize("words", [["x"], ["x", "-g", "0"], ["x", "-g", "many"]])

@@ -141,9 +141,9 @@ def test_explaining_shows_what_counted_and_the_next_best(place):
         (["-g", "1", "--topo-file", "n1=none.txt"], "none.txt cannot be read: No such file"),
         (["-g", "1", "--topo-file", "n1=cut.txt"], "cut.txt: nvidia-smi topology matrix"),
         (["-g", "1", "--topo-file", "n1=quad.txt", "--topo-file", "n1=quad.txt"], "two --topo-file describe n1"),
-        (["-g", "1", "--topo-file", "n1=quad.txt", "--limit", "n1"], "asks no node"),
+        (["-g", "1", "--topo-file", "n1=quad.txt", "--limit", "n1"], "probes no node"),
         (["-g", "1", "--topo-file", "n1=quad.txt", "--p2p-matrix", "n2=p2p.txt"], "unknown node"),
-        (["-g", "1", "--topo-file", "n1=quad.txt", "--p2p-matrix", "p2p.txt"], "no node and its file"),
+        (["-g", "1", "--topo-file", "n1=quad.txt", "--p2p-matrix", "p2p.txt"], "not a node and a file"),
         (["-g", "1", "--topo-file", "n1=quad.txt", "--p2p-matrix", "n1=quad.txt"], "no bandwidths between GPUs"),
         (["-g", "1", "--gputopology", "--share"], "--gputopology and --share exclude each other"),
         (["-g", "0", "--topo-file", "n1=quad.txt"], "-g 0: must be at least 1"),
@@ -179,11 +179,15 @@ def test_nothing_heavy_is_loaded_for_it():
 def probed(monkeypatch, place):
     """Run the verb on an inventory whose nodes are as said: name -> (variables, facts)."""
 
-    def run(found, *words):
-        nodes = tuple(make_node(name, f"10.77.0.{i}", **some) for i, (name, (some, _)) in enumerate(found.items(), 1))
+    def run(probed_nodes, *words):
+        nodes = tuple(
+            make_node(name, f"10.77.0.{i}", **some) for i, (name, (some, _)) in enumerate(probed_nodes.items(), 1)
+        )
         monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
         monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: Cluster("c", Path("hosts.yml"), nodes))
-        monkeypatch.setattr(placing, "probe", lambda chosen, **_: {node.name: found[node.name][1] for node in chosen})
+        monkeypatch.setattr(
+            placing, "probe", lambda chosen, **_: {node.name: probed_nodes[node.name][1] for node in chosen}
+        )
         return place(*words)
 
     return run
@@ -201,8 +205,8 @@ def node(count=4, number=1, **changed):
 def test_the_nodes_of_an_inventory_are_asked(probed):
     """Leaves come from the inventory, rates from the nodes: slots of the 4th generation, a card of 100 Gbit/s."""
     leaves = {"a": "l", "b": "m", "c": "l"}
-    found = {name: ({"cluster_leaf": leaf}, node(number=n)) for n, (name, leaf) in enumerate(leaves.items(), 1)}
-    code, out, _ = probed(found, "-g", "2", "--workers", "5", "--json", "--explain")
+    probed_nodes = {name: ({"cluster_leaf": leaf}, node(number=n)) for n, (name, leaf) in enumerate(leaves.items(), 1)}
+    code, out, _ = probed(probed_nodes, "-g", "2", "--workers", "5", "--json", "--explain")
     document = json.loads(out)
 
     assert code == 0
@@ -212,12 +216,14 @@ def test_the_nodes_of_an_inventory_are_asked(probed):
 
 
 def test_modes_racks_and_domains_are_the_inventorys(probed):
-    found = {
+    probed_nodes = {
         "a": ({}, node()),
         "b": ({"cluster_gpu_schedule": "topology"}, node()),
         "c": ({"cluster_gpu_schedule": "topology"}, node()),
     }
-    usual, wired = (json.loads(probed(found, "-g", "4", *words, "--json")[1]) for words in ([], ["--gputopology"]))
+    usual, wired = (
+        json.loads(probed(probed_nodes, "-g", "4", *words, "--json")[1]) for words in ([], ["--gputopology"])
+    )
 
     assert [usual["workers"][0]["node"], wired["workers"][0]["node"]] == ["a", "b"]
 
@@ -242,10 +248,10 @@ def test_each_rank_has_a_gpu_with_its_cpus_in_the_order_of_the_ring(probed, tmp_
     assert (read[0].ranks[0].cpus, read[0].ranks[0].nics) == (tuple(range(16)), tuple(worker["nics"]))
 
 
-def test_cards_that_do_not_count_are_told(probed):
+def test_ignored_network_cards_are_reported(probed):
     """Else `none near` would contradict what topo shows; of what joins two nodes nothing can be said then."""
-    found = {name: ({}, node(rdma=RdmaStack((), 0, (), ""))) for name in "ab"}
-    _, out, _ = probed(found, "-g", "4", "--workers", "2")
+    probed_nodes = {name: ({}, node(rdma=RdmaStack((), 0, (), ""))) for name in "ab"}
+    _, out, _ = probed(probed_nodes, "-g", "4", "--workers", "2")
 
     assert "expected bus bandwidth: unknown without network cards" in out
     assert "warning: a, b: none of its network cards counts: it has no RDMA device" in out
@@ -253,8 +259,8 @@ def test_cards_that_do_not_count_are_told(probed):
 
 def test_cards_that_are_no_rail_of_the_inventory_are_not_used(probed):
     rails = [{"card": "mlx5_9", "subnet": "10.9.0.0/16"}]
-    found = {name: ({"cluster_rails": rails}, node()) for name in "ab"}
-    document = json.loads(probed(found, "-g", "4", "--workers", "2", "--json")[1])
+    probed_nodes = {name: ({"cluster_rails": rails}, node()) for name in "ab"}
+    document = json.loads(probed(probed_nodes, "-g", "4", "--workers", "2", "--json")[1])
 
     assert (document["bus_bandwidth_gb_s"], document["workers"][0]["nics"]) == (0.0, [])
 
@@ -292,10 +298,10 @@ def test_a_node_that_cannot_take_a_job_is_left_out_with_the_reason(probed, facts
 
     assert (ended, document["workers"][0]["node"]) == (code, "a")
     assert said in document["left_out"][0]["reason"]
-    assert "left out: b: " in err
+    assert "excluded: b: " in err
 
 
-def test_a_gpu_in_mig_mode_is_kept_from_jobs_of_whole_gpus(probed):
+def test_a_gpu_in_mig_mode_is_not_used_for_jobs_of_whole_gpus(probed):
     parted = node(gpus=tuple(gpu(index, mig=index == 0) for index in range(4)))
     document = json.loads(probed({"a": ({}, parted)}, "-g", "4", "--json")[1])
 

@@ -27,14 +27,14 @@ def reload(monkeypatch, capsys, tmp_path):
         asked = []
 
         def each(nodes, function, **_):
-            found = {}
+            requests = {}
             for node in nodes:
                 asked.append(node.name)
                 try:
-                    found[node.name] = function(FakeConnector({"peer-memory": answers[node.name]}, node.name))
+                    requests[node.name] = function(FakeConnector({"peer-memory": answers[node.name]}, node.name))
                 except ProvisionError as error:
-                    found[node.name] = error
-            return found
+                    requests[node.name] = error
+            return requests
 
         nodes = tuple(
             make_node(name, f"10.77.0.{i}", **(variables or {}).get(name, {})) for i, name in enumerate(answers, 1)

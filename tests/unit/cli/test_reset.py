@@ -39,15 +39,15 @@ def reset(monkeypatch, capsys, tmp_path):
         ran, locked = [], []
 
         def each(nodes, function, **_):
-            found = {}
+            requests = {}
             for node in nodes:
                 try:
                     answer = answers[node.name]
                     said = answer if isinstance(answer, ProvisionError) else "/usr/bin/python3\n"
-                    found[node.name] = function(FakeConnector({"python3": said}, node.name))
+                    requests[node.name] = function(FakeConnector({"python3": said}, node.name))
                 except ProvisionError as error:
-                    found[node.name] = error
-            return found
+                    requests[node.name] = error
+            return requests
 
         def run_playbook(_inventory, names, *, playbook, variables, **_):
             assert playbook == "reset.yml"
@@ -59,8 +59,8 @@ def reset(monkeypatch, capsys, tmp_path):
                 error = Failure("platform", "Undo", "apt would change others too", "", None) if failed else None
                 reports.append(NodeReport(name, NodeStatus.FAILED if failed else NodeStatus.CHANGED, (), error))
                 if not failed:
-                    told = {**answers[name], **({"refused": []} if name in variables["_platform_disruptive"] else {})}
-                    Path(request["folder"], f"{name}.json").write_text(json.dumps(told))
+                    answer = {**answers[name], **({"refused": []} if name in variables["_platform_disruptive"] else {})}
+                    Path(request["folder"], f"{name}.json").write_text(json.dumps(answer))
             return ApplyReport(tuple(reports), 1.0)
 
         @contextmanager
@@ -143,7 +143,7 @@ def test_a_busy_node_is_left_alone_unless_it_may_be_disrupted(reset):
     assert (forced, both[-1]) == (0, ("reset", ["gpu1", "gpu2"], ["gpu2"]))
 
 
-def test_a_node_that_failed_is_told_with_its_reason(reset):
+def test_a_failed_node_is_reported_with_its_reason(reset):
     """And the exit code is 1."""
     code, out, _, _ = reset({"gpu1": STEPS, "gpu2": STEPS}, "--yes", fails=("gpu2",))
 

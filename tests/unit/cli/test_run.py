@@ -44,11 +44,11 @@ def run(monkeypatch, capsys, tmp_path):
         network = {"cluster_data_networks": ["10.77.0.0/24"]}
         nodes = tuple(make_node(name, f"10.77.0.{i}", **network) for i, name in enumerate("abc", start=1))
         cluster = Cluster("c", Path("hosts.yml"), nodes)
-        found = {node.name: healthy(i) for i, node in enumerate(nodes, start=1)} | {"b": b}
+        probe_results = {node.name: healthy(i) for i, node in enumerate(nodes, start=1)} | {"b": b}
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
         monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: cluster)
-        probed = lambda nodes, **_: {node.name: found[node.name] for node in nodes}  # noqa: E731
+        probed = lambda nodes, **_: {node.name: probe_results[node.name] for node in nodes}  # noqa: E731
         monkeypatch.setattr(workflow, "probe", probed)
         monkeypatch.setattr(survey, "probe", probed)
         monkeypatch.setattr(preflight, "each", lambda nodes, _: {node.name: LOOKED_AT for node in nodes})
@@ -97,7 +97,7 @@ def test_one_may_go_on_without_a_node_that_is_down(run):
     assert code == 0
     assert "a slots" in out
     assert "b slots" not in out
-    assert "left out: b: " in err
+    assert "excluded: b: " in err
     assert run(gone, "run", "--limit", "a,c", "--dry-run", "--", "true")[::2] == (0, "")
 
 
@@ -116,7 +116,7 @@ def test_one_may_go_on_without_a_degraded_node(run):
     code, out, err = run(DEGRADED, "run", "--allow-missing", "--dry-run", "--", "true")
 
     assert (code, "b slots" in out) == (0, False)
-    assert "left out: b: nv_peer_mem did not come up" in err
+    assert "excluded: b: nv_peer_mem did not come up" in err
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_degraded_node_can_be_taken_and_that_is_said_and_written_down(run, tmp
     (entry,) = [json.loads(line) for line in log.read_text().splitlines()]
 
     assert (code, "b slots" in out) == (0, True)
-    assert "degraded, and taken all the same: b: nv_peer_mem did not come up (headers_missing)" in err
+    assert "degraded, but used: b: nv_peer_mem did not come up (headers_missing)" in err
     assert entry["purpose"] == purpose
     assert entry["user"]
     assert entry["time"].endswith("Z")
@@ -179,7 +179,7 @@ def test_a_host_file_leaves_a_degraded_node_out_with_the_reason(run):
     assert [entry["node"] for entry in document["left_out"]] == ["b"]
     assert "headers_missing" in document["left_out"][0]["reason"]
     assert "b slots" not in document["hostfile"]
-    assert "left out: b: nv_peer_mem did not come up" in err
+    assert "excluded: b: nv_peer_mem did not come up" in err
 
 
 def test_nobody_goes_on_past_a_changed_host_key(run):
@@ -198,7 +198,7 @@ def test_a_host_file_without_a_lost_node_is_printed_with_exit_1(run):
     assert code == 1
     assert json.loads(out)["ok"] is False
     assert "c slots" in json.loads(out)["hostfile"]
-    assert "left out: b: " in err
+    assert "excluded: b: " in err
 
 
 def test_a_name_that_only_ansible_could_make_is_not_taken_literally(run, monkeypatch):
@@ -261,7 +261,7 @@ def test_the_words_of_a_job_are_its_own_without_dashes_too(words, json):
     assert entry._wants_json(words) is json
 
 
-def test_the_ranks_are_told_how_to_use_the_nodes_network(run):
+def test_the_ranks_get_variables_for_the_nodes_network(run):
     """On nodes with GPUs NCCL gets cards and interface; nodes without GPUs use no NCCL."""
     _, out, _ = run(healthy(2), "run", "--dry-run", "--", "true")
     line = out.partition("\n")[0]
@@ -342,26 +342,26 @@ def test_a_job_for_which_there_are_too_few_gpus_does_not_start(run, b, said):
 
 def test_a_node_that_cannot_take_ranks_is_no_choice(run):
     """Nobody asked for just this node, so the job goes elsewhere, and stderr says why."""
-    found = ConnectionFailed("no answer", node="b")
-    _, _, err = run(found, "run", "--gputopology", "-n", "9", "--", "true")
+    probe_results = ConnectionFailed("no answer", node="b")
+    _, _, err = run(probe_results, "run", "--gputopology", "-n", "9", "--", "true")
 
-    assert "left out: b: " in err
+    assert "excluded: b: " in err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--gputopology"], "not told how many GPUs"),
-        (["--gpus", "2"], "are for --gputopology"),
-        (["--gputopology", "-n", "2", "--workers", "2"], "Give -n, or --gpus and --workers"),
+        (["--gputopology"], "requires a number of GPUs"),
+        (["--gpus", "2"], "require --gputopology"),
+        (["--gputopology", "-n", "2", "--workers", "2"], "Use -n, or --gpus and --workers"),
         (["--gputopology", "-n", "0"], "0 ranks"),
         (["-np", "4"], "mpirun's -np 4 is -n 4 here"),
         (["-n", "four"], "-n four: not a number of ranks"),
-        (["--gputopology", "-n", "2", "--offline", "--dry-run"], "Leave --offline out"),
+        (["--gputopology", "-n", "2", "--offline", "--dry-run"], "Omit --offline"),
         (["--gputopology", "-n", "2", "--preset", "taco"], "--gputopology"),
     ],
 )
-def test_ways_to_choose_gpus_that_do_not_go_together_are_refused(run, words, said):
+def test_contradictory_gpu_options_are_refused(run, words, said):
     code, _, err = run(QUAD, "run", *words, "--", "true")
 
     assert code == 125
@@ -472,7 +472,7 @@ def test_a_placement_decides_on_cpus_and_names_only_nodes_that_can_take_ranks(ru
     file.write_text(json.dumps({"workers": [*ranks, {"node": "b", "ranks": [{"cpus": "1"}]}]}))
     code, out, err = run(dataclasses.replace(healthy(2), container=None), *words)
     assert (code, out) == (2, "")
-    assert "puts 1 ranks on b, which cannot take ranks" in err
+    assert "puts 1 ranks on b, which cannot run ranks" in err
 
 
 def test_a_job_runs_where_a_placement_puts_it(run, tmp_path):
@@ -494,13 +494,13 @@ def test_a_job_runs_where_a_placement_puts_it(run, tmp_path):
     [
         (["--launcher", "srun", "--", "x"], "Choose mpirun, python, torchrun, launch"),
         (["--own-gpus", "--", "x"], "Add --placement FILE"),
-        (["--placement", "/no/such", "--", "x"], "it cannot be read"),
+        (["--placement", "/no/such", "--", "x"], "cannot be read"),
         (["--launcher", "torchrun", "--preset", "taco", "--", "x"], "Leave --launcher and --placement out"),
         (["--launcher", "torchrun", "--", "mpirun", "x"], "taken as it is"),
         (["--launcher", "launch", "--", "python3", "x.py"], "Leave python3 out"),
     ],
 )
-def test_ways_to_make_ranks_that_do_not_go_together_are_refused(run, words, said):
+def test_contradictory_launcher_options_are_refused(run, words, said):
     """Exit 125, and nothing is started."""
     code, out, err = run(healthy(2), "run", "--dry-run", *words)
 

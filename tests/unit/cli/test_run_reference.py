@@ -219,10 +219,10 @@ def test_more_ranks_than_the_inventory_states_gpus_are_refused(dry_run):
     [
         (["--preset", "tacos"], "Choose taco, horovod-lightcc"),
         (["--fabric", "wifi"], "Choose tcp, roce, roce-gdr, ib"),
-        (["--lightcc"], "belongs to --preset taco"),
-        (["--gdr"], "--fabric roce-gdr insists"),
+        (["--lightcc"], "requires --preset taco"),
+        (["--gdr"], "--fabric roce-gdr requires it"),
         (["--offline"], "Add --dry-run or --explain"),
-        (["--dry-run", "--json"], "--json is for run --explain"),
+        (["--dry-run", "--json"], "--json requires run --explain"),
         (["--env", "LIGHT_TOPK=1"], "LIGHT_TOPK: unknown LightCC variable"),
         (["--env", "LIGHT_TOPK_RATIO=2"], "LIGHT_TOPK_RATIO: invalid value 2"),
     ],

@@ -125,7 +125,7 @@ def both(engine, typed, tmp_path, monkeypatch):
         assert code == 0, err
         file = tmp_path / "again.yaml"
         file.write_text(document)
-        found = []
+        results = []
         for line in (words, ("-f", str(file), *again)):
             engine.known.clear()
             for name in ("GIT_SYNC_USERNAME", "GIT_SYNC_PASSWORD"):  # submit takes them out of its own environment
@@ -133,8 +133,8 @@ def both(engine, typed, tmp_path, monkeypatch):
             code, _, err = typed("submit", *line)
             assert code == 0, err
             _, spec, secrets = engine.calls[-1]
-            found.append((spec, secrets))
-        return found
+            results.append((spec, secrets))
+        return results
 
     return call
 
@@ -193,9 +193,9 @@ def test_each_example_of_the_reference_documents_survives_the_round_trip(name):
         assert dict(second.sync) == dict(first.sync)
 
 
-def _reread(found, form="yaml"):
+def _reread(results, form="yaml"):
     """Return the fields of the document that a dry run prints, as a terminal gets it."""
-    text = printable(written(dry_run_document(found, DryRun((), "", {}, {})), form))
+    text = printable(written(dry_run_document(results, DryRun((), "", {}, {})), form))
     return read_document(text, "job.yaml")
 
 
@@ -215,9 +215,9 @@ def test_any_text_survives_the_round_trip(command, value, remark):
 
 def test_the_document_of_a_dry_run_has_known_keys():
     """The reader tells it from a spec file by them."""
-    found = submission(read_words([*PLAIN, "x"]), Here())
+    results = submission(read_words([*PLAIN, "x"]), Here())
 
-    assert dry_run_document(found, DryRun((), "", {}, {})).keys() == DRY_RUN_KEYS
+    assert dry_run_document(results, DryRun((), "", {}, {})).keys() == DRY_RUN_KEYS
 
 
 def test_a_document_of_another_tool_is_refused_by_its_first_key():

@@ -108,10 +108,10 @@ def test_chosen_gpus_are_marked_in_all_forms(topo, tmp_path):
 
 
 REFUSED = [
-    ((), "give either NODE or --file", MATRIX),
-    (("gpu1", "--file", "-"), "give either NODE or --file", MATRIX),
-    (("--file", "-", "--lab", "demo"), "asks no node", MATRIX),
-    (("--file", "nothing.txt"), "nothing.txt: there is no such file", ""),
+    ((), "specify either NODE or --file", MATRIX),
+    (("gpu1", "--file", "-"), "specify either NODE or --file", MATRIX),
+    (("--file", "-", "--lab", "demo"), "probes no node", MATRIX),
+    (("--file", "nothing.txt"), "nothing.txt: file not found", ""),
     (("--file", "."), ".: it is a folder", ""),
     (("--file", "-"), "-: nvidia-smi topology matrix: no heading", "hello\n"),
     (("--file", "-"), "more devices than it has rows", MATRIX.split("\nNIC0", maxsplit=1)[0]),
@@ -132,7 +132,7 @@ def test_what_cannot_be_shown_is_refused(topo, words, said, stdin):
     assert "hint: " in err
 
 
-def test_a_drawing_that_cannot_be_written_is_told(topo):
+def test_a_drawing_that_cannot_be_written_is_reported(topo):
     """The path and the system's reason."""
     code, _, err = topo("--file", "-", "--svg", "no/such/folder.svg", stdin=MATRIX)
 

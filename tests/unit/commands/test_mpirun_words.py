@@ -96,7 +96,7 @@ def test_who_counts_the_ranks_and_whether_slots_count(flags, counts, oversubscri
     assert (line.counts_ranks, line.oversubscribes) == (counts, oversubscribes)
 
 
-def test_a_flag_that_nobody_knows_is_told():
+def test_an_unknown_flag_is_reported():
     """Where it ends is a guess."""
     assert parse_line(["mpirun", "--foo", "prog"]).unknown == ("--foo",)
 

@@ -20,7 +20,7 @@ port = int(sys.argv[sys.argv.index("-p") + 1])
 s = socket.create_server(("127.0.0.1", port)); s.accept()[0].recv(1); print("done")"""
 
 
-def test_both_ends_of_a_roce_pair_are_told_the_same():
+def test_both_sides_of_a_roce_pair_get_the_same_options():
     """Device, port, GID, size, time, units: the client's has the address besides."""
     client = write_bw_argv(ROCE, server="10.77.0.2", port=18520)
     common = "ib_write_bw -d mlx5_0 -i 1 -x 3 -s 8388608 -D 6 -f 1 -F --report_gbits"

@@ -115,9 +115,9 @@ def test_what_paramiko_lacks_is_left_to_openssh_and_said(line, words):
 )
 def test_an_argument_that_only_openssh_knows_chooses_openssh(arguments, reason):
     """Known options of the inventory are honoured by paramiko; any other goes to the program that knows it."""
-    found = openssh_reason(Connection("h", ssh_args=arguments), parse_settings(SETTINGS))
+    actual = openssh_reason(Connection("h", ssh_args=arguments), parse_settings(SETTINGS))
 
-    assert (found is None) if reason is None else (found is not None and reason in found)
+    assert (actual is None) if reason is None else (actual is not None and reason in actual)
 
 
 def test_gssapi_counts_only_with_a_ticket():
@@ -169,7 +169,7 @@ def test_a_password_that_sudo_does_not_ask_for_reaches_nobody(tmp_path):
         ("sudo: unable to initialize policy plugin", SudoProblem.OTHER),
     ],
 )
-def test_sudos_refusals_are_told_apart(said, kind):
+def test_sudo_errors_are_classified(said, kind):
     """Each way in which sudo says no has its own remedy."""
     assert explain_sudo(said) is kind
 
@@ -187,7 +187,7 @@ def test_sudos_refusals_are_told_apart(said, kind):
         ("something else", "other"),
     ],
 )
-def test_sshs_last_words_are_told_apart(said, kind):
+def test_ssh_errors_are_classified(said, kind):
     """Each way in which ssh fails is recognised."""
     assert explain_ssh(said).kind == kind
 

@@ -112,9 +112,9 @@ def test_recorded_lines_of_earlier_versions_are_checked_too() -> None:
     }
     admitted = {"gpu1": f"{key(1)} gpu1", "gpu2": f'command="x" {key(2)} gpu2', "gpu3": f"{key(3)} gpu1"}
 
-    found = recorded_lines(lines, list(lines), {"gpu1": "10.0.0.1"}, hosts=True)
+    recorded = recorded_lines(lines, list(lines), {"gpu1": "10.0.0.1"}, hosts=True)
 
-    assert sorted(found) == ["gpu1", "gpu5"]
+    assert sorted(recorded) == ["gpu1", "gpu5"]
     assert recorded_lines(admitted, list(lines), {}, hosts=False) == {"gpu1": f"{key(1)} gpu1"}
 
 

@@ -74,6 +74,6 @@ def test_the_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for node in nodes:
         memory.remember([(node, "x" * 10_000)], [])
 
-    found = AbsentNodes(tmp_path).among(nodes)
-    assert sorted(found) == ["n3", "n4", "n5"]
-    assert all(len(entry.reason) <= 500 for entry in found.values())
+    recent = AbsentNodes(tmp_path).among(nodes)
+    assert sorted(recent) == ["n3", "n4", "n5"]
+    assert all(len(entry.reason) <= 500 for entry in recent.values())

@@ -22,7 +22,7 @@ def hashed(name):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "name", "found"),
+    ("pattern", "name", "matched"),
     [
         ("gpu1", "gpu1", True),
         ("gpu1,10.0.0.1", "10.0.0.1", True),
@@ -38,9 +38,9 @@ def hashed(name):
         ("|1|broken", "gpu1", False),
     ],
 )
-def test_names_match_as_openssh_matches_them(tmp_path, pattern, name, found):
+def test_names_match_as_openssh_matches_them(tmp_path, pattern, name, matched):
     """Plain, listed, wildcard, negated, hashed and [host]:port entries mean what they mean to ssh."""
-    assert bool(entries(tmp_path, f"{pattern} ssh-ed25519 {KEY}\n")([name])) is found
+    assert bool(entries(tmp_path, f"{pattern} ssh-ed25519 {KEY}\n")([name])) is matched
 
 
 def test_a_port_of_its_own_is_looked_up_first_and_the_bare_name_after(tmp_path):
@@ -86,7 +86,7 @@ def test_fingerprints_are_those_of_ssh_keygen():
     assert fingerprint(b"abc") == "SHA256:ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0"
 
 
-def test_a_key_is_told_to_be_that_of_another_host(tmp_path):
+def test_the_other_host_of_a_key_is_reported(tmp_path):
     """Two nodes whose addresses were swapped show each other's keys."""
     file, other = tmp_path / "known_hosts", base64.b64encode(b"another key").decode()
     file.write_text(f"gpu1 ssh-ed25519 {KEY}\n[gpu2]:2222 ssh-ed25519 {other}\n@revoked gpu3 ssh-ed25519 {other}\n")

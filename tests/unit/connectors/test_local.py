@@ -31,7 +31,7 @@ def test_a_command_that_hangs_is_given_up(connector):
         connector.run("sleep 30", timeout=0.2)
 
 
-def test_a_signal_is_told_as_shells_tell_it(connector):
+def test_a_signal_is_reported_as_in_shells(connector):
     """A killed command has the status 128+n."""
     assert connector.run("kill -KILL $$").exit_code == 137
 

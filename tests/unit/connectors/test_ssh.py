@@ -332,10 +332,10 @@ def test_what_is_the_same_for_all_nodes_is_asked_of_the_agent_once(node, tmp_pat
 
         threading.Thread(target=refuse, daemon=True).start()
         nodes = [Node(f"n{number}", wanted.connection) for number in range(3)]
-        found = each(nodes, lambda connector: connector.run("true").exit_code)
+        results = each(nodes, lambda connector: connector.run("true").exit_code)
         agent.shutdown(socket.SHUT_RDWR)
 
-    assert found == {"n0": 0, "n1": 0, "n2": 0}
+    assert results == {"n0": 0, "n1": 0, "n2": 0}
     assert len(asked) == 1 + 3
 
 

@@ -63,11 +63,11 @@ def direct(connection: Connection):
 def test_hosts_that_nothing_tells_apart_share_one_answer(asked, connection, text):
     """A thousand nodes cost one question, and each is told what ssh would have told of it alone."""
     config = SshConfig()
-    found = {host: config.settings(host, connection(host, text)) for host in HOSTS}
+    answers = {host: config.settings(host, connection(host, text)) for host in HOSTS}
     count = len(asked())
 
     assert count == 1
-    assert found == {host: direct(connection(host, text)) for host in HOSTS}
+    assert answers == {host: direct(connection(host, text)) for host in HOSTS}
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_hosts_that_nothing_tells_apart_share_one_answer(asked, connection, text
 def test_hosts_that_ssh_config_tells_apart_are_asked_for_one_by_one(asked, connection, text):
     """Whatever might mean something else for another host is answered by ssh for each."""
     config = SshConfig()
-    found = {host: config.settings(host, connection(host, text)) for host in HOSTS}
+    answers = {host: config.settings(host, connection(host, text)) for host in HOSTS}
     count = len(asked())
 
     assert count >= len(HOSTS)
-    assert found == {host: direct(connection(host, text)) for host in HOSTS}
+    assert answers == {host: direct(connection(host, text)) for host in HOSTS}
 
 
 def test_what_is_included_counts(asked, connection, tmp_path):
@@ -133,11 +133,11 @@ def test_a_jump_host_is_not_reached_by_way_of_itself(asked, connection):
 
 def test_many_at_once_ask_once(asked, connection):
     """The same question of many threads is one."""
-    config, found = SshConfig(), []
+    config, answers = SshConfig(), []
     text = "Host gpu9\n  Port 2222\n"
 
     def ask() -> None:
-        found.append(config.settings("a", connection("gpu1", None)))
+        answers.append(config.settings("a", connection("gpu1", None)))
 
     connection("x", text)
     threads = [threading.Thread(target=ask) for _ in range(20)]
@@ -146,16 +146,16 @@ def test_many_at_once_ask_once(asked, connection):
     for thread in threads:
         thread.join()
 
-    assert len(found) == 20
+    assert len(answers) == 20
     assert len(asked()) == 1
 
 
 def test_a_wrong_configuration_is_said_of_each_node(connection):
     """Every node has an error of its own, with its own name."""
-    config, told = SshConfig(), []
+    config, failed_nodes = SshConfig(), []
     for host in ("gpu1", "gpu2"):
         with pytest.raises(ConnectionFailed, match=f"configuration for {host}") as caught:
             config.settings(host, connection(host, "NoSuchWord yes\n"))
-        told.append(caught.value.node)
+        failed_nodes.append(caught.value.node)
 
-    assert told == ["gpu1", "gpu2"]
+    assert failed_nodes == ["gpu1", "gpu2"]

@@ -38,7 +38,7 @@ def folder(tmp_path) -> Path:
     return tmp_path / "cache/provision/inventory"
 
 
-def test_what_is_kept_is_found_again_and_closed_to_others(inventory, tmp_path):
+def test_cached_answers_are_read_and_private(inventory, tmp_path):
     """The same inventory has the same key; folder and file are the operator's alone."""
     key = cache.key_of(inventory)
     cache.write(key, DOCUMENT, "[WARNING]: w")
@@ -119,7 +119,7 @@ def _plugin_folder(_path: Path) -> None:
         "lost link", "vars plugins", "enabled plugins", "kept facts", "environment",
     ],
 )  # fmt: skip
-def test_what_is_more_than_its_files_is_never_kept(inventory, spoil, monkeypatch):
+def test_an_inventory_with_other_sources_is_never_cached(inventory, spoil, monkeypatch):
     """Programs, plugins, vaults and whatever they bring in are evaluated each time."""
     monkeypatch.setenv("ANSIBLE_INVENTORY_ENABLED", "x")
     monkeypatch.delenv("ANSIBLE_INVENTORY_ENABLED")
@@ -197,7 +197,7 @@ def test_a_file_of_another_user_is_passed_over(inventory, tmp_path):
     assert cache.read(key) is None
 
 
-def test_only_the_newest_fifty_are_kept(inventory, tmp_path):
+def test_only_the_newest_fifty_are_cached(inventory, tmp_path):
     """The cache does not grow for ever; what was read last stays."""
     key, first = _written(inventory, tmp_path)
     for number in range(60):
@@ -249,7 +249,7 @@ def test_an_unchanged_inventory_is_asked_for_once(inventory, monkeypatch):
     assert len(asked) == 2
 
 
-def test_an_inventory_that_changes_while_it_is_read_is_not_kept(inventory, monkeypatch):
+def test_an_inventory_that_changes_while_it_is_read_is_not_cached(inventory, monkeypatch):
     """What was read of two states is not taken for either."""
 
     def ask(path: Path) -> tuple[dict, str]:

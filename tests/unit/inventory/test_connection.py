@@ -37,7 +37,7 @@ def test_ansible_variables_become_a_connection():
 
 
 @pytest.mark.parametrize("arguments", ["-J me@jump:2200", "-Jme@jump:2200", "-o 'ProxyJump me@jump:2200'"])
-def test_a_jump_host_is_found_in_every_spelling(arguments):
+def test_a_jump_host_is_parsed_in_every_spelling(arguments):
     """-J and -o ProxyJump are the same to us as to ssh."""
     assert connection_of("a", {"ansible_ssh_extra_args": arguments}).jump == "me@jump:2200"
 

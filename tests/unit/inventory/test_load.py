@@ -16,7 +16,7 @@ empty: {hosts: {}}
 """
 
 
-def test_all_problems_are_told_at_once_with_file_and_line(roles, write):
+def test_all_problems_are_reported_with_file_and_line(roles, write):
     """One run shows everything that is wrong, so that nobody mends an inventory error by error."""
     folder = write(hosts_yml=BAD, group_vars__all_yml="docker_engine_enabeld: true\n")
 

@@ -9,7 +9,7 @@ from provision.inventory.templates import rendering_problems
 KNOWN = {"training_image_reference", "docker_engine_data_root", "cluster_name", "platform_package_sets"}
 
 
-def found(write, **variables):
+def problems_of(write, **variables):
     """Ask Ansible about variables of one host beside another one."""
     hosts = {"a": variables, "b": {"cluster_name": "plain"}}
     path = write(hosts_yml=json.dumps({"all": {"hosts": hosts}}))
@@ -18,7 +18,7 @@ def found(write, **variables):
 
 def test_every_value_that_cannot_be_rendered_is_named_with_its_reason(write):
     """All of them at once; those that can be are rendered."""
-    values, problems = found(
+    values, problems = problems_of(
         write,
         training_image_reference="{{ registyr }}/train:1",
         docker_engine_data_root="{{ '/data' | nosuchfilter }}",
@@ -36,7 +36,7 @@ def test_every_value_that_cannot_be_rendered_is_named_with_its_reason(write):
 
 def test_a_value_that_names_a_broken_one_is_broken_too(write):
     """By way of a variable of the site's own."""
-    _, problems = found(
+    _, problems = problems_of(
         write, site_registry="{{ undefined_thing }}", training_image_reference="{{ site_registry }}/t:1"
     )
 
@@ -45,7 +45,7 @@ def test_a_value_that_names_a_broken_one_is_broken_too(write):
 
 def test_good_values_are_rendered(write):
     """Site variables that no role uses are not judged."""
-    values, problems = found(
+    values, problems = problems_of(
         write, site_registry="r:5000", training_image_reference="{{ site_registry }}/t:1", unused="{{ nothing }}"
     )
 
@@ -55,7 +55,7 @@ def test_good_values_are_rendered(write):
 
 def test_what_only_a_play_knows_is_not_judged(write):
     """Facts, other nodes and lookups."""
-    values, problems = found(
+    values, problems = problems_of(
         write,
         training_image_reference="{{ ansible_facts.hostname }}/t:1",
         docker_engine_data_root="{{ lookup('file', '/no/such') }}",

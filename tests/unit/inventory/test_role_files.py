@@ -37,7 +37,7 @@ def everything(roles, monkeypatch):
     return role_files.argument_specs(roles), role_files.defaults(roles), role_files.code_of_roles(roles)
 
 
-def test_what_is_kept_is_what_the_files_say(roles, monkeypatch):
+def test_cached_documents_match_the_files(roles, monkeypatch):
     """A second process reads no role, and knows the same of them."""
     first = everything(roles, monkeypatch)
     monkeypatch.setattr(role_files, "_made", None)

@@ -25,13 +25,13 @@ gpu_nodes:
         ("nothing", "a", [], None),
     ],
 )
-def test_a_variable_is_found_where_it_is_written(write, key, host, groups, place):
+def test_a_variable_is_located_in_its_file(write, key, host, groups, place):
     """Messages say the file and the line of the value that counts."""
     folder = write(hosts_yml=HOSTS, group_vars__all_yml="---\ncluster_name: c\n", host_vars__a_yml="cluster_rack: r\n")
 
-    found = SourceIndex(folder).find(key, host, groups)
+    location = SourceIndex(folder).find(key, host, groups)
 
-    assert found == (None if place is None else f"{folder}/{place}")
+    assert location == (None if place is None else f"{folder}/{place}")
 
 
 def test_ini_inventories_have_lines_too(write):

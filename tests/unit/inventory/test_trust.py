@@ -22,7 +22,7 @@ def target(name, host, port=22):
     return Target(name, Connection(host, port=port), host, port, "root", names=(known,))
 
 
-def test_keys_are_found_in_hashed_and_plain_files(tmp_path):
+def test_keys_are_read_from_hashed_and_plain_files(tmp_path):
     """A known_hosts file may hash its names; ports other than 22 have names of their own."""
     file = tmp_path / "known_hosts"
     file.write_text(f"10.0.0.1 ssh-rsa {RSA}\n10.0.0.1 ssh-ed25519 {BLOB}\n[10.0.0.2]:2222 ssh-ed25519 {OTHER}\n")

@@ -67,7 +67,7 @@ def test_right_values_templates_and_the_users_own_are_accepted(roles, key, value
         ("clusterslots", "cluster_slots"),
     ],
 )
-def test_a_name_that_looks_like_a_slip_is_a_warning(roles, key, close):
+def test_a_name_like_a_typing_error_is_a_warning(roles, key, close):
     """A name close to a known one is pointed at, and nothing more."""
     doubts = list(doubtful_names(listing({"a": {key: 1}}), read_specs(roles)))
 
