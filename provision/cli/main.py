@@ -85,10 +85,10 @@ GROUPS = {
 SECTIONS = {
     "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo exec copy reload reset node image "
     "support-bundle",
-    "Jobs that end with their command": "place hostfile run nccl-log",
+    "Foreground jobs": "place hostfile run nccl-log",
     "Batch jobs": "submit list get logs attach wait stop restart delete prune events port-forward top queue advise "
     "data secret",
-    "To measure and to try": "bench lab demo",
+    "Benchmarks and labs": "bench lab demo",
 }
 """Sections and order of the verbs in ``--help``."""
 
@@ -141,17 +141,18 @@ HELP = """From bare GPU servers and SSH to a running multi-node training job.
   provision run -- python3 train.py              run mpirun across the nodes
   provision submit pytorch --help                submit a batch job
 
-Options such as --json, -i, --lab, --loglevel and -q may stand before or after
+Options such as --json, -i, --lab, --loglevel and -q can be placed before or after
 the verb. -q (--quiet) prints results, warnings and errors only, no progress.
-Without -i and --lab the nodes are those of PROVISION_INVENTORY, else of the
-line inventory = "PATH" in provision.toml (here or in a parent folder) or in
-~/.config/provision/config.toml, else of the only inventory in ./inventories.
-Exit codes: 0 ok, 1 something failed, 2 usage or refused, 3 drift (plan
---exit-code), 4 locked by another, 6 it still waits, 130 interrupted; run: the
+Without -i and --lab the inventory is PROVISION_INVENTORY, or the line
+inventory = "PATH" in provision.toml (here or in a parent folder) or in
+~/.config/provision/config.toml, or the only inventory in ./inventories.
+Exit codes: 0 ok, 1 failed, 2 usage error or refused, 3 drift (plan --exit-code),
+4 locked by another apply, 6 a step or job still waits, 130 interrupted; run: the
 job's own code, 125 when it could not be started; batch jobs: 1 the job failed,
-3 no such job, 4 the name is taken, 5 it fits nowhere, 6 it still waits or has
-not ended in time, 7 a node is unreachable or has not confirmed an end; wait,
-submit --wait, --follow and logs -f: the job's own code, 128 + N for signal N.
+3 no such job, 4 the name is in use, 5 insufficient resources, 6 the job still
+waits or has not ended in time, 7 a node is unreachable or has not confirmed an
+end; wait, submit --wait, --follow and logs -f: the job's own code, 128 + N for
+signal N.
 """
 
 

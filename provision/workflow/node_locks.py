@@ -162,7 +162,7 @@ class NodeLocks:
             return error
         except OSError as error:
             what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            return NodeError(f"this machine could not do its part: {what}", node=node.name)
+            return NodeError(f"local error on the controller: {what}", node=node.name)
 
     def _send(self, node: str, document: Mapping[str, Any]) -> None:
         keeper = self._kept.get(node)

@@ -48,7 +48,7 @@ def test_what_cannot_be_judged_is_said_and_is_not_ok(capsys, tmp_path):
 
     assert code == 0
     assert {rule["verdict"] for rule in json.loads(out)["rules"]} == {"unknown"}
-    assert "could not be judged" in err
+    assert "could not be evaluated" in err
 
 
 def test_own_modules_beside_the_script_are_read(capsys, tmp_path):

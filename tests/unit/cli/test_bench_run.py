@@ -245,7 +245,7 @@ def test_what_was_measured_before_a_size_without_a_result_stands(nodes):
     code, _, err = nodes("scale", "--name", "base")
 
     assert code == 7
-    assert "kept: " in err
+    assert "stored: " in err
     assert [run["gpus"] for run in nodes.json("table", "base")["runs"]] == [1, 8]
 
 
@@ -331,7 +331,7 @@ def test_the_code_of_a_first_run_that_fails_is_that_of_the_whole(nodes):
 
     assert code == 7
     assert "no model was measured on both sides" in err
-    assert "kept: " in err
+    assert "stored: " in err
 
 
 @pytest.mark.parametrize("words", [["--with", "'open"], ["--name", "a/b"], ["--name", "-x"], ["--batch-size", "0"]])

@@ -129,7 +129,7 @@ def test_ctrl_c_leaves_the_job_and_says_so(engine, typed, monkeypatch):
     code, _, err = typed(*SUBMIT, "--follow", "x")
 
     assert code == 130
-    assert "pytorch-dist goes on" in err
+    assert "pytorch-dist continues" in err
     assert "provision stop pytorch-dist ends it" in err
 
 

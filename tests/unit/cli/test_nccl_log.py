@@ -70,7 +70,7 @@ def test_a_packed_log_is_read_and_a_damaged_one_is_a_sentence(capsys, tmp_path):
     assert exit_of(capsys, packed, "--require-gdr")[0] == 0
     code, out, err = exit_of(capsys, cut)
     assert (code, out) == (1, "")
-    assert "cannot be unpacked" in err
+    assert "cannot be decompressed" in err
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(capsys, tmp_path):
