@@ -81,8 +81,7 @@ def outcomes(
     command at once. The interpreter waits for the threads of an executor, so a hanging node would block the exit.
 
     Args:
-        function: Called once per item.
-        items: Its arguments.
+        function, items: Called once per item.
         limit: Maximum number of threads.
         pace: Limits the rate at which threads start.
         patience: Seconds beyond twice the longest successful call after which the result of an item is `TimeoutError`.

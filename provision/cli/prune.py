@@ -23,9 +23,7 @@ __all__ = ["prune"]
 
 
 def prune(
-    since: Annotated[
-        str, typer.Option("--since", "-s", metavar="TIME", help="Minimum time since the end: 30m, 12h, 7d.")
-    ],
+    since: Annotated[str, typer.Option("--since", "-s", metavar="TIME", help="Ended before: 30m, 12h, 7d ago.")],
     status: Annotated[
         list[str] | None,
         typer.Option("--status", metavar="STATUS,...", help="Only succeeded, failed or stopped ones."),

@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_the_job_and_says_so(engine, typed, monkeypatch):
 
     assert code == 130
     assert "pytorch-dist continues" in err
-    assert "provision stop pytorch-dist ends it" in err
+    assert "to stop it: provision stop pytorch-dist" in err
 
 
 @pytest.mark.row(9)
