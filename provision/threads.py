@@ -77,11 +77,12 @@ def outcomes(
 ) -> list[Out | Exception]:
     """Call `function` for all items, at most `limit` at the same time; return results or exceptions in order.
 
-    If the system refuses more threads, the existing ones process all items. The threads are daemons: Ctrl-C ends the
-    command at once. The interpreter waits for the threads of an executor, so a hanging node would block the exit.
+    If the system refuses more threads, the existing ones process all items. Unlike an executor's, the threads are
+    daemons, so that a hanging node does not block the exit after Ctrl-C.
 
     Args:
-        function, items: Called once per item.
+        function: Called once per item.
+        items: Its arguments.
         limit: Maximum number of threads.
         pace: Limits the rate at which threads start.
         patience: Seconds beyond twice the longest successful call after which the result of an item is `TimeoutError`.
@@ -114,9 +115,8 @@ def outcomes(
             meanwhile()
         _start(work, range(_FEW, count), pace, todo.empty)
         while len(results) < len(items):
-            # A wait without a timeout would ignore a Ctrl-C that arrives just before it starts.
             with suppress(queue.Empty):
-                number, outcome = done.get(timeout=0.5 if patience is None else 0.1)
+                number, outcome = done.get(timeout=0.5 if patience is None else 0.1)  # without one, Ctrl-C could be missed
                 results[number] = outcome
                 last = last if isinstance(outcome, Exception) else max(last, time.monotonic() - begun)
             if patience is not None and last and time.monotonic() - begun > 2 * last + patience:
