@@ -116,7 +116,7 @@ def outcomes(
         _start(work, range(_FEW, count), pace, todo.empty)
         while len(results) < len(items):
             with suppress(queue.Empty):
-                number, outcome = done.get(timeout=0.5 if patience is None else 0.1)  # without one, Ctrl-C could be missed
+                number, outcome = done.get(timeout=0.5 if patience is None else 0.1)  # not None: Ctrl-C
                 results[number] = outcome
                 last = last if isinstance(outcome, Exception) else max(last, time.monotonic() - begun)
             if patience is not None and last and time.monotonic() - begun > 2 * last + patience:
