@@ -150,8 +150,7 @@ Exit codes: 0 ok, 1 failed, 2 usage error or refused, 3 drift (plan --exit-code)
 4 locked by another apply, 6 a step or job still waits, 130 interrupted; run: the
 job's own code, 125 when it could not be started; batch jobs: 1 the job failed,
 3 no such job, 4 the name is in use, 5 insufficient resources, 6 the job still
-waits or has not ended in time, 7 a node is unreachable or has not confirmed an
-end; wait, submit --wait, --follow and logs -f: the job's own code, 128 + N for
+waits or has not ended in time, 7 an unreachable node or an unconfirmed end; wait, submit --wait, --follow and logs -f: the job's own code, 128 + N for
 signal N.
 """
 
