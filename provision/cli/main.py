@@ -146,12 +146,15 @@ the verb. -q (--quiet) prints results, warnings and errors only, no progress.
 Without -i and --lab the inventory is PROVISION_INVENTORY, or the line
 inventory = "PATH" in provision.toml (here or in a parent folder) or in
 ~/.config/provision/config.toml, or the only inventory in ./inventories.
-Exit codes: 0 ok, 1 failed, 2 usage error or refused, 3 drift (plan --exit-code),
-4 locked by another apply, 6 a step or job still waits, 130 interrupted; run: the
-job's own code, 125 when it could not be started; batch jobs: 1 the job failed,
-3 no such job, 4 the name is in use, 5 insufficient resources, 6 the job still
-waits or has not ended in time, 7 an unreachable node or an unconfirmed end; wait, submit --wait, --follow and logs -f: the job's own code, 128 + N for
-signal N.
+
+\b
+Exit codes: 0 ok, 1 failed, 2 usage error or refused, 3 drift (plan
+--exit-code), 4 locked by another apply, 6 a step or job still waits, 130
+interrupted; run: the job's own code, 125 when it could not be started; batch
+jobs: 1 the job failed, 3 no such job, 4 the name is in use, 5 insufficient
+resources, 6 it still waits or has not ended in time, 7 an unreachable node or
+an unconfirmed end; for wait, submit --wait, --follow and logs -f: the job's
+own code, 128 + N for signal N.
 """
 
 
