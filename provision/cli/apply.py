@@ -35,7 +35,7 @@ from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Node
-    from provision.workflow import Asked, Look, Request
+    from provision.workflow import Asked, PlanResult, Request
 
 __all__ = ["agree", "apply"]
 
@@ -139,7 +139,7 @@ def apply(options: ApplyOptions) -> None:
             request=request,
             steps=asked.steps,
             pace=workflow.Pace(options.waves, options.max_failures, options.keep_going),
-            found=found,
+            result=found,
             become_password=password,
             on_event=progress.event,
         )
@@ -147,7 +147,9 @@ def apply(options: ApplyOptions) -> None:
     raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
 
 
-def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Sequence[Node]) -> tuple[Look, Request]:
+def _planned(
+    options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Sequence[Node]
+) -> tuple[PlanResult, Request]:
     """Return the plan of this run, which is the saved one if that still holds, and the request that it answers."""
     from provision import workflow
 
@@ -162,7 +164,7 @@ def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Seque
         saved, request = workflow.read_saved(options.plan)
     names = in_short([node.name for node in nodes])
     note(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
-    found = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
+    found = workflow.probe_and_plan(cluster, nodes, request, meanwhile=_get_ready)
     if saved and (differences := workflow.saved_differences(saved, found)):
         raise UsageError(
             f"{options.plan} does not hold any more: {differences[0]}",
@@ -175,7 +177,7 @@ def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Seque
     return checked(found), request
 
 
-def _report(report: ApplyReport, found: Look, options: ApplyOptions, *, stopped: bool) -> None:
+def _report(report: ApplyReport, found: PlanResult, options: ApplyOptions, *, stopped: bool) -> None:
     from provision.report.apply_report import as_document, as_text
     from provision.report.plan_report import problems_document, problems_text
 
@@ -198,7 +200,7 @@ def _get_ready() -> None:
     _ = workflow.apply, workflow.Pace
 
 
-def agree(found: Look, *, steps: bool, yes: bool, verbose: bool = False) -> None:
+def agree(found: PlanResult, *, steps: bool, yes: bool, verbose: bool = False) -> None:
     """Show the plan and ask; return when the answer is yes."""
     from provision.report.plan_report import as_text
     from provision.workflow import drained_first

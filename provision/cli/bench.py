@@ -158,9 +158,9 @@ def list_(as_json: JsonOption = False) -> None:
       provision bench list --json
     """
     from provision.report.bench_report import stored_document, stored_text
-    from provision.workflow.kept_benchmarks import folder, kept
+    from provision.workflow.benchmark_files import folder, stored_records
 
-    found = kept()
+    found = stored_records()
     if as_json:
         print_json(stored_document(found))
     elif found:
@@ -244,9 +244,9 @@ def _chosen(sources: list[str] | None) -> list[str]:
     Raises:
         UsageError: nothing is named, and nothing is kept.
     """
-    from provision.workflow.kept_benchmarks import kept
+    from provision.workflow.benchmark_files import stored_records
 
-    words = sources or [record.id for record in kept() if record.runs]
+    words = sources or [record.id for record in stored_records() if record.runs]
     if not words:
         raise UsageError("no result is kept on this machine", remedy="Name outputs, or make one: provision bench run")
     return words

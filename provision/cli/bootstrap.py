@@ -24,7 +24,7 @@ from provision.errors import TimedOut
 
 if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Secret
-    from provision.workflow import Asked, Look
+    from provision.workflow import Asked, PlanResult
 
 __all__ = ["bootstrap"]
 
@@ -78,7 +78,7 @@ def bootstrap(
     with _this_machine(name or socket.gethostname(), image, variables, password) as cluster:
         note(f"bootstrap this machine as {cluster.nodes[0].name}")
         request = workflow.Request(asked.roles)
-        found = workflow.look(cluster, cluster.nodes, request)
+        found = workflow.probe_and_plan(cluster, cluster.nodes, request)
         if not asked.steps:
             found = checked(found)
         stopped = not asked.steps and bool(workflow.blocked(found))
@@ -108,7 +108,7 @@ def _this_machine(name: str, image: str | None, variables: Path | None, password
         yield cluster
 
 
-def _report(report: ApplyReport, found: Look, *, stopped: bool, as_json: bool) -> None:
+def _report(report: ApplyReport, found: PlanResult, *, stopped: bool, as_json: bool) -> None:
     from provision.report.apply_report import as_document, as_text
     from provision.report.plan_report import problems_document, problems_text
 
@@ -121,7 +121,7 @@ def _report(report: ApplyReport, found: Look, *, stopped: bool, as_json: bool) -
         show(as_text(report))
 
 
-def _applied(cluster: Cluster, asked: Asked, found: Look, password: Secret | None) -> ApplyReport:
+def _applied(cluster: Cluster, asked: Asked, found: PlanResult, password: Secret | None) -> ApplyReport:
     from provision import workflow
     from provision.cli.progress import ApplyProgress
 
@@ -131,7 +131,7 @@ def _applied(cluster: Cluster, asked: Asked, found: Look, password: Secret | Non
             cluster,
             cluster.nodes,
             request=request,
-            found=found,
+            result=found,
             steps=asked.steps,
             become_password=password,
             on_event=progress.event,

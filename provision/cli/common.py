@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from provision.model import Cluster, Secret
-    from provision.workflow import Look
+    from provision.workflow import PlanResult
 
 __all__ = [
     "AllowDegradedOption",
@@ -179,7 +179,7 @@ def ask_become_password(*, ask: bool) -> Secret | None:
     return Secret(getpass.getpass("sudo password of the nodes: "))
 
 
-def checked(found: Look, *, read_only: bool = False) -> Look:
+def checked(found: PlanResult, *, read_only: bool = False) -> PlanResult:
     """Return the plan with what its steps install and write, and with what would make them fail."""
     count = sum(bool(node.steps) for node in found.plan.nodes)
     if not count:

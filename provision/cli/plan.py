@@ -31,7 +31,7 @@ from provision.errors import UsageError
 if TYPE_CHECKING:
     from provision.engine import Event
     from provision.model import Cluster, RoleDiff, Secret
-    from provision.workflow import Look
+    from provision.workflow import PlanResult
 
 __all__ = ["plan"]
 
@@ -106,7 +106,7 @@ def plan(options: PlanOptions) -> None:
     forced = workflow.chosen_roles(options.force or (), "--force")
     request = workflow.Request(asked.roles, forced, workflow.named_nodes(cluster, options.disruptive or ()))
     note(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    found = workflow.look(cluster, nodes, request, read_only=options.read_only, meanwhile=_get_ready)
+    found = workflow.probe_and_plan(cluster, nodes, request, read_only=options.read_only, meanwhile=_get_ready)
     found = checked(found, read_only=options.read_only)
     diffs = _differences(cluster, found, password) if options.diff and not found.plan.problems else None
     from provision.report.plan_report import as_document, as_text
@@ -128,7 +128,7 @@ def _get_ready() -> None:
     from provision.report import plan_report  # noqa: F401
 
 
-def _differences(cluster: Cluster, found: Look, password: Secret | None) -> tuple[RoleDiff, ...]:
+def _differences(cluster: Cluster, found: PlanResult, password: Secret | None) -> tuple[RoleDiff, ...]:
     """Compare, and show on stderr how far it is."""
     from provision import workflow
     from provision.cli.progress import ApplyProgress

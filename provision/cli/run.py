@@ -234,7 +234,7 @@ def _prepared(
         if asked is not None:
             seats, chosen = run_placing.choose(asked, full, entries, facts, seats)
             degraded = [(name, why) for name, why in degraded if name in chosen[0].nodes]
-        found = workflow.found_networks(full, facts)
+        found = workflow.node_networks(full, facts)
         take_degraded(cluster, "run --dry-run" if mode.dry_run or mode.explain else "run", degraded)
     options = LaunchOptions(wish, seats, None if chosen else job.ranks, job.sync, environment, job.workdir)
     request = workflow.job_request(full, entries, tuple(command), options, found, facts)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from provision.errors import UsageError
-from provision.workflow.job_requests import Seats
+from provision.workflow.job_requests import RankOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOption
     return ProfileOptions(preset, fabric, lightcc, gdr)
 
 
-def seats(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> Seats:
+def seats(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> RankOptions:
     """Return what is asked for of the ranks; UsageError for what there is not, or a file that is no placement."""
     from provision.launchers import launcher_names
     from provision.launchers.placement_file import read_placement
@@ -61,12 +61,12 @@ def seats(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology:
             "--own-gpus needs a placement to know them by", remedy="Add --placement FILE, or --gputopology."
         )
     if placement is None:
-        return Seats(launcher, own_gpus=own_gpus)
+        return RankOptions(launcher, own_gpus=own_gpus)
     try:
         text = placement.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--placement {placement}: it cannot be read: {error}") from error
-    return Seats(launcher, tuple(read_placement(text)), own_gpus)
+    return RankOptions(launcher, tuple(read_placement(text)), own_gpus)
 
 
 def refuse_modes(*, offline: bool, dry_run: bool, explain: bool, as_json: bool) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from provision.launchers import HostEntry
     from provision.model import Cluster
     from provision.topology.placement import Placement, Places, Request
-    from provision.workflow.job_requests import Seats
+    from provision.workflow.job_requests import RankOptions
 
 __all__ = ["Chosen", "as_document", "choose", "wanted"]
 
@@ -24,7 +24,7 @@ Chosen = tuple["Placement", "Places"]
 
 
 def wanted(
-    ranks: int | None, gpus: int | None, workers: int | None, seats: Seats, *, gputopology: bool, offline: bool
+    ranks: int | None, gpus: int | None, workers: int | None, seats: RankOptions, *, gputopology: bool, offline: bool
 ) -> Request | None:
     """Return the GPUs that are to be chosen, None when none are; UsageError for options that mean nothing together."""
     from provision.launchers import launcher_of
@@ -58,8 +58,8 @@ def choose(
     cluster: Cluster,
     entries: Sequence[HostEntry],
     facts: Mapping[str, NodeFacts],
-    seats: Seats,
-) -> tuple[Seats, Chosen]:
+    seats: RankOptions,
+) -> tuple[RankOptions, Chosen]:
     """Return the seats that the ranks get, one for each GPU, and how they were chosen.
 
     The cluster has the roles' defaults; `entries` are its nodes that can take ranks.

@@ -73,10 +73,7 @@ FINISHED_MODULES = (
     *(f"tests/unit/test_{name}.py" for name in ("bandwidth", "collective", "language")),
 )
 """Finished modules of pending folders, as glob patterns."""
-BORROWED = frozenset(
-    {"Seat", "Seats", "chief", "found", "found_networks", "keeper_lost"}
-    | {"kept", "kept_benchmarks", "kept_secrets", "looks", "seats"}
-)
+BORROWED = frozenset({"Seat", "chief", "found", "keeper_lost", "kept", "looks", "seats"})
 """Names that finished modules use, and pending ones define."""
 JSON_KEYS = {"provision/documents/jobs.py": frozenset({"handed", "keeper", "seats"})}
 """Fields of documents, which are interfaces."""

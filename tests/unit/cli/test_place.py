@@ -18,7 +18,7 @@ from provision.facts.managed import Managed
 from provision.facts.rdma import RdmaStack
 from provision.launchers.placement_file import read_placement
 from provision.model import Cluster
-from provision.workflow import placing
+from provision.workflow import placement_candidates
 from tests.unit.checks.conftest import gpu, healthy, linked, make_node
 
 HEAVY = ("ansible", "ansible_runner", "paramiko", "fabric", "docker", "yaml", "jinja2", "provision.connectors")
@@ -183,7 +183,9 @@ def probed(monkeypatch, place):
         nodes = tuple(make_node(name, f"10.77.0.{i}", **some) for i, (name, (some, _)) in enumerate(found.items(), 1))
         monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
         monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: Cluster("c", Path("hosts.yml"), nodes))
-        monkeypatch.setattr(placing, "probe", lambda chosen, **_: {node.name: found[node.name][1] for node in chosen})
+        monkeypatch.setattr(
+            placement_candidates, "probe", lambda chosen, **_: {node.name: found[node.name][1] for node in chosen}
+        )
         return place(*words)
 
     return run
