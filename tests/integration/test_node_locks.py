@@ -24,7 +24,7 @@ from provision.commands import node_lock
 from provision.testing import make_node
 from provision.workflow import node_locks
 node_lock.PLACES.update(folders=[sys.argv[1]], history=sys.argv[1] + "/history.jsonl", marks=["none such", "none"])
-with node_locks.held_on([make_node("a", local=True)], command="provision apply") as locks:
+with node_locks.acquire([make_node("a", local=True)], command="provision apply") as locks:
     locks.note("a", "run docker_engine")
     print("held", locks.failed, locks.refused, flush=True)
     sys.stdin.read()
