@@ -88,11 +88,11 @@ def _owned(account: str) -> str:
 
 def own_mounts(spec: JobSpec, folder: str) -> list[str]:
     """Return how an attempt's own files are mounted: first those of `MOUNT`, then keys, files of the submitter's."""
-    found = [f"{folder}/mount:{MOUNT}:ro"]
-    found += [f"{folder}/ssh:{KEYS}:ro"] if spec.kind is Kind.MPI else []
+    mounts = [f"{folder}/mount:{MOUNT}:ro"]
+    mounts += [f"{folder}/ssh:{KEYS}:ro"] if spec.kind is Kind.MPI else []
     for index, text in enumerate(spec.config_files):
-        found.append(f"{folder}/config/{index}:{text.partition(':')[2]}:ro")
-    return found
+        mounts.append(f"{folder}/config/{index}:{text.partition(':')[2]}:ro")
+    return mounts
 
 
 def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
@@ -117,12 +117,12 @@ def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
 def limits_of(spec: JobSpec, hardware: NodeHardware) -> dict[str, str]:
     """Return limit -> its value, ``-1`` for none: every job's and those that were asked for, as far as can be."""
     asked = {name: int(value) if value.lstrip("-").isdecimal() else value for name, value in spec.ulimits.items()}
-    found: dict[str, str] = {}
+    limits: dict[str, str] = {}
     for name, wanted in {**ULIMITS, **asked}.items():
         most = hardware.limits.get(name)
         cut = most is not None and isinstance(wanted, int) and (wanted < 0 or wanted > most)
-        found[name] = str(most if cut else wanted)
-    return found
+        limits[name] = str(most if cut else wanted)
+    return limits
 
 
 def _gpus(inside: Sequence[Seat]) -> list[str]:
@@ -168,6 +168,6 @@ def _shared(spec: JobSpec) -> tuple[str, ...]:
 
 def _log_folder(spec: JobSpec) -> str:
     targets = [target for _, target in spec.data] + [mount.split(":")[1] for mount in spec.mounts]
-    kept = any(PurePosixPath(spec.logdir).is_relative_to(target) for target in targets)
+    is_on_a_volume = any(PurePosixPath(spec.logdir).is_relative_to(target) for target in targets)
     own = RUN if spec.no_container else "/tmp"  # noqa: S108 # nosec B108 # in the job's own container
-    return spec.logdir.rstrip("/") if kept else own
+    return spec.logdir.rstrip("/") if is_on_a_volume else own

@@ -99,8 +99,8 @@ def new_volume(name: str, kind: str, place: str, at: str = "", **more: Any) -> V
 
 def as_entry(volume: Volume) -> dict[str, Any]:
     """Return what the inventory keeps of a volume: without what is empty."""
-    found = {field: getattr(volume, field) for field in _FIELDS}
-    return {field: value for field, value in found.items() if value not in ("", False)}
+    entry = {field: getattr(volume, field) for field in _FIELDS}
+    return {field: value for field, value in entry.items() if value not in ("", False)}
 
 
 def volumes_of(cluster: Cluster) -> dict[str, Volume]:
@@ -191,13 +191,13 @@ def judge(volume: Volume, answers: Mapping[str, Any], *, seconds: float = 10.0) 
         answers: node -> what ``files/data_check.py`` said of it there, or the error that kept it from answering.
         seconds: how long it was waited for.
     """
-    found = [
+    problems = [
         DataFinding(volume.name, node, "fail", problem, remedy)
         for node, answer in answers.items()
         for problem, remedy in _problems(volume, answer, seconds)
     ]
-    good = {node: answer for node, answer in answers.items() if node not in {finding.node for finding in found}}
-    return [*found, *_between(volume, good)]
+    good = {node: answer for node, answer in answers.items() if node not in {finding.node for finding in problems}}
+    return [*problems, *_between(volume, good)]
 
 
 def _problems(volume: Volume, answer: Any, seconds: float) -> Iterator[tuple[str, str]]:

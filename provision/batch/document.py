@@ -48,16 +48,16 @@ def read_document(text: str, where: str) -> dict[str, Any]:
         raise UsageError(f"{where}{_line(error)}: this is no YAML: {_problem(error)}") from error
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{where}: a job's spec is a list of `key: value` lines", remedy=_example())
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, node, line in _items(_spec(root), where):
         field = _field(key, f"{where}:{line}")
-        if field in found:
+        if field in fields:
             raise UsageError(f"{where}:{line}: {key} is given twice")
         try:
-            found[field] = field_value(field, _timed(field, _plain(node, f"{where}:{line}: {key}")))
+            fields[field] = field_value(field, _timed(field, _plain(node, f"{where}:{line}: {key}")))
         except ValueError as error:
             raise UsageError(f"{where}:{line}: {key}: {error}") from error
-    return found
+    return fields
 
 
 def _spec(root: yaml.MappingNode) -> yaml.MappingNode:

@@ -73,8 +73,8 @@ def requested_ends(reports: Sequence[Report], head: str) -> list[RequestedEnd]:
     """Return what is left to do for all requested ends, by the reports of the nodes that answered."""
     by_node = {report.node: {job.name: job for job in report.jobs} for report in reports}
     requested = (job for job in by_node.get(head, {}).values() if job.queue.state == END_REQUESTED)
-    found = (_requested_end(job, _parts(job, by_node, head), by_node, head) for job in requested)
-    return [end for end in found if end.stop or end.remove or end.confirmed or (end.delete and not end.left)]
+    ends = (_requested_end(job, _parts(job, by_node, head), by_node, head) for job in requested)
+    return [end for end in ends if end.stop or end.remove or end.confirmed or (end.delete and not end.left)]
 
 
 def is_accepted(node: str, job: JobReport, of_head: JobReport) -> bool:
@@ -90,10 +90,10 @@ def is_accepted(node: str, job: JobReport, of_head: JobReport) -> bool:
 
 def _parts(of_head: JobReport, by_node: Mapping[str, Mapping[str, JobReport]], head: str) -> dict[str, JobReport]:
     """Return node -> what it reports of a job, without reports of other jobs of that name."""
-    found = {node: jobs[of_head.name] for node, jobs in by_node.items() if of_head.name in jobs}
+    parts = {node: jobs[of_head.name] for node, jobs in by_node.items() if of_head.name in jobs}
     return {
         node: job
-        for node, job in found.items()
+        for node, job in parts.items()
         if job.id == of_head.id and (node == head or is_accepted(node, job, of_head))
     }
 

@@ -89,7 +89,7 @@ def sorted_out(variables: Sequence[Variable], is_secret: IsSecret) -> Environmen
         UsageError: a variable of LightCC that there is not, or with a value that it cannot have.
     """
     last = {variable.name: variable for variable in variables}
-    found = Environment({}, {}, {}, {})
+    environment = Environment({}, {}, {}, {})
     notes: list[str] = []
     for name, variable in last.items():
         sync = is_sync_name(name)
@@ -101,18 +101,18 @@ def sorted_out(variables: Sequence[Variable], is_secret: IsSecret) -> Environmen
         elif sync and short_name(name) in _REVISIONS:
             continue
         else:
-            _kind(found, sync=sync, hidden=hidden)[name] = Secret(variable.value) if hidden else variable.value
-    check_light(found.plain)
+            _kind(environment, sync=sync, hidden=hidden)[name] = Secret(variable.value) if hidden else variable.value
+    check_light(environment.plain)
     given = {short_name(name): variable.value for name, variable in last.items() if is_sync_name(name)}
     revision = next((given[name] for name in _REVISIONS if name in given), "")
-    return replace(found, revision=revision, notes=tuple(notes))
+    return replace(environment, revision=revision, notes=tuple(notes))
 
 
-def _kind(found: Environment, *, sync: bool, hidden: bool) -> dict[str, Any]:
+def _kind(environment: Environment, *, sync: bool, hidden: bool) -> dict[str, Any]:
     """Return where a variable of this kind is kept."""
     if sync:
-        return cast("dict[str, Any]", found.sync if hidden else found.sync_options)
-    return cast("dict[str, Any]", found.secret if hidden else found.plain)
+        return cast("dict[str, Any]", environment.sync if hidden else environment.sync_options)
+    return cast("dict[str, Any]", environment.secret if hidden else environment.plain)
 
 
 def _seen(name: str) -> str:

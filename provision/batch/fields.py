@@ -119,25 +119,25 @@ def _words(given: Given, *, whole: bool) -> tuple[str, ...]:
 def _pairs(given: Given) -> dict[str, str]:
     if isinstance(given, Mapping):
         return dict(given)
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for item in [given] if isinstance(given, str) else given:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise ValueError(f"{item!r} is not NAME=VALUE")
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
 def _data(given: Given) -> tuple[tuple[str, str], ...]:
     if isinstance(given, Mapping):
         return tuple(given.items())
-    found = []
+    volumes = []
     for item in [given] if isinstance(given, str) else given:
         name, colon, target = item.partition(":")
         if not colon or not name:
             raise ValueError(f"{item!r} is not NAME:/path/in/the/container")
-        found.append((name, target))
-    return tuple(found)
+        volumes.append((name, target))
+    return tuple(volumes)
 
 
 def _sync(given: Given) -> CodeSource:

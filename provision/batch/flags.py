@@ -189,7 +189,7 @@ def scan(words: Sequence[str]) -> Scanned:
                 _taken(name, rest)
             notes.append(f"{name} changes nothing here: {IGNORED[name]}")
             continue
-        flag = _found(name, notes)
+        flag = _known_flag(name, notes)
         if flag.switches:
             given.append((flag, name, value if equals else "false" if flag.off else "true"))
         else:
@@ -217,7 +217,7 @@ def _taken(name: str, rest: list[str]) -> str:
     return rest.pop(0)
 
 
-def _found(name: str, notes: list[str]) -> Flag:
+def _known_flag(name: str, notes: list[str]) -> Flag:
     flag = _BY_NAME.get(name)
     if flag is not None:
         return flag
@@ -247,10 +247,10 @@ def flag_help(width: int = 80) -> str:
             short = [name for name in flag.names if not name.startswith("--")]
             long = [name for name in flag.names if name.startswith("--")]
             head = "  " + ", ".join([*short, *long[:1]]) + (f" {flag.metavar}" if flag.metavar else "")
-            told = textwrap.wrap(flag.help, width - indent)
+            help_lines = textwrap.wrap(flag.help, width - indent)
             if len(head) > indent - 2:
                 lines.append(head)
                 head = ""
-            lines.append(f"{head:<{indent}}{told[0]}".rstrip())
-            lines += [" " * indent + part for part in told[1:]]
+            lines.append(f"{head:<{indent}}{help_lines[0]}".rstrip())
+            lines += [" " * indent + part for part in help_lines[1:]]
     return "\n".join(lines[1:])

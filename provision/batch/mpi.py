@@ -73,22 +73,22 @@ def logins_of(
     Raises:
         NodeError: a key is invalid, or two nodes send the same key or the same address and port.
     """
-    found: dict[str, dict[str, str]] = {"client": {}, "host": {}, "address and port": {}}
+    by_kind: dict[str, dict[str, str]] = {"client": {}, "host": {}, "address and port": {}}
     for node, address in addresses.items():
         for kind in ("client", "host"):
             problem = public_key_problem(keys[node].get(kind))
             if problem:
                 raise NodeError(f"its public {kind} key of the job is invalid: {problem}", node=node, remedy=_REMEDY)
-            found[kind][node] = str(keys[node][kind])
+            by_kind[kind][node] = str(keys[node][kind])
         if not 0 < ports[node] < _PORTS:
             raise NodeError(f"its port for sshd is invalid: {ports[node]}", node=node, remedy=_REMEDY)
-        found["address and port"][node] = f"{address} {ports[node]}"
-    for kind, values in found.items():
+        by_kind["address and port"][node] = f"{address} {ports[node]}"
+    for kind, values in by_kind.items():
         for node, names in shared_keys(values).items():
             what = kind if kind == "address and port" else f"public {kind} key of the job"
             raise NodeError(f"{' and '.join(names)} send the same {what}", node=node, remedy=_REMEDY)
     return [
-        Login(node, address, ports[node], found["client"][node], found["host"][node])
+        Login(node, address, ports[node], by_kind["client"][node], by_kind["host"][node])
         for node, address in addresses.items()
     ]
 

@@ -43,9 +43,9 @@ def kind_of(word: str) -> Kind | None:
         UsageError: a type of job that arena has and we have not.
     """
     if word in _ELSEWHERE or word in _OTHERS:
-        told = _ELSEWHERE.get(word, "`run` starts any command on each worker.")
+        alternative = _ELSEWHERE.get(word, "`run` starts any command on each worker.")
         raise UsageError(
-            f"jobs of type {word} cannot be started here", remedy=f"Types are mpi, pytorch and run. {told}"
+            f"jobs of type {word} cannot be started here", remedy=f"Types are mpi, pytorch and run. {alternative}"
         )
     return KINDS.get(word.lower())
 

@@ -73,5 +73,5 @@ class Passing:
 def _field(record: JobRecord) -> tuple[object, ...]:
     """Return by what a job narrows down where it may go; nothing for one that goes anywhere."""
     spec = record.spec
-    found = (spec.nodes, spec.exclude, tuple(sorted(spec.selector.items())), spec.gpu_ids, spec.gputopology)
-    return found if any(found) else ()
+    values = (spec.nodes, spec.exclude, tuple(sorted(spec.selector.items())), spec.gpu_ids, spec.gputopology)
+    return values if any(values) else ()

@@ -89,11 +89,11 @@ def processes_per_instance(spec: JobSpec) -> int | str:
 
 def slots(spec: JobSpec, seats: Sequence[Seat]) -> dict[str, int]:
     """Return node -> MPI slots, in the order of the host file: the GPUs of its workers, else one for each worker."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for seat in seats:
         if seat.role == "worker":
-            found[seat.node] = found.get(seat.node, 0) + max(spec.gpus, 1)
-    return found
+            counts[seat.node] = counts.get(seat.node, 0) + max(spec.gpus, 1)
+    return counts
 
 
 def rank_variables(spec: JobSpec, seat: Seat, seats: Sequence[Seat], port: int) -> dict[str, str]:
@@ -145,7 +145,7 @@ def _visible(seat: Seat, seats: Sequence[Seat]) -> Iterator[str]:
 
 def by_container(seats: Sequence[Seat]) -> Mapping[str, tuple[Seat, ...]]:
     """Return container -> the instances in it, in the order of `seats`."""
-    found: dict[str, list[Seat]] = {}
+    together: dict[str, list[Seat]] = {}
     for seat in seats:
-        found.setdefault(seat.container, []).append(seat)
-    return {name: tuple(inside) for name, inside in found.items()}
+        together.setdefault(seat.container, []).append(seat)
+    return {name: tuple(inside) for name, inside in together.items()}

@@ -18,7 +18,7 @@ __all__ = ["STARTING", "Report", "contradictions", "leases_by_job", "records", "
 STARTING = "its start has begun"
 HANDING_SECONDS = 180.0
 """A keeper that is not there so long after its node was made ready will not come."""
-KEEPER_SECONDS = 20.0
+SUPERVISOR_SECONDS = 20.0
 """systemd starts a keeper anew within this time."""
 
 _MOST_NAMES = 8
@@ -27,7 +27,7 @@ _WAITING = {"pending", "held", "started"}
 _WORST_FIRST = ("FAILED", "STOPPED", "SUCCEEDED")
 
 
-Told = Sequence[tuple[Report, JobReport]]
+JobParts = Sequence[tuple[Report, JobReport]]
 
 
 def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str) -> dict[str, JobRecord]:
@@ -45,19 +45,19 @@ def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str
         for job in report.jobs:
             by_name.setdefault(job.name, []).append((report, job))
     held, answered = leases_by_job(reports), {report.node for report in reports}
-    found: dict[str, JobRecord] = {}
-    for name, told in by_name.items():
-        record = _record(_of_newest(told, head), unreachable, head, answered)
-        found[name] = replace(record, leases=held.get(record.id, {}))
-        for other in _unlisted(told, record.id):
-            one = _record([(report, job) for report, job in told if job.id == other], unreachable, head, answered)
-            found[f"{name} {other}"] = replace(one, leases=held.get(other, {}), displaced=True)
-    return found
+    by_job: dict[str, JobRecord] = {}
+    for name, job_parts in by_name.items():
+        record = _record(_of_newest(job_parts, head), unreachable, head, answered)
+        by_job[name] = replace(record, leases=held.get(record.id, {}))
+        for other in _unlisted(job_parts, record.id):
+            one = _record([(report, job) for report, job in job_parts if job.id == other], unreachable, head, answered)
+            by_job[f"{name} {other}"] = replace(one, leases=held.get(other, {}), displaced=True)
+    return by_job
 
 
-def _unlisted(told: Told, token: str) -> list[str]:
+def _unlisted(job_parts: JobParts, token: str) -> list[str]:
     """Return the ids of other jobs of a name that still have a part on a node: they hold GPUs, so they are listed."""
-    return sorted({job.id for _, job in told if job.id != token and has_part(job)})
+    return sorted({job.id for _, job in job_parts if job.id != token and has_part(job)})
 
 
 def contradictions(reports: Sequence[Report], head: str) -> list[str]:
@@ -101,11 +101,11 @@ def _foreign_seats(node: str, job: JobReport, of_head: JobReport) -> list[str]:
     return [f"{node}: it reports that it has {claimed[0]}; this is ignored, as {truth}"]
 
 
-def _of_newest(told: Told, head: str) -> Told:
+def _of_newest(job_parts: JobParts, head: str) -> JobParts:
     """Return the reports of one job; a node that was away when an older job of its name was deleted still has that."""
-    of_head = next((job for report, job in told if report.node == head), None)
-    newest = of_head or max((job for _, job in told), key=lambda job: job.submitted or 0.0)
-    same = [(report, job) for report, job in told if job.id == newest.id]
+    of_head = next((job for report, job in job_parts if report.node == head), None)
+    newest = of_head or max((job for _, job in job_parts), key=lambda job: job.submitted or 0.0)
+    same = [(report, job) for report, job in job_parts if job.id == newest.id]
     if of_head is None or not of_head.queue.state:
         return same
     return [(report, job) for report, job in same if job is of_head or _accepted(report, job, of_head)]
@@ -117,15 +117,15 @@ def _accepted(report: Report, job: JobReport, of_head: JobReport) -> bool:
 
 def leases_by_job(reports: Sequence[Report]) -> dict[str, dict[str, tuple[str, ...]]]:
     """Return job id -> node -> UUIDs of the GPUs that are held for it."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    by_node: dict[str, dict[str, tuple[str, ...]]] = {}
     for report in reports:
         for uuid, lease in report.answer.leases.items():
-            held = found.setdefault(lease.id, {})
+            held = by_node.setdefault(lease.id, {})
             held[report.node] = (*held.get(report.node, ()), uuid)
-    return found
+    return by_node
 
 
-def starting(queue: QueueEntry, current: Told) -> bool:
+def starting(queue: QueueEntry, current: JobParts) -> bool:
     """Whether a start has begun that has not handed the job to the keepers of all its nodes yet.
 
     A node without one is none of a job that runs: then the start still goes on, or whoever began it is gone.
@@ -133,15 +133,15 @@ def starting(queue: QueueEntry, current: Told) -> bool:
     begun = [job for _, job in current if job.attempt == queue.attempt]
     if queue.state != "started" or any(job.keeper == "active" for job in begun):
         return False
-    handed = any(job.keeper != "none" or job.result for job in begun) or queue.handed
-    return not handed or any(job.keeper == "none" and not _rebooted(job) for job in begun)
+    was_handed_over = any(job.keeper != "none" or job.result for job in begun) or queue.handed
+    return not was_handed_over or any(job.keeper == "none" and not _rebooted(job) for job in begun)
 
 
-def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Collection[str]) -> JobRecord:
-    queue = next((job.queue for report, job in told if report.node == head), QueueEntry())
-    attempt = max(job.attempt for _, job in told)
-    current = [(report, job) for report, job in told if job.attempt == attempt and attempt]
-    first, source = told[0][1], next(((report, job) for report, job in told if job.spec), told[0])
+def _record(job_parts: JobParts, unreachable: Mapping[str, str], head: str, answered: Collection[str]) -> JobRecord:
+    queue = next((job.queue for report, job in job_parts if report.node == head), QueueEntry())
+    attempt = max(job.attempt for _, job in job_parts)
+    current = [(report, job) for report, job in job_parts if job.attempt == attempt and attempt]
+    first, source = job_parts[0][1], next(((report, job) for report, job in job_parts if job.spec), job_parts[0])
     spec = spec_of(source[1], source[0].node)
     seats = _seats(spec, current, queue)
     place = {seat.instance: seat.node for seat in seats}
@@ -160,9 +160,9 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
         instances={seat.instance: instances.get(seat.instance, InstanceRecord(seat.instance)) for seat in seats},
         started=min((item.started for item in instances.values() if item.started), default=0.0),
         unreachable=tuple(dict.fromkeys(seat.node for seat in seats if seat.node in unreachable)),
-        events=tuple(sorted((event for _, job in told for event in job.events), key=lambda event: event.time)),
+        events=tuple(sorted((event for _, job in job_parts for event in job.events), key=lambda event: event.time)),
         keeper_lost=tuple(report.node for report, job in current if _watched_by_none(job)),
-        nodes=next((tuple(job.nodes) for report, job in told if report.node == head), ()),
+        nodes=next((tuple(job.nodes) for report, job in job_parts if report.node == head), ()),
         signed=first.signed,
         signature=first.signature,
         **next((_of_attempt(job) for report, job in current if report.node == chief), {}),
@@ -170,7 +170,7 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
     judged = _judged(record, queue, current, unreachable)
     if queue.state == "started" and queue.result is None and result_of(judged) is not None:
         judged = replace(judged, unrecorded=True)
-    parts = {report.node: job for report, job in told}
+    parts = {report.node: job for report, job in job_parts}
     left = unconfirmed_nodes(queue, parts, answered, head)
     if left and _keeps_result(judged, queue, [parts[node] for node in left if node in parts]):
         silent = tuple(node for node in left if node not in answered)
@@ -182,7 +182,7 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
         return _stopping(judged, QueueEntry(reason=judged.reason), record.unreachable, answered)
     if not judged.reason or queue.state not in {"pending", "held"} or judged.reason != queue.reason:
         return judged
-    tried = max((report.tried for report, _ in told if report.node == head), default=0.0)
+    tried = max((report.tried for report, _ in job_parts if report.node == head), default=0.0)
     return replace(judged, reason_time=max(queue.time, tried))
 
 
@@ -238,28 +238,28 @@ def _names(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:_MOST_NAMES]) + more
 
 
-def _seats(spec: JobSpec, current: Told, queue: QueueEntry) -> tuple[Seat, ...]:
+def _seats(spec: JobSpec, current: JobParts, queue: QueueEntry) -> tuple[Seat, ...]:
     """Return the instances of an attempt: each node's own, and of nodes that do not report those that others name.
 
     Where the head has recorded who has which instance, it is these, and a node cannot claim another one.
     """
     places = queue.places if any(job.attempt == queue.attempt for _, job in current) else {}
     reporting = {report.node for report, _ in current}
-    found = {
+    by_instance = {
         seat.instance: seat
         for report, job in reversed(current)
         for seat in job.record.seats
         if seat.node == report.node and (not places or places.get(seat.instance) == seat.node)
     }
     for _, job in current:
-        if places and found.keys() >= places.keys():
+        if places and by_instance.keys() >= places.keys():
             break
         for seat in job.record.seats:
             if seat.node not in reporting and (not places or places.get(seat.instance) == seat.node):
-                found.setdefault(seat.instance, seat)
+                by_instance.setdefault(seat.instance, seat)
     for instance, node in places.items():
-        found.setdefault(instance, Seat(instance, "", 0, node, "", 0, container=instance))
-    seats = (_with_rank(spec, seat) for seat in found.values())
+        by_instance.setdefault(instance, Seat(instance, "", 0, node, "", 0, container=instance))
+    seats = (_with_rank(spec, seat) for seat in by_instance.values())
     return tuple(sorted(seats, key=lambda seat: (not seat.chief, seat.rank, seat.instance)))
 
 
@@ -274,15 +274,15 @@ def _with_rank(spec: JobSpec, seat: Seat) -> Seat:
 
 def _of_attempt(job: JobReport) -> dict[str, Any]:
     """Return what the node of rank 0 has recorded of an attempt's start."""
-    found = {key: getattr(job.record, key) for key in ("code_sha", "image_digest", "tensorboard")}
-    return {key: value for key, value in found.items() if value}
+    values = {key: getattr(job.record, key) for key in ("code_sha", "image_digest", "tensorboard")}
+    return {key: value for key, value in values.items() if value}
 
 
 def _watched_by_none(job: JobReport) -> bool:
     return job.keeper == "gone" and not job.result
 
 
-def _judged(record: JobRecord, queue: QueueEntry, current: Told, unreachable: Mapping[str, str]) -> JobRecord:
+def _judged(record: JobRecord, queue: QueueEntry, current: JobParts, unreachable: Mapping[str, str]) -> JobRecord:
     """Say how the job stands: what its queue says before an attempt, what its nodes say of the last attempt."""
     state, reason = queue.state, queue.reason
     if queue.result is not None and record.attempt <= queue.attempt and _result(record, current) is None:
@@ -303,7 +303,7 @@ def _judged(record: JobRecord, queue: QueueEntry, current: Told, unreachable: Ma
     return _of_nodes(record, queue, current, unreachable)
 
 
-def _of_nodes(record: JobRecord, queue: QueueEntry, current: Told, unreachable: Mapping[str, str]) -> JobRecord:
+def _of_nodes(record: JobRecord, queue: QueueEntry, current: JobParts, unreachable: Mapping[str, str]) -> JobRecord:
     """Judge an attempt by what its nodes tell of it."""
     result = _result(record, current)
     lost = "" if result is not None else _lost(record, current, unreachable)
@@ -340,19 +340,19 @@ def _has_tries(record: JobRecord) -> bool:
     return record.attempt - 1 < record.spec.retry
 
 
-def _result(record: JobRecord, current: Told) -> Result | None:
+def _result(record: JobRecord, current: JobParts) -> Result | None:
     """Return how the attempt ended: as the chief saw it, else as other nodes did when the chief cannot tell.
 
     Of the others the worst result counts, and each of them names instances of its own alone.
     """
     place = {seat.instance: seat.node for seat in record.seats}
-    found = {report.node: job.result for report, job in current if job.result is not None}
+    results = {report.node: job.result for report, job in current if job.result is not None}
     chief = next((seat.node for seat in record.seats if seat.chief), "")
-    if chief in found:
-        return found[chief]
+    if chief in results:
+        return results[chief]
     rebooted = any(report.node == chief and _rebooted(job) for report, job in current)
     gone = not chief or chief in record.unreachable or rebooted
-    others = [_own_part(result, node, place) for node, result in found.items() if not place or node in place.values()]
+    others = [_own_part(result, node, place) for node, result in results.items() if not place or node in place.values()]
     return min(others, key=lambda result: _WORST_FIRST.index(result.status)) if gone and others else None
 
 
@@ -379,19 +379,19 @@ def _ended(record: JobRecord, result: Result) -> JobRecord:
     )
 
 
-def _lost(record: JobRecord, current: Told, unreachable: Mapping[str, str]) -> str:
+def _lost(record: JobRecord, current: JobParts, unreachable: Mapping[str, str]) -> str:
     """Return why an attempt without a result cannot come to one."""
     for report, job in current:
         if _rebooted(job):
             return f"node {report.node} was rebooted during the job"
-    told = {report.node for report, _ in current}
-    forgotten = [seat.node for seat in record.seats if seat.node not in told and seat.node not in unreachable]
+    reporting = {report.node for report, _ in current}
+    forgotten = [seat.node for seat in record.seats if seat.node not in reporting and seat.node not in unreachable]
     if forgotten:
         return f"node {forgotten[0]} knows nothing of it any more"
     never = all(job.keeper == "none" for _, job in current)
     if never and all(_since(report, job) > HANDING_SECONDS for report, job in current):
         return "its start was broken off before anything ran"
-    old = [report.node for report, job in current if _watched_by_none(job) and _since(report, job) > KEEPER_SECONDS]
+    old = [report.node for report, job in current if _watched_by_none(job) and _since(report, job) > SUPERVISOR_SECONDS]
     return f"nothing watches over it on {', '.join(old)}" if old else ""
 
 

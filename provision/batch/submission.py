@@ -156,7 +156,7 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
 
 def _own(words: Words, base: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of JobSpec that flags set directly."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, texts in words.values.items():
         if name not in FIELDS or name == "env":
             continue
@@ -165,8 +165,8 @@ def _own(words: Words, base: Mapping[str, Any]) -> dict[str, Any]:
             value = field_value(name, list(texts) if several else texts[-1])
         except ValueError as error:
             raise UsageError(f"{words.flags[name]} {' '.join(texts)}: {error}") from error
-        found[name] = {**base.get(name, {}), **value} if form(name) == "pairs" else value
-    return found
+        values[name] = {**base.get(name, {}), **value} if form(name) == "pairs" else value
+    return values
 
 
 def _environment(words: Words, here: Here, base: Mapping[str, Any]) -> Environment:
@@ -180,23 +180,23 @@ def _environment(words: Words, here: Here, base: Mapping[str, Any]) -> Environme
 
 
 def _launch(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if words.text("np"):
-        found["launcher"] = "mpirun"
-        found["ranks"] = 0 if words.text("np") == "auto" else words.take("np", _count)
+        values["launcher"] = "mpirun"
+        values["ranks"] = 0 if words.text("np") == "auto" else words.take("np", _count)
     if words.text("device"):
         kind, _, count = words.text("device").partition("=")
         if kind != "nvidia.com/gpu":
             raise UsageError(f"--device {kind}: unknown kind of device", remedy="Write --gpus N.")
-        found["gpus"] = field_value("gpus", count) if count.isdecimal() else -1
+        values["gpus"] = field_value("gpus", count) if count.isdecimal() else -1
     if words.text("total_gpus"):
         total, workers = words.take("total_gpus", _count), fields.get("workers", 1)
         if workers < 1 or total % workers:
             raise UsageError(
                 f"-G {total} GPUs cannot be dealt out alike to {workers} workers", remedy="--gpus counts for each."
             )
-        found["gpus"] = total // workers
-    return found
+        values["gpus"] = total // workers
+    return values
 
 
 def _count(text: str) -> int:
@@ -219,21 +219,21 @@ def _mounts(words: Words, here: Here, fields: Mapping[str, Any]) -> dict[str, An
 
 
 def _places(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in words.values.get("toleration", ()):
         if text.partition("=")[0] not in {"all", "drained", "node.kubernetes.io/unschedulable"}:
             raise UsageError(
                 f"--toleration {text}: nodes have no taints here",
                 remedy="--toleration all lets the job run on drained nodes too.",
             )
-        found["allow_drained"] = True
+        values["allow_drained"] = True
     if words.text("pack"):
         if words.true("pack") and fields.get("spread"):
             raise UsageError("--pack and --spread exclude each other", remedy="Give one of them.")
-        found["spread"] = not words.true("pack")
+        values["spread"] = not words.true("pack")
     if words.text("queue"):
-        found["hold"] = True
-    return found
+        values["hold"] = True
+    return values
 
 
 def _remarks(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _rules(script: str) -> _Advice:
 def _observe(job: str, window: float, inventory: str | None, lab: str | None) -> _Advice:
     """Observe a running job."""
     from provision.report import advice_report as report
-    from provision.workflow.advising import advise_job
+    from provision.workflow.job_advice import advise_job
 
     cluster, runner = cluster_and_engine(inventory, lab)
     try:

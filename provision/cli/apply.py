@@ -35,7 +35,7 @@ from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Node
-    from provision.workflow import Asked, Look, Request
+    from provision.workflow import Asked, PlanResult, Request
 
 __all__ = ["agree", "apply"]
 
@@ -137,7 +137,7 @@ def apply(options: ApplyOptions) -> None:
             request=request,
             steps=asked.steps,
             pace=workflow.Pace(options.waves, options.max_failures, options.keep_going),
-            found=probe_result,
+            result=probe_result,
             become_password=password,
             on_event=progress.event,
         )
@@ -145,7 +145,9 @@ def apply(options: ApplyOptions) -> None:
     raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
 
 
-def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Sequence[Node]) -> tuple[Look, Request]:
+def _planned(
+    options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Sequence[Node]
+) -> tuple[PlanResult, Request]:
     """Return the plan of this run, which is the saved one if it is still valid, and its request."""
     from provision import workflow
 
@@ -160,7 +162,7 @@ def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Seque
         saved, request = workflow.read_saved(options.plan)
     names = in_short([node.name for node in nodes])
     note(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
-    probe_result = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
+    probe_result = workflow.probe_and_plan(cluster, nodes, request, meanwhile=_get_ready)
     if saved and (differences := workflow.saved_differences(saved, probe_result)):
         raise UsageError(
             f"{options.plan} is outdated: {differences[0]}",
@@ -173,7 +175,7 @@ def _planned(options: ApplyOptions, asked: Asked, cluster: Cluster, nodes: Seque
     return checked(probe_result), request
 
 
-def _report(report: ApplyReport, probe_result: Look, options: ApplyOptions, *, stopped: bool) -> None:
+def _report(report: ApplyReport, probe_result: PlanResult, options: ApplyOptions, *, stopped: bool) -> None:
     from provision.report.apply_report import as_document, as_text
     from provision.report.plan_report import problems_document, problems_text
 
@@ -196,7 +198,7 @@ def _get_ready() -> None:
     _ = workflow.apply, workflow.Pace
 
 
-def agree(probe_result: Look, *, steps: bool, yes: bool, verbose: bool = False) -> None:
+def agree(probe_result: PlanResult, *, steps: bool, yes: bool, verbose: bool = False) -> None:
     """Show the plan and ask; return if the answer is yes."""
     from provision.report.plan_report import as_text
     from provision.workflow import drained_first

@@ -160,9 +160,9 @@ def list_(as_json: JsonOption = False) -> None:
       provision bench list --json
     """
     from provision.report.bench_report import stored_document, stored_text
-    from provision.workflow.kept_benchmarks import folder, kept
+    from provision.workflow.benchmark_files import folder, stored_records
 
-    results = kept()
+    results = stored_records()
     if as_json:
         print_json(stored_document(results))
     elif results:
@@ -247,9 +247,9 @@ def _chosen(sources: list[str] | None) -> list[str]:
     Raises:
         UsageError: No sources are given, and there are no stored results.
     """
-    from provision.workflow.kept_benchmarks import kept
+    from provision.workflow.benchmark_files import stored_records
 
-    words = sources or [record.id for record in kept() if record.runs]
+    words = sources or [record.id for record in stored_records() if record.runs]
     if not words:
         raise UsageError(
             "there are no stored results", remedy="Specify outputs, or create a result: provision bench run"

@@ -299,7 +299,7 @@ def _one(
     from provision.benchmarks import Record
     from provision.report.redaction import Redactor
     from provision.workflow import bench_runs
-    from provision.workflow.kept_benchmarks import new_id
+    from provision.workflow.benchmark_files import new_id
 
     without_secrets = Redactor().text
     record = Record(

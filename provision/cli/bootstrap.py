@@ -24,7 +24,7 @@ from provision.errors import TimedOut
 
 if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Secret
-    from provision.workflow import Asked, Look
+    from provision.workflow import Asked, PlanResult
 
 __all__ = ["bootstrap"]
 
@@ -76,7 +76,7 @@ def bootstrap(
     with _this_machine(name or socket.gethostname(), image, variables, password) as cluster:
         note(f"bootstrap this machine as {cluster.nodes[0].name}")
         request = workflow.Request(asked.roles)
-        probe_result = workflow.look(cluster, cluster.nodes, request)
+        probe_result = workflow.probe_and_plan(cluster, cluster.nodes, request)
         if not asked.steps:
             probe_result = checked(probe_result)
         stopped = not asked.steps and bool(workflow.blocked(probe_result))
@@ -106,7 +106,7 @@ def _this_machine(name: str, image: str | None, variables: Path | None, password
         yield cluster
 
 
-def _report(report: ApplyReport, probe_result: Look, *, stopped: bool, as_json: bool) -> None:
+def _report(report: ApplyReport, probe_result: PlanResult, *, stopped: bool, as_json: bool) -> None:
     from provision.report.apply_report import as_document, as_text
     from provision.report.plan_report import problems_document, problems_text
 
@@ -119,7 +119,7 @@ def _report(report: ApplyReport, probe_result: Look, *, stopped: bool, as_json: 
         show(as_text(report))
 
 
-def _applied(cluster: Cluster, asked: Asked, probe_result: Look, password: Secret | None) -> ApplyReport:
+def _applied(cluster: Cluster, asked: Asked, probe_result: PlanResult, password: Secret | None) -> ApplyReport:
     from provision import workflow
     from provision.cli.progress import ApplyProgress
 
@@ -129,7 +129,7 @@ def _applied(cluster: Cluster, asked: Asked, probe_result: Look, password: Secre
             cluster,
             cluster.nodes,
             request=request,
-            found=probe_result,
+            result=probe_result,
             steps=asked.steps,
             become_password=password,
             on_event=progress.event,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from provision.model import Cluster, Secret
-    from provision.workflow import Look
+    from provision.workflow import PlanResult
 
 __all__ = [
     "AllowDegradedOption",
@@ -177,7 +177,7 @@ def ask_become_password(*, ask: bool) -> Secret | None:
     return Secret(getpass.getpass("sudo password of the nodes: "))
 
 
-def checked(probe_result: Look, *, read_only: bool = False) -> Look:
+def checked(probe_result: PlanResult, *, read_only: bool = False) -> PlanResult:
     """Return the plan with the packages and files of its steps, and their problems."""
     count = sum(bool(node.steps) for node in probe_result.plan.nodes)
     if not count:

@@ -103,7 +103,7 @@ def _newest(entries: Iterable[Entry], number: int, user: str) -> tuple[Entry, ..
 def _show_audit(nodes: Sequence[Node], number: int, user: str, *, as_json: bool) -> bool:
     """Show the audit records; return whether the records of a node could not be read."""
     from provision.report.audit_report import audit_document, audit_text
-    from provision.workflow.auditing import read_audit
+    from provision.workflow.audit_records import read_audit
 
     trails = read_audit(nodes, newest=number, user=user)
     if as_json:
@@ -120,7 +120,7 @@ def _show_nodes(nodes: Sequence[Node], number: int, user: str, *, as_json: bool)
 
     records = {
         name: outcome if isinstance(outcome, ProvisionError) else _newest(outcome, number, user)
-        for name, outcome in past.read_nodes(nodes, newest=past.KEPT if user else number).items()
+        for name, outcome in past.read_nodes(nodes, newest=past.MAX_ENTRIES if user else number).items()
     }
     if as_json:
         print_json(report.nodes_document(records))
@@ -141,7 +141,7 @@ def _fleet(cluster: Cluster, nodes: Sequence[Node], number: int, user: str) -> F
     from provision.workflow import history as past
 
     with patience("reading the records of the nodes"):
-        return past.read_fleet(cluster, nodes, newest=past.KEPT if user else number)
+        return past.read_fleet(cluster, nodes, newest=past.MAX_ENTRIES if user else number)
 
 
 def _show_fleet(cluster: Cluster, fleet: Fleet, user: str, *, local: bool, as_json: bool) -> None:

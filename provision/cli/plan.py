@@ -31,7 +31,7 @@ from provision.errors import UsageError
 if TYPE_CHECKING:
     from provision.engine import Event
     from provision.model import Cluster, RoleDiff, Secret
-    from provision.workflow import Look
+    from provision.workflow import PlanResult
 
 __all__ = ["plan"]
 
@@ -104,7 +104,7 @@ def plan(options: PlanOptions) -> None:
     forced = workflow.chosen_roles(options.force or (), "--force")
     request = workflow.Request(asked.roles, forced, workflow.named_nodes(cluster, options.disruptive or ()))
     note(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    probe_result = workflow.look(cluster, nodes, request, read_only=options.read_only, meanwhile=_get_ready)
+    probe_result = workflow.probe_and_plan(cluster, nodes, request, read_only=options.read_only, meanwhile=_get_ready)
     probe_result = checked(probe_result, read_only=options.read_only)
     diffs = _differences(cluster, probe_result, password) if options.diff and not probe_result.plan.problems else None
     from provision.report.plan_report import as_document, as_text
@@ -126,7 +126,7 @@ def _get_ready() -> None:
     from provision.report import plan_report  # noqa: F401
 
 
-def _differences(cluster: Cluster, probe_result: Look, password: Secret | None) -> tuple[RoleDiff, ...]:
+def _differences(cluster: Cluster, probe_result: PlanResult, password: Secret | None) -> tuple[RoleDiff, ...]:
     """Compare the files, with progress on stderr."""
     from provision import workflow
     from provision.cli.progress import ApplyProgress

@@ -87,7 +87,7 @@ def _secret_source(
 ) -> Callable[[JobSpec], Secrets]:
     """Return the function that reads the secrets of a job again, with the variables of the options."""
     from provision.batch.environment import sorted_out, typed, written
-    from provision.workflow.handing_in import secrets_again
+    from provision.workflow.job_inputs import secrets_again
 
     texts = [(str(file), private_text(file)) for file in env_file]
     given = [variable for file, text in texts for variable in written(text, file, os.environ)]

@@ -240,7 +240,7 @@ def _prepared(
         if asked is not None:
             rank_options, chosen = run_placing.choose(asked, full, entries, facts, rank_options)
             degraded = [(name, why) for name, why in degraded if name in chosen[0].nodes]
-        networks = workflow.found_networks(full, facts)
+        networks = workflow.node_networks(full, facts)
         take_degraded(cluster, "run --dry-run" if mode.dry_run or mode.explain else "run", degraded)
     options = LaunchOptions(profile, rank_options, None if chosen else job.ranks, job.sync, environment, job.workdir)
     request = workflow.job_request(full, entries, tuple(command), options, networks, facts)

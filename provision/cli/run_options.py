@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from provision.errors import UsageError
-from provision.workflow.job_requests import Seats
+from provision.workflow.job_requests import RankOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def profile_options(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Pr
     return ProfileOptions(preset, fabric, lightcc, gdr)
 
 
-def rank_options(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> Seats:
+def rank_options(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> RankOptions:
     """Return the launcher and placement of the ranks; UsageError for unknown launchers and invalid placements."""
     from provision.launchers import launcher_names
     from provision.launchers.placement_file import read_placement
@@ -59,12 +59,12 @@ def rank_options(launcher: str, placement: Path | None, *, own_gpus: bool, gputo
     if own_gpus and placement is None and not gputopology:
         raise UsageError("--own-gpus requires a placement", remedy="Add --placement FILE, or --gputopology.")
     if placement is None:
-        return Seats(launcher, own_gpus=own_gpus)
+        return RankOptions(launcher, own_gpus=own_gpus)
     try:
         text = placement.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--placement {placement}: cannot be read: {error}") from error
-    return Seats(launcher, tuple(read_placement(text)), own_gpus)
+    return RankOptions(launcher, tuple(read_placement(text)), own_gpus)
 
 
 def refuse_modes(*, offline: bool, dry_run: bool, explain: bool, as_json: bool) -> None:

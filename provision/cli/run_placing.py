@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from provision.launchers import HostEntry
     from provision.model import Cluster
     from provision.topology.placement import Placement, Places, Request
-    from provision.workflow.job_requests import Seats
+    from provision.workflow.job_requests import RankOptions
 
 __all__ = ["Chosen", "as_document", "choose", "wanted"]
 
@@ -24,7 +24,13 @@ Chosen = tuple["Placement", "Places"]
 
 
 def wanted(
-    ranks: int | None, gpus: int | None, workers: int | None, rank_options: Seats, *, gputopology: bool, offline: bool
+    ranks: int | None,
+    gpus: int | None,
+    workers: int | None,
+    rank_options: RankOptions,
+    *,
+    gputopology: bool,
+    offline: bool,
 ) -> Request | None:
     """Return the GPU request, None without --gputopology; UsageError for options that exclude each other."""
     from provision.launchers import launcher_of
@@ -61,8 +67,8 @@ def choose(
     cluster: Cluster,
     entries: Sequence[HostEntry],
     facts: Mapping[str, NodeFacts],
-    rank_options: Seats,
-) -> tuple[Seats, Chosen]:
+    rank_options: RankOptions,
+) -> tuple[RankOptions, Chosen]:
     """Return the rank options with the chosen GPUs, one per rank, and the placement.
 
     The cluster has the roles' defaults; `entries` are its nodes that can run ranks.

@@ -54,9 +54,9 @@ def add(
         --username robot < token
     """
     from provision.model import Secret
-    from provision.workflow.kept_secrets import Login, keep
+    from provision.workflow.stored_secrets import Credential, store
 
-    file = keep(Login(kind, server, username, Secret(_value(f"password or token for {server}: "))))
+    file = store(Credential(kind, server, username, Secret(_value(f"password or token for {server}: "))))
     say(f"stored in {file}")
 
 
@@ -78,9 +78,9 @@ def list_(as_json: JsonOption = False) -> None:
     """
     import datetime as dt
 
-    from provision.workflow.kept_secrets import kept
+    from provision.workflow.stored_secrets import stored_credentials
 
-    logins = kept()
+    logins = stored_credentials()
     times = [dt.datetime.fromtimestamp(login.changed, dt.UTC).isoformat(timespec="seconds") for login in logins]
     if as_json:
         keys = ("kind", "server", "username", "changed")
@@ -102,7 +102,7 @@ def remove(kind: KindArgument, server: ServerOption) -> None:
       provision secret rm git --server git.example.com
     """
     from provision.errors import NotFound
-    from provision.workflow.kept_secrets import forget
+    from provision.workflow.stored_secrets import forget
 
     if not forget(kind, server):
         raise NotFound(f"{kind} {server}: no credentials are stored", remedy="To list them: `provision secret list`.")

@@ -117,12 +117,12 @@ def _submit(typed: Words, request: Submission) -> None:
     from provision.cli.job_options import cluster_and_engine
     from provision.cli.levels import info, patience, warn
     from provision.report.job_submit import closing_lines
-    from provision.workflow.handing_in import handed_in
+    from provision.workflow.job_inputs import collect_job_inputs
     from provision.workflow.job_names import add_job_name
 
     for note in request.notes:
         warn(note)
-    spec, secrets = handed_in(request)
+    spec, secrets = collect_job_inputs(request)
     cluster, runner = cluster_and_engine(
         _inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"), through_agent=True
     )

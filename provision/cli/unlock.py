@@ -55,13 +55,13 @@ def unlock(
     from provision.model.history import Unlocked
     from provision.report.history_report import unlocked_document, unlocked_text
     from provision.report.node_names import in_short
-    from provision.workflow import chosen, remote_keeper
+    from provision.workflow import chosen, remote_lock
 
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = chosen(cluster, ",".join(names))
     done: list[Unlocked] = []
     held, reasons = {}, {}
-    for name, look in remote_keeper.look_at(nodes).items():
+    for name, look in remote_lock.probe_locks(nodes).items():
         if isinstance(look, ProvisionError):
             done.append(Unlocked(name, "unreachable", look.message, None, look.remedy))
         elif look.holder is not None:
@@ -69,13 +69,13 @@ def unlock(
             busy = f"; Ansible still runs there: {', '.join(look.working)}" if look.working else ""
             reasons[name] = f"{look.holder.describe()}{busy}"
         else:
-            done.append(remote_keeper.without_holder(name, look))
+            done.append(remote_lock.without_holder(name, look))
     say_reasons("", reasons.items())
     if held:
         say("If that apply is still running, it and the next one undo each other's steps, and a package")
         say("manager or service may be interrupted. First check the process on the machine named above.")
         confirm(f"Release the lock of {in_short(list(held))}?", yes=yes)
-        done += remote_keeper.unlock(nodes, held)
+        done += remote_lock.unlock(nodes, held)
     order = {node.name: number for number, node in enumerate(nodes)}
     done.sort(key=lambda one: order[one.node])
     if as_json:

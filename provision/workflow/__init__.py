@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING
 from provision.lazy_import import parts
 
 if TYPE_CHECKING:
-    from provision.workflow.adopting import adopt, plan_adopt
+    from provision.workflow.adoption import adopt, plan_adopt
     from provision.workflow.apply_preflight import preflight
-    from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
     from provision.workflow.bundle import known_secrets, support_bundle
+    from provision.workflow.controller_inventory import local_inventory
     from provision.workflow.converge import Pace, apply, blocked, runnable
     from provision.workflow.differences import content_differences
     from provision.workflow.gpu_topology import topology
     from provision.workflow.gpudirect import gdr
     from provision.workflow.idle_steps import agreeable, drained_first
+    from provision.workflow.inventory_state import log_folder
     from provision.workflow.job_requests import job_request
-    from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
+    from provision.workflow.launch_inputs import node_networks, stated_container, stated_entries, stated_networks
+    from provision.workflow.module_reload import reload
+    from provision.workflow.node_reset import plan_reset, reset
     from provision.workflow.overrides import note_degraded
-    from provision.workflow.places import log_folder
-    from provision.workflow.placing import places_among, places_for_jobs
-    from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
-    from provision.workflow.reloading import reload
-    from provision.workflow.resetting import plan_reset, reset
+    from provision.workflow.placement_candidates import places_among, places_for_jobs
+    from provision.workflow.plan import PlanResult, Request, probe_and_plan, read_saved, save, saved_differences
+    from provision.workflow.role_selection import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
     from provision.workflow.survey import (
         HostFile,
         chosen,
@@ -38,14 +39,13 @@ if TYPE_CHECKING:
         supported_systems,
         with_defaults,
     )
-    from provision.workflow.this_machine import local_inventory
     from provision.workflow.verification import Survey, try_pairs, verify
 
 __all__ = [
     "Asked",
     "HostFile",
-    "Look",
     "Pace",
+    "PlanResult",
     "Request",
     "Survey",
     "adopt",
@@ -58,7 +58,6 @@ __all__ = [
     "content_differences",
     "degraded",
     "drained_first",
-    "found_networks",
     "gdr",
     "host_entries",
     "hostfile",
@@ -66,8 +65,8 @@ __all__ = [
     "known_secrets",
     "local_inventory",
     "log_folder",
-    "look",
     "named_nodes",
+    "node_networks",
     "note_degraded",
     "places_among",
     "places_for_jobs",
@@ -75,6 +74,7 @@ __all__ = [
     "plan_reset",
     "preflight",
     "probe",
+    "probe_and_plan",
     "read_saved",
     "refuse_steps",
     "reload",
@@ -97,22 +97,22 @@ __all__ = [
 __getattr__ = parts(
     __name__,
     {
-        "adopting": ("adopt", "plan_adopt"),
-        "asking": ("Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"),
+        "adoption": ("adopt", "plan_adopt"),
+        "role_selection": ("Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"),
         "bundle": ("known_secrets", "support_bundle"),
         "converge": ("Pace", "apply", "blocked", "runnable"),
         "differences": ("content_differences",),
         "gpudirect": ("gdr",),
         "idle_steps": ("agreeable", "drained_first"),
         "job_requests": ("job_request",),
-        "launching": ("found_networks", "stated_container", "stated_entries", "stated_networks"),
+        "launch_inputs": ("node_networks", "stated_container", "stated_entries", "stated_networks"),
         "overrides": ("note_degraded",),
-        "places": ("log_folder",),
-        "placing": ("places_among", "places_for_jobs"),
-        "plan": ("Look", "Request", "look", "read_saved", "save", "saved_differences"),
+        "inventory_state": ("log_folder",),
+        "placement_candidates": ("places_among", "places_for_jobs"),
+        "plan": ("PlanResult", "Request", "probe_and_plan", "read_saved", "save", "saved_differences"),
         "apply_preflight": ("preflight",),
-        "reloading": ("reload",),
-        "resetting": ("plan_reset", "reset"),
+        "module_reload": ("reload",),
+        "node_reset": ("plan_reset", "reset"),
         "survey": (
             "HostFile",
             "chosen",
@@ -124,7 +124,7 @@ __getattr__ = parts(
             "supported_systems",
             "with_defaults",
         ),
-        "this_machine": ("local_inventory",),
+        "controller_inventory": ("local_inventory",),
         "gpu_topology": ("topology",),
         "verification": ("Survey", "try_pairs", "verify"),
     },

@@ -22,7 +22,7 @@ from provision.planning.requirements import packages_of, repositories_of, settin
 
 if TYPE_CHECKING:
     from provision.connectors import Connector
-    from provision.workflow.plan import Look
+    from provision.workflow.plan import PlanResult
 
 __all__ = ["Requested", "preflight"]
 
@@ -56,35 +56,35 @@ class Requested:
         }
 
 
-def preflight(found: Look, *, read_only: bool = False) -> Look:
+def preflight(result: PlanResult, *, read_only: bool = False) -> PlanResult:
     """Return the plan with what its steps will install and write, and with every problem that would make one fail.
 
     Args:
-        found: a look at the nodes.
+        result: the plan, and the facts that it rests on.
         read_only: ask no node; versions and problems of repositories and registries are not known then.
     """
-    planned = [plan for plan in found.plan.nodes if plan.steps and not plan.error and plan.name in found.facts]
+    planned = [plan for plan in result.plan.nodes if plan.steps and not plan.error and plan.name in result.facts]
     if not planned:
-        return found
-    values, problems = _rendered(found, planned)
+        return result
+    values, problems = _rendered(result, planned)
     requested: dict[str, Requested] = {}
     for plan in planned:
-        node, facts = found.cluster.node(plan.name), found.facts[plan.name]
+        node, facts = result.cluster.node(plan.name), result.facts[plan.name]
         node = replace(node, variables={**node.variables, **values.get(node.name, {})})
         own = problems.setdefault(node.name, [])
         for role in dict.fromkeys((SHARED.role, *(step.role for step in plan.steps))):
             own.extend(setting_problems(role, node.variables, facts))
         own.extend(_missing_files(plan, node))
         requested[plan.name] = _requested(plan, node, facts, without=own)
-    answers = {} if read_only else _ask(found, requested)
+    answers = {} if read_only else _ask(result, requested)
     return replace(
-        found, plan=Plan(tuple(_completed(plan, found, requested, problems, answers) for plan in found.plan.nodes))
+        result, plan=Plan(tuple(_completed(plan, result, requested, problems, answers) for plan in result.plan.nodes))
     )
 
 
 def _completed(
     plan: NodePlan,
-    found: Look,
+    result: PlanResult,
     requested: Mapping[str, Requested],
     problems: Mapping[str, Sequence[PreflightProblem]],
     answers: Mapping[str, PreflightAnswer | ProvisionError],
@@ -96,7 +96,7 @@ def _completed(
     known = answer if isinstance(answer, PreflightAnswer) else PreflightAnswer()
     versions: dict[str, str] = {entry.name: entry.version for entry in known.install}
     versions |= {name: version for name, version in (known.packages or {}).items() if version}
-    variables, facts = asked.variables, found.facts[plan.name]
+    variables, facts = asked.variables, result.facts[plan.name]
 
     def complete(step: Step) -> Step:
         packages = tuple(PackageChange(name, versions.get(name)) for name in asked.packages.get(step.role, ()))
@@ -113,7 +113,7 @@ def _completed(
 
 
 def _rendered(
-    found: Look, planned: Sequence[NodePlan]
+    result: PlanResult, planned: Sequence[NodePlan]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[PreflightProblem]]]:
     """Render the variables with Jinja that the steps' roles use, and return values and problems by node."""
     from provision.inventory.listing import VAULT_REMEDY
@@ -123,7 +123,7 @@ def _rendered(
 
     specs = read_specs(roles_folder()).options
     problems: dict[str, list[PreflightProblem]] = {}
-    stated = found.stated or found.cluster
+    stated = result.stated or result.cluster
     variables = {
         plan.name: {
             key: value for key, value in stated.node(plan.name).variables.items() if not isinstance(value, Secret)
@@ -134,14 +134,14 @@ def _rendered(
     if not any(has_template(own[key]) for own in variables.values() for key in own.keys() & specs.keys()):
         return {}, problems
     try:
-        values, failures = rendering_problems(found.cluster.inventory, variables, specs.keys())
+        values, failures = rendering_problems(result.cluster.inventory, variables, specs.keys())
     except InventoryError as error:
         missing_password = error.remedy == VAULT_REMEDY
         remedy = VAULT_REMEDY if missing_password else "Fix the inventory; `ansible-inventory --list -i FILE` reads it."
         code = PreflightCode.VARIABLE_TEMPLATE
         problem = PreflightProblem(code, SHARED.role, "inventory", error.message, remedy)
         return {}, {plan.name: [problem] for plan in planned}
-    sources = SourceIndex(found.cluster.inventory)
+    sources = SourceIndex(result.cluster.inventory)
     for host, reasons in failures.items():
         for variable, reason in sorted(reasons.items()):
             role = specs[variable].role
@@ -199,8 +199,8 @@ def _system(facts: NodeFacts) -> Mapping[str, Any]:
 
     if isinstance(facts.system, Unknown):
         return {}
-    found: Mapping[str, Any] = systems(roles_folder()).get(f"{facts.system.id}_{facts.system.version}", {})
-    return found
+    system: Mapping[str, Any] = systems(roles_folder()).get(f"{facts.system.id}_{facts.system.version}", {})
+    return system
 
 
 def _source(item: Repository) -> dict[str, Any]:
@@ -224,17 +224,17 @@ def _proxies(variables: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value and plain(value)}
 
 
-def _ask(found: Look, requested: Mapping[str, Requested]) -> dict[str, PreflightAnswer | ProvisionError]:
+def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, PreflightAnswer | ProvisionError]:
     """Ask the nodes that there is something to ask of, all at once."""
     from provision.connectors import each
     from provision.jobs.node_ask import ask
 
-    nodes = [found.cluster.node(name) for name, asked in requested.items() if asked.packages or asked.image]
+    nodes = [result.cluster.node(name) for name, asked in requested.items() if asked.packages or asked.image]
     if not nodes:
         return {}
 
     def one(connector: Connector) -> PreflightAnswer:
-        node = found.cluster.node(connector.name)
+        node = result.cluster.node(connector.name)
         python = node.variables.get("ansible_python_interpreter")
         usable = isinstance(python, str) and python.startswith("/") and plain(python)
         request = requested[connector.name].request()

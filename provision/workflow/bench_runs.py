@@ -20,7 +20,7 @@ from provision.facts.container import Container
 from provision.facts.derived import simulated
 from provision.launchers import HostEntry
 from provision.locks import user
-from provision.workflow import kept_benchmarks
+from provision.workflow import benchmark_files
 
 __all__ = ["PROGRAM", "Ended", "default_sizes", "finish", "node_infos", "program_folder", "visible_environment"]
 
@@ -46,13 +46,13 @@ def program_folder() -> Path:
         ProvisionError: the folder is not writable.
     """
     source = Path(provision.benchmarks.__file__).parent / "files" / PROGRAM
-    folder = kept_benchmarks.folder() / "program"
+    folder = benchmark_files.folder() / "program"
     target = folder / PROGRAM
     try:
         program = source.read_bytes()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not target.exists() or target.read_bytes() != program:
-            draft = kept_benchmarks.folder() / f".{PROGRAM}.{os.getpid()}"
+            draft = benchmark_files.folder() / f".{PROGRAM}.{os.getpid()}"
             draft.write_bytes(program)
             draft.replace(target)
     except OSError as error:
@@ -157,7 +157,7 @@ def finish(record: Record, ended: Ended) -> Record:
         user=user(),
         host=os.uname().nodename,
     )
-    kept_benchmarks.keep(done)
+    benchmark_files.store_record(done)
     return done
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from provision.benchmarks import Record, Run, Unfinished, parse
 from provision.benchmarks.configurations import of_file, of_records
 from provision.errors import ProvisionError, UsageError
-from provision.workflow.kept_benchmarks import on_file
+from provision.workflow.benchmark_files import find_records
 
 __all__ = ["Results", "load"]
 
@@ -51,7 +51,7 @@ def load(words: Sequence[str]) -> Results:
     unfinished: list[Unfinished] = []
     empty: list[str] = []
     records: list[Record] = []
-    stored = {word: on_file(word) for word in words if word != "-" and not os.path.lexists(word)}
+    stored = {word: find_records(word) for word in words if word != "-" and not os.path.lexists(word)}
     every = [record for matches in stored.values() for record in matches]
     configurations = dict(zip([record.id for record in every], of_records(every), strict=True))
     files = [(None, word) if stored.get(word) else _named_file(word) for word in words]

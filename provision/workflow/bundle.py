@@ -9,7 +9,7 @@ from typing import Any
 from provision.errors import ProvisionError, UsageError
 from provision.local_files import write_private
 from provision.model import Cluster
-from provision.workflow.places import log_folder
+from provision.workflow.inventory_state import log_folder
 from provision.workflow.verification import verify
 
 __all__ = ["known_secrets", "support_bundle"]
@@ -91,9 +91,9 @@ def _vaulted(before: Any, after: Any) -> set[str]:
     if is_vault(before):
         return {str(after)}
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        return {found for key in before.keys() & after.keys() for found in _vaulted(before[key], after[key])}
+        return {secret for key in before.keys() & after.keys() for secret in _vaulted(before[key], after[key])}
     if isinstance(before, list) and isinstance(after, list):
-        return {found for old, new in zip(before, after, strict=False) for found in _vaulted(old, new)}
+        return {secret for old, new in zip(before, after, strict=False) for secret in _vaulted(old, new)}
     return set()
 
 

@@ -238,12 +238,12 @@ def _run(
     from provision import jobs
     from provision.errors import LaunchError
     from provision.profiles import ProfileOptions
-    from provision.workflow.job_requests import LaunchOptions, Seats, job_request
-    from provision.workflow.launching import found_networks
+    from provision.workflow.job_requests import LaunchOptions, RankOptions, job_request
+    from provision.workflow.launch_inputs import node_networks
 
     command = ("timeout", "-k", "10", str(_LIMIT_SECONDS), *program.command)
-    options = LaunchOptions(ProfileOptions(), Seats(program.launcher))
-    request = job_request(cluster, entries, command, options, found_networks(cluster, facts), facts)
+    options = LaunchOptions(ProfileOptions(), RankOptions(program.launcher))
+    request = job_request(cluster, entries, command, options, node_networks(cluster, facts), facts)
     plan = jobs.prepare(request)
     failing = next((finding for finding in plan.findings if finding.fails), None)
     if failing:
@@ -264,7 +264,7 @@ def _with_prediction(measured: Collective, cluster: Cluster, facts: Mapping[str,
     """Add the bus bandwidth that `provision place` predicts for all GPUs of these nodes."""
     from provision.topology.placement import Request
     from provision.topology.select import place
-    from provision.workflow.placing import places_among
+    from provision.workflow.placement_candidates import places_among
 
     places = places_among(cluster, {name: facts[name] for name in measured.nodes})
     if places.left_out:

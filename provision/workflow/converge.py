@@ -15,9 +15,9 @@ from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
 from provision.workflow.draining import Draining
 from provision.workflow.idle_steps import agreeable
-from provision.workflow.outcomes import Outcomes, told
-from provision.workflow.places import alone, log_folder
-from provision.workflow.plan import Look, Request, look
+from provision.workflow.inventory_state import alone, log_folder
+from provision.workflow.node_results import NodeResults, history_entry
+from provision.workflow.plan import PlanResult, Request, probe_and_plan
 from provision.workflow.sources import write_fingerprints
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ class Pace:
 def runnable(plan: Plan) -> dict[str, tuple[Step, ...]]:
     """Return for each node the steps that an apply would run: those that wait for no job."""
     steps = {node.name: tuple(step for step in node.steps if not step.waits_for) for node in plan.nodes}
-    return {name: found for name, found in steps.items() if found}
+    return {name: pending for name, pending in steps.items() if pending}
 
 
-def blocked(found: Look) -> list[str]:
+def blocked(result: PlanResult) -> list[str]:
     """Return the nodes that an apply would change if their preflight had found no problem."""
-    changing = agreeable(found)
-    return [plan.name for plan in found.plan.nodes if plan.problems and plan.name in changing]
+    changing = agreeable(result)
+    return [plan.name for plan in result.plan.nodes if plan.problems and plan.name in changing]
 
 
 def apply(
@@ -63,7 +63,7 @@ def apply(
     request: Request | None = None,
     steps: Sequence[str] = (),
     pace: Pace | None = None,
-    found: Look | None = None,
+    result: PlanResult | None = None,
     become_password: Secret | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> ApplyReport:
@@ -79,12 +79,12 @@ def apply(
     Raises:
         LockedError: another apply is at work on the inventory or on one of the nodes; the message says whose.
     """
-    asked = _Asked(request or Request(), tuple(steps), pace or Pace(), become_password)
-    return _Apply(cluster, nodes, asked, on_event).run(found)
+    options = _Options(request or Request(), tuple(steps), pace or Pace(), become_password)
+    return _Apply(cluster, nodes, options, on_event).run(result)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Options:
     """What one apply is to do."""
 
     request: Request
@@ -103,46 +103,46 @@ class _Apply:
     """One apply."""
 
     def __init__(
-        self, cluster: Cluster, nodes: Sequence[Node], asked: _Asked, on_event: Callable[[Event], None] | None
+        self, cluster: Cluster, nodes: Sequence[Node], options: _Options, on_event: Callable[[Event], None] | None
     ) -> None:
         self._cluster = cluster
         self._nodes = {node.name: node for node in nodes}
-        self._asked = asked
+        self._options = options
         self._on_event = on_event
-        self._outcomes = Outcomes(list(self._nodes))
-        self._draining = Draining(cluster, self._outcomes, self._look_on, asked.request)
+        self._results = NodeResults(list(self._nodes))
+        self._draining = Draining(cluster, self._results, self._look_on, options.request)
         self._hint = f"Read the newest log in {log_folder(cluster)}; provision verify shows more."
 
-    def run(self, found: Look | None) -> ApplyReport:
+    def run(self, result: PlanResult | None) -> ApplyReport:
         """Do it all."""
-        if found:
-            self._outcomes.began_before(found.seconds)
-        found = found or self._look(list(self._nodes), self._asked.request)
-        self._saw(found)
-        agreed = self._wanted(found)
-        failed = blocked(found)
-        for plan in found.plan.nodes:
-            if plan.name in failed and self._outcomes.going(plan.name):
-                self._outcomes.refuse(plan)
-        if failed and not self._asked.pace.keep_going:
-            self._outcomes.skip([name for name in agreed if name not in failed], *_refused(failed))
-            return self._outcomes.report()
+        if result:
+            self._results.began_before(result.seconds)
+        result = result or self._look(list(self._nodes), self._options.request)
+        self._saw(result)
+        agreed = self._wanted(result)
+        failed = blocked(result)
+        for plan in result.plan.nodes:
+            if plan.name in failed and self._results.going(plan.name):
+                self._results.refuse(plan)
+        if failed and not self._options.pace.keep_going:
+            self._results.skip([name for name in agreed if name not in failed], *_refused(failed))
+            return self._results.report()
         agreed = {name: steps for name, steps in agreed.items() if name not in failed}
         if not agreed:
             self._draining.tell(self._nodes)
-            return self._outcomes.report()
+            return self._results.report()
         from provision.workflow import history
 
-        command = self._asked.command()
+        command = self._options.command()
         if before := history.interrupted(self._cluster):
-            self._outcomes.warnings.append(f"{before.describe()} was cut short; this apply takes up what it left")
+            self._results.warnings.append(f"{before.describe()} was cut short; this apply takes up what it left")
         with alone(self._cluster, command) as warnings:
-            self._outcomes.warnings += warnings
+            self._results.warnings += warnings
             entry = history.begin(self._cluster, command=command, nodes=list(agreed))
             status = "interrupted"
             try:
                 self._locked(agreed, command)
-                report = self._outcomes.report()
+                report = self._results.report()
                 status = "ok" if report.ok else "waiting" if report.only_waits else "failed"
             except Interrupted:
                 raise
@@ -150,17 +150,17 @@ class _Apply:
                 status = "refused" if isinstance(error, LockedError) else "failed"
                 raise
             finally:
-                nodes = {name: told(self._outcomes.of(name)) for name in agreed}
-                seconds = self._outcomes.report().seconds
+                nodes = {name: history_entry(self._results.of(name)) for name in agreed}
+                seconds = self._results.report().seconds
                 warning = history.end(entry, status=status, seconds=seconds, nodes=nodes)
-                self._outcomes.warnings += [warning] if warning else []
-        return self._outcomes.report()
+                self._results.warnings += [warning] if warning else []
+        return self._results.report()
 
-    def _look(self, names: Sequence[str], request: Request, task: str = "probe") -> Look:
+    def _look(self, names: Sequence[str], request: Request, task: str = "probe") -> PlanResult:
         self._tell(names, task, "start")
-        found = look(self._cluster, [self._nodes[name] for name in names], request)
+        result = probe_and_plan(self._cluster, [self._nodes[name] for name in names], request)
         self._tell(names, task, "ok")
-        return self._draining.held_back(found)
+        return self._draining.held_back(result)
 
     def _tell(self, names: Sequence[str], task: str, status: str) -> None:
         if self._on_event:
@@ -169,87 +169,87 @@ class _Apply:
             for name in names:
                 self._on_event(Event(name, None, task, status))
 
-    def _look_on(self, names: Sequence[str], request: Request, task: str = "probe") -> Look:
+    def _look_on(self, names: Sequence[str], request: Request, task: str = "probe") -> PlanResult:
         """Look at nodes while something is under way there, and take it down."""
-        found = self._look(names, request, task)
-        self._saw(found)
-        return found
+        result = self._look(names, request, task)
+        self._saw(result)
+        return result
 
-    def _saw(self, found: Look) -> None:
+    def _saw(self, result: PlanResult) -> None:
         """Take down what a look showed, and tell at once who is lost."""
-        lost = self._outcomes.saw(found)
+        lost = self._results.saw(result)
         if self._on_event and lost:
             from provision.engine import Event
 
             for name, status in lost.items():
                 self._on_event(Event(name, None, "connect", status.value))
 
-    def _wanted(self, found: Look) -> dict[str, tuple[Step, ...]]:
+    def _wanted(self, result: PlanResult) -> dict[str, tuple[Step, ...]]:
         """Return what is to be run, by node; with single steps of roles, all nodes that can be worked on.
 
         A node that an earlier apply left drained, and that is as wanted, has nothing to run: it is resumed.
         """
-        if self._asked.steps:
-            return dict.fromkeys(found.facts, ())
-        return self._draining.left(found) | agreeable(found)
+        if self._options.steps:
+            return dict.fromkeys(result.facts, ())
+        return self._draining.left(result) | agreeable(result)
 
     def _locked(self, agreed: Mapping[str, tuple[Step, ...]], command: str) -> None:
         """Take the locks of the nodes, look again (another apply may have ended just now), and run."""
         from provision.workflow import node_locks
 
         nodes = [self._nodes[name] for name in agreed]
-        with node_locks.held_on(nodes, command=command, on_event=self._on_event) as locks:
-            node_locks.insist(locks.refused)
+        with node_locks.acquire(nodes, command=command, on_event=self._on_event) as locks:
+            node_locks.raise_refusals(locks.refused)
             for name, error in locks.failed.items():
-                self._outcomes.fail(name, "lock the node", error)
-            names = [name for name in agreed if self._outcomes.going(name)]
-            found = self._look(names, self._asked.request) if names else None
-            if found:
-                self._saw(found)
-                self._run(found, {name: agreed[name] for name in names}, locks)
+                self._results.fail(name, "lock the node", error)
+            names = [name for name in agreed if self._results.going(name)]
+            result = self._look(names, self._options.request) if names else None
+            if result:
+                self._saw(result)
+                self._run(result, {name: agreed[name] for name in names}, locks)
                 self._draining.tell(self._nodes)
             for name in agreed:
                 if name not in locks.failed:
-                    locks.finish(name, told(self._outcomes.of(name)))
-        self._outcomes.warnings += [f"{name}: {text}" for name, text in locks.warnings.items()]
+                    locks.finish(name, history_entry(self._results.of(name)))
+        self._results.warnings += [f"{name}: {text}" for name, text in locks.warnings.items()]
 
-    def _run(self, found: Look, agreed: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
-        if self._asked.steps:
-            self._play(found, {name: () for name in agreed if self._outcomes.going(name)}, locks)
+    def _run(self, result: PlanResult, agreed: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
+        if self._options.steps:
+            self._play(result, {name: () for name in agreed if self._results.going(name)}, locks)
             return
         from provision.planning.waves import too_many_failures
 
-        self._draining.resume(found, agreed)
+        self._draining.resume(result, agreed)
         agreed = {name: steps for name, steps in agreed.items() if steps}
-        made = self._waves(found, list(agreed))
+        made = self._waves(result, list(agreed))
         later = _LAST if len(made) > 1 else frozenset()
-        request = self._asked.request
+        request = self._options.request
         for number, wave in enumerate(made, 1):
-            self._rounds(found, {name: agreed[name] for name in wave}, later, locks, request)
-            failed = [name for name in agreed if not self._outcomes.going(name)]
+            self._rounds(result, {name: agreed[name] for name in wave}, later, locks, request)
+            failed = [name for name in agreed if not self._results.going(name)]
             if number < len(made) and too_many_failures(
-                len(failed), number, len(agreed), self._asked.pace.max_failures
+                len(failed), number, len(agreed), self._options.pace.max_failures
             ):
                 left = [name for names in made[number:] for name in names]
-                self._outcomes.skip(left, *_stopped(failed, number, len(made)))
+                self._results.skip(left, *_stopped(failed, number, len(made)))
                 return
         if later:
-            names = [name for name in agreed if self._outcomes.going(name)]
+            names = [name for name in agreed if self._results.going(name)]
             request = replace(request, forced=())
             last = self._look_on(names, request)
             self._rounds(last, runnable(last.plan), frozenset(), locks, request)
 
-    def _waves(self, found: Look, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    def _waves(self, result: PlanResult, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
         """Return the nodes in waves; all at once where none of them has been provisioned before."""
         from provision.planning.waves import DEFAULT_WAVES, wave_sizes, waves
 
-        fresh = not any(found.provisioned(name) for name in names)
-        text = self._asked.pace.waves or ("100%" if fresh else DEFAULT_WAVES)
-        return waves([found.cluster.node(name) for name in names], wave_sizes(text, len(names)))
+        fresh = not any(result.provisioned(name) for name in names)
+        text = self._options.pace.waves or ("100%" if fresh else DEFAULT_WAVES)
+        return waves([result.cluster.node(name) for name in names], wave_sizes(text, len(names)))
 
     def _rounds(
         self,
-        found: Look,
+        result: PlanResult,
         agreed: Mapping[str, tuple[Step, ...]],
         later: frozenset[str],
         locks: NodeLocks,
@@ -258,9 +258,9 @@ class _Apply:
         """Run on some nodes what was agreed and is still needed, and what follows from it; look after each run."""
         tried: set[tuple[str, str, tuple[str, ...]]] = set()
         for number in range(_MOST_ROUNDS):
-            found = self._draining.ready(found, agreed, later, request)
+            result = self._draining.ready(result, agreed, later, request)
             wanted: dict[str, tuple[Step, ...]] = {}
-            for name, steps in runnable(found.plan).items():
+            for name, steps in runnable(result.plan).items():
                 roles = {step.role for step in agreed.get(name, ())}
                 left = tuple(
                     step
@@ -269,57 +269,57 @@ class _Apply:
                     and (name, step.role, step.reasons) not in tried
                     and (number or step.role in roles)
                 )
-                if left and name in agreed and self._outcomes.going(name):
+                if left and name in agreed and self._results.going(name):
                     wanted[name] = left
             if not wanted:
                 break
             tried |= {(name, step.role, step.reasons) for name, steps in wanted.items() for step in steps}
-            self._play(found, wanted, locks)
-            names = [name for name in agreed if self._outcomes.going(name)]
+            self._play(result, wanted, locks)
+            names = [name for name in agreed if self._results.going(name)]
             if not names:
                 break
             request = replace(request, forced=())
-            found = self._look_on(names, request, "final probe")
-        self._outcomes.judge(agreed, later=later, hint=self._hint)
-        self._draining.resume(found, agreed, later)
+            result = self._look_on(names, request, "final probe")
+        self._results.judge(agreed, later=later, hint=self._hint)
+        self._draining.resume(result, agreed, later)
 
-    def _play(self, found: Look, wanted: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
+    def _play(self, result: PlanResult, wanted: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
         """Run Ansible once."""
         from provision import engine
         from provision.inventory.settings import reading_environment
 
         for name, why in locks.lost().items():
-            if name in wanted and self._outcomes.going(name):
+            if name in wanted and self._results.going(name):
                 remedy = "Apply again when the node answers."
-                self._outcomes.fail(
+                self._results.fail(
                     name, "hold the lock", NodeError(f"the lock was lost: {why}", remedy=remedy), lost=True
                 )
-        wanted = {name: steps for name, steps in wanted.items() if self._outcomes.going(name)}
+        wanted = {name: steps for name, steps in wanted.items() if self._results.going(name)}
         if not wanted:
             return
         roles = {name: [step.role for step in steps] for name, steps in wanted.items()}
         for name in wanted:
-            locks.note(name, "run " + ", ".join(roles[name] or self._asked.steps))
+            locks.note(name, "run " + ", ".join(roles[name] or self._options.steps))
         log = log_folder(self._cluster) / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
         with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-            write_fingerprints(Path(folder), found, list(wanted))
+            write_fingerprints(Path(folder), result, list(wanted))
             variables: dict[str, Any] = {
                 "_platform_fingerprints_folder": folder,
-                "_platform_disruptive": sorted(self._asked.request.disruptive),
-                "_platform_kept": {name: found.kept[name] for name in wanted if name in found.kept},
+                "_platform_disruptive": sorted(self._options.request.disruptive),
+                "_platform_kept": {name: result.preserved[name] for name in wanted if name in result.preserved},
             }
             report = engine.run_playbook(
                 self._cluster.inventory,
                 list(wanted),
-                tags=self._asked.steps or sorted({role for names in roles.values() for role in names}),
-                variables=variables if self._asked.steps else variables | {"_platform_steps": roles},
-                become_password=self._asked.become_password,
+                tags=self._options.steps or sorted({role for names in roles.values() for role in names}),
+                variables=variables if self._options.steps else variables | {"_platform_steps": roles},
+                become_password=self._options.become_password,
                 environment=reading_environment(),
                 on_event=self._on_event,
                 log=log,
             )
         reasons = {name: {step.role: step.reasons for step in steps} for name, steps in wanted.items()}
-        self._outcomes.ran(report, reasons)
+        self._results.ran(report, reasons)
 
 
 def _refused(failed: Sequence[str]) -> tuple[str, str]:

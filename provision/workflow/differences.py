@@ -13,7 +13,7 @@ from provision.facts import Unknown
 from provision.facts.program import FOLDER
 from provision.model import ApplyReport, Cluster, Difference, FileDiff, NodeReport, RoleDiff, RoleStatus, Secret
 from provision.workflow.bundle import known_secrets
-from provision.workflow.plan import Look
+from provision.workflow.plan import PlanResult
 from provision.workflow.sources import write_fingerprints
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _OTHERS_READ = 0o004
 
 def content_differences(
     cluster: Cluster,
-    found: Look,
+    result: PlanResult,
     *,
     become_password: Secret | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -44,12 +44,12 @@ def content_differences(
     """
     from provision.report.redaction import Redactor
 
-    wanted = {node.name: [step.role for step in node.steps] for node in found.plan.nodes if node.steps}
+    wanted = {node.name: [step.role for step in node.steps] for node in result.plan.nodes if node.steps}
     if not wanted:
         return ()
     redactor = Redactor(known_secrets(cluster))
     try:
-        report = _compare(cluster, found, wanted, become_password, on_event)
+        report = _compare(cluster, result, wanted, become_password, on_event)
     except Interrupted:
         raise
     except ProvisionError as error:
@@ -58,10 +58,10 @@ def content_differences(
     files: dict[tuple[str, str], list[FileDiff]] = {}
     for each in report.differences:
         if not each.path.startswith(f"{FOLDER}/"):  # a receipt is written in any case
-            private = _is_private(found.facts.get(each.node), each.path)
+            private = _is_private(result.facts.get(each.node), each.path)
             shown = files.setdefault((each.node, each.role), [])
-            if (told := _told(each, redactor, private=private)) not in shown:
-                shown.append(told)
+            if (difference := _shown_difference(each, redactor, private=private)) not in shown:
+                shown.append(difference)
     return tuple(
         RoleDiff(
             node.name,
@@ -76,7 +76,7 @@ def content_differences(
 
 def _compare(
     cluster: Cluster,
-    found: Look,
+    result: PlanResult,
     wanted: Mapping[str, Sequence[str]],
     become_password: Secret | None,
     on_event: Callable[[Event], None] | None,
@@ -86,11 +86,11 @@ def _compare(
     from provision.inventory.settings import reading_environment
 
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        write_fingerprints(Path(folder), found, list(wanted))
+        write_fingerprints(Path(folder), result, list(wanted))
         variables: dict[str, Any] = {
             "_platform_fingerprints_folder": folder,
             "_platform_steps": {name: list(roles) for name, roles in wanted.items()},
-            "_platform_kept": {name: found.kept[name] for name in wanted if name in found.kept},
+            "_platform_kept": {name: result.preserved[name] for name in wanted if name in result.preserved},
             "_platform_disruptive": sorted(wanted),  # a role that waits for a job would refuse; here it disturbs none
         }
         return engine.run_playbook(
@@ -146,7 +146,7 @@ def _open(mode: str) -> bool:
         return False
 
 
-def _told(each: Difference, redactor: Redactor, *, private: bool) -> FileDiff:
+def _shown_difference(each: Difference, redactor: Redactor, *, private: bool) -> FileDiff:
     """Return a difference as it may be shown."""
     path = _printable(redactor.text(each.path))
     if each.withheld:

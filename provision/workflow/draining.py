@@ -13,12 +13,12 @@ from provision.errors import NodeError
 from provision.locks import user
 from provision.model import Cluster, Plan, Step
 from provision.workflow.drain_hooks import NoAnswer, NodeHook
-from provision.workflow.drained import Drained
+from provision.workflow.drain_record import DrainRecord
 from provision.workflow.idle_steps import agreeable, disturbing, for_jobs, steps_of
 
 if TYPE_CHECKING:
-    from provision.workflow.outcomes import Outcomes
-    from provision.workflow.plan import Look, Request
+    from provision.workflow.node_results import NodeResults
+    from provision.workflow.plan import PlanResult, Request
 
 __all__ = ["Draining", "pauses"]
 
@@ -49,12 +49,12 @@ class Draining:
     def __init__(
         self,
         cluster: Cluster,
-        outcomes: Outcomes,
-        look: Callable[[Sequence[str], Request], Look],
+        outcomes: NodeResults,
+        look: Callable[[Sequence[str], Request], PlanResult],
         request: Request,
     ) -> None:
-        self._record = Drained(cluster)
-        self._cluster, self._outcomes, self._look = cluster, outcomes, look
+        self._record = DrainRecord(cluster)
+        self._cluster, self._results, self._look = cluster, outcomes, look
         self._disruptive = request.disruptive
         self._whole = not request.only
         """A plan that is cut to some roles does not tell whether a node is as wanted."""
@@ -71,12 +71,12 @@ class Draining:
         self._others: list[str] = []
         self._resumed: list[str] = []
 
-    def left(self, found: Look) -> dict[str, tuple[Step, ...]]:
+    def left(self, result: PlanResult) -> dict[str, tuple[Step, ...]]:
         """Return the nodes that are still drained by an earlier apply and are as wanted now, with no step."""
         names = self._record.nodes if self._whole else ()
-        return {name: () for name in names if name in found.facts and self._as_wanted(found, name, ())}
+        return {name: () for name in names if name in result.facts and self._as_wanted(result, name, ())}
 
-    def held_back(self, found: Look) -> Look:
+    def held_back(self, result: PlanResult) -> PlanResult:
         """Return the look with the steps of nodes waiting where a scheduler says that jobs run there."""
         plans = tuple(
             replace(
@@ -84,37 +84,39 @@ class Draining:
             )
             if plan.name in self._busy
             else plan
-            for plan in found.plan.nodes
+            for plan in result.plan.nodes
         )
-        return replace(found, plan=Plan(plans)) if self._busy else found
+        return replace(result, plan=Plan(plans)) if self._busy else result
 
-    def ready(self, found: Look, agreed: Collection[str], later: Collection[str], request: Request) -> Look:
+    def ready(
+        self, result: PlanResult, agreed: Collection[str], later: Collection[str], request: Request
+    ) -> PlanResult:
         """Drain those of the nodes that have a step that needs them idle, once each, and wait for their jobs to end.
 
         What is returned is a newer look where anything was drained: a job may have begun just before.
         """
         now = [
             name
-            for name, steps in agreeable(found).items()
-            if name in agreed and self._outcomes.going(name) and disturbing([s for s in steps if s.role not in later])
+            for name, steps in agreeable(result).items()
+            if name in agreed and self._results.going(name) and disturbing([s for s in steps if s.role not in later])
         ]
         hooks = {name: hook for name in now if name not in self._met and (hook := self._hook(name))}
         self._met |= set(now)
         if hooks:
-            waiting = {plan.name for plan in found.plan.nodes if any(step.waits_for for step in plan.steps)}
+            waiting = {plan.name for plan in result.plan.nodes if any(step.waits_for for step in plan.steps)}
             self._drain(hooks, waiting)
-            found = self._wait(hooks, agreed, request)
+            result = self._wait(hooks, agreed, request)
         full = [name for name in now if name in self._own and name not in self._cleared]
-        idle = [name for name in full if self._outcomes.going(name) and not self._waits(found, name)]
+        idle = [name for name in full if self._results.going(name) and not self._waits(result, name)]
         self._cleared |= set(self._each(idle, "empty the node", NodeHook.clear))
-        return found
+        return result
 
-    def resume(self, found: Look, names: Collection[str], later: Collection[str] = ()) -> None:
+    def resume(self, result: PlanResult, names: Collection[str], later: Collection[str] = ()) -> None:
         """Resume those of the nodes that we drained and that `found` shows as wanted, apart from what comes `later`."""
         self._record.read()  # as it is by now: an apply of others may have ended before this one began to change nodes
-        mine = [name for name in self._record.nodes if name in names and name in found.facts]
-        mine = [name for name in mine if self._outcomes.going(name) and (self._whole or name in self._own)]
-        due = [name for name in mine if self._as_wanted(found, name, later) and self._hook(name)]
+        mine = [name for name in self._record.nodes if name in names and name in result.facts]
+        mine = [name for name in mine if self._results.going(name) and (self._whole or name in self._own)]
+        due = [name for name in mine if self._as_wanted(result, name, later) and self._hook(name)]
         states = self._each(due, "resume the node", NodeHook.state)
         ours = [name for name, state in states.items() if state is None or (state.out and not state.others)]
         done = self._each(ours, "resume the node", NodeHook.resume)
@@ -124,27 +126,27 @@ class Draining:
 
     def tell(self, names: Collection[str]) -> None:
         """Tell who was drained and resumed, and who is drained still and how to resume it."""
-        told = []
+        warnings = []
         if self._record.trouble:
-            told.append(f"which nodes earlier applies drained cannot be told: {self._record.trouble}")
+            warnings.append(f"which nodes earlier applies drained cannot be told: {self._record.trouble}")
         if self._resumed:
-            told.append(f"drained for this, and resumed: {', '.join(sorted(self._resumed))}")
+            warnings.append(f"drained for this, and resumed: {', '.join(sorted(self._resumed))}")
         if self._others:
-            told.append(f"drained by others before, and left so: {', '.join(sorted(self._others))}")
+            warnings.append(f"drained by others before, and left so: {', '.join(sorted(self._others))}")
         if self._spared:
             first = ", ".join(self._stuck)
-            told.append(f"not drained, because {first} still waits for jobs to end: {', '.join(self._spared)}")
+            warnings.append(f"not drained, because {first} still waits for jobs to end: {', '.join(self._spared)}")
         for name, entry in self._record.nodes.items():
             if name in names:
                 where, how = KINDS.get(str(entry.get("kind")), "its scheduler"), ""
                 with suppress(NodeError):
                     hook = self._made(name)
                     how = f"; to resume it by hand: {hook.resume_line()}" if hook else ""
-                told.append(f"{name} stays drained in {where}: {self._why(name)}{how}")
-        self._outcomes.warnings += told
+                warnings.append(f"{name} stays drained in {where}: {self._why(name)}{how}")
+        self._results.warnings += warnings
 
     def _why(self, name: str) -> str:
-        if not self._outcomes.going(name):
+        if not self._results.going(name):
             return "something failed there"
         return "jobs run there" if name in self._stuck else "it is not as wanted yet"
 
@@ -153,7 +155,7 @@ class Draining:
         try:
             return self._made(name)
         except NodeError as error:
-            self._outcomes.fail(name, "drain the node", error)
+            self._results.fail(name, "drain the node", error)
             return None
 
     def _made(self, name: str) -> NodeHook | None:
@@ -187,7 +189,7 @@ class Draining:
             why = f"{self._record.path} cannot be written: {error.strerror}"
             text = f"it was not drained, because nobody would know to resume it: {why}"
             for name in entries:
-                self._outcomes.fail(name, "drain the node", NodeError(text, node=name, remedy="Make room there."))
+                self._results.fail(name, "drain the node", NodeError(text, node=name, remedy="Make room there."))
             wanted = [name for name in wanted if name in before]
         unknown: list[str] = []
 
@@ -208,18 +210,18 @@ class Draining:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return {"kind": hook.hook.kind, "name": hook.hook.name, "since": since, "user": user()}
 
-    def _wait(self, hooks: Mapping[str, NodeHook], agreed: Collection[str], request: Request) -> Look:
+    def _wait(self, hooks: Mapping[str, NodeHook], agreed: Collection[str], request: Request) -> PlanResult:
         """Look until no job is left or the time that the inventory gives is over; at once, and then after pauses."""
         started, pause = time.monotonic(), pauses()
         while True:
-            self._ask_for_jobs([name for name in hooks if self._outcomes.going(name)])
-            found = self._look([name for name in agreed if self._outcomes.going(name)], request)
-            waiting = [name for name in hooks if self._outcomes.going(name) and self._waits(found, name)]
+            self._ask_for_jobs([name for name in hooks if self._results.going(name)])
+            result = self._look([name for name in agreed if self._results.going(name)], request)
+            waiting = [name for name in hooks if self._results.going(name) and self._waits(result, name)]
             patience = max((hooks[name].hook.seconds for name in waiting if name not in self._spared), default=0)
             left = started + patience - time.monotonic()
             if not waiting or left <= 0:
                 self._stuck += [name for name in waiting if name not in self._spared]
-                return found
+                return result
             time.sleep(min(next(pause), left))
 
     def _ask_for_jobs(self, names: Sequence[str]) -> None:
@@ -234,14 +236,14 @@ class Draining:
     def _has_jobs(self, name: str, state: SchedulerState | None) -> bool:
         return bool(state and state.jobs and name not in self._disruptive)
 
-    def _waits(self, found: Look, name: str) -> bool:
-        steps = steps_of(found, name)
-        return name in self._busy or any(step.waits_for and for_jobs(found, name, step) for step in steps)
+    def _waits(self, result: PlanResult, name: str) -> bool:
+        steps = steps_of(result, name)
+        return name in self._busy or any(step.waits_for and for_jobs(result, name, step) for step in steps)
 
-    def _as_wanted(self, found: Look, name: str, later: Collection[str]) -> bool:
+    def _as_wanted(self, result: PlanResult, name: str, later: Collection[str]) -> bool:
         """Return whether nothing is left to do on the node but what is kept for its owner."""
-        left = [step for step in steps_of(found, name) if step.role not in later]
-        return name not in self._busy and all(step.waits_for and not for_jobs(found, name, step) for step in left)
+        left = [step for step in steps_of(result, name) if step.role not in later]
+        return name not in self._busy and all(step.waits_for and not for_jobs(result, name, step) for step in left)
 
     def _each(self, names: Sequence[str], task: str, call: Callable[[NodeHook], Out]) -> dict[str, Out]:
         """Call the hooks of several nodes at once; a node whose hook fails has failed and is not in the answer."""
@@ -250,7 +252,7 @@ class Draining:
         done: dict[str, Out] = {}
         for name, outcome in zip(names, outcomes(call, [self._hooks[n] for n in names], limit=_AT_ONCE), strict=True):
             if isinstance(outcome, NodeError):
-                self._outcomes.fail(name, task, outcome)
+                self._results.fail(name, task, outcome)
             elif isinstance(outcome, Exception):
                 raise outcome
             else:
@@ -261,4 +263,4 @@ class Draining:
         try:
             self._record.forget(names)
         except OSError as error:
-            self._outcomes.warnings.append(f"{self._record.path} cannot be written: {error.strerror}")
+            self._results.warnings.append(f"{self._record.path} cannot be written: {error.strerror}")

@@ -21,9 +21,9 @@ from provision.local_files import state_folder, write_private
 from provision.locks import user
 from provision.model import Cluster, Node
 from provision.model.history import Entry
-from provision.workflow.places import identity
+from provision.workflow.inventory_state import identity
 
-__all__ = ["KEPT", "Fleet", "begin", "end", "interrupted", "read", "read_fleet", "read_nodes"]
+__all__ = ["MAX_ENTRIES", "Fleet", "begin", "end", "interrupted", "read", "read_fleet", "read_nodes"]
 
 _PATIENCE_SECONDS = 5.0
 """How much longer than the others a node may take to send its records."""
@@ -31,7 +31,7 @@ _BAD = ("running", "died", "interrupted", "unlocked", "refused")
 """Results of nodes that are the result of the whole apply, the first of them that a node reports."""
 _GOOD = frozenset({"unchanged", "changed", "ended", "reset", "nothing"})
 """Results of nodes on which an apply or a reset succeeded."""
-KEPT = 200
+MAX_ENTRIES = 200
 """As many applies of an inventory, and of a node, are remembered."""
 
 
@@ -91,16 +91,16 @@ def read(cluster: Cluster) -> tuple[Entry, ...]:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()
-    found = (entry_of(record, file) for record in merged(text.splitlines()))
-    return tuple(_as_it_is(entry) for entry in found if entry)[-KEPT:]
+    entries = (entry_of(record, file) for record in merged(text.splitlines()))
+    return tuple(_as_it_is(entry) for entry in entries if entry)[-MAX_ENTRIES:]
 
 
-def read_nodes(nodes: Sequence[Node], *, newest: int = KEPT) -> Mapping[str, tuple[Entry, ...] | ProvisionError]:
+def read_nodes(nodes: Sequence[Node], *, newest: int = MAX_ENTRIES) -> Mapping[str, tuple[Entry, ...] | ProvisionError]:
     """Return the applies that each node remembers, of all operators, oldest first; one SSH session per node."""
-    from provision.workflow.remote_keeper import look_at
+    from provision.workflow.remote_lock import probe_locks
 
-    found = look_at(nodes, entries=newest)
-    return {name: look if isinstance(look, ProvisionError) else look.entries for name, look in found.items()}
+    probed = probe_locks(nodes, entries=newest)
+    return {name: result if isinstance(result, ProvisionError) else result.entries for name, result in probed.items()}
 
 
 @dataclass(frozen=True)
@@ -113,52 +113,52 @@ class Fleet:
     """Nodes whose records could not be read."""
 
 
-def read_fleet(cluster: Cluster, nodes: Sequence[Node], *, newest: int = KEPT) -> Fleet:
+def read_fleet(cluster: Cluster, nodes: Sequence[Node], *, newest: int = MAX_ENTRIES) -> Fleet:
     """Return the newest applies of `nodes`, by all operators: the records of this machine and of the nodes as one list.
 
     This machine's own record of an apply counts; what nodes say adds applies of others, and of nodes that it left out.
     """
-    from provision.workflow.remote_keeper import look_at
+    from provision.workflow.remote_lock import probe_locks
 
     names = {node.name for node in nodes}
     own = [entry for entry in read(cluster) if names & set(entry.nodes)]
-    looks = look_at(nodes, entries=newest, patience=_PATIENCE_SECONDS)
-    told = [
+    probed = probe_locks(nodes, entries=newest, patience=_PATIENCE_SECONDS)
+    recorded = [
         (name, entry)
-        for name, look in looks.items()
-        if not isinstance(look, ProvisionError)
-        for entry in look.entries[-newest:]
+        for name, result in probed.items()
+        if not isinstance(result, ProvisionError)
+        for entry in result.entries[-newest:]
     ]
     others: dict[tuple[str, ...], list[tuple[str, Entry]]] = {}
-    for name, entry in told:
+    for name, entry in recorded:
         if not any(_is_same(mine, entry) for mine in own):
             key = (entry.id, entry.user, entry.host, entry.command)
             others.setdefault(key, []).append((name, entry))
     merged_entries = sorted([*own, *map(_of_nodes, others.values())], key=lambda entry: entry.started)
-    lost = {name: look for name, look in looks.items() if isinstance(look, ProvisionError)}
+    lost = {name: result for name, result in probed.items() if isinstance(result, ProvisionError)}
     return Fleet(tuple(merged_entries[-newest:]), lost)
 
 
-def _is_same(own: Entry, told: Entry) -> bool:
+def _is_same(own: Entry, entry: Entry) -> bool:
     """Return whether a node's record is of an apply of this machine: the same process, at that time.
 
     Ids do not tell: the lock of the nodes has one of its own.
     """
-    during = own.started <= told.started <= (own.ended or told.started)
-    return during and (own.user, own.host, own.pid) == (told.user, told.host, told.pid)
+    during = own.started <= entry.started <= (own.ended or entry.started)
+    return during and (own.user, own.host, own.pid) == (entry.user, entry.host, entry.pid)
 
 
-def _of_nodes(told: Sequence[tuple[str, Entry]]) -> Entry:
+def _of_nodes(entries: Sequence[tuple[str, Entry]]) -> Entry:
     """Return one apply from the records of its nodes."""
-    first = min((entry for _, entry in told), key=lambda entry: entry.started)
-    statuses = [entry.status for _, entry in told]
+    first = min((entry for _, entry in entries), key=lambda entry: entry.started)
+    statuses = [entry.status for _, entry in entries]
     bad = next((status for status in _BAD if status in statuses), "")
     good = all(status in _GOOD or status == "waiting" for status in statuses)
     waiting = "waiting" in statuses
     nodes = {
-        name: {"status": entry.status, "roles": list(entry.roles), "message": entry.message} for name, entry in told
+        name: {"status": entry.status, "roles": list(entry.roles), "message": entry.message} for name, entry in entries
     }
-    ended = [entry.ended for _, entry in told]
+    ended = [entry.ended for _, entry in entries]
     return replace(
         first,
         status=bad or ("failed" if not good else "waiting" if waiting else "ok"),
@@ -211,6 +211,6 @@ def _append(file: Path, record: Mapping[str, Any]) -> None:
 def _shorten(file: Path) -> None:
     """Keep the newest applies only, once there are twice as many lines."""
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
-    if len(lines) <= 2 * KEPT:
+    if len(lines) <= 2 * MAX_ENTRIES:
         return
-    write_private(file, "".join(json.dumps(record) + "\n" for record in merged(lines)[-KEPT:]))
+    write_private(file, "".join(json.dumps(record) + "\n" for record in merged(lines)[-MAX_ENTRIES:]))

@@ -10,12 +10,12 @@ from provision.model import Step, StepClass
 from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
-    from provision.workflow.plan import Look
+    from provision.workflow.plan import PlanResult
 
 __all__ = ["agreeable", "disturbing", "drained_first", "for_jobs", "steps_of"]
 
 
-def agreeable(found: Look) -> dict[str, tuple[Step, ...]]:
+def agreeable(result: PlanResult) -> dict[str, tuple[Step, ...]]:
     """Return for each node the steps that an apply may come to.
 
     Those that wait for nothing; and where the node is drained first, those that wait for jobs, too.
@@ -24,22 +24,22 @@ def agreeable(found: Look) -> dict[str, tuple[Step, ...]]:
         plan.name: tuple(
             step
             for step in plan.steps
-            if not step.waits_for or (_drains(found, plan.name) and for_jobs(found, plan.name, step))
+            if not step.waits_for or (_drains(result, plan.name) and for_jobs(result, plan.name, step))
         )
-        for plan in found.plan.nodes
+        for plan in result.plan.nodes
     }
     return {name: left for name, left in steps.items() if left}
 
 
-def drained_first(found: Look) -> str:
+def drained_first(result: PlanResult) -> str:
     """Return which nodes an apply takes out of their scheduler, for whoever has to agree; empty: none."""
-    names = [name for name, steps in agreeable(found).items() if _drains(found, name) and disturbing(steps)]
+    names = [name for name, steps in agreeable(result).items() if _drains(result, name) and disturbing(steps)]
     return f"drained before, and resumed when they are as wanted: {in_short(names)}" if names else ""
 
 
-def steps_of(found: Look, name: str) -> tuple[Step, ...]:
+def steps_of(result: PlanResult, name: str) -> tuple[Step, ...]:
     """Return the steps of one node."""
-    return next((plan.steps for plan in found.plan.nodes if plan.name == name), ())
+    return next((plan.steps for plan in result.plan.nodes if plan.name == name), ())
 
 
 def disturbing(steps: Sequence[Step]) -> bool:
@@ -47,11 +47,11 @@ def disturbing(steps: Sequence[Step]) -> bool:
     return any(step.step_class is not StepClass.SAFE for step in steps)
 
 
-def for_jobs(found: Look, name: str, step: Step) -> bool:
+def for_jobs(result: PlanResult, name: str, step: Step) -> bool:
     """Return whether all that a step waits for are jobs, which end; who keeps a difference does not."""
-    managed = found.facts[name].managed if name in found.facts else Unknown("")
+    managed = result.facts[name].managed if name in result.facts else Unknown("")
     return not isinstance(managed, Unknown) and set(step.waits_for) <= set(managed.jobs)
 
 
-def _drains(found: Look, name: str) -> bool:
-    return name in found.facts and bool(found.cluster.node(name).variables.get("cluster_drain"))
+def _drains(result: PlanResult, name: str) -> bool:
+    return name in result.facts and bool(result.cluster.node(name).variables.get("cluster_drain"))

@@ -56,12 +56,12 @@ def pull(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageS
 
     A stored credential for the image's registry is sent along and removed from the nodes afterwards.
     """
-    from provision.workflow.kept_secrets import registry_login, server_of_image
+    from provision.workflow.stored_secrets import registry_credential, server_of_image
 
-    word, login = shlex.quote(image), registry_login(image)
-    credential = login_file(**login).encode() if login else b""
-    script = f"{_LOGGED_IN if credential else ''}docker pull --quiet -- {word} >/dev/null && {_inspection(word)}"
-    states = _on(cluster, names, script, _PULL_SECONDS, credential)
+    word, credential = shlex.quote(image), registry_credential(image)
+    login = login_file(**credential).encode() if credential else b""
+    script = f"{_LOGGED_IN if login else ''}docker pull --quiet -- {word} >/dev/null && {_inspection(word)}"
+    states = _on(cluster, names, script, _PULL_SECONDS, login)
     for state in states.values():
         if isinstance(state, NodeError) and re.search(NO_LOGIN, state.output):
             state.remedy = (

@@ -35,13 +35,13 @@ def usage(cluster: Cluster, names: Sequence[str]) -> Usage:
     from provision.facts.gpu_usage import SCRIPT, gpu_usage
 
     nodes = [node for node in cluster.nodes if node.name in names]
-    found = each(nodes, lambda way: way.run(SCRIPT, timeout=_SECONDS))
-    told = {name: one for name, one in found.items() if not isinstance(one, ProvisionError)}
-    lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
-    lost |= {name: one.last_lines(1) or "nvidia-smi failed" for name, one in told.items() if not one.ok}
+    results = each(nodes, lambda way: way.run(SCRIPT, timeout=_SECONDS))
+    answers = {name: one for name, one in results.items() if not isinstance(one, ProvisionError)}
+    lost = {name: one.message for name, one in results.items() if isinstance(one, ProvisionError)}
+    lost |= {name: one.last_lines(1) or "nvidia-smi failed" for name, one in answers.items() if not one.ok}
     return Usage(
-        {name: gpu_usage(one.stdout) for name, one in told.items() if one.ok},
-        tuple(name for name, one in told.items() if "SIMULATED" in one.stderr),
+        {name: gpu_usage(one.stdout) for name, one in answers.items() if one.ok},
+        tuple(name for name, one in answers.items() if "SIMULATED" in one.stderr),
         lost,
     )
 
@@ -57,5 +57,5 @@ def drain(cluster: Cluster, names: Sequence[str], reason: str) -> dict[str, Prov
     from provision.jobs.node_ask import ask_jobs
 
     nodes = [node for node in cluster.nodes if node.name in names]
-    found = each(nodes, lambda way: ask_jobs(way, "drain", Done, reason=reason))
-    return {name: one if isinstance(one, ProvisionError) else None for name, one in found.items()}
+    results = each(nodes, lambda way: ask_jobs(way, "drain", Done, reason=reason))
+    return {name: one if isinstance(one, ProvisionError) else None for name, one in results.items()}

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from provision.model import Cluster, NodePlacement, Secret
     from provision.profiles import NodeNetwork, ProfileOptions
 
-__all__ = ["LaunchOptions", "Seats", "job_request"]
+__all__ = ["LaunchOptions", "RankOptions", "job_request"]
 
 
 @dataclass(frozen=True)
-class Seats:
+class RankOptions:
     """Who makes the ranks, and what each of them gets."""
 
     launcher: str = "mpirun"
@@ -34,8 +34,8 @@ class Seats:
 class LaunchOptions:
     """How the ranks are started."""
 
-    wish: ProfileOptions
-    seats: Seats = field(default_factory=Seats)
+    profile: ProfileOptions
+    rank_options: RankOptions = field(default_factory=RankOptions)
     ranks: int | None = None
     """All slots without it."""
     sync: Path | None = None
@@ -48,7 +48,7 @@ def job_request(
     entries: list[HostEntry],
     command: tuple[str, ...],
     options: LaunchOptions,
-    found: Mapping[str, NodeNetwork],
+    networks: Mapping[str, NodeNetwork],
     facts: Mapping[str, NodeFacts],
 ) -> JobRequest:
     """Return the request for a job.
@@ -58,7 +58,7 @@ def job_request(
         entries: the nodes that can take ranks.
         command: the program and its arguments.
         options: how the ranks are started.
-        found: how each node is connected.
+        networks: the network of each node.
         facts: what is known of each node.
 
     Raises:
@@ -67,17 +67,18 @@ def job_request(
     """
     from provision.jobs import JobRequest, new_job_id, placed_entries, with_uuids
 
-    wish, seats = options.wish, options.seats
-    line = _typed_line(command, wish, options.ranks, seats)
+    profile, rank_options = options.profile, options.rank_options
+    line = _typed_line(command, profile, options.ranks, rank_options)
     _refuse_combinations(options, command)
-    if seats.placement:
-        entries = placed_entries(entries, seats.placement)
+    if rank_options.placement:
+        entries = placed_entries(entries, rank_options.placement)
     names = [entry.name for entry in entries]
     variables = {node.name: node.variables for node in cluster.nodes}
     wanted = str(variables[names[0]].get("cluster_head") or names[0])
     head = wanted if wanted in names else names[0]
     for name in names:
         _refuse_templates(name, variables[name])
+    fabric = profile.fabric or ("" if line else str(variables[head].get("cluster_fabric") or ""))
     return JobRequest(
         command=line.command if line else command,
         entries=tuple(entries),
@@ -90,14 +91,14 @@ def job_request(
         sync=options.sync.resolve() if options.sync else None,
         environment=options.environment,
         job=new_job_id(),
-        wish=replace(wish, fabric=wish.fabric or ("" if line else str(variables[head].get("cluster_fabric") or ""))),
-        found=found,
+        wish=replace(profile, fabric=fabric),
+        found=networks,
         mpirun=str(variables[head].get("cluster_mpirun") or ""),
         line=line,
         facts=facts,
-        launcher=seats.launcher,
-        placement=with_uuids(seats.placement, facts),
-        visible="rank" if seats.own_gpus else "node",
+        launcher=rank_options.launcher,
+        placement=with_uuids(rank_options.placement, facts),
+        visible="rank" if rank_options.own_gpus else "node",
     )
 
 
@@ -105,20 +106,22 @@ def _refuse_combinations(options: LaunchOptions, command: tuple[str, ...]) -> No
     """Raise UsageError for options that exclude each other."""
     from provision.launchers import launcher_of
 
-    seats = options.seats
-    if options.wish.preset == "taco" and seats != Seats():
+    rank_options = options.rank_options
+    if options.profile.preset == "taco" and rank_options != RankOptions():
         raise UsageError(
             "--preset taco has ranks of mpirun, and the same for all",
             remedy="Leave --launcher and --placement out; or --gputopology.",
         )
-    if launcher_of(seats.launcher).per_node and command[0].rpartition("/")[2].startswith("python"):
+    if launcher_of(rank_options.launcher).per_node and command[0].rpartition("/")[2].startswith("python"):
         raise UsageError(
-            f"--launcher {seats.launcher} starts python itself",
+            f"--launcher {rank_options.launcher} starts python itself",
             remedy=f"Leave {command[0]} out: give the script alone.",
         )
 
 
-def _typed_line(command: tuple[str, ...], wish: ProfileOptions, ranks: int | None, seats: Seats) -> TypedLine | None:
+def _typed_line(
+    command: tuple[str, ...], profile: ProfileOptions, ranks: int | None, rank_options: RankOptions
+) -> TypedLine | None:
     """Return the mpirun line that the command is, None when it is a program."""
     from provision.commands.mpirun_words import is_launcher, parse_line
     from provision.profiles import check_light
@@ -128,7 +131,7 @@ def _typed_line(command: tuple[str, ...], wish: ProfileOptions, ranks: int | Non
     line = parse_line(command)
     if not line.command:
         raise UsageError(f"{command[0]} is given no program to start", remedy="Put the program behind its flags.")
-    if wish.preset or wish.fabric or seats.placement or seats.launcher != "mpirun":
+    if profile.preset or profile.fabric or rank_options.placement or rank_options.launcher != "mpirun":
         raise UsageError(
             f"your own {command[0]} line is taken as it is: no --preset, --fabric, --launcher or place",
             remedy="Leave them out, or give the program alone.",

@@ -17,11 +17,11 @@ def engine(cluster: Cluster) -> Engine:
     from provision.connectors.absent import AbsentNodes
     from provision.jobs.engines.direct import DirectEngine
     from provision.jobs.extras import JobExtras
-    from provision.workflow.job_sight import Sight
+    from provision.workflow.cluster_snapshot import ProbeSnapshot
     from provision.workflow.survey import with_defaults
 
     full = with_defaults(cluster)
-    return DirectEngine(full, Sight(), job_keys(full), JobExtras(full), AbsentNodes(full.inventory))
+    return DirectEngine(full, ProbeSnapshot(), job_keys(full), JobExtras(full), AbsentNodes(full.inventory))
 
 
 def job_keys(cluster: Cluster) -> JobKeys:

@@ -17,12 +17,12 @@ from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.locks import user
 from provision.model import Node
 from provision.threads import outcomes
-from provision.workflow.remote_keeper import ANSWER_SECONDS, RemoteKeeper
+from provision.workflow.remote_lock import ANSWER_SECONDS, RemoteLock
 
 if TYPE_CHECKING:
     from provision.engine import Event
 
-__all__ = ["NodeLocks", "held_on", "insist"]
+__all__ = ["NodeLocks", "acquire", "raise_refusals"]
 
 _AT_ONCE = 64
 _FILES_PER_NODE = 8
@@ -32,7 +32,7 @@ _ASK_SECONDS, _LAST_SECONDS = 2.0, 30.0
 
 
 @contextmanager
-def held_on(
+def acquire(
     nodes: Sequence[Node], *, command: str, on_event: Callable[[Event], None] | None = None
 ) -> Iterator[NodeLocks]:
     """Hold the locks of `nodes`, as far as they can be had; whoever wants one meanwhile is told `command` and whose.
@@ -53,7 +53,7 @@ def held_on(
         locks.release(failure)
 
 
-def insist(refused: Mapping[str, LockedError]) -> None:
+def raise_refusals(refused: Mapping[str, LockedError]) -> None:
     """Raise LockedError, with all that hold a node, where any node is held by others: then none is changed."""
     if refused:
         (name, first), *more = refused.items()
@@ -80,7 +80,7 @@ class NodeLocks:
             "command": command[:500],
             "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        self._kept: dict[str, RemoteKeeper] = {}
+        self._remote_locks: dict[str, RemoteLock] = {}
         self._lost: dict[str, str] = {}
         self._finished: set[str] = set()
         self._over = threading.Event()
@@ -99,8 +99,8 @@ class NodeLocks:
 
     def lost(self) -> Mapping[str, str]:
         """Return the nodes whose lock was lost while it was held, with the reason."""
-        for name, keeper in list(self._kept.items()):
-            if name not in self._lost and (reason := keeper.end()):
+        for name, remote in list(self._remote_locks.items()):
+            if name not in self._lost and (reason := remote.end()):
                 self._lost[name] = reason
         return dict(self._lost)
 
@@ -118,24 +118,24 @@ class NodeLocks:
         self._over.set()
         self.lost()
         stopped = failure is not None and not isinstance(failure, LockedError)
-        for name in list(self._kept):
+        for name in list(self._remote_locks):
             if name not in self._finished:
                 self.finish(name, _unfinished(failure))
-        outcomes(lambda name: self._release(name, stopped=stopped), list(self._kept), limit=_AT_ONCE)
+        outcomes(lambda name: self._release(name, stopped=stopped), list(self._remote_locks), limit=_AT_ONCE)
 
     def _take_in_time(self, node: Node) -> ProvisionError | None:
         """Take the lock of a node, after what a dead operator's side left at work there."""
-        end, told = time.monotonic() + node_lock.TIMES["linger"] + _LAST_SECONDS, False
+        end, reported = time.monotonic() + node_lock.TIMES["linger"] + _LAST_SECONDS, False
         while True:
             error = self._take(node)
             if not isinstance(error, LockedError) or not error.passing or time.monotonic() >= end:
                 return error
-            if self._on_event and not told:
+            if self._on_event and not reported:
                 from provision.engine import Event
 
                 text = f"waits for the end of what was left at work: {error.message}"
                 self._on_event(Event(node.name, None, text, "waiting"))
-                told = True
+                reported = True
             if self._over.wait(_ASK_SECONDS):
                 return error
 
@@ -146,15 +146,15 @@ class NodeLocks:
             with ExitStack() as closing:
                 connector = connect(node)
                 closing.callback(connector.close)
-                keeper = RemoteKeeper(connector, node_lock.node_python(node))
-                closing.callback(keeper.close)
-                keeper.begin(node_lock.keep_request({**self._holder, "node": node.name}))
-                answer = keeper.answer(LockAnswer, ANSWER_SECONDS)
+                remote = RemoteLock(connector, node_lock.node_python(node))
+                closing.callback(remote.close)
+                remote.begin(node_lock.keep_request({**self._holder, "node": node.name}))
+                answer = remote.answer(LockAnswer, ANSWER_SECONDS)
                 error, warning = node_lock.read_keeper(node.name, answer, str(self._holder["id"]))
                 if warning:
                     self.warnings[node.name] = warning
                 if error is None and not self._over.is_set():
-                    self._kept[node.name] = keeper
+                    self._remote_locks[node.name] = remote
                     closing.pop_all()
                 return error
         except ProvisionError as error:
@@ -165,11 +165,11 @@ class NodeLocks:
             return NodeError(f"local error on the controller: {what}", node=node.name)
 
     def _send(self, node: str, document: Mapping[str, Any]) -> None:
-        keeper = self._kept.get(node)
-        if keeper is None or node in self._lost:
+        remote = self._remote_locks.get(node)
+        if remote is None or node in self._lost:
             return
         try:
-            keeper.send(document)
+            remote.send(document)
         except ProvisionError as error:
             self._lost[node] = error.message
 
@@ -177,26 +177,26 @@ class NodeLocks:
         """Let the keepers know that we are here; one thread for all nodes."""
         while not self._over.wait(node_lock.BEAT_SECONDS):
             self.lost()
-            for name in list(self._kept):
+            for name in list(self._remote_locks):
                 self._send(name, {})
 
     def _release(self, node: str, *, stopped: bool) -> None:
-        keeper = self._kept[node]
+        remote = self._remote_locks[node]
         if node in self._lost:
-            keeper.close()
+            remote.close()
             return
         try:
-            keeper.send({"release": stopped})
-            answer = keeper.answer(ReleaseAnswer, ANSWER_SECONDS / 4)
+            remote.send({"release": stopped})
+            answer = remote.answer(ReleaseAnswer, ANSWER_SECONDS / 4)
         except ProvisionError as error:
             answer = ReleaseAnswer(trouble=PrintableLine(error.message))
         if answer.trouble:
             self.warnings[node] = f"the node's history is not complete: {answer.trouble}"
         if answer.working:
             self.warnings[node] = f"its lock stays until this has ended there: {', '.join(answer.working)}"
-            keeper.leave()
+            remote.leave()
         else:
-            keeper.close()
+            remote.close()
 
 
 def _unfinished(failure: BaseException | None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ __all__ = ["plan_nodes"]
 def plan_nodes(
     nodes: Sequence[Node],
     cluster: Cluster,
-    found: Mapping[str, NodeFacts | ProvisionError],
+    probed: Mapping[str, NodeFacts | ProvisionError],
     asked: Request,
     sources: Mapping[str, RoleSource],
 ) -> tuple[tuple[NodePlan, ...], dict[str, NodeFacts], dict[str, ProvisionError]]:
@@ -40,23 +40,23 @@ def plan_nodes(
     Args:
         nodes: of `cluster`, which has the roles' defaults and what is kept.
         cluster: all nodes.
-        found: what a look brought.
+        probed: the probe result of each node.
         asked: what the operator asks for.
         sources: of every role.
     """
     supported = supported_systems()
-    errors = {name: why for name, value in found.items() if (why := _unable(cluster.node(name), value, supported))}
+    errors = {name: why for name, value in probed.items() if (why := _unable(cluster.node(name), value, supported))}
     facts = {
-        name: value for name, value in found.items() if name not in errors and not isinstance(value, ProvisionError)
+        name: value for name, value in probed.items() if name not in errors and not isinstance(value, ProvisionError)
     }
     now = datetime.now().astimezone()
     only = frozenset((*asked.only, *asked.forced) if asked.only else ())
     forced = frozenset(asked.forced)
     scenes = {
         name: PlanScene(
-            cluster.node(name), found, cluster, facts, supported, sources, asked.disruptive, only, forced, now
+            cluster.node(name), probed, cluster, facts, supported, sources, asked.disruptive, only, forced, now
         )
-        for name, found in facts.items()
+        for name, probed in facts.items()
     }
     plans = tuple(_plan_of(node, scenes.get(node.name), errors.get(node.name), asked) for node in nodes)
     return with_partners(plans, scenes), facts, errors
@@ -75,11 +75,11 @@ def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, 
     return with_ignored(plan, node, asked.forced)
 
 
-def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[str]) -> ProvisionError | None:
+def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[str]) -> ProvisionError | None:
     """Return why Ansible could not work on the node at all; it would say less clearly why not."""
-    if isinstance(found, ProvisionError):
-        return found
-    system = found.system
+    if isinstance(facts, ProvisionError):
+        return facts
+    system = facts.system
     title = "an unknown system without /etc/os-release" if isinstance(system, Unknown) else system.title
     if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
         return NodeError(
@@ -93,10 +93,10 @@ def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[s
             node=node.name,
             remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
         )
-    unseen = next((fact for fact in (found.receipts, found.managed) if isinstance(fact, Unknown)), None)
+    unseen = next((fact for fact in (facts.receipts, facts.managed) if isinstance(fact, Unknown)), None)
     if unseen:
         return _blind(node, unseen.reason)
-    others = unreadable_facts(node, found)
+    others = unreadable_facts(node, facts)
     return _blind(node, f"what others set up cannot be told ({others})") if others else None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.locks import user
-from provision.workflow.places import log_folder
+from provision.workflow.inventory_state import log_folder
 
 if TYPE_CHECKING:
     from provision.model import Cluster

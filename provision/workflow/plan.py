@@ -15,26 +15,26 @@ from provision.documents.state import SavedPlan
 from provision.errors import InvalidDocument, ProvisionError, UsageError
 from provision.local_files import write_private
 from provision.model import Cluster, Node, Plan
-from provision.workflow.plan_result import Look, Request
-from provision.workflow.survey import keeping, probe, with_defaults
+from provision.workflow.plan_result import PlanResult, Request
+from provision.workflow.survey import probe, with_defaults, with_preserved
 
 if TYPE_CHECKING:
     from provision.planning import RoleSource
 
-__all__ = ["Look", "Request", "look", "read_saved", "save", "saved_differences"]
+__all__ = ["PlanResult", "Request", "probe_and_plan", "read_saved", "save", "saved_differences"]
 
 _FORMAT = 1
 """Of a saved plan; another one is refused."""
 
 
-def look(
+def probe_and_plan(
     cluster: Cluster,
     nodes: Sequence[Node],
     request: Request | None = None,
     *,
     read_only: bool = False,
     meanwhile: Callable[[], None] | None = None,
-) -> Look:
+) -> PlanResult:
     """Look at `nodes`, all at once and in one SSH session each, and plan.
 
     With `read_only` nothing at all is written on a node; the look takes longer then. `meanwhile` is called once while
@@ -59,23 +59,26 @@ def look(
             meanwhile()
 
     names = [node.name for node in complete.nodes]
-    found = probe(wanted, names=names, read_only=read_only, took=took, meanwhile=while_they_work)
-    complete, kept = keeping(cluster, complete, found)
+    probed = probe(wanted, names=names, read_only=read_only, took=took, meanwhile=while_they_work)
+    complete, preserved = with_preserved(cluster, complete, probed)
     from provision.workflow.node_plans import plan_nodes
 
     wanted = [complete.node(node.name) for node in nodes]
-    plans, facts, errors = plan_nodes(wanted, complete, found, asked, sources())
+    plans, facts, errors = plan_nodes(wanted, complete, probed, asked, sources())
     plan = Plan(
-        tuple(replace(node, seconds=took.get(node.name), preserved=_told(kept.get(node.name, {}))) for node in plans)
+        tuple(
+            replace(node, seconds=took.get(node.name), preserved=_as_text(preserved.get(node.name, {})))
+            for node in plans
+        )
     )
-    return Look(complete, plan, facts, errors, sources(), time.monotonic() - started, cluster, kept)
+    return PlanResult(complete, plan, facts, errors, sources(), time.monotonic() - started, cluster, preserved)
 
 
-def _told(kept: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, json.dumps(value)) for variables in kept.values() for name, value in variables.items())
+def _as_text(preserved: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, json.dumps(value)) for variables in preserved.values() for name, value in variables.items())
 
 
-def save(found: Look, path: Path, request: Request) -> None:
+def save(result: PlanResult, path: Path, request: Request) -> None:
     """Write the plan to `path` for ``apply --plan``; only the operator reads it.
 
     Raises:
@@ -85,12 +88,12 @@ def save(found: Look, path: Path, request: Request) -> None:
 
     document = {
         "format": _FORMAT,
-        "inventory": str(found.cluster.inventory),
+        "inventory": str(result.cluster.inventory),
         "only": list(request.only),
         "forced": list(request.forced),
         "disruptive": sorted(request.disruptive),
-        "digests": found.digests(),
-        "plan": as_document(found.plan),
+        "digests": result.digests(),
+        "plan": as_document(result.plan),
     }
     try:
         write_private(path, json.dumps(document, indent=2) + "\n")
@@ -118,12 +121,12 @@ def read_saved(path: Path) -> tuple[SavedPlan, Request]:
     return document, Request(tuple(document.only), tuple(document.forced), frozenset(document.disruptive))
 
 
-def saved_differences(document: SavedPlan, found: Look) -> list[str]:
+def saved_differences(document: SavedPlan, result: PlanResult) -> list[str]:
     """Return what is not as it was when the plan was saved, a line for each; empty: the plan still holds."""
     lines: list[str] = []
-    if document.inventory != str(found.cluster.inventory):
+    if document.inventory != str(result.cluster.inventory):
         lines.append(f"it was made for {document.inventory}")
-    before, now = document.digests, found.digests()
+    before, now = document.digests, result.digests()
     lines += [
         f"{name}: what it rests on has changed since" for name in now if name in before and before[name] != now[name]
     ]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.planning import RoleSource
 
-__all__ = ["Look", "Request"]
+__all__ = ["PlanResult", "Request"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Look:
+class PlanResult:
     """What a look at the nodes showed, and the plan that follows."""
 
     cluster: Cluster
@@ -45,7 +45,7 @@ class Look:
     """How long the look took."""
     stated: Cluster | None = None
     """As the inventory has it, without the roles' defaults."""
-    kept: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    preserved: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     """What others set up and the inventory does not mention: node -> role -> variables that keep it."""
 
     def provisioned(self, name: str) -> bool:

@@ -14,7 +14,7 @@ from provision.facts import Unknown
 from provision.planning import RoleSource, fingerprint, salt_of
 
 if TYPE_CHECKING:
-    from provision.workflow.plan_result import Look
+    from provision.workflow.plan_result import PlanResult
 
 __all__ = ["role_sources", "write_fingerprints"]
 
@@ -28,7 +28,7 @@ def role_sources() -> dict[str, RoleSource]:
     return {role: RoleSource(code, frozenset(words)) for role, (code, words) in code_of_roles(roles_folder()).items()}
 
 
-def write_fingerprints(folder: Path, snapshot: Look, names: Sequence[str]) -> None:
+def write_fingerprints(folder: Path, snapshot: PlanResult, names: Sequence[str]) -> None:
     """Write for each node the fingerprints of the roles and their variables, for the roles' receipts."""
     folder.chmod(0o700)
     for name in names:

@@ -26,11 +26,11 @@ __all__ = [
     "degraded",
     "host_entries",
     "hostfile",
-    "keeping",
     "probe",
     "role_defaults",
     "supported_systems",
     "with_defaults",
+    "with_preserved",
 ]
 
 _PROBE_MARGIN_SECONDS = 180
@@ -79,7 +79,7 @@ def with_defaults(cluster: Cluster) -> Cluster:
     return replace(cluster, nodes=nodes)
 
 
-def keeping(
+def with_preserved(
     cluster: Cluster, complete: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]
 ) -> tuple[Cluster, dict[str, dict[str, dict[str, Any]]]]:
     """Return the cluster with what others set up on its nodes, and for each such node those variables by role.
@@ -91,17 +91,19 @@ def keeping(
     """
     from provision.planning import preserved_variables
 
-    reached = {name: found for name, found in facts.items() if not isinstance(found, ProvisionError)}
-    found = {name: mine for name, seen in reached.items() if (mine := preserved_variables(cluster.node(name), seen))}
-    if not found:
-        return complete, found
+    reached = {name: value for name, value in facts.items() if not isinstance(value, ProvisionError)}
+    preserved = {
+        name: mine for name, seen in reached.items() if (mine := preserved_variables(cluster.node(name), seen))
+    }
+    if not preserved:
+        return complete, preserved
 
-    def with_kept(node: Node) -> Node:
-        ours = found.get(node.name, {}).values()
+    def with_its_settings(node: Node) -> Node:
+        ours = preserved.get(node.name, {}).values()
         more = {name: value for variables in ours for name, value in variables.items()}
         return replace(node, variables={**node.variables, **more}) if more else node
 
-    return replace(complete, nodes=tuple(map(with_kept, complete.nodes))), found
+    return replace(complete, nodes=tuple(map(with_its_settings, complete.nodes))), preserved
 
 
 def probe(
@@ -131,9 +133,9 @@ def probe(
 
     @functools.cache
     def shared() -> Outputs | None:
-        from provision.workflow import kept_outputs
+        from provision.workflow import fact_output_cache
 
-        return None if keep or read_only or len(nodes) == 1 else kept_outputs.load(resolved)
+        return None if keep or read_only or len(nodes) == 1 else fact_output_cache.load(resolved)
 
     def one(connector: Connector) -> NodeFacts:
         from provision import facts
@@ -144,10 +146,10 @@ def probe(
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
         result = ask(connector, wanted, parameters, read_only=read_only)
-        found = facts.parse(result.stdout, keep=keep, outputs=outputs)
+        node_facts = facts.parse(result.stdout, keep=keep, outputs=outputs)
         if took is not None:
             took[connector.name] = time.monotonic() - started
-        return found
+        return node_facts
 
     def while_connecting() -> None:
         with turn:
@@ -157,9 +159,9 @@ def probe(
 
     results = each(nodes, one, meanwhile=while_connecting)
     if outputs := shared():
-        from provision.workflow import kept_outputs
+        from provision.workflow import fact_output_cache
 
-        kept_outputs.save(resolved, outputs)
+        fact_output_cache.save(resolved, outputs)
     return results
 
 
@@ -275,8 +277,8 @@ def hostfile(
 
     render = LAUNCHERS[launcher].host_file
     full = with_defaults(cluster)
-    found = probe(chosen(full, limit))
-    entries, left_out = host_entries(full, found, allow_degraded=allow_degraded)
+    probed = probe(chosen(full, limit))
+    entries, left_out = host_entries(full, probed, allow_degraded=allow_degraded)
     if entries:
         entries = fitted(entries, ranks)
     if master_port is not None:
@@ -285,7 +287,7 @@ def hostfile(
     return HostFile(
         render(entries) if render else "",
         left_out,
-        tuple(name for name, facts in found.items() if isinstance(facts, ProvisionError)),
-        tuple((name, verdict.reason) for name, verdict in degraded(full, found).items() if name in listed),
+        tuple(name for name, facts in probed.items() if isinstance(facts, ProvisionError)),
+        tuple((name, verdict.reason) for name, verdict in degraded(full, probed).items() if name in listed),
         tuple(entries),
     )

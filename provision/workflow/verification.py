@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError
 from provision.model import Cluster, Node, NodeChecks, Verification
-from provision.workflow.survey import chosen, keeping, probe, supported_systems, with_defaults
+from provision.workflow.survey import chosen, probe, supported_systems, with_defaults, with_preserved
 
 if TYPE_CHECKING:
     from provision.batch.data import DataFinding
@@ -63,7 +63,7 @@ def verify(
     complete = with_defaults(cluster)
     nodes = chosen(complete, limit)
     facts = probe(nodes, names=[node.name for node in complete.nodes], keep=keep, topology=True)
-    complete, _ = keeping(cluster, complete, facts)
+    complete, _ = with_preserved(cluster, complete, facts)
     nodes = tuple(complete.node(node.name) for node in nodes)
     reached = {name: value for name, value in facts.items() if not isinstance(value, ProvisionError)}
     supported = supported_systems()
@@ -73,10 +73,10 @@ def verify(
     judged = tuple(
         NodeChecks(
             node.name,
-            checks.unreachable(found)
-            if isinstance(found := facts[node.name], ProvisionError)
+            checks.unreachable(probed)
+            if isinstance(probed := facts[node.name], ProvisionError)
             else checks.judge(
-                node, found, complete, all_facts=reached, supported=supported, bandwidth=bandwidth, data=data
+                node, probed, complete, all_facts=reached, supported=supported, bandwidth=bandwidth, data=data
             ),
         )
         for node in nodes

@@ -15,7 +15,7 @@ from provision.engine import Event
 from provision.errors import ConnectionFailed, Interrupted
 from provision.model import Connection, Node
 from provision.testing import make_node
-from provision.workflow import history, node_locks, remote_keeper
+from provision.workflow import history, node_locks, remote_lock
 from tests.support.command import eventually
 
 HOLDER = """
@@ -24,7 +24,7 @@ from provision.commands import node_lock
 from provision.testing import make_node
 from provision.workflow import node_locks
 node_lock.PLACES.update(folders=[sys.argv[1]], history=sys.argv[1] + "/history.jsonl", marks=["none such", "none"])
-with node_locks.held_on([make_node("a", local=True)], command="provision apply") as locks:
+with node_locks.acquire([make_node("a", local=True)], command="provision apply") as locks:
     locks.note("a", "run docker_engine")
     print("held", locks.failed, locks.refused, flush=True)
     sys.stdin.read()
@@ -54,12 +54,12 @@ def status(nodes):
 
 def test_a_node_in_use_is_refused_and_the_others_are_held(nodes):
     """Its owner is named; the other node is ours, and free again afterwards."""
-    with node_locks.held_on(nodes[:1], command="provision apply --only base_system"):
-        with node_locks.held_on(nodes, command="provision apply") as second:
+    with node_locks.acquire(nodes[:1], command="provision apply --only base_system"):
+        with node_locks.acquire(nodes, command="provision apply") as second:
             assert list(second.refused) == ["a"]
             assert second.lost() == second.failed == {}
         error = second.refused["a"]
-    with node_locks.held_on(nodes, command="provision apply") as third:
+    with node_locks.acquire(nodes, command="provision apply") as third:
         assert third.refused == {}
 
     assert error.exit_code == 4
@@ -71,8 +71,8 @@ def test_a_node_whose_lock_cannot_be_had_says_why(nodes):
     """No Python, nobody there: each with its own reason, and the good node is held."""
     bad = Node("c", Connection("127.0.0.1", port=1, user="root", ssh_args=("-F", "none")))
     old = make_node("b", local=True, ansible_python_interpreter="/no/such/python")
-    with node_locks.held_on([nodes[0], old, bad], command="x") as locks:
-        assert remote_keeper.look_at(nodes[:1])["a"].held
+    with node_locks.acquire([nodes[0], old, bad], command="x") as locks:
+        assert remote_lock.probe_locks(nodes[:1])["a"].held
 
     assert list(locks.failed) == ["b", "c"]
     assert "/no/such/python" in locks.failed["b"].output
@@ -84,7 +84,7 @@ def test_a_machine_that_the_inventory_names_twice_is_said_so(nodes, monkeypatch)
     request = node_lock.keep_request
     folders = request({"node": "a"})["folders"]
     monkeypatch.setattr(node_lock, "keep_request", lambda holder: {**request(holder), "folders": folders})
-    with node_locks.held_on(nodes, command="x") as locks:
+    with node_locks.acquire(nodes, command="x") as locks:
         assert (len(locks.failed), locks.refused) == (1, {})
 
     assert "names this machine twice" in str(next(iter(locks.failed.values())))
@@ -92,7 +92,7 @@ def test_a_machine_that_the_inventory_names_twice_is_said_so(nodes, monkeypatch)
 
 def test_what_was_done_is_in_the_nodes_history(nodes):
     """The steps and the end, as the apply tells them; and who it was."""
-    with node_locks.held_on(nodes, command="provision apply") as locks:
+    with node_locks.acquire(nodes, command="provision apply") as locks:
         running = status(nodes)
         locks.note("a", "run base_system")
         locks.finish("a", {"status": "failed", "roles": ["base_system"], "message": "no space"})
@@ -107,11 +107,11 @@ def test_an_interrupted_apply_is_recorded_and_its_lock_waits_for_the_last_task(n
     """We leave at once; the node is free when what still runs there has ended."""
     mark = f"read line # a mark in {tmp_path}"
     with subprocess.Popen(["sh", "-c", mark], stdin=subprocess.PIPE) as task:
-        with pytest.raises(Interrupted), node_locks.held_on(nodes[:1], command="x") as locks:
+        with pytest.raises(Interrupted), node_locks.acquire(nodes[:1], command="x") as locks:
             raise Interrupted("Ctrl-C")
-        held = remote_keeper.look_at(nodes[:1])["a"].held
+        held = remote_lock.probe_locks(nodes[:1])["a"].held
         task.communicate()
-    eventually(lambda: not remote_keeper.look_at(nodes[:1])["a"].held, seconds=20, what="the node is free")
+    eventually(lambda: not remote_lock.probe_locks(nodes[:1])["a"].held, seconds=20, what="the node is free")
 
     assert held
     assert f"process {task.pid} " in locks.warnings["a"]
@@ -127,9 +127,9 @@ def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
             told.append(event)
             task.stdin.close()
 
-        with pytest.raises(Interrupted), node_locks.held_on(nodes[:1], command="provision apply"):
+        with pytest.raises(Interrupted), node_locks.acquire(nodes[:1], command="provision apply"):
             raise Interrupted("Ctrl-C")
-        with node_locks.held_on(nodes[:1], command="x", on_event=on_event) as locks:
+        with node_locks.acquire(nodes[:1], command="x", on_event=on_event) as locks:
             refused = dict(locks.refused)
 
     assert refused == {}
@@ -141,9 +141,9 @@ def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
 
 def test_a_lock_that_was_taken_away_is_noticed(nodes):
     """An apply can stop before it works on a node that another one changes now."""
-    with node_locks.held_on(nodes, command="x") as locks:
-        look = remote_keeper.look_at(nodes[:1])["a"]
-        (done,) = remote_keeper.unlock(nodes[:1], {"a": look.holder})
+    with node_locks.acquire(nodes, command="x") as locks:
+        look = remote_lock.probe_locks(nodes[:1])["a"]
+        (done,) = remote_lock.unlock(nodes[:1], {"a": look.holder})
         eventually(locks.lost, seconds=10, what="the loss is noticed")
         lost = locks.lost()
 
@@ -157,11 +157,11 @@ def test_beats_keep_the_lock(nodes, monkeypatch):
     """However long the work takes, an operator's side that is alive is not taken for dead."""
     monkeypatch.setattr(node_lock, "TIMES", {"silence": 1.0, "linger": 0, "quiet": 0})
     monkeypatch.setattr(node_lock, "BEAT_SECONDS", 0.2)
-    with node_locks.held_on(nodes[:1], command="x") as locks:
-        first = remote_keeper.look_at(nodes[:1])["a"].holder
+    with node_locks.acquire(nodes[:1], command="x") as locks:
+        first = remote_lock.probe_locks(nodes[:1])["a"].holder
         with pytest.raises(AssertionError, match="lost"):
             eventually(locks.lost, seconds=1.6, what="lost")
-        assert remote_keeper.look_at(nodes[:1])["a"].holder == first
+        assert remote_lock.probe_locks(nodes[:1])["a"].holder == first
 
 
 def test_a_killed_apply_frees_its_nodes(tmp_path):

@@ -100,7 +100,7 @@ def make_world(monkeypatch, tmp_path):
     made = World(tmp_path / "bin", tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    real, clock = converge.look, [0.0]
+    real, clock = converge.probe_and_plan, [0.0]
 
     def each(nodes, function, **_):
         return {node.name: function(FakeConnector({"provision-probe": seen(node.name)}, node.name)) for node in nodes}
@@ -133,7 +133,7 @@ def make_world(monkeypatch, tmp_path):
         return ApplyReport(tuple(reports), 1.0)
 
     @contextmanager
-    def held_on(_nodes, **_):
+    def acquire(_nodes, **_):
         nothing = SimpleNamespace(refused={}, failed={}, warnings={})
         yield SimpleNamespace(**vars(nothing), lost=dict, note=lambda *_: None, finish=lambda *_: None)
 
@@ -143,9 +143,9 @@ def make_world(monkeypatch, tmp_path):
         made.on_sleep()
 
     monkeypatch.setattr(connectors, "each", each)
-    monkeypatch.setattr(converge, "look", look)
+    monkeypatch.setattr(converge, "probe_and_plan", look)
     monkeypatch.setattr(engine, "run_playbook", run_playbook)
-    monkeypatch.setattr(node_locks, "held_on", held_on)
+    monkeypatch.setattr(node_locks, "acquire", acquire)
     monkeypatch.setattr(draining, "time", SimpleNamespace(
         sleep=sleep, monotonic=lambda: clock[0], strftime=lambda *_: "2026", gmtime=lambda: None
     ))  # fmt: skip

@@ -13,7 +13,7 @@ from provision.documents.audit import AuditRecord, AuditTrail, audit_trail
 from provision.errors import ConnectionFailed, NodeError
 from provision.report.audit_report import audit_document, audit_text
 from provision.testing import make_node
-from provision.workflow.auditing import read_audit
+from provision.workflow.audit_records import read_audit
 
 
 def entry(message):

@@ -17,7 +17,7 @@ from provision.errors import LockedError, ProvisionError, UsageError
 from provision.model import ApplyReport, Cluster, Failure, NodeReport, NodeStatus
 from provision.report.apply_report import as_document, as_text, from_document
 from provision.testing import FakeConnector, make_node
-from provision.workflow import node_locks, outcomes
+from provision.workflow import node_locks, node_results
 from tests.support.probe import DEBIAN, answer
 
 CENTOS = 'ID="centos"\nVERSION_ID="7"\nPRETTY_NAME="CentOS Linux 7 (Core)"\nprobe_python3=\n'
@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from provision.testing import make_node
 from provision.model import Cluster
-from provision.workflow.places import alone
+from provision.workflow.inventory_state import alone
 with alone(Cluster("c", Path(sys.argv[1]), (make_node("a"),)), "apply"):
     print("held", flush=True)
     sys.stdin.read()
@@ -76,14 +76,14 @@ def answers(monkeypatch, tmp_path):
         return ApplyReport(tuple(NodeReport(name, NodeStatus.UNCHANGED, ()) for name in names), 1.0)
 
     @contextmanager
-    def held_on(_nodes, *, command, on_event):
+    def acquire(_nodes, *, command, on_event):
         assert command.startswith("provision apply")
         assert on_event is None or callable(on_event)
         yield Locks()
 
     monkeypatch.setattr(connectors, "each", each)
     monkeypatch.setattr(engine, "run_playbook", run_playbook)
-    monkeypatch.setattr(node_locks, "held_on", held_on)
+    monkeypatch.setattr(node_locks, "acquire", acquire)
     return said, reached
 
 
@@ -254,7 +254,7 @@ def test_the_exchange_of_keys_comes_once_after_the_last_wave(answers, tmp_path, 
     monkeypatch.setattr(engine, "run_playbook", run_playbook)
     full = cluster(tmp_path / "hosts.yml")
     # What is left is what the look afterwards finds: of a node that never changes, everything.
-    monkeypatch.setattr(outcomes.Outcomes, "judge", lambda *_, **__: None)
+    monkeypatch.setattr(node_results.NodeResults, "judge", lambda *_, **__: None)
     workflow.apply(full, full.nodes, pace=workflow.Pace(waves="1"))
 
     assert answers
@@ -278,14 +278,14 @@ def test_a_node_in_other_hands_stops_the_apply_before_anything_is_run(tmp_path, 
     """Whose hands they are is told; exit code 4."""
 
     @contextmanager
-    def held_on(_nodes, *, command, on_event):
+    def acquire(_nodes, *, command, on_event):
         assert command
         assert on_event is None
         locks = Locks()
         locks.refused = {"b": LockedError("in use by alice on ops1 (process 4711)", node="b", remedy="Wait.")}
         yield locks
 
-    monkeypatch.setattr(node_locks, "held_on", held_on)
+    monkeypatch.setattr(node_locks, "acquire", acquire)
     monkeypatch.setattr(engine, "run_playbook", lambda *_, **__: pytest.fail("something was run"))
     full = cluster(tmp_path / "hosts.yml")
     with pytest.raises(LockedError, match="b: in use by alice") as refused:
@@ -298,14 +298,14 @@ def test_a_saved_plan_holds_until_something_it_rests_on_changes(answers, tmp_pat
     """The same look twice holds; another boot of a node does not."""
     full = cluster(tmp_path / "hosts.yml")
     request = workflow.Request(only=("base_system",))
-    workflow.save(workflow.look(full, full.nodes, request), tmp_path / "plan.json", request)
+    workflow.save(workflow.probe_and_plan(full, full.nodes, request), tmp_path / "plan.json", request)
     document, again = workflow.read_saved(tmp_path / "plan.json")
 
     assert again == request
     assert (tmp_path / "plan.json").stat().st_mode & 0o777 == 0o600
-    assert workflow.saved_differences(document, workflow.look(full, full.nodes, request)) == []
+    assert workflow.saved_differences(document, workflow.probe_and_plan(full, full.nodes, request)) == []
     answers[0]["b"] = DEBIAN.replace("6.1.0-40", "6.1.0-41")
-    assert workflow.saved_differences(document, workflow.look(full, full.nodes, request)) == [
+    assert workflow.saved_differences(document, workflow.probe_and_plan(full, full.nodes, request)) == [
         "b: what it rests on has changed since"
     ]
 
@@ -315,7 +315,7 @@ def test_a_saved_plan_goes_through_nobodys_file(tmp_path):
     """In /tmp others can put files and links under names that can be guessed."""
     full, request = cluster(tmp_path / "hosts.yml"), workflow.Request()
     (tmp_path / ".plan.json.part").symlink_to(tmp_path / "theirs")
-    workflow.save(workflow.look(full, full.nodes, request), tmp_path / "plan.json", request)
+    workflow.save(workflow.probe_and_plan(full, full.nodes, request), tmp_path / "plan.json", request)
 
     assert not (tmp_path / "theirs").exists()
     assert sorted(path.name for path in tmp_path.glob("*plan.json*")) == [".plan.json.part", "plan.json"]

@@ -25,7 +25,7 @@ from provision.model import (
     StepClass,
 )
 from provision.testing import make_node
-from provision.workflow.plan import Look
+from provision.workflow.plan import PlanResult
 
 PASSWORD = "correct-horse"
 LOGINS = [{"registry": "r:5000", "username": "bob", "password_secret": PASSWORD}]
@@ -55,7 +55,7 @@ def show(monkeypatch, tmp_path):
             receipts={"docker_engine": Receipt("docker_engine", {"files": files})}, managed=Managed()
         )
         cluster = Cluster("c", tmp_path / "hosts.yml", (make_node("a", docker_engine_registry_logins=LOGINS),))
-        found = Look(cluster, Plan((NodePlan("a", steps), NodePlan("b"))), {"a": facts}, {})
+        found = PlanResult(cluster, Plan((NodePlan("a", steps), NodePlan("b"))), {"a": facts}, {})
         monkeypatch.setattr("provision.workflow.differences.write_fingerprints", lambda *_: None)
         return workflow.content_differences(cluster, found), told
 

@@ -31,12 +31,6 @@ PENDING = frozenset(
         "provision/planning",
         "provision/workflow",
         "roles/base_system",
-        "roles/container_ssh",
-        "roles/docker_engine",
-        "roles/nvidia_container",
-        "roles/peer_memory",
-        "roles/platform",
-        "roles/training_container",
         "tests/baremetal",
         "tests/benchmarks",
         "tests/hostile",
@@ -62,10 +56,7 @@ FINISHED_MODULES = (
     *(f"tests/unit/test_{name}.py" for name in ("bandwidth", "collective", "language")),
 )
 """Finished modules of pending folders, as glob patterns."""
-BORROWED = frozenset(
-    {"Seat", "Seats", "chief", "found", "found_networks", "keeper_lost"}
-    | {"kept_benchmarks", "kept_secrets", "looks", "seats"}
-)
+BORROWED = frozenset({"Seat", "chief", "found", "keeper_lost", "looks", "seats"})
 """Names that finished modules use, and pending ones define."""
 JSON_KEYS = {"provision/documents/jobs.py": frozenset({"handed", "keeper", "seats"})}
 """Fields of documents, which are interfaces."""

@@ -18,7 +18,7 @@ from provision.model import ApplyReport, Cluster, NodePlan, NodeReport, NodeStat
 from provision.report.plan_report import as_document, as_text, problems_text
 from provision.testing import FakeConnector
 from provision.workflow import node_locks
-from provision.workflow.plan import Look
+from provision.workflow.plan import PlanResult
 from tests.unit.planning.conftest import cluster_of, facts_of
 from tests.unit.test_converge import Locks
 
@@ -65,7 +65,7 @@ def look(*roles, nodes=("gpu1", "gpu2"), bare=True, **variables):
         facts = {name: dataclasses.replace(fact, packages={}, image=None) for name, fact in facts.items()}
     steps = tuple(Step(role, StepClass.SAFE, ("because",)) for role in roles)
     plans = tuple(NodePlan(name, steps if name == nodes[0] else ()) for name in nodes)
-    return Look(cluster, Plan(plans), facts, {}, stated=stated)
+    return PlanResult(cluster, Plan(plans), facts, {}, stated=stated)
 
 
 def found(seen):
@@ -167,12 +167,12 @@ def played(monkeypatch, tmp_path):
         return ApplyReport(tuple(NodeReport(name, NodeStatus.CHANGED, ()) for name in nodes), 1.0)
 
     @contextmanager
-    def held_on(nodes, **_):
+    def acquire(nodes, **_):
         locked.extend(node.name for node in nodes)
         yield Locks()
 
     monkeypatch.setattr(engine, "run_playbook", run_playbook)
-    monkeypatch.setattr(node_locks, "held_on", held_on)
+    monkeypatch.setattr(node_locks, "acquire", acquire)
     return names, locked
 
 
@@ -183,7 +183,7 @@ def test_apply_changes_no_node_while_one_has_a_problem(asked, played):
     steps = seen.plan.nodes[0].steps
     plans = [workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", steps)]
     found = dataclasses.replace(seen, plan=Plan(tuple(plans)))
-    report = workflow.apply(seen.cluster, seen.cluster.nodes, found=found)
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, result=found)
 
     assert not report.ok
     assert [node.status for node in report.nodes] == [NodeStatus.FAILED, NodeStatus.SKIPPED]
@@ -210,7 +210,7 @@ def test_an_apply_that_would_fail_changes_nothing(asked, played, roles, variable
     """Whatever the problem is, it is found before Ansible is started or a node is locked."""
     asked[0]["gpu1"] = GOOD | answer
     seen = workflow.preflight(look(*roles, **variables))
-    report = workflow.apply(seen.cluster, seen.cluster.nodes, found=seen)
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, result=seen)
 
     assert code in {item.code.value for node in seen.plan.nodes for item in node.problems}
     assert not report.ok
@@ -223,7 +223,7 @@ def test_keep_going_leaves_out_only_the_nodes_with_a_problem(asked, played):
     seen = look("training_image", training_image_reference="")
     plans = (workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", seen.plan.nodes[0].steps))
     found = dataclasses.replace(seen, plan=Plan(plans))
-    report = workflow.apply(seen.cluster, seen.cluster.nodes, pace=workflow.Pace(keep_going=True), found=found)
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, pace=workflow.Pace(keep_going=True), result=found)
 
     assert played[1] == ["gpu2"]
     assert not report.ok

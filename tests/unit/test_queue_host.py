@@ -16,8 +16,8 @@ from provision.model.cluster import NO_JOBS
 from provision.model.job import JobSpec, Kind
 from provision.planning import plan_node
 from provision.workflow.bandwidth import measure
-from provision.workflow.launching import stated_entries
-from provision.workflow.placing import places_among
+from provision.workflow.launch_inputs import stated_entries
+from provision.workflow.placement_candidates import places_among
 from tests.unit.checks.conftest import healthy, make_node
 from tests.unit.planning.conftest import cluster_of, scene_of
 

@@ -9,7 +9,7 @@ import sys
 PROGRAM = """
 import dataclasses
 from provision.model import NodePlan, Plan
-from provision.workflow.plan_result import Look
+from provision.workflow.plan_result import PlanResult
 from tests.unit.planning.conftest import cluster_of, facts_of
 
 cluster = cluster_of()
@@ -17,7 +17,7 @@ facts = facts_of(cluster)
 packages = frozenset(f"package-{number}" for number in range(20))
 facts = dataclasses.replace(facts, managed=dataclasses.replace(facts.managed, brought=packages))
 name = cluster.nodes[0].name
-print(Look(cluster, Plan((NodePlan(name, ()),)), {name: facts}, {}).digests())
+print(PlanResult(cluster, Plan((NodePlan(name, ()),)), {name: facts}, {}).digests())
 """
 
 

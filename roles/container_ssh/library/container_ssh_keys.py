@@ -157,10 +157,10 @@ def lines_by_node(path):
 
 def environment(pairs):
     """Return what of the container's environment a login gets: no secrets, and nothing that sshd could misread."""
-    found = dict(pair.partition("=")[::2] for pair in pairs)
+    variables = dict(pair.partition("=")[::2] for pair in pairs)
     return {
         name: value
-        for name, value in found.items()
+        for name, value in variables.items()
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
         and name not in OF_A_LOGIN
         and not SECRET.search(name)
@@ -194,11 +194,11 @@ def obstacle(description, name):
     return ""
 
 
-def missing(found, image, user):
+def missing(container, image, user):
     """Return what the image lacks, empty when nothing."""
-    if not all(found.get(program) for program in PROGRAMS):
+    if not all(container.get(program) for program in PROGRAMS):
         return f"the image {image} has no OpenSSH. Build it with openssh-server and openssh-client and apply again."
-    if not all(found.get(key) for key in ("user", "uid", "gid")):
+    if not all(container.get(key) for key in ("user", "uid", "gid")):
         return f"the image {image} has no account {user}. Build it with one, or correct training_container_user."
     return ""
 
@@ -215,14 +215,14 @@ def inside(module, name, user, script, *words):
     limit = ["timeout", "--kill-after=5", str(SECONDS)]
     command = [*limit, "docker", "exec", "--interactive", "--user", user, name, "sh", "-s", "--", mode, *words]
     code, out, err = module.run_command(command, data=script, errors="replace")
-    found = checked(out)
-    if code != 0 or "failed" in found:
+    container = checked(out)
+    if code != 0 or "failed" in container:
         said = re.sub(r"[^\x20-\x7e]+", " ", err.strip() or out.strip())[-500:]
         said = f"no answer within {SECONDS} s" if code == 124 else said or "no reason given"
         module.fail_json(
             msg=f"the keys could not be made in the container {name}: {said}. See that the node's disk is not full."
         )
-    return found
+    return container
 
 
 def keep_older(module, folder):
@@ -261,19 +261,19 @@ def main():
     if reason:
         module.exit_json(changed=module.check_mode, ready=False, reason=reason)
     user = description["Config"].get("User") or ""
-    found = inside(module, name, "0", ROOT_SCRIPT, user)
-    reason = missing(found, description["Config"].get("Image"), user or "root")
+    container = inside(module, name, "0", ROOT_SCRIPT, user)
+    reason = missing(container, description["Config"].get("Image"), user or "root")
     if reason:
         module.exit_json(changed=False, ready=False, reason=reason)
     moved = keep_older(module, folder)
-    owned = "changed" in found
+    owned = "changed" in container
     if moved:
         inside(module, name, "0", ROOT_SCRIPT, user)
-    account = inside(module, name, f"{found['uid']}:{found['gid']}", ACCOUNT_SCRIPT)
+    account = inside(module, name, f"{container['uid']}:{container['gid']}", ACCOUNT_SCRIPT)
     module.exit_json(
         changed=moved or owned or "changed" in account,
         ready=True,
-        user=found["user"],
+        user=container["user"],
         host_key=public(account.get("ssh_host_ed25519_key", "")),
         client_key=public(account.get("id_ed25519", "")),
         known_hosts=lines_by_node(os.path.join(folder, "known_hosts")),

@@ -56,13 +56,13 @@ def stored(folder):
 
 def loose(folder):
     """Return folder and file that are not root's alone, with the mode that they should have."""
-    found = {}
+    logins = {}
     for path, mode in ((folder, 0o700), (os.path.join(folder, "config.json"), 0o600)):
         if os.path.exists(path):
             status = os.stat(path)
             if (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) != (mode, os.geteuid(), os.getegid()):
-                found[path] = mode
-    return found
+                logins[path] = mode
+    return logins
 
 
 def main():

@@ -62,21 +62,21 @@ def parse(text, path):
 
 def problems(settings):
     """Return a sentence for each setting that every dockerd refuses."""
-    found = []
+    sentences = []
     for kind, keys in KINDS.items():
-        found += [
+        sentences += [
             f"{key} must be {kind}" for key in keys if settings.get(key) is not None and not _is(kind, settings[key])
         ]
     mirrors = settings.get("registry-mirrors")
     for mirror in mirrors if isinstance(mirrors, list) else []:
         if isinstance(mirror, str) and not MIRROR.match(mirror):
             shown = re.sub(r"[^/\s]*@", "", mirror)
-            found.append(f"registry-mirrors: {shown} must be http:// or https:// and a host, with nothing after it")
+            sentences.append(f"registry-mirrors: {shown} must be http:// or https:// and a host, with nothing after it")
     options = settings.get("log-opts")
     for key, value in sorted(options.items()) if isinstance(options, dict) else ():
         if not isinstance(value, str):
-            found.append(f'log-opts: {key} must be a string ("{value}")')
-    return found
+            sentences.append(f'log-opts: {key} must be a string ("{value}")')
+    return sentences
 
 
 def _is(kind, value):
@@ -123,15 +123,15 @@ def without(present, written_before, wanted):
     """Return `present` without what we once wrote, nobody changed since, and is wanted no more."""
     result = {}
     for key, value in present.items():
-        before, kept = written_before.get(key), value
+        before, remaining = written_before.get(key), value
         if key in written_before and key not in wanted and value == before:
             continue
         if isinstance(value, dict) and isinstance(before, dict):
             wanted_below = wanted.get(key) if isinstance(wanted.get(key), dict) else {}
-            kept = without(value, before, wanted_below)
-            if not kept and key not in wanted:
+            remaining = without(value, before, wanted_below)
+            if not remaining and key not in wanted:
                 continue
-        result[key] = kept
+        result[key] = remaining
     return result
 
 

@@ -86,9 +86,9 @@ def main():
     new = os.path.join(module.tmpdir, "nvidia.yaml")
     code, out, err = module.run_command(["timeout", SECONDS, "nvidia-ctk", "cdi", "generate", "--output=" + new])
     if code != 0:
-        told = "no answer within {} s".format(SECONDS) if code == 124 else (err or out).strip()[-400:]
+        cause = "no answer within {} s".format(SECONDS) if code == 124 else (err or out).strip()[-400:]
         module.fail_json(
-            msg=f"nvidia-ctk could not describe the GPUs: {told}. See that nvidia-smi answers on the node."
+            msg=f"nvidia-ctk could not describe the GPUs: {cause}. See that nvidia-smi answers on the node."
         )
     data = read(new)
     changed = data != read(path) or not is_ours(path)

@@ -69,9 +69,9 @@ def _by_verdict(look):
     from provision.gdr.observed import verdict_of
 
     facts = parse(look["probe"], [fact for fact in ALL_FACTS if fact.name in FACTS])
-    found = verdict_of(facts)
-    remedies = [f"{item.path.value}: {item.precondition}. {item.remedy}" for item in found.unmet]
-    return {**_chosen(found.path.value, *found.reasons), "remedies": remedies}, _untold(facts, look)
+    verdict = verdict_of(facts)
+    remedies = [f"{item.path.value}: {item.precondition}. {item.remedy}" for item in verdict.unmet]
+    return {**_chosen(verdict.path.value, *verdict.reasons), "remedies": remedies}, _untold(facts, look)
 
 
 def _untold(facts, look):
@@ -126,19 +126,19 @@ def peer_memory_digest(path):
 
 def peer_memory_prebuilt(folder, kernels, module):
     """Return kernel -> name, sha256 and content (base64) of the built modules in a folder of the controller."""
-    found = {}
+    prebuilt = {}
     for kernel in kernels if folder else ():
         for ending in ("ko", "ko.xz", "ko.zst", "ko.gz"):
             path = Path(folder).expanduser() / kernel / f"{module}.{ending}"
             if path.is_file():
                 data = path.read_bytes()
-                found[kernel] = {
+                prebuilt[kernel] = {
                     "name": path.name,
                     "sha256": hashlib.sha256(data).hexdigest(),
                     "content": base64.b64encode(data).decode(),
                 }
                 break
-    return found
+    return prebuilt
 
 
 def _without_package(look):

@@ -204,12 +204,12 @@ def put_prebuilt(node, kernel, built):
         with open(node.look.path(new), "wb") as stream:
             stream.write(base64.b64decode(built["content"]))
             os.fchmod(stream.fileno(), 0o644)
-        found = node.look.module(new)
-        if found is None:
+        module_file = node.look.module(new)
+        if module_file is None:
             raise node.unreadable(
                 kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", node.look.unreadable(new)
             )
-        node.fits(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", found)
+        node.fits(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", module_file)
         take_away(node, kernel)
         keep_file(node.look.path(f"{folder}/{built['name']}"), base64.b64decode(built["content"]))
         os.rename(node.look.path(new), node.look.path(f"{folder}/{built['name']}"))
@@ -237,15 +237,15 @@ def take_away(node, kernel):
 
 def serve(module, node, kernel):
     """Bring one kernel to what is wanted; return what is to be said of it."""
-    told = {"kernel": kernel, "running": kernel == node.look.kernel}
+    result = {"kernel": kernel, "running": kernel == node.look.kernel}
     try:
         if module.params["prebuilt"].get(kernel):
             put_prebuilt(node, kernel, module.params["prebuilt"][kernel])
         else:
             node.build(kernel)
     except Problem as problem:
-        return {**told, "ok": False, **problem.told()}
-    return {**told, "ok": True, **NOTHING_WRONG}
+        return {**result, "ok": False, **problem.parts()}
+    return {**result, "ok": True, **NOTHING_WRONG}
 
 
 def build(module):
@@ -280,8 +280,8 @@ def main():
             module.run_command(["/bin/sh", "-s"], data=module.params["probe"])[1] if module.params["probe"] else ""
         )
         active = os.path.exists(UNIT) and module.run_command(["systemctl", "is-active", "--quiet", UNIT_NAME])[0] == 0
-        found = {**look(certificate=module.params["certificate"]), "probe": printed, "active": active}
-        module.exit_json(changed=False, look=found)
+        facts = {**look(certificate=module.params["certificate"]), "probe": printed, "active": active}
+        module.exit_json(changed=False, look=facts)
     if module.check_mode:
         able = [kernel for kernel in module.params["kernels"] if Look().has_headers(kernel)]
         changed = bool(module.params["source"] or module.params["prebuilt"] or able)
@@ -289,7 +289,7 @@ def main():
     try:
         results = build(module)
     except Problem as problem:
-        module.fail_json(msg=f"{problem.explanation}. {problem.remedy}", **problem.told())
+        module.fail_json(msg=f"{problem.explanation}. {problem.remedy}", **problem.parts())
     failed = [result for result in results if result["running"] and not result["ok"]]
     if failed:
         module.fail_json(msg="{explanation}. {remedy}".format(**failed[0]), cause=failed[0]["cause"], results=results)

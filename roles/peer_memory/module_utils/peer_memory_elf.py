@@ -86,8 +86,8 @@ class Module:
         return self._data[offset : self._data.index(b"\0", offset)].decode(errors="replace")
 
     def _section(self, name):
-        for found, kind, offset, size, _ in self._sections:
-            if found == name and kind != NO_BITS:
+        for section, kind, offset, size, _ in self._sections:
+            if section == name and kind != NO_BITS:
                 return self._data[offset : offset + size]
         return b""
 

@@ -78,9 +78,9 @@ class Look:
 
     def kernels(self):
         """Return the installed kernels, the running one first. A folder of modules alone is no kernel."""
-        found = [name.rpartition("/")[2] for name in self.paths("/lib/modules/*")]
+        releases = [name.rpartition("/")[2] for name in self.paths("/lib/modules/*")]
         images = ("/boot/vmlinuz-{}", "/boot/vmlinux-{}", "/lib/modules/{}/vmlinuz")
-        bootable = [name for name in found if any(os.path.exists(self.path(image.format(name))) for image in images)]
+        bootable = [name for name in releases if any(os.path.exists(self.path(image.format(name))) for image in images)]
         return [self.kernel, *(name for name in bootable if name != self.kernel)]
 
     def has_headers(self, kernel):
@@ -179,10 +179,10 @@ class Look:
 
     def driver(self, kernel):
         """Return version and flavour (open or proprietary) of the GPU driver's module for a kernel; both can be empty."""
-        found = self.module(self.module_path(kernel, "nvidia"))
-        if found is None:
+        module = self.module(self.module_path(kernel, "nvidia"))
+        if module is None:
             return "", ""
-        return found.info.get("version", ""), "open" if "GPL" in found.info.get("license", "") else "proprietary"
+        return module.info.get("version", ""), "open" if "GPL" in module.info.get("license", "") else "proprietary"
 
     def files_of(self, kernel, name):
         """Return all files of a module below a kernel's folder, whatever modprobe would take of them."""
@@ -197,7 +197,7 @@ class Look:
 
     def dkms_trees(self, module):
         """Return the source trees that DKMS has for a module: (name, version, names of the modules' files in it)."""
-        found = []
+        trees = []
         for path in self.paths("/var/lib/dkms/*/*/source/dkms.conf"):
             text = self.text(path)
             package = (DKMS_PACKAGE.findall(text) or [""])[0]
@@ -205,8 +205,8 @@ class Look:
             names = [name.replace("-", "_") for name in named]
             if module in names:
                 _, _, _, _, name, version, _, _ = path.split("/")
-                found.append((name, version, names))
-        return found
+                trees.append((name, version, names))
+        return trees
 
     def driver_tree(self, kernel):
         """Return name and version, as DKMS has them, of the GPU driver's sources; None without those of this driver.
@@ -293,8 +293,8 @@ class Look:
 
     def _calls_itself(self, path, name):
         """Return whether a file can hold a module of this name; older kernels' modules do not say theirs."""
-        found = self.module(path)
-        return found is None or found.info.get("name", name).replace("-", "_") == name
+        module = self.module(path)
+        return module is None or module.info.get("name", name).replace("-", "_") == name
 
     def _redirected(self):
         """Return module name -> the file's name that an `install` line loads for it, of those that may hold it."""
@@ -313,13 +313,13 @@ class Look:
         """Return module name -> (path, paths that it depends on) of a kernel."""
         if kernel not in self._dependencies:
             folder = f"/lib/modules/{kernel}/"
-            found = {}
+            entries = {}
             for line in self.text(folder + "modules.dep").splitlines():
                 path, _, needed = line.partition(":")
                 name = path.rpartition("/")[2].partition(".ko")[0].replace("-", "_")
                 paths = [folder + item for item in needed.split()]
-                found.setdefault(name, (folder + path, paths))
-            self._dependencies[kernel] = found
+                entries.setdefault(name, (folder + path, paths))
+            self._dependencies[kernel] = entries
         return self._dependencies[kernel]
 
 

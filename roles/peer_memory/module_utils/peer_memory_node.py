@@ -57,7 +57,7 @@ class Problem(Exception):
         super().__init__(explanation)
         self.cause, self.explanation, self.remedy = cause, explanation, remedy
 
-    def told(self):
+    def parts(self):
         """Return the parts as the status file has them."""
         return {"cause": self.cause, "explanation": self.explanation, "remedy": self.remedy}
 
@@ -135,12 +135,12 @@ class Node:
         if not self.wanted:
             return
         path = self.look.module_path(kernel, self.wanted)
-        found = self.look.module(path) if path else None
-        if found is None:
+        module = self.look.module(path) if path else None
+        if module is None:
             raise self._absent(kernel, path)
-        self.fits(kernel, path, found)
+        self.fits(kernel, path, module)
         others = [self.look.module(name) for name in self.look.dependencies(kernel, self.wanted)]
-        differing = elf.mismatches(found, [other for other in others if other is not None])
+        differing = elf.mismatches(module, [other for other in others if other is not None])
         if differing:
             raise Problem(
                 "symbol_mismatch",
@@ -149,23 +149,23 @@ class Node:
                 f"Build it anew: {self._by_hand(kernel)}",
             )
 
-    def fits(self, kernel, path, found):
+    def fits(self, kernel, path, module):
         """Check what a module's file says of itself: kernel, RDMA stack, signature. Raises Problem."""
-        release = found.info.get("vermagic", kernel).split(" ")[0]
+        release = module.info.get("vermagic", kernel).split(" ")[0]
         if release != kernel:
             raise Problem(
                 "other_kernel",
                 f"{path} was built for kernel {release}, not for {kernel}",
                 f"Build it anew: {self._by_hand(kernel)}",
             )
-        if SYMBOL not in found.needs:
+        if SYMBOL not in module.needs:
             raise Problem(
                 "stub",
                 f"{self.wanted} for kernel {kernel} was built without the RDMA stack's peer memory interface, "
                 "so it refuses to load",
                 f"Install the RDMA stack first, then build the driver's modules again: {self._by_hand(kernel)}",
             )
-        if self.look.secure_boot() and not found.signed:
+        if self.look.secure_boot() and not module.signed:
             raise self._unsigned(f"{path} is not signed")
 
     def _judge_dma_buf(self, kernel):
@@ -206,15 +206,15 @@ class Node:
 
     def kernels(self):
         """Return what is to be said of every installed kernel, the running one first."""
-        found = []
+        states = []
         for kernel in self.look.kernels():
-            told = {"kernel": kernel, "running": kernel == self.look.kernel, "headers": self.look.has_headers(kernel)}
+            state = {"kernel": kernel, "running": kernel == self.look.kernel, "headers": self.look.has_headers(kernel)}
             try:
                 self.judge(kernel)
-                found.append({**told, "ok": True, **NOTHING_WRONG})
+                states.append({**state, "ok": True, **NOTHING_WRONG})
             except Problem as problem:
-                found.append({**told, "ok": False, **problem.told()})
-        return found
+                states.append({**state, "ok": False, **problem.parts()})
+        return states
 
     # What is done
 
@@ -336,7 +336,7 @@ class Node:
             "ok": state == "ready",
             "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "simulated": self.look.simulated(),
-            **(problem.told() if problem else NOTHING_WRONG),
+            **(problem.parts() if problem else NOTHING_WRONG),
             "kernels": [] if state == "loading" else self.kernels(),
         }
         self._write_status(status)
@@ -363,7 +363,7 @@ class Node:
             + (f" (systemd: {result})" if result else ""),
             "Look at what the kernel says (dmesg). A modprobe in state D goes only with a reboot.",
         )
-        self._write_status({**status, "state": "failed", "ok": False, **cut.told()})
+        self._write_status({**status, "state": "failed", "ok": False, **cut.parts()})
 
     # Inside
 
@@ -432,9 +432,9 @@ class Node:
     def _diagnose(self, what, *, make="", modprobe="", dmesg=None):
         """Return the Problem that the table of failures knows for what was printed, else one with the last words."""
         if diagnose is not None:
-            found = diagnose(make=make, modprobe=modprobe, dmesg=dmesg)
-            shown = f" ({' / '.join(found.evidence.splitlines())})" if found.evidence else ""
-            return Problem(found.cause, f"{what}: {found.explanation.rstrip('.')}{shown}", found.remedy)
+            diagnosis = diagnose(make=make, modprobe=modprobe, dmesg=dmesg)
+            shown = f" ({' / '.join(diagnosis.evidence.splitlines())})" if diagnosis.evidence else ""
+            return Problem(diagnosis.cause, f"{what}: {diagnosis.explanation.rstrip('.')}{shown}", diagnosis.remedy)
         words = [line.strip() for line in f"{make}\n{dmesg or ''}\n{modprobe}".splitlines() if line.strip()]
         telling = [line for line in words if re.search(r"error:|unknown symbol|disagrees", line, re.IGNORECASE)]
         return Problem(
@@ -531,8 +531,8 @@ class Node:
 
 def version_of(kernel):
     """Return the first two numbers of a kernel's release."""
-    found = re.match(r"(\d+)\.(\d+)", kernel)
-    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+    match = re.match(r"(\d+)\.(\d+)", kernel)
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
 
 def sentence(status):
@@ -610,11 +610,11 @@ def act(node, options):
     if options.verb == "build":
         return build(node, [options.kernel] if options.kernel else node.look.kernels(), hook=options.hook)
     if options.verb == "check":
-        found = node.kernels()
-        for kernel in found:
+        states = node.kernels()
+        for kernel in states:
             said = "ready" if kernel["ok"] else "{cause}: {explanation}. {remedy}".format(**kernel)
             print("{}: {}".format(kernel["kernel"], said))
-        return EXIT_READY if all(kernel["ok"] for kernel in found) else EXIT_NOT
+        return EXIT_READY if all(kernel["ok"] for kernel in states) else EXIT_NOT
     if options.verb == "status":
         status = node.status()
         print(json.dumps(status, indent=1) if options.json else sentence(status))

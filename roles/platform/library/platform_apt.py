@@ -93,12 +93,12 @@ def missing(module, names):
 
 def offered(module, names):
     """Return those of `names` that the package lists have."""
-    found = []
+    versions = []
     for name in names:
         code, out, _ = module.run_command(["apt-cache", "show", "--no-all-versions", name])
         if code == 0 and out.strip():
-            found.append(name)
-    return found
+            versions.append(name)
+    return versions
 
 
 def lock_holder():
@@ -147,11 +147,11 @@ class Apt:
 
     def _proxies(self):
         """Return the proxies for the environment, and keep their password out of what is told."""
-        found = {name: self.module.params[name] for name in ("http_proxy", "https_proxy", "no_proxy")}
-        for url in (found["http_proxy"], found["https_proxy"]):
+        proxies = {name: self.module.params[name] for name in ("http_proxy", "https_proxy", "no_proxy")}
+        for url in (proxies["http_proxy"], proxies["https_proxy"]):
             password = url.rpartition("@")[0].rpartition("//")[2].partition(":")[2]
             self.module.no_log_values.update({password, unquote(password)} - {""})
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in proxies.items() if value}
 
     def update(self):
         """Fetch the package lists."""

@@ -168,7 +168,7 @@ def network(module):
     }
 
 
-def data_path(module, found):
+def data_path(module, network_facts):
     """Return the data address and the interface that carries it."""
     address = module.params["data_address"]
     if not address:
@@ -176,11 +176,11 @@ def data_path(module, found):
         inside = [
             entry["address"]
             for block in networks
-            for entry in found["addresses"]
+            for entry in network_facts["addresses"]
             if ipaddress.ip_address(entry["address"]) in block
         ]
-        address = inside[0] if inside else "" if networks else found["default_address"]
-    carriers = [entry["interface"] for entry in found["addresses"] if entry["address"] == address]
+        address = inside[0] if inside else "" if networks else network_facts["default_address"]
+    carriers = [entry["interface"] for entry in network_facts["addresses"] if entry["address"] == address]
     return {"data_address": address, "data_interface": carriers[0] if carriers else ""}
 
 
@@ -198,13 +198,13 @@ def packages(module):
 
 def recorded(section):
     """Return what all receipts together record in a section."""
-    found = {}
+    entries = {}
     for path in sorted(glob.glob(RECEIPTS)):
         try:
-            found.update(json.loads(text(path))[section])
+            entries.update(json.loads(text(path))[section])
         except (ValueError, LookupError, TypeError):
             continue
-    return {name: value for name, value in found.items() if isinstance(value, str)}
+    return {name: value for name, value in entries.items() if isinstance(value, str)}
 
 
 def downgraded(module, installed):
@@ -251,9 +251,9 @@ def other_sources():
     """Return the addresses of the package sources that are not ours, $(ARCH) replaced and without a slash at the end."""
     paths = sorted(path for pattern in SOURCES for path in glob.glob(pattern))
     lines = [line for path in paths if "/provision-" not in path for line in text(path).splitlines()]
-    found = [word for line in lines if not line.lstrip().startswith("#") for word in re.findall(r"https?://\S+", line)]
+    urls = [word for line in lines if not line.lstrip().startswith("#") for word in re.findall(r"https?://\S+", line)]
     machine = os.uname().machine
-    return sorted({word.replace("$(ARCH)", ARCHITECTURES.get(machine, machine)).rstrip("/") for word in found})
+    return sorted({word.replace("$(ARCH)", ARCHITECTURES.get(machine, machine)).rstrip("/") for word in urls})
 
 
 def main():
@@ -268,7 +268,7 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C"}
     node_kind, kernel = kind(module), platform.release()
     nofile_most = int(text("/proc/sys/fs/nr_open").strip() or 1048576)
-    found, installed = network(module), packages(module)
+    network_facts, installed = network(module), packages(module)
     node = {
         "kind": node_kind,
         "kernel": kernel,
@@ -294,8 +294,8 @@ def main():
     }
     node.update(os_release())
     node.update(rdma(kernel))
-    node.update(found)
-    node.update(data_path(module, found))
+    node.update(network_facts)
+    node.update(data_path(module, network_facts))
     module.exit_json(changed=False, node=node)
 
 

@@ -129,8 +129,8 @@ def skeleton(wanted):
 def look(module, key):
     """Return role -> what is there of what it manages."""
     wanted = {item["role"]: skeleton(item) for item in module.params["receipts"]}
-    found, hung = observe_all(wanted, key)
-    for role, sections in found.items():
+    observed, hung = observe_all(wanted, key)
+    for role, sections in observed.items():
         for section in SECTIONS:
             if section not in sections and module.check_mode:
                 sections[section] = dict.fromkeys(wanted[role][section])
@@ -140,10 +140,10 @@ def look(module, key):
                     msg=f"{who} did not tell how the {section} of the role {role} are ({', '.join(wanted[role][section])}), so "
                     "its receipt was not written. See why on the node, and apply again."
                 )
-    return found
+    return observed
 
 
-def leave(module, wanted, found, key):
+def leave(module, wanted, observed, key):
     """Write one receipt where it differs; return its diff, None where there is nothing to do."""
     role, before = wanted["role"], sealed(wanted["role"], key)
     old = json.loads(before.decode()) if before else {}
@@ -152,7 +152,7 @@ def leave(module, wanted, found, key):
         "inputs": wanted["inputs"],
         "reductions": sorted(set(wanted["reductions"])),
         "fingerprint": module.params["fingerprints"].get(role) or old.get("fingerprint"),
-        **found,
+        **observed,
     }
     content = (json.dumps(receipt, indent=2, sort_keys=True) + "\n").encode()
     if before == content:
@@ -194,8 +194,8 @@ def main():
     try:
         closed = close_folder(module)
         key = key_of_node(module)
-        found = look(module, key)
-        diffs = {item["role"]: leave(module, item, found[item["role"]], key) for item in module.params["receipts"]}
+        observed = look(module, key)
+        diffs = {item["role"]: leave(module, item, observed[item["role"]], key) for item in module.params["receipts"]}
     except OSError as error:
         module.fail_json(msg=f"{error.filename or FOLDER}: the receipts could not be written: {error.strerror}")
     written = [role for role, diff in diffs.items() if diff]

@@ -67,7 +67,7 @@ NUKE = "/var/lib/docker/nuke-graph-directory.sh"
 RUN = "/run/provision"
 OURS_IN_RUN = ("docker_engine.json", "package-transaction")
 # The notes go last and by themselves; the history of what was done to the node, and its lock, are not the roles'.
-KEPT = ("origins", "history.jsonl", "provision.lock", "provision.lock.holder")
+PRESERVED = ("origins", "history.jsonl", "provision.lock", "provision.lock.holder")
 UNIT = re.compile(r"/etc/systemd/system/([^/]+\.(?:path|timer|socket|service))$")
 
 
@@ -118,11 +118,15 @@ class Reset:
         """Return all steps in an order that is safe to be cut off anywhere; none when nothing is noted."""
         if not self.noted:
             return []
-        found = [*self.engine.first_steps(), *self._unit_steps(), *module_steps(self.module)]
-        found += [*dkms_steps(self.module, self.left), *self.file_steps, *depmod_steps(self.module, self.file_steps)]
-        found += [*sysctl_steps(self.left), *folder_steps(origin.noted("folders")), *self.engine.last_steps()]
-        found += [*self._account_steps(), *self._package_steps(), *self.engine.data_steps()]
-        return [*found, Step("remove our receipts and notes", self._end)]
+        steps_in_order = [*self.engine.first_steps(), *self._unit_steps(), *module_steps(self.module)]
+        steps_in_order += [
+            *dkms_steps(self.module, self.left),
+            *self.file_steps,
+            *depmod_steps(self.module, self.file_steps),
+        ]
+        steps_in_order += [*sysctl_steps(self.left), *folder_steps(origin.noted("folders")), *self.engine.last_steps()]
+        steps_in_order += [*self._account_steps(), *self._package_steps(), *self.engine.data_steps()]
+        return [*steps_in_order, Step("remove our receipts and notes", self._end)]
 
     def _unit_steps(self):
         """Return the steps that stop our own units; a path unit first, which would start its service again."""
@@ -168,10 +172,12 @@ class Reset:
         if self.back:
             again = partial(bring_back, self.module, self.back)
             steps.append(Step(f"install again what had to go for ours: {', '.join(self.back)}", again))
-        found = rests(self.transactions)
-        if any(found.values()):
-            what = [f"the user {name}" for name in found["users"]] + [f"the group {name}" for name in found["groups"]]
-            what += ["files in /etc"] if found["etc"] else []
+        remains = rests(self.transactions)
+        if any(remains.values()):
+            what = [f"the user {name}" for name in remains["users"]] + [
+                f"the group {name}" for name in remains["groups"]
+            ]
+            what += ["files in /etc"] if remains["etc"] else []
             steps.append(Step(f"remove what packages leave behind: {', '.join(what)}", self._remove_rests))
         return steps
 
@@ -197,7 +203,7 @@ class Reset:
         _remove_if_empty(RUN)
         state = os.path.dirname(origin.FOLDER)
         for name in os.listdir(state):
-            if name in KEPT:
+            if name in PRESERVED:
                 continue
             path = f"{state}/{name}"
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
@@ -233,19 +239,19 @@ def main():
     reset = Reset(module)
     steps = reset.steps()
     refused = [] if module.params["disruptive"] or not steps else reset.refusals()
-    told = {
+    result = {
         "steps": [step.sentence for step in steps],
         "left": reset.left if steps else before_notes(),
         "refused": refused,
     }
     if module.params["plan"] or module.check_mode:
-        module.exit_json(changed=bool(steps) and not refused and not module.params["plan"], **told)
+        module.exit_json(changed=bool(steps) and not refused and not module.params["plan"], **result)
     if refused:
         module.fail_json(
             msg="nothing was undone: {}. Reset again when that has ended, or with --disruptive and the node's name.".format(
                 "; ".join(refused)
             ),
-            **told,
+            **result,
         )
     for step in steps:
         try:
@@ -253,11 +259,11 @@ def main():
         except OSError as error:
             module.fail_json(
                 msg=f"could not {step.sentence}: {error.strerror or error}. What was done stands; the next reset goes on.",
-                **told,
+                **result,
             )
         if said:
-            told["left"].append(said)
-    module.exit_json(changed=bool(steps), **told)
+            result["left"].append(said)
+    module.exit_json(changed=bool(steps), **result)
 
 
 if __name__ == "__main__":

@@ -102,12 +102,12 @@ def keep_file(path, after=None, *, kind="file", settings=None, **more):
 def seen(path):
     """Return what kind of thing a path is, with mode, owners and time."""
     status = os.lstat(path)
-    found = {"mode": stat.S_IMODE(status.st_mode), "owner": status.st_uid, "group": status.st_gid}
+    entry = {"mode": stat.S_IMODE(status.st_mode), "owner": status.st_uid, "group": status.st_gid}
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-    found.update(type=kinds.get(stat.S_IFMT(status.st_mode), "other"), mtime=status.st_mtime_ns)
-    if found["type"] == "link":
-        found["target"] = os.readlink(path)
-    return found
+    entry.update(type=kinds.get(stat.S_IFMT(status.st_mode), "other"), mtime=status.st_mtime_ns)
+    if entry["type"] == "link":
+        entry["target"] = os.readlink(path)
+    return entry
 
 
 def _copy(path, base, kind):

@@ -58,10 +58,10 @@ class Engine:
         lines = [
             line.split("\t") for line in self._docker("ps", "--all", "--no-trunc", "--format", form)[1].splitlines()
         ]
-        found = [
+        containers = [
             (words[1], words[0], words[2].startswith("Up"), words[3] == LABEL) for words in lines if len(words) == 4
         ]
-        return [item[:3] for item in found if item[3]], [item[:3] for item in found if not item[3]]
+        return [item[:3] for item in containers if item[3]], [item[:3] for item in containers if not item[3]]
 
     def _volumes(self):
         """Return the volumes that somebody named."""
@@ -79,7 +79,7 @@ class Engine:
 
     def refusals(self):
         """Return why docker cannot be changed without hurting others, as sentences."""
-        found = []
+        reasons = []
         names = [item[0] for item in self.others]
         running = [name for name, _, up in self.others if up]
         held = [f"container {name}" for name in names] + [f"volume {name}" for name in self._volumes()]
@@ -87,18 +87,18 @@ class Engine:
         if not self.answers:  # it may have been stopped: what it holds goes with its data all the same
             held = [item for path in doomed for item in _held_in(path)]
         if (self.data_goes or doomed) and held:
-            found.append(f"docker came with us and would go, and it holds what is not ours: {_few(held)}")
+            reasons.append(f"docker came with us and would go, and it holds what is not ours: {_few(held)}")
         elif running and self.ours:
-            found.append(f"docker came with us and would go from under containers that are not ours: {_few(running)}")
+            reasons.append(f"docker came with us and would go from under containers that are not ours: {_few(running)}")
         elif running and self.restarting():
-            found.append(f"docker would be restarted under containers that are not ours: {_few(running)}")
+            reasons.append(f"docker would be restarted under containers that are not ours: {_few(running)}")
         elif running and self._stopping():
-            found.append(
+            reasons.append(
                 f"docker did not run before and would be stopped under containers that are not ours: {_few(running)}"
             )
         if self.there and not self.ours and not self.answers and (self.unit or {}).get("ActiveState") == "active":
-            found.append("docker does not answer, so our container cannot be removed; see `systemctl status docker`")
-        return found
+            reasons.append("docker does not answer, so our container cannot be removed; see `systemctl status docker`")
+        return reasons
 
     def restarting(self):
         """Return whether an engine that stays has to be restarted to run with what it had before."""
@@ -263,13 +263,13 @@ def _data(path):
 
 def _held_in(folder):
     """Return what a folder of docker's data holds that is not ours, when docker itself cannot be asked."""
-    found = []
+    users = []
     for name in _folders(folder + "/containers"):
-        told = parsed(read(f"{folder}/containers/{name}/config.v2.json")) or {}
-        labels = (told.get("Config") or {}).get("Labels") or {}
+        config = parsed(read(f"{folder}/containers/{name}/config.v2.json")) or {}
+        labels = (config.get("Config") or {}).get("Labels") or {}
         if labels.get("provision.role") != LABEL:
-            found.append(f"container {str(told.get('Name') or name[:12]).lstrip('/')}")
-    return found + [f"volume {name}" for name in _folders(folder + "/volumes") if not _NUMBER.fullmatch(name)]
+            users.append(f"container {str(config.get('Name') or name[:12]).lstrip('/')}")
+    return users + [f"volume {name}" for name in _folders(folder + "/volumes") if not _NUMBER.fullmatch(name)]
 
 
 def _folders(path):

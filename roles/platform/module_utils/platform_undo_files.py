@@ -155,12 +155,12 @@ def _take_away(path):
 
 def _tree(top):
     """Return what is in a folder: content by name."""
-    found = {}
+    entries = {}
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
-            found[os.path.relpath(path, top)] = os.readlink(path) if os.path.islink(path) else read(path)
-    return found
+            entries[os.path.relpath(path, top)] = os.readlink(path) if os.path.islink(path) else read(path)
+    return entries
 
 
 # A block of ours in a file of others
@@ -181,13 +181,13 @@ def outside(text, marker):
 
 def without_block(now, before, marker, drop):
     """Return the text without our block: byte for byte `before` where nobody else changed anything."""
-    kept, old = outside(now, marker), outside(before, marker)
-    if kept == [line for line in old if not (drop and re.search(drop, line))] or kept == old:
+    rest, old = outside(now, marker), outside(before, marker)
+    if rest == [line for line in old if not (drop and re.search(drop, line))] or rest == old:
         return before if old == before.splitlines() else "".join(line + "\n" for line in old)
     for place, line in enumerate(old):
-        if drop and re.search(drop, line) and line not in kept:
-            kept.insert(min(place, len(kept)), line)
-    return "".join(line + "\n" for line in kept)
+        if drop and re.search(drop, line) and line not in rest:
+            rest.insert(min(place, len(rest)), line)
+    return "".join(line + "\n" for line in rest)
 
 
 def _block_step(doc):
@@ -212,10 +212,10 @@ def _block_step(doc):
 def parsed(data):
     """Return the object in a JSON file, {} for an empty one, None where there is none."""
     try:
-        found = json.loads(data.decode()) if (data or b"").strip() else {}
+        document = json.loads(data.decode()) if (data or b"").strip() else {}
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def without_keys(now, before, ours):

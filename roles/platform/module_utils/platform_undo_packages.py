@@ -22,13 +22,13 @@ FORM = "${Package}\\t${db:Status-Status}\\t${Version}\\t${Provides}\\t${Pre-Depe
 
 def table(module):
     """Return what dpkg knows of each package: status, version, what it is (with provides), and what it needs."""
-    found = {}
+    packages = {}
     for line in module.run_command(["dpkg-query", "-W", "-f", FORM])[1].splitlines():
         name, status, version, provides, needs = [*line.split("\t"), "", "", "", ""][:5]
         groups = [[_plain(item) for item in group.split("|")] for group in needs.split(",") if group.strip()]
         names = {name, *(_plain(item) for item in provides.split(",") if item.strip())}
-        found[name] = {"status": status, "version": version, "is": names, "needs": groups}
-    return found
+        packages[name] = {"status": status, "version": version, "is": names, "needs": groups}
+    return packages
 
 
 def _plain(item):
@@ -49,13 +49,13 @@ def brought(notes, known):
 
 def closure(names, known):
     """Return packages with all that they need."""
-    todo, found = list(names), set()
+    todo, needed = list(names), set()
     while todo:
         name = todo.pop()
-        if name not in found and name in known:
-            found.add(name)
+        if name not in needed and name in known:
+            needed.add(name)
             todo += [item for group in known[name]["needs"] for item in group]
-    return found
+    return needed
 
 
 def split(ours, manual, known):
@@ -63,10 +63,10 @@ def split(ours, manual, known):
     stay = {name: "it was asked for by hand since" for name in sorted(ours & manual) if name in known}
     while True:
         there = {name for name in known if known[name]["status"] == "installed"}
-        kept = sorted(there - (ours - set(stay)))
-        given = {item for name in kept for item in known[name]["is"]}
+        staying = sorted(there - (ours - set(stay)))
+        given = {item for name in staying for item in known[name]["is"]}
         before = len(stay)
-        for name in kept:
+        for name in staying:
             for group in known[name]["needs"]:
                 if not given & set(group):
                     one = next((item for item in sorted(ours & there) if known[item]["is"] & set(group)), None)
@@ -119,12 +119,12 @@ def bring_back(module, names):
 
 def rests(notes):
     """Return what packages left or will leave behind: users and groups that are there, and files in /etc."""
-    found = {"users": [], "groups": [], "etc": []}
+    remains = {"users": [], "groups": [], "etc": []}
     for doc in notes:
-        found["users"] += [name for name in doc["ours"].get("users", []) if name in _of_the_system(PASSWD)]
-        found["groups"] += [name for name in doc["ours"].get("groups", []) if name in _of_the_system(GROUP)]
-        found["etc"] += [path for path in doc["ours"].get("etc", []) if os.path.lexists(path)]
-    return found
+        remains["users"] += [name for name in doc["ours"].get("users", []) if name in _of_the_system(PASSWD)]
+        remains["groups"] += [name for name in doc["ours"].get("groups", []) if name in _of_the_system(GROUP)]
+        remains["etc"] += [path for path in doc["ours"].get("etc", []) if os.path.lexists(path)]
+    return remains
 
 
 def remove_rests(module, notes):

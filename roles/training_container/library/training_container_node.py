@@ -95,7 +95,7 @@ def is_device(path):
 
 def rdma_devices(excluded, sys="/sys", dev="/dev/infiniband"):
     """Return the device files of the compute cards, and a sentence about each thing left out."""
-    found, left_out = [], []
+    devices, left_out = [], []
     for folder in sorted(glob.glob(sys + "/class/infiniband_verbs/uverbs*")):
         name, path = read(folder + "/ibdev").decode().strip(), os.path.join(dev, os.path.basename(folder))
         if name in excluded:
@@ -105,13 +105,13 @@ def rdma_devices(excluded, sys="/sys", dev="/dev/infiniband"):
         elif not is_device(path):
             left_out.append(f"{name}: left out of the container, {path} is missing on this node")
         else:
-            found.append(path)
+            devices.append(path)
     manager = os.path.join(dev, "rdma_cm")
-    if found and is_device(manager):
-        found.append(manager)
-    elif found:
+    if devices and is_device(manager):
+        devices.append(manager)
+    elif devices:
         left_out.append(f"rdma_cm: left out of the container, {manager} is missing on this node (module rdma_ucm)")
-    return found, left_out
+    return devices, left_out
 
 
 def namespace_of(pid):
@@ -127,7 +127,7 @@ def processes(namespace, identity):
 
     A container that was given the node's own (--pid host) is known by its control group.
     """
-    found, shared = {}, namespace == namespace_of("self")
+    by_pid, shared = {}, namespace == namespace_of("self")
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -136,32 +136,32 @@ def processes(namespace, identity):
         if inside and tail:
             state, parent = tail.split()[:2]
             command = read(f"/proc/{entry}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
-            found[int(entry)] = (int(parent), head.partition("(")[2], state, command)
-    return found
+            by_pid[int(entry)] = (int(parent), head.partition("(")[2], state, command)
+    return by_pid
 
 
-def jobs(found, init, *, ours):
+def jobs(processes_by_pid, init, *, ours):
     """Return those processes that are somebody's work: neither the container's own nor a login without a command.
 
     By number and program, never with arguments: these are somebody else's, and can hold passwords.
     """
     if not ours:
-        idle = idlers(found, init)
-        work = [pid for pid, item in sorted(found.items()) if pid not in idle and item[2] != "Z"]
-        return [{"pid": pid, "command": found[pid][1]} for pid in work]
-    keepers = {pid for pid, item in found.items() if item[0] == init and ENTRYPOINT in item[3]}
+        idle = idlers(processes_by_pid, init)
+        work = [pid for pid, item in sorted(processes_by_pid.items()) if pid not in idle and item[2] != "Z"]
+        return [{"pid": pid, "command": processes_by_pid[pid][1]} for pid in work]
+    entrypoints = {pid for pid, item in processes_by_pid.items() if item[0] == init and ENTRYPOINT in item[3]}
     work = []
-    for pid, (parent, name, state, _) in sorted(found.items()):
-        own = pid == init or pid in keepers or parent in keepers
+    for pid, (parent, name, state, _) in sorted(processes_by_pid.items()):
+        own = pid == init or pid in entrypoints or parent in entrypoints
         if not own and state != "Z" and name not in LOGIN_PROGRAMS:
             work.append({"pid": pid, "command": name})
     return work
 
 
-def idlers(found, init):
+def idlers(processes_by_pid, init):
     """Return the processes that only keep a container up: its first one and what that started, while it does nothing else."""
     idle = set()
-    for pid, (parent, name, _, _) in sorted(found.items(), key=lambda item: (item[0] != init, item[0])):
+    for pid, (parent, name, _, _) in sorted(processes_by_pid.items(), key=lambda item: (item[0] != init, item[0])):
         if name in IDLERS and (pid == init or parent in idle):
             idle.add(pid)
     return idle
@@ -207,16 +207,16 @@ def deleted(description, proc="/proc"):
     pid = (description.get("State") or {}).get("Pid") or 0
     binds = [bind.split(":") for bind in (description.get("HostConfig") or {}).get("Binds") or []]
     sources = {os.path.normpath(words[1]): words[0] for words in binds if len(words) > 1}
-    found = []
+    folders = []
     for line in read(f"{proc}/{pid}/mountinfo").decode(errors="replace").splitlines() if pid else []:
         words = line.split()
         if len(words) < 5 or not words[3].endswith("//deleted"):
             continue
         target = ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), words[4])
         folder = target == "/etc/hosts" or os.path.isdir(f"{proc}/{pid}/root{target}")
-        if folder and target in sources and sources[target] not in found:
-            found.append(sources[target])
-    return found
+        if folder and target in sources and sources[target] not in folders:
+            folders.append(sources[target])
+    return folders
 
 
 def running_jobs(description):
@@ -229,10 +229,10 @@ def running_jobs(description):
     if not namespace:
         return []
     labelled = (config.get("Labels") or {}).get("provision.role") == "training_container"
-    found = jobs(
+    job_processes = jobs(
         processes(namespace, description["Id"]), init, ours=labelled or ENTRYPOINT in (config.get("Entrypoint") or [])
     )
-    return [{**job, "command": f"{job['command']} of {owner(job['pid'])}"} for job in found]
+    return [{**job, "command": f"{job['command']} of {owner(job['pid'])}"} for job in job_processes]
 
 
 def main():

@@ -20,7 +20,7 @@ from provision.model import Cluster
 from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
 from provision.model.job_views import GpuView, JobSurvey, NodeView
 from provision.testing import make_node
-from provision.workflow import advising
+from provision.workflow import job_advice
 from tests.support.memory_engine import MemoryEngine
 
 WORKING = "import time\nwhile True: sum(range(50_000)); time.sleep(0.005)"
@@ -97,7 +97,7 @@ def test_a_running_job_is_sampled_on_all_nodes_in_parallel(gpus, tmp_path, monke
     job = job_on("a", "b", gpus=gpus[:1], container=own_cgroup(), tensorboard=True, logdir=str(tmp_path / "logs"))
     said: list[str] = []
 
-    advice = advising.advise_job(cluster_of("a", "b"), MemoryEngine((job,)), "train", tell=said.append, **WINDOW)
+    advice = job_advice.advise_job(cluster_of("a", "b"), MemoryEngine((job,)), "train", tell=said.append, **WINDOW)
     by_check = {one.check: one for one in advice.findings}
 
     assert said == ["looking at 2 nodes for 0.5 s"]
@@ -118,7 +118,7 @@ def test_a_running_job_is_sampled_on_all_nodes_in_parallel(gpus, tmp_path, monke
 def test_an_unreachable_node_is_reported_and_the_others_are_checked(gpus):
     engine = MemoryEngine((job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),))
 
-    advice = advising.advise_job(cluster_of("a", dead=("gone",)), engine, "train", tell=lambda _: None, **WINDOW)
+    advice = job_advice.advise_job(cluster_of("a", dead=("gone",)), engine, "train", tell=lambda _: None, **WINDOW)
     by_check = {one.check: one for one in advice.findings}
 
     assert list(advice.lost) == ["gone"]
@@ -134,7 +134,7 @@ def test_processes_without_a_known_job_are_reported(gpus):
     survey = JobSurvey((), (NodeView("a", "10.0.0.1", ready=True, gpus=(other,)),))
     engine = MemoryEngine((job_on("a", gpus=gpus[:1]),), survey)
 
-    advice = advising.advise_job(cluster_of("a"), engine, "train", seconds=0.1, tell=lambda _: None)
+    advice = job_advice.advise_job(cluster_of("a"), engine, "train", seconds=0.1, tell=lambda _: None)
 
     assert advice.nodes[0].foreign == {gpus[1]: "xmrig (pid 4711 of mallory)"}
 
@@ -145,7 +145,7 @@ def test_a_job_that_ends_during_sampling_is_not_idle(gpus):
         engine = MemoryEngine((job,))
         engine.coming = [job, dataclasses.replace(job, **after)]
 
-        advice = advising.advise_job(cluster_of("a"), engine, "train", seconds=0.3, interval=0.1, tell=lambda _: None)
+        advice = job_advice.advise_job(cluster_of("a"), engine, "train", seconds=0.3, interval=0.1, tell=lambda _: None)
 
         assert advice.idle is None
         assert advice.ended in {"it is SUCCEEDED", "it was started again"}
@@ -159,7 +159,7 @@ def test_a_node_without_python_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(NodeUnreachable, match="no python3 on this node"):
-        advising.advise_job(cluster_of("a"), MemoryEngine((job_on("a"),)), "train", tell=lambda _: None, **WINDOW)
+        job_advice.advise_job(cluster_of("a"), MemoryEngine((job_on("a"),)), "train", tell=lambda _: None, **WINDOW)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_job_that_does_not_run_is_refused(status, hint):
     engine = MemoryEngine((dataclasses.replace(job_on("a", status=status), reason="no GPU is free"),))
 
     with pytest.raises(UsageError, match=f"train is {status}.*no GPU is free") as caught:
-        advising.advise_job(cluster_of("a"), engine, "train", tell=lambda _: None, **WINDOW)
+        job_advice.advise_job(cluster_of("a"), engine, "train", tell=lambda _: None, **WINDOW)
 
     assert hint in caught.value.remedy
     assert "--script" in caught.value.remedy
@@ -182,7 +182,7 @@ def test_mpi_instances_of_one_container_are_sampled_once():
     together = [dataclasses.replace(slot, container="c", uuids=(f"GPU-{slot.index}",)) for slot in job.seats]
     launcher = Seat("train-launcher-abcde", "launcher", 0, "a", "10.0.0.1", 0, chief=True, container="l")
 
-    advice = list(advising.containers_of(dataclasses.replace(job, seats=(launcher, *together)), "a"))
+    advice = list(job_advice.containers_of(dataclasses.replace(job, seats=(launcher, *together)), "a"))
 
     assert [(one["instance"], one["gpus"], one["speaks_for_all"]) for one in advice] == [
         ("train-launcher-abcde", [], True),
@@ -195,14 +195,14 @@ def typed(capsys, monkeypatch):
     """Run a command on a job in memory, with a short window; return exit code, stdout and stderr."""
 
     def call(engine, cluster, *words):
-        short = advising.advise_job
+        short = job_advice.advise_job
 
         def look(*given, **named):
             return short(*given, **{**named, **WINDOW})
 
         monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: cluster)
         monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: engine)
-        monkeypatch.setattr("provision.workflow.advising.advise_job", look)
+        monkeypatch.setattr("provision.workflow.job_advice.advise_job", look)
         with pytest.raises(SystemExit) as stopped:
             main(["advise", *map(str, words)])
         out, err = capsys.readouterr()
@@ -259,7 +259,7 @@ def test_invalid_requests_are_usage_errors(typed, words, said):
 def outcome(capsys, monkeypatch, look):
     """Run the command with this result of sampling; return exit code, document and stderr."""
     monkeypatch.setattr("provision.cli.advise.cluster_and_engine", lambda *_: (None, None))
-    monkeypatch.setattr("provision.workflow.advising.advise_job", look)
+    monkeypatch.setattr("provision.workflow.job_advice.advise_job", look)
     with pytest.raises(SystemExit) as stopped:
         main(["advise", "train", "--json"])
     out, err = capsys.readouterr()
@@ -268,7 +268,7 @@ def outcome(capsys, monkeypatch, look):
 
 @pytest.mark.parametrize(("lost", "code"), [({}, 0), ({"b": "no route to host"}, 1)])
 def test_a_node_without_samples_has_its_own_exit_code(capsys, monkeypatch, lost, code):
-    advice = advising.JobAdvice(job_on("a", "b"), 60.0, (), (), lost)
+    advice = job_advice.JobAdvice(job_on("a", "b"), 60.0, (), (), lost)
 
     printed = outcome(capsys, monkeypatch, lambda *_a, **_k: advice)
 

@@ -6,7 +6,7 @@ import pytest
 
 from provision import workflow
 from provision.model import ApplyReport, NodeReport, NodeStatus, Plan, RoleReport, RoleStatus
-from provision.workflow.plan import Look
+from provision.workflow.plan import PlanResult
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_a_step_that_waits_for_jobs_is_no_failure(typed, monkeypatch, tmp_path, 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     roles = (RoleReport("docker_engine", role, ("x",)),) if role else ()
     report = ApplyReport((NodeReport("gpu1", status, roles),), 1.0)
-    monkeypatch.setattr(workflow, "look", lambda cluster, *_, **__: Look(cluster, Plan(()), {}, {}))
+    monkeypatch.setattr(workflow, "probe_and_plan", lambda cluster, *_, **__: PlanResult(cluster, Plan(()), {}, {}))
     monkeypatch.setattr(workflow, "apply", lambda *_, **__: report)
 
     assert typed("apply", "--yes", "-i", str(tmp_path / "hosts.yml"))[0] == code

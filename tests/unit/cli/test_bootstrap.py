@@ -26,7 +26,7 @@ def applied(monkeypatch):
         seen = look(*roles, nodes=("gpu1",))
         (node,) = seen.plan.nodes
         plan = dataclasses.replace(seen.plan, nodes=(dataclasses.replace(node, problems=problems),))
-        monkeypatch.setattr(workflow, "look", lambda *_a, **_k: seen)
+        monkeypatch.setattr(workflow, "probe_and_plan", lambda *_a, **_k: seen)
         monkeypatch.setattr(workflow, "preflight", lambda *_a, **_k: dataclasses.replace(seen, plan=plan))
         return applies
 

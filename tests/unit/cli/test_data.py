@@ -16,7 +16,7 @@ from provision.errors import ProvisionError
 from provision.model import Cluster
 from provision.model.job import CodeSource
 from provision.testing import make_node
-from provision.workflow.kept_secrets import registry_login, secrets_for, sync_login
+from provision.workflow.stored_secrets import registry_credential, secrets_for, sync_credential
 
 MARKER = "m4rker-passw0rd"
 
@@ -134,12 +134,12 @@ def test_credentials_are_stored_for_one_server_and_never_shown(typed, tmp_path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert secrets_for("git", "git.example.com") == {"username": "alice", "password": MARKER}
-    login = sync_login(CodeSource("git", "https://git.example.com/a/b.git"), {})
+    login = sync_credential(CodeSource("git", "https://git.example.com/a/b.git"), {})
     assert login == {"GIT_SYNC_USERNAME": "alice", "GIT_SYNC_PASSWORD": MARKER}
-    assert sync_login(CodeSource("git", "https://git.example.com.evil.org/b.git"), {}) == {}
-    assert sync_login(CodeSource("git", "https://git.example.com@evil.org/b.git"), {}) == {}
+    assert sync_credential(CodeSource("git", "https://git.example.com.evil.org/b.git"), {}) == {}
+    assert sync_credential(CodeSource("git", "https://git.example.com@evil.org/b.git"), {}) == {}
     given = {"GIT_SYNC_PASSWORD": "other"}
-    assert sync_login(CodeSource("git", "https://git.example.com/b.git"), given) == given
+    assert sync_credential(CodeSource("git", "https://git.example.com/b.git"), given) == given
     file.chmod(0o644)
     with pytest.raises(ProvisionError, match="can be read by others"):
         secrets_for("git", "git.example.com")
@@ -150,11 +150,11 @@ def test_a_login_of_a_registry_goes_by_the_images_name(typed):
     for server in ("registry.example.com:5000", "docker.io"):
         typed("secret", "set", "registry", "--server", server, "--username", "robot", typing=f"{server}-{MARKER}")
 
-    assert registry_login("registry.example.com:5000/a/b:1")["password"] == f"registry.example.com:5000-{MARKER}"
-    assert registry_login("library/busybox")["server"] == "docker.io"
-    assert registry_login("other.example.com/b") == {}
+    assert registry_credential("registry.example.com:5000/a/b:1")["password"] == f"registry.example.com:5000-{MARKER}"
+    assert registry_credential("library/busybox")["server"] == "docker.io"
+    assert registry_credential("other.example.com/b") == {}
     assert typed("secret", "rm", "registry", "--server", "docker.io")[0] == 0
-    assert registry_login("busybox") == {}
+    assert registry_credential("busybox") == {}
     assert typed("secret", "rm", "registry", "--server", "docker.io")[0] == 3
 
 

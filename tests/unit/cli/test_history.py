@@ -86,7 +86,7 @@ def test_no_history_is_said_and_is_no_failure(typed, words):
 
 def applied_elsewhere(cluster, *, status="changed"):
     """Record an apply on the node alone, as another operator's machine does."""
-    with node_locks.held_on(cluster.nodes[:1], command="provision apply --limit gpu1") as locks:
+    with node_locks.acquire(cluster.nodes[:1], command="provision apply --limit gpu1") as locks:
         locks.finish("gpu1", {"status": status, "roles": ["base_system"], "message": ""})
 
 
@@ -147,7 +147,7 @@ def test_what_nodes_send_is_bounded_and_parsed(typed):
 
 def test_nodes_tell_what_every_operator_did(cluster, typed):
     """One that cannot be asked is named, with the reason and exit 1; the others tell all the same."""
-    with node_locks.held_on(cluster.nodes[:1], command="provision apply") as locks:
+    with node_locks.acquire(cluster.nodes[:1], command="provision apply") as locks:
         locks.finish("gpu1", {"status": "changed", "roles": ["base_system"], "message": ""})
     code, out, _ = typed("history", "--nodes", "--json")
     _, text, _ = typed("history", "--nodes")
@@ -162,7 +162,7 @@ def test_nodes_tell_what_every_operator_did(cluster, typed):
 
 def test_unlock_shows_the_holder_and_asks_before_it_does_anything(cluster, typed):
     """Nobody is there to answer: nothing is done; with --yes it is, and said, and written down."""
-    with node_locks.held_on(cluster.nodes[:1], command="provision apply --only rdma_stack") as locks:
+    with node_locks.acquire(cluster.nodes[:1], command="provision apply --only rdma_stack") as locks:
         refused, _, warned = typed("unlock", "gpu1")
         still = dict(locks.lost())
         code, out, _ = typed("unlock", "gpu1", "--yes", "--json")

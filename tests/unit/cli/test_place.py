@@ -18,7 +18,7 @@ from provision.facts.managed import Managed
 from provision.facts.rdma import RdmaStack
 from provision.launchers.placement_file import read_placement
 from provision.model import Cluster
-from provision.workflow import placing
+from provision.workflow import placement_candidates
 from tests.unit.checks.conftest import gpu, healthy, linked, make_node
 
 HEAVY = ("ansible", "ansible_runner", "paramiko", "fabric", "docker", "yaml", "jinja2", "provision.connectors")
@@ -186,7 +186,9 @@ def probed(monkeypatch, place):
         monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
         monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: Cluster("c", Path("hosts.yml"), nodes))
         monkeypatch.setattr(
-            placing, "probe", lambda chosen, **_: {node.name: probed_nodes[node.name][1] for node in chosen}
+            placement_candidates,
+            "probe",
+            lambda chosen, **_: {node.name: probed_nodes[node.name][1] for node in chosen},
         )
         return place(*words)
 

@@ -12,7 +12,7 @@ from provision.cli.main import main
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import Cluster
 from provision.testing import FakeConnector
-from provision.workflow.places import alone
+from provision.workflow.inventory_state import alone
 from tests.unit.checks.conftest import make_node
 from tests.unit.checks.test_reload import HANGS, IN_USE, printed
 

@@ -64,7 +64,7 @@ def reset(monkeypatch, capsys, tmp_path):
             return ApplyReport(tuple(reports), 1.0)
 
         @contextmanager
-        def held_on(nodes, *, command, **_):
+        def acquire(nodes, *, command, **_):
             assert command == "provision reset"
             locked.extend(node.name for node in nodes)
             yield Locks(held or {})
@@ -73,7 +73,7 @@ def reset(monkeypatch, capsys, tmp_path):
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         monkeypatch.setattr(connectors, "each", each)
         monkeypatch.setattr(engine, "run_playbook", run_playbook)
-        monkeypatch.setattr(node_locks, "held_on", held_on)
+        monkeypatch.setattr(node_locks, "acquire", acquire)
         monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
         monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: Cluster("c", Path("hosts.yml"), nodes))
         with pytest.raises(SystemExit) as stopped:

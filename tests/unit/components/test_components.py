@@ -22,7 +22,7 @@ OWN = {
     "checks/boot.py": {"peer_memory"},  # checks of this role: they read its receipt
     "checks/peer_memory.py": {"peer_memory"},
     "checks/rdma_stack.py": {"rdma_stack"},
-    "workflow/job_sight.py": {"container_ssh", "nvidia_container"},  # facts with the names of roles
+    "workflow/cluster_snapshot.py": {"container_ssh", "nvidia_container"},  # facts with the names of roles
 }
 
 

@@ -15,7 +15,7 @@ from provision.facts.address_claims import Claim, refused_claims
 from provision.facts.network import Address, Route
 from provision.inventory import data_network
 from provision.model import CheckStatus, Cluster, Connection, Node
-from provision.workflow import job_sight
+from provision.workflow import cluster_snapshot
 from tests.support.expressions import ROLES, Role
 from tests.unit.checks.conftest import healthy
 
@@ -116,8 +116,8 @@ def probed() -> dict[str, Any]:
 def test_refused_nodes_get_no_ranks_and_no_jobs(monkeypatch) -> None:
     result = probed()
     entries, left_out = workflow.host_entries(CLUSTER, result)
-    monkeypatch.setattr(job_sight, "probe", lambda *_, **__: result)
-    known = job_sight.Sight().look(CLUSTER, list(CLAIMS))
+    monkeypatch.setattr(cluster_snapshot, "probe", lambda *_, **__: result)
+    known = cluster_snapshot.ProbeSnapshot().look(CLUSTER, list(CLAIMS))
 
     assert [entry.name for entry in entries] == ["c"]
     assert [name for name, _ in left_out] == ["a", "b"]

@@ -8,7 +8,7 @@ from provision.facts import NodeFacts, Unknown
 from provision.facts.system import Kind, Limits, NodeKind
 from provision.model import Topology
 from provision.testing import make_cluster
-from provision.workflow import job_sight
+from provision.workflow import cluster_snapshot
 
 
 def test_gpus_that_cannot_be_used_are_told_and_nodes_without_any_are_no_trouble(
@@ -19,12 +19,12 @@ def test_gpus_that_cannot_be_used_are_told_and_nodes_without_any_are_no_trouble(
     lost = NodeFacts(gpus=(), gpu_pci=("0000:17:00.0",), topology=Topology((), (), ()))
     driverless = NodeFacts(gpus=Unknown("nvidia-smi failed"), gpu_pci=(), topology=Unknown("nvidia-smi failed"))
     found = {"login": none, "gpu1": lost, "bare": driverless}
-    monkeypatch.setattr(job_sight, "probe", lambda *_words, **_more: found)
+    monkeypatch.setattr(cluster_snapshot, "probe", lambda *_words, **_more: found)
     monkeypatch.setattr(
-        job_sight, "degraded", lambda *_words: {}
+        cluster_snapshot, "degraded", lambda *_words: {}
     )  # what the check at boot found is not the matter here
 
-    known = job_sight.Sight().look(make_cluster(*found), list(found))
+    known = cluster_snapshot.ProbeSnapshot().look(make_cluster(*found), list(found))
 
     assert known.candidates == {}
     assert dict(known.left_out) == {}
@@ -41,7 +41,7 @@ def test_locked_memory_has_no_limit_where_docker_is_root_of_the_whole_machine(
     facts = NodeFacts(
         gpus=(), gpu_pci=(), topology=Topology((), (), ()), kind=Kind(kind, "", sysctls_writable=True), limits=limits
     )
-    monkeypatch.setattr(job_sight, "probe", lambda *_words, **_more: {"gpu1": facts})
-    monkeypatch.setattr(job_sight, "degraded", lambda *_words: {})
+    monkeypatch.setattr(cluster_snapshot, "probe", lambda *_words, **_more: {"gpu1": facts})
+    monkeypatch.setattr(cluster_snapshot, "degraded", lambda *_words: {})
 
-    assert job_sight.Sight().look(make_cluster("gpu1"), ["gpu1"]).hardware["gpu1"].limits == most
+    assert cluster_snapshot.ProbeSnapshot().look(make_cluster("gpu1"), ["gpu1"]).hardware["gpu1"].limits == most

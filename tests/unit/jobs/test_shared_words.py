@@ -11,7 +11,7 @@ import pytest
 from provision.batch.names import attempt_folder
 from provision.commands.docker import NO_LOGIN, login_file
 from provision.jobs.session import FILES
-from provision.workflow.kept_secrets import server_of_image
+from provision.workflow.stored_secrets import server_of_image
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 

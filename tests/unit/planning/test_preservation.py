@@ -18,7 +18,7 @@ from provision.model import Cluster, StepClass
 from provision.planning import PlanScene, plan_node, preserved_variables
 from provision.planning.preservation import unreadable_facts
 from provision.workflow.sources import role_sources
-from provision.workflow.survey import keeping, with_defaults
+from provision.workflow.survey import with_defaults, with_preserved
 from tests.support.expressions import Role
 from tests.support.modules import load
 from tests.unit.checks.conftest import healthy, rdma_device
@@ -67,7 +67,7 @@ def scene(facts: Any, **variables: Any) -> PlanScene:
     """As ``plan`` makes it, of a node whose inventory says no more than an address, an image and `variables`."""
     said = {"cluster_data_address": "10.77.0.1", "training_image_reference": "r:5000/t:1", **variables}
     inventory = make(said)
-    complete, _ = keeping(inventory, with_defaults(inventory), {"gpu1": facts})
+    complete, _ = with_preserved(inventory, with_defaults(inventory), {"gpu1": facts})
     return PlanScene(complete.nodes[0], facts, complete, {"gpu1": facts}, ("debian 12",), role_sources())
 
 

@@ -14,16 +14,16 @@ from provision.model import (
     StepClass,
 )
 from provision.report.apply_report import as_document, as_text
-from provision.workflow.outcomes import Outcomes
-from provision.workflow.plan import Look
+from provision.workflow.node_results import NodeResults
+from provision.workflow.plan import PlanResult
 
 JOB = "process 7 (python3 of root) holds /dev/nvidia0"
 OWNER = "alice, who keeps a difference (--force docker_engine undoes it)"
 
 
 def outcomes_of(*steps):
-    collected = Outcomes(["a"])
-    collected.saw(Look(None, Plan((NodePlan("a", steps),)), {}, {}))
+    collected = NodeResults(["a"])
+    collected.saw(PlanResult(None, Plan((NodePlan("a", steps),)), {}, {}))
     return collected
 
 
@@ -49,9 +49,9 @@ def test_a_role_that_waits_for_jobs_names_them_and_a_remedy():
 def test_nodes_skipped_for_the_same_cause_are_grouped():
     """Sixty-three nodes behind a failed canary are three lines."""
     names = [f"gpu{number}" for number in range(1, 65)]
-    collected = Outcomes(names)
+    collected = NodeResults(names)
     step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",))
-    collected.saw(Look(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
+    collected.saw(PlanResult(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
     collected.skip(names[1:], "not started, because gpu1 failed", "Fix gpu1, then apply again.")
     text = as_text(collected.report())
 
@@ -64,9 +64,9 @@ def test_an_apply_that_only_waits_differs_from_a_failed_one():
     waiting = outcomes_of(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
     done = outcomes_of().report()
     names = ["a", "b"]
-    collected = Outcomes(names)
+    collected = NodeResults(names)
     step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",))
-    collected.saw(Look(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
+    collected.saw(PlanResult(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
     collected.skip(["b"], "not started, because a failed", "Fix a.")
 
     assert [(report.ok, report.only_waits) for report in (waiting, done, collected.report())] == [

@@ -20,7 +20,7 @@ from provision.model.history import Holder, NodeLook, Unlocked
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
 
-__all__ = ["ANSWER_SECONDS", "RemoteKeeper", "look_at", "unlock", "without_holder"]
+__all__ = ["ANSWER_SECONDS", "RemoteLock", "probe_locks", "unlock", "without_holder"]
 
 ANSWER_SECONDS = 60.0
 _LINE_LIMIT = 2**20
@@ -28,7 +28,7 @@ _LINE_LIMIT = 2**20
 T = TypeVar("T")
 
 
-class RemoteKeeper:
+class RemoteLock:
     """Our end of a keeper: the session in which it holds a lock."""
 
     def __init__(self, connector: Connector, python: str) -> None:
@@ -96,7 +96,7 @@ class RemoteKeeper:
         self._connector.close()
 
 
-def look_at(
+def probe_locks(
     nodes: Sequence[Node], *, entries: int = 0, patience: float | None = None
 ) -> dict[str, NodeLook | ProvisionError]:
     """Ask each node who has its lock, and for its newest `entries` applies; one SSH session per node.
@@ -126,8 +126,8 @@ def unlock(nodes: Sequence[Node], holders: Mapping[str, Holder]) -> tuple[Unlock
         answer = _asked(connector, UnlockAnswer, pythons[name], node_lock.unlock_request(holders[name], who))
         return node_lock.read_unlocked(name, answer, holders[name])
 
-    found = each([node for node in nodes if node.name in holders], end)
-    return tuple(_unlocked(name, outcome, holders[name]) for name, outcome in found.items())
+    results = each([node for node in nodes if node.name in holders], end)
+    return tuple(_unlocked(name, outcome, holders[name]) for name, outcome in results.items())
 
 
 def without_holder(name: str, look: NodeLook) -> Unlocked:

@@ -13,8 +13,8 @@ from provision.errors import UsageError
 from provision.jobs.engines.base import Secrets
 from provision.model import Secret
 from provision.model.job import JobSpec
-from provision.workflow.handing_in import handed_in
-from provision.workflow.kept_secrets import Login, keep
+from provision.workflow.job_inputs import collect_job_inputs
+from provision.workflow.stored_secrets import Credential, store
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +25,11 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def taken(*words: str, image: str = "registry.example.com/team/train:1") -> tuple[JobSpec, Secrets]:
     """What is handed in for a command line."""
     line = ["run", "--name=a", f"--image={image}", *words, "x"]
-    return handed_in(submission(read_words(line), Here("/home/me")))
+    return collect_job_inputs(submission(read_words(line), Here("/home/me")))
 
 
-def kept(kind: str, server: str, word: str) -> None:
-    keep(Login(kind, server, "robot", Secret(word)))
+def store_credential(kind: str, server: str, word: str) -> None:
+    store(Credential(kind, server, "robot", Secret(word)))
 
 
 GIT = ("--sync-mode=git", "--sync-source=https://git.example.com/o/r.git")
@@ -50,7 +50,7 @@ def test_a_key_s_contents_travel_and_its_file_s_name_does_not(tmp_path: Path) ->
 
 @pytest.mark.row(24)
 def test_a_kept_login_goes_to_its_own_git_server_and_gives_way_to_a_given_one() -> None:
-    kept("git", "git.example.com", "t0ken")
+    store_credential("git", "git.example.com", "t0ken")
 
     assert taken(*GIT)[1].sync == {"GIT_SYNC_USERNAME": "robot", "GIT_SYNC_PASSWORD": "t0ken"}
     assert taken("--sync-mode=git", "--sync-source=https://other.example.com/o/r.git")[1].sync == {}
@@ -65,7 +65,7 @@ def test_what_was_exported_for_the_code_s_server_is_inherited_by_no_program_of_o
     for name in ("GIT_SYNC_PASSWORD", "API_TOKEN"):
         monkeypatch.setenv(name, "marker")
     words = ["run", "--name=a", "--image=i", *GIT, "--env=GIT_SYNC_PASSWORD", "--env=API_TOKEN", "x"]
-    _, secrets = handed_in(submission(read_words(words), Here("/home/me", os.environ)))
+    _, secrets = collect_job_inputs(submission(read_words(words), Here("/home/me", os.environ)))
 
     assert secrets.sync["GIT_SYNC_PASSWORD"] == "marker"
     assert ("GIT_SYNC_PASSWORD" in os.environ, "API_TOKEN" in os.environ) == (False, True)
@@ -82,7 +82,7 @@ def test_what_would_fail_on_the_nodes_is_refused_here(setting: str, said: str) -
 def test_a_kept_registry_login_is_for_the_image_s_registry() -> None:
     """With or without --image-pull-secret; without one that is kept nothing is sent."""
     assert taken()[1].registry == {}
-    kept("registry", "registry.example.com", "pw")
+    store_credential("registry", "registry.example.com", "pw")
 
     expected = {"username": "robot", "password": "pw", "server": "registry.example.com"}
     assert taken()[1].registry == taken("--image-pull-secret=registry.example.com")[1].registry == expected
@@ -94,7 +94,7 @@ def test_a_registry_login_that_is_not_there_or_not_for_the_image_is_refused() ->
     with pytest.raises(UsageError, match="kept under this name") as refused:
         taken("--image-pull-secret=registry.example.com")
     assert "provision secret add registry --server registry.example.com" in str(refused.value.remedy)
-    kept("registry", "registry.example.com", "pw")
+    store_credential("registry", "registry.example.com", "pw")
     with pytest.raises(UsageError, match="its own server alone"):
         taken("--image-pull-secret=registry.example.com", image="docker.io/team/train")
 

@@ -18,7 +18,17 @@ from provision.local_files import state_folder, write_private
 from provision.model import Secret
 from provision.model.job import CodeSource
 
-__all__ = ["KINDS", "Login", "forget", "keep", "kept", "registry_login", "secrets_for", "server_of_image", "sync_login"]
+__all__ = [
+    "KINDS",
+    "Credential",
+    "forget",
+    "registry_credential",
+    "secrets_for",
+    "server_of_image",
+    "store",
+    "stored_credentials",
+    "sync_credential",
+]
 
 KINDS = ("git", "registry")
 _SERVER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
@@ -26,7 +36,7 @@ _DOCKER_HUB = "docker.io"
 
 
 @dataclass(frozen=True)
-class Login:
+class Credential:
     """A user name and what proves it, for one server."""
 
     kind: str
@@ -39,19 +49,19 @@ class Login:
     """Seconds since the epoch."""
 
 
-def keep(login: Login) -> Path:
+def store(credential: Credential) -> Path:
     """Write a login, whole or not at all; one of the same kind and server is replaced.
 
     Raises:
         UsageError: the name of the server or a value cannot be.
         ProvisionError: the folder cannot be written, or others could read it.
     """
-    _check(login.kind, login.server)
-    if not login.secret.reveal() or re.search(r"[\x00\r\n]", login.secret.reveal() + login.username):
+    _check(credential.kind, credential.server)
+    if not credential.secret.reveal() or re.search(r"[\x00\r\n]", credential.secret.reveal() + credential.username):
         raise UsageError("the secret is empty, or holds a line break")
     folder = _folder(make=True)
-    text = json.dumps({"username": login.username, "secret": login.secret.reveal()})
-    file = _file(folder, login.kind, login.server)
+    text = json.dumps({"username": credential.username, "secret": credential.secret.reveal()})
+    file = _file(folder, credential.kind, credential.server)
     try:
         write_private(file, text)
     except OSError as error:
@@ -59,15 +69,15 @@ def keep(login: Login) -> Path:
     return file
 
 
-def kept() -> list[Login]:
+def stored_credentials() -> list[Credential]:
     """Return all logins that are kept, by kind and server."""
     folder = _folder(make=False)
-    found = []
+    credentials = []
     for file in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         kind, _, server = file.stem.partition("@")
-        if kind in KINDS and (login := _read(file, kind, server)):
-            found.append(login)
-    return found
+        if kind in KINDS and (credential := _read(file, kind, server)):
+            credentials.append(credential)
+    return credentials
 
 
 def forget(kind: str, server: str) -> bool:
@@ -84,11 +94,11 @@ def secrets_for(kind: str, server: str) -> dict[str, str]:
     """Return ``username`` and ``password`` of a login; empty where there is none for this server."""
     if not server or not _SERVER.fullmatch(server):
         return {}
-    login = _read(_file(_folder(make=False), kind, server), kind, server)
-    return {"username": login.username, "password": login.secret.reveal()} if login else {}
+    credential = _read(_file(_folder(make=False), kind, server), kind, server)
+    return {"username": credential.username, "password": credential.secret.reveal()} if credential else {}
 
 
-def sync_login(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, str]:
+def sync_credential(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, str]:
     """Return `Secrets.sync` for a source: what was given with the job, else what is kept for its server."""
     if source.mode != "git" or any("PASSWORD" in name or "TOKEN" in name for name in secrets):
         return dict(secrets)
@@ -97,18 +107,18 @@ def sync_login(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, str]
         server = parts.netloc.rpartition("@")[2] if parts.scheme in ("http", "https") else ""
     except ValueError:
         server = ""
-    login = secrets_for("git", server)
+    credential = secrets_for("git", server)
     wanted = secrets.get("GIT_SYNC_USERNAME")
-    if not login or wanted not in (None, login["username"]):
+    if not credential or wanted not in (None, credential["username"]):
         return dict(secrets)
-    return {**secrets, "GIT_SYNC_USERNAME": login["username"], "GIT_SYNC_PASSWORD": login["password"]}
+    return {**secrets, "GIT_SYNC_USERNAME": credential["username"], "GIT_SYNC_PASSWORD": credential["password"]}
 
 
-def registry_login(image: str) -> dict[str, str]:
+def registry_credential(image: str) -> dict[str, str]:
     """Return `Secrets.registry` for an image: ``username``, ``password`` and ``server``, or nothing."""
     server = server_of_image(image)
-    login = secrets_for("registry", server)
-    return {**login, "server": server} if login else {}
+    credential = secrets_for("registry", server)
+    return {**credential, "server": server} if credential else {}
 
 
 def server_of_image(image: str) -> str:
@@ -145,7 +155,7 @@ def _file(folder: Path, kind: str, server: str) -> Path:
     return folder / f"{kind}@{server.lower()}.json"
 
 
-def _read(file: Path, kind: str, server: str) -> Login | None:
+def _read(file: Path, kind: str, server: str) -> Credential | None:
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -159,7 +169,7 @@ def _read(file: Path, kind: str, server: str) -> Login | None:
                 f"{file} can be read by others", remedy="set the secret anew, and change it at its server"
             )
         try:
-            found = decode(stream.read(), StoredCredential, node="", what=str(file))
-            return Login(kind, server, found.username, Secret(found.secret), status.st_mtime)
+            document = decode(stream.read(), StoredCredential, node="", what=str(file))
+            return Credential(kind, server, document.username, Secret(document.secret), status.st_mtime)
         except (ValueError, InvalidDocument):
             raise ProvisionError(f"{file} is damaged", remedy="set the secret anew") from None

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from provision.model import Cluster, Node
     from provision.profiles import NodeNetwork
 
-__all__ = ["found_networks", "stated_container", "stated_entries", "stated_networks"]
+__all__ = ["node_networks", "stated_container", "stated_entries", "stated_networks"]
 
 
-def found_networks(cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]) -> dict[str, NodeNetwork]:
+def node_networks(cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]) -> dict[str, NodeNetwork]:
     """Return how each node that was reached is connected; the cluster has the roles' defaults."""
     from provision.gdr.networks import node_network
 
     return {
-        node.name: node_network(node.name, node.variables, found)
+        node.name: node_network(node.name, node.variables, node_facts)
         for node in cluster.nodes
-        if node.name in facts and not isinstance(found := facts[node.name], ProvisionError)
+        if node.name in facts and not isinstance(node_facts := facts[node.name], ProvisionError)
     }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from provision.jobs.engines.direct import Known
     from provision.model import Cluster
 
-__all__ = ["Sight"]
+__all__ = ["ProbeSnapshot"]
 
 # A place is chosen by none of these, and docker's client is most of what a look costs a node. Containers of jobs have
 # nothing to do with the training container.
@@ -25,22 +25,22 @@ _UNUSED = (
 )  # fmt: skip
 
 
-class Sight:
+class ProbeSnapshot:
     """Sees nodes by the same probe as everything else does, and by its rules of what takes jobs."""
 
     def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
         """Probe the nodes, one SSH session each; a node that does not answer is left out, with the reason."""
         from provision.facts import Unknown, data_address, data_interface, refused_addresses, simulated
         from provision.jobs.engines.direct import Known
-        from provision.workflow.launching import found_networks
-        from provision.workflow.placing import candidate_of, unusable
+        from provision.workflow.launch_inputs import node_networks
+        from provision.workflow.placement_candidates import candidate_of, unusable
 
         nodes = [cluster.node(name) for name in names]
-        found = probe(nodes, names=[node.name for node in cluster.nodes], topology=True, without=_UNUSED)
-        left_out = {name: verdict.reason for name, verdict in degraded(cluster, found).items()}
+        probed = probe(nodes, names=[node.name for node in cluster.nodes], topology=True, without=_UNUSED)
+        left_out = {name: verdict.reason for name, verdict in degraded(cluster, probed).items()}
         left_out |= {node.name: NO_JOBS for node in nodes if not node.takes_jobs}
-        left_out |= {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
-        reached = {name: one for name, one in found.items() if not isinstance(one, ProvisionError)}
+        left_out |= {name: one.message for name, one in probed.items() if isinstance(one, ProvisionError)}
+        reached = {name: one for name, one in probed.items() if not isinstance(one, ProvisionError)}
         left_out |= refused_addresses(cluster.nodes, reached)
         places, gpus_out = {}, {}
         for name, facts in reached.items():
@@ -60,7 +60,7 @@ class Sight:
             interfaces={
                 name: data_interface(cluster.node(name).variables, facts) or "" for name, facts in reached.items()
             },
-            networks=found_networks(cluster, found),
+            networks=node_networks(cluster, probed),
             facts=reached,
             hardware={name: _hardware(facts) for name, facts in reached.items()},
             cpus={

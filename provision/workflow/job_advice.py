@@ -87,12 +87,12 @@ def advise_job(
         return sample_node(way, asked[way.name], seconds=seconds, interval=interval)
 
     with _progress(seconds, len(nodes), tell):
-        found = each(nodes, look)
-    lost = dict.fromkeys(asked.keys() - found.keys(), "it is not in the inventory")
-    lost |= {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
-    told = {node: one for node, one in found.items() if not isinstance(one, ProvisionError)}
-    lost |= {node: why for node, (_, why) in told.items() if why}
-    series = tuple(told[node][0] if node in told else NodeSeries(node) for node in asked)
+        results = each(nodes, look)
+    lost = dict.fromkeys(asked.keys() - results.keys(), "it is not in the inventory")
+    lost |= {node: one.message for node, one in results.items() if isinstance(one, ProvisionError)}
+    sampled = {node: one for node, one in results.items() if not isinstance(one, ProvisionError)}
+    lost |= {node: why for node, (_, why) in sampled.items() if why}
+    series = tuple(sampled[node][0] if node in sampled else NodeSeries(node) for node in asked)
     if not any(one.samples for one in series):
         raise NodeUnreachable(
             f"no node of {name} could be looked at: " + "; ".join(f"{node}: {why}" for node, why in lost.items()),

@@ -16,7 +16,7 @@ from provision.documents import decode
 from provision.errors import InvalidDocument, ProvisionError
 from provision.local_files import state_folder, write_private
 
-__all__ = ["folder", "keep", "kept", "new_id", "on_file"]
+__all__ = ["find_records", "folder", "new_id", "store_record", "stored_records"]
 
 _MOST = 500
 """As many results are kept; the oldest beyond them go."""
@@ -34,7 +34,7 @@ def new_id() -> str:
     return f"{stamp}{int(fraction * 1000):03d}-{secrets.token_hex(2)}"
 
 
-def keep(record: Record) -> Path:
+def store_record(record: Record) -> Path:
     """Write a result down, whole or not at all, for this user alone; return its file.
 
     Raises:
@@ -55,14 +55,14 @@ def keep(record: Record) -> Path:
     return target
 
 
-def kept() -> list[Record]:
+def stored_records() -> list[Record]:
     """Return all kept results, oldest first; a file that is none is passed over."""
     return [record for file in sorted(folder().glob("*.json")) if (record := _read(file)) is not None]
 
 
-def on_file(word: str) -> list[Record]:
+def find_records(word: str) -> list[Record]:
     """Return the kept results of this id or name, oldest first."""
-    return [record for record in kept() if word in (record.id, record.name)]
+    return [record for record in stored_records() if word in (record.id, record.name)]
 
 
 def _read(file: Path) -> Record | None:

@@ -12,9 +12,9 @@ from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import ApplyReport, Failure, NodePlan, NodeReport, NodeStatus, RoleReport, RoleStatus, Step
 
 if TYPE_CHECKING:
-    from provision.workflow.plan import Look
+    from provision.workflow.plan import PlanResult
 
-__all__ = ["Outcomes", "told"]
+__all__ = ["NodeResults", "history_entry"]
 
 
 @dataclass
@@ -30,7 +30,7 @@ class _Node:
     """None as long as nothing is known of the node."""
 
 
-class Outcomes:
+class NodeResults:
     """Collects what looks and runs tell of each node, in the order of `names`."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -51,15 +51,15 @@ class Outcomes:
         """Return on how many of the nodes something has failed."""
         return sum(not self.going(name) for name in names)
 
-    def saw(self, found: Look) -> dict[str, NodeStatus]:
+    def saw(self, result: PlanResult) -> dict[str, NodeStatus]:
         """Take what a look showed; return who was lost by it."""
         lost: dict[str, NodeStatus] = {}
-        for plan in found.plan.nodes:
+        for plan in result.plan.nodes:
             node = self._nodes[plan.name]
             node.plan = plan
-            if plan.name in found.facts:
-                node.variables = found.cluster.node(plan.name).variables
-            error = found.errors.get(plan.name)
+            if plan.name in result.facts:
+                node.variables = result.cluster.node(plan.name).variables
+            error = result.errors.get(plan.name)
             if error is not None and node.error is None:
                 self.fail(plan.name, "connect", error, lost=isinstance(error, ConnectionFailed))
                 lost[plan.name] = NodeStatus.UNREACHABLE if isinstance(error, ConnectionFailed) else NodeStatus.FAILED
@@ -144,13 +144,13 @@ def _remedy(name: str, step: Step) -> str:
 def _merged(before: RoleReport | None, now: RoleReport, why: tuple[str, ...]) -> RoleReport:
     """Return the outcome of a role after one more run: changed stays changed unless it failed."""
     unchanged = (RoleStatus.UNCHANGED, RoleStatus.SKIPPED)
-    kept = before is not None and before.status is RoleStatus.CHANGED and now.status in unchanged
-    status = RoleStatus.CHANGED if kept else now.status
+    stays_changed = before is not None and before.status is RoleStatus.CHANGED and now.status in unchanged
+    status = RoleStatus.CHANGED if stays_changed else now.status
     reasons = why or (before.reasons if before else ()) or now.reasons
     return RoleReport(now.role, status, reasons, (*(before.changes if before else ()), *now.reasons))
 
 
-def told(node: NodeReport) -> dict[str, Any]:
+def history_entry(node: NodeReport) -> dict[str, Any]:
     """Return what a history keeps of how it went on a node."""
     changed = [role.role for role in node.roles if role.status is RoleStatus.CHANGED]
     status = RoleStatus.WAITING.value if node.waits else node.status.value

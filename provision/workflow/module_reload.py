@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError
 from provision.model import NodeReload, ReloadResult
-from provision.workflow.places import alone
+from provision.workflow.inventory_state import alone
 from provision.workflow.survey import chosen, with_defaults
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def reload(
         for warning in warnings:
             if on_warning:
                 on_warning(warning)
-        found = each(list(on.values()), lambda connector: _one(connector, on[connector.name], busy))
-    return tuple(_told(node, found.get(node.name)) for node in nodes)
+        results = each(list(on.values()), lambda connector: _one(connector, on[connector.name], busy))
+    return tuple(_result(node, results.get(node.name)) for node in nodes)
 
 
 def _one(connector: Connector, node: Node, busy: str) -> NodeReload:
@@ -49,9 +49,9 @@ def _one(connector: Connector, node: Node, busy: str) -> NodeReload:
     return read_reload(node, result)
 
 
-def _told(node: Node, found: NodeReload | ProvisionError | None) -> NodeReload:
-    if found is None:
+def _result(node: Node, result: NodeReload | ProvisionError | None) -> NodeReload:
+    if result is None:
         return NodeReload(node.name, ReloadResult.SKIPPED, "the role peer_memory is switched off for this node")
-    if isinstance(found, ProvisionError):
-        return NodeReload(node.name, ReloadResult.UNREACHABLE, found.message, found.remedy)
-    return found
+    if isinstance(result, ProvisionError):
+        return NodeReload(node.name, ReloadResult.UNREACHABLE, result.message, result.remedy)
+    return result

@@ -12,20 +12,20 @@ from provision.batch.code import fetch_request
 from provision.errors import UsageError
 from provision.jobs.code import read_files
 from provision.jobs.engines.base import Secrets
-from provision.workflow.kept_secrets import registry_login, secrets_for, server_of_image, sync_login
+from provision.workflow.stored_secrets import registry_credential, secrets_for, server_of_image, sync_credential
 
 if TYPE_CHECKING:
     from provision.batch.environment import Environment
     from provision.batch.submission import Submission
     from provision.model.job import JobSpec
 
-__all__ = ["handed_in", "secrets_again"]
+__all__ = ["collect_job_inputs", "secrets_again"]
 
 MOST_BYTES = 1 << 20
 """Of a file of --config-file."""
 
 
-def handed_in(found: Submission) -> tuple[JobSpec, Secrets]:
+def collect_job_inputs(submission: Submission) -> tuple[JobSpec, Secrets]:
     """Return a job's spec and its secrets, with all that only this machine has; whoever starts it may be another.
 
     What proves who may fetch the code leaves our environment, so that no program that we start has it.
@@ -33,17 +33,17 @@ def handed_in(found: Submission) -> tuple[JobSpec, Secrets]:
     Raises:
         UsageError: a file cannot be read, a setting cannot be, or no login is kept under the name that was given.
     """
-    spec = found.spec
-    sync = {name: value.reveal() for name, value in found.sync.items()}
+    spec = submission.spec
+    sync = {name: value.reveal() for name, value in submission.sync.items()}
     if spec.sync is not None:
         source, sync = read_files(spec.sync, sync)
-        sync = sync_login(source, sync)
+        sync = sync_credential(source, sync)
         fetch_request(source, sync)
         spec = replace(spec, sync=source)
-    for name in found.sync:
+    for name in submission.sync:
         os.environ.pop(name, None)  # else ssh and Ansible's programs would inherit what was taken from it
-    env = {name: value.reveal() for name, value in found.env.items()}
-    return spec, Secrets(env, sync, _files(spec), _registry(spec, found.pull_secrets))
+    env = {name: value.reveal() for name, value in submission.env.items()}
+    return spec, Secrets(env, sync, _files(spec), _registry(spec, submission.pull_secrets))
 
 
 def secrets_again(
@@ -77,13 +77,13 @@ def secrets_again(
     sync = {name: value.reveal() for name, value in given.sync.items()}
     if spec.sync is not None:
         files = replace(spec.sync, options={**spec.sync.options, **given.sync_options})
-        sync = sync_login(spec.sync, read_files(files, sync)[1])
+        sync = sync_credential(spec.sync, read_files(files, sync)[1])
     return Secrets(env, sync, _files(spec), _registry(spec, pull_secrets))
 
 
 def _files(spec: JobSpec) -> dict[str, str]:
     """Return the contents of --config-file, by their path in the container."""
-    found = {}
+    contents = {}
     for text in spec.config_files:
         source, _, target = text.partition(":")
         try:
@@ -96,8 +96,8 @@ def _files(spec: JobSpec) -> dict[str, str]:
                 f"--config-file {source}: it is larger than 1 MiB",
                 remedy="Bring it by --sync-mode, or keep it on a volume: provision data add.",
             )
-        found[target] = content.decode("utf-8", "surrogateescape")
-    return found
+        contents[target] = content.decode("utf-8", "surrogateescape")
+    return contents
 
 
 def _registry(spec: JobSpec, names: Sequence[str]) -> dict[str, str]:
@@ -116,7 +116,7 @@ def _registry(spec: JobSpec, names: Sequence[str]) -> dict[str, str]:
                 "and a login goes to its own server alone",
                 remedy="`provision secret list` has the names; a login that fits is used without this flag, too.",
             )
-    logins = [login for login in (registry_login(image) for image in dict.fromkeys(images)) if login]
+    logins = [login for login in (registry_credential(image) for image in dict.fromkeys(images)) if login]
     if len({login["server"] for login in logins}) > 1:
         raise UsageError(
             "--image and --worker-image are of two registries, each with a login that is kept here",

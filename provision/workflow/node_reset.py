@@ -14,7 +14,7 @@ from provision.documents import decode
 from provision.documents.state import ResetAnswer
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeReset, NodeStatus, ResetResult, Secret
-from provision.workflow.places import alone, log_folder
+from provision.workflow.inventory_state import alone, log_folder
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
@@ -47,9 +47,9 @@ def plan_reset(
 
             on_event(Event(name, None, "connect", _status(lost[name]).value))
     reached = [node.name for node in nodes if node.name not in lost]
-    found = _play(cluster, reached, disruptive, become_password, on_event, plan=True)
-    found |= {name: NodeReset(name, _status(error), error=_failure(error)) for name, error in lost.items()}
-    return tuple(found[node.name] for node in nodes)
+    resets = _play(cluster, reached, disruptive, become_password, on_event, plan=True)
+    resets |= {name: NodeReset(name, _status(error), error=_failure(error)) for name, error in lost.items()}
+    return tuple(resets[node.name] for node in nodes)
 
 
 def reset(
@@ -86,8 +86,8 @@ def _locked(cluster: Cluster, names: Sequence[str], on_event: Callable[[Event], 
     """Hold the locks of all these nodes, or change none of them."""
     from provision.workflow import node_locks
 
-    with node_locks.held_on([cluster.node(name) for name in names], command=_COMMAND, on_event=on_event) as locks:
-        node_locks.insist(locks.refused)
+    with node_locks.acquire([cluster.node(name) for name in names], command=_COMMAND, on_event=on_event) as locks:
+        node_locks.raise_refusals(locks.refused)
         yield locks
 
 
@@ -121,10 +121,10 @@ def _play(
             on_event=on_event,
             log=None if plan else log,
         )
-        return _told(report, Path(folder), plan=plan)
+        return _resets(report, Path(folder), plan=plan)
 
 
-def _told(report: ApplyReport, folder: Path, *, plan: bool) -> dict[str, NodeReset]:
+def _resets(report: ApplyReport, folder: Path, *, plan: bool) -> dict[str, NodeReset]:
     """Put together what Ansible reported and what the nodes said."""
     return {node.name: _node(node, folder / f"{node.name}.json", plan=plan) for node in report.nodes}
 

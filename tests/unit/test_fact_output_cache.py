@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.workflow import kept_outputs
+from provision.workflow import fact_output_cache
 
 NAMES = ("gpu1", "gpu2")
 LONG = "package=1\n" * 300
@@ -20,25 +20,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def keep_one() -> None:
-    outputs = kept_outputs.load(NAMES)
+    outputs = fact_output_cache.load(NAMES)
     outputs.saw([LONG])
     outputs.saw([LONG])
-    kept_outputs.save(NAMES, outputs)
+    fact_output_cache.save(NAMES, outputs)
 
 
 def test_what_was_kept_is_there_at_the_next_look(cache: Path):
     """For the same nodes; others' are others."""
     keep_one()
-    (digest,) = kept_outputs.load(NAMES).digests()
-    assert kept_outputs.load(NAMES).known(digest) == LONG
-    assert not kept_outputs.load(("gpu1", "gpu3")).digests()
+    (digest,) = fact_output_cache.load(NAMES).digests()
+    assert fact_output_cache.load(NAMES).known(digest) == LONG
+    assert not fact_output_cache.load(("gpu1", "gpu3")).digests()
     (file,) = cache.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_look_that_brings_nothing_new_writes_nothing(cache: Path):
     """A plan every minute does not write every minute."""
-    kept_outputs.save(NAMES, kept_outputs.load(NAMES))
+    fact_output_cache.save(NAMES, fact_output_cache.load(NAMES))
     assert not cache.exists()
 
 
@@ -48,7 +48,7 @@ def test_a_broken_file_is_as_good_as_none(cache: Path, content: bytes):
     keep_one()
     (file,) = cache.iterdir()
     file.write_bytes(content)
-    assert not kept_outputs.load(NAMES).digests()
+    assert not fact_output_cache.load(NAMES).digests()
 
 
 def test_others_cannot_lend_their_file(cache: Path):
@@ -56,4 +56,4 @@ def test_others_cannot_lend_their_file(cache: Path):
     keep_one()
     (file,) = cache.iterdir()
     file.chmod(0o644)
-    assert not kept_outputs.load(NAMES).digests()
+    assert not fact_output_cache.load(NAMES).digests()

@@ -34,22 +34,22 @@ def places_for_jobs(cluster: Cluster, limit: str | None = None, measured: Mappin
         UsageError: what was measured is of another machine than the node.
     """
     full = with_defaults(cluster)
-    found = probe(chosen(full, limit), names=[node.name for node in full.nodes], topology=True)
-    held_back = {name: verdict.reason for name, verdict in degraded(full, found).items()}
-    return places_among(full, found, held_back, measured)
+    probed = probe(chosen(full, limit), names=[node.name for node in full.nodes], topology=True)
+    held_back = {name: verdict.reason for name, verdict in degraded(full, probed).items()}
+    return places_among(full, probed, held_back, measured)
 
 
 def places_among(
     cluster: Cluster,
-    found: Mapping[str, NodeFacts | ProvisionError],
+    probed: Mapping[str, NodeFacts | ProvisionError],
     held_back: Mapping[str, str] | None = None,
     measured: Mapping[str, Matrix] | None = None,
 ) -> Places:
-    """Return the nodes of `found`, probed with their topology, as places for a job.
+    """Return the nodes of `probed`, probed with their topology, as places for a job.
 
     Args:
         cluster: with the roles' defaults.
-        found: what is known of each node.
+        probed: the probe result of each node.
         held_back: nodes that take no job now, and why.
         measured: by node what was measured between its GPUs, in tenths of GB/s.
 
@@ -65,8 +65,8 @@ def places_among(
     made: list[Candidate] = []
     notes: list[tuple[str, str]] = []
     left_out: list[tuple[str, str]] = []
-    for node in (node for node in cluster.nodes if node.name in found):
-        facts = found[node.name]
+    for node in (node for node in cluster.nodes if node.name in probed):
+        facts = probed[node.name]
         why = NO_JOBS if not node.takes_jobs else None
         if why is None:
             why = facts.message if isinstance(facts, ProvisionError) else unusable(facts)
@@ -79,9 +79,9 @@ def places_among(
         made.append(candidate if modes else replace(candidate, mode=None))
         notes.extend((node.name, text) for text in texts)
     stand_ins = tuple(
-        name for name, facts in found.items() if not isinstance(facts, ProvisionError) and simulated(facts, "nvidia")
+        name for name, facts in probed.items() if not isinstance(facts, ProvisionError) and simulated(facts, "nvidia")
     )
-    lost = tuple(name for name, facts in found.items() if isinstance(facts, ProvisionError))
+    lost = tuple(name for name, facts in probed.items() if isinstance(facts, ProvisionError))
     return Places(tuple(made), grouped(notes), tuple(left_out), lost, stand_ins)
 
 

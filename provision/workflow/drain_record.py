@@ -10,12 +10,12 @@ from provision.documents.state import DrainedRecord
 from provision.errors import InvalidDocument
 from provision.local_files import state_folder, write_private
 from provision.model import Cluster
-from provision.workflow.places import identity
+from provision.workflow.inventory_state import identity
 
-__all__ = ["Drained"]
+__all__ = ["DrainRecord"]
 
 
-class Drained:
+class DrainRecord:
     """The record of an inventory: node -> how it was drained (``kind``, ``name``, ``since``, ``user``).
 
     Whoever changes it holds `alone`.
@@ -32,8 +32,8 @@ class Drained:
         """Read what is there now."""
         self.nodes, self.trouble = {}, ""
         try:
-            found = decode(self.path.read_bytes(), DrainedRecord, node="", what="the record")
-            self.nodes = dict(found.nodes)
+            record = decode(self.path.read_bytes(), DrainedRecord, node="", what="the record")
+            self.nodes = dict(record.nodes)
         except FileNotFoundError:
             pass
         except (OSError, InvalidDocument) as error:

@@ -8,7 +8,7 @@ import pytest
 
 from provision.documents.locks import LockAnswer
 from provision.errors import NodeError
-from provision.workflow.remote_keeper import RemoteKeeper
+from provision.workflow.remote_lock import RemoteLock
 
 
 class Talker:
@@ -35,10 +35,10 @@ class Talker:
 def test_an_answer_without_an_end_is_given_up():
     """Not when the time is up, but before it fills the memory of this machine."""
     with pytest.raises(NodeError, match="has no end"):
-        RemoteKeeper(Talker(b"x" * 65536, 1000), "python3").answer(LockAnswer, 60)
+        RemoteLock(Talker(b"x" * 65536, 1000), "python3").answer(LockAnswer, 60)
 
 
 def test_an_answer_that_is_nested_too_deep_is_no_answer():
     """The reader of JSON gives up with an error of its own kind."""
     with pytest.raises(NodeError, match="could not be asked for"):
-        RemoteKeeper(Talker(b"[" * 200_000 + b"\n", 1), "python3").answer(LockAnswer, 60)
+        RemoteLock(Talker(b"[" * 200_000 + b"\n", 1), "python3").answer(LockAnswer, 60)
