@@ -116,7 +116,8 @@ def test_top_node_has_the_documented_layout(at, busy):
 
     layout.choose(columns=100)
     assert job_nodes.top_node_text(nodes).splitlines() == expected
-    layout.choose()
+    layout.choose(columns=80)
+    assert "-" * 80 in job_nodes.top_node_text(nodes).splitlines()
 
 
 @pytest.mark.row(15, 16, 38)
