@@ -199,7 +199,7 @@ class _Rules:
             places = [(argument(call, name, position), call) for call in self.inits]
             for value, node in [*places, *environment[name.upper()]]:
                 if value and (problem := check(self._in_each(value))):
-                    yield node, f"{name} is {ast.unparse(value)} ({{}}), and {problem}"
+                    yield node, f"{name}={ast.unparse(value)} ({{}}): {problem}"
         for value, node in [
             *((argument(call, "init_method", 1), call) for call in self.inits),
             *environment["MASTER_ADDR"],
@@ -228,7 +228,7 @@ class _Rules:
             if False not in alone and not (needs := self._local_rank()):
                 return (
                     BROKEN,
-                    "init_process_group ({}) is also reached with one process",
+                    "init_process_group ({}) is reached without a launcher too, and fails there",
                     call,
                     _GUARD,
                 )
