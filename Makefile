@@ -190,7 +190,7 @@ launch: setup
 # Comparison with outputs recorded on real machines and with the reference documents, which are not part of the
 # repository. RECORDED_DATA is the folder that contains data/ and reference/; the default is ../shared.
 recorded: setup
-	$(BIN)/pytest -q -p no:cacheprovider -m "not long" tests/recorded
+	$(BIN)/pytest -q -p no:cacheprovider tests/recorded
 
 # The reference documents' own command lines, on the container lab.
 recorded-jobs: setup
