@@ -17,6 +17,7 @@ from typing import Any
 
 from provision.advisor.evaluate import JOB, MANUAL, SINGLE, evaluate, is_reached
 from provision.advisor.source import Script, argument, dotted, last_name
+from provision.errors import UsageError
 
 __all__ = ["RULES", "RuleFinding", "RuleVerdict", "lint_script"]
 
@@ -105,13 +106,17 @@ def lint_script(sources: Mapping[str, bytes]) -> tuple[RuleFinding, ...]:
     Raises:
         UsageError: A file is not valid Python; the line is named.
     """
-    rules = _Rules(Script(sources))
-    findings = []
-    for rule in RULES:
-        (verdict, evidence, node, remedy), library = rules.check(rule)
-        file = rules.script.file(node) if node else next(iter(sources))
-        line = getattr(node, "lineno", None)
-        findings.append(RuleFinding(rule, verdict, file, line, evidence.replace("{}", f"line {line}"), remedy, library))
+    name, findings = next(iter(sources)), []
+    try:
+        rules = _Rules(Script(sources))
+        for rule in RULES:
+            (verdict, evidence, node, remedy), library = rules.check(rule)
+            file, line = rules.script.file(node) if node else name, getattr(node, "lineno", None)
+            evidence = evidence.replace("{}", f"line {line}", 1)
+            findings.append(RuleFinding(rule, verdict, file, line, evidence, remedy, library))
+    except RecursionError:
+        remedy = "Split the expression, or pass the training script itself."
+        raise UsageError(f"{name}: an expression is nested too deeply", remedy=remedy) from None
     return tuple(findings)
 
 

@@ -374,6 +374,12 @@ def test_invalid_python_is_an_error_with_its_line(source):
         assert "line 2" in str(raised.value)
 
 
+def test_an_expression_that_is_nested_too_deeply_is_an_error():
+    source = f"import torch\nif {'+'.join(['x'] * 1500)}:\n    torch.distributed.init_process_group()\n"
+    with pytest.raises(UsageError, match="nested too deeply"):
+        lint_script({"train.py": source.encode()})
+
+
 def test_incomplete_scripts_do_not_raise():
     lines = SCRIPT.splitlines(keepends=True)
     for cut in range(len(lines)):
