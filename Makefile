@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -27,6 +27,7 @@ help:
 	@echo "make roles      every role on systemd containers (Molecule)"
 	@echo "make jobs       the container lab from bare nodes to jobs"
 	@echo "make launch     jobs on two SIMULATED machines of eight GPUs, by Open MPI 4 and 5, MPICH and PyTorch"
+	@echo "make recorded   compare with recorded outputs and reference documents in RECORDED_DATA (not in the repository)"
 	@echo "make batch      two hundred jobs of two operators on four SIMULATED machines of eight GPUs"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make chaos      faults at random moments of an apply"
@@ -182,10 +183,18 @@ drift: setup
 	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, \
 	  drift.py gray_faults.py mirrors.py plan_diff.py secrets.py site_reset.py)
 
-# MPICH, PyTorch and Open MPI 5 come from the Debian mirror (half a gigabyte for each node), TensorBoard from PyPI; the
-# reference documents' own command lines are read where those lie.
+# MPICH, PyTorch and Open MPI 5 come from the Debian mirror (half a gigabyte for each node), TensorBoard from PyPI.
 launch: setup
-	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, launch.py documents.py tensorboard.py) -m long
+	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, launch.py tensorboard.py) -m long
+
+# Comparison with outputs recorded on real machines and with the reference documents, which are not part of the
+# repository. RECORDED_DATA is the folder that contains data/ and reference/; the default is ../shared.
+recorded: setup
+	$(BIN)/pytest -q -p no:cacheprovider tests/recorded
+
+# The reference documents' own command lines, on the container lab.
+recorded-jobs: setup
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_documents.py -m recorded
 
 # Two hundred batch jobs (half an hour on two processors).
 batch: setup

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from provision.advisor import file_advice, gpu_advice, input_advice, network_advice
 from provision.advisor import thresholds as limit
-from provision.advisor.base import CHECKS, GPUS, NODE, PROCESSES, USERS, Answer, Check, Finding, Verdict, unknown
+from provision.advisor.base import CHECKS, GPUS, NODE, PROCESSES, USERS, Answer, Check, Finding, Verdict, few, unknown
 from provision.advisor.series import NodeSeries
-from provision.advisor.wording import few
 
 __all__ = ["MODULES", "advise_from"]
 

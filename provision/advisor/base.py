@@ -20,12 +20,15 @@ __all__ = [
     "Finding",
     "Verdict",
     "advice",
+    "few",
     "ok",
+    "percent",
     "problem",
     "unknown",
 ]
 
 
+_SHOWN = 3
 CheckFunction = Callable[[Sequence[NodeSeries]], "Answer"]
 
 
@@ -110,3 +113,14 @@ def ok(evidence: str, confidence: Confidence = Confidence.MEDIUM) -> Answer:
 def unknown(reason: str) -> Answer:
     """Return why the check cannot decide."""
     return Answer(Verdict.UNKNOWN, reason)
+
+
+def few(texts: Sequence[str]) -> str:
+    """Return the first three texts and the number of further ones."""
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return "; ".join(texts[:_SHOWN]) + more
+
+
+def percent(value: float) -> str:
+    """Format a percentage."""
+    return f"{value:.0f} %"

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from provision.advisor import thresholds as limit
-from provision.advisor.base import NODE, PROCESSES, Answer, Confidence, advice, ok, problem, unknown
+from provision.advisor.base import NODE, PROCESSES, Answer, Confidence, advice, few, ok, percent, problem, unknown
 from provision.advisor.gpu_advice import gpu_samples, utilization
 from provision.advisor.series import ContainerSample, NodeSeries
-from provision.advisor.wording import few, percent
 
 __all__: list[str] = []
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from provision.advisor import thresholds as limit
-from provision.advisor.base import GPUS, USERS, Answer, Confidence, advice, ok, problem, unknown
-from provision.advisor.cpus import cpu_set
+from provision.advisor.base import GPUS, USERS, Answer, Confidence, advice, few, ok, percent, problem, unknown
 from provision.advisor.series import GpuSample, NodeSeries, mean
-from provision.advisor.wording import few, percent
 
 __all__ = ["NO_GPUS", "gpu_samples", "idle_seconds", "utilization"]
 
@@ -17,6 +16,7 @@ NO_GPUS = f"no GPU of the job was sampled often enough (nvidia-smi returned less
 _BITS = {0x40: "hardware thermal slowdown", 0x80: "power brake slowdown", 0x20: "software thermal slowdown"}
 _GENERAL, _POWER_CAP = 0x08, 0x04
 _MIG = "MIG-"
+_MOST_CPUS = 1 << 16
 _LANE_MB = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
 """MB/s of one PCIe lane, by generation."""
 
@@ -218,7 +218,7 @@ def numa_mismatch(job: Job) -> Answer:
             device, process = series.devices.get(user.gpu), series.processes.get(user.pid)
             if device is None or process is None or not process.instance or not process.cpus or not device.cpus:
                 continue
-            near, own = cpu_set(device.cpus), cpu_set(process.cpus)
+            near, own = _cpu_set(device.cpus), _cpu_set(process.cpus)
             if device.numa is None or not near or not own:
                 continue
             count += 1
@@ -303,3 +303,15 @@ def wrong_device_use(job: Job) -> Answer:
     if not known:
         return unknown("the GPUs that were assigned to the job are unknown")
     return ok(f"{known} GPUs of the job are used only by its processes", Confidence.HIGH)
+
+
+def _cpu_set(text: str) -> set[int]:
+    """Parse ``0-3,8``; empty for an invalid list."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        ends = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if ends is None:
+            return set()
+        first, last = int(ends[1]), int(ends[2] or ends[1])
+        cpus.update(range(first, min(last, _MOST_CPUS) + 1))
+    return cpus

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.advisor import thresholds as limit
-from provision.advisor.base import GPUS, NODE, USERS, Answer, Confidence, advice, ok, problem, unknown
+from provision.advisor.base import GPUS, NODE, USERS, Answer, Confidence, advice, few, ok, percent, problem, unknown
 from provision.advisor.gpu_advice import NO_GPUS, gpu_samples, utilization
 from provision.advisor.series import GpuSample, NodeSeries, Process, correlation, mean
-from provision.advisor.wording import few, percent
 
 __all__ = ["WORKER", "ranks"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from provision.advisor import thresholds as limit
-from provision.advisor.base import GPUS, Answer, Confidence, advice, ok, problem, unknown
+from provision.advisor.base import GPUS, Answer, Confidence, advice, few, ok, percent, problem, unknown
 from provision.advisor.gpu_advice import NO_GPUS, utilization
 from provision.advisor.series import NodeSeries
-from provision.advisor.wording import few, percent
 
 __all__: list[str] = []
 

@@ -1,7 +1,4 @@
-"""Parse a training script into calls, assignments and functions, with the conditions under which each is reached.
-
-The script is never executed or imported; only `ast` reads it.
-"""
+"""Parse a training script for ``advise --script``. Nothing is executed or imported; only `ast` reads it."""
 
 from __future__ import annotations
 
@@ -9,187 +6,228 @@ import ast
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
 
 from provision.errors import UsageError
 
-__all__ = ["Assigned", "Condition", "Place", "Script", "Site", "dotted", "imported_modules", "read_script"]
+__all__ = ["Assignment", "Function", "Script", "argument", "dotted", "imported_modules", "last_name"]
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_EXITS = {"sys.exit", "exit", "quit", "os._exit"}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A condition for the code that follows it."""
-
-    test: ast.expr
-    expected: bool
-
-
-@dataclass(frozen=True)
-class Place:
-    """A position in the source."""
-
-    file: str
-    function: Function | None = None
-    conditions: tuple[Condition, ...] = ()
-    loops: tuple[ast.AST, ...] = ()
-    """The loops around it within its function, innermost last."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """One call."""
-
-    call: ast.Call
-    place: Place
-    targets: tuple[str, ...] = ()
-    """The names that its statement assigns to."""
-    dropped: bool = False
-    """Whether the call is an expression statement, so that its value is lost."""
-
-    @property
-    def line(self) -> int:
-        """The line in its file, from 1."""
-        return self.call.lineno
-
-    def argument(self, name: str, position: int | None = None) -> ast.expr | None:
-        """Return an argument by name, else by position from 0; None if it is not passed."""
-        for keyword in self.call.keywords:
-            if keyword.arg == name:
-                return keyword.value
-        plain = self.call.args
-        if position is not None and position < len(plain) and not any(isinstance(arg, ast.Starred) for arg in plain):
-            return plain[position]
-        return None
-
-    def spread(self) -> bool:
-        """Return whether the call unpacks a dictionary of arguments."""
-        return any(keyword.arg is None for keyword in self.call.keywords)
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """An assignment to a name; the value is None if the statement does not show it."""
+class Assignment(NamedTuple):
+    """A value that a name, an attribute, a variable or a caller gets."""
 
     value: ast.expr | None
-    place: Place
-    line: int
+    """None if the script does not show it."""
+    node: ast.AST
+    """Where it happens."""
 
 
-@dataclass
 class Script:
-    """The content of the script and the modules beside it."""
+    """The script and the modules beside it, indexed by name.
 
-    calls: list[Site] = field(default_factory=list)
-    names: dict[tuple[str, Function | None, str], list[Assigned]] = field(default_factory=lambda: defaultdict(list))
-    attributes: dict[str, list[Assigned]] = field(default_factory=lambda: defaultdict(list))
-    """By attribute name, for any object: ``args.world_size`` and ``self.world_size`` are the same."""
-    environment: dict[str, list[Assigned]] = field(default_factory=lambda: defaultdict(list))
-    """Environment variables that the script sets."""
-    required: list[tuple[str, Place, int]] = field(default_factory=list)
-    """Environment variables that are read without a default, with the line."""
-    aliases: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    """File -> local name -> imported name."""
-    imports: dict[str, int] = field(default_factory=dict)
-    """Full names of all imports -> line."""
-    functions: dict[str, list[Function]] = field(default_factory=lambda: defaultdict(list))
-    returns: dict[Function, list[Assigned]] = field(default_factory=lambda: defaultdict(list))
-    mentions: dict[str, list[tuple[ast.expr, Place]]] = field(default_factory=lambda: defaultdict(list))
-    """Reads of names, including calls."""
-    defined: dict[Function, Place] = field(default_factory=dict)
-    by_meaning: dict[str, list[Site]] = field(default_factory=lambda: defaultdict(list))
-    by_word: dict[str, list[Site]] = field(default_factory=lambda: defaultdict(list))
-    """Calls by name, built on first use."""
-    bases: set[str] = field(default_factory=set)
-    """Base classes of the script's classes."""
+    A node of the syntax tree stands for a place in the program; `parents` leads to the conditions around it.
+    """
 
-    def full(self, node: ast.expr, file: str) -> str:
+    def __init__(self, sources: Mapping[str, bytes]) -> None:
+        """Parse files; the first is the script itself.
+
+        Raises:
+            UsageError: A file is not valid Python; the line is named.
+        """
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.files: dict[ast.AST, str] = {}
+        self.calls: list[ast.Call] = []
+        self.names: dict[str, list[Assignment]] = defaultdict(list)
+        self.attributes: dict[str, list[Assignment]] = defaultdict(list)
+        """By attribute name, for any object: ``args.world_size`` and ``self.world_size`` are the same."""
+        self.environment: dict[str, list[Assignment]] = defaultdict(list)
+        """Environment variables that the script sets."""
+        self.aliases: dict[tuple[ast.AST, str], str] = {}
+        self.packages: set[str] = set()
+        self.functions: dict[str, list[Function]] = defaultdict(list)
+        self.returns: dict[ast.AST | None, list[Assignment]] = defaultdict(list)
+        self.mentions: dict[str, list[ast.expr]] = defaultdict(list)
+        """Reads of names and attributes, including calls."""
+        self.bases: list[str] = []
+        nodes: list[ast.AST] = []
+        for name, source in sources.items():
+            tree = _parse(name, source)
+            self.files[tree] = name
+            nodes += self._nodes(tree)
+        for node in nodes:  # aliases first: other entries need full names
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                self._import(node)
+        for node in nodes:
+            self._index(node)
+
+    def _nodes(self, tree: ast.AST) -> Iterator[ast.AST]:
+        """Yield all nodes in the order of the source, and record their parents."""
+        waiting = [tree]
+        while waiting:
+            node = waiting.pop()
+            children = list(ast.iter_child_nodes(node))
+            self.parents.update(dict.fromkeys(children, node))
+            waiting += reversed(children)
+            yield node
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        origin = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names:
+            full = f"{origin}{alias.name}".strip(".")
+            self.packages.add(full.partition(".")[0])
+            if alias.asname or origin:
+                self.aliases[self.module(node), alias.asname or alias.name] = full
+
+    def _index(self, node: ast.AST) -> None:
+        value = getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) else None
+        for target in _targets(node):
+            self._assign(target, value)
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.functions[node.name].append(node)
+            case ast.ClassDef():
+                self.bases += [self.full(base) for base in node.bases]
+            case ast.Return():
+                self.returns[self.function(node)].append(Assignment(node.value, node))
+            case ast.Call():
+                self.calls.append(node)
+                for key, value in _pairs(node) if self.full(node.func) == "os.environ.update" else ():
+                    self.environment[key].append(Assignment(value, node))
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
+                self.mentions[name].append(node)
+
+    def _assign(self, target: ast.expr, value: ast.expr | None) -> None:
+        match target:
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                shown = value.elts if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(parts) else ()
+                for number, part in enumerate(parts):
+                    self._assign(part, shown[number] if shown else None)
+            case ast.Starred():
+                self._assign(target.value, None)
+            case ast.Name(id=name):
+                self.names[name].append(Assignment(value, target))
+            case ast.Attribute(attr=name):
+                self.attributes[name].append(Assignment(value, target))
+            case ast.Subscript(slice=ast.Constant(value=str(key))) if self.full(target.value) == "os.environ":
+                self.environment[key].append(Assignment(value, target))
+
+    def around(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Yield child and parent from a node up to its module."""
+        while (parent := self.parents.get(node)) is not None:
+            yield node, parent
+            node = parent
+
+    def function(self, node: ast.AST) -> Function | None:
+        """Return the function around a node."""
+        return next((parent for _, parent in self.around(node) if isinstance(parent, Function)), None)
+
+    def module(self, node: ast.AST) -> ast.AST:
+        """Return the module of a node."""
+        return [node, *(parent for _, parent in self.around(node))][-1]
+
+    def file(self, node: ast.AST) -> str:
+        """Return the name of a node's file."""
+        return self.files[self.module(node)]
+
+    def targets(self, node: ast.AST) -> list[str]:
+        """Return the names that the statement of an expression assigns to."""
+        statement = next(parent for _, parent in self.around(node) if isinstance(parent, ast.stmt))
+        parts = [part for target in _targets(statement) for part in getattr(target, "elts", [target])]
+        return [dotted(part).rpartition(".")[2] for part in parts]
+
+    def full(self, node: ast.expr) -> str:
         """Return a dotted name with its imported part expanded; empty for other expressions."""
-        name = dotted(node)
-        first, dot, rest = name.partition(".")
-        return self.aliases[file].get(first, first) + dot + rest if name else ""
+        first, dot, rest = dotted(node).partition(".")
+        return self.aliases.get((self.module(node), first), first) + dot + rest
 
-    def meanings(self, node: ast.expr, place: Place, depth: int = 4) -> set[str]:
+    def values(self, name: str, node: ast.AST) -> list[Assignment]:
+        """Return the assignments to a name that is read at `node`: in its functions, its file or another file."""
+        items, function = self.names.get(name, []), self.function(node)
+        while function is not None:
+            if own := [item for item in items if self.function(item.node) is function]:
+                return own
+            function = self.function(function)
+        items = [item for item in items if self.function(item.node) is None]
+        return [item for item in items if self.module(item.node) is self.module(node)] or items
+
+    def meanings(self, node: ast.expr, depth: int = 4) -> set[str]:
         """Return all full names that an expression may have, through variables and ``A if x else B``."""
         if isinstance(node, ast.IfExp):
-            return self.meanings(node.body, place, depth) | self.meanings(node.orelse, place, depth)
-        if isinstance(node, ast.Call) and self.full(node.func, place.file).endswith("partial") and node.args:
-            return self.meanings(node.args[0], place, depth)
-        name = self.full(node, place.file)
-        names = {name} if name else set()
+            return self.meanings(node.body, depth) | self.meanings(node.orelse, depth)
+        names = {self.full(node)} - {""}
         if depth and isinstance(node, ast.Name):
-            for item in self.values(node.id, place):
-                if item.value is not None:
-                    names |= self.meanings(item.value, item.place, depth - 1)
+            for item in self.values(node.id, node):
+                names |= self.meanings(item.value, depth - 1) if item.value is not None else set()
         return names
 
-    def unread(self, pattern: re.Pattern[str]) -> list[Site]:
+    def callers(self, node: ast.AST) -> list[ast.expr]:
+        """Return where the function around a node is mentioned outside itself; none in a module."""
+        function = self.function(node)
+        return (
+            [read for read in self.mentions[function.name] if self.function(read) is not function] if function else []
+        )
+
+    def unread(self, pattern: re.Pattern[str]) -> list[ast.Call]:
         """Return calls of functions that match `pattern` and belong neither to the script nor to PyTorch."""
-        sites = []
-        for site in self.calls:
-            full = self.full(site.call.func, site.place.file)
-            root, last = full.partition(".")[0], full.rpartition(".")[2]
-            if pattern.search(last) and last not in self.functions and root not in {"torch", "os", "sys"}:
-                sites.append(site)
-        return sites
+        return [
+            call
+            for call in self.calls
+            if pattern.search(name := last_name(call))
+            and name not in self.functions
+            and self.full(call.func).partition(".")[0] not in {"torch", "os", "sys"}
+        ]
 
-    def values(self, name: str, place: Place) -> list[Assigned]:
-        """Return the assignments to a name that is read at `place`: in its function, else in its file or module."""
-        function = place.function
-        while True:
-            if (place.file, function, name) in self.names:
-                return self.names[place.file, function, name]
-            if function is None:
-                break
-            function = self.defined[function].function if function in self.defined else None
-        origin = self.aliases[place.file].get(name, "")
-        module, _, own = origin.rpartition(".")
-        return self.names.get((module.rpartition(".")[2], None, own), []) if own else []
+    @cached_property
+    def _meanings(self) -> list[tuple[ast.Call, set[str]]]:
+        return [(call, self.meanings(call.func)) for call in self.calls]
 
-    def find(self, *endings: str) -> list[Site]:
+    def find(self, *endings: str, packages: Sequence[str] = ()) -> list[ast.Call]:
         """Return the calls of names with one of these last parts, e.g. ``nn.DataParallel`` for ``DataParallel``."""
-        if not self.by_meaning:
-            for site in self.calls:
-                for last in {name.rpartition(".")[2] for name in self.meanings(site.call.func, site.place)}:
-                    self.by_meaning[last].append(site)
-        matches = {id(site): site for ending in endings for site in self.by_meaning.get(ending, ())}
-        return [site for site in self.calls if id(site) in matches] if len(endings) > 1 else list(matches.values())
-
-    def called(self, name: str) -> list[Site]:
-        """Return the calls that are written with this name as the last part."""
-        if not self.by_word:
-            for site in self.calls:
-                self.by_word[dotted(site.call.func).rpartition(".")[2]].append(site)
-        return self.by_word.get(name, [])
+        return [
+            call
+            for call, names in self._meanings
+            if any(name.rpartition(".")[2] in endings for name in names)
+            and (not packages or any(name.partition(".")[0] in packages for name in names))
+        ]
 
 
-def dotted(node: ast.AST) -> str:
+def _targets(node: ast.AST) -> list[ast.expr]:
+    """Return what a statement or an expression assigns to."""
+    targets = [getattr(node, "target", None), getattr(node, "optional_vars", None), *getattr(node, "targets", ())]
+    return [target for target in targets if target is not None and not isinstance(node, ast.Delete | ast.comprehension)]
+
+
+def argument(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
+    """Return an argument by name, also from an unpacked literal, else by position from 0; None if it is not passed."""
+    plain = [] if any(isinstance(arg, ast.Starred) for arg in call.args) else call.args
+    return dict(_pairs(call)).get(name) or (plain[position] if position is not None and position < len(plain) else None)
+
+
+def _pairs(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the keywords of a call, and the entries of dictionaries that it gets."""
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            yield keyword.arg, keyword.value
+    for part in (*call.args, *(keyword.value for keyword in call.keywords if keyword.arg is None)):
+        if isinstance(part, ast.Dict):
+            keys = (str(getattr(key, "value", "")) for key in part.keys)
+            yield from zip(keys, part.values, strict=True)
+
+
+def dotted(node: ast.AST | None) -> str:
     """Return ``a.b.c`` for names and attributes, ``.c`` for an attribute of another expression, else an empty text."""
     if isinstance(node, ast.Name):
         return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
-    return ""
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
 
 
-def read_script(sources: Mapping[str, bytes]) -> Script:
-    """Parse the script and the modules beside it.
-
-    Args:
-        sources: File name -> content; the first is the script itself.
-
-    Raises:
-        UsageError: A file is not valid Python; the line is named.
-    """
-    script = Script()
-    for name, source in sources.items():
-        module = name.rpartition("/")[2].removesuffix(".py")
-        _Reader(script, name, module).block(_parse(name, source).body, Place(name))
-    return script
+def last_name(call: ast.Call) -> str:
+    """Return the last part of the name that a call is written with."""
+    return dotted(call.func).rpartition(".")[2]
 
 
 def imported_modules(name: str, source: bytes) -> list[str]:
@@ -223,198 +261,3 @@ def _parse(name: str, source: bytes) -> ast.Module:
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise UsageError(f"{name}: not valid Python ({error})", remedy="Pass the training script itself.") from None
-
-
-class _Reader:
-    """Visits one file from top to bottom."""
-
-    def __init__(self, script: Script, file: str, module: str) -> None:
-        self.script, self.file, self.module = script, file, module
-
-    def block(self, statements: Sequence[ast.stmt], place: Place) -> None:
-        """Visit statements in order; code after an early exit is reached under the opposite condition."""
-        for statement in statements:
-            self.statement(statement, place)
-            if isinstance(statement, ast.If):
-                for test, expected in _conditions_after(statement):
-                    place = _under(place, test, expected=expected)
-
-    def statement(self, node: ast.stmt, place: Place) -> None:
-        """Visit one statement with its content."""
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            self.function(node, place)
-        elif isinstance(node, ast.ClassDef):
-            self.script.bases.update(self.script.full(base, self.file).rpartition(".")[2] for base in node.bases)
-            self.block(node.body, place)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            self.import_statement(node)
-        elif isinstance(node, ast.If):
-            self.expression(node.test, place)
-            self.block(node.body, _under(place, node.test, expected=True))
-            self.block(node.orelse, _under(place, node.test, expected=False))
-        elif isinstance(node, _LOOPS):
-            self.loop(node, place)
-        else:
-            self.simple(node, place)
-
-    def loop(self, node: ast.For | ast.AsyncFor | ast.While, place: Place) -> None:
-        """Visit a loop; names that it assigns change in each iteration."""
-        inside = Place(place.file, place.function, place.conditions, (*place.loops, node))
-        if isinstance(node, ast.While):
-            self.expression(node.test, place)
-        else:
-            self.expression(node.iter, place)
-            self.assign(node.target, None, inside)
-        self.block(node.body, inside)
-        self.block(node.orelse, place)
-
-    def simple(self, node: ast.stmt, place: Place) -> None:
-        """Visit other statements; blocks of try, with and match are always reached."""
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
-            targets = [node.target]
-        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        for target in targets:
-            self.assign(target, value, place)
-        if isinstance(node, ast.Return) and place.function is not None:
-            self.script.returns[place.function].append(Assigned(node.value, place, node.lineno))
-        names = tuple(name for target in targets for name in _target_names(target))
-        self.parts(node, place, names, dropped=isinstance(node, ast.Expr))
-
-    def parts(self, node: ast.AST, place: Place, names: tuple[str, ...], *, dropped: bool = False) -> None:
-        """Visit the parts of a statement: blocks, expressions, handlers and cases."""
-        for _, value in ast.iter_fields(node):
-            inner = value if isinstance(value, list) else [value]
-            if inner and isinstance(inner[0], ast.stmt):
-                self.block(inner, place)
-                continue
-            for part in inner:
-                if isinstance(part, ast.expr):
-                    self.expression(part, place, names, dropped=dropped)
-                elif isinstance(part, ast.AST):
-                    if isinstance(part, ast.withitem) and part.optional_vars is not None:
-                        self.assign(part.optional_vars, None, place)
-                    self.parts(part, place, names)
-
-    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place) -> None:
-        """Visit a function; the conditions around its definition also apply inside it."""
-        self.script.functions[node.name].append(node)
-        self.script.defined[node] = place
-        for part in (*node.decorator_list, *node.args.defaults, *node.args.kw_defaults):
-            if part is not None:
-                self.expression(part, place)
-        self.block(node.body, Place(self.file, node, place.conditions))
-
-    def import_statement(self, node: ast.Import | ast.ImportFrom) -> None:
-        """Record the imported names."""
-        aliases = self.script.aliases[self.file]
-        origin = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
-        for alias in node.names:
-            full = f"{origin}{alias.name}".strip(".")
-            self.script.imports.setdefault(full, node.lineno)
-            if alias.name == "*":
-                continue
-            if alias.asname or origin:
-                aliases[alias.asname or alias.name] = full
-
-    def expression(self, node: ast.AST, place: Place, names: tuple[str, ...] = (), *, dropped: bool = False) -> None:
-        """Visit an expression with its parts."""
-        script = self.script
-        if isinstance(node, ast.IfExp):
-            self.expression(node.test, place)
-            self.expression(node.body, _under(place, node.test, expected=True), names)
-            self.expression(node.orelse, _under(place, node.test, expected=False), names)
-            return
-        if isinstance(node, ast.BoolOp):
-            for value in node.values:
-                self.expression(value, place, names)
-                place = _under(place, value, expected=isinstance(node.op, ast.And))
-            return
-        if isinstance(node, ast.NamedExpr):
-            self.assign(node.target, node.value, place)
-        elif isinstance(node, ast.Call):
-            script.calls.append(Site(node, place, names, dropped))
-            self.environment_call(node, place)
-        elif isinstance(node, ast.Subscript) and script.full(node.value, self.file) == "os.environ":
-            if isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Constant):
-                script.required.append((str(node.slice.value), place, node.lineno))
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
-            script.mentions[node.id if isinstance(node, ast.Name) else node.attr].append((node, place))
-        for part in ast.iter_child_nodes(node):
-            self.expression(part, place, names)
-
-    def environment_call(self, node: ast.Call, place: Place) -> None:
-        """Record variables set by ``os.environ.update(...)`` and ``os.putenv``; not ``setdefault``."""
-        name = self.script.full(node.func, self.file)
-        pairs: Iterable[tuple[ast.expr | None, ast.expr]] = ()
-        if name == "os.putenv" and len(node.args) > 1:
-            pairs = [(node.args[0], node.args[1])]
-        elif name == "os.environ.update" and node.args and isinstance(node.args[0], ast.Dict):
-            pairs = zip(node.args[0].keys, node.args[0].values, strict=True)
-        elif name == "os.environ.update":
-            pairs = [(ast.Constant(keyword.arg), keyword.value) for keyword in node.keywords]
-        for key, value in pairs:
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                self.script.environment[key.value].append(Assigned(value, place, node.lineno))
-
-    def assign(self, target: ast.expr, value: ast.expr | None, place: Place) -> None:
-        """Record an assignment to a name, an attribute or an environment variable."""
-        item = Assigned(value, place, target.lineno)
-        if isinstance(target, ast.Tuple | ast.List):
-            parts: Sequence[ast.expr | None] = [None] * len(target.elts)
-            if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
-                parts = value.elts
-            for inner, own in zip(target.elts, parts, strict=True):
-                self.assign(inner, own, place)
-        elif isinstance(target, ast.Starred):
-            self.assign(target.value, None, place)
-        elif isinstance(target, ast.Name):
-            self.script.names[self.file, place.function, target.id].append(item)
-            if place.function is None:
-                self.script.names[self.module, None, target.id].append(item)
-        elif isinstance(target, ast.Attribute):
-            self.script.attributes[target.attr].append(item)
-        elif isinstance(target, ast.Subscript) and self.script.full(target.value, self.file) == "os.environ":
-            key = target.slice
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                self.script.environment[key.value].append(item)
-
-
-def _under(place: Place, test: ast.expr, *, expected: bool) -> Place:
-    return Place(place.file, place.function, (*place.conditions, Condition(test, expected)), place.loops)
-
-
-def _conditions_after(statement: ast.If) -> list[tuple[ast.expr, bool]]:
-    """Return the conditions after an ``if``: no branch that exits was taken."""
-    known: list[tuple[ast.expr, bool]] = []
-    before: list[ast.expr] = []
-    chain: ast.If | None = statement
-    while chain is not None:
-        if _leaves(chain.body):
-            known.append(_none_of(before, chain.test))
-        before.append(ast.UnaryOp(ast.Not(), chain.test))
-        rest = chain.orelse
-        if _leaves(rest):
-            known.append((statement.test, True) if len(before) == 1 else (ast.BoolOp(ast.And(), list(before)), False))
-        chain = rest[0] if len(rest) == 1 and isinstance(rest[0], ast.If) else None
-    return known
-
-
-def _none_of(before: list[ast.expr], test: ast.expr) -> tuple[ast.expr, bool]:
-    return (ast.BoolOp(ast.And(), [*before, test]), False) if before else (test, False)
-
-
-def _leaves(statements: Sequence[ast.stmt]) -> bool:
-    """Return whether control never continues after the block."""
-    last = statements[-1] if statements else None
-    if isinstance(last, ast.Return | ast.Raise | ast.Continue | ast.Break):
-        return True
-    return isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and dotted(last.value.func) in _EXITS
-
-
-def _target_names(target: ast.expr) -> list[str]:
-    if isinstance(target, ast.Tuple | ast.List):
-        return [name for part in target.elts for name in _target_names(part)]
-    return [target.id] if isinstance(target, ast.Name) else [target.attr] if isinstance(target, ast.Attribute) else []

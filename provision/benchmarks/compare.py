@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import fmean, variance
 
 from provision.benchmarks.base import Run
 
@@ -104,7 +105,7 @@ def _grouped(runs: Sequence[Run]) -> dict[tuple[tuple[str, int | None, str], int
 
 
 def _comparison(a: Sequence[Run], b: Sequence[Run]) -> Comparison:
-    a_total, b_total = _average([run.total for run in a]), _average([run.total for run in b])
+    a_total, b_total = fmean([run.total for run in a]), fmean([run.total for run in b])
     method, verdict, low, high = _evaluate(a, b)
     if verdict is Verdict.REAL and abs(a_total - b_total) < SMALLEST_DIFFERENCE * min(a_total, b_total):
         verdict = Verdict.NOISE
@@ -129,9 +130,8 @@ def _iterations(runs: Sequence[Run]) -> list[float]:
 
 
 def _mean(samples: Sequence[float]) -> _Mean:
-    count, value = len(samples), _average(samples)
-    spread = sum((sample - value) ** 2 for sample in samples) / (count - 1)
-    return _Mean(value, spread / count + _STEP**2 / 12, count - 1)
+    count = len(samples)
+    return _Mean(fmean(samples), variance(samples) / count + _STEP**2 / 12, count - 1)
 
 
 def _welch(a: _Mean, b: _Mean) -> tuple[Verdict, float | None, float | None]:
@@ -165,7 +165,3 @@ def _band(run: Run) -> tuple[float, float]:
     """Return the printed band, extended by rounding."""
     half = (run.plus_minus or 0.0) + _STEP / 2
     return max(0.0, run.img_per_sec_per_gpu - half), run.img_per_sec_per_gpu + half
-
-
-def _average(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

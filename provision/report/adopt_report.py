@@ -49,7 +49,7 @@ def as_text(nodes: Sequence[NodeAdoption], texts: Mapping[str, str]) -> str:
             names_by_result.setdefault((node.settings, node.error, node.remedy, node.reachable), []).append(node.name)
     lines: list[str] = []
     for (settings, error, remedy, reachable), names in names_by_result.items():
-        lines += textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)
+        lines += layout.wrapped(in_short(names))
         if error:
             lines += _wrapped(f"{'probe failed' if reachable else 'unreachable'}: {error}")
             lines += _wrapped(f"hint: {remedy}") if remedy else []
@@ -63,4 +63,4 @@ def as_text(nodes: Sequence[NodeAdoption], texts: Mapping[str, str]) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, layout.width(), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return layout.wrapped(f"  {text}", "    ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -174,6 +173,4 @@ def ended_text(job: str, how: str) -> str:
 def row(left: str, text: str) -> list[str]:
     """Wrap a text to the right of `left`, without control characters."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return textwrap.wrap(
-        shown, layout.width(), initial_indent=left, subsequent_indent=" " * len(left), break_on_hyphens=False
-    ) or [left.rstrip()]
+    return layout.hanging(left, shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -105,6 +104,4 @@ def _row(time: str, caller: str, action: str, what: str) -> list[str]:
     )
     first = f"{time:<16}  {names}  "
     plain = " ".join(what.split())
-    return textwrap.wrap(plain, layout.width(), initial_indent=first, subsequent_indent=" " * len(first)) or [
-        first.rstrip()
-    ]
+    return layout.hanging(first, plain)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -90,9 +89,7 @@ def _outline(name: str, cells: tuple[str, str]) -> tuple[str, str]:
 def _row(name: str, path: str, explanation: str, width: int) -> list[str]:
     shown = name if len(name) <= width else name[: width - 3] + "..."
     first = f"{shown:<{width}}  {path:<{_PATH}}  "
-    return textwrap.wrap(
-        explanation, layout.width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
-    ) or [first.rstrip()]
+    return layout.hanging(first, explanation)
 
 
 def _details(verdicts: Sequence[tuple[str, GdrVerdict]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -166,6 +165,4 @@ def _row(time: str, user: str, status: str, nodes: str, what: str) -> list[str]:
     count = f"{nodes:>5}  " if nodes else ""
     state = layout.state(layout.shortened(status, _STATUS_WIDTH), _STATUS_WIDTH)
     first = f"{time:<16}  {layout.shortened(user, _USER_WIDTH):<{_USER_WIDTH}}  {state}  {count}"
-    return textwrap.wrap(
-        what, layout.width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
-    ) or [first.rstrip()]
+    return layout.hanging(first, what)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-__all__ = ["choose", "is_mark", "length", "padded", "painted", "shortened", "state", "width", "wrapped"]
+__all__ = ["choose", "hanging", "is_mark", "length", "padded", "painted", "shortened", "state", "width", "wrapped"]
 
 NARROWEST, WIDEST = 80, 200
 """Tables fit 80 columns; lines of more than 200 are hard to read."""
@@ -67,6 +67,14 @@ def shortened(text: str, columns: int) -> str:
 def wrapped(text: str, indent: str = "") -> list[str]:
     """Return the lines of a paragraph, wrapped at blanks; all but the first begin with `indent`."""
     return textwrap.wrap(text, width(), subsequent_indent=indent, break_on_hyphens=False) or [""]
+
+
+def hanging(first: str, text: str) -> list[str]:
+    """Return a paragraph, wrapped at blanks to the right of `first`."""
+    lines = textwrap.wrap(
+        text, width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+    )
+    return lines or [first.rstrip()]
 
 
 def is_mark(letter: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 from provision.checks.nccl_log import NcclVerdict
@@ -54,6 +53,4 @@ def _cards(verdict: NcclVerdict) -> str:
 def _row(label: str, text: str) -> list[str]:
     """Wrap at blanks, break words longer than a line, and replace control characters."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return textwrap.wrap(
-        f"{label:<{_LABEL}}{shown}", layout.width(), subsequent_indent=" " * _LABEL, break_on_hyphens=False
-    )
+    return layout.wrapped(f"{label:<{_LABEL}}{shown}", " " * _LABEL)

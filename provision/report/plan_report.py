@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -213,7 +212,7 @@ def _unnumbered(text: str) -> str:
 
 
 def _names(names: list[str], node: NodePlan, *, others: bool, verbose: bool) -> list[str]:
-    lines = textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)
+    lines = layout.wrapped(in_short(names))
     if others:
         lines += _wrapped(f"(details of {node.name}; those of the other nodes differ: -v)", "  ", "  ")
     if node.error:
@@ -281,14 +280,7 @@ def _package(package: PackageChange) -> str:
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        layout.width(),
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_on_hyphens=False,
-        break_long_words=True,
-    )
+    return layout.wrapped(first + text, rest) if text else []
 
 
 def _last_word(plan: Plan) -> list[str]:
@@ -298,7 +290,7 @@ def _last_word(plan: Plan) -> list[str]:
     adopt = (
         f"{adoptable} node{'s have' if adoptable != 1 else ' has'} preserved settings; to record them: provision adopt"
     )
-    last = textwrap.wrap(adopt, layout.width()) if adoptable else []
+    last = layout.wrapped(adopt) if adoptable else []
     if not steps:
         return last
     waiting = sum(bool(set(step.waits_for) - set(step.owners)) for step in steps)
@@ -310,7 +302,7 @@ def _last_word(plan: Plan) -> list[str]:
     parts += [f"{disturbing} of them may disturb running jobs (allowed by --disruptive)"] if disturbing else []
     parts += [f"{waiting} wait{'s' * (waiting == 1)} for jobs to end (--disruptive NODE overrides)"] if waiting else []
     parts += [f"{preserved} would undo a preserved difference (--force ROLE overrides)"] if preserved else []
-    return [*textwrap.wrap("; ".join(parts) + ".", layout.width()), *last]
+    return [*layout.wrapped("; ".join(parts) + "."), *last]
 
 
 def _diffs(diffs: Sequence[RoleDiff]) -> list[str]:

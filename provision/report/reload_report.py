@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,9 +68,7 @@ def as_text(nodes: Sequence[NodeReload], *, verbose: bool = False) -> str:
 def _row(name: str, result: str, module: str, reason: str, width: int) -> list[str]:
     shown = name if len(name) <= width else name[: width - 3] + "..."
     first = f"{shown:<{width}}  {result}  {module:<{_MODULE}}  "
-    return textwrap.wrap(
-        reason, layout.width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
-    ) or [first.rstrip()]
+    return layout.hanging(first, reason)
 
 
 def _outline(name: str, node: NodeReload) -> Hashable:

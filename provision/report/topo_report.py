@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
@@ -191,5 +190,4 @@ def _device(machine: MachineTopology, row: int) -> str:
 
 
 def _wrap(text: str, indent: str) -> list[str]:
-    wrapped = textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]
-    return [line.replace("\u00a0", " ") for line in wrapped]
+    return [line.replace("\u00a0", " ") for line in layout.wrapped(text, indent)]

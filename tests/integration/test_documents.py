@@ -1,7 +1,7 @@
 """The reference documents' own command lines, on two nodes that stand for a DGX-1 each (GPUs are SIMULATED).
 
 `arena` is `provision`; image, repository and nodes are the lab's, and the programs in them are stand-ins. What is
-printed has the documents' layout. The documents are read where they lie; without them the tests are skipped.
+printed has the documents' layout. `make recorded-jobs` runs these tests; without the documents they fail.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import re
 
 import pytest
 
-from tests.support.documents import commands, expected, shape
+from tests.recorded.data import commands, expected, missing, shape
 from tests.support.engine import engine_host, held
 from tests.support.git_server import commit, git
 from tests.support.jobs import Jobs
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.recorded]
 
 LAB = f"docs{os.getpid()}"
 NODES = (f"{LAB}-1", f"{LAB}-2")
@@ -78,7 +78,8 @@ docker rm board >/dev/null
 
 @pytest.fixture(scope="module")
 def jobs(provision):
-    """Verbs for two nodes that are set up as the documents want them: programs, and a folder for data."""
+    """Verbs for two nodes that are set up as the documents require: programs, and a folder for data."""
+    assert missing() == [], "set RECORDED_DATA to the folder that contains data/ and reference/"
     try:
         provision.ok("lab", "up", LAB, "--driver", "container", "--nodes", "2", "--machine", "dgx1v")
         host = engine_host(provision.folder / "state/provision/labs" / LAB)

@@ -583,7 +583,6 @@ def test_unloading_what_nobody_uses_unloads_it(machine: Machine) -> None:
 # What is built
 
 
-@pytest.mark.skipif(node.diagnose is None, reason="the table of failures is not in roles/platform yet")
 @pytest.mark.parametrize("at", ["build", "load"])
 def test_a_failure_ends_with_cause_and_fix_not_with_a_log(machine: Machine, at: str) -> None:
     """What the table of failures knows is said in its words; what the kernel said before does not count."""
@@ -604,7 +603,6 @@ def test_a_failure_ends_with_cause_and_fix_not_with_a_log(machine: Machine, at: 
     assert "CC x.o" not in told["explanation"]
 
 
-@pytest.mark.skipif(node.diagnose is None, reason="the table of failures is not in roles/platform yet")
 @pytest.mark.parametrize(("version", "told"), [("1.0-9", "module_too_old"), ("1.1-0", "peer_api_missing")])
 def test_a_version_that_no_newer_kernel_builds_is_told_as_such(machine: Machine, version: str, told: str) -> None:
     """The same words of the build mean something else when 1.0-9 is built: the stack is not to blame."""

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import pytest
-
-__all__ = ["document", "outputs_in", "rendered"]
-
-REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference"
+__all__ = ["rendered"]
 
 
 def rendered(
@@ -33,22 +28,3 @@ def rendered(
         f"Total img/sec on {gpus} {device}(s): {whole:.1f}" + ("" if band is None else f" +-{band * gpus:.1f}")
     )
     return "\n".join(lines) + "\n"
-
-
-def document(name: str) -> str:
-    """Return a reference document's text; the test is skipped where it is not on this machine."""
-    file = REFERENCE / name
-    if not file.exists():
-        pytest.skip(f"the reference document {name} is not on this machine")
-    return file.read_text(encoding="utf-8")
-
-
-def outputs_in(text: str) -> list[str]:
-    """Cut a document's benchmark outputs out, each from its line ``Model:`` to its total."""
-    found: list[str] = []
-    for line in text.splitlines():
-        if line.strip().startswith("Model: "):
-            found.append("")
-        if found and not found[-1].rstrip().rpartition("\n")[2].strip().startswith("Total "):
-            found[-1] += line + "\n"
-    return found

@@ -24,7 +24,6 @@ PENDING = frozenset(
     [
         "provision/batch",
         "provision/checks",
-        "provision/cli",
         "provision/commands",
         "provision/jobs",
         "provision/model",

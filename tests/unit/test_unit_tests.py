@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 UNIT = Path(__file__).parent
+ROOT = UNIT.parents[1]
 CLOCKS = {"time.monotonic", "time.perf_counter", "monotonic", "perf_counter"}
 
 
@@ -38,3 +39,36 @@ def test_rule_finds_elapsed_time() -> None:
     assert _measures(ast.parse("assert time.monotonic() - begun < 3").body[0])
     assert _measures(ast.parse("time.perf_counter() - begun", mode="eval").body)
     assert not _measures(ast.parse("assert time.monotonic() < end").body[0])
+
+
+def test_no_test_of_make_test_reads_outside_the_repository() -> None:
+    """Tests give the same result in any folder; what needs recorded outputs is in `tests/recorded`."""
+    violations = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for folder in ("unit", "roles", "molecule", "integration", "baremetal", "hostile", "support")
+        for path in sorted((ROOT / "tests" / folder).rglob("*.py"))
+        for line in _outside(path, path.read_text(encoding="utf-8"))
+    ]
+
+    assert violations == []
+
+
+def _outside(path: Path, text: str) -> list[int]:
+    """Return the lines with `parents[N]` of the file itself that lead above the repository."""
+    depth = len(path.relative_to(ROOT).parts)
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Subscript)
+        and ast.unparse(node.value).startswith("Path(__file__)")
+        and isinstance(node.slice, ast.Constant)
+        and node.slice.value >= depth
+    ]
+
+
+def test_rule_finds_paths_above_the_repository() -> None:
+    """The rule above reports what it forbids, and allows the root of the repository."""
+    path = UNIT / "facts" / "test_x.py"
+
+    assert _outside(path, "DATA = Path(__file__).resolve().parents[4] / 'shared'") == [1]
+    assert _outside(path, "ROOT = Path(__file__).parents[3]") == []

@@ -145,6 +145,8 @@ def test_violations_are_reported_with_their_line(rule, line, pairs):
         [("WORLD_SIZE > 1", '"RANK" in os.environ and "WORLD_SIZE" in os.environ')],
         [("WORLD_SIZE > 1", 'int(os.getenv("RANK", "-1")) != -1')],
         [("WORLD_SIZE > 1", "not (WORLD_SIZE == 1)")],
+        [("WORLD_SIZE > 1", "WORLD_SIZE > 1 and not dist.is_initialized()")],
+        [("if WORLD_SIZE > 1:", "if WORLD_SIZE > 1 and dist.is_available():")],
         [("(args.backend)", '(args.backend, rank=int(os.environ["RANK"]), world_size=WORLD_SIZE)')],
         [("(args.backend)", '(args.backend, init_method="env://")')],
         [("DistributedSampler(dataset)", "DistributedSampler(dataset, num_replicas=WORLD_SIZE, rank=dist.get_rank())")],
@@ -298,6 +300,34 @@ def test_rules_implemented_by_a_framework_pass(name):
     assert all("does it" in finding.evidence and finding.line for finding in findings.values())
 
 
+def test_ray_leaves_the_epoch_to_the_script():
+    """Its loader has a DistributedSampler, and the script calls set_epoch."""
+    script = """
+        import ray.train.torch
+        from ray.train.torch import TorchTrainer
+        def loop(config):
+            model = ray.train.torch.prepare_model(Net())
+            loader = ray.train.torch.prepare_data_loader(DataLoader(data))
+            for epoch in range(3):
+                loader.sampler.set_epoch(epoch)
+        TorchTrainer(loop).fit()
+    """
+
+    assert verdicts(script) == ALL_HOLD
+    assert verdicts(script.replace(".set_epoch(epoch)", ""))["set_epoch"] == "broken"
+
+
+def test_arguments_of_a_loader_may_be_in_a_variable():
+    """As in the examples for FSDP."""
+    text = changed(
+        ("    train_loader = DataLoader(dataset, shuffle=train_sampler is None, sampler=train_sampler)\n",
+         "    options = {'sampler': train_sampler}\n    train_loader = DataLoader(dataset, **options)\n")
+    )  # fmt: skip
+
+    assert verdicts(text) == ALL_HOLD
+    assert verdicts(text.replace("{'sampler': train_sampler}", "read_options()"))["sampler"] == "unknown"
+
+
 def test_a_framework_call_that_is_missing_is_broken():
     """Accelerator alone wraps nothing, and DeepSpeed without training_data splits no data."""
     accelerate = judged(FRAMEWORKS["Accelerate"].replace("accelerator.prepare(Net(), DataLoader(data))", "1, 2"))
@@ -342,6 +372,12 @@ def test_invalid_python_is_an_error_with_its_line(source):
     assert str(raised.value).startswith("train.py")
     if b"print" in source:
         assert "line 2" in str(raised.value)
+
+
+def test_an_expression_that_is_nested_too_deeply_is_an_error():
+    source = f"import torch\nif {'+'.join(['x'] * 1500)}:\n    torch.distributed.init_process_group()\n"
+    with pytest.raises(UsageError, match="nested too deeply"):
+        lint_script({"train.py": source.encode()})
 
 
 def test_incomplete_scripts_do_not_raise():

@@ -15,10 +15,8 @@ from provision.cli.job_options import is_secret
 from provision.documents import convert
 from provision.errors import UsageError
 from provision.model.job import CodeSource, JobSpec, Kind, as_document
-from tests.support.documents import commands
 
 README = Path(__file__).resolve().parents[3] / "README.md"
-ACK = ("ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt")
 
 
 def made(words, **here):
@@ -37,27 +35,27 @@ def spec_of(*words):
 
 
 @pytest.mark.row(10, 11, 13, 22, 23, 25, 27, 28)
-def test_the_documents_pytorch_job():
-    """The command of the page on PyTorch, word for word: three nodes, code, data and TensorBoard."""
-    words = next(words for words in commands("arena-pytorch-distributed.txt") if "--name=pytorch-dist" in words)
-    found = made(words[1:])
-    line = "python /root/code/mnist-pytorch/mnist.py --epochs 10 --backend nccl"
-    line += " --dir /mnist_data/pytorch_data/logs --data /mnist_data/pytorch_data/"
+def test_a_pytorch_job_in_arenas_options():
+    """Three workers of one GPU each, code from git, data and TensorBoard."""
+    line = "python /root/code/speech/train.py --epochs 4 --out /corpus/logs"
+    words = ["--name=speech", "--gpus=1", "--workers=3", "--working-dir=/root", "--image=r.example.com/torch:2"]
+    words += ["--sync-mode=git", "--sync-source=https://git.example.com/o/speech.git", "--data=corpus:/corpus"]
+    result = made(["pytorch", *words, "--tensorboard", "--logdir=/corpus/logs", line])
 
-    assert found.spec == JobSpec(
-        "pytorch-dist",
+    assert result.spec == JobSpec(
+        "speech",
         Kind.PYTORCH,
         (line,),
-        image="registry.cn-beijing.aliyuncs.com/ai-samples/pytorch-with-tensorboard:1.5.1-cuda10.1-cudnn7-runtime",
+        image="r.example.com/torch:2",
         gpus=1,
         workers=3,
-        data=(("training-data", "/mnist_data"),),
-        sync=CodeSource("git", "https://code.aliyun.com/370272561/mnist-pytorch.git"),
+        data=(("corpus", "/corpus"),),
+        sync=CodeSource("git", "https://git.example.com/o/speech.git"),
         tensorboard=True,
-        logdir="/mnist_data/pytorch_data/logs",
+        logdir="/corpus/logs",
     )
-    assert f"{found.spec.working_dir}/code/{found.spec.sync.name}" == "/root/code/mnist-pytorch"
-    assert found.notes == ()
+    assert f"{result.spec.working_dir}/code/{result.spec.sync.name}" == "/root/code/speech"
+    assert result.notes == ()
 
 
 @pytest.mark.row(6, 7, 10, 11, 22, 27, 28)
@@ -70,22 +68,16 @@ def test_what_a_job_has_that_says_nothing():
 
 
 @pytest.mark.row(6, 13, 14)
-@pytest.mark.parametrize("name", ACK)
-def test_the_documents_mpi_jobs(name):
-    """Four jobs of four workers, with and without topology; mpirun's own line is one word and stays as it is."""
-    found = [made(words[1:]) for words in commands(name) if "--gpus=1" in words]
+@pytest.mark.parametrize("topology", [True, False])
+def test_an_mpi_job_in_arenas_options(topology):
+    """Four workers, with and without topology; mpirun's own line is one word and is not changed."""
+    line = "mpirun --allow-run-as-root -np 4 -bind-to none -x PATH --mca btl ^openib python /w/bench.py --model=vgg16"
+    words = ["--name=vgg", "--gpus=1", "--workers=4", "--image=i", *["--gputopology=true"] * topology]
+    result = made(["mpi", *words, line])
 
-    assert len(found) == 4
-    assert [job.spec.gputopology for job in found] == [True, False, True, False]
-    for job in found:
-        assert (job.spec.kind, job.spec.gpus, job.spec.workers) == (Kind.MPI, 1, 4)
-        assert len(job.spec.command) == 1
-        assert re.fullmatch(
-            r"mpirun --allow-run-as-root -np 4 -bind-to none .* --mca btl \^openib python \S+ --model=\w+ "
-            r"--batch-size=64",
-            job.spec.command[0],
-        )
-        assert job.notes == ()
+    assert (result.spec.kind, result.spec.gpus, result.spec.workers) == (Kind.MPI, 1, 4)
+    assert (result.spec.gputopology, result.spec.command) == (topology, (line,))
+    assert result.notes == ()
 
 
 @pytest.mark.row(24)

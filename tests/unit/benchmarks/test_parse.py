@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from provision.benchmarks import Run, parse
-from tests.support.benchmark import document, outputs_in, rendered
+from tests.support.benchmark import rendered
 
 SPEEDS = (330.5, 331.0, 329.9)
 TEXT = rendered(iterations=SPEEDS, gpus=4)
@@ -117,20 +117,3 @@ def test_a_missing_line_costs_only_its_own_value(lost, changed):
 )
 def test_other_text_gives_no_result_and_raises_nothing(text):
     assert parse(text)[0] == []
-
-
-@pytest.mark.row(19)
-@pytest.mark.parametrize("name", ["ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt"])
-def test_the_recorded_outputs_are_read_completely(name):
-    """Per model, with and without topology: the vendor's own values, ten iterations each."""
-    runs, unfinished = parse("".join(outputs_in(document(name))), name)
-
-    assert unfinished == []
-    assert [(run.model, run.batch, run.gpus, run.total, run.total_plus_minus) for run in runs] == [
-        ("vgg16", 64, 4, 820.5, 2.5),
-        ("vgg16", 64, 4, 435.2, 21.1),
-        ("resnet50", 64, 4, 1321.9, 3.2),
-        ("resnet50", 64, 4, 1251.8, 5.3),
-    ]
-    assert [len(run.iterations) for run in runs] == [10] * 4
-    assert parse(document(name), name)[0] == runs

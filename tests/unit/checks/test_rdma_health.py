@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from provision.facts import Unknown
@@ -15,7 +12,6 @@ from provision.model import CheckStatus
 from tests.unit.checks.conftest import rdma_device
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "rdma"
 DAY = Boot(86400, "b")
 
 
@@ -51,35 +47,6 @@ def test_rates_are_compared_with_the_same_kind_of_card(judged, status, reason, d
 
     assert (result.status, reason in result.reason) == (status, True), result.reason
     assert bool(result.remedy) is (status in (WARN, FAIL))
-
-
-@pytest.mark.parametrize(
-    ("name", "active"),
-    [
-        ("ibstat_a100_all_active.txt", 9),
-        ("ibstat_h100_all_active_b.txt", None),
-        ("ibstat_h100_12hca_all_active.txt", 12),
-        ("ibstat_h100_some_down.txt", None),
-    ],
-)
-def test_rates_of_real_machines_with_mixed_cards_are_no_fault(judged, name, active):
-    """400 Gbit/s InfiniBand beside 100 Gbit/s Ethernet, and ports that are down, give no warning."""
-    file = DATA / name
-    if not file.exists():
-        pytest.skip(f"the recorded output {name} is not on this machine")
-    devices = [_device(part) for part in re.split(r"^CA '", file.read_text(), flags=re.MULTILINE)[1:]]
-    result = judged(rdma=stack(*devices))["rdma_stack.port_rate"]
-
-    assert result.status is PASS, result.reason
-    if active:
-        assert f"{active} active ports" in result.reason
-
-
-def _device(part: str) -> RdmaDevice:
-    found = dict(re.findall(r"^\s*([\w ]+): (.*)$", part, re.MULTILINE))
-    state = found["State"].upper()
-    return card(part.partition("'")[0], f"{found['Rate']} Gb/sec", board=found["CA type"], layer=found["Link layer"],
-                state=state)  # fmt: skip
 
 
 @pytest.mark.parametrize(

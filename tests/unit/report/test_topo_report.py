@@ -13,7 +13,7 @@ from provision.report.topo_report import as_document, as_text
 from provision.report.topo_svg import as_svg
 from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
 from provision.topology.matrix import parse
-from tests.unit.topology.test_matrix import WHOLE, recorded
+from tests.support.matrices import LAYOUTS
 from tests.unit.topology.test_tree import of
 
 RATES = {f"mlx5_{number}": NicDetails(400.0, "InfiniBand", active=number != 2) for number in range(20)}
@@ -31,11 +31,11 @@ def described(name: str, *chosen: int, **more: object) -> MachineTopology:
     return machine(of(load(name)), *chosen, node="gpu1", nics=RATES, gpus=PRODUCTS, **more)
 
 
-@pytest.fixture(params=[*names(), *WHOLE])
+@pytest.fixture(params=[*names(), *sorted(LAYOUTS.keys() - set(names()))])
 def any_machine(request):
-    """Every described machine, and every recorded one."""
+    """Every machine of the lab, and every layout of a matrix."""
     name = request.param
-    return described(name, 0, 1) if name in names() else machine(parse(recorded(name)), 0, nics=RATES)
+    return described(name, 0, 1) if name in names() else machine(parse(LAYOUTS[name]), 0, nics=RATES)
 
 
 def test_every_machine_fits_into_eighty_columns(any_machine):
@@ -172,7 +172,7 @@ def _assert_nothing_meets(shown: MachineTopology) -> None:
 
 def test_a_drawing_shows_the_links():
     """A line to the switches for each GPU that has lanes, or an arc for each pair, as wide as it has lanes."""
-    switched = parse(recorded("h20_8gpu_NV18_8nic_PIX_NODE_rail.txt"))
+    switched = parse(LAYOUTS["cards by number"])
     fallen = tuple(
         tuple("NODE" if 7 in (a, b) and cell == "NV18" else cell for b, cell in enumerate(row))
         for a, row in enumerate(switched.links)

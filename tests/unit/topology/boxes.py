@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-
-import pytest
 
 from provision.model import Topology, TopologyGpu, TopologyNic
 from provision.topology.candidates import Candidate, Machine, Port
-
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "gpuallocator_cases.json"
 
 CUBE_MESH = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
 """Pairs of a DGX-1 with V100 that have two lanes."""
@@ -146,21 +139,3 @@ SMALL = {
     "bridges": Box(matrix(4, 0, [((0, 1), 4), ((2, 3), 4)]), _two_sockets(4)[0], (0, 0, 1, 1), lane=120),
 }
 """Machines of four GPUs."""
-
-
-@cache
-def device_sets() -> dict:
-    """The recorded cases of NVIDIA's allocator, which are not part of this repository."""
-    if not DATA.exists():
-        pytest.skip("the recorded cases of NVIDIA's allocator are not on this machine")
-    return json.loads(DATA.read_text(encoding="utf-8"))
-
-
-@cache
-def device_box(name: str) -> Box:
-    """Return the device set of a recorded case; a card next to each GPU reveals the PCIe classes that NVLink hides."""
-    recorded = device_sets()["device_sets"][name]
-    lanes = tuple(map(tuple, recorded["nvlink_counts"]))
-    pcie = tuple(tuple(kind or "SYS" for kind in row) for row in recorded["pcie_types"])
-    cards = tuple(Card(tuple("PIX" if kind == "X" else kind for kind in row)) for row in pcie)
-    return Box(lanes, pcie, None, cards, lane=180 if name == "dgx1_pascal" else 200)

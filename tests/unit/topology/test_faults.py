@@ -7,7 +7,7 @@ import pytest
 from provision.model import Topology, TopologyGpu, TopologyNic
 from provision.topology.faults import find_faults, switched_lanes
 from provision.topology.matrix import parse
-from tests.unit.topology.test_matrix import WHOLE, recorded
+from tests.support.matrices import LAYOUTS
 
 
 def gpus(*rows: str, nics: int = 0) -> Topology:
@@ -28,10 +28,10 @@ def switched(count: int, lanes: int, off: tuple[int, ...] = ()) -> Topology:
     return gpus(*(" ".join(cell(a, b) for b in range(count)) for a in range(count)))
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_recorded_machines_have_no_faults(name):
-    """Bridges, cube meshes, a container's share of GPUs, storage cards: all of them sound."""
-    assert find_faults(parse(recorded(name))) == ()
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_healthy_machines_have_no_faults(name):
+    """Bridges, cube meshes, a container's share of GPUs, storage cards: all of them healthy."""
+    assert find_faults(parse(LAYOUTS[name])) == ()
 
 
 FAULTY = [
@@ -75,18 +75,18 @@ def test_bridges_between_some_gpus_are_no_fault(topology):
 @pytest.mark.parametrize(
     ("name", "lanes"),
     [
-        ("h20_8gpu_NV18_8nic_PIX_NODE_rail.txt", 18),
-        ("dgxa100_8xA100_12xmlx5_inline.txt", 12),
-        ("h800_container_4of8gpu_17nic_no_affinity.txt", 8),
-        ("dgx1v_8xV100_nvlink_cubemesh_4xmlx5.txt", 0),
-        ("a100_4gpu_NV4_1nic_numa_RANGE.txt", 0),
-        ("gpu2_NV2_numa_NA.txt", 0),
-        ("rtx5090_2gpu_PHB.txt", 0),
+        ("cards by number", 18),
+        ("column for the NUMA node", 12),
+        ("no affinity", 8),
+        ("cards by device name", 0),
+        ("range of NUMA nodes", 0),
+        ("one bridge", 0),
+        ("pair", 0),
     ],
 )
 def test_switches_are_recognised_by_more_lanes_than_a_gpu_has(name, lanes):
     """A row that shows more lanes than any GPU has counts those to the switches once for each peer."""
-    assert switched_lanes(parse(recorded(name))) == lanes
+    assert switched_lanes(parse(LAYOUTS[name])) == lanes
 
 
 def test_many_faults_of_one_kind_are_abbreviated():

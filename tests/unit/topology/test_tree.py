@@ -10,7 +10,7 @@ from provision.lab.machines import Machine, load, names, parse, to_json
 from provision.model import Topology, TopologyGpu, TopologyNic
 from provision.topology.matrix import parse as parse_matrix
 from provision.topology.tree import Group, NumaNode, tree
-from tests.unit.topology.test_matrix import recorded
+from tests.support.matrices import LAYOUTS
 
 GROUPED = {"PIX", "PXB", "PHB"}
 
@@ -39,37 +39,32 @@ def drawn(topology: Topology) -> list[str]:
     return [f"{title(numa_node)}: {inside(numa_node)}" for numa_node in tree(topology)]
 
 
-RECORDED = {
-    "dgx1v_8xV100_nvlink_cubemesh_4xmlx5.txt": [
+TREES = {
+    "cards by device name": [
         "0-19,40-59: PHB(PIX(GPU0 GPU1 mlx5_0) PIX(GPU2 GPU3 mlx5_1))",
         "20-39,60-79: PHB(PIX(GPU4 GPU5 mlx5_2) PIX(GPU6 GPU7 mlx5_3))",
     ],
-    "dgxa100_8xA100_12xmlx5_inline.txt": [
+    "column for the NUMA node": [
         "3: PXB(GPU0 GPU1 mlx5_0 mlx5_1)",
         "1: PXB(GPU2 GPU3 mlx5_2 mlx5_3)",
         "7: PXB(GPU4 GPU5 mlx5_6 mlx5_7)",
         "5: PXB(GPU6 GPU7 mlx5_8 mlx5_9)",
         "?: PIX(mlx5_4 mlx5_5) PIX(mlx5_10 mlx5_11)",
     ],
-    "dgx1p_8xP100_RUNTOGETHER_header.txt": [
-        "1-1: PHB(PIX(GPU0 GPU1 mlx5_0) PIX(GPU2 GPU3 mlx5_1))",
-        "1-1: PHB(PIX(GPU4 GPU5 mlx5_2) PIX(GPU6 GPU7 mlx5_3))",
-    ],
-    "k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt": ["0-7: PIX(GPU0 GPU1)", "8-15: PHB(mlx5_0 PIX(GPU2 GPU3))"],
-    "k80_4gpu_all_NODE_nonic.txt": ["0-11: GPU0 GPU1 GPU2 GPU3"],
-    "a100pcie_1gpu_4nic_padded_by_hand.txt": ["1: GPU0 PIX(mlx5_2 mlx5_3)", "?: PIX(mlx5_0 mlx5_1)"],
-    "h100_8gpu_nonic_ht_affinity.txt": ["0: GPU0 GPU1 GPU2 GPU3", "1: GPU4 GPU5 GPU6 GPU7"],
-    "h100_dell_8gpu_6nic_EMPTY_cpu_affinity.txt": [
+    "SOC instead of SYS": ["0-7: PIX(GPU0 GPU1)", "8-15: PHB(mlx5_0 PIX(GPU2 GPU3))"],
+    "one bridge": ["0: GPU0 GPU1 GPU2"],
+    "padded by hand": ["1: GPU0 PIX(mlx5_2 mlx5_3)", "?: PIX(mlx5_0 mlx5_1)"],
+    "no CPUs on one socket": [
         "0: GPU1 GPU2 PIX(GPU0 mlx5_0 mlx5_1) PIX(GPU3 mlx5_2)",
         "1: GPU5 GPU7 PIX(GPU4 mlx5_3 mlx5_4) PIX(GPU6 mlx5_5)",
     ],
 }
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_the_tree_of_a_real_machine_matches_its_hardware(name):
+@pytest.mark.parametrize("name", TREES)
+def test_the_tree_follows_from_the_matrix(name):
     """A card shows that two GPUs share a switch, even if NVLink hides their class."""
-    assert drawn(parse_matrix(recorded(name))) == RECORDED[name]
+    assert drawn(parse_matrix(LAYOUTS[name])) == TREES[name]
 
 
 @pytest.mark.parametrize("name", names())

@@ -1,9 +1,8 @@
-"""The parsers on outputs recorded on real machines, which are not part of this repository."""
+"""The parsers of facts on outputs of real machines."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -17,16 +16,11 @@ from provision.facts.peer_modules import PeerMemoryFact
 from provision.facts.rdma import RdmaPort
 from provision.facts.topology import TopologyFact
 from provision.topology.links import card_links
-
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "rdma"
-MATRICES = DATA.parent / "topo"
+from tests.recorded import data
 
 
-def recorded(name: str, folder: Path = DATA) -> RawOutput:
-    file = folder / name
-    if not file.exists():
-        pytest.skip(f"the recorded output {name} is not on this machine")
-    return RawOutput(file.read_text(encoding="utf-8"), 0)
+def recorded(name: str) -> RawOutput:
+    return RawOutput(data.recorded(name), 0)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +33,7 @@ def recorded(name: str, folder: Path = DATA) -> RawOutput:
 )
 def test_gpus_of_real_machines(name, count, product, driver, memory):
     """Columns are identified by their titles, in any order and with units."""
-    gpus = GpusFact().parse(recorded(name))
+    gpus = GpusFact().parse(recorded(f"rdma/{name}"))
 
     assert [gpu.index for gpu in gpus] == list(range(count))
     assert {(gpu.name, gpu.driver, gpu.memory_mib) for gpu in gpus} == {(product, driver, memory)}
@@ -54,7 +48,7 @@ def test_gpus_of_real_machines(name, count, product, driver, memory):
     ],
 )
 def test_modules_of_real_machines(name):
-    modules = ModulesFact().parse(recorded(name))
+    modules = ModulesFact().parse(recorded(f"rdma/{name}"))
 
     assert "nvidia_peermem" in modules
     assert "Module" not in modules
@@ -72,7 +66,7 @@ def test_modules_of_real_machines(name):
 )
 def test_peer_memory_modules_of_real_machines(name, module, bound):
     """A module counts as bound only if the RDMA stack lists it as a user."""
-    peers = PeerMemoryFact().parse(recorded(name))
+    peers = PeerMemoryFact().parse(recorded(f"rdma/{name}"))
 
     assert set(peers.loaded) == {module}
     assert (module in peers.bound) is bound
@@ -87,7 +81,7 @@ def test_peer_memory_modules_of_real_machines(name, module, bound):
     ],
 )
 def test_compute_capabilities_of_real_machines(name, capability):
-    assert {gpu.compute_capability for gpu in GpusFact().parse(recorded(name))} == {capability}
+    assert {gpu.compute_capability for gpu in GpusFact().parse(recorded(f"rdma/{name}"))} == {capability}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +98,7 @@ def test_compute_capabilities_of_real_machines(name, capability):
 )
 def test_cards_near_a_gpu_on_real_machines(name, gpu, near):
     """Old and new headings, with and without legends, tabs and spaces."""
-    links = card_links(TopologyFact().parse(recorded(name, MATRICES)))
+    links = card_links(TopologyFact().parse(recorded(f"topo/{name}")))
     numbered = {card: kind for card, kind in links[gpu].items() if kind in {"PIX", "PXB"}}
 
     assert numbered == near
@@ -112,19 +106,19 @@ def test_cards_near_a_gpu_on_real_machines(name, gpu, near):
 
 def test_the_old_name_of_the_farthest_class_is_replaced():
     """SOC of old drivers is SYS of current ones."""
-    links = card_links(TopologyFact().parse(recorded("k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt", MATRICES)))
+    links = card_links(TopologyFact().parse(recorded("topo/k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt")))
 
     assert {gpu: cards["mlx5_0"] for gpu, cards in links.items()} == {0: "SYS", 1: "SYS", 2: "PHB", 3: "PHB"}
 
 
 def test_the_vbios_of_a_real_gpu():
-    (gpu,) = GpusFact().parse(recorded("nvidia-smi_query_csv_rtx5080_vm_uuid_busid.txt"))
+    (gpu,) = GpusFact().parse(recorded("rdma/nvidia-smi_query_csv_rtx5080_vm_uuid_busid.txt"))
 
     assert (gpu.vbios, gpu.health) == ("98.03.3B.C0.3E", GpuHealth())
 
 
 def test_links_of_a_real_machine():
-    assert NvLinksFact().parse(recorded("nvidia-smi_nvlink_s_a100.txt")) == {gpu: Links(12) for gpu in range(8)}
+    assert NvLinksFact().parse(recorded("rdma/nvidia-smi_nvlink_s_a100.txt")) == {gpu: Links(12) for gpu in range(8)}
 
 
 PATHS = {
@@ -169,7 +163,7 @@ PATHS = {
     ],
 )  # fmt: skip
 def test_health_of_real_gpus(name, wanted):
-    text = recorded(name).stdout
+    text = recorded(f"rdma/{name}").stdout
     gpu = ET.fromstring(re.sub(r"^#.*\n", "", text).lstrip()).find("gpu")  # noqa: S314 - a recorded file of ours
     gpu_health = health({field: gpu.findtext(path, "") for field, path in PATHS.items()})
 
@@ -178,7 +172,7 @@ def test_health_of_real_gpus(name, wanted):
 
 
 def test_health_of_a_real_hopper_gpu():
-    sections = recorded("nvidia-smi_q_535.161.08.txt").stdout.split("\nGPU 0000")[1:]
+    sections = recorded("rdma/nvidia-smi_q_535.161.08.txt").stdout.split("\nGPU 0000")[1:]
     states = {tuple(re.findall(r"^        Stat(?:e|us) +: (.*)$", text, re.MULTILINE)) for text in sections}
     gpu_health = [health({"fabric.state": state, "fabric.status": status}) for state, status in states]
 
@@ -188,7 +182,7 @@ def test_health_of_a_real_hopper_gpu():
 
 def test_rates_of_real_ports():
     """ibstatus prints the kernel's text of a rate: eight InfiniBand ports and one Ethernet port."""
-    words = re.findall(r"rate: +(.*)", recorded("ibstatus_a100_all_active.txt").stdout)
+    words = re.findall(r"rate: +(.*)", recorded("rdma/ibstatus_a100_all_active.txt").stdout)
     ports = [RdmaPort(1, "InfiniBand", "ACTIVE", "LinkUp", word) for word in words]
 
     assert sorted((port.gbit, port.lanes) for port in ports) == [(40.0, 4)] + [(200.0, 4)] * 8
