@@ -28,59 +28,10 @@ from provision.report import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
+    from types import FrameType, ModuleType
     from typing import Any
 
 __all__ = ["GROUPS", "VERBS", "build_app", "main", "normalise"]
-
-VERBS = {
-    "init": "provision.cli.init",
-    "adopt": "provision.cli.adopt",
-    "plan": "provision.cli.plan",
-    "apply": "provision.cli.apply",
-    "exec": "provision.cli.exec",
-    "copy": "provision.cli.copy",
-    "history": "provision.cli.history",
-    "unlock": "provision.cli.unlock",
-    "bootstrap": "provision.cli.bootstrap",
-    "verify": "provision.cli.verify",
-    "gdr": "provision.cli.gdr",
-    "topo": "provision.cli.topo",
-    "reload": "provision.cli.reload",
-    "reset": "provision.cli.reset",
-    "place": "provision.cli.place",
-    "hostfile": "provision.cli.hostfile",
-    "run": "provision.cli.run",
-    "submit": "provision.cli.submit",
-    "list": "provision.cli.list",
-    "get": "provision.cli.get",
-    "logs": "provision.cli.logs",
-    "attach": "provision.cli.attach",
-    "wait": "provision.cli.wait",
-    "stop": "provision.cli.stop",
-    "restart": "provision.cli.restart",
-    "delete": "provision.cli.delete",
-    "prune": "provision.cli.prune",
-    "events": "provision.cli.events",
-    "port-forward": "provision.cli.port_forward",
-    "advise": "provision.cli.advise",
-    "nccl-log": "provision.cli.nccl_log",
-    "support-bundle": "provision.cli.support_bundle",
-    "demo": "provision.cli.demo",
-}
-"""Verb -> module. The function has the verb's name with underscores. The order is that of ``--help``."""
-
-GROUPS = {
-    "node": "provision.cli.node",
-    "top": "provision.cli.top",
-    "queue": "provision.cli.job_queue",
-    "image": "provision.cli.image",
-    "bench": "provision.cli.bench",
-    "data": "provision.cli.data",
-    "secret": "provision.cli.secret",  # nosec B105 # a module's name
-    "lab": "provision.cli.lab",
-}
-"""Verbs with verbs of their own; the module contains a typer app ``app``."""
 
 SECTIONS = {
     "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo exec copy reload reset node image "
@@ -90,7 +41,10 @@ SECTIONS = {
     "data secret",
     "Benchmarks and labs": "bench lab demo",
 }
-"""Sections and order of the verbs in ``--help``."""
+"""All verbs, in the sections and order of ``--help``. Verb ``a-b`` is the function `a_b` of `provision.cli.a_b`."""
+GROUPS = frozenset({"node", "top", "queue", "image", "bench", "data", "secret", "lab"})
+"""Verbs with verbs of their own; the module contains a typer app ``app``."""
+VERBS = [verb for verbs in SECTIONS.values() for verb in verbs.split() if verb not in GROUPS]
 
 ALIASES = {
     "ls": "list",
@@ -237,14 +191,14 @@ def build_app(verb: str | None, *, listing: bool = False) -> typer.Typer:
     )
     app.callback(invoke_without_command=True, help=HELP)(_root)
     known = verb in VERBS or verb in GROUPS
-    for name, module in VERBS.items():
+    for name in VERBS:
         if not known or name == verb:
-            function = _function(name, module)
+            function = _function(name)
             settings = getattr(function, "typer_settings", {})
             app.command(name, **settings)(_named(function) if listing else function)
-    for name, module in GROUPS.items():
+    for name in sorted(GROUPS):
         if not known or name == verb:
-            group: typer.Typer = importlib.import_module(module).app
+            group: typer.Typer = _module(name).app
             if listing:
                 text, group = group.info.help, typer.Typer()
                 group.callback(help=text)(lambda: None)
@@ -258,9 +212,7 @@ class _Sections(typer.core.TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a list per section."""
         limit = formatter.width - 6 - max(map(len, self.commands), default=0)
-        listed = " ".join(SECTIONS.values()).split()
-        others = " ".join(name for name in self.commands if name not in listed)
-        for title, names in {**SECTIONS, "Others": others}.items():
+        for title, names in SECTIONS.items():
             known = [(name, self.get_command(ctx, name)) for name in names.split()]
             rows = [(name, command.get_short_help_str(limit)) for name, command in known if command]
             if rows:
@@ -268,11 +220,14 @@ class _Sections(typer.core.TyperGroup):
                     formatter.write_dl(rows)
 
 
-def _function(verb: str, module: str) -> Callable[..., Any]:
+def _module(verb: str) -> ModuleType:
+    return importlib.import_module(f"provision.cli.{verb.replace('-', '_')}")
+
+
+def _function(verb: str) -> Callable[..., Any]:
     """Return a verb's function; for a Python keyword its name ends in an underscore."""
-    loaded = importlib.import_module(module)
-    name = verb.replace("-", "_")
-    function: Callable[..., Any] = getattr(loaded, f"{name}_", None) or getattr(loaded, name)
+    module, name = _module(verb), verb.replace("-", "_")
+    function: Callable[..., Any] = getattr(module, f"{name}_", None) or getattr(module, name)
     return function
 
 

@@ -18,7 +18,7 @@ from provision.jobs.engines.direct import reading
 from provision.model import Connection, Node
 from tests.support.hostile.honest import Answer
 from tests.support.hostile.sshd import GARBAGE, HostileSshd, new_key, public
-from tests.support.hostile.verbs import VERBS
+from tests.support.hostile.verbs import CASES
 from tests.support.hostile.world import GOOD, World
 
 MOST = 1024 * 1024
@@ -157,19 +157,19 @@ def servers(world: World) -> Iterator[HostileSshd]:
 
 
 @pytest.mark.parametrize("behaviour", ["endless", "silent"])
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", CASES)
 def test_no_verb_is_held_up(
     world: World, servers: HostileSshd, monkeypatch: pytest.MonkeyPatch, verb: str, behaviour: str
 ) -> None:
     """One node sends without end, or nothing, another one what is no SSH; the third one's part is done."""
     _really(monkeypatch)
-    number = sorted(VERBS).index(verb)
+    number = sorted(CASES).index(verb)
     hostile = [behaviour, GARBAGE[number % len(GARBAGE)]]
     servers.behaviours.update(zip([name for name in world.names if name != GOOD], hostile, strict=True))
-    done = world.try_line(VERBS[verb].lines[0])
+    done = world.try_line(CASES[verb].lines[0])
 
     assert not done.problem, done.problem
     assert done.code is not None
-    assert VERBS[verb].anycode or done.code <= 7 or done.code in {125, 130}
-    if VERBS[verb].good is not None:
-        assert VERBS[verb].good(done), done.out + done.err  # type: ignore[misc] # it was just asked
+    assert CASES[verb].anycode or done.code <= 7 or done.code in {125, 130}
+    if CASES[verb].good is not None:
+        assert CASES[verb].good(done), done.out + done.err  # type: ignore[misc] # it was just asked

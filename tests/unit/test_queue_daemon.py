@@ -77,7 +77,7 @@ def test_trouble_is_said_once_and_the_next_try_comes() -> None:
 
 def test_sigterm_ends_it_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """As systemd stops a service: what has begun ends first, the command returns, and the handler is the old one."""
-    from provision.cli.job_queue import _serve
+    from provision.cli.queue import _serve
 
     engine = MemoryEngine()
     ended = []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import typer
+
+from provision.cli.main import build_app
 from tests.support.hostile.world import GOOD, Outcome
 
-__all__ = ["NO_NODES", "RECORDING", "VERBS", "Verb"]
+__all__ = ["CASES", "NO_NODES", "RECORDING", "VERBS", "Verb"]
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,30 @@ NO_NODES: dict[str, str] = {
     "lab link": "switches a link of this machine's lab",
 }
 """Verb -> why no node can answer it."""
+
+
+def _leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield every verb: commands, and groups that do something by themselves."""
+    below = getattr(command, "commands", None)
+    if below is None or (path and getattr(command, "invoke_without_command", False)):
+        yield " ".join(path), command
+    for name, child in (below or {}).items():
+        if not getattr(child, "hidden", False):
+            yield from _leaves(child, (*path, name))
+
+
+def _of_examples(verb: str, command: Any) -> Verb:
+    """Return the case of a verb without a line in `VERBS`: the one-line examples of its help."""
+    examples = re.findall(rf"^ *provision ({re.escape(verb)}\b[^\n]*?)(?:  .*)?$", command.help or "", re.MULTILINE)
+    return Verb(tuple(examples), anycode=True, codes=frozenset(range(256)))
+
+
+CASES: dict[str, Verb] = {
+    verb: VERBS.get(verb) or _of_examples(verb, command)
+    for verb, command in _leaves(typer.main.get_command(build_app(None)))
+    if verb not in NO_NODES
+}
+"""All verbs that talk to nodes. One that is not in `VERBS` is tried with the examples of its help."""
 
 RECORDING: tuple[str, ...] = (
     "run --yes -- python3 train.py",

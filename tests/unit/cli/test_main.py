@@ -137,7 +137,7 @@ def test_roles_and_their_steps_can_be_chosen():
 WAITING = """
 import sys, types, time
 from provision.cli import main
-verb = types.ModuleType("waiting_verb")
+verb = types.ModuleType("provision.cli.wait")
 def wait():
     "Wait for long."
     try:
@@ -146,8 +146,7 @@ def wait():
     finally:
         print("in order", flush=True)
 verb.wait = wait
-sys.modules["waiting_verb"] = verb
-main.VERBS["wait"] = "waiting_verb"
+sys.modules["provision.cli.wait"] = verb
 main.main(["wait"])
 """
 
