@@ -25,6 +25,7 @@ from provision.facts import NodeFacts, Unknown, plain
 from provision.gdr.observed import has_gpus
 from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import Cause, CauseKind
+from provision.model.reason import Wording, reason
 
 __all__ = ["COMPONENT"]
 
@@ -55,10 +56,9 @@ def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     if not has_gpus(state.facts):
         return
     if _replaces_packages(causes, state):
-        reason = "docker has to be restarted for the NVIDIA runtime's packages"
-        yield RoleNeed("docker_engine", reason)
+        yield RoleNeed("docker_engine", reason("nvidia_container.restart_docker"))
     elif any(cause.name == "nvidia_container.runtime" for cause in causes):
-        yield RoleNeed("docker_engine", "Docker has to be configured for the NVIDIA runtime")
+        yield RoleNeed("docker_engine", reason("nvidia_container.configure_docker"))
 
 
 def _package_is_missing(state: NodeState, _: CheckResult) -> bool:
@@ -116,6 +116,10 @@ COMPONENT = Component(
     role="nvidia_container",
     after=("peer_memory",),  # the CDI description lists the devices of the loaded modules
     waits_with=("docker_engine",),  # both change daemon.json
+    reasons={
+        "nvidia_container.restart_docker": Wording("Docker has to be restarted for the NVIDIA runtime's packages"),
+        "nvidia_container.configure_docker": Wording("Docker has to be configured for the NVIDIA runtime"),
+    },
     for_jobs=True,
     # All but the variables that choose packages: a new repository alone replaces no installed package.
     harmless_variables=frozenset({"nvidia_container_cdi_enabled", _KEY, _URI}),

@@ -137,6 +137,8 @@ class GdrVerdict:
     """Unmet preconditions of the other paths, and remaining steps for this one."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for NCCL."""
+    obstacle: Unmet | None = None
+    """Without a path, the precondition that the main reason names."""
 
     @property
     def to_do(self) -> tuple[Unmet, ...]:

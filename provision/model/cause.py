@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from provision.model.reason import Reason
+
 __all__ = ["NODES", "Cause", "CauseKind", "shown"]
 
 NODES = "(nodes of the cluster)"
-"""Stands among the variables of roles that read other nodes: the nodes' names and data addresses."""
+"""A pseudo-variable of roles that read other nodes: the nodes' names and data addresses."""
 _MOST_LETTERS = 100
 
 
 class CauseKind(StrEnum):
-    """Where it was seen that a role has to run."""
+    """What shows that a role has to run."""
 
     RECEIPT = "receipt"
-    """There is no receipt that could be gone by."""
+    """There is no valid receipt."""
     CODE = "code"
     VARIABLE = "variable"
     FILE = "file"
@@ -28,11 +30,11 @@ class CauseKind(StrEnum):
     CONTAINER = "container"
     CHECK = "check"
     NEED = "need"
-    """The step of another role on the same node wants it."""
+    """The step of another role on the same node requires it."""
     PARTNER = "partner"
-    """The step of the same role on another node wants it."""
+    """The step of the same role on another node requires it."""
     FORCED = "forced"
-    """The operator asks for it (``--force``)."""
+    """The operator requests it (``--force``)."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,8 @@ class Cause:
 
     kind: CauseKind
     name: str
-    """Of what it is about: a variable, a path, a unit, a check's id, for a need the other role."""
-    reason: str
-    """A sentence without its full stop."""
+    """The object: a variable, a path, a unit, a check's id, or for a need the other role."""
+    reason: Reason
 
 
 def shown(value: Any) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from provision.model.bandwidth import Bandwidth, Collective
+from provision.model.reason import Reason
 
 __all__ = ["CheckResult", "CheckStatus", "NodeChecks", "Verification"]
 
@@ -27,12 +28,10 @@ class CheckResult:
     id: str
     """``<role or area>.<noun>``; stable, others' scripts match on it."""
     status: CheckStatus
-    reason: str
-    """What was seen, as a sentence a person understands; never empty."""
-    remedy: str | None = None
-    """What to do; given for every warn and fail."""
+    reason: Reason
+    """The result; its wording has a remedy for every warn and fail."""
     simulated: bool = False
-    """The judged thing is a stand-in of the lab."""
+    """Whether the result is about simulated hardware."""
 
 
 @dataclass(frozen=True)

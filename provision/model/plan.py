@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from provision.model.preflight import PackageChange, PreflightProblem
+from provision.model.reason import Reason
 
 __all__ = ["NEVER_APPLIED", "NodePlan", "Plan", "Step", "StepClass"]
 
-NEVER_APPLIED = "it was never applied here, or its receipt is gone"
-"""The reason of a step whose role has left nothing on the node that could be gone by."""
+NEVER_APPLIED = "plan.never_applied"
+"""The code of the reason of a step whose role has no receipt on the node."""
 
 
 class StepClass(StrEnum):
@@ -30,8 +31,8 @@ class Step:
 
     role: str
     step_class: StepClass
-    reasons: tuple[str, ...]
-    """Why, one sentence each without a full stop; never empty."""
+    reasons: tuple[Reason, ...]
+    """Never empty."""
     waits_for: tuple[str, ...] = ()
     """The jobs and the owners that it waits for; while there are any, an apply leaves the step out."""
     owners: tuple[str, ...] = ()
@@ -59,8 +60,8 @@ class NodePlan:
     """After how many seconds the node had answered; None where it did not."""
     kept: tuple[tuple[str, str], ...] = ()
     """What others set up and the inventory does not mention: variables that keep it, with their values as JSON."""
-    findings: tuple[str, ...] = ()
-    """What is wrong and no apply mends, or could not be seen: ``nvidia-smi did not answer within 20 seconds``."""
+    findings: tuple[Reason, ...] = ()
+    """Problems that no apply can fix, and what could not be probed."""
     problems: tuple[PreflightProblem, ...] = ()
     """What would make the steps fail; filled in by the preflight."""
     dependencies: tuple[PackageChange, ...] = ()
