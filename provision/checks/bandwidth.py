@@ -95,7 +95,7 @@ def _guilt(port: Port, role: str, pairs: Sequence[PairBandwidth]) -> int:
 
 
 @check("rdma_stack.bandwidth", full=True)
-def _of_node(scene: Scene) -> Verdict:
+def _of_node(scene: Scene) -> Verdict:  # noqa: PLR0911 - one for each result
     bandwidth, name = _measured(scene), scene.node.name
     if name in bandwidth.broken:
         return fail("rdma_stack.bandwidth.ports", cause=bandwidth.broken[name])
@@ -133,7 +133,7 @@ def _measured(scene: Scene | ClusterScene) -> Bandwidth:
 
 
 @cluster_check("rdma_stack.bandwidth", full=True)
-def _of_cluster(scene: ClusterScene) -> Verdict:
+def _of_cluster(scene: ClusterScene) -> Verdict:  # noqa: PLR0911 - one for each result
     bandwidth = _measured(scene)
     pairs, good = bandwidth.pairs, [pair for pair in bandwidth.pairs if is_good(pair)]
     faults = _faults(bandwidth)

@@ -108,7 +108,7 @@ def _area(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _verdict(item: Check[Scene], scene: Scene, done: Mapping[str, CheckResult]) -> Verdict:
+def _verdict(item: Check[Scene], scene: Scene, done: Mapping[str, CheckResult]) -> Verdict:  # noqa: PLR0911 - one for each result
     component = COMPONENTS.get(_area(item.id))
     if component and scene.node.variables.get(f"{component.role}_enabled") is False:
         if component.for_jobs and not scene.node.takes_jobs:

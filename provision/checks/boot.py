@@ -20,8 +20,6 @@ _UNIT_SECONDS = 120
 _MARGIN_SECONDS = 30
 _YOUNG_SECONDS = 300
 """Uptime within which systemd may not have started the unit yet."""
-_APPLY = "provision apply"
-"""In the remedy that the node's program records if an apply is required."""
 
 
 def held_back(node: Node, facts: NodeFacts | ProvisionError) -> Verdict | None:
@@ -94,7 +92,7 @@ def _outcome(facts: NodeFacts, record: PeerRecord, status: PeerStatus, wanted: s
         return _loading(record, status)
     if status.state == "failed":
         return fail(
-            "peer_memory.boot.apply" if _APPLY in status.remedy else "peer_memory.boot.failed",
+            "peer_memory.boot.failed",
             simulated=simulated,
             provider=status.provider,
             cause=status.cause,

@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 
 @cluster_check("cluster.collective", collective=True)
-def _collective(scene: ClusterScene) -> Verdict:
+def _collective(scene: ClusterScene) -> Verdict:  # noqa: PLR0911 - one for each result
     result = scene.collective
     if result is None:
         raise AssertionError("judged only where an all-reduce was measured")

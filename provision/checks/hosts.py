@@ -39,7 +39,7 @@ def host_entry(
     return HostEntry(node.name, address, slots, kind, cpus, free_port(facts, MASTER_PORT))
 
 
-def _unusable(facts: NodeFacts) -> Reason | None:
+def _unusable(facts: NodeFacts) -> Reason | None:  # noqa: PLR0911 - one for each result
     container = facts.container
     if isinstance(container, Unknown):
         return reason("host.container_unknown", cause=container.reason)

@@ -30,9 +30,9 @@ _TOPOLOGY = (
     "manager, then reset all GPUs.[ Until then give jobs no GPU {gpus}.]"
 )
 _CLOCK = (
-    "Compare both clocks with `date -u`, and check the time service of the wrong one: `timedatectl`, `chronyc tracking`. "
-    "Such a large difference is often corrected only when that service starts: restart it. Until then certificates may "
-    "count as expired or not yet valid, and times in logs and `provision history` are wrong."
+    "Compare both clocks with `date -u`, and check the time service of the wrong one: `timedatectl`, `chronyc "
+    "tracking`. Such a large difference is often corrected only when that service starts: restart it. Until then "
+    "certificates may count as expired or not yet valid, and times in logs and `provision history` are wrong."
 )
 _APPLY_BOOT = "Run: provision apply --limit {node} --only peer_memory"
 _RELOAD_BOOT = (
@@ -43,8 +43,8 @@ _LOADING = (
     "Afterwards: provision reload --limit {node}"
 )
 _NOT_CHECKED = (
-    "the check of {provider} did not run at this boot (kernel {kernel}): the last one is of an earlier boot with kernel "
-    "{last_kernel}, {since}[; {unit}][; the node has been up for {uptime} s, so it may run soon]"
+    "the check of {provider} did not run at this boot (kernel {kernel}): the last one is of an earlier boot with "
+    "kernel {last_kernel}, {since}[; {unit}][; the node has been up for {uptime} s, so it may run soon]"
 )
 _CUDA = (
     "Put a perftest built with CUDA into the training image (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h), "
@@ -72,7 +72,7 @@ REASONS: Mapping[str, Wording] = {
     ),
     "check.failed": Wording(
         "the facts of the node cannot be judged: {error}: {cause}",
-        "Log in to the node and run the commands of this check manually; report the error with provision support-bundle.",
+        "Log in to the node and run the commands of this check manually; report the error: provision support-bundle",
     ),
     # node
     "node.reachable.ok": Wording("reached, and {host} answers as root"),
@@ -224,7 +224,8 @@ REASONS: Mapping[str, Wording] = {
     ),
     "rdma_stack.bandwidth.sampled": Wording("a sample, because there are too many nodes for all pairs"),
     "rdma_stack.bandwidth.summary": Wording(
-        "{count:times measurement} between containers, {memory:and} memory, up to {highest} Gb/s; the lowest is {lowest}"
+        "{count:times measurement} between containers, {memory:and} memory, up to {highest} Gb/s; the lowest is "
+        "{lowest}"
     ),
     "rdma_stack.bandwidth.of": Wording("{object}: {fault}"),
     "rdma_stack.bandwidth.dead": Wording("no pair with it worked: {cause}"),
@@ -387,8 +388,8 @@ REASONS: Mapping[str, Wording] = {
     "peer_memory.binding.ok": Wording("{modules} uses the RDMA stack"),
     "peer_memory.binding.stub": Wording(
         "{modules} is loaded and uses neither ib_core nor ib_uverbs: a stub, built without the RDMA stack",
-        "Install the RDMA stack first, then rebuild the driver's modules (dkms install --force nvidia/VERSION -k KERNEL, "
-        "or reinstall the driver), unload the module and load it again.",
+        "Install the RDMA stack first, then rebuild the driver's modules (dkms install --force nvidia/VERSION -k "
+        "KERNEL, or reinstall the driver), unload the module and load it again.",
     ),
     "peer_memory.boot.not_recorded": Wording("no GPUDirect RDMA path is recorded for this node"),
     "peer_memory.boot.ok": Wording("{provider} is ready on kernel {kernel} since {since}"),
@@ -429,9 +430,9 @@ REASONS: Mapping[str, Wording] = {
     "peer_memory.kernels.no_modules": Wording("the running kernel has no NVIDIA modules that others could lack"),
     "peer_memory.kernels.not_built": Wording(
         "{kernels:;}",
-        "Before the next boot: provision apply --limit {node} --only peer_memory, which installs headers and builds for "
-        "every kernel; or on the node, if the headers are installed: {program} build.[ {advice: }] Or remove those of "
-        "{releases} that are not needed.",
+        "Before the next boot: provision apply --limit {node} --only peer_memory, which installs headers "
+        "and builds for every kernel; or on the node, if the headers are installed: {program} build.[ {advice: }] "
+        "Or remove those of {releases} that are not needed.",
     ),
     "peer_memory.kernels.incomplete": Wording("{kernels:;}", "Before the next boot: {steps:;}. Or remove the kernel."),
     "peer_memory.kernels.incomplete_running": Wording(
@@ -611,7 +612,8 @@ REASONS: Mapping[str, Wording] = {
     ),
     "cluster.skew_gpus.differ": Wording(
         "{differences:.}",
-        "If the nodes were delivered alike, look for the missing GPU in the BMC and in dmesg, and power-cycle the node.",
+        "If the nodes were delivered alike, look for the missing GPU in the BMC and in dmesg, and power-cycle the "
+        "node.",
     ),
     "cluster.skew_driver.differ": Wording(
         "{differences:.}",

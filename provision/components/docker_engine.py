@@ -301,7 +301,7 @@ COMPONENT = Component(
     for_jobs=True,
     read_variables=("docker_engine_data_root",),
     reasons={
-        "docker_engine.runtime_role": Wording("docker_engine runs, and this role tells it of the NVIDIA runtime"),
+        "docker_engine.runtime_role": Wording("docker_engine runs, and gets the NVIDIA runtime from this role"),
         "docker_engine.new_data_root": Wording("Docker's data root changes"),
         "docker_engine.new_engine": Wording("Docker is newly installed"),
         "docker_engine.image_missing": Wording("{cause}, and the image may be missing"),

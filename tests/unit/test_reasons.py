@@ -11,6 +11,7 @@ import pytest
 from provision.model.reason import Reason, Wording, reason
 from provision.report import reasons
 from provision.report.reasons import CURRENT_NODE, catalogue, fields, message, remedy
+from provision.report.reasons_page import page
 
 ROOT = Path(__file__).parents[2]
 MAKERS = frozenset({"reason", "fail", "warn", "passed", "skip", "judge", "verdict"})
@@ -145,3 +146,11 @@ def test_parameters_are_json():
         "code": "a.b",
         "params": {"names": ["x"], "part": {"code": "c", "params": {"n": 1}}},
     }
+
+
+def test_the_page_of_all_reasons_is_current_and_has_an_anchor_for_each():
+    """`make docs` writes it."""
+    text = (ROOT / "docs/reference/reasons.md").read_text(encoding="utf-8")
+
+    assert text == page()
+    assert [code for code in catalogue() if f'<a id="{code}"></a>' not in text] == []

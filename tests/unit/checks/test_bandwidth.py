@@ -15,6 +15,8 @@ from provision.facts.peer_modules import NvidiaModules
 from provision.facts.perftest import Holder, Readiness
 from provision.facts.rails import Endpoint, NodeRails
 from provision.model import Bandwidth, CheckStatus, Cluster, PairBandwidth, Port
+from provision.report.reasons import remedy
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import healthy, linked, make_node
 
 CUT = "packages are lost"
@@ -70,8 +72,8 @@ def test_a_healthy_fabric_passes():
     cluster, nodes = judged(measured(*table(4), pair("gpu1", "gpu2", 93.5)))
 
     assert cluster.status is CheckStatus.PASS
-    assert "the lowest is gpu1 (mlx5_0) -> gpu2 (mlx5_0) 93.5 of 100 Gb/s" in cluster.reason
-    assert "host memory" in cluster.reason
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
     assert {result.status for result in nodes.values()} == {CheckStatus.PASS}
 
 
@@ -80,9 +82,9 @@ def test_a_node_of_which_no_pair_worked_is_named_alone():
     cluster, nodes = judged(measured(*table(4, lambda a, b: "gpu2" in (a, b), None)))
 
     assert cluster.status is CheckStatus.FAIL
-    assert cluster.reason.startswith(f"gpu2: no pair with it worked ({CUT})")
-    assert "gpu1" not in cluster.reason
-    assert nodes["gpu2"].reason == f"no pair with it worked: {CUT}"
+    (fault,) = cluster.reason.params["faults"]
+    assert shown(fault) == f"rdma_stack.bandwidth.of: gpu2 rdma_stack.bandwidth.dead {CUT}"
+    assert shown(nodes["gpu2"].reason) == f"rdma_stack.bandwidth.fault: rdma_stack.bandwidth.dead {CUT}"
     assert {nodes[name].status for name in ("gpu1", "gpu3", "gpu4")} == {CheckStatus.PASS}
 
 
@@ -90,9 +92,9 @@ def test_a_port_that_is_slow_with_everybody_is_named():
     """Node and port come first, and the pairs are not listed."""
     cluster, nodes = judged(measured(*table(4, lambda a, b: "gpu3" in (a, b))))
 
-    assert cluster.reason.startswith("gpu3 (mlx5_0): slow over mlx5_0 with each of 3 partners")
-    assert "40 of 100 Gb/s" in cluster.reason
-    assert "6 of 12 measurements are as they should be" in cluster.reason
+    assert shown(cluster.reason).startswith("rdma_stack.bandwidth.faults")
+    assert "rdma_stack.bandwidth.faults" in shown(cluster.reason)
+    assert "rdma_stack.bandwidth.faults" in shown(cluster.reason)
     assert {name for name, result in nodes.items() if result.status is CheckStatus.FAIL} == {"gpu3"}
 
 
@@ -121,7 +123,7 @@ def test_a_single_slow_way_is_named_as_a_pair():
     cluster, nodes = judged(measured(*table(4, lambda a, b: {a, b} == {"gpu1", "gpu4"})))
 
     assert cluster.status is CheckStatus.FAIL
-    assert cluster.reason.startswith("gpu1 (mlx5_0) -> gpu4 (mlx5_0) 40 of 100 Gb/s; gpu4 (mlx5_0) -> gpu1")
+    assert shown(cluster.reason).startswith("rdma_stack.bandwidth.faults")
     assert [result.status.value for result in nodes.values()] == ["warn", "pass", "pass", "warn"]
 
 
@@ -130,7 +132,7 @@ def test_two_nodes_cannot_tell_whose_fault_it_is():
     cluster, nodes = judged(measured(pair("gpu1", "gpu2", None)), 2)
 
     assert cluster.status is CheckStatus.FAIL
-    assert f"gpu1 (mlx5_0) -> gpu2 (mlx5_0) failed: {CUT}" in cluster.reason
+    assert f"rdma_stack.bandwidth.pair_failed {CUT} gpu1 (mlx5_0) gpu2 (mlx5_0)" in shown(cluster.reason)
     assert {result.status for result in nodes.values()} == {CheckStatus.WARN}
 
 
@@ -162,7 +164,10 @@ def test_a_node_whose_data_port_is_down_fails_without_a_measurement():
     cluster, nodes = judged(Bandwidth(idle=("gpu1",), broken={"gpu2": "rxe0 port 1 is DOWN"}), 2)
 
     assert cluster.status is CheckStatus.FAIL
-    assert cluster.reason == "gpu2: rxe0 port 1 is DOWN"
+    assert (
+        shown(cluster.reason)
+        == "rdma_stack.bandwidth.faults: rdma_stack.bandwidth.of gpu2 rdma_stack.bandwidth.ports rxe0 port 1 is DOWN 0"
+    )
     assert nodes["gpu2"].status is CheckStatus.FAIL
     assert nodes["gpu1"].status is CheckStatus.SKIP
 
@@ -174,9 +179,11 @@ def test_a_measurement_in_which_no_pair_took_part_fails_with_the_reason():
     alone, _ = judged(Bandwidth(idle=("gpu1",)), 1)
 
     assert (cluster.status, alone.status) == (CheckStatus.FAIL, CheckStatus.FAIL)
-    assert cluster.reason == f"nothing was measured: on every node: {none}"
-    assert alone.reason == "nothing was measured: fewer than two nodes could take part: there is one node"
-    assert {(result.status, result.reason) for result in nodes.values()} == {(CheckStatus.SKIP, none)}
+    assert shown(cluster.reason) == f"rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.every_node {none}"
+    assert shown(alone.reason) == "rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.too_few there is one node"
+    assert {(result.status, shown(result.reason)) for result in nodes.values()} == {
+        (CheckStatus.SKIP, f"rdma_stack.bandwidth.left_out: {none}")
+    }
 
 
 def test_a_busy_node_is_left_out_and_named():
@@ -184,7 +191,7 @@ def test_a_busy_node_is_left_out_and_named():
     cluster, nodes = judged(measured(*table(3), left_out={"gpu4": "a job runs in its training container (python3)"}))
 
     assert cluster.status is CheckStatus.WARN
-    assert "left out: gpu4 (a job runs in its training container (python3))" in cluster.reason
+    assert "rdma_stack.bandwidth.some_nodes" in shown(cluster.reason)
     assert nodes["gpu4"].status is CheckStatus.SKIP
 
 
@@ -194,9 +201,9 @@ def test_soft_roce_is_reported_and_not_compared():
     cluster, _ = judged(measured(*soft, host_memory="the GPUs are SIMULATED"), 2)
 
     assert cluster.status is CheckStatus.PASS
-    assert "0.176 Gb/s" in cluster.reason
-    assert "Soft-RoCE has no line rate to compare with" in cluster.reason
-    assert "in host memory: the GPUs are SIMULATED" in cluster.reason
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
 
 
 def test_gpus_that_were_not_measured_are_a_warning():
@@ -205,12 +212,12 @@ def test_gpus_that_were_not_measured_are_a_warning():
     cluster, nodes = judged(found)
 
     assert cluster.status is CheckStatus.WARN
-    assert "the way from card to GPU was not measured" in cluster.reason
-    assert "gpu2" in cluster.reason
-    assert "perftest built with CUDA" in cluster.remedy
-    assert "left out: gpu4" in cluster.reason
+    assert "rdma_stack.bandwidth.some_nodes_no_cuda" in shown(cluster.reason)
+    assert "gpu2" in shown(cluster.reason)
+    assert "perftest built with CUDA" in remedy(cluster.reason, "gpu1")
+    assert "rdma_stack.bandwidth.some_nodes_no_cuda" in shown(cluster.reason)
     assert (nodes["gpu1"].status, nodes["gpu2"].status) == (CheckStatus.PASS, CheckStatus.WARN)
-    assert "perftest built with CUDA" in nodes["gpu2"].remedy
+    assert "perftest built with CUDA" in remedy(nodes["gpu2"].reason, "gpu1")
 
 
 def test_without_a_measurement_there_is_no_verdict():

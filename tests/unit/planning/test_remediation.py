@@ -16,6 +16,7 @@ from provision.facts.peer_status import JudgedKernel
 from provision.facts.rdma import RdmaStack
 from provision.facts.records import Receipt
 from provision.planning import findings, plan_node
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import Counted, kernel, peer_record, rdma_device
 from tests.unit.checks.test_peer_memory import WITH_OFED, peers
 from tests.unit.planning.conftest import cluster_of, facts_of, receipts_of, scene_of
@@ -69,7 +70,7 @@ def test_what_no_apply_mends_is_told_and_is_no_step(check):
     scene = scene_of(**NOT_MENDED[check])
 
     assert roles(scene) == []
-    assert any(text.startswith(f"{check}: ") for text in findings(scene))
+    assert any(text.startswith(f"plan.finding: {check} ") for text in tuple(map(shown, findings(scene))))
 
 
 MENDED = {
@@ -86,7 +87,7 @@ def test_what_an_apply_mends_is_a_step_of_its_role_and_no_finding(check):
     scene = scene_of(**MENDED[check])
 
     assert check.partition(".")[0] in roles(scene)
-    assert findings(scene) == ()
+    assert tuple(map(shown, findings(scene))) == ()
 
 
 @pytest.mark.parametrize("facts", [{"time_sync": TimeSync(synchronized=False, services=())}, {"sysctls": {}}])
@@ -96,7 +97,7 @@ def test_a_warning_is_neither_step_nor_finding(facts):
     assert scene.failing
 
     assert roles(scene) == []
-    assert findings(scene) == ()
+    assert tuple(map(shown, findings(scene))) == ()
 
 
 @pytest.mark.parametrize(("devices", "wanted"), [((), ["rdma_stack"]), ((SOFT,), [])])
@@ -106,7 +107,7 @@ def test_a_missing_soft_roce_device_is_made_and_one_without_link_is_told(devices
     scene = scene_of(before=cluster, now=cluster, rdma=stack)
 
     assert roles(scene)[:1] == wanted
-    assert ("rdma_stack.soft_roce" in " ".join(findings(scene))) is not bool(wanted)
+    assert ("rdma_stack.soft_roce" in " ".join(tuple(map(shown, findings(scene))))) is not bool(wanted)
 
 
 @pytest.mark.parametrize(("provider", "wanted"), [("auto", True), ("nvidia_peermem", True), ("none", False)])
@@ -127,7 +128,7 @@ def test_a_better_way_for_gpu_memory_is_taken_unless_the_inventory_wants_another
 )
 def test_what_did_not_come_up_at_boot_is_a_step_only_where_an_apply_is_the_remedy(record, wanted):
     assert roles(scene_of(peer_status=record)) == wanted
-    assert bool(findings(scene_of(peer_status=record))) is not bool(wanted)
+    assert bool(tuple(map(shown, findings(scene_of(peer_status=record))))) is not bool(wanted)
 
 
 WITHOUT_HEADERS = JudgedKernel(
@@ -147,7 +148,7 @@ def test_a_kernel_that_would_come_up_without_the_module_is_a_step():
     (step,) = plan_node(scene_of(**LACKING))
 
     assert step.role == "peer_memory"
-    assert "kernel 6.1.9 would come up without" in step.reasons[0]
+    assert "peer_memory.kernels.not_built" in shown(step.reasons[0])
 
 
 def test_a_kernel_that_the_last_apply_could_not_build_for_is_not_tried_again_and_again():
@@ -176,11 +177,14 @@ def test_a_node_that_cannot_be_reached_keeps_nobody_in_the_plan_for_its_keys():
 
     lost = dataclasses.replace(here, facts=known, all_facts=without)
     assert roles(lost) == []
-    assert findings(lost)[0] == "container_ssh.known_hosts: no host key is pinned for: gpu3"
+    assert (
+        shown(findings(lost)[0])
+        == "plan.finding: container_ssh.known_hosts container_ssh.known_hosts.missing gpu3 gpu3"
+    )
 
     back = dataclasses.replace(here, facts=known, all_facts=everybody)
     assert roles(back) == ["container_ssh"]
-    assert findings(back) == ()
+    assert tuple(map(shown, findings(back))) == ()
 
 
 def test_keys_that_were_never_withdrawn_are_withdrawn():
