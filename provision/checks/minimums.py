@@ -24,7 +24,7 @@ class Held:
 
     component: str
     required: str
-    found: str
+    present: str
     """`NONE` if there is nothing, or it is unknown."""
     verdict: Verdict
 
@@ -64,10 +64,10 @@ def hold(
 
 def _held(need: _Need, scene: Scene) -> Held:
     try:
-        found, verdict = need.judge(scene)
+        present, verdict = need.judge(scene)
     except NotKnownError as problem:
-        found, verdict = NONE, fail("profile.fact_unavailable", cause=str(problem))
-    return Held(need.component, need.required, found, verdict)
+        present, verdict = NONE, fail("profile.fact_unavailable", cause=str(problem))
+    return Held(need.component, need.required, present, verdict)
 
 
 def _at_least(code: str, component: str, version: str, bound: str, *, simulated: bool = False) -> tuple[str, Verdict]:

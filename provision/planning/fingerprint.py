@@ -161,8 +161,8 @@ def _with_words(text: str) -> tuple[str, frozenset[str]]:
 
 @lru_cache(maxsize=2)
 def _nodes(cluster: Same[Cluster]) -> str:
-    found = {node.name: [node.variables.get(name) for name in _ADDRESS] for node in cluster.it.nodes}
-    return hashlib.sha256(_text(found).encode()).hexdigest()
+    addresses = {node.name: [node.variables.get(name) for name in _ADDRESS] for node in cluster.it.nodes}
+    return hashlib.sha256(_text(addresses).encode()).hexdigest()
 
 
 def _text(value: Any) -> str:

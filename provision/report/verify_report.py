@@ -119,7 +119,7 @@ def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> dict[str,
             "components": [
                 {
                     "component": item.component,
-                    "found": None if item.found == NONE else item.found,
+                    "found": None if item.present == NONE else item.present,
                     "required": item.required,
                     "status": item.verdict.status.value,
                     "simulated": item.verdict.simulated,
@@ -137,7 +137,7 @@ def profile_text(name: str, held: Mapping[str, Sequence[Held]]) -> str:
     blocks = []
     for group in grouped(held.items(), lambda _, items: tuple(items)):
         rows = [
-            (item.component, item.required, layout.shortened(item.found, _PRESENT_WIDTH), _mark(item))
+            (item.component, item.required, layout.shortened(item.present, _PRESENT_WIDTH), _mark(item))
             for item in group.value
         ]
         blocks.append("\n".join([f"profile {name} on {in_short(group.names)}:", *columns([_HEADS, *rows], "  ")]))

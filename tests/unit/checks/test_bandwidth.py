@@ -34,13 +34,13 @@ def table(count, slow=lambda a, b: False, value=40.0):  # noqa: ARG005
     return tuple(pair(a, b, value if slow(a, b) else 98.0) for a, b in itertools.permutations(names, 2))
 
 
-def judged(found, count=4):
+def judged(pairs, count=4):
     """The cluster's verdict and each node's."""
     nodes = tuple(make_node(f"gpu{n}", f"10.77.0.{n}") for n in range(1, count + 1))
     cluster = Cluster("test", __import__("pathlib").Path("hosts.yml"), nodes)
     facts = {node.name: healthy() for node in nodes}
-    of_cluster = {r.id: r for r in judge_cluster(cluster, nodes, facts, None, found)}
-    of_nodes = {n.name: {r.id: r for r in judge(n, facts[n.name], cluster, bandwidth=found)} for n in nodes}
+    of_cluster = {r.id: r for r in judge_cluster(cluster, nodes, facts, None, pairs)}
+    of_nodes = {n.name: {r.id: r for r in judge(n, facts[n.name], cluster, bandwidth=pairs)} for n in nodes}
     key = "rdma_stack.bandwidth"
     return of_cluster[key], {name: results[key] for name, results in of_nodes.items()}
 
@@ -99,12 +99,12 @@ def test_a_port_that_is_slow_with_everybody_is_named():
 
 
 @pytest.mark.parametrize(("end", "role"), [(0, "sending"), (1, "receiving")])
-def test_a_port_that_is_slow_in_one_direction_is_told_so(end, role):
+def test_a_port_that_is_slow_in_one_direction_is_reported(end, role):
     """The other direction works, so it is no matter of the whole link."""
-    found = blame(table(4, lambda *names: names[end] == "gpu3"))
+    pairs = blame(table(4, lambda *names: names[end] == "gpu3"))
 
-    assert found.ports == ((Port("gpu3", "mlx5_0"), role),)
-    assert (found.dead, found.pairs) == ((), ())
+    assert pairs.ports == ((Port("gpu3", "mlx5_0"), role),)
+    assert (pairs.dead, pairs.pairs) == ((), ())
 
 
 def test_one_bad_rail_of_many_does_not_accuse_the_node_or_the_other_rails():
@@ -112,10 +112,10 @@ def test_one_bad_rail_of_many_does_not_accuse_the_node_or_the_other_rails():
     good = table(4)
     second = [dataclasses.replace(p, a=Port(p.a.node, "mlx5_1"), b=Port(p.b.node, "mlx5_1")) for p in good]
     bad = [dataclasses.replace(p, gbit_s=None, reason=CUT) if "gpu4" in (p.a.node, p.b.node) else p for p in second]
-    found = blame([*good, *bad])
+    pairs = blame([*good, *bad])
 
-    assert found.ports == ((Port("gpu4", "mlx5_1"), ""),)
-    assert found.dead == found.pairs == ()
+    assert pairs.ports == ((Port("gpu4", "mlx5_1"), ""),)
+    assert pairs.dead == pairs.pairs == ()
 
 
 def test_a_single_slow_way_is_named_as_a_pair():
@@ -138,13 +138,13 @@ def test_two_nodes_cannot_tell_whose_fault_it_is():
 
 def test_where_everything_is_slow_no_node_is_accused():
     """A switch or a setting that all share is not the fault of the first node of the list."""
-    found = blame(table(4, lambda *_: True))
+    pairs = blame(table(4, lambda *_: True))
 
-    assert (found.dead, found.ports) == ((), ())
-    assert len(found.pairs) == 12
+    assert (pairs.dead, pairs.ports) == ((), ())
+    assert len(pairs.pairs) == 12
 
 
-def test_two_bad_nodes_are_both_found():
+def test_two_bad_nodes_are_both_reported():
     """One dead, one slow, among six."""
     values = {"gpu2": None, "gpu5": 20.0}
     names = [f"gpu{number}" for number in range(1, 7)]
@@ -152,11 +152,11 @@ def test_two_bad_nodes_are_both_found():
         pair(a, b, next((values[n] for n in ("gpu2", "gpu5") if n in (a, b)), 98.0))
         for a, b in itertools.permutations(names, 2)
     ]
-    found = blame(pairs)
+    pairs = blame(pairs)
 
-    assert found.dead == ("gpu2",)
-    assert [port.node for port, _ in found.ports] == ["gpu5"]
-    assert found.pairs == ()
+    assert pairs.dead == ("gpu2",)
+    assert [port.node for port, _ in pairs.ports] == ["gpu5"]
+    assert pairs.pairs == ()
 
 
 def test_a_node_whose_data_port_is_down_fails_without_a_measurement():
@@ -208,8 +208,8 @@ def test_soft_roce_is_reported_and_not_compared():
 
 def test_gpus_that_were_not_measured_are_a_warning():
     """Where a way to real GPUs exists, numbers of host memory say nothing of it; the node and the remedy are named."""
-    found = measured(*table(3), host_memory="no --use_cuda", tool_lacks=("gpu2",), left_out={"gpu4": "busy"})
-    cluster, nodes = judged(found)
+    pairs = measured(*table(3), host_memory="no --use_cuda", tool_lacks=("gpu2",), left_out={"gpu4": "busy"})
+    cluster, nodes = judged(pairs)
 
     assert cluster.status is CheckStatus.WARN
     assert "rdma_stack.bandwidth.some_nodes_no_cuda" in shown(cluster.reason)
@@ -260,9 +260,9 @@ def test_gpu_memory_is_used_where_there_is_a_way_to_it():
     """The GPU nearest to the card, registered by the path of the verdict (here DMA-BUF)."""
     gpus = tuple(dataclasses.replace(healthy().gpus[0], index=n) for n in range(2))
     facts = dataclasses.replace(healthy(), gpus=gpus, topology=linked("SYS", "PXB"))
-    found = bandwidth_plan.memory(facts, ABLE, NodeRails((end("gpu1"),)))
+    pairs = bandwidth_plan.memory(facts, ABLE, NodeRails((end("gpu1"),)))
 
-    assert found == bandwidth_plan.Memory({"mlx5_0": 1}, dmabuf=True)
+    assert pairs == bandwidth_plan.Memory({"mlx5_0": 1}, dmabuf=True)
 
 
 @pytest.mark.parametrize(
@@ -279,11 +279,11 @@ def test_gpu_memory_is_used_where_there_is_a_way_to_it():
 )
 def test_host_memory_is_used_otherwise_and_said(facts, ready, soft, reason, tool_lacks):
     """Never GPU memory of a stand-in, and never an option of perftest that it does not know; only that is a lack."""
-    found = bandwidth_plan.memory(dataclasses.replace(healthy(), **facts), ready, NodeRails((end("gpu1", soft=soft),)))
+    pairs = bandwidth_plan.memory(dataclasses.replace(healthy(), **facts), ready, NodeRails((end("gpu1", soft=soft),)))
 
-    assert found.gpus is None
-    assert reason in found.why_host
-    assert found.tool_lacks is tool_lacks
+    assert pairs.gpus is None
+    assert reason in pairs.why_host
+    assert pairs.tool_lacks is tool_lacks
 
 
 def party(node, *endpoints, gpus=None):

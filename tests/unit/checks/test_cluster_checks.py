@@ -46,7 +46,7 @@ def test_failing_pairs_are_named_with_the_reason():
     assert judged(bad)["cluster.data_network"].status is CheckStatus.PASS
 
 
-def test_a_cut_data_network_is_told_from_a_refused_login():
+def test_a_cut_data_network_differs_from_a_refused_login():
     """No way to an address is the network's fault, not that of keys."""
     cut = [
         *GOOD[:3],
@@ -114,32 +114,32 @@ def run_pairs(folder, ssh, peers):
     return {pair.target: pair for pair in parse_pairs("gpu1", peers, done.stdout, done.stderr)}
 
 
-def test_logins_are_tried_and_told_apart(tmp_path):
+def test_logins_are_tried_and_distinguished(tmp_path):
     """A login that works, one that is refused, one that prints something: each is what it is."""
     ssh = """case $3 in
 gpu2) exit 0;;
 gpu3) echo 'No ED25519 host key is known for [gpu3]:2222' >&2; echo 'Host key verification failed.' >&2; exit 255;;
 gpu4) echo Welcome;;
 esac"""
-    found = run_pairs(tmp_path, ssh, ["gpu2", "gpu3", "gpu4"])
+    outcomes = run_pairs(tmp_path, ssh, ["gpu2", "gpu3", "gpu4"])
 
-    assert found["gpu2"] == PairOutcome("gpu1", "gpu2", ok=True)
-    assert "No ED25519 host key is known" in shown(found["gpu3"].reason)
-    assert "Host key verification failed." in shown(found["gpu3"].reason)
-    assert shown(found["gpu4"].reason) == "container_ssh.pairs.prints: 8"
+    assert outcomes["gpu2"] == PairOutcome("gpu1", "gpu2", ok=True)
+    assert "No ED25519 host key is known" in shown(outcomes["gpu3"].reason)
+    assert "Host key verification failed." in shown(outcomes["gpu3"].reason)
+    assert shown(outcomes["gpu4"].reason) == "container_ssh.pairs.prints: 8"
 
 
 def test_many_peers_are_all_tried(tmp_path):
     """More peers than are tried at once still all get their turn."""
     peers = [f"node{number}" for number in range(40)]
-    found = run_pairs(tmp_path, "exit 0", peers)
+    outcomes = run_pairs(tmp_path, "exit 0", peers)
 
-    assert sum(pair.ok for pair in found.values()) == 40
+    assert sum(pair.ok for pair in outcomes.values()) == 40
 
 
 def test_a_container_that_is_gone_fails_all_its_pairs():
     """What docker said is the reason of every pair from there."""
-    found = parse_pairs("gpu1", ["gpu1", "gpu2"], "", "Error: No such container: box\n")
+    outcomes = parse_pairs("gpu1", ["gpu1", "gpu2"], "", "Error: No such container: box\n")
 
-    assert [pair.ok for pair in found] == [False, False]
-    assert {shown(pair.reason) for pair in found} == {"container_ssh.pairs.ssh: Error: No such container: box"}
+    assert [pair.ok for pair in outcomes] == [False, False]
+    assert {shown(pair.reason) for pair in outcomes} == {"container_ssh.pairs.ssh: Error: No such container: box"}

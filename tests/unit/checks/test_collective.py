@@ -26,12 +26,12 @@ GOOD = Collective(
 )
 
 
-def judged(found=None, bandwidth=None, **changes):
+def judged(check=None, bandwidth=None, **changes):
     """The results of the cluster by id."""
     nodes = tuple(make_node(f"gpu{n}", f"10.77.0.{n}") for n in (1, 2))
     cluster = Cluster("test", Path("hosts.yml"), nodes)
     facts = {node.name: healthy(number) for number, node in enumerate(nodes, 1)}
-    collective = dataclasses.replace(found or GOOD, **changes)
+    collective = dataclasses.replace(check or GOOD, **changes)
     results = judge_cluster(cluster, nodes, facts, None, bandwidth or Bandwidth(), collective)
     return {result.id: result for result in results}
 
@@ -43,11 +43,11 @@ def verdict(**changes):
 
 def test_what_reaches_the_required_fraction_passes():
     """Measured and predicted bandwidth are in the reason."""
-    found = verdict()
+    check = verdict()
 
-    assert found.status is CheckStatus.PASS
-    assert "cluster.collective.ok" in shown(found.reason)
-    assert "cluster.collective.ok" in shown(found.reason)
+    assert check.status is CheckStatus.PASS
+    assert "cluster.collective.ok" in shown(check.reason)
+    assert "cluster.collective.ok" in shown(check.reason)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_the_required_fraction_is_a_variable_of_the_inventory(rate, minimum, sta
 )
 def test_other_outcomes(changes, status, said):
     """Simulated GPUs are marked and not compared."""
-    found = verdict(**changes)
+    check = verdict(**changes)
 
-    assert found.status == status
-    assert said in shown(found.reason)
-    assert found.simulated is changes.get("simulated", False)
-    assert remedy(found.reason, "gpu1") or status == "pass"
+    assert check.status == status
+    assert said in shown(check.reason)
+    assert check.simulated is changes.get("simulated", False)
+    assert remedy(check.reason, "gpu1") or status == "pass"
 
 
 def test_it_counts_as_a_measurement_of_level_full():

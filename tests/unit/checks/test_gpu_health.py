@@ -36,7 +36,7 @@ def two(**second):
     }
 
 
-FOUND = [
+XIDS_LOGGED = [
     ("gpu.state", FAIL, "gpu.state.errors", two(complaints=("GPU requires reset",))),
     ("gpu.state", FAIL, "Drain and Reset (GPU 1)", two(recovery="Drain and Reset")),
     ("gpu.state", FAIL, "Reboot (GPU 1)", two(recovery="Reboot")),
@@ -74,7 +74,9 @@ FOUND = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "status", "reason", "facts"), FOUND, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("name", "status", "reason", "facts"), XIDS_LOGGED, ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_a_fault_is_said_with_the_gpu_and_a_remedy(judged, name, status, reason, facts):
     """Which GPU, what is wrong with it, what to do."""
     result = judged(**facts)[name]
@@ -124,7 +126,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("name", "status", "reason", "facts"), HARMLESS, ids=lambda v: v if isinstance(v, str) else "")
-def test_what_only_looks_like_a_fault_is_none(judged, name, status, reason, facts):
+def test_what_only_resembles_a_fault_is_none(judged, name, status, reason, facts):
     """Idle links, errors long mended, power caps, cards without a bridge, narrow slots, MIG, virtual machines."""
     result = judged(**facts)[name]
 
@@ -300,6 +302,6 @@ def test_the_links_as_a_whole_are_judged(judged, status, reason, facts):
     assert bool(remedy(result.reason, "gpu1")) is (status in (WARN, FAIL))
 
 
-def test_a_gpu_off_the_fabric_gets_no_jobs_until_it_is_mended(judged):
+def test_a_gpu_off_the_fabric_gets_no_jobs_until_it_is_fixed(judged):
     """The remedy says which to leave out."""
     assert "Until then give jobs no GPU 0." in remedy(judged(**four(), topology=ALONE)["gpu.topology"].reason, "gpu1")

@@ -59,12 +59,12 @@ def facts_of_all(numbers, names=None, trust=None):
 def judged_all(facts, cluster=None):
     """Node -> check -> (status, reason, remedy), of the checks of what nodes know of each other."""
     nodes = (cluster or cluster_of(COUNT)).nodes
-    found = {
+    by_node = {
         n.name: judge(n, facts[n.name], cluster or cluster_of(COUNT), all_facts=facts) for n in nodes if n.name in facts
     }
     return {
         name: {r.id: (r.status, _shown(r.reason), remedy(r.reason, name) or None) for r in results if r.id in MUTUAL}
-        for name, results in found.items()
+        for name, results in by_node.items()
     }
 
 
@@ -77,8 +77,8 @@ def with_one(**facts):
     """Judge all nodes, of which gpu7 has these facts; return what is said of gpu7 and what of the others."""
     everybody = facts_of_all(ALL)
     everybody["gpu7"] = dataclasses.replace(everybody["gpu7"], **facts)
-    found = judged_all(everybody)
-    return found.pop("gpu7"), found
+    by_node = judged_all(everybody)
+    return by_node.pop("gpu7"), by_node
 
 
 def test_no_pair_of_nodes_is_looked_at_by_itself():
@@ -90,12 +90,12 @@ def test_no_pair_of_nodes_is_looked_at_by_itself():
     )
     names = Counted(names_of(range(1, count + 1)))
     facts = Counted(facts_of_all(range(1, count + 1), names, counted))
-    Counted.looks.clear()
+    Counted.lookups.clear()
 
-    found = judged_all(facts, cluster_of(count))
+    by_node = judged_all(facts, cluster_of(count))
 
-    assert {status for checks in found.values() for status, _, _ in checks.values()} == {PASS}
-    assert sum(Counted.looks.values()) < 20 * count
+    assert {status for checks in by_node.values() for status, _, _ in checks.values()} == {PASS}
+    assert sum(Counted.lookups.values()) < 20 * count
 
 
 def test_no_pair_of_nodes_is_looked_at_when_all_nodes_miss_one():
@@ -104,13 +104,13 @@ def test_no_pair_of_nodes_is_looked_at_when_all_nodes_miss_one():
     trust = trust_of(range(1, count))
     counted = dataclasses.replace(trust, known_hosts=Counted(trust.known_hosts))
     facts = Counted(facts_of_all(range(1, count + 1), Counted(names_of(range(1, count + 1))), counted))
-    Counted.looks.clear()
+    Counted.lookups.clear()
 
-    found = judged_all(facts, cluster_of(count))
+    by_node = judged_all(facts, cluster_of(count))
 
-    reasons = {checks["container_ssh.known_hosts"][1] for checks in found.values()}
+    reasons = {checks["container_ssh.known_hosts"][1] for checks in by_node.values()}
     assert all(reason.startswith("container_ssh.known_hosts.missing: gpu400") for reason in reasons)
-    assert sum(Counted.looks.values()) < 20 * count
+    assert sum(Counted.lookups.values()) < 20 * count
 
 
 def test_healthy_nodes_know_all_others():
@@ -211,11 +211,11 @@ def test_a_node_without_files_or_without_an_answer_asks_nothing_of_the_others():
     everybody["gpu7"] = dataclasses.replace(everybody["gpu7"], container_ssh=None)
     everybody["gpu8"] = dataclasses.replace(everybody["gpu8"], container_ssh=Unknown("hung: cat"))
     del everybody["gpu9"]
-    found = judged_all(everybody)
+    by_node = judged_all(everybody)
 
-    assert found.pop("gpu7")["container_ssh.known_hosts"] == (SKIP, "check.waits: container_ssh.host_key", None)
-    assert found.pop("gpu8")["container_ssh.known_hosts"] == (SKIP, "check.waits: container_ssh.host_key", None)
-    assert {status for checks in found.values() for status, _, _ in checks.values()} == {PASS}
+    assert by_node.pop("gpu7")["container_ssh.known_hosts"] == (SKIP, "check.waits: container_ssh.host_key", None)
+    assert by_node.pop("gpu8")["container_ssh.known_hosts"] == (SKIP, "check.waits: container_ssh.host_key", None)
+    assert {status for checks in by_node.values() for status, _, _ in checks.values()} == {PASS}
 
 
 def test_each_cluster_and_each_look_has_verdicts_of_its_own():

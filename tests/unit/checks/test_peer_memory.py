@@ -286,7 +286,7 @@ FINE = {
 """A node whose record says that all is well, and whose modules are newer than it."""
 
 
-def test_what_an_upgrade_broke_since_the_record_is_found(judged):
+def test_what_an_upgrade_broke_since_the_record_is_reported(judged):
     """The RDMA stack was upgraded: the file is there, and its checksums are another's."""
     now = (lacking("6.1.0", "symbol_mismatch", "built against another stack. Build it anew", ""),)
     facts = {**FINE, "peer_status": dataclasses.replace(FINE["peer_status"], rechecked=now)}
@@ -296,7 +296,7 @@ def test_what_an_upgrade_broke_since_the_record_is_found(judged):
     assert "peer_memory.kernels.not_built" in shown(result.reason)
 
 
-def test_what_was_mended_since_the_record_passes(judged):
+def test_what_was_fixed_since_the_record_passes(judged):
     """What the node says now counts, not what it wrote down before."""
     before = peer_record(kernels=(lacking("6.1.0", "symbol_mismatch", "built against another stack", "Build it."),))
     now = (JudgedKernel("6.1.0", ok=True),)

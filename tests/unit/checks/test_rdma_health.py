@@ -86,9 +86,9 @@ def test_rates_of_real_machines_with_mixed_cards_are_no_fault(judged, name, acti
 
 
 def _device(part: str) -> RdmaDevice:
-    found = dict(re.findall(r"^\s*([\w ]+): (.*)$", part, re.MULTILINE))
-    state = found["State"].upper()
-    return card(part.partition("'")[0], f"{found['Rate']} Gb/sec", board=found["CA type"], layer=found["Link layer"],
+    values = dict(re.findall(r"^\s*([\w ]+): (.*)$", part, re.MULTILINE))
+    state = values["State"].upper()
+    return card(part.partition("'")[0], f"{values['Rate']} Gb/sec", board=values["CA type"], layer=values["Link layer"],
                 state=state)  # fmt: skip
 
 

@@ -78,8 +78,8 @@ class Node:
             ["sh"], input=text, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60, check=True
         )
         calls = self.root / "calls"
-        told = dict(line.removeprefix("reload.").split("=", 1) for line in done.stdout.splitlines())
-        return told, calls.read_text().splitlines() if calls.exists() else []
+        outcome = dict(line.removeprefix("reload.").split("=", 1) for line in done.stdout.splitlines())
+        return outcome, calls.read_text().splitlines() if calls.exists() else []
 
 
 def _say(code, text):
@@ -88,9 +88,9 @@ def _say(code, text):
 
 def test_it_is_unloaded_and_then_the_unit_is_restarted(tmp_path):
     """systemd starts the load, so that it ends it at its limit, and knows that the unit is up."""
-    told, calls = Node(tmp_path).reload()
+    outcome, calls = Node(tmp_path).reload()
 
-    assert (told["step"], told["code"]) == ("done", "0")
+    assert (outcome["step"], outcome["code"]) == ("done", "0")
     assert calls == [
         "unit's program unload",
         "systemctl reset-failed provision-peer-memory.service",
@@ -100,9 +100,9 @@ def test_it_is_unloaded_and_then_the_unit_is_restarted(tmp_path):
 
 def test_a_module_in_use_stays_and_the_unit_is_left_alone(tmp_path):
     """A restart would say that all is well and do nothing; the program's own refusal is handed on."""
-    told, calls = Node(tmp_path, unload=1).reload()
+    outcome, calls = Node(tmp_path, unload=1).reload()
 
-    assert (told["step"], told["said"]) == ("refused", IN_USE.strip())
+    assert (outcome["step"], outcome["said"]) == ("refused", IN_USE.strip())
     assert calls == ["unit's program unload"]
 
 
@@ -112,18 +112,18 @@ def test_a_module_in_use_stays_and_the_unit_is_left_alone(tmp_path):
 )
 def test_a_busy_node_is_not_touched(tmp_path, busy, step, said):
     """A job that has no memory registered yet would lose it; where that cannot be told, the node counts as busy."""
-    told, calls = Node(tmp_path).reload(busy)
+    outcome, calls = Node(tmp_path).reload(busy)
 
-    assert told["step"] == step
-    assert said in told["said"]
+    assert outcome["step"] == step
+    assert said in outcome["said"]
     assert calls == []
 
 
 def test_the_roles_own_knowledge_of_jobs_runs_on_a_node(tmp_path):
     """The very file that the roles go by is understood by the node's python; this machine has no GPU job."""
-    told, _ = Node(tmp_path).reload(BUSY)
+    outcome, _ = Node(tmp_path).reload(BUSY)
 
-    assert told["step"] in {"done", "busy"}
+    assert outcome["step"] in {"done", "busy"}
 
 
 @pytest.mark.parametrize("lacks", ["program", "unit"])
@@ -234,14 +234,14 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize(("result", "said", "advice", "output"), OUTCOMES.values(), ids=OUTCOMES)
-def test_an_outcome_is_told_with_reason_and_remedy(result, said, advice, output):
+def test_an_outcome_is_reported_with_reason_and_remedy(result, said, advice, output):
     """By what the node's check says afterwards, not by what the programs returned."""
-    told = read_reload(make_node("gpu1", "10.77.0.1"), output)
+    outcome = read_reload(make_node("gpu1", "10.77.0.1"), output)
 
-    assert (told.result, said in shown(told.reason)) == (result, True), told
-    assert advice in remedy(told.reason, "gpu1")
-    assert bool(remedy(told.reason, "gpu1")) or told.result.ok
-    assert told.cause == told.reason.params.get("cause", "") or told.reason.code != "peer_memory.boot.failed"
+    assert (outcome.result, said in shown(outcome.reason)) == (result, True), outcome
+    assert advice in remedy(outcome.reason, "gpu1")
+    assert bool(remedy(outcome.reason, "gpu1")) or outcome.result.ok
+    assert outcome.cause == outcome.reason.params.get("cause", "") or outcome.reason.code != "peer_memory.boot.failed"
 
 
 def test_only_ready_and_nothing_to_do_are_well():

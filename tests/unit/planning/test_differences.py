@@ -18,7 +18,7 @@ OTHER = "sha256:" + "a" * 64
 IMAGE = "sha256:" + "b" * 64
 
 
-def told(section, name, before, now, booted=""):
+def shown_differences(section, name, before, now, booted=""):
     return tuple(
         shown(cause.reason) for cause in differences({section: {name: before}}, {section: {name: now}}, booted)
     )
@@ -77,26 +77,26 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_difference_is_told_in_its_own_words(case):
+def test_a_difference_is_reported_in_its_own_words(case):
     section, name, before, now, words = CASES[case]
 
-    assert told(section, name, before, now) == (words,)
-    assert told(section, name, before, before) == ()
+    assert shown_differences(section, name, before, now) == (words,)
+    assert shown_differences(section, name, before, before) == ()
 
 
-def test_a_module_that_a_boot_took_away_is_told_with_the_boot():
-    assert told("modules", "ib_uverbs", True, False, "10:12") == (  # noqa: FBT003
+def test_a_module_that_a_boot_took_away_is_reported_with_the_boot():
+    assert shown_differences("modules", "ib_uverbs", True, False, "10:12") == (  # noqa: FBT003
         "module.missing: ib_uverbs 10:12",
     )
 
 
 def test_a_unit_on_its_way_up_is_no_difference():
-    assert told("units", "x.service", UNIT, {**UNIT, "active": "activating"}) == ()
-    assert told("units", "x.service", {**UNIT, "active": "activating"}, UNIT) == ()
+    assert shown_differences("units", "x.service", UNIT, {**UNIT, "active": "activating"}) == ()
+    assert shown_differences("units", "x.service", {**UNIT, "active": "activating"}, UNIT) == ()
 
 
 def test_settings_of_others_in_a_merged_file_are_theirs():
-    assert told("files", PATH, KEYS, {**KEYS, "keys": {**KEYS["keys"], "debug": "9"}}) == ()
+    assert shown_differences("files", PATH, KEYS, {**KEYS, "keys": {**KEYS["keys"], "debug": "9"}}) == ()
 
 
 def test_what_could_not_be_looked_at_is_no_difference():

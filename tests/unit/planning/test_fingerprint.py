@@ -67,7 +67,7 @@ def test_words_of_a_plain_value_are_no_references():
     assert "last" not in of(seen="the last word", last=1)["variables"]
 
 
-def test_addresses_count_for_roles_that_go_by_what_platform_found():
+def test_addresses_count_for_roles_that_go_by_what_platform_detected():
     assert reasons(of(cluster_data_networks=["10.0.0.0/8"]), of(cluster_data_networks=["10.1.0.0/16"])) == [
         "plan.variable_changed: cluster_data_networks"
     ]
@@ -124,7 +124,7 @@ def test_what_is_no_fingerprint_has_no_salt_to_compare_with(odd):
     assert salt_of(odd) is None
 
 
-def test_odd_variables_in_a_receipt_are_told_without_their_text():
+def test_odd_variables_in_a_receipt_are_reported_without_their_text():
     odd = {"salt": "salt", "code": of()["code"], "variables": {"\x1b[2J": [], "seen": {}}}
 
     assert reasons(odd, of(seen=1)) == ["plan.variable_removed: a variable", "plan.variable_changed: seen"]

@@ -39,7 +39,7 @@ ALWAYS = {
 }  # fmt: skip
 
 
-def test_of_every_check_of_a_role_it_was_decided_whether_an_apply_mends_it():
+def test_of_every_check_of_a_role_it_was_decided_whether_an_apply_fixes_it():
     """A new check has to be thought about: in one of the tables, or here."""
     own = {check.id for component in COMPONENTS.values() for check in component.checks}  # decided beside the check
     assert {name for name in CHECKS if name.partition(".")[0] in ROLES} - own == (ALWAYS | NEVER | SOMETIMES) - own
@@ -51,7 +51,7 @@ def roles(scene):
     return [step.role for step in plan_node(scene)]
 
 
-NOT_MENDED = {
+NOT_FIXED = {
     "node.disks": {"disks": (dataclasses.replace(HEALTHY.disks[0], writable=False),)},
     "gpu.count": {"gpu_pci": (*HEALTHY.gpu_pci, "0000:07:00.0")},
     "rdma_stack.devices": {"rdma": DOWN},
@@ -65,15 +65,15 @@ NOT_MENDED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", NOT_MENDED)
-def test_what_no_apply_mends_is_told_and_is_no_step(check):
-    scene = scene_of(**NOT_MENDED[check])
+@pytest.mark.parametrize("check", NOT_FIXED)
+def test_what_no_apply_fixes_is_reported_and_is_no_step(check):
+    scene = scene_of(**NOT_FIXED[check])
 
     assert roles(scene) == []
     assert any(text.startswith(f"plan.finding: {check} ") for text in tuple(map(shown, findings(scene))))
 
 
-MENDED = {
+FIXED = {
     "docker_engine.service": {"docker_service": DISABLED},
     "docker_engine.registry_ca": {"docker_config": DockerConfig(exists=True, options={}, error="")},
     "nvidia_container.toolkit": {"packages": {"rdma-core": "44"}},
@@ -82,9 +82,9 @@ MENDED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", MENDED)
-def test_what_an_apply_mends_is_a_step_of_its_role_and_no_finding(check):
-    scene = scene_of(**MENDED[check])
+@pytest.mark.parametrize("check", FIXED)
+def test_what_an_apply_fixes_is_a_step_of_its_role_and_no_finding(check):
+    scene = scene_of(**FIXED[check])
 
     assert check.partition(".")[0] in roles(scene)
     assert tuple(map(shown, findings(scene))) == ()
@@ -101,7 +101,7 @@ def test_a_warning_is_neither_step_nor_finding(facts):
 
 
 @pytest.mark.parametrize(("devices", "wanted"), [((), ["rdma_stack"]), ((SOFT,), [])])
-def test_a_missing_soft_roce_device_is_made_and_one_without_link_is_told(devices, wanted):
+def test_a_missing_soft_roce_device_is_made_and_one_without_link_is_reported(devices, wanted):
     cluster = cluster_of(rdma_stack_soft_roce_enabled=True)
     stack = RdmaStack((rdma_device(), *devices), 1, ("uverbs0", "rdma_cm"), "")
     scene = scene_of(before=cluster, now=cluster, rdma=stack)
@@ -202,7 +202,7 @@ def test_whose_keys_can_be_had_is_asked_once_for_all_nodes_that_lack_the_same_on
     everybody = Counted({n.name: dataclasses.replace(facts_of(cluster, n.name), **shared) for n in cluster.nodes})
     base = scene_of(now=cluster)
     scenes = [dataclasses.replace(base, node=n, facts=everybody[n.name], all_facts=everybody) for n in cluster.nodes]
-    Counted.looks.clear()
+    Counted.lookups.clear()
 
     assert {tuple(roles(scene)) for scene in scenes} == {("container_ssh",)}
-    assert sum(Counted.looks.values()) < 20 * len(scenes)
+    assert sum(Counted.lookups.values()) < 20 * len(scenes)

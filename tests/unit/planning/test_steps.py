@@ -62,12 +62,12 @@ def test_a_bare_node_gets_every_role_in_the_order_of_the_playbooks():
 
 def test_the_order_is_that_of_the_playbooks():
     """Roles that run in another order than they are planned in would be told wrongly."""
-    found = []
+    planned = []
     for name in ("nodes", "containers"):
         (play,) = safe_load((roles_folder().parent / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
-        found += [role["role"] for role in play["roles"] if role["role"] not in found]
+        planned += [role["role"] for role in play["roles"] if role["role"] not in planned]
 
-    assert found == list(ROLES)
+    assert planned == list(ROLES)
 
 
 def test_a_role_that_is_switched_off_is_no_step():
@@ -93,10 +93,10 @@ def test_a_role_of_which_only_ansible_knows_whether_it_is_on_counts_as_on():
     ],
 )
 def test_a_receipt_that_cannot_be_gone_by_makes_its_role_run(receipts, words):
-    found = reasons(scene_of(receipts=receipts))
+    planned = reasons(scene_of(receipts=receipts))
 
-    assert list(found) == ["base_system"]
-    assert words in found["base_system"][0]
+    assert list(planned) == ["base_system"]
+    assert words in planned["base_system"][0]
 
 
 def test_a_receipt_that_is_not_sealed_makes_its_role_run_and_nothing_else_that_it_says_counts():
@@ -156,7 +156,7 @@ def test_a_changed_role_runs():
     assert reasons(dataclasses.replace(scene_of(), sources=sources)) == {"base_system": ("plan.role_changed",)}
 
 
-def test_what_other_hands_changed_is_told():
+def test_what_other_hands_changed_is_reported():
     managed = changed(
         "docker_engine", "units", "docker.service", {"load": "masked", "active": "active", "enabled": "x"}
     )
@@ -164,7 +164,7 @@ def test_what_other_hands_changed_is_told():
     assert reasons(scene_of(managed=managed))["docker_engine"] == ("unit.masked: docker.service",)
 
 
-def test_a_module_that_is_not_loaded_is_told_with_the_hour_of_the_boot():
+def test_a_module_that_is_not_loaded_is_reported_with_the_hour_of_the_boot():
     now = datetime(2026, 11, 21, 12, 12, tzinfo=UTC)
     managed = changed("rdma_stack", "modules", "ib_uverbs", value=False)
     for seconds, words in ((7200, "10:12"), (7200 + 86400, "2026-11-20 10:12")):
@@ -180,7 +180,7 @@ def test_a_node_that_says_that_it_booted_before_all_time_is_planned_all_the_same
         assert reasons(scene)["rdma_stack"] == ("module.missing: ib_uverbs",)
 
 
-def test_a_failing_check_that_an_apply_mends_makes_its_role_run():
+def test_a_failing_check_that_an_apply_fixes_makes_its_role_run():
     stopped = DockerService(loaded=True, active="inactive", enabled="enabled", client=True)
 
     assert reasons(scene_of(docker_service=stopped))["docker_engine"] == ("docker_engine.service.not_active: inactive",)
@@ -196,7 +196,7 @@ def test_a_node_whose_receipts_or_their_subjects_cannot_be_seen_is_no_converged_
     assert findings(scene) == (blind(scene),)
 
 
-def test_what_hangs_is_told_and_is_no_reason_to_run_a_role():
+def test_what_hangs_is_reported_and_is_no_reason_to_run_a_role():
     scene = scene_of(managed=dataclasses.replace(scene_of().facts.managed, hung=("systemctl show",)), limits=HUNG)
 
     assert plan_node(scene) == ()
