@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from provision.commands.signing_keys import NVIDIA_FINGERPRINT, parse_key
+from provision.commands.signing_keys import NVIDIA_FINGERPRINT, InvalidKey, parse_armored
 from provision.components.base import Component, NodeState, PreservedSettings, Repository, RoleNeed, Setting, Variables
 from provision.components.common import (
     SOURCES,
@@ -20,7 +20,6 @@ from provision.components.common import (
     text,
     toolkit_package,
 )
-from provision.errors import UsageError
 from provision.facts import NodeFacts, Unknown, plain
 from provision.gdr.observed import has_gpus
 from provision.model import CheckResult, Node, PreflightCode
@@ -90,9 +89,9 @@ def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
 def _other_than_nvidia(key: str) -> str:
     """Return how a key differs from NVIDIA's signing key; empty where it is that key."""
     try:
-        fingerprint = parse_key(key, "the key").fingerprint
-    except UsageError as error:
-        return error.message.partition(": ")[2]
+        fingerprint = parse_armored(key).fingerprint
+    except InvalidKey as error:
+        return str(error)
     if fingerprint == NVIDIA_FINGERPRINT:
         return ""
     return f"has the fingerprint {fingerprint}; NVIDIA's key has {NVIDIA_FINGERPRINT}"

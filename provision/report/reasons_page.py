@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from provision.checks import CHECKS, CLUSTER_CHECKS
 from provision.checks.minimums import MINIMUMS, profile_id
+from provision.errors import ProvisionError
 from provision.model.reason import Wording
 from provision.report.reasons import catalogue
 
@@ -24,6 +25,12 @@ Every decision that `provision` reports has a code, which never changes, and par
 Words in angle brackets are parameters. Parts in square brackets appear only if their parameters have values. `<node>`
 is the node, or the host pattern of all nodes with the same result. A code without a fix needs no action, or is a part
 of another message.
+"""
+_ERRORS = """\
+## Errors
+
+Symptom: a command ends with `error: ...` and one of these exit codes. With `--json`, `error.code` is the code; the
+message names the cause, and the hint the fix. Some errors have a more specific code, e.g. `job.not_owner`.
 """
 _OTHERS = {
     "check": "Any check",
@@ -45,7 +52,24 @@ def page() -> str:
     sections: dict[str, dict[str, Wording]] = {}
     for code, wording in catalogue().items():
         sections.setdefault(_section(code), {})[code] = wording
-    return "\n".join([_HEAD, *(line for name, codes in sections.items() for line in _lines(name, codes))])
+    lines = [line for name, codes in sections.items() for line in _lines(name, codes)]
+    return "\n".join([_HEAD, *lines, *_errors()])
+
+
+def _errors() -> Iterator[str]:
+    """Yield the section about errors of commands."""
+    yield from (_ERRORS, "| code | cause | exit code |", "| --- | --- | --- |")
+    for error in sorted([ProvisionError, *_kinds(ProvisionError)], key=lambda kind: kind.code):
+        meaning = (error.__doc__ or "").partition("\n")[0].rstrip(".")
+        yield f'| <a id="error-{error.code}"></a>`{error.code}` | {meaning} | {error.exit_code} |'
+    yield ""
+
+
+def _kinds(error: type[ProvisionError]) -> Iterator[type[ProvisionError]]:
+    for kind in error.__subclasses__():
+        if kind.__module__ == ProvisionError.__module__:
+            yield kind
+            yield from _kinds(kind)
 
 
 def _section(code: str) -> str:

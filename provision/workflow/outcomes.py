@@ -70,7 +70,7 @@ class Outcomes:
         """Take it that the node failed, and why."""
         node = self._nodes[name]
         node.status = NodeStatus.UNREACHABLE if lost else NodeStatus.FAILED
-        node.error = Failure(role, task, error.message, error.output, error.remedy)
+        node.error = Failure(role, task, error.message, error.output, error.remedy, error.code)
 
     def refuse(self, plan: NodePlan) -> None:
         """Record that the preflight failed on a node, with every problem; nothing was started there."""
@@ -78,7 +78,10 @@ class Outcomes:
         output = "\n".join(f"{item.role}: {item.object}: {item.problem}. {item.remedy}" for item in others)
         node = self._nodes[plan.name]
         message = f"{first.object}: {first.problem}"
-        node.status, node.error = NodeStatus.FAILED, Failure(first.role, "preflight", message, output, first.remedy)
+        node.status, node.error = (
+            NodeStatus.FAILED,
+            Failure(first.role, "preflight", message, output, first.remedy, first.code.value),
+        )
 
     def ran(self, report: ApplyReport, reasons: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
         """Take what a run of Ansible did; `reasons` say for each node and role why it was run."""

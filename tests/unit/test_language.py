@@ -102,7 +102,6 @@ PENDING_PAGES = frozenset(
         "CHANGELOG.md",
         "provision/README.md",
         "provision/batch/ROWS.md",
-        "provision/checks/README.md",
         "provision/jobs/README.md",
         "roles/platform/README.md",
     ]
