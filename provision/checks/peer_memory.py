@@ -25,6 +25,10 @@ _MODULES = ("nvidia-peermem", "nvidia_peermem", "nv_peer_mem", "nvidia-driver", 
 """Simulated components that determine the state of modules."""
 
 
+_BUILT = frozenset({"not_built", "other_kernel", "stub", "symbol_mismatch"})
+"""The causes of the node's program that its ``build`` fixes."""
+
+
 @dataclass(frozen=True)
 class Lacking:
     """A kernel that would come up without something."""
@@ -178,7 +182,7 @@ def _lacking(lacking: Sequence[Lacking], module: str, *, simulated: bool) -> Ver
         for item in lacking
     ]
     if module:
-        own = {item.judged.remedy: None for item in lacking if item.judged and PROGRAM not in item.judged.remedy}
+        own = {item.judged.remedy: None for item in lacking if item.judged and item.judged.cause not in _BUILT}
         return warn(
             "peer_memory.kernels.not_built",
             simulated=simulated,

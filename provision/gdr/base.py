@@ -124,6 +124,8 @@ class Unmet:
     remedy: str
     blocking: bool = True
     """False if it can be fixed without replacing software or hardware: build, sign or load a module, set an option."""
+    needs_hardware: bool = False
+    """Whether only other hardware meets it."""
 
 
 @dataclass(frozen=True)

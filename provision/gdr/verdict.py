@@ -8,7 +8,7 @@ from functools import lru_cache
 from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, GdrVerdict, Situation, Stack, Unmet
 from provision.gdr.compare import at_least
-from provision.gdr.conditions import NO_REMEDY, PATHS, nv_peer_mem_version, seen_by_nccl, unbuilt, unmet
+from provision.gdr.conditions import PATHS, nv_peer_mem_version, seen_by_nccl, unbuilt, unmet
 
 __all__ = ["verdict"]
 
@@ -96,7 +96,7 @@ def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[tuple[st
         return tuple(item.precondition for item in shared), shared[0]
     has_peermem = at_least(situation.driver, versions.PEERMEM_DRIVER)
     candidates = [path for path in PATHS if path is not GdrPath.NV_PEER_MEM or not has_peermem]
-    needs_hardware = {path: any(item.remedy == NO_REMEDY for item in first[path]) for path in candidates}
+    needs_hardware = {path: any(item.needs_hardware for item in first[path]) for path in candidates}
     ordered = sorted(candidates, key=lambda path: (needs_hardware[path], len(first[path])))
     return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in ordered), first[ordered[0]][0]
 

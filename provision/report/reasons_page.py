@@ -59,7 +59,8 @@ def page() -> str:
 def _errors() -> Iterator[str]:
     """Yield the section about errors of commands."""
     yield from (_ERRORS, "| code | cause | exit code |", "| --- | --- | --- |")
-    for error in sorted([ProvisionError, *_kinds(ProvisionError)], key=lambda kind: kind.code):
+    kinds: list[type[ProvisionError]] = [ProvisionError, *_kinds(ProvisionError)]
+    for error in sorted(kinds, key=lambda kind: kind.code):
         meaning = (error.__doc__ or "").partition("\n")[0].rstrip(".")
         yield f'| <a id="error-{error.code}"></a>`{error.code}` | {meaning} | {error.exit_code} |'
     yield ""

@@ -154,3 +154,39 @@ def test_the_page_of_all_reasons_is_current_and_has_an_anchor_for_each():
 
     assert text == page()
     assert [code for code in catalogue() if f'<a id="{code}"></a>' not in text] == []
+
+
+TEXTS = frozenset({"reason", "message", "remedy", "problem"})
+"""Attributes that hold text for people."""
+METHODS = frozenset({"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "split"})
+PENDING = {
+    "provision/jobs/engines/direct/booking.py": 1,  # results of the job supervisor have no codes yet
+    "provision/cli/init_questions.py": 1,
+}
+"""File -> how often it still matches text. Only remove entries."""
+
+
+def text_matches(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that decide by the text of a message."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[ast.Attribute(attr=attribute)]):
+                if attribute in TEXTS and not (isinstance(left, ast.Constant) and left.value == "\n"):
+                    yield node.lineno
+            case ast.Compare(left=ast.Attribute(attr=attribute), ops=[ast.Eq() | ast.NotEq()], comparators=[other]):
+                if attribute in TEXTS and isinstance(other, ast.Constant | ast.Name):
+                    yield node.lineno
+            case ast.Call(func=ast.Attribute(attr=method, value=ast.Attribute(attr=attribute))):
+                if method in METHODS and attribute in TEXTS:
+                    yield node.lineno
+
+
+def test_no_logic_matches_the_text_of_a_message():
+    """Codes and types decide; messages may change."""
+    matches = {
+        path.relative_to(ROOT).as_posix(): [*text_matches(ast.parse(path.read_text(encoding="utf-8")))]
+        for path in (ROOT / "provision").rglob("*.py")
+    }
+    lines = {path: numbers for path, numbers in matches.items() if numbers}
+
+    assert {path: len(numbers) for path, numbers in lines.items()} == PENDING, lines
