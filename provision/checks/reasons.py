@@ -1,4 +1,4 @@
-"""The wording of the reasons of checks: code -> message and remedy.
+"""The descriptions of the checks, and the wording of their reasons: code -> message and remedy.
 
 `provision/report/reasons.py` describes the templates. A code without a remedy that is not a result of its own is a part
 of other messages.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from provision.model.reason import Wording
 
-__all__ = ["REASONS"]
+__all__ = ["DESCRIPTIONS", "REASONS"]
 
 _APPLY = "Run: provision apply --limit {node}"
 _REPLACE = "Replace the GPU: it has no spare memory left."
@@ -61,6 +61,276 @@ _SLOW = (
     "Check what NCCL uses: provision run --env NCCL_DEBUG=INFO -- all_reduce_perf -b 1G -e 1G | provision nccl-log - "
     "If the prediction is too high for these machines, set cluster_collective_fraction."
 )
+
+DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
+    "node.reachable": ("SSH, login and root work", "fail, and the node has no other result"),
+    "node.os": ("the system is one that the role `platform` knows", "fail"),
+    "node.clock": ("the node's clock agrees with the controller's within five minutes", "warn"),
+    "node.disks": ("the file systems that count can be written, and have room and inodes", "fail"),
+    "node.data": (
+        (
+            "all data volumes of the inventory (`cluster_data`) are mounted from their source, alive, readable "
+            "and, unless read-only, writable; judged where there are any"
+        ),
+        "fail",
+    ),
+    "node.kind": ("always; the reason says physical machine, virtual machine or container", ""),
+    "base_system.limits": (
+        "hard limits of a login for locked memory and open files have the desired values",
+        "fail; warn on a container node that has what its own limits allow",
+    ),
+    "base_system.hosts": ("all node names resolve to the nodes' data addresses", "fail"),
+    "base_system.time_sync": ("the clock is synchronized", "warn; skip on a container node"),
+    "base_system.sysctls": (
+        "every sysctl of `base_system_sysctls` has its value",
+        "fail; warn for one that the kernel lacks; skip on a container node",
+    ),
+    "rdma_stack.packages": ("rdma-core or an OFED is installed, and all packages of the last apply still are", "fail"),
+    "rdma_stack.devices": (
+        "every RDMA device of a card is active",
+        "warn when some are down, fail when all are or cards have no device; skip without cards",
+    ),
+    "rdma_stack.soft_roce": (
+        "the module is loaded and the device on the wanted interface is active",
+        "fail; skip when not asked for, and on a container node",
+    ),
+    "rdma_stack.gids": (
+        "every active RoCE port has a RoCE v2 GID of an IPv4 address",
+        "warn when some lack it, fail when all do; skip without RoCE",
+    ),
+    "rdma_stack.port_rate": (
+        "every active port is as fast as the fastest of the same kind of card on the node",
+        "warn; fail for an InfiniBand link of one lane",
+    ),
+    "rdma_stack.port_errors": (
+        "error counters grew no faster since boot than a good link's may",
+        (
+            "fail for symbol errors beyond the InfiniBand specification's bit error rate, warn for the others; "
+            "skip without cards"
+        ),
+    ),
+    "rdma_stack.pcie_width": (
+        "network cards have all PCIe lanes, and the speed, that card and slot both can",
+        "fail for lanes, warn for speed; skip on a virtual machine or container",
+    ),
+    "rdma_stack.bandwidth": (
+        (
+            "level `full`: what the node sends and receives over its data ports is near the line rate; of the "
+            "cluster: level `full`: `ib_write_bw` between the containers of all idle nodes reaches the fraction "
+            "of the line rate that is set in `bandwidth.py` (Soft-RoCE: it works)"
+        ),
+        (
+            "fail when its ports are down or without GID, when no pair with it worked, or when a port is slow "
+            "with every partner; warn when it is one end of a single bad pair, and when its real GPUs could not "
+            "be measured because perftest has no CUDA; skip at level `quick`, without RDMA devices, and on a "
+            "busy node; of the cluster: fail, with the node, the port or the pair that explains it, and when "
+            "nothing was measured, as without two idle nodes with RDMA devices (skip where `--collective` "
+            "measured); warn when nodes were left out, or measured in host memory although there is a way to "
+            "real GPUs; skip at level `quick`"
+        ),
+    ),
+    "docker_engine.service": ("the unit is active, starts at boot, and the engine answers", "fail"),
+    "docker_engine.version": ("the engine reports its version", "fail"),
+    "docker_engine.daemon_json": ("the file is valid and holds all that the inventory wants; it may hold more", "fail"),
+    "docker_engine.registry_ca": (
+        "every CA of `docker_engine_registry_ca` is in place",
+        "fail; skip when there is none",
+    ),
+    "docker_engine.storage": (
+        "a current storage driver, and room on its disk",
+        "warn below 2 GiB or for a legacy driver, fail below 256 MiB",
+    ),
+    "gpu.driver": ("nvidia-smi answers", "fail when it hangs or fails, or GPUs have no driver; skip without GPUs"),
+    "gpu.count": (
+        "nvidia-smi shows as many GPUs as the PCI bus; those handed to virtual machines do not count",
+        "fail, with the missing addresses; skip without GPUs",
+    ),
+    "gpu.state": ("the driver gives values for every GPU and asks for no reset or reboot", "fail; skip without GPUs"),
+    "gpu.ecc": (
+        "no uncorrected memory error since the last reset; earlier ones are reported, not judged",
+        "fail, also for worn on-chip memory; warn when ECC is off; skip for products without",
+    ),
+    "gpu.row_remap": (
+        "no bad memory row (or page) waits for a reset to be replaced, and none failed to be",
+        "fail; skip when no GPU reports it",
+    ),
+    "gpu.nvlink": (
+        (
+            "every NVLink that should be up is up: on baseboards as many as on the other GPUs, on cards those "
+            "of a bridge"
+        ),
+        (
+            "fail; warn on a virtual machine, and when all GPUs lack the same; GPUs with MIG on are not judged; "
+            "skip without links"
+        ),
+    ),
+    "gpu.topology": (
+        (
+            "the matrix of links (`nvidia-smi topo -m`) is sound: no GPU without NVLink, or with fewer lanes, "
+            "amid peers that have them, and both directions alike"
+        ),
+        (
+            "fail; warn on a virtual machine, where a bridge could explain it, when PCIe paths contradict each "
+            "other, and when the matrix cannot be read; GPUs with MIG on are not judged; waits for "
+            "`gpu.nvlink`; skip in a plan, which does not probe it"
+        ),
+    ),
+    "gpu.fabric": (
+        ("GPUs have joined their NVLink fabric; with NVLink switches the fabric manager runs, in the driver's version"),
+        "fail; warn while they are joining; skip for products without",
+    ),
+    "gpu.pcie_width": (
+        ("PCIe links have all lanes that GPU and slot both can; a lower generation is how idle GPUs save power"),
+        (
+            "fail; warn on a virtual machine, or when all are alike and the slot is not known; skip when it is "
+            "not reported"
+        ),
+    ),
+    "gpu.throttle": (
+        "the hardware does not hold the clocks down; idleness, power caps and settings may",
+        "fail for heat and power, warn when the driver slows down for heat; skip when no GPU reports it",
+    ),
+    "gpu.xid": (
+        (
+            "the kernel's log has no Xid that is the GPU's fault, and no fatal SXid, since boot; those of "
+            "programs are reported"
+        ),
+        (
+            "fail; warn for signs of wear, and for what the driver reports as recovered since; skip without "
+            "GPUs and on a container node"
+        ),
+    ),
+    "peer_memory.path": (
+        "the best way for GPU memory to the network cards is the one in use",
+        (
+            "fail when its module is not at work, has to be built anew or signed, or runs without the option "
+            "that it needs; warn when there is no way, with the nearest one; skip without GPUs or RDMA cards, "
+            "and on a container node"
+        ),
+    ),
+    "peer_memory.modules": (
+        (
+            "nv_peer_mem and nvidia_peermem are not loaded both, and the one that is loaded is built from the "
+            "sources that the next boot will load"
+        ),
+        "fail for both; warn for other sources; skip as above",
+    ),
+    "peer_memory.binding": (
+        "a peer-memory module that is loaded uses the RDMA stack: it is no stub",
+        "fail; warn where DMA-BUF needs none; skip as above",
+    ),
+    "peer_memory.boot": (
+        "the way for GPU memory that is recorded for the node came up at this boot, and is still there",
+        (
+            "fail, with cause and remedy from the node's status file; also when the check did not run at this "
+            "boot, hangs, or left no readable word; skip where nothing is recorded, and on a container node. "
+            "While it fails, `hostfile` leaves the node out and `run` refuses it (`--allow-degraded` takes it)"
+        ),
+    ),
+    "peer_memory.kernels": (
+        (
+            "every installed kernel comes up with the modules that the role or the running kernel has, as far "
+            "as is seen, and in the word of the node's own program, which is asked again where modules changed "
+            "after its record"
+        ),
+        (
+            "warn, with every such kernel and what it lacks, and when it gives no answer; skip as above, and "
+            "without NVIDIA modules"
+        ),
+    ),
+    "peer_memory.routing": (
+        ("no PCIe bridge (ACS) and no IOMMU stands between GPUs and cards, and a card is near enough to a GPU"),
+        "warn; skip as above, and on a virtual machine",
+    ),
+    "nvidia_container.toolkit": (
+        "the packages are installed, of one version, and the hook is on the PATH",
+        "fail; skip without GPUs",
+    ),
+    "nvidia_container.runtime": (
+        "docker knows the runtime `nvidia`, or CDI describes the GPUs",
+        "fail; skip without GPUs",
+    ),
+    "training_image.present": ("the engine has the image", "fail; skip when the inventory names none"),
+    "training_image.digest": ("the image has the pinned digest", "fail; skip when none is pinned"),
+    "training_container.running": ("the container runs", "fail"),
+    "training_container.image": ("it was created from the configured image", "fail"),
+    "training_container.mounts": (
+        ("no folder that the running container has mounted was deleted on the node, nor the file of the nodes' names"),
+        "fail",
+    ),
+    "training_container.devices": ("it has the active RDMA devices and the GPUs", "fail; skip when there are none"),
+    "training_container.limits": (
+        "the limits inside have the desired values",
+        "fail; warn on a container node that gives what it can",
+    ),
+    "container_ssh.sshd": ("sshd runs in the container and listens on the data address", "fail"),
+    "container_ssh.host_key": (
+        "the container has a host key, and private keys are readable by their owner only",
+        "fail",
+    ),
+    "container_ssh.known_hosts": ("the key in use of every node is pinned", "fail, with the nodes named"),
+    "container_ssh.trusted_nodes": (
+        (
+            "authorized_keys and known_hosts hold the nodes of the inventory, with the client keys in use, and "
+            "nothing else"
+        ),
+        "fail, with what is too much or missing named",
+    ),
+    "profile.driver": ("NVIDIA's driver is of the guide's version or newer", "fail"),
+    "profile.docker": ("the same of docker", "fail"),
+    "profile.nccl": (
+        "the same of NCCL in the training container",
+        "fail; warn where none is seen, as torch may have it built in",
+    ),
+    "profile.system": ("the system is one of the guide's, or one that the role `platform` knows", "fail"),
+    "profile.card": ("the GPUs are V100 or newer", "fail; warn where the driver does not report it"),
+    "profile.disk": ("the disk for images and containers has the guide's size", "fail"),
+    "profile.rdma": ("an RDMA device is active", "fail"),
+    "profile.container_toolkit": ("NVIDIA's container toolkit, or nvidia-docker2, is installed", "fail"),
+    "profile.kubernetes": ("never: it has no part here", "skip"),
+    "profile.helm": ("never: it has no part here", "skip"),
+    "container_ssh.pairs": (
+        "from every container the login to every container works and prints nothing",
+        "fail, with the pairs and ssh's reason; warn when a node could not take part",
+    ),
+    "cluster.collective": (
+        (
+            "`--level full --collective`: an all-reduce over the containers of all idle nodes gives right sums "
+            "and reaches `cluster_collective_fraction` of the predicted bus bandwidth (without GPUs: it works)"
+        ),
+        (
+            "fail, also when nothing was measured; warn when nodes were left out, or there is no prediction for "
+            "real GPUs; not judged without `--collective`"
+        ),
+    ),
+    "container_ssh.host_keys_distinct": ("no two containers share a host key", "fail"),
+    "cluster.data_addresses": (
+        "no node claims a data address that is another node's, or that no other node can reach",
+        "fail; the node takes no jobs",
+    ),
+    "cluster.data_network": ("no login failed for want of a way to a data address", "fail"),
+    "cluster.data": ("no data volume is on each node's own disk; judged where there are any", "warn"),
+    "cluster.skew_os": ("all nodes run the same system", "warn, with the odd nodes first"),
+    "cluster.skew_kernel": ("all nodes run the same kernel", "warn, with the odd nodes first"),
+    "cluster.skew_docker": ("all engines have the same version", "warn, with the odd nodes first"),
+    "cluster.skew_rdma_stack": (
+        "all nodes have the same OFED, or rdma-core of the same version",
+        "warn, with the odd nodes first",
+    ),
+    "cluster.skew_firmware": (
+        "network cards of one kind have the same firmware on all nodes",
+        "warn, with the odd nodes first",
+    ),
+    "cluster.skew_port_rate": ("all nodes have as many active RDMA ports, as fast", "warn, with the odd nodes first"),
+    "cluster.skew_gpus": (
+        "all nodes have as many GPUs of the same product: one that left the PCI bus is missed nowhere else",
+        "warn, with the odd nodes first",
+    ),
+    "cluster.skew_driver": ("all nodes have the same NVIDIA driver", "warn, with the odd nodes first"),
+    "cluster.skew_vbios": ("GPUs of one product have the same VBIOS on all nodes", "warn, with the odd nodes first"),
+    "cluster.skew_image": ("all nodes have the very same training image", "fail, with the odd nodes first"),
+}
+"""Check id -> when it passes, and its result otherwise."""
 
 REASONS: Mapping[str, Wording] = {
     # Any check

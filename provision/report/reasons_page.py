@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from provision.checks import CHECKS, CLUSTER_CHECKS
 from provision.checks.minimums import MINIMUMS, profile_id
+from provision.checks.reasons import DESCRIPTIONS
 from provision.errors import ProvisionError
 from provision.model.reason import Wording
 from provision.report.reasons import catalogue
@@ -86,6 +87,8 @@ def _lines(name: str, codes: Mapping[str, Wording]) -> Iterator[str]:
     yield f"## {name}\n"
     if name.startswith("Check"):
         yield f"Symptom: `provision verify` reports {name.partition(' ')[2]} with one of these causes.\n"
+        passes, otherwise = DESCRIPTIONS.get(name.partition("`")[2].rstrip("`"), ("", ""))
+        yield from [f"Passes when: {passes}.{f' Otherwise: {otherwise}.' if otherwise else ''}\n"] if passes else ()
     yield "| code | cause | fix |"
     yield "| --- | --- | --- |"
     for code, wording in codes.items():
