@@ -3,6 +3,7 @@
 ProvisionError                exit 1
 ├── UsageError                exit 2   wrong words on the command line, or a refusal
 │   └── InventoryError        exit 2   the inventory cannot be used (file and key named)
+│       └── VaultPasswordMissing  exit 2   a value cannot be decrypted
 ├── ConnectionFailed          exit 1   a node cannot be reached or authenticated
 │   ├── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
 │   └── NotStarted            exit 1   a command or copy was never started on a node
@@ -48,6 +49,7 @@ __all__ = [
     "ProvisionError",
     "TimedOut",
     "UsageError",
+    "VaultPasswordMissing",
 ]
 
 
@@ -62,8 +64,8 @@ class ProvisionError(Exception):
     """
 
     exit_code = 1
-    code = ""
-    """The reason for programs, e.g. ``job.not_owner``; empty where there is none."""
+    code = "error"
+    """What went wrong, for programs; a more specific error has a more specific code, e.g. ``job.not_owner``."""
     one_line = False
     """Whether message and remedy are one line each: they may hold words of a node, which must not look like ours."""
 
@@ -83,38 +85,54 @@ def _one_line(text: str) -> str:
 
 
 class UsageError(ProvisionError):
-    """The command line is wrong, or what it asks for is refused."""
+    """The command line is wrong, or the request is refused."""
 
+    code = "usage"
     exit_code = 2
 
 
 class InventoryError(UsageError):
     """The inventory cannot be used; the message names the file (or host) and the key."""
 
+    code = "inventory.invalid"
+
+
+class VaultPasswordMissing(InventoryError):
+    """A value of the inventory is encrypted, and no vault password decrypts it."""
+
+    code = "inventory.vault_password"
+
 
 class ConnectionFailed(ProvisionError):
     """A node cannot be reached, does not let us in, or shows a host key that is not trusted."""
 
+    code = "connection.failed"
     one_line = True
 
 
 class HostNotTrusted(ConnectionFailed):
-    """A node shows a host key that is not known, is another than the known one, or is revoked."""
+    """A node shows a host key that is unknown, changed or revoked."""
+
+    code = "connection.host_key"
 
 
 class NotStarted(ConnectionFailed):
     """A command or copy was never started on a node, because the login or sudo failed before."""
 
+    code = "connection.not_started"
+
 
 class NodeError(ProvisionError):
-    """A node was reached, and what was asked of it failed there."""
+    """A node was reached, and the request failed there."""
 
+    code = "node.failed"
     one_line = True
 
 
 class NotAllowed(NodeError):
-    """A node refuses what this user may not do; `code` is the reason for programs."""
+    """A node refuses what this user may not do."""
 
+    code = "node.not_allowed"
     exit_code = 2
 
     def __init__(self, message: str, code: str, *, node: str | None = None, remedy: str | None = None) -> None:
@@ -125,6 +143,7 @@ class NotAllowed(NodeError):
 class InvalidRecord(NodeError):
     """The record of a job on a node is not valid."""
 
+    code = "job.invalid_record"
     other_owner = ""
     """The recorded owner where it is another user; no signature confirms it."""
 
@@ -132,14 +151,19 @@ class InvalidRecord(NodeError):
 class InvalidDocument(NodeError):
     """A node sent a document that is too large, malformed or of the wrong type."""
 
+    code = "node.invalid_document"
+
 
 class LabError(ProvisionError):
-    """The lab on this machine cannot do what was asked."""
+    """The lab on the controller cannot do what was requested."""
+
+    code = "lab.failed"
 
 
 class LockedError(ProvisionError):
     """Another process holds the lock; the message says who, since when and for what."""
 
+    code = "lock.held"
     one_line = True
     exit_code = 4
     passing = False
@@ -149,31 +173,36 @@ class LockedError(ProvisionError):
 class NotFound(ProvisionError):
     """There is no job (or instance) of that name."""
 
+    code = "job.not_found"
     one_line = True
     exit_code = 3
 
 
 class NameTaken(ProvisionError):
-    """A job of that name is there already, running or over."""
+    """A job of that name exists already, running or finished."""
 
+    code = "job.name_taken"
     exit_code = 4
 
 
 class NeverFits(ProvisionError):
-    """What was asked for is more than the cluster has, or contradicts itself; waiting would not help."""
+    """The job requires more than the cluster has, or contradicts itself; waiting would not help."""
 
+    code = "job.insufficient_resources"
     exit_code = 5
 
 
 class TimedOut(ProvisionError):
-    """What was waited for did not come in time; it may still come."""
+    """A condition was not met in time; it may still be met."""
 
+    code = "timeout"
     exit_code = 6
 
 
 class NodeUnreachable(ProvisionError):
     """A node that the answer needs could not be reached."""
 
+    code = "node.unreachable"
     one_line = True
     exit_code = 7
 
@@ -181,11 +210,14 @@ class NodeUnreachable(ProvisionError):
 class LaunchError(ProvisionError):
     """A job could not be started; nothing of it is left running."""
 
+    code = "job.not_started"
     exit_code = 125
 
 
 class NoResult(ProvisionError):
     """A benchmark's job has ended without a result; the exit code is the job's where that is not 0."""
+
+    code = "benchmark.no_result"
 
     def __init__(self, message: str, job_code: int, *, remedy: str, output: str) -> None:
         super().__init__(message, remedy=remedy, output=output)
@@ -193,6 +225,7 @@ class NoResult(ProvisionError):
 
 
 class Interrupted(ProvisionError):
-    """The user pressed Ctrl-C; what was done so far stands."""
+    """The user pressed Ctrl-C; completed changes remain."""
 
+    code = "interrupted"
     exit_code = 130

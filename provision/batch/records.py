@@ -227,6 +227,7 @@ def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answe
         silent=tuple(node for node in left if node not in answered),
         deleting=queue.deleted,
         again=False,
+        starting=False,
         ended=0.0,
         exit_code=None,
     )
@@ -297,7 +298,8 @@ def _judged(record: JobRecord, queue: QueueEntry, current: JobParts, unreachable
     live = any(job.keeper == "active" and not job.result for _, job in current)
     if not live and (state in {"pending", "held"} or starting(queue, current)):
         status = JobStatus.QUEUING if state == "held" else JobStatus.PENDING
-        return replace(record, status=status, reason=STARTING if state == "started" else reason)
+        begun = state == "started"
+        return replace(record, status=status, reason=STARTING if begun else reason, starting=begun)
     if not current:
         return _out_of_sight(record, queue, unreachable)
     return _of_nodes(record, queue, current, unreachable)
@@ -315,8 +317,9 @@ def _of_nodes(record: JobRecord, queue: QueueEntry, current: JobParts, unreachab
         return _alive(record)
     again = _may_retry(queue) if queue.state or not unreachable else _has_tries(record)
     if record.status is JobStatus.FAILED and again:
-        reason = f"attempt {record.attempt} failed: {record.reason}; it is to be tried again"
-        return replace(record, status=JobStatus.PENDING, again=True, reason=reason)
+        failure = f"attempt {record.attempt} failed: {record.reason}"
+        reason = f"{failure}; it is to be tried again"
+        return replace(record, status=JobStatus.PENDING, again=True, reason=reason, last_failure=failure)
     return record
 
 

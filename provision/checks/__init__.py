@@ -14,6 +14,7 @@ from provision.components.check import ClusterScene, PairOutcome, Scene
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts
 from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Collective, Node
+from provision.model.reason import reason
 
 __all__ = [
     "CHECKS",
@@ -69,10 +70,13 @@ def judge_cluster(
         for item in CLUSTER_CHECKS.values()
         if (bandwidth or not item.full) and (collective or not item.collective) and (data is not None or not item.data)
     }
-    return tuple(CheckResult(id, v.status, v.reason, v.remedy, v.simulated) for id, v in verdicts.items())  # noqa: A001
+    return tuple(CheckResult(id, v.status, v.reason, v.simulated) for id, v in verdicts.items())  # noqa: A001
 
 
 def unreachable(error: ProvisionError) -> tuple[CheckResult, ...]:
     """Judge a node that could not be probed: the one check that it fails stands for all."""
-    remedy = error.remedy or "Log in by hand with the same user and key to see what is wrong."
-    return (CheckResult("node.reachable", CheckStatus.FAIL, error.message, remedy),)
+    if error.remedy:
+        why = reason("node.reachable.failed_with_remedy", cause=error.message, remedy=error.remedy)
+    else:
+        why = reason("node.reachable.failed", cause=error.message)
+    return (CheckResult("node.reachable", CheckStatus.FAIL, why),)

@@ -1,4 +1,4 @@
-"""Bandwidth between the nodes' containers: what is slow, and which node, port or way is to blame."""
+"""Bandwidth between the containers of the nodes: slow pairs, and the node, port or path at fault."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from provision.checks.base import check, cluster_check
 from provision.components.check import ClusterScene, Scene, Verdict, fail, passed, skip, warn
 from provision.model import Bandwidth, PairBandwidth, Port
+from provision.model.reason import Reason, reason
 
 __all__ = ["Blame", "blame", "is_good"]
 
@@ -18,34 +19,20 @@ Headers and line code leave 0.97 and more of it, and a card in a slot that is to
 loses packets is far below; 0.92 is what perftest is expected to reach with host memory, and GPU memory within 5 % of
 that. Operators of large fleets draw their lines near: 180 of 200, 380 of 400 Gbit/s (Azure's node health checks).
 """
-_SHOWN = 6
 _ENOUGH = 2
-"""Partners; with a single one nobody can tell whose fault it is."""
-_WITH_CUDA = (
-    "Put a perftest built with CUDA into the training image (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h), "
-    "one that knows --use_cuda and, for DMA-BUF, --use_cuda_dmabuf; then measure again."
-)
-_LOOK = (
-    "Compare its link with that of a good node: rdma link; ethtool -S (or perfquery) for errors and discards; "
-    "MTU; cable and switch port; PCIe width and ACS (lspci -vv)."
-)
-
-_TAKE_PART = (
-    "Measure with two or more idle nodes that have an RDMA device and a running training container, or verify without "
-    "--level full."
-)
+"""Partners; with a single one it is not known which end is at fault."""
 
 
 @dataclass(frozen=True)
 class Blame:
-    """Whose fault the bad measurements are."""
+    """What explains the bad measurements."""
 
     dead: tuple[str, ...] = ()
-    """Nodes of which no measurement worked, while their partners' did."""
+    """Nodes without a successful measurement, whose partners have some."""
     ports: tuple[tuple[Port, str], ...] = ()
     """Ports that are bad with every partner, and as what: empty, ``sending`` or ``receiving``."""
     pairs: tuple[PairBandwidth, ...] = ()
-    """Bad measurements that nothing explains but the way between the two."""
+    """Bad measurements that only the path between the two explains."""
 
     def port_of(self, node: str) -> tuple[Port, str] | None:
         """Return the first port of `node` that is to blame."""
@@ -53,20 +40,20 @@ class Blame:
 
 
 def is_good(pair: PairBandwidth) -> bool:
-    """Return whether a measurement worked and, where a comparison means anything, is near the line rate."""
+    """Return whether a measurement succeeded and is near the line rate, if there is one."""
     if pair.gbit_s is None:
         return False
     return pair.line_rate_gbit_s is None or pair.gbit_s >= FRACTIONS[pair.memory] * pair.line_rate_gbit_s
 
 
 def blame(pairs: Sequence[PairBandwidth]) -> Blame:
-    """Find the fewest nodes and ports that explain what is bad; what is left are single pairs."""
+    """Return the fewest nodes and ports that explain the bad measurements; the others remain as pairs."""
     dead = tuple(name for name in _nodes(pairs) if _is_dead(name, pairs))
     left = [pair for pair in pairs if pair.a.node not in dead and pair.b.node not in dead]
     ports: list[tuple[Port, str]] = []
-    while (found := _worst(left)) is not None:
-        ports.append(found)
-        left = [pair for pair in left if not _concerns(pair, *found)]
+    while (worst := _worst(left)) is not None:
+        ports.append(worst)
+        left = [pair for pair in left if not _concerns(pair, *worst)]
     return Blame(dead, tuple(ports), tuple(pair for pair in left if not is_good(pair)))
 
 
@@ -108,36 +95,35 @@ def _guilt(port: Port, role: str, pairs: Sequence[PairBandwidth]) -> int:
 
 
 @check("rdma_stack.bandwidth", full=True)
-def _of_node(scene: Scene) -> Verdict:
-    found, name = _measured(scene), scene.node.name
-    if name in found.broken:
-        return fail(found.broken[name], _LOOK)
-    mine = [pair for pair in found.pairs if name in {pair.a.node, pair.b.node}]
+def _of_node(scene: Scene) -> Verdict:  # noqa: PLR0911 - one for each result
+    bandwidth, name = _measured(scene), scene.node.name
+    if name in bandwidth.broken:
+        return fail("rdma_stack.bandwidth.ports", cause=bandwidth.broken[name])
+    mine = [pair for pair in bandwidth.pairs if name in {pair.a.node, pair.b.node}]
+    if not mine and bandwidth.left_out.get(name):
+        return skip("rdma_stack.bandwidth.left_out", cause=bandwidth.left_out[name])
     if not mine:
-        return skip(found.left_out.get(name) or "there was no other node to measure with")
-    culprits = blame(found.pairs)
-    if fault := _fault(name, culprits, found.pairs):
-        return fail(fault, _LOOK)
+        return skip("rdma_stack.bandwidth.no_partner")
+    culprits = blame(bandwidth.pairs)
+    if fault := _fault(name, culprits, bandwidth.pairs):
+        return fail("rdma_stack.bandwidth.fault", fault=fault)
     unexplained = [pair for pair in culprits.pairs if pair in mine]
     if unexplained:
-        return warn(f"part of a bad pair, and nothing tells which end is at fault: {_some(unexplained)}", _LOOK)
+        return warn("rdma_stack.bandwidth.bad_pair", pairs=map(_result, unexplained))
     good = [pair for pair in mine if is_good(pair)]
-    return _of_good(name, good, found) if good else skip("all its partners are at fault; see the cluster's results")
+    if not good:
+        return skip("rdma_stack.bandwidth.bad_partners")
+    if name in bandwidth.tool_lacks:  # host memory says nothing about the path to a GPU
+        return warn("rdma_stack.bandwidth.no_cuda", summary=_summary(good), nodes=[name])
+    return passed("rdma_stack.bandwidth.ok", summary=_summary(good), notes=())
 
 
-def _of_good(name: str, good: Sequence[PairBandwidth], found: Bandwidth) -> Verdict:
-    """Host memory that is fast says nothing of the way to a GPU, where there is one."""
-    if name in found.tool_lacks:
-        return warn(f"{_summary(good)}; the way from card to GPU was not measured: {_no_tool([name])}", _WITH_CUDA)
-    return passed(_summary(good))
-
-
-def _fault(name: str, culprits: Blame, pairs: Sequence[PairBandwidth]) -> str:
-    """Return what is wrong with a node; empty when nothing is."""
+def _fault(name: str, culprits: Blame, pairs: Sequence[PairBandwidth]) -> Reason | None:
+    """Return what is wrong with a node."""
     if name in culprits.dead:
-        return f"no pair with it worked: {_reason(name, pairs)}"
+        return reason("rdma_stack.bandwidth.dead", cause=_cause(name, pairs))
     port = culprits.port_of(name)
-    return _of_port(*port, pairs) if port else ""
+    return _of_port(*port, pairs) if port else None
 
 
 def _measured(scene: Scene | ClusterScene) -> Bandwidth:
@@ -147,102 +133,104 @@ def _measured(scene: Scene | ClusterScene) -> Bandwidth:
 
 
 @cluster_check("rdma_stack.bandwidth", full=True)
-def _of_cluster(scene: ClusterScene) -> Verdict:
-    found = _measured(scene)
-    culprits = blame(found.pairs)
-    said = [f"{name}: {reason}" for name, reason in found.broken.items()]
-    said += [f"{name}: no pair with it worked ({_reason(name, found.pairs)})" for name in culprits.dead]
-    said += [f"{port}: {_of_port(port, role, found.pairs)}" for port, role in culprits.ports]
-    said += [_some(culprits.pairs)] if culprits.pairs else []
-    good = [pair for pair in found.pairs if is_good(pair)]
-    if said:
-        count = f"{len(good)} of {len(found.pairs)} measurements are as they should be" if found.pairs else ""
-        return fail("; ".join(filter(None, [*said, count])), _LOOK)
-    if not found.pairs and scene.collective is not None and scene.collective.measured:
-        return skip(f"no pair was measured ({_nothing_measured(found)}); see cluster.collective")
-    if not found.pairs:
-        return fail(f"nothing was measured: {_nothing_measured(found)}", _TAKE_PART)
-    reason = _summary(good) + _notes(found)
-    notes, remedies = [], []
-    if found.tool_lacks:
-        notes.append(f"the way from card to GPU was not measured: {_no_tool(found.tool_lacks)}")
-        remedies.append(_WITH_CUDA)
-    if found.left_out:
-        notes.append(f"left out: {_left_out(found)}")
-        remedies.append("Run it again when these nodes are idle and sound.")
-    return warn("; ".join([reason, *notes]), " ".join(remedies)) if notes else passed(reason)
+def _of_cluster(scene: ClusterScene) -> Verdict:  # noqa: PLR0911 - one for each result
+    bandwidth = _measured(scene)
+    pairs, good = bandwidth.pairs, [pair for pair in bandwidth.pairs if is_good(pair)]
+    faults = _faults(bandwidth)
+    if faults:
+        return fail("rdma_stack.bandwidth.faults", faults=faults, good=len(good) if pairs else None, count=len(pairs))
+    if not pairs and scene.collective is not None and scene.collective.measured:
+        return skip("rdma_stack.bandwidth.only_collective", cause=_nothing_measured(bandwidth))
+    if not pairs:
+        return fail("rdma_stack.bandwidth.not_measured", cause=_nothing_measured(bandwidth))
+    summary, notes = _summary(good), _notes(bandwidth)
+    left_out, no_cuda = _left_out(bandwidth), bandwidth.tool_lacks
+    if left_out and no_cuda:
+        return warn(
+            "rdma_stack.bandwidth.some_nodes_no_cuda", summary=summary, notes=notes, nodes=no_cuda, left_out=left_out
+        )
+    if left_out:
+        return warn("rdma_stack.bandwidth.some_nodes", summary=summary, notes=notes, left_out=left_out)
+    if no_cuda:
+        return warn("rdma_stack.bandwidth.cluster_no_cuda", summary=summary, notes=notes, nodes=no_cuda)
+    return passed("rdma_stack.bandwidth.ok", summary=summary, notes=notes)
 
 
-def _no_tool(names: Sequence[str]) -> str:
-    return f"the perftest of the training image has no CUDA on {_few(names, ', ')}"
+def _faults(bandwidth: Bandwidth) -> list[Reason]:
+    """Return the faults of nodes, ports and pairs."""
+    culprits = blame(bandwidth.pairs)
+    faults = {name: reason("rdma_stack.bandwidth.ports", cause=cause) for name, cause in bandwidth.broken.items()}
+    faults |= {name: reason("rdma_stack.bandwidth.dead", cause=_cause(name, bandwidth.pairs)) for name in culprits.dead}
+    faults |= {str(port): _of_port(port, role, bandwidth.pairs) for port, role in culprits.ports}
+    named = [reason("rdma_stack.bandwidth.of", object=name, fault=fault) for name, fault in faults.items()]
+    return [*named, *map(_result, culprits.pairs)]
 
 
-def _nothing_measured(found: Bandwidth) -> str:
-    reasons = set(found.left_out.values())
-    if len(reasons) == 1 and not found.idle:
-        return f"on every node: {reasons.pop()}"
-    return f"fewer than two nodes could take part: {_left_out(found) or 'there is one node'}"
+def _nothing_measured(bandwidth: Bandwidth) -> Reason:
+    reasons = set(bandwidth.left_out.values())
+    if len(reasons) == 1 and not bandwidth.idle:
+        return reason("rdma_stack.bandwidth.every_node", cause=reasons.pop())
+    return reason("rdma_stack.bandwidth.too_few", left_out=_left_out(bandwidth) or ("there is one node",))
 
 
-def _left_out(found: Bandwidth) -> str:
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in found.left_out.items():
-        by_reason.setdefault(reason, []).append(name)
-    return _few([f"{_few(names, ', ')} ({reason})" for reason, names in by_reason.items()])
+def _left_out(bandwidth: Bandwidth) -> list[Reason]:
+    by_cause: dict[str, list[str]] = {}
+    for name, cause in bandwidth.left_out.items():
+        by_cause.setdefault(cause, []).append(name)
+    return [reason("rdma_stack.bandwidth.nodes", nodes=names, cause=cause) for cause, names in by_cause.items()]
 
 
-def _notes(found: Bandwidth) -> str:
-    notes = [f"in host memory: {found.host_memory}"] if found.host_memory else []
-    if any(pair.line_rate_gbit_s is None for pair in found.pairs):
-        notes.append("Soft-RoCE has no line rate to compare with, and what it reaches says nothing of a card")
-    if found.sampled:
-        notes.append("a sample, for there are too many nodes for all pairs")
-    return "".join(f"; {note}" for note in notes)
+def _notes(bandwidth: Bandwidth) -> list[Reason]:
+    notes = []
+    if bandwidth.host_memory:
+        notes.append(reason("rdma_stack.bandwidth.host_memory", cause=bandwidth.host_memory))
+    if any(pair.line_rate_gbit_s is None for pair in bandwidth.pairs):
+        notes.append(reason("rdma_stack.bandwidth.soft_roce"))
+    if bandwidth.sampled:
+        notes.append(reason("rdma_stack.bandwidth.sampled"))
+    return notes
 
 
-def _summary(pairs: Collection[PairBandwidth]) -> str:
-    low = min(pairs, key=lambda pair: _share(pair) or 0.0)
-    count = f"{len(pairs)} measurement{'s' * (len(pairs) != 1)}"
-    high = max(pair.gbit_s or 0.0 for pair in pairs)
-    memory = " and ".join(sorted({pair.memory for pair in pairs}))
-    return f"{count} between containers, {memory} memory, up to {amount(high)} Gb/s; the lowest is {_told(low)}"
+def _summary(pairs: Collection[PairBandwidth]) -> Reason:
+    return reason(
+        "rdma_stack.bandwidth.summary",
+        count=len(pairs),
+        memory=sorted({pair.memory for pair in pairs}),
+        highest=_amount(max(pair.gbit_s or 0.0 for pair in pairs)),
+        lowest=_result(min(pairs, key=lambda pair: _share(pair) or 0.0)),
+    )
 
 
 def _share(pair: PairBandwidth) -> float | None:
-    """Return the part of the line rate, or the plain rate where there is none."""
+    """Return the fraction of the line rate, or the rate itself where there is no line rate."""
     return pair.gbit_s if not pair.line_rate_gbit_s or pair.gbit_s is None else pair.gbit_s / pair.line_rate_gbit_s
 
 
-def _of_port(port: Port, role: str, pairs: Sequence[PairBandwidth]) -> str:
+def _of_port(port: Port, role: str, pairs: Sequence[PairBandwidth]) -> Reason:
     mine = [pair for pair in pairs if _concerns(pair, port, role) and not is_good(pair)]
-    partners = {end.node for pair in mine for end in (pair.a, pair.b)} - {port.node}
-    how = f" when {role}" if role else ""
+    partners = len({end.node for pair in mine for end in (pair.a, pair.b)} - {port.node})
     worked = [pair for pair in mine if pair.gbit_s is not None]
     if not worked:
-        return f"nothing worked over {port.device}{how} with any of {len(partners)} partners: {mine[0].reason}"
-    return f"slow over {port.device}{how} with each of {len(partners)} partners, e.g. {_told(worked[0])}"
+        return reason(
+            "rdma_stack.bandwidth.port_failed", device=port.device, role=role, partners=partners, cause=mine[0].reason
+        )
+    return reason(
+        "rdma_stack.bandwidth.port_slow", device=port.device, role=role, partners=partners, example=_result(worked[0])
+    )
 
 
-def _reason(name: str, pairs: Sequence[PairBandwidth]) -> str:
+def _cause(name: str, pairs: Sequence[PairBandwidth]) -> str:
     return next(pair.reason for pair in pairs if name in {pair.a.node, pair.b.node})
 
 
-def _some(pairs: Sequence[PairBandwidth]) -> str:
-    return _few([_told(pair) for pair in pairs])
-
-
-def _told(pair: PairBandwidth) -> str:
+def _result(pair: PairBandwidth) -> Reason:
+    ports = {"sender": str(pair.a), "receiver": str(pair.b)}
     if pair.gbit_s is None:
-        return f"{pair.a} -> {pair.b} failed: {pair.reason}"
-    rate = f" of {amount(pair.line_rate_gbit_s)}" if pair.line_rate_gbit_s else ""
-    return f"{pair.a} -> {pair.b} {amount(pair.gbit_s)}{rate} Gb/s"
+        return reason("rdma_stack.bandwidth.pair_failed", cause=pair.reason, **ports)
+    rate = _amount(pair.line_rate_gbit_s) if pair.line_rate_gbit_s else None
+    return reason("rdma_stack.bandwidth.pair", gbit_s=_amount(pair.gbit_s), line_rate=rate, **ports)
 
 
-def amount(gbit_s: float) -> str:
-    """Return a bandwidth with three digits or so: ``0.176``, ``9.8``, ``387``."""
+def _amount(gbit_s: float) -> str:
+    """Return a bandwidth with about three digits: ``0.176``, ``9.8``, ``387``."""
     return f"{gbit_s:.3g}" if gbit_s < 1000 else f"{gbit_s:.0f}"  # noqa: PLR2004 - else it would be 1e+03
-
-
-def _few(texts: Sequence[str], separator: str = "; ") -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return separator.join(texts[:_SHOWN]) + more

@@ -97,15 +97,16 @@ def busy(facts: NodeFacts) -> str:
     return ""
 
 
-def not_ready(found: Readiness | Unknown) -> str:
+def not_ready(readiness: Readiness | Unknown) -> str:
     """Return why a node that looked idle cannot be measured, as far as a fresh look saw; unknown counts as busy."""
-    if isinstance(found, Unknown):
-        return f"whether its devices are in use is not known: {found.reason}"
-    if found.holders:
-        first = found.holders[0]
+    if isinstance(readiness, Unknown):
+        return f"whether its devices are in use is not known: {readiness.reason}"
+    if readiness.holders:
+        first = readiness.holders[0]
         return f"{first.device} is in use by {first.command} (process {first.pid})"
-    if found.missing:
-        return f"its training container has no {' and no '.join(found.missing)}; the image needs perftest and coreutils"
+    if readiness.missing:
+        missing = " and no ".join(readiness.missing)
+        return f"its training container has no {missing}; the image needs perftest and coreutils"
     return ""
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from provision.components import COMPONENTS
-from provision.components.check import FACT_REMEDY, Check, ClusterScene, NotKnownError, Scene, Verdict, fail, skip
+from provision.components.check import Check, ClusterScene, NotKnownError, Scene, Verdict, fail, skip
 from provision.model import CheckResult, CheckStatus
-from provision.model.cluster import NO_JOBS
+from provision.model.reason import reason
 
 __all__ = ["CHECKS", "CLUSTER_CHECKS", "UNJUDGED", "check", "cluster_check", "register", "run"]
 
@@ -16,25 +16,26 @@ CHECKS: dict[str, Check[Scene]] = {}
 CLUSTER_CHECKS: dict[str, Check[ClusterScene]] = {}
 
 _FIRST_AREA = "node"
-UNJUDGED = "what the node answered cannot be judged"
-"""So begins the reason of a check that could not make sense of a fact."""
+UNJUDGED = frozenset({"check.fact_unavailable", "check.failed", "gpu.driver.no_answer"})
+"""The codes of checks that could not be made: a fact was unavailable or not understood."""
+_WAITS = "check.waits"
 
 
 def check(
     id: str,  # noqa: A002 - it is an id, and reads best so where checks are declared
     *,
     after: str | None = None,
-    remedy: str = FACT_REMEDY,
+    unavailable: str = "check.fact_unavailable",
     full: bool = False,
     data: bool = False,
 ) -> Callable[[Callable[[Scene], Verdict]], Callable[[Scene], Verdict]]:
     """Register a check of one node: skipped when its role is disabled there or the check `after` failed.
 
-    One that is `full` is judged only where bandwidth was measured, one of `data` only where volumes were looked at.
+    A `full` check requires measured bandwidth, a `data` check probed volumes.
     """
 
     def decorate(function: Callable[[Scene], Verdict]) -> Callable[[Scene], Verdict]:
-        register(Check(id, function, after, remedy, full, data=data))
+        register(Check(id, function, after, unavailable, full, data=data))
         return function
 
     return decorate
@@ -76,7 +77,7 @@ def run(scene: Scene) -> tuple[CheckResult, ...]:
         if (item.full and scene.bandwidth is None) or (item.data and scene.data is None):
             continue
         verdict = _verdict(item, scene, done)
-        done[item.id] = CheckResult(item.id, verdict.status, verdict.reason, verdict.remedy, verdict.simulated)
+        done[item.id] = CheckResult(item.id, verdict.status, verdict.reason, verdict.simulated)
     return tuple(done.values())
 
 
@@ -107,18 +108,20 @@ def _area(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _verdict(item: Check[Scene], scene: Scene, done: Mapping[str, CheckResult]) -> Verdict:
+def _verdict(item: Check[Scene], scene: Scene, done: Mapping[str, CheckResult]) -> Verdict:  # noqa: PLR0911 - one for each result
     component = COMPONENTS.get(_area(item.id))
     if component and scene.node.variables.get(f"{component.role}_enabled") is False:
-        not_for_jobs = component.for_jobs and not scene.node.takes_jobs
-        return skip(NO_JOBS if not_for_jobs else f"the role {component.role} is switched off for this node")
+        if component.for_jobs and not scene.node.takes_jobs:
+            return skip("check.no_jobs")
+        return skip("check.role_disabled", role=component.role)
     before = done.get(item.after) if item.after else None
-    if before is not None and (before.status is CheckStatus.FAIL or before.reason.startswith("waits for ")):
-        root = before.reason.removeprefix("waits for ") if before.status is CheckStatus.SKIP else before.id
-        return skip(f"waits for {root}")
+    if before is not None and before.reason.code == _WAITS:
+        return Verdict(CheckStatus.SKIP, before.reason)
+    if before is not None and before.status is CheckStatus.FAIL:
+        return skip(_WAITS, check=before.id)
     try:
         return item.judge(scene)
     except NotKnownError as problem:
-        return fail(str(problem), item.remedy)
-    except Exception as problem:  # noqa: BLE001 - one node's odd answer must not hide what is known of the others
-        return fail(f"{UNJUDGED}: {type(problem).__name__}: {problem}", item.remedy)
+        return Verdict(CheckStatus.FAIL, reason(item.unavailable, cause=str(problem)))
+    except Exception as problem:  # noqa: BLE001 - an unexpected fact of one node must not hide other results
+        return fail("check.failed", error=type(problem).__name__, cause=str(problem))

@@ -1,14 +1,15 @@
-"""What only all nodes together show of each other: logins among containers; skew.py has how they differ."""
+"""Checks of logins between containers and of data addresses. `skew.py` compares the nodes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from provision.checks.base import cluster_check
-from provision.checks.wording import few_names
+from provision.checks.pairs import NO_CONNECTION
 from provision.components.check import ClusterScene, Verdict, fail, passed, skip, warn
 from provision.facts import refused_addresses
 from provision.facts.container_ssh import ContainerSsh, fingerprint
+from provision.model.reason import Reason, reason
 
 __all__: list[str] = []
 
@@ -16,26 +17,24 @@ __all__: list[str] = []
 @cluster_check("container_ssh.pairs")
 def _pairs(scene: ClusterScene) -> Verdict:
     if scene.pairs is None:
-        return skip("no pairs were tried: no node has a running training container")
+        return skip("container_ssh.pairs.not_tried")
     bad = [pair for pair in scene.pairs if not pair.ok]
     if bad:
-        by_reason: dict[str, list[str]] = defaultdict(list)
+        by_reason: dict[Reason | None, list[str]] = defaultdict(list)
         for pair in bad:
             by_reason[pair.reason].append(f"{pair.source} -> {pair.target}")
-        shown = "; ".join(f"{few_names(pairs)}: {reason}" for reason, pairs in by_reason.items())
-        names = ",".join(sorted({name for pair in bad for name in (pair.source, pair.target)}))
         return fail(
-            f"{len(bad)} of {len(scene.pairs)} logins between containers failed: {shown}",
-            f"Run: provision apply --limit {names}",
+            "container_ssh.pairs.failed",
+            failed=len(bad),
+            count=len(scene.pairs),
+            problems=[reason("container_ssh.pairs.problem", pairs=p, cause=why) for why, p in by_reason.items()],
+            nodes=sorted({name for pair in bad for name in (pair.source, pair.target)}),
         )
-    count = f"{len(scene.pairs)} of {len(scene.pairs)} logins between containers work and print nothing"
     sources = {pair.source for pair in scene.pairs}
     left_out = [node.name for node in scene.nodes if node.name not in sources and node.takes_jobs]
     if left_out:
-        return warn(
-            f"{count}, but some nodes could not take part: {few_names(left_out)}", "See what failed on those nodes."
-        )
-    return passed(count)
+        return warn("container_ssh.pairs.some_nodes", count=len(scene.pairs), nodes=left_out)
+    return passed("container_ssh.pairs.ok", count=len(scene.pairs))
 
 
 @cluster_check("container_ssh.host_keys_distinct")
@@ -45,16 +44,18 @@ def _distinct(scene: ClusterScene) -> Verdict:
         if isinstance(facts.container_ssh, ContainerSsh) and facts.container_ssh.host_key:
             owners[facts.container_ssh.host_key].append(name)
     if not owners:
-        return skip("no container has a host key yet")
+        return skip("container_ssh.host_keys_distinct.no_keys")
     shared = {key: names for key, names in owners.items() if len(names) > 1}
     if shared:
-        text = "; ".join(f"{', '.join(names)} share {fingerprint(key)}" for key, names in shared.items())
-        names = ",".join(name for group in shared.values() for name in group[1:])
         return fail(
-            f"containers share a host key: {text}",
-            f"Remove /var/lib/provision/container_ssh/keys/ssh_host_ed25519_key on {names} and run: provision apply",
+            "container_ssh.host_keys_distinct.shared",
+            keys=[
+                reason("container_ssh.host_keys_distinct.key", nodes=names, key=fingerprint(key))
+                for key, names in shared.items()
+            ],
+            others=[name for names in shared.values() for name in names[1:]],
         )
-    return passed(f"{len(owners)} containers, each with a host key of its own")
+    return passed("container_ssh.host_keys_distinct.ok", count=len(owners))
 
 
 @cluster_check("cluster.data_addresses")
@@ -62,25 +63,18 @@ def _data_addresses(scene: ClusterScene) -> Verdict:
     refused = refused_addresses(scene.cluster.nodes, scene.facts)
     if refused:
         return fail(
-            "; ".join(f"{name}: {reason}" for name, reason in sorted(refused.items())),
-            "Set cluster_data_address for these nodes, or check what answers in their names.",
+            "cluster.data_addresses.refused", nodes=[f"{name}: {cause}" for name, cause in sorted(refused.items())]
         )
-    return passed(f"no two of {len(scene.facts)} nodes claim the same data address")
+    return passed("cluster.data_addresses.ok", nodes=len(scene.facts))
 
 
 @cluster_check("cluster.data_network")
 def _data_network(scene: ClusterScene) -> Verdict:
     if scene.pairs is None:
-        return skip("no logins between containers were tried")
-    silent = [p for p in scene.pairs if not p.ok and any(word in p.reason.lower() for word in _NO_WAY)]
+        return skip("cluster.data_network.not_tried")
+    silent = [pair for pair in scene.pairs if pair.reason is not None and pair.reason.code in NO_CONNECTION]
     if silent:
-        shown = few_names([f"{pair.source} -> {pair.target}" for pair in silent])
-        return fail(
-            f"data addresses cannot be reached: {shown}",
-            "Look at addresses, routes and firewalls of the data network on these nodes.",
-        )
+        shown = [f"{pair.source} -> {pair.target}" for pair in silent]
+        return fail("cluster.data_network.unreachable", pairs=shown)
     sources = {pair.source for pair in scene.pairs}
-    return passed(f"{len(sources)} nodes reach each other's data addresses (their sshd listens nowhere else)")
-
-
-_NO_WAY = ("no answer within", "timed out", "no route to host", "network is unreachable", "connection refused")
+    return passed("cluster.data_network.ok", nodes=len(sources))

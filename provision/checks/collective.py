@@ -1,62 +1,64 @@
-"""The all-reduce over all nodes, against the bandwidth that the topology predicts."""
+"""The all-reduce over all nodes, compared with the bandwidth that the topology predicts."""
 
 from __future__ import annotations
 
 from provision.checks.base import cluster_check
-from provision.checks.wording import few_names
 from provision.components.check import ClusterScene, Verdict, fail, passed, warn
 from provision.model import Collective
+from provision.model.reason import Reason, reason
 
 __all__: list[str] = []
 
-_SHOWN = 6
-_SLOW = (
-    "Find the slow node or link: rdma_stack.bandwidth of the nodes, gpu.topology, gpu.pcie_width and peer_memory.path. "
-    "See what NCCL uses: provision run --env NCCL_DEBUG=INFO -- all_reduce_perf -b 1G -e 1G | provision nccl-log - "
-    "If the prediction is too high for these machines, set cluster_collective_fraction."
-)
-_WRONG = "Drain the nodes and test their GPUs, memory and links one by one: provision verify --level full --limit NODE"
-
 
 @cluster_check("cluster.collective", collective=True)
-def _collective(scene: ClusterScene) -> Verdict:
-    found = scene.collective
-    if found is None:
+def _collective(scene: ClusterScene) -> Verdict:  # noqa: PLR0911 - one for each result
+    result = scene.collective
+    if result is None:
         raise AssertionError("judged only where an all-reduce was measured")
-    if found.bus_bandwidth is None:
-        said = f"nothing was measured: {found.reason}"
-        return fail(said, found.remedy or _SLOW, simulated=found.simulated)
-    if found.wrong:
-        said = f"{found.wrong} elements of the sums are wrong ({_what(found)})"
-        return fail(said, _WRONG, simulated=found.simulated)
-    fraction = found.fraction
-    reason = f"{_what(found)}; {_compared(found)}"
-    if fraction is not None and fraction < found.minimum:
-        return fail(reason, _SLOW)
-    if found.left_out:
-        reason += f"; left out: {_left_out(found)}"
-        return warn(reason, "Run it again when these nodes are idle and sound.", simulated=found.simulated)
-    if found.memory == "gpu" and fraction is None:
-        return warn(reason, "Run: provision place --gpus 1 --workers 2 --explain", simulated=found.simulated)
-    return passed(reason, simulated=found.simulated)
+    simulated = result.simulated
+    if result.bus_bandwidth is None:
+        if result.remedy:
+            return fail(
+                "cluster.collective.not_possible", cause=result.reason, advice=result.remedy, simulated=simulated
+            )
+        return fail("cluster.collective.not_measured", cause=result.reason, simulated=simulated)
+    measured = _measured(result)
+    if result.wrong:
+        return fail("cluster.collective.wrong", elements=result.wrong, measured=measured, simulated=simulated)
+    fraction, comparison = result.fraction, _comparison(result)
+    if fraction is not None and fraction < result.minimum:
+        return fail("cluster.collective.slow", measured=measured, comparison=comparison)
+    if result.left_out:
+        nodes = [reason("cluster.collective.node", name=n, cause=why) for n, why in result.left_out.items()]
+        return warn(
+            "cluster.collective.some_nodes",
+            measured=measured,
+            comparison=comparison,
+            left_out=nodes,
+            simulated=simulated,
+        )
+    if result.memory == "gpu" and fraction is None:
+        return warn("cluster.collective.not_compared", measured=measured, comparison=comparison, simulated=simulated)
+    return passed("cluster.collective.ok", measured=measured, comparison=comparison, simulated=simulated)
 
 
-def _what(found: Collective) -> str:
-    where = "GPU memory" if found.memory == "gpu" else "host memory"
-    size = f"{found.size_bytes >> 20} MiB"
-    return (
-        f"all-reduce of {size} over {found.ranks} ranks on {few_names(found.nodes)} ({found.program}, {where}): "
-        f"{found.bus_bandwidth:.4g} GB/s bus bandwidth"
+def _measured(result: Collective) -> Reason:
+    return reason(
+        "cluster.collective.measured",
+        size_mib=result.size_bytes >> 20,
+        ranks=result.ranks,
+        nodes=result.nodes,
+        program=result.program,
+        memory="GPU memory" if result.memory == "gpu" else "host memory",
+        gb_s=result.bus_bandwidth,
     )
 
 
-def _compared(found: Collective) -> str:
-    if found.simulated:
-        return "the GPUs are SIMULATED, so that this is no measurement of them"
-    if found.fraction is not None:
-        return f"{found.fraction:.0%} of the predicted {found.predicted:.4g} GB/s; {found.minimum:.0%} is required"
-    return f"there is no prediction ({found.not_predicted or 'the nodes have no GPU'})"
-
-
-def _left_out(found: Collective) -> str:
-    return "; ".join(f"{name} ({reason})" for name, reason in list(found.left_out.items())[:_SHOWN])
+def _comparison(result: Collective) -> Reason:
+    if result.simulated:
+        return reason("cluster.collective.simulated")
+    if result.fraction is not None:
+        return reason(
+            "cluster.collective.fraction", fraction=result.fraction, gb_s=result.predicted, minimum=result.minimum
+        )
+    return reason("cluster.collective.no_prediction", cause=result.not_predicted or "the nodes have no GPU")

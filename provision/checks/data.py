@@ -1,4 +1,4 @@
-"""The data volumes that the inventory names: mounted on every node, alive, readable and the same everywhere."""
+"""The data volumes of the inventory: mounted on every node, responding, readable, and the same on all nodes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ from collections.abc import Sequence
 from provision.batch.data import DataFinding
 from provision.checks.base import check, cluster_check
 from provision.components.check import ClusterScene, Scene, Verdict, fail, passed, warn
+from provision.model.reason import reason
 
 __all__: list[str] = []
-
-_SHOWN = 6
 
 
 @check("node.data", data=True)
 def _of_node(scene: Scene) -> Verdict:
-    found = [item for item in scene.data or () if item.node == scene.node.name]
-    return _verdict(found, "all data volumes of the inventory are mounted and can be used")
+    return _verdict([item for item in scene.data or () if item.node == scene.node.name], "node.data.ok")
 
 
 @cluster_check("cluster.data", data=True)
 def _of_cluster(scene: ClusterScene) -> Verdict:
-    found = [item for item in scene.data or () if not item.node]
-    return _verdict(found, "all nodes have the same data volumes")
+    return _verdict([item for item in scene.data or () if not item.node], "cluster.data.ok")
 
 
-def _verdict(found: Sequence[DataFinding], good: str) -> Verdict:
-    if not found:
-        return passed(good)
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    reason = "; ".join(f"{item.volume}: {item.problem}" for item in found[:_SHOWN]) + more
-    remedy = next((item.remedy for item in found if item.remedy), "") or "See: provision data check"
-    return (fail if any(item.level == "fail" for item in found) else warn)(reason, remedy)
+def _verdict(findings: Sequence[DataFinding], ok: str) -> Verdict:
+    if not findings:
+        return passed(ok)
+    judge = fail if any(item.level == "fail" for item in findings) else warn
+    return judge(
+        "node.data.findings",
+        problems=[reason("node.data.problem", volume=item.volume, problem=item.problem) for item in findings],
+        advice=next((item.remedy for item in findings if item.remedy), "") or "See: provision data check",
+    )

@@ -1,4 +1,4 @@
-"""The docker engine: runs, answers, and is configured as the inventory wants."""
+"""The Docker engine: it runs, answers and has the settings of the inventory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from provision.checks.base import check
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import Unknown
+from provision.model.reason import reason
 
 __all__: list[str] = []
 
@@ -19,48 +20,49 @@ _LEGACY_DRIVERS = frozenset({"vfs", "devicemapper", "aufs", "btrfs", "zfs"})
 def _service(scene: Scene) -> Verdict:
     service = known(scene.facts.docker_service)
     if not service.loaded:
-        return fail("the docker engine is not installed", scene.apply)
+        return fail("docker_engine.service.not_installed")
     if service.active != "active":
-        return fail(f"docker.service is {service.active}", f"See why: journalctl -u docker -n 50. Then: {scene.apply}")
+        return fail("docker_engine.service.not_active", state=service.active)
     if isinstance(scene.facts.docker_info, Unknown):
-        return fail(
-            f"docker.service is active, but the engine does not answer: {scene.facts.docker_info.reason}",
-            "See why: journalctl -u docker -n 50",
-        )
+        return fail("docker_engine.service.no_answer", cause=scene.facts.docker_info.reason)
     if service.enabled not in {"enabled", "static", "enabled-runtime", "alias"}:
-        return fail(f"docker runs, but will not start at boot (it is {service.enabled})", scene.apply)
-    return passed("docker.service is active, starts at boot, and answers")
+        return fail("docker_engine.service.not_enabled", state=service.enabled)
+    return passed("docker_engine.service.ok")
 
 
 @check("docker_engine.version", after="docker_engine.service")
 def _version(scene: Scene) -> Verdict:
     info = known(scene.facts.docker_info)
-    return passed(f"engine {info.version}, cgroup v{info.cgroup_version or '?'} by {info.cgroup_driver or '?'}")
+    return passed(
+        "docker_engine.version.ok",
+        version=info.version,
+        cgroup_version=info.cgroup_version or "?",
+        cgroup_driver=info.cgroup_driver or "?",
+    )
 
 
 @check("docker_engine.daemon_json")
 def _daemon_json(scene: Scene) -> Verdict:
     config = known(scene.facts.docker_config)
     if not config.exists and _not_installed(scene):
-        return skip("waits for docker_engine.service")
+        return skip("check.waits", check="docker_engine.service")
     if config.options is None:
-        return fail(
-            f"/etc/docker/daemon.json cannot be used: {config.error}",
-            f"Correct the file, or remove it if nothing in it is needed. {scene.apply}",
-        )
+        return fail("docker_engine.daemon_json.invalid", cause=config.error)
     wanted = _wanted_options(scene)
     wrong = [
-        f"{key} is {_shown(config.options.get(key))}" for key in wanted if not _agrees(config.options, key, wanted)
+        reason("docker_engine.daemon_json.setting", name=key, current=_shown(config.options.get(key)))
+        for key in wanted
+        if not _agrees(config.options, key, wanted)
     ]
     if wrong:
-        return fail(f"/etc/docker/daemon.json is not as wanted: {'; '.join(wrong)}", scene.apply)
+        return fail("docker_engine.daemon_json.differs", settings=wrong)
     if not config.exists:
-        return passed("there is no daemon.json, and none is needed")
-    return passed(f"valid, {len(config.options)} options, all that the inventory wants among them")
+        return passed("docker_engine.daemon_json.not_needed")
+    return passed("docker_engine.daemon_json.ok", count=len(config.options))
 
 
 def _not_installed(scene: Scene) -> bool:
-    """A file that is wrong may be why the engine is down; one that is missing before there is an engine is not."""
+    """An invalid file can be the cause of a stopped engine; a missing one before the installation is not."""
     service = scene.facts.docker_service
     return not isinstance(service, Unknown) and not service.loaded
 
@@ -82,9 +84,9 @@ def _wanted_options(scene: Scene) -> dict[str, Any]:
 
 
 def _agrees(options: Any, key: str, wanted: dict[str, Any]) -> bool:
-    """Lists and objects are merged into what was there before, so having more than is wanted is no difference.
+    """Lists and objects are merged into the file, so additional entries are no difference.
 
-    Docker has no live-restore where the file does not say so.
+    Docker's default for live-restore is false.
     """
     have, want = options.get(key), wanted[key]
     if isinstance(want, list):
@@ -102,17 +104,22 @@ def _shown(value: Any) -> str:
 def _registry_ca(scene: Scene) -> Verdict:
     wanted: list[Any] = scene.want("docker_engine_registry_ca", default=[])
     if not wanted:
-        return skip("the inventory names no registry with a CA of its own")
+        return skip("docker_engine.registry_ca.none")
     if _not_installed(scene):
-        return skip("waits for docker_engine.service")
-    found = known(scene.facts.docker_config).certificates
+        return skip("check.waits", check="docker_engine.service")
+    present = known(scene.facts.docker_config).certificates
     pairs = {str(item.get("registry")): str(item.get("certificate")) for item in wanted if isinstance(item, dict)}
-    missing = [registry for registry in pairs if registry not in found]
-    other = [r for r, text in pairs.items() if r in found and "".join(text.split()) not in "".join(found[r].split())]
+    missing = [registry for registry in pairs if registry not in present]
+    other = [
+        registry
+        for registry, text in pairs.items()
+        if registry in present and "".join(text.split()) not in "".join(present[registry].split())
+    ]
     if missing or other:
-        reason = [f"{name} has none" for name in missing] + [f"{name} has another" for name in other]
-        return fail(f"CA certificates under /etc/docker/certs.d: {'; '.join(reason)}", scene.apply)
-    return passed(f"the CA of {', '.join(pairs)} is trusted")
+        problems = [reason("docker_engine.registry_ca.missing", registry=name) for name in missing]
+        problems += [reason("docker_engine.registry_ca.other", registry=name) for name in other]
+        return fail("docker_engine.registry_ca.differs", registries=problems)
+    return passed("docker_engine.registry_ca.ok", registries=pairs)
 
 
 @check("docker_engine.storage", after="docker_engine.service")
@@ -120,19 +127,13 @@ def _storage(scene: Scene) -> Verdict:
     info = known(scene.facts.docker_info)
     disks = () if isinstance(scene.facts.disks, Unknown) else scene.facts.disks
     disk = next((d for d in disks if d.path == info.data_root), None)
-    free = f", {disk.free_mib // 1024} GiB free at {info.data_root}" if disk else ""
+    free = disk.free_mib // 1024 if disk else None
     if disk and disk.free_mib < _FULL_MIB:
-        return fail(
-            f"the disk is full: {disk.free_mib} MiB free at {disk.path}",
-            "Make room: docker system df shows what is used.",
-        )
+        return fail("docker_engine.storage.full", free_mib=disk.free_mib, path=disk.path)
     if disk and disk.free_mib < _LOW_MIB:
-        return warn(
-            f"little room: {disk.free_mib} MiB free at {disk.path}", "Make room: docker system df shows what is used."
-        )
+        return warn("docker_engine.storage.low", free_mib=disk.free_mib, path=disk.path)
     if info.storage_driver in _LEGACY_DRIVERS:
         return warn(
-            f"the storage driver is {info.storage_driver}, which is slow or no longer supported{free}",
-            "Put docker's data root on ext4 or xfs (ftype=1), where overlay2 works.",
+            "docker_engine.storage.legacy_driver", driver=info.storage_driver, free_gib=free, path=info.data_root
         )
-    return passed(f"storage driver {info.storage_driver}{free}")
+    return passed("docker_engine.storage.ok", driver=info.storage_driver, free_gib=free, path=info.data_root)

@@ -1,4 +1,4 @@
-"""GPUs, and what lets containers use them."""
+"""GPUs, and the software with which containers use them."""
 
 from __future__ import annotations
 
@@ -18,78 +18,69 @@ _SMI = ("nvidia-smi",)
 _STAND_INS = ("nvidia-container", "nvidia-docker2", "libnvidia-container")
 
 
-@check(
-    "gpu.driver", remedy="Read dmesg for NVRM and Xid lines; a GPU that fell off the bus needs a reboot of the node."
-)
+@check("gpu.driver", unavailable="gpu.driver.no_answer")
 def _driver(scene: Scene) -> Verdict:
     on_bus = () if isinstance(scene.facts.gpu_pci, Unknown) else scene.facts.gpu_pci
     gpus = known(scene.facts.gpus)
     if not gpus and on_bus:
-        return fail(
-            f"{len(on_bus)} NVIDIA GPUs are on the PCI bus, but no driver serves them", "Install the NVIDIA driver."
-        )
+        return fail("gpu.driver.missing", count=len(on_bus))
     if not gpus:
-        return skip("the node has no GPU")
+        return skip("gpu.none")
     versions = sorted({gpu.driver for gpu in gpus})
-    return passed(f"driver {', '.join(versions)}", simulated=scene.simulated(*_SMI))
+    return passed("gpu.driver.ok", versions=versions, simulated=scene.simulated(*_SMI))
 
 
 @check("gpu.count", after="gpu.driver")
 def _count(scene: Scene) -> Verdict:
     gpus = known(scene.facts.gpus)
     if not gpus:
-        return skip("the node has no GPU")
+        return skip("gpu.none")
     simulated = scene.simulated(*_SMI)
     on_bus = known(scene.facts.gpu_pci)
     if not simulated and len(gpus) != len(on_bus):
         shown = {gpu.bus_id.lower()[-12:] for gpu in gpus}
         missing = [address for address in on_bus if address.lower()[-12:] not in shown]
-        named = f"; it does not show {', '.join(missing)}" if len(missing) + len(gpus) == len(on_bus) else ""
-        return fail(
-            f"nvidia-smi shows {len(gpus)} GPUs, the PCI bus has {len(on_bus)}{named}",
-            "Read dmesg for NVRM and Xid lines; a GPU that fell off the bus needs a reboot of the node.",
-        )
+        missing = missing if len(missing) + len(gpus) == len(on_bus) else []
+        return fail("gpu.count.missing", count=len(gpus), on_bus=len(on_bus), missing=missing)
     kinds = sorted({gpu.name for gpu in gpus})
-    return passed(f"{len(gpus)} x {', '.join(kinds)}", simulated=simulated)
+    return passed("gpu.count.ok", count=len(gpus), products=kinds, simulated=simulated)
 
 
 @check("nvidia_container.toolkit")
 def _toolkit(scene: Scene) -> Verdict:
     if not _has_gpus(scene):
-        return skip("the node has no GPU")
+        return skip("gpu.none")
     packages = known(scene.facts.packages)
     simulated = scene.simulated(*_STAND_INS)
     legacy = scene.want("nvidia_container_flavor", default="toolkit") == "nvidia-docker2"
     wanted = "nvidia-docker2" if legacy else "nvidia-container-toolkit"
     if wanted not in packages:
-        return fail(f"{wanted} is not installed", scene.apply, simulated=simulated)
+        return fail("nvidia_container.toolkit.not_installed", package=wanted, simulated=simulated)
     versions = {name: packages[name] for name in _TOOLKIT if name in packages}
     if len({version.split("-")[0] for version in versions.values()}) > 1:
-        shown = ", ".join(f"{name} {version}" for name, version in versions.items())
-        return fail(f"the toolkit's packages are of different versions: {shown}", scene.apply, simulated=simulated)
+        shown = [f"{name} {version}" for name, version in versions.items()]
+        return fail("nvidia_container.toolkit.versions_differ", packages=shown, simulated=simulated)
     if not known(scene.facts.nvidia_container).hook:
-        return fail("nvidia-container-runtime-hook is not on the PATH", scene.apply, simulated=simulated)
-    return passed(f"{wanted} {packages[wanted]}", simulated=simulated)
+        return fail("nvidia_container.toolkit.no_hook", simulated=simulated)
+    return passed("nvidia_container.toolkit.ok", package=wanted, version=packages[wanted], simulated=simulated)
 
 
 @check("nvidia_container.runtime", after="docker_engine.service")
 def _runtime(scene: Scene) -> Verdict:
     if not _has_gpus(scene):
-        return skip("the node has no GPU")
+        return skip("gpu.none")
     info = known(scene.facts.docker_info)
     simulated = scene.simulated(*_STAND_INS)
     if "nvidia" in info.runtimes:
-        return passed("docker knows the runtime nvidia", simulated=simulated)
+        return passed("nvidia_container.runtime.ok", simulated=simulated)
     tools = known(scene.facts.nvidia_container)
     if tools.cdi_files:
-        return passed(f"CDI describes the GPUs: {', '.join(tools.cdi_files)}", simulated=simulated)
-    return fail(
-        "docker knows no runtime called nvidia, and no CDI file describes the GPUs", scene.apply, simulated=simulated
-    )
+        return passed("nvidia_container.runtime.cdi", files=tools.cdi_files, simulated=simulated)
+    return fail("nvidia_container.runtime.missing", simulated=simulated)
 
 
 def _has_gpus(scene: Scene) -> bool:
-    """GPUs whose nvidia-smi hangs are still GPUs."""
+    """A node whose nvidia-smi hangs has GPUs too."""
     facts = scene.facts
     return (
         isinstance(facts.gpus, Unknown)

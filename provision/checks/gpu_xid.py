@@ -1,4 +1,4 @@
-"""Xids: what the driver wrote into the kernel's log, weighed."""
+"""Xids: errors of GPUs and NVLink switches in the kernel's log."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 from provision.checks.base import check
 from provision.checks.health_limits import XIDS, XidMeaning, XidWeight
-from provision.checks.wording import few, slot_of, span
+from provision.checks.pci import slot_of
 from provision.components.check import Scene, Verdict, fail, passed, skip, warn
 from provision.facts import Unknown
 from provision.facts.gpu import Gpu
 from provision.facts.xid import Xid, XidLog
+from provision.model.reason import Reason, reason
 
 __all__: list[str] = []
 
 _SMI = ("nvidia-smi",)
-_NO_GPU = "the node has no GPU"
+
 _SHOWN = 4
 _UNKNOWN_XID = XidMeaning(XidWeight.WATCH, "not known here", "Look the number up in NVIDIA's Xid catalogue.")
 
@@ -26,29 +27,35 @@ def _xid(scene: Scene) -> Verdict:
     on_bus = () if isinstance(scene.facts.gpu_pci, Unknown) else scene.facts.gpu_pci
     gpus = () if isinstance(scene.facts.gpus, Unknown) else scene.facts.gpus
     if not gpus and not on_bus and not isinstance(scene.facts.gpus, Unknown):
-        return skip(_NO_GPU)
+        return skip("gpu.none")
     if scene.container:
-        return skip("a container sees its host's kernel log, if any")
+        return skip("gpu.xid.container")
     log = scene.facts.xids
     if isinstance(log, Unknown):
-        return warn(log.reason, "Run dmesg on the node as root to see why.")
+        return warn("gpu.xid.unreadable", cause=log.reason)
     simulated = scene.simulated(*_SMI)
-    since = "since boot" if log.complete else f"in the last {span(log.uptime - log.since)}, further back no log reaches"
+    since = (
+        reason("gpu.xid.since_boot") if log.complete else reason("gpu.xid.since_log", seconds=log.uptime - log.since)
+    )
     judged = [(_meaning(xid, gpus), xid) for xid in log.xids if not xid.switch or _fatal(xid)]
     for weight, verdict in ((XidWeight.BROKEN, fail), (XidWeight.WATCH, warn)):
-        found = [(meaning, xid) for meaning, xid in judged if meaning.weight is weight]
-        if found:
-            remedy = " ".join(dict.fromkeys(meaning.remedy for meaning, _ in found[:_SHOWN]))
-            return verdict(f"{few([_tell(meaning, xid, log) for meaning, xid in found])} ({since})",
-                           f"{remedy} A reboot starts this check anew.", simulated=simulated)  # fmt: skip
+        errors = [(meaning, xid) for meaning, xid in judged if meaning.weight is weight]
+        if errors:
+            return verdict(
+                "gpu.xid.errors",
+                simulated=simulated,
+                errors=[_error(meaning, xid, log) for meaning, xid in errors],
+                since=since,
+                advice=dict.fromkeys(meaning.remedy for meaning, _ in errors[:_SHOWN]),
+            )
     if judged:
-        told = few([_tell(meaning, xid, log) for meaning, xid in judged])
-        return passed(f"no Xid that is the GPUs' fault {since}; {told}", simulated=simulated)
-    return passed(f"no Xid {since}", simulated=simulated)
+        notes = [_error(meaning, xid, log) for meaning, xid in judged]
+        return passed("gpu.xid.harmless", since=since, errors=notes, simulated=simulated)
+    return passed("gpu.xid.ok", since=since, simulated=simulated)
 
 
 def _meaning(xid: Xid, gpus: Sequence[Gpu]) -> XidMeaning:
-    """What is broken weighs less when the driver has said since that this GPU needs no recovery (any more)."""
+    """An error counts less if the driver reports that the GPU needs no recovery (any more)."""
     if xid.switch:
         return XidMeaning(XidWeight.BROKEN, "a fatal error of an NVLink switch", "Reboot the node.")
     meaning = XIDS.get(xid.number, _UNKNOWN_XID)
@@ -71,10 +78,13 @@ def _fatal(xid: Xid) -> bool:
     return bool(re.match(r"fatal", xid.text, re.IGNORECASE))
 
 
-def _tell(meaning: XidMeaning, xid: Xid, log: XidLog) -> str:
-    name = "SXid" if xid.switch else "Xid"
-    last = "" if xid.seconds is None else f"{span(log.uptime - xid.seconds)} ago"
-    if xid.count > 1:
-        last = f"{xid.count} times, last {last}" if last else f"{xid.count} times"
-    place = xid.address.removeprefix("PCI:")
-    return f"{name} {xid.number} at {place}: {meaning.text}" + (f" ({last})" if last else "")
+def _error(meaning: XidMeaning, xid: Xid, log: XidLog) -> Reason:
+    return reason(
+        "gpu.xid.many" if xid.count > 1 else "gpu.xid.one",
+        kind="SXid" if xid.switch else "Xid",
+        number=xid.number,
+        address=xid.address.removeprefix("PCI:"),
+        meaning=meaning.text,
+        count=xid.count,
+        seconds=None if xid.seconds is None else log.uptime - xid.seconds,
+    )

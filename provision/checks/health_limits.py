@@ -35,7 +35,7 @@ class XidWeight(Enum):
 
 @dataclass(frozen=True)
 class XidMeaning:
-    """What one number means, and what to do about it."""
+    """The meaning of an Xid, and its remedy."""
 
     weight: XidWeight
     text: str
@@ -43,7 +43,7 @@ class XidMeaning:
 
 
 _GPU = "Reset the GPU (nvidia-smi --gpu-reset) or reboot the node; if it comes back, have the GPU replaced."
-_LINK = "Reset all GPUs of the node or reboot it; if it comes back, have GPU, baseboard and NVLink bridges looked at."
+_LINK = "Reset all GPUs of the node or reboot it; if it comes back, have GPU, baseboard and NVLink bridges inspected."
 _MEMORY = "Reset the GPU (nvidia-smi --gpu-reset) or reboot the node, then run dcgmi diag -r 3 on it."
 _WATCH = "Keep an eye on this GPU; run dcgmi diag -r 3 when the node has no jobs."
 _JOB, _SEE, _BAD = XidWeight.JOB, XidWeight.WATCH, XidWeight.BROKEN
@@ -68,7 +68,7 @@ XIDS: Mapping[int, XidMeaning] = {
     79: XidMeaning(
         _BAD,
         "the GPU has fallen off the bus",
-        "Switch the node off and on again; if it comes back, look at the GPU's seat, power and cooling.",
+        "Switch the node off and on again; if it comes back, check the GPU's slot, power and cooling.",
     ),
     95: XidMeaning(_BAD, "a memory error could not be contained", _MEMORY),
     109: XidMeaning(_BAD, "the GPU hung while it changed between programs", _GPU),
@@ -96,8 +96,8 @@ class ClockEvent:
     """It comes along with the bits that name the cause."""
 
 
-_COOLING = "Look at fans, air flow and the room's temperature, and at the BMC's sensors."
-_POWER = "Look at the power supplies and their cables, and at the BMC's event log."
+_COOLING = "Check fans, air flow and the room's temperature, and the BMC's sensors."
+_POWER = "Check the power supplies and their cables, and the BMC's event log."
 
 CLOCK_EVENTS: tuple[ClockEvent, ...] = (
     ClockEvent(0x40, "the hardware slows it down for heat", fails=True, remedy=_COOLING),
@@ -146,7 +146,7 @@ PORT_MENTIONED = (
     "rnr_nak_retry_err",
     "out_of_buffer",
 )
-"""Counters that are told, not judged: they come from congestion, adaptive routing, other ports, or jobs that ended."""
+"""Counters that are only reported: they come from congestion, adaptive routing, other ports, or ended jobs."""
 
 SHORT_LINK_LANES = 1
 """An InfiniBand link of one lane has lost the others: cards and cables have four, splitter cables two."""

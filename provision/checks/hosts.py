@@ -1,4 +1,4 @@
-"""Which nodes can take ranks of a job, how many, and why the others cannot."""
+"""Which nodes can run ranks of a job, how many, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from provision.facts import NodeFacts, Unknown, data_address, free_port, gpu_cou
 from provision.facts.system import Hardware
 from provision.launchers import MASTER_PORT, HostEntry
 from provision.model import Node
-from provision.model.cluster import NO_JOBS
+from provision.model.reason import Reason, reason
 
 __all__ = ["host_entry"]
 
 
-def host_entry(node: Node, facts: NodeFacts | ProvisionError, *, allow_degraded: bool = False) -> HostEntry | str:
-    """Return the node's line of a host file, or the reason for which it is left out.
+def host_entry(
+    node: Node, facts: NodeFacts | ProvisionError, *, allow_degraded: bool = False
+) -> HostEntry | tuple[Reason, ...]:
+    """Return the node's entry of a host file, or the reasons why the node is left out.
 
-    A node whose check at boot differs from what is recorded of it takes no ranks, unless that is allowed.
+    A degraded node gets no ranks unless `allow_degraded` is set.
     """
     if not node.takes_jobs:
-        return NO_JOBS
+        return (reason("check.no_jobs"),)
     if isinstance(facts, ProvisionError):
-        return f"cannot be reached: {facts.message}"
+        return (reason("host.unreachable", cause=facts.message),)
     degraded = None if allow_degraded else held_back(node, facts)
-    reasons = [reason for reason in (_unusable(facts), degraded.reason if degraded else "") if reason]
+    unusable = _unusable(facts)
+    reasons = tuple(item for item in (unusable, degraded.reason if degraded else None) if item)
     if reasons:
-        return "; ".join(reasons)
+        return reasons
     address = data_address(node.variables, facts)
     if address is None:
-        return "it has no address on the data network"
+        return (reason("host.no_address"),)
     gpus = gpu_count(facts) or 0
     slots = gpus or _cpu_slots(node, facts)
     cpus = facts.hardware.cpus if isinstance(facts.hardware, Hardware) else 0
@@ -36,26 +39,22 @@ def host_entry(node: Node, facts: NodeFacts | ProvisionError, *, allow_degraded:
     return HostEntry(node.name, address, slots, kind, cpus, free_port(facts, MASTER_PORT))
 
 
-def _unusable(facts: NodeFacts) -> str:
+def _unusable(facts: NodeFacts) -> Reason | None:  # noqa: PLR0911 - one for each result
     container = facts.container
     if isinstance(container, Unknown):
-        return f"its training container cannot be looked at: {container.reason}"
+        return reason("host.container_unknown", cause=container.reason)
     if container is None:
-        return "it has no training container; run: provision apply"
+        return reason("host.no_container")
     if not container.running:
-        return f"its training container is {container.status}"
+        return reason("host.container_stopped", state=container.status)
     if isinstance(facts.hardware, Unknown):
-        return f"its CPUs cannot be counted: {facts.hardware.reason}"
-    return _broken_gpus(facts)
-
-
-def _broken_gpus(facts: NodeFacts) -> str:
+        return reason("host.cpus_unknown", cause=facts.hardware.reason)
     if isinstance(facts.gpus, Unknown):
-        return f"its GPUs cannot be counted: {facts.gpus.reason}"
+        return reason("host.gpus_unknown", cause=facts.gpus.reason)
     if gpu_count(facts) is None:
         on_bus = 0 if isinstance(facts.gpu_pci, Unknown) else len(facts.gpu_pci)
-        return f"only {len(facts.gpus)} of its {on_bus} GPUs can be used"
-    return ""
+        return reason("host.gpus_missing", usable=len(facts.gpus), count=on_bus)
+    return None
 
 
 def _cpu_slots(node: Node, facts: NodeFacts) -> int:

@@ -1,4 +1,4 @@
-"""What is wrong with the variables, parameters and flags that a user chose for a job, as far as the nodes tell."""
+"""Problems of the variables, parameters and flags that a user sets for a job, according to the facts of the nodes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["LaunchFinding", "LaunchScene", "lint"]
 
 
 def lint(scene: LaunchScene) -> tuple[LaunchFinding, ...]:
-    """Return what is odd, what surely fails first. Facts that could not be had accuse nobody."""
-    found = [finding for judge in _JUDGES for finding in judge(scene)]
-    return tuple(sorted(found, key=lambda finding: not finding.fails))
+    """Return the findings, those that make the job fail first. Unknown facts cause no finding."""
+    findings = [finding for judge in _JUDGES for finding in judge(scene)]
+    return tuple(sorted(findings, key=lambda finding: not finding.fails))
 
 
 def _hosts(scene: LaunchScene) -> Iterator[LaunchFinding]:
@@ -168,7 +168,7 @@ def _mpi_interfaces(scene: LaunchScene) -> Iterator[LaunchFinding]:
 
 
 def _partitions(scene: LaunchScene) -> Iterator[LaunchFinding]:
-    """A GPU in MIG mode has no use as a whole, and ranks that go by its number share its first instance."""
+    """A GPU in MIG mode cannot be used as a whole; ranks that select it by number share its first instance."""
     slots = {entry.name for entry in scene.entries if entry.kind == "gpu"}
     cut = {
         name: [str(gpu.index) for gpu in facts.gpus if gpu.health.mig]

@@ -1,4 +1,4 @@
-"""What is wrong with NCCL's variables that a user chose, as far as the nodes tell."""
+"""Problems of NCCL's variables that a user sets, according to the facts of the nodes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class LaunchScene:
     """What is judged, and what is known of the nodes."""
 
     version: int
-    """Open MPI's major version; 0 where nobody has asked."""
+    """Open MPI's major version; 0 if it was not probed."""
     entries: Sequence[HostEntry]
     """The nodes that can take ranks."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -72,14 +72,14 @@ def scene_of(scene: LaunchScene, names: Collection[str]) -> LaunchScene:
 
 
 def interfaces(facts: NodeFacts) -> dict[str, list[str]]:
-    """Interface -> its addresses; none where the container has a network of its own or nobody knows."""
+    """Interface -> its addresses; none if the container has its own network or they are unknown."""
     own = isinstance(facts.container, Container) and facts.container.network != "host"
     if isinstance(facts.addresses, Unknown) or own:
         return {}
-    found: dict[str, list[str]] = {}
+    by_interface: dict[str, list[str]] = {}
     for entry in facts.addresses:
-        found.setdefault(entry.interface, []).append(entry.address)
-    return found
+        by_interface.setdefault(entry.interface, []).append(entry.address)
+    return by_interface
 
 
 def data_interface(scene: LaunchScene, node: str) -> str:

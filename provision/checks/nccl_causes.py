@@ -97,7 +97,7 @@ def over_tcp(log: NcclLog) -> Explanation:
     """Return why no RDMA card is used at all, and what to do."""
     hosts = few(sorted(log.without_device - set(log.devices) - {""}))
     if log.settings.get("NCCL_IB_DISABLE") == "1":
-        reason, remedy = "NCCL_IB_DISABLE=1 tells it not to use RDMA cards.", _ENABLE
+        reason, remedy = "NCCL_IB_DISABLE=1 disables RDMA cards.", _ENABLE
     elif log.without_device - set(log.devices):
         plugin = f", although the plugin {next(iter(log.plugins))} is there" if log.plugins else ""
         reason, remedy = f"NCCL found no RDMA device{f' on {hosts}' if hosts else ''}{plugin}.", _NO_DEVICE
@@ -116,7 +116,7 @@ def over_tcp(log: NcclLog) -> Explanation:
 
 
 def unknown(log: NcclLog) -> Explanation:
-    """Return why the log cannot tell, and how to get one that can."""
+    """Return why the log does not show it, and how to get a log that does."""
     if not log.lines:
         return "Nothing here was written by NCCL.", _TURN_ON
     failed = memlock(log)
@@ -127,8 +127,11 @@ def unknown(log: NcclLog) -> Explanation:
         of = f" for {possible}" if possible else ""
         return f"NCCL calls GPUDirect possible{of}, but the log shows no network channel that uses it.", _SAY_MORE
     if log.inside:
-        ways = few(sorted(log.inside))
-        return f"All channels in the log stay inside a node ({ways}).", "Run over two nodes or more to see the network."
+        transports = few(sorted(log.inside))
+        return (
+            f"All channels in the log stay inside a node ({transports}).",
+            "Run over two nodes or more to see the network.",
+        )
     warned = next(iter(log.warnings), "")
     if warned:
         return f"The log shows no channels. NCCL warns: {warned}.", f"See to the warning first. {_SAY_MORE}"
@@ -167,8 +170,8 @@ def cards(log: NcclLog, *, enabled: bool) -> str:
 
 def few(names: Iterable[str]) -> str:
     """List some names; more than four only by their number."""
-    found, few = list(names), 4
-    return ", ".join(found[:few]) + (f" and {len(found) - few} more" if len(found) > few else "")
+    listed, few = list(names), 4
+    return ", ".join(listed[:few]) + (f" and {len(listed) - few} more" if len(listed) > few else "")
 
 
 def _disabled(log: NcclLog, without: str) -> Explanation:

@@ -39,11 +39,11 @@ class NcclVerdict:
     version: str | None
     """NCCL's own, e.g. ``2.27.5``."""
     cuda: str | None
-    """The CUDA version that it was built for, where the log tells it."""
+    """The CUDA version that it was built for, if the log has it."""
     transport: str | None
     """``IB``, ``RoCE``, ``Socket``, ``P2P``, ``SHM``, else the plugin's own name; several are joined by ``+``."""
     gdr: bool | None
-    """True when every network channel used GPUDirect RDMA; None when the log cannot tell."""
+    """True when every network channel used GPUDirect RDMA; None if the log does not show it."""
     hcas: tuple[str, ...]
     """Names of cards without port: those that channels used, else those that the log lists."""
     hcas_used: bool
@@ -120,7 +120,7 @@ def _hcas(log: NcclLog) -> tuple[tuple[str, ...], bool]:
 
 
 def _gdr(log: NcclLog) -> Judgement:
-    """Judge by the channels; without them by what excludes GPUDirect; else nobody can tell."""
+    """Judge by the channels; without them by what excludes GPUDirect; otherwise it is unknown."""
     direct = sum(count for (_, gdr), count in log.channels.items() if gdr)
     total = sum(log.channels.values())
     if total > direct:
@@ -157,7 +157,7 @@ def _not_direct(log: NcclLog, lacking: int, total: int) -> Judgement:
 
 
 def _excluded(log: NcclLog) -> Judgement | None:
-    """Judge a log without network channels by what leaves no room for GPUDirect; None when nothing does."""
+    """Judge a log without network channels by what excludes GPUDirect; None if nothing does."""
     lacking = log.without_device - set(log.devices)
     if tcp_network(log):
         reason, remedy = over_tcp(log)

@@ -1,4 +1,4 @@
-"""The try of every container to log in to every other: the script for one node, and how its output is read."""
+"""Logins from every container to every other one: the script for a node, and the parser of its output."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import shlex
 from collections.abc import Sequence
 
 from provision.components.check import PairOutcome
+from provision.model.reason import Reason, reason
 
-__all__ = ["PAIR_SECONDS", "pairs_script", "parse_pairs"]
+__all__ = ["NO_CONNECTION", "PAIR_SECONDS", "pairs_script", "parse_pairs"]
 
 PAIR_SECONDS = 20
 """How long one login may take."""
+NO_CONNECTION = frozenset({"container_ssh.pairs.no_answer", "container_ssh.pairs.no_connection"})
+"""The codes of logins that did not reach the data address."""
+_SSH_NO_CONNECTION = ("timed out", "no route to host", "network is unreachable", "connection refused")
+"""Messages of OpenSSH, which has one exit status for all of them."""
 _BATCH = 16
 _LINE = re.compile(r"([0-9a-f]{16}) (\S{1,255}) ([0-9]{1,3}) ([0-9]{1,18}) ?(.*)")
 
@@ -46,22 +51,26 @@ wait
 
 def parse_pairs(source: str, peers: Sequence[str], output: str, error: str = "") -> list[PairOutcome]:
     """Read what ``pairs_script`` printed on `source`; a peer without a line counts as failed."""
-    found: dict[str, PairOutcome] = {}
+    outcomes: dict[str, PairOutcome] = {}
     for line in output.splitlines():
         match = _LINE.fullmatch(line.strip())
         if match and match[2] in peers:
-            found[match[2]] = _outcome(source, match[2], int(match[3]), int(match[4]), match[5].strip())
-    lost = (error.strip().splitlines() or ["it could not be tried"])[-1]
-    return [found.get(peer, PairOutcome(source, peer, ok=False, reason=lost)) for peer in peers]
+            outcomes[match[2]] = _outcome(source, match[2], int(match[3]), int(match[4]), match[5].strip())
+    cause = (error.strip().splitlines() or [""])[-1]
+    not_tried = reason("container_ssh.pairs.ssh", cause=cause) if cause else reason("container_ssh.pairs.no_result")
+    return [outcomes.get(peer, PairOutcome(source, peer, ok=False, reason=not_tried)) for peer in peers]
 
 
 def _outcome(source: str, target: str, code: int, size: int, error: str) -> PairOutcome:
+    problem = _problem(code, size, error)
+    return PairOutcome(source, target, ok=problem is None, reason=problem)
+
+
+def _problem(code: int, size: int, error: str) -> Reason | None:
     if code in {124, 137}:
-        return PairOutcome(source, target, ok=False, reason=f"no answer within {PAIR_SECONDS} s")
+        return reason("container_ssh.pairs.no_answer", seconds=PAIR_SECONDS)
+    if code != 0 and any(words in error.lower() for words in _SSH_NO_CONNECTION):
+        return reason("container_ssh.pairs.no_connection", cause=error)
     if code != 0:
-        return PairOutcome(source, target, ok=False, reason=error or f"ssh ended with code {code}")
-    if size:
-        return PairOutcome(
-            source, target, ok=False, reason=f"the login prints {size} bytes, which breaks MPI's daemons"
-        )
-    return PairOutcome(source, target, ok=True)
+        return reason("container_ssh.pairs.ssh", cause=error or f"ssh ended with code {code}")
+    return reason("container_ssh.pairs.prints", bytes=size) if size else None

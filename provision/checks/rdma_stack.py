@@ -10,7 +10,6 @@ from provision.facts.rdma import RdmaDevice
 __all__: list[str] = []
 
 _CORE = ("rdma-core", "libibverbs", "libibverbs1")
-_NO_DEVICES = "no RDMA device and no RDMA card on the PCI bus"
 
 
 @check("rdma_stack.packages")
@@ -23,13 +22,13 @@ def _packages(scene: Scene) -> Verdict:
     )  # fmt: skip
     missing = [name for name in managed if name not in packages]
     if missing:
-        return fail(f"packages are gone since the last apply: {', '.join(missing)}", scene.apply)
+        return fail("rdma_stack.packages.removed", packages=missing)
     if stack.ofed:
-        return passed(f"{stack.ofed} is installed")
+        return passed("rdma_stack.packages.ofed", ofed=stack.ofed)
     core = next((name for name in _CORE if name in packages), None)
     if core is None:
-        return fail("rdma-core is not installed", scene.apply)
-    return passed(f"{core} {packages[core]}")
+        return fail("rdma_stack.packages.not_installed")
+    return passed("rdma_stack.packages.ok", package=core, version=packages[core])
 
 
 @check("rdma_stack.devices")
@@ -38,22 +37,14 @@ def _devices(scene: Scene) -> Verdict:
     hard = [device for device in stack.devices if not device.soft]
     if not hard:
         if stack.pci_cards:
-            return fail(
-                f"{stack.pci_cards} RDMA cards are on the PCI bus, but the kernel shows no RDMA device",
-                f"Look for the driver's messages: dmesg | grep -i mlx. {scene.apply}",
-            )
-        return skip(_NO_DEVICES)
+            return fail("rdma_stack.devices.no_device", cards=stack.pci_cards)
+        return skip("rdma_stack.devices.none")
     down = [_describe(device) for device in hard if not device.active]
     if len(down) == len(hard):
-        return fail(
-            f"no port is active: {', '.join(down)}", "Check cables, switch ports and (InfiniBand) the subnet manager."
-        )
+        return fail("rdma_stack.devices.all_down", devices=down)
     if down:
-        return warn(
-            f"{len(hard) - len(down)} of {len(hard)} devices are active; not: {', '.join(down)}",
-            "Check their cables and switch ports, if they are meant to be used.",
-        )
-    return passed(f"{len(hard)} devices active: {', '.join(_describe(device) for device in hard)}")
+        return warn("rdma_stack.devices.some_down", active=len(hard) - len(down), count=len(hard), devices=down)
+    return passed("rdma_stack.devices.ok", count=len(hard), devices=(_describe(device) for device in hard))
 
 
 def _describe(device: RdmaDevice) -> str:
@@ -64,22 +55,22 @@ def _describe(device: RdmaDevice) -> str:
 @check("rdma_stack.soft_roce")
 def _soft_roce(scene: Scene) -> Verdict:
     if not scene.want("rdma_stack_soft_roce_enabled", default=False):
-        return skip("the inventory asks for no Soft-RoCE")
+        return skip("rdma_stack.soft_roce.disabled")
     if scene.container:
-        return skip("a container cannot load kernel modules")
+        return skip("rdma_stack.soft_roce.container")
     stack = known(scene.facts.rdma)
     if "rdma_rxe" not in known(scene.facts.modules):
-        return fail("the kernel module rdma_rxe is not loaded", scene.apply)
+        return fail("rdma_stack.soft_roce.module_missing")
     interface = scene.want("rdma_stack_soft_roce_interface", default="") or data_interface(
         scene.node.variables, scene.facts
     )
-    found = [d for d in stack.devices if d.soft and (not interface or interface in d.netdevs)]
-    if not found:
-        return fail(f"no Soft-RoCE device on {interface or 'any interface'}", scene.apply)
-    if not found[0].active:
-        link = " ".join(["ip link show", interface or next(iter(sorted(found[0].netdevs)), "")]).strip()
-        return fail(f"the Soft-RoCE device {found[0].name} is not active", f"Is the link up? {link}")
-    return passed(f"{found[0].name} on {', '.join(found[0].netdevs)} is active")
+    soft = [d for d in stack.devices if d.soft and (not interface or interface in d.netdevs)]
+    if not soft:
+        return fail("rdma_stack.soft_roce.no_device", interface=interface or "any interface")
+    if not soft[0].active:
+        link = " ".join(["ip link show", interface or next(iter(sorted(soft[0].netdevs)), "")]).strip()
+        return fail("rdma_stack.soft_roce.inactive", device=soft[0].name, command=link)
+    return passed("rdma_stack.soft_roce.ok", device=soft[0].name, interfaces=soft[0].netdevs)
 
 
 @check("rdma_stack.gids")
@@ -92,18 +83,12 @@ def _gids(scene: Scene) -> Verdict:
         if port.active and port.link_layer == "Ethernet"
     ]
     if not ports:
-        return skip("no active RoCE port")
+        return skip("rdma_stack.gids.no_port")
     bare = [device.name for device, port in ports if not any(gid.routable_ipv4 for gid in port.gids)]
     if len(bare) == len(ports):
-        return fail(
-            f"no port has a RoCE v2 GID of an IPv4 address: {', '.join(bare)}",
-            "Give the cards' network interfaces their IPv4 addresses.",
-        )
+        return fail("rdma_stack.gids.none", devices=bare)
     if bare:
-        return warn(
-            f"without a RoCE v2 GID of an IPv4 address: {', '.join(bare)}",
-            "Give their network interfaces IPv4 addresses, if they are meant to be used.",
-        )
+        return warn("rdma_stack.gids.missing", devices=bare)
     first = [next(g for g in port.gids if g.routable_ipv4) for _, port in ports]
-    shown = ", ".join(f"{device.name} index {gid.index}" for (device, _), gid in zip(ports, first, strict=True))
-    return passed(f"RoCE v2 over IPv4: {shown}")
+    devices = [f"{device.name} index {gid.index}" for (device, _), gid in zip(ports, first, strict=True)]
+    return passed("rdma_stack.gids.ok", devices=devices)

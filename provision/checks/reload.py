@@ -1,8 +1,7 @@
-"""Loading the peer-memory module by hand: what is run on a node, and how its outcome is read.
+"""Reload the peer memory module: the script for a node, and the judgement of its output.
 
-The unit is restarted, and not the node's program started: so systemd ends a load that hangs at its limit, as at boot,
-says so in the status file, and knows afterwards that the unit is up. But a restart goes on when the module cannot be
-unloaded, so that a node in use would be told to be ready while nothing happened: unloading is therefore done first.
+The script restarts the unit, so that systemd ends a load that hangs, as at boot, and knows the unit's state. A restart
+continues if the module cannot be unloaded, so the script unloads the module first.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from provision.facts.records import ReceiptsFact, SimulatedFact
 from provision.facts.script import MOST_SLACK_SECONDS
 from provision.facts.system import BootFact, KindFact, SystemFact
 from provision.model import CheckStatus, CommandResult, Node, NodeReload, ReloadResult
+from provision.model.reason import Reason, reason
 
 __all__ = ["LOAD_SECONDS", "RELOAD_SECONDS", "read_reload", "reload_script"]
 
@@ -28,7 +28,7 @@ _BUSY_SECONDS, _UNLOAD_SECONDS, _RESTART_SECONDS = 60, 75, LOAD_SECONDS + 30
 RELOAD_SECONDS = (
     _BUSY_SECONDS + _UNLOAD_SECONDS + _RESTART_SECONDS + max(fact.limit_seconds for fact in _FACTS) + MOST_SLACK_SECONDS
 )
-"""The most that all of it takes on a node."""
+"""The limit for all steps on a node."""
 
 _SCRIPT = r"""say() { printf 'reload.%s=%s\n' "$1" "$(printf '%s' "$2" | tr '\n' ' ')"; }
 if [ ! -x PROGRAM ] || [ ! -e /etc/systemd/system/UNIT ]; then
@@ -48,7 +48,7 @@ fi
 
 
 def reload_script(busy: str) -> str:
-    """Return what is run on a node as root; `busy` is the source of the roles' platform_busy, which knows jobs."""
+    """Return the script for a node, which runs as root; `busy` is the source of platform_busy, which detects jobs."""
     source = shlex.quote(f"{busy}\n\nprint('; '.join(running_jobs()))\n")
     text = _SCRIPT
     for name, value in (
@@ -64,82 +64,62 @@ def reload_script(busy: str) -> str:
 
 
 def read_reload(node: Node, result: CommandResult) -> NodeReload:
-    """Judge what a node printed, by the same judgement that keeps jobs off it."""
+    """Judge the output of a node by the check at boot."""
     head = result.stdout.partition("\nprovision-probe ")[0]
-    told = {key: " ".join(value.split()) for key, value in RawOutput(head, 0).pairs().items()}
-    facts, said = parse(result.stdout, _FACTS), told.get("reload.said", "")
-    step = told.get("reload.step", "")
+    report = {key: " ".join(value.split()) for key, value in RawOutput(head, 0).pairs().items()}
+    facts, output = parse(result.stdout, _FACTS), report.get("reload.said", "")
+    step = report.get("reload.step", "")
     if step == "done":
-        return _done(node, facts, told.get("reload.code", ""), said)
+        return _done(node, facts, report.get("reload.code", ""), output)
     if step == "absent":
         return _absent(node, facts)
     if step in {"busy", "unknown", "refused"}:
-        return _outcome(node, facts, ReloadResult.REFUSED, *_refusal(step, said))
-    return _outcome(
-        node,
-        facts,
-        ReloadResult.FAILED,
-        f"the script on the node ended with code {result.exit_code}: {result.last_lines(1) or 'it said nothing'}",
-        "Check that the login user may become root without a terminal, and that /run can be written.",
-    )
+        return _outcome(node, facts, ReloadResult.REFUSED, _refusal(step, output))
+    why = reason("reload.script_failed", exit_code=result.exit_code, output=result.last_lines(1) or "no output")
+    return _outcome(node, facts, ReloadResult.FAILED, why)
 
 
-def _refusal(step: str, said: str) -> tuple[str, str]:
-    """Return why nothing was changed, and what to do; the node's program has words of its own for both."""
+def _refusal(step: str, output: str) -> Reason:
+    """Return why nothing was changed."""
     if step == "busy":
-        return f"a job is running: {said}", "Wait until it has ended, or end it, and try again."
+        return reason("reload.busy", jobs=output)
     if step == "unknown":
-        why = said or "python3 said nothing"
-        return (
-            f"whether a job is running cannot be told: {why}",
-            "Log in to the node and see why python3 does not run there.",
-        )
-    reason, _, remedy = said.removeprefix("peer memory: ").partition(". ")
-    return (
-        reason or "the module could not be unloaded within its limit",
-        remedy or "Stop what uses it, and try again.",
+        return reason("reload.busy_unknown", cause=output or "no output of python3")
+    cause, _, advice = output.removeprefix("peer memory: ").partition(". ")
+    return reason(
+        "reload.not_unloaded",
+        cause=cause or "the module could not be unloaded within its limit",
+        advice=advice or "Stop what uses it, and try again.",
     )
 
 
-def _done(node: Node, facts: NodeFacts, code: str, said: str) -> NodeReload:
-    """The check counts; a unit that could not be started has failed whatever an earlier check left behind."""
+def _done(node: Node, facts: NodeFacts, code: str, output: str) -> NodeReload:
+    """The check decides, unless the unit could not be started: then an earlier result does not count."""
     verdict = boot_verdict(node, facts)
     if verdict.status is CheckStatus.PASS and code != "0":
-        return _outcome(
-            node,
-            facts,
-            ReloadResult.FAILED,
-            f"{UNIT} could not be restarted (exit {code}): {said or 'systemctl said nothing'}",
-            f"Read on the node: journalctl -b -u {UNIT}",
-        )
+        why = reason("reload.not_restarted", unit=UNIT, exit_code=code, output=output or "no output of systemctl")
+        return _outcome(node, facts, ReloadResult.FAILED, why)
     results = {CheckStatus.PASS: ReloadResult.READY, CheckStatus.SKIP: ReloadResult.SKIPPED}
-    return _outcome(node, facts, results.get(verdict.status, ReloadResult.FAILED), verdict.reason, verdict.remedy)
+    return _outcome(node, facts, results.get(verdict.status, ReloadResult.FAILED), verdict.reason)
 
 
 def _absent(node: Node, facts: NodeFacts) -> NodeReload:
-    """Nothing of the role's is there: the receipt says whether that is how it should be."""
+    """The role has no files on the node: the receipt shows whether that is correct."""
     verdict = boot_verdict(node, facts)
     if verdict.status is CheckStatus.FAIL:
-        return _outcome(node, facts, ReloadResult.FAILED, verdict.reason, verdict.remedy)
+        return _outcome(node, facts, ReloadResult.FAILED, verdict.reason)
     if recorded_provider(facts) == "none":
-        return _outcome(node, facts, ReloadResult.SKIPPED, "nothing is to be loaded: the provider is none")
-    return _outcome(
-        node,
-        facts,
-        ReloadResult.SKIPPED,
-        "the role peer_memory was never applied",
-        f"Run: provision apply --limit {node.name} --only peer_memory",
-    )
+        return _outcome(node, facts, ReloadResult.SKIPPED, reason("reload.no_module"))
+    return _outcome(node, facts, ReloadResult.SKIPPED, reason("reload.never_applied"))
 
 
-def _outcome(node: Node, facts: NodeFacts, result: ReloadResult, reason: str, remedy: str | None = None) -> NodeReload:
+def _outcome(node: Node, facts: NodeFacts, result: ReloadResult, why: Reason) -> NodeReload:
     record = facts.peer_status
     status = None if isinstance(record, Unknown) else record.status
     return NodeReload(
         node.name,
         result,
-        reason,
-        remedy,
+        why,
         provider=recorded_provider(facts) or (status.provider if status else ""),
         module=status.module if status else "",
         cause=status.cause if status and result is ReloadResult.FAILED else "",

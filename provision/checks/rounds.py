@@ -1,26 +1,25 @@
-"""Who is measured with whom, and when: rounds in which no node is in two pairs.
+"""The order of measurements: rounds in which no node is in two pairs.
 
-Up to SAMPLE_ABOVE nodes every pair is measured: the round-robin tournament that sets one player still and turns the
-others, so that n nodes need n-1 rounds (n when n is odd: one node rests in each). Bandwidth has a direction, so few
-nodes are measured both ways; among more, every node sends in about half of its pairs and receives in the others.
+Up to SAMPLE_ABOVE nodes every pair is measured: a round-robin tournament of n-1 rounds (n if n is odd; one node rests
+in each). Bandwidth has a direction, so few nodes are measured in both directions; with more nodes, every node sends in
+about half of its pairs and receives in the others.
 
-Beyond that the number of rounds would grow with the nodes. Then every node is measured in SAMPLE_ROUNDS rounds, spread
-over the tournament so that partners are near and far, and what is slow is halved: each node of a bad pair is
-measured with nodes that were good with everybody. Who is bad with those too is bad itself; who is good with them is
-cleared, and the way between the two of the bad pair is what is slow.
+Beyond that, every node is measured in SAMPLE_ROUNDS rounds, spread over the tournament so that partners are near and
+far. Then each node of a bad pair is measured with nodes that were good with all partners. A node that is bad with them
+too is at fault. Otherwise the path between the two nodes of the bad pair is slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["BOTH_WAYS_UP_TO", "SAMPLE_ABOVE", "SAMPLE_ROUNDS", "Round", "follow_up", "plan", "tournament"]
+__all__ = ["BOTH_DIRECTIONS_UP_TO", "SAMPLE_ABOVE", "SAMPLE_ROUNDS", "Round", "follow_up", "plan", "tournament"]
 
 Pair = tuple[str, str]
-"""Who sends, and who receives."""
+"""Sender and receiver."""
 Round = tuple[Pair, ...]
 
-BOTH_WAYS_UP_TO = 8
+BOTH_DIRECTIONS_UP_TO = 8
 """Nodes; two of them would otherwise be measured in one direction only."""
 SAMPLE_ABOVE = 64
 SAMPLE_ROUNDS = 8
@@ -37,28 +36,28 @@ def tournament(names: Sequence[str]) -> list[Round]:
     for number in range(len(ring) - 1):
         pairs = [(ring[i], ring[-1 - i]) for i in range(len(ring) // 2)]
         if number % 2:
-            pairs[0] = (pairs[0][1], pairs[0][0])  # the one that stands still would always send
+            pairs[0] = (pairs[0][1], pairs[0][0])  # the fixed one would always send
         rounds.append(tuple((a, b) for a, b in pairs if a is not None and b is not None))
         ring = [ring[0], ring[-1], *ring[1:-1]]
     return [round_ for round_ in rounds if round_]
 
 
 def plan(names: Sequence[str]) -> list[Round]:
-    """Return the rounds that are measured first: all of the tournament, both ways for few nodes, a sample for many."""
+    """Return the first rounds: the tournament, in both directions for few nodes, as a sample for many."""
     rounds = tournament(names)
     if len(names) > SAMPLE_ABOVE:
         step = len(rounds) / SAMPLE_ROUNDS
         return [rounds[int(number * step)] for number in range(SAMPLE_ROUNDS)]
-    if len(names) <= BOTH_WAYS_UP_TO:
+    if len(names) <= BOTH_DIRECTIONS_UP_TO:
         return rounds + [tuple((b, a) for a, b in round_) for round_ in rounds]
     return rounds
 
 
 def follow_up(names: Sequence[str], measured: Iterable[Pair], bad: Collection[Pair]) -> list[Round]:
-    """Return the rounds that tell bad nodes from bad ways, after a sample.
+    """Return the rounds that distinguish bad nodes from bad paths, after a sample.
 
     Every node of a bad pair meets two nodes that it has not met and that were in no bad pair, once as sender
-    and once as receiver. None when nothing is bad, when nobody is good, or when all pairs were measured anyway.
+    and once as receiver. None if nothing is bad, no node is good, or all pairs were measured.
     """
     if len(names) <= SAMPLE_ABOVE or not bad:
         return []
@@ -78,7 +77,7 @@ def follow_up(names: Sequence[str], measured: Iterable[Pair], bad: Collection[Pa
 
 
 def _matched(waiting: list[str], good: Sequence[str], met: set[frozenset[str]]) -> tuple[list[Pair], list[str]]:
-    """Give each one that waits a good partner that is free in this round; return the pairs and who still waits."""
+    """Give each waiting node a free good partner in this round; return the pairs and the nodes still waiting."""
     free = list(good)
     pairs: list[Pair] = []
     left: list[str] = []

@@ -1,4 +1,4 @@
-"""Nodes that differ from the others: the odd ones are named first."""
+"""Differences between the nodes; the odd ones come first."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from provision.checks.base import cluster_check
-from provision.checks.wording import few_names
 from provision.components.check import ClusterScene, Verdict, fail, passed, skip, warn
 from provision.facts import NodeFacts, Unknown, simulated
 from provision.facts.docker import DockerInfo, Image
 from provision.facts.rdma import RdmaStack
 from provision.facts.system import System
 from provision.model import CheckStatus
+from provision.model.reason import Reason, reason
 
 __all__ = ["odd_ones"]
 
 _FEW = 2
+_FAILING = frozenset({"cluster.skew_image.differ"})
+"""The codes of differences with which jobs do not work."""
 _CORE = ("rdma-core", "libibverbs1", "libibverbs")
 
 
-def odd_ones(what: str, values: Mapping[str, str]) -> str | None:
-    """Return who differs in `what`, e.g. ``driver 550.54 on gpu3; 535.161 on the 7 others``; None when nobody does.
+def odd_ones(what: str, values: Mapping[str, str]) -> Reason | None:
+    """Return which nodes differ, e.g. ``driver 550.54 on gpu3; 535.161 on the 7 others``; None if all are equal.
 
-    `values` is node -> value. The value of most nodes comes last; where no value has more nodes than every other one,
-    that is said, for then nobody can tell which nodes are odd.
+    Args:
+        what: what is compared.
+        values: node -> value. The most frequent value comes last, unless two values are equally frequent.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for name, value in values.items():
@@ -35,36 +38,36 @@ def odd_ones(what: str, values: Mapping[str, str]) -> str | None:
     ordered = sorted(groups, key=lambda value: len(groups[value]))
     most, second = (len(groups[value]) for value in (ordered[-1], ordered[-2]))
     if most == second:
-        shown = "; ".join(f"{value} on {few_names(groups[value])}" for value in ordered)
-        return f"{what} {shown}; no value has a majority"
-    odd = "; ".join(f"{value} on {few_names(groups[value])}" for value in ordered[:-1])
-    return f"{what} {odd}; {ordered[-1]} on the {most} others"
+        values_ = [reason("cluster.skew.value", value=value, nodes=groups[value]) for value in ordered]
+        return reason("cluster.skew.no_majority", what=what, values=values_)
+    odd = [reason("cluster.skew.value", value=value, nodes=groups[value]) for value in ordered[:-1]]
+    return reason("cluster.skew.odd", what=what, values=odd, usual=ordered[-1], others=most)
 
 
-def _judge(scene: ClusterScene, what: str, read: Callable[[NodeFacts], str | None], remedy: str) -> Verdict:
-    """Compare one value of every node that tells it."""
-    return _judge_each(scene, what, lambda facts: {} if (value := read(facts)) is None else {"": value}, remedy)
+def _judge(scene: ClusterScene, code: str, what: str, read: Callable[[NodeFacts], str | None]) -> Verdict:
+    """Compare one value of every node that reports it."""
+    return _judge_each(scene, code, what, lambda facts: {} if (value := read(facts)) is None else {"": value})
 
 
-def _judge_each(scene: ClusterScene, what: str, read: Callable[[NodeFacts], Mapping[str, str]], remedy: str) -> Verdict:
-    """Compare, for each kind of thing, the values of all nodes that have it: kind -> value of one node."""
+def _judge_each(scene: ClusterScene, code: str, what: str, read: Callable[[NodeFacts], Mapping[str, str]]) -> Verdict:
+    """Compare for each kind of object the values of all nodes that have it. `read` returns kind -> value of a node."""
     by_kind: dict[str, dict[str, str]] = defaultdict(dict)
     for name, facts in scene.facts.items():
         for kind, value in read(facts).items():
             by_kind[kind][name] = value
     compared = {kind: values for kind, values in by_kind.items() if len(values) >= _FEW}
     if not compared:
-        return skip(f"fewer than two nodes tell their {what}")
-    odd = [text for kind, values in compared.items() if (text := odd_ones(f"{what} {kind}".strip(), values))]
+        return skip("cluster.skew.too_few", what=what)
+    odd = [part for kind, values in compared.items() if (part := odd_ones(f"{what} {kind}".strip(), values))]
     if odd:
-        return warn(". ".join(odd), remedy)
+        return (fail if code in _FAILING else warn)(code, differences=odd)
     nodes = len({name for values in compared.values() for name in values})
-    shown = ", ".join(f"{kind} {next(iter(values.values()))}".strip() for kind, values in compared.items())
-    return passed(f"{nodes} nodes have the same {what}: {shown}")
+    shared = [f"{kind} {next(iter(values.values()))}".strip() for kind, values in compared.items()]
+    return passed("cluster.skew.same", nodes=nodes, what=what, values=shared)
 
 
 def _marked(scene: ClusterScene, verdict: Verdict) -> Verdict:
-    """Mark what rests on stand-ins for GPUs."""
+    """Mark the verdict as simulated if a node's GPUs are."""
     stand_in = any(simulated(facts, "nvidia-smi") for facts in scene.facts.values())
     return replace(verdict, simulated=stand_in and verdict.status is not CheckStatus.SKIP)
 
@@ -74,7 +77,7 @@ def _skew_os(scene: ClusterScene) -> Verdict:
     def read(facts: NodeFacts) -> str | None:
         return f"{facts.system.id} {facts.system.version}" if isinstance(facts.system, System) else None
 
-    return _judge(scene, "operating system", read, "Jobs are easier to reason about when all nodes run one system.")
+    return _judge(scene, "cluster.skew_os.differ", "operating system", read)
 
 
 @cluster_check("cluster.skew_kernel")
@@ -82,9 +85,7 @@ def _skew_kernel(scene: ClusterScene) -> Verdict:
     def read(facts: NodeFacts) -> str | None:
         return facts.system.kernel if isinstance(facts.system, System) else None
 
-    return _judge(
-        scene, "running kernel", read, "Upgrade the odd nodes, or reboot those that run an older kernel still."
-    )
+    return _judge(scene, "cluster.skew_kernel.differ", "running kernel", read)
 
 
 @cluster_check("cluster.skew_docker")
@@ -92,7 +93,7 @@ def _skew_docker(scene: ClusterScene) -> Verdict:
     def read(facts: NodeFacts) -> str | None:
         return facts.docker_info.version if isinstance(facts.docker_info, DockerInfo) else None
 
-    return _judge(scene, "docker engine", read, "Upgrade docker on the odd nodes.")
+    return _judge(scene, "cluster.skew_docker.differ", "docker engine", read)
 
 
 @cluster_check("cluster.skew_image")
@@ -100,10 +101,7 @@ def _skew_image(scene: ClusterScene) -> Verdict:
     def read(facts: NodeFacts) -> str | None:
         return facts.image.id.removeprefix("sha256:")[:12] if isinstance(facts.image, Image) else None
 
-    verdict = _judge(scene, "training image", read, "")
-    if verdict.remedy is not None:
-        return fail(verdict.reason, "Pin training_image_digest in the inventory, then run: provision apply")
-    return verdict
+    return _judge(scene, "cluster.skew_image.differ", "training image", read)
 
 
 @cluster_check("cluster.skew_rdma_stack")
@@ -116,27 +114,26 @@ def _skew_rdma_stack(scene: ClusterScene) -> Verdict:
         packages = {} if isinstance(facts.packages, Unknown) else facts.packages
         return next((f"{name} {packages[name]}" for name in _CORE if name in packages), None)
 
-    return _judge(scene, "RDMA stack", read, "Install one RDMA stack of one version on all nodes.")
+    return _judge(scene, "cluster.skew_rdma_stack.differ", "RDMA stack", read)
 
 
 @cluster_check("cluster.skew_firmware")
 def _skew_firmware(scene: ClusterScene) -> Verdict:
-    """Cards of one kind are compared; a node that has none of a kind is not odd for that."""
+    """Compare cards of the same kind; a node without cards of a kind is no difference."""
 
     def read(facts: NodeFacts) -> Mapping[str, str]:
-        found: dict[str, set[str]] = defaultdict(set)
+        firmware: dict[str, set[str]] = defaultdict(set)
         for device in facts.rdma.devices if isinstance(facts.rdma, RdmaStack) else ():
             if device.firmware and not device.soft:
-                found[device.board or device.driver].add(device.firmware)
-        return {board: " and ".join(sorted(versions)) for board, versions in found.items()}
+                firmware[device.board or device.driver].add(device.firmware)
+        return {board: " and ".join(sorted(versions)) for board, versions in firmware.items()}
 
-    remedy = "Bring the odd nodes' cards to the others' firmware (mlxfwmanager, or flint for a single card)."
-    return _judge_each(scene, "firmware of network card", read, remedy)
+    return _judge_each(scene, "cluster.skew_firmware.differ", "firmware of network card", read)
 
 
 @cluster_check("cluster.skew_port_rate")
 def _skew_port_rate(scene: ClusterScene) -> Verdict:
-    """Ports that are down count as missing: a node with fewer active ports is as slow as one with slower ports."""
+    """Compare active ports only: a node with fewer of them is as slow as one with slower ports."""
 
     def read(facts: NodeFacts) -> str | None:
         if isinstance(facts.rdma, Unknown):
@@ -151,14 +148,12 @@ def _skew_port_rate(scene: ClusterScene) -> Verdict:
         counted = sorted(Counter(ports).items())
         return " + ".join(f"{count} x {kind}" for kind, count in counted) or ("none" if hard else None)
 
-    return _judge(
-        scene, "active RDMA ports", read, "Look at rdma_stack.devices and rdma_stack.port_rate of the odd nodes."
-    )
+    return _judge(scene, "cluster.skew_port_rate.differ", "active RDMA ports", read)
 
 
 @cluster_check("cluster.skew_gpus")
 def _skew_gpus(scene: ClusterScene) -> Verdict:
-    """A GPU that has left the PCI bus altogether is missed by nobody on its own node."""
+    """A GPU that is no longer on the PCI bus shows up in no check of its own node."""
 
     def read(facts: NodeFacts) -> str | None:
         if isinstance(facts.gpus, Unknown) or not facts.gpus:
@@ -166,10 +161,7 @@ def _skew_gpus(scene: ClusterScene) -> Verdict:
         counted = sorted(Counter(gpu.name for gpu in facts.gpus).items())
         return " + ".join(f"{count} x {name}" for name, count in counted)
 
-    remedy = (
-        "If the nodes were delivered alike, look for the missing GPU in the BMC and in dmesg, and power-cycle the node."
-    )
-    return _marked(scene, _judge(scene, "GPUs", read, remedy))
+    return _marked(scene, _judge(scene, "cluster.skew_gpus.differ", "GPUs", read))
 
 
 @cluster_check("cluster.skew_driver")
@@ -179,20 +171,18 @@ def _skew_driver(scene: ClusterScene) -> Verdict:
             return None
         return " and ".join(sorted({gpu.driver for gpu in facts.gpus}))
 
-    remedy = "Install one NVIDIA driver on all nodes, and reboot those where an older one is still loaded."
-    return _marked(scene, _judge(scene, "driver", read, remedy))
+    return _marked(scene, _judge(scene, "cluster.skew_driver.differ", "driver", read))
 
 
 @cluster_check("cluster.skew_vbios")
 def _skew_vbios(scene: ClusterScene) -> Verdict:
-    """GPUs of one product are compared."""
+    """Compare GPUs of the same product."""
 
     def read(facts: NodeFacts) -> Mapping[str, str]:
-        found: dict[str, set[str]] = defaultdict(set)
+        vbios: dict[str, set[str]] = defaultdict(set)
         for gpu in () if isinstance(facts.gpus, Unknown) else facts.gpus:
             if gpu.vbios:
-                found[gpu.name].add(gpu.vbios)
-        return {name: " and ".join(sorted(versions)) for name, versions in found.items()}
+                vbios[gpu.name].add(gpu.vbios)
+        return {name: " and ".join(sorted(versions)) for name, versions in vbios.items()}
 
-    remedy = "Ask the vendor of the nodes for one VBIOS on all GPUs of a product."
-    return _marked(scene, _judge_each(scene, "VBIOS of", read, remedy))
+    return _marked(scene, _judge_each(scene, "cluster.skew_vbios.differ", "VBIOS of", read))

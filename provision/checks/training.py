@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from provision.checks.base import check
-from provision.checks.base_system import amount, limit_problems
-from provision.checks.wording import few
+from provision.checks.base_system import limit_amounts, limit_problems
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import Unknown
 from provision.facts.container import Container
+from provision.model.reason import reason
 
 __all__ = ["compute_uverbs"]
 
@@ -17,25 +17,25 @@ def _present(scene: Scene) -> Verdict:
     reference = scene.want("training_image_reference", default="")
     if not reference:
         undecided = scene.undecided("training_image_reference")
-        return skip("training_image_reference holds Jinja" if undecided else "the inventory names no training image")
+        return skip("training_image.present.template" if undecided else "training_image.present.none")
     image = known(scene.facts.image)
     if image is None:
-        return fail(f"the image {reference} is not on the node", scene.apply)
-    return passed(f"{reference} is image {image.id.removeprefix('sha256:')[:12]}")
+        return fail("training_image.present.missing", image=reference)
+    return passed("training_image.present.ok", image=reference, id=image.id.removeprefix("sha256:")[:12])
 
 
 @check("training_image.digest", after="training_image.present")
 def _digest(scene: Scene) -> Verdict:
     image = known(scene.facts.image) if scene.want("training_image_reference", default="") else None
     if image is None:
-        return skip("there is no image to compare")
+        return skip("training_image.no_image")
     wanted = scene.want("training_image_digest", default="")
     digests = [digest.partition("@")[2] for digest in image.digests]
     if not wanted:
-        return skip(f"the inventory pins no digest (found {', '.join(digests) or 'none: it was loaded from a file'})")
+        return skip("training_image.digest.not_pinned", digests=digests or ("none: it was loaded from a file",))
     if wanted not in digests and wanted != image.id:
-        return fail(f"the image's digest is {', '.join(digests) or 'none'}, not {wanted}", scene.apply)
-    return passed(wanted)
+        return fail("training_image.digest.differs", digests=digests or ("none",), desired=wanted)
+    return passed("training_image.digest.ok", digest=wanted)
 
 
 @check("training_container.running", after="docker_engine.service")
@@ -43,13 +43,15 @@ def _running(scene: Scene) -> Verdict:
     name = scene.want("training_container_name", default="provision-training")
     container = known(scene.facts.container)
     if container is None:
-        return fail(f"there is no container {name}", scene.apply)
+        return fail("training_container.running.missing", container=name)
     if not container.running:
         return fail(
-            f"the container {name} is {container.status} (its program ended with code {container.exit_code})",
-            f"See why: docker logs --tail 50 {name}. Then: {scene.apply}",
+            "training_container.running.stopped", container=name, state=container.status, exit_code=container.exit_code
         )
-    return passed(f"{name} runs ({'privileged' if container.privileged else 'not privileged'})")
+    return passed(
+        "training_container.running.privileged" if container.privileged else "training_container.running.ok",
+        container=name,
+    )
 
 
 @check("training_container.image", after="training_container.running")
@@ -57,22 +59,22 @@ def _image(scene: Scene) -> Verdict:
     container = _container(scene)
     image = known(scene.facts.image)
     if image is None:
-        return skip("there is no image to compare with")
+        return skip("training_image.no_image")
     if container.image_id != image.id:
-        return fail("the container was made from another image than the one that is wanted now", scene.apply)
-    return passed(f"made from {container.image_id.removeprefix('sha256:')[:12]}, the image that is wanted")
+        return fail("training_container.image.differs")
+    return passed("training_container.image.ok", id=container.image_id.removeprefix("sha256:")[:12])
 
 
 @check("training_container.mounts", after="training_container.running")
 def _mounts(scene: Scene) -> Verdict:
     container = _container(scene)
     if container.deleted:
-        gone = few([f"{mount.source} (mounted in it as {mount.target})" for mount in container.deleted])
-        return fail(
-            f"the running container still holds what was deleted on the node: {gone}",
-            f"Only a new container gets what is there now. {scene.apply}",
-        )
-    return passed("nothing that it has mounted was deleted on the node")
+        mounts = [
+            reason("training_container.mounts.mount", source=mount.source, target=mount.target)
+            for mount in container.deleted
+        ]
+        return fail("training_container.mounts.deleted", mounts=mounts)
+    return passed("training_container.mounts.ok")
 
 
 def compute_uverbs(scene: Scene) -> list[str]:
@@ -94,12 +96,11 @@ def _devices(scene: Scene) -> Verdict:
         wanted += [f"nvidia{gpu.index}" for gpu in gpus]
     missing = [name for name in wanted if name not in container.devices]
     if missing:
-        return fail(f"devices are missing in the container: {', '.join(missing)}", scene.apply)
+        return fail("training_container.devices.missing", devices=missing)
     if not wanted:
-        return skip(
-            "the node has no device to give" + (" (its GPUs are stand-ins)" if simulated else ""), simulated=simulated
-        )
-    return passed(f"it has {', '.join(wanted)}", simulated=simulated)
+        code = "training_container.devices.simulated" if simulated else "training_container.devices.none"
+        return skip(code, simulated=simulated)
+    return passed("training_container.devices.ok", devices=wanted, simulated=simulated)
 
 
 @check("training_container.limits", after="training_container.running")
@@ -107,31 +108,28 @@ def _limits(scene: Scene) -> Verdict:
     container = _container(scene)
     ulimits: dict[str, object] = scene.want("training_container_ulimits", default={"memlock": -1})
     if scene.want("training_container_profile", default="default") == "privileged":
-        ulimits = {"memlock": -1}  # that profile sets no more than the reference does
+        ulimits = {"memlock": -1}  # this profile sets only the limit of the reference
     wanted = {_KERNEL_NAMES[key]: _limit(value) for key, value in ulimits.items() if key in _KERNEL_NAMES}
     own = known(scene.facts.limits).init if scene.container else None
     problems, cut = limit_problems(wanted, container.limits, own)
     if problems:
-        return fail(f"limits inside the container are too low: {'; '.join(problems)}", scene.apply)
+        return fail("training_container.limits.too_low", limits=problems)
     if cut:
-        return warn(
-            f"limits inside the container are cut to the node's own: {'; '.join(cut)}",
-            "Give the container that is the node higher limits; RDMA needs unlimited locked memory.",
-        )
-    return passed("; ".join(f"{name.removeprefix('Max ')} {amount(container.limits.get(name))}" for name in wanted))
+        return warn("training_container.limits.cut", limits=cut)
+    return passed("training_container.limits.ok", limits=limit_amounts(wanted, container.limits))
 
 
 _KERNEL_NAMES = {"memlock": "Max locked memory", "nofile": "Max open files", "stack": "Max stack size"}
 
 
 def _limit(value: object) -> int | None:
-    """Docker's -1 is unlimited; a string such as ``soft:hard`` counts by its hard half."""
+    """Return a hard limit: Docker's -1 is unlimited; of ``soft:hard`` the second number counts."""
     text = str(value).rpartition(":")[2]
     return int(text) if text.isdecimal() else None
 
 
 def _container(scene: Scene) -> Container:
     container = known(scene.facts.container)
-    if container is None:  # the check before this one has failed then
+    if container is None:  # training_container.running has failed in this case
         raise AssertionError("judged after training_container.running")
     return container

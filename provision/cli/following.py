@@ -111,10 +111,9 @@ def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRe
 
 def _is_assigned(job: JobRecord) -> bool:
     """Return whether nodes have this attempt, so that its output can be followed from the first line."""
-    from provision.batch.records import STARTING
     from provision.model.job import JobStatus
 
-    coming = job.status is JobStatus.PENDING and bool(job.seats) and not job.again and job.reason != STARTING
+    coming = job.status is JobStatus.PENDING and bool(job.seats) and not job.again and not job.starting
     return coming or job.status is JobStatus.RUNNING or (job.status is JobStatus.STOPPING and bool(job.seats))
 
 

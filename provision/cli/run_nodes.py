@@ -8,6 +8,7 @@ from provision.cli.common import say_reasons
 from provision.errors import HostNotTrusted, LaunchError, ProvisionError
 from provision.model.cluster import NO_JOBS
 from provision.report.grouping import reason_lines
+from provision.report.reasons import message, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +45,7 @@ def entries_for_ranks(
     degraded = workflow.degraded(cluster, node_facts)
     distrusted = [(name, why) for name, why in left_out if isinstance(node_facts[name], HostNotTrusted)]
     if distrusted or (left_out and not (allow_missing or choosing)):
-        held_back = {} if allow_degraded else {name: verdict.remedy or "" for name, verdict in degraded.items()}
+        held_back = {} if allow_degraded else {name: remedy(verdict.reason, name) for name, verdict in degraded.items()}
         raise _missing(distrusted or left_out, node_facts, held_back)
     say_reasons("excluded: ", left_out)
     if not entries:
@@ -54,7 +55,7 @@ def entries_for_ranks(
             output="\n".join(reason_lines(left_out)),
         )
     listed = {entry.name for entry in entries}
-    taken = [(name, verdict.reason) for name, verdict in degraded.items() if name in listed]
+    taken = [(name, message(verdict.reason, name)) for name, verdict in degraded.items() if name in listed]
     return entries, taken, {name: facts for name, facts in node_facts.items() if not isinstance(facts, ProvisionError)}
 
 

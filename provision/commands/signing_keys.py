@@ -15,8 +15,10 @@ from provision.errors import UsageError
 __all__ = [
     "NVIDIA_FINGERPRINT",
     "NVIDIA_REPOSITORY",
+    "InvalidKey",
     "SigningKey",
     "nvidia_key",
+    "parse_armored",
     "parse_fingerprint",
     "parse_key",
     "read_key",
@@ -82,28 +84,48 @@ def read_key(path: Path) -> SigningKey:
     return parse_key(data.decode(errors="replace"), str(path))
 
 
+class InvalidKey(ValueError):
+    """A text is not one usable public key; the message is the problem."""
+
+    remedy = "Give the armored public key (-----BEGIN PGP PUBLIC KEY BLOCK-----); gpg --armor --export makes one."
+
+
+class SeveralKeys(InvalidKey):
+    """A text contains several keys, or none in its block."""
+
+    remedy = "Export the one key that signs the repository: gpg --armor --export FINGERPRINT"
+
+
 def parse_key(text: str, where: str) -> SigningKey:
     """Return the only public key in an armored text.
 
     Raises:
         UsageError: There is no key, more than one key, or a key version without a 40-digit fingerprint.
     """
-    remedy = "Specify an armored public key (-----BEGIN PGP PUBLIC KEY BLOCK-----), from: gpg --armor --export."
+    try:
+        return parse_armored(text)
+    except InvalidKey as error:
+        raise UsageError(f"{where}: {error}", remedy=error.remedy) from error
+
+
+def parse_armored(text: str) -> SigningKey:
+    """Return the one public key in an armored text.
+
+    Raises:
+        InvalidKey: there is no key, more than one, or one of a version without a 40-digit fingerprint.
+    """
     blocks = _BLOCK.findall(text)
     if not blocks:
-        raise UsageError(f"{where}: no armored OpenPGP public key", remedy=remedy)
+        raise InvalidKey("no armored OpenPGP public key")
     try:
         packets = [packet for block in blocks for packet in _packets(_unarmored(block))]
     except (binascii.Error, ValueError, IndexError) as error:
-        raise UsageError(f"{where}: the OpenPGP key is damaged ({error})", remedy=remedy) from error
+        raise InvalidKey(f"the OpenPGP key is damaged ({error})") from error
     keys = [body for tag, body in packets if tag == _PUBLIC_KEY]
     if len(keys) != 1:
-        raise UsageError(
-            f"{where}: contains {len(keys)} public keys, and apt would trust each of them",
-            remedy="Export the one key that signs the repository: gpg --armor --export FINGERPRINT",
-        )
+        raise SeveralKeys(f"holds {len(keys)} public keys; apt would trust each of them")
     if keys[0][:1] != bytes([_VERSION]):
-        raise UsageError(f"{where}: unsupported OpenPGP key version {keys[0][0] if keys[0] else '?'}", remedy=remedy)
+        raise InvalidKey(f"unsupported OpenPGP key version {keys[0][0] if keys[0] else '?'}")
     owner = next((body.decode(errors="replace") for tag, body in packets if tag == _USER_ID), "")
     shown = "".join(letter if letter.isprintable() else "?" for letter in owner)[:200]
     armored = "\n".join(line.rstrip() for line in _BLOCK.search(text)[0].splitlines())  # type: ignore[index]

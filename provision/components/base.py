@@ -14,6 +14,7 @@ from provision.components.check import Check, Scene
 from provision.facts import NodeFacts
 from provision.model import CheckResult, Cluster, Node, PreflightCode
 from provision.model.cause import Cause
+from provision.model.reason import Reason, Wording
 
 __all__ = ["Component", "Exchange", "NodeState", "PreservedSettings", "Repository", "RoleNeed", "Variables"]
 
@@ -54,7 +55,7 @@ class RoleNeed:
     """A step of one role requires a step of another role."""
 
     role: str
-    reason: str
+    reason: Reason
     only_alone: bool = False
     """It adds nothing to a step that the role has anyway."""
 
@@ -95,7 +96,7 @@ class Exchange:
 
     request: Callable[[Causes, NodeState], str | None]
     """Return the kind of the request that a node's step makes to all other nodes; None: no request."""
-    reason: Callable[[Mapping[str, Sequence[str]], NodeState], str | None]
+    reason: Callable[[Mapping[str, Sequence[str]], NodeState], Reason | None]
     """Return why a node has to take part, from the other nodes by kind of request; None: it need not."""
     possible: Callable[[NodeState, AbstractSet[str]], bool] = lambda _state, _roles: True
     """Whether a node without a step of the role can take part; the roles in its plan are given."""
@@ -133,7 +134,7 @@ class Component:
 
     is_disruptive: Callable[[Causes, NodeState], bool] = lambda _causes, _state: False
     """Whether a step with these causes can disrupt a job."""
-    disruptions: Callable[[NodeState], tuple[str, ...]] = lambda _state: ()
+    disruptions: Callable[[NodeState], tuple[Reason, ...]] = lambda _state: ()
     """Return what a disruptive run of the whole role disrupts, as reasons."""
     needs: Callable[[Causes, NodeState], Iterable[RoleNeed]] = lambda _causes, _state: ()
     """Yield the steps of other roles that a step requires."""
@@ -141,6 +142,8 @@ class Component:
 
     checks: tuple[Check[Scene], ...] = ()
     """Checks of the role that have no module in ``provision/checks``."""
+    reasons: Mapping[str, Wording] = field(default_factory=dict)
+    """The wording of the reasons that the component and its checks use: code -> message and remedy."""
     never_fixes: frozenset[str] = frozenset()
     """The role's checks that no apply can fix. A failing one is a finding, not a step."""
     fixes_if: Mapping[str, Callable[[NodeState, CheckResult], bool]] = field(default_factory=dict)

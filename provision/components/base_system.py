@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from provision.components.base import Component, Exchange, NodeState, Variables
-from provision.components.common import is_on, joined_names
+from provision.components.common import is_on
 from provision.facts import NodeFacts, Unknown, plain
 from provision.model.cause import Cause
+from provision.model.reason import Reason, Wording, reason
 
 __all__ = ["COMPONENT"]
 
@@ -38,18 +39,22 @@ def _request(causes: Sequence[Cause], _: NodeState) -> str | None:
     return "addresses" if any(cause.name == "base_system.hosts" for cause in causes) else None
 
 
-def _reason(requested: Mapping[str, Sequence[str]], state: NodeState) -> str | None:
+def _reason(requested: Mapping[str, Sequence[str]], state: NodeState) -> Reason | None:
     """A node whose address is in the inventory need not take part."""
     address = state.node.variables.get("cluster_data_address")
     names = requested.get("addresses")
     if not names or (address and plain(address)):
         return None
-    has = "has" if len(names) == 1 else "have"
-    return f"{joined_names(names)} {has} to learn this node's address, which the inventory does not say"
+    return reason("base_system.address_needed", nodes=names)
 
 
 COMPONENT = Component(
     role="base_system",
+    reasons={
+        "base_system.address_needed": Wording(
+            "this node's address, which the inventory does not contain, is missing on {nodes:few}"
+        )
+    },
     after=("platform",),
     exchange=Exchange(request=_request, reason=_reason),
     never_fixes=frozenset({"base_system.time_sync"}),  # the role checks the clock, and installs no time service

@@ -5,18 +5,18 @@ The part of a check's id before the dot is its area. An area with the name of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
 from provision.model import Bandwidth, CheckStatus, Cluster, Collective, Node
+from provision.model.reason import Reason, Value, reason
 
 if TYPE_CHECKING:
     from provision.batch.data import DataFinding
 
 __all__ = [
-    "FACT_REMEDY",
     "Check",
     "ClusterScene",
     "NotKnownError",
@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Param = Value | Iterable[Value]
 SceneT_contra = TypeVar("SceneT_contra", contravariant=True)
-FACT_REMEDY = "Log in to the node and run that command by hand to see where it stops."
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class Verdict:
     """A check's outcome without its id."""
 
     status: CheckStatus
-    reason: str
-    remedy: str | None = None
+    reason: Reason
     simulated: bool = False
 
 
@@ -52,7 +51,7 @@ class PairOutcome:
     source: str
     target: str
     ok: bool
-    reason: str = ""
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,6 @@ class Scene:
         """Return whether any of `things` is a stand-in on this node."""
         return simulated(self.facts, *things)
 
-    @property
-    def apply(self) -> str:
-        """The command that repairs what a role manages."""
-        return f"Run: provision apply --limit {self.node.name}"
-
 
 @dataclass(frozen=True)
 class ClusterScene:
@@ -126,24 +120,24 @@ def known(value: T | Unknown) -> T:
     return value
 
 
-def passed(reason: str, *, simulated: bool = False) -> Verdict:
-    """All is as it should be."""
-    return Verdict(CheckStatus.PASS, reason, None, simulated)
+def passed(code: str, /, *, simulated: bool = False, **params: Param) -> Verdict:
+    """Return that the node is in the desired state."""
+    return Verdict(CheckStatus.PASS, reason(code, **params), simulated)
 
 
-def warn(reason: str, remedy: str, *, simulated: bool = False) -> Verdict:
-    """It works, though less well than it could."""
-    return Verdict(CheckStatus.WARN, reason, remedy, simulated)
+def warn(code: str, /, *, simulated: bool = False, **params: Param) -> Verdict:
+    """Return that something works, but not as well as it could."""
+    return Verdict(CheckStatus.WARN, reason(code, **params), simulated)
 
 
-def fail(reason: str, remedy: str, *, simulated: bool = False) -> Verdict:
-    """It does not work, or is not what the inventory wants."""
-    return Verdict(CheckStatus.FAIL, reason, remedy, simulated)
+def fail(code: str, /, *, simulated: bool = False, **params: Param) -> Verdict:
+    """Return that something does not work or differs from the desired state."""
+    return Verdict(CheckStatus.FAIL, reason(code, **params), simulated)
 
 
-def skip(reason: str, *, simulated: bool = False) -> Verdict:
-    """Nothing can or need be judged, and why."""
-    return Verdict(CheckStatus.SKIP, reason, None, simulated)
+def skip(code: str, /, *, simulated: bool = False, **params: Param) -> Verdict:
+    """Return why nothing can or has to be judged."""
+    return Verdict(CheckStatus.SKIP, reason(code, **params), simulated)
 
 
 @dataclass(frozen=True)
@@ -154,8 +148,8 @@ class Check(Generic[SceneT_contra]):
     judge: Callable[[SceneT_contra], Verdict]
     after: str | None = None
     """The check without whose success this one means nothing."""
-    remedy: str = FACT_REMEDY
-    """What to do when a fact that it needs is unavailable."""
+    unavailable: str = "check.fact_unavailable"
+    """The code of the reason if a fact that it requires is unavailable."""
     full: bool = False
     """Judged only where bandwidth was measured (level ``full``)."""
     collective: bool = False

@@ -20,7 +20,6 @@ __all__ = [
     "is_on",
     "is_whole_run",
     "items",
-    "joined_names",
     "key_problems",
     "matches",
     "package_versions",
@@ -34,7 +33,6 @@ IMAGE_REMEDY = (
     "Clusters whose jobs bring their own images set training_image_enabled, training_container_enabled and "
     "container_ssh_enabled to false."
 )
-_SHOWN = 3
 _ARMOR = "BEGIN PGP PUBLIC KEY BLOCK"
 
 
@@ -77,14 +75,6 @@ def package_versions(facts: NodeFacts, names: Iterable[str]) -> str:
 def matches(pattern: str) -> Callable[[Any], bool]:
     """Return a function that returns whether a value is text of this form."""
     return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
-
-
-def joined_names(names: Sequence[str]) -> str:
-    """Return names of nodes as part of a sentence, at most three of them."""
-    if len(names) == 1:
-        return names[0]
-    more = len(names) - _SHOWN
-    return f"{', '.join(names[:_SHOWN])} and {more} more" if more > 0 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def items(variables: Variables, name: str) -> list[Mapping[str, Any]]:

@@ -8,12 +8,12 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 from provision.components.base import Component, Exchange, NodeState, Variables
-from provision.components.common import joined_names
 from provision.facts import NodeFacts, data_address, running_container
 from provision.facts.container import Container
 from provision.facts.container_ssh import ContainerSsh, ContainerTrust
 from provision.model import CheckResult, Cluster, Node, Same
 from provision.model.cause import Cause, CauseKind
+from provision.model.reason import Reason, Wording, reason
 
 __all__ = ["COMPONENT"]
 
@@ -70,12 +70,11 @@ def _is_of_other_nodes(cause: Cause) -> bool:
     return cause.name in _KEY_CHECKS or (cause.kind is CauseKind.FILE and cause.name.endswith(_KEY_FILES))
 
 
-def _reason(requested: Mapping[str, Sequence[str]], _: NodeState) -> str | None:
+def _reason(requested: Mapping[str, Sequence[str]], _: NodeState) -> Reason | None:
     if names := requested.get("new keys"):
-        owner = f"{names[0]}'s" if len(names) == 1 else f"the nodes' ({joined_names(names)})"
-        return f"{owner} keys may change, and all nodes know them"
+        return reason("container_ssh.new_keys", nodes=names)
     if names := requested.get("all keys"):
-        return f"{joined_names(names)} {'has' if len(names) == 1 else 'have'} to learn the keys of all nodes"
+        return reason("container_ssh.keys_needed", nodes=names)
     return None
 
 
@@ -118,6 +117,10 @@ def _files(_: Variables, __: NodeFacts) -> Iterator[str]:
 
 COMPONENT = Component(
     role="container_ssh",
+    reasons={
+        "container_ssh.new_keys": Wording("the keys of {nodes:few} may change, and all nodes know them"),
+        "container_ssh.keys_needed": Wording("the keys of all nodes are missing on {nodes:few}"),
+    },
     after=("training_container",),
     waits_also=_waits,
     for_jobs=True,

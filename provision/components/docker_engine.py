@@ -25,6 +25,7 @@ from provision.facts import NodeFacts, Unknown, is_container, plain
 from provision.gdr.observed import has_gpus
 from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import NODES, Cause, CauseKind
+from provision.model.reason import Reason, Wording, reason
 
 __all__ = ["COMPONENT", "REREAD", "settings_of"]
 
@@ -60,25 +61,26 @@ def _is_registry(cause: Cause) -> bool:
     return cause.name == "docker_engine.registry_ca"
 
 
-def _restart_reasons(state: NodeState) -> tuple[str, ...]:
-    """Return why a whole run of the role restarts a running docker, as far as known; empty: it does not."""
+def _restart_reasons(state: NodeState) -> tuple[Reason, ...]:
+    """Return why a whole run of the role restarts a running Docker, as far as known; empty if it does not."""
     variables, facts = state.node.variables, state.facts
     if isinstance(facts.packages, Unknown) or isinstance(facts.docker_config, Unknown):
-        return ("the settings that Docker runs with are unknown, so it may have to be restarted",)
-    nvidia, reasons = has_gpus(facts) and state.enabled("nvidia_container"), []
+        return (reason("docker_engine.settings_unknown"),)
+    nvidia = has_gpus(facts) and state.enabled("nvidia_container")
+    reasons: list[Reason] = []
     package, toolkit = _PACKAGES.get(str(variables.get("docker_engine_source", "distribution"))), None
     if package is not None and package not in facts.packages:
-        reasons.append(f"docker is to come from the package {package}, which is not installed")
+        reasons.append(reason("docker_engine.other_package", package=package))
     if nvidia and (toolkit := toolkit_package(variables)) not in facts.packages:
-        reasons.append(f"docker has to be restarted for {toolkit}")
+        reasons.append(reason("docker_engine.restart_toolkit", package=toolkit))
     if variables.get("cluster_http_proxy") or variables.get("cluster_https_proxy"):
-        reasons.append("docker may have to be restarted for its proxy")
+        reasons.append(reason("docker_engine.restart_proxy"))
     settings, options = settings_of(variables, nvidia=nvidia), facts.docker_config.options
     if settings is None or options is None:
-        return (*reasons, "docker's settings cannot be compared, so that it may have to be restarted")
+        return (*reasons, reason("docker_engine.settings_not_compared"))
     other = _different(options, settings, container=is_container(facts)) - REREAD
     if other:
-        reasons.append(f"docker has to be restarted for other settings: {', '.join(sorted(other))}")
+        reasons.append(reason("docker_engine.restart_settings", settings=sorted(other)))
     return tuple(reasons)
 
 
@@ -149,13 +151,12 @@ def _same_runtime(current: Any, desired: Any) -> bool:
 
 def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     if has_gpus(state.facts):  # alone, the role would remove the NVIDIA runtime from daemon.json
-        reason = "docker_engine runs, and learns of the NVIDIA runtime from this role"
-        yield RoleNeed("nvidia_container", reason, only_alone=True)
+        yield RoleNeed("nvidia_container", reason("docker_engine.runtime_role"), only_alone=True)
     moved = any(cause.name == "docker_engine_data_root" for cause in causes)
     if moved or docker_is_absent(state.facts):
-        why = "docker's data root changes" if moved else "docker is installed anew"
-        yield RoleNeed("training_image", f"{why}, and the image may not be there")
-        yield RoleNeed("training_container", f"{why}, and the container may not be there")
+        why = reason("docker_engine.new_data_root") if moved else reason("docker_engine.new_engine")
+        yield RoleNeed("training_image", reason("docker_engine.image_missing", cause=why))
+        yield RoleNeed("training_container", reason("docker_engine.container_missing", cause=why))
 
 
 def _engine_is_down(state: NodeState, _: CheckResult) -> bool:
@@ -299,6 +300,23 @@ COMPONENT = Component(
     waits_with=("nvidia_container",),  # both change daemon.json
     for_jobs=True,
     read_variables=("docker_engine_data_root",),
+    reasons={
+        "docker_engine.runtime_role": Wording("docker_engine runs, and gets the NVIDIA runtime from this role"),
+        "docker_engine.new_data_root": Wording("Docker's data root changes"),
+        "docker_engine.new_engine": Wording("Docker is newly installed"),
+        "docker_engine.image_missing": Wording("{cause}, and the image may be missing"),
+        "docker_engine.container_missing": Wording("{cause}, and the container may be missing"),
+        "docker_engine.settings_unknown": Wording(
+            "the settings that Docker runs with are unknown, so it may have to be restarted"
+        ),
+        "docker_engine.other_package": Wording("Docker's package is {package}, which is not installed"),
+        "docker_engine.restart_toolkit": Wording("Docker has to be restarted for {package}"),
+        "docker_engine.restart_proxy": Wording("Docker may have to be restarted for its proxy"),
+        "docker_engine.settings_not_compared": Wording(
+            "Docker's settings cannot be compared, so it may have to be restarted"
+        ),
+        "docker_engine.restart_settings": Wording("Docker has to be restarted for other settings: {settings}"),
+    },
     harmless_variables=frozenset(
         {
             NODES,  # docker's address pools are compared with the nodes' addresses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from provision.commands.signing_keys import NVIDIA_FINGERPRINT, parse_key
+from provision.commands.signing_keys import NVIDIA_FINGERPRINT, InvalidKey, parse_armored
 from provision.components.base import Component, NodeState, PreservedSettings, Repository, RoleNeed, Setting, Variables
 from provision.components.common import (
     SOURCES,
@@ -20,11 +20,11 @@ from provision.components.common import (
     text,
     toolkit_package,
 )
-from provision.errors import UsageError
 from provision.facts import NodeFacts, Unknown, plain
 from provision.gdr.observed import has_gpus
 from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import Cause, CauseKind
+from provision.model.reason import Wording, reason
 
 __all__ = ["COMPONENT"]
 
@@ -55,10 +55,9 @@ def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     if not has_gpus(state.facts):
         return
     if _replaces_packages(causes, state):
-        reason = "docker has to be restarted for the NVIDIA runtime's packages"
-        yield RoleNeed("docker_engine", reason)
+        yield RoleNeed("docker_engine", reason("nvidia_container.restart_docker"))
     elif any(cause.name == "nvidia_container.runtime" for cause in causes):
-        yield RoleNeed("docker_engine", "Docker has to be configured for the NVIDIA runtime")
+        yield RoleNeed("docker_engine", reason("nvidia_container.configure_docker"))
 
 
 def _package_is_missing(state: NodeState, _: CheckResult) -> bool:
@@ -90,9 +89,9 @@ def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
 def _other_than_nvidia(key: str) -> str:
     """Return how a key differs from NVIDIA's signing key; empty where it is that key."""
     try:
-        fingerprint = parse_key(key, "the key").fingerprint
-    except UsageError as error:
-        return error.message.partition(": ")[2]
+        fingerprint = parse_armored(key).fingerprint
+    except InvalidKey as error:
+        return str(error)
     if fingerprint == NVIDIA_FINGERPRINT:
         return ""
     return f"has the fingerprint {fingerprint}; NVIDIA's key has {NVIDIA_FINGERPRINT}"
@@ -116,6 +115,10 @@ COMPONENT = Component(
     role="nvidia_container",
     after=("peer_memory",),  # the CDI description lists the devices of the loaded modules
     waits_with=("docker_engine",),  # both change daemon.json
+    reasons={
+        "nvidia_container.restart_docker": Wording("Docker has to be restarted for the NVIDIA runtime's packages"),
+        "nvidia_container.configure_docker": Wording("Docker has to be configured for the NVIDIA runtime"),
+    },
     for_jobs=True,
     # All but the variables that choose packages: a new repository alone replaces no installed package.
     harmless_variables=frozenset({"nvidia_container_cdi_enabled", _KEY, _URI}),

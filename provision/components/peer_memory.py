@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,9 +14,18 @@ from provision.model.cause import Cause
 
 __all__ = ["COMPONENT"]
 
-_APPLY = "provision apply"
-"""In the remedy of a check that distinguishes by itself between an apply and a reload."""
-_KERNEL = re.compile(r"kernel (\S+) would come up without")
+_APPLY_CODES = frozenset(
+    {
+        "peer_memory.boot.never_checked_unit",
+        "peer_memory.boot.not_checked_unit",
+        "peer_memory.boot.other_provider",
+    }
+)
+"""The results of peer_memory.boot that only a run of the role fixes; a reload fixes others."""
+_APPLY_CAUSES = frozenset({"headers_missing", "no_source"})
+"""The causes in the node's status file that a run of the role fixes."""
+_BUILD_CAUSES = frozenset({"not_built", "other_kernel", "stub", "symbol_mismatch"})
+"""The causes that it fixes for the driver's own module, which the node does not build at boot."""
 _TRIED = "another kernel would come up without it"
 """The beginning of the receipt's note about a kernel for which the role could not build the module."""
 
@@ -43,8 +51,13 @@ def _provider(variables: Variables, facts: NodeFacts) -> str:
     return verdict_of(facts).path.value if chosen == "auto" or not plain(chosen) else str(chosen)
 
 
-def _remedy_is_apply(_: NodeState, result: CheckResult) -> bool:
-    return _APPLY in (result.remedy or "")
+def _needs_apply(_: NodeState, result: CheckResult) -> bool:
+    params = result.reason.params
+    if result.reason.code != "peer_memory.boot.failed":
+        return result.reason.code in _APPLY_CODES
+    return params["cause"] in _APPLY_CAUSES or (
+        params["provider"] == "nvidia_peermem" and params["cause"] in _BUILD_CAUSES
+    )
 
 
 def _has_untried_kernel(state: NodeState, result: CheckResult) -> bool:
@@ -52,8 +65,10 @@ def _has_untried_kernel(state: NodeState, result: CheckResult) -> bool:
     receipts = state.facts.receipts
     receipt = None if isinstance(receipts, Unknown) else receipts.get("peer_memory")
     tried = " ".join(note for note in receipt.names("reductions") if note.startswith(_TRIED)) if receipt else ""
-    left = [kernel for kernel in _KERNEL.findall(result.reason) if kernel not in tried]
-    return bool(left) and _remedy_is_apply(state, result)
+    if result.reason.code != "peer_memory.kernels.not_built":
+        return False
+    releases = result.reason.params["releases"]
+    return isinstance(releases, tuple) and any(str(kernel) not in tried for kernel in releases)
 
 
 def _provider_is_free(state: NodeState, _: CheckResult) -> bool:
@@ -122,7 +137,7 @@ COMPONENT = Component(
         }
     ),
     fixes_if={
-        "peer_memory.boot": _remedy_is_apply,
+        "peer_memory.boot": _needs_apply,
         "peer_memory.kernels": _has_untried_kernel,
         "peer_memory.path": _provider_is_free,
     },

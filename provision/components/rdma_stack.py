@@ -11,6 +11,7 @@ from provision.facts import NodeFacts, Unknown, data_interface, is_container, pl
 from provision.gdr.observed import has_gpus
 from provision.model import CheckResult, Node
 from provision.model.cause import Cause, CauseKind
+from provision.model.reason import Wording, reason
 
 __all__ = ["COMPONENT"]
 
@@ -42,10 +43,9 @@ def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
         return
     packages = any(cause.kind is CauseKind.PACKAGE or cause.name == "rdma_stack.packages" for cause in causes)
     if packages and has_gpus(state.facts):
-        reason = "packages of the RDMA stack change, and the module for GPU memory is built against it"
-        yield RoleNeed("peer_memory", reason)
+        yield RoleNeed("peer_memory", reason("rdma_stack.packages_change"))
     if any(cause.kind is not CauseKind.FILE for cause in causes) and state.facts.container is not None:
-        yield RoleNeed("training_container", "the RDMA devices that the container is given may change")
+        yield RoleNeed("training_container", reason("rdma_stack.devices_change"))
 
 
 def _soft_roce_is_missing(state: NodeState, _: CheckResult) -> bool:
@@ -74,6 +74,12 @@ def _files(_: Variables, facts: NodeFacts) -> Iterator[str]:
 
 COMPONENT = Component(
     role="rdma_stack",
+    reasons={
+        "rdma_stack.packages_change": Wording(
+            "packages of the RDMA stack change, and the peer memory module is built against it"
+        ),
+        "rdma_stack.devices_change": Wording("the RDMA devices of the container may change"),
+    },
     after=("base_system",),
     for_jobs=True,
     is_disruptive=_is_disruptive,

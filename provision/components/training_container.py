@@ -11,6 +11,7 @@ from provision.facts import NodeFacts, is_container, plain
 from provision.facts.container import Container
 from provision.model import CheckResult, PreflightCode
 from provision.model.cause import Cause, CauseKind
+from provision.model.reason import Wording, reason
 
 __all__ = ["COMPONENT"]
 
@@ -37,8 +38,7 @@ def _is_beside(cause: Cause) -> bool:
 def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     gone = state.facts.container is None
     if gone or _is_disruptive(causes, state) or any(cause.kind is not CauseKind.FILE for cause in causes):
-        reason = "the container may be made anew, and its sshd with it"
-        yield RoleNeed("container_ssh", reason, only_alone=True)
+        yield RoleNeed("container_ssh", reason("training_container.new_sshd"), only_alone=True)
 
 
 def _image_is_the_roles(state: NodeState, _: CheckResult) -> bool:
@@ -79,6 +79,7 @@ COMPONENT = Component(
     harmless_variables=frozenset({"training_container_replace_allowed"}),
     is_disruptive=_is_disruptive,
     needs=_needs,
+    reasons={"training_container.new_sshd": Wording("the container may be recreated, and its sshd with it")},
     fixes_if={"training_container.image": _image_is_the_roles},
     settings=_settings,
     files=_files,

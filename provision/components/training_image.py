@@ -14,6 +14,7 @@ from provision.facts.docker import Image
 from provision.model import PreflightCode, Secret
 from provision.model.cause import Cause, CauseKind
 from provision.model.image_reference import is_image_reference, registry_of
+from provision.model.reason import Wording, reason
 
 __all__ = ["COMPONENT"]
 
@@ -26,8 +27,7 @@ _SAME_IMAGE = frozenset(
 
 def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     if _may_change(causes, state):
-        reason = "the image that it is made from may become another one"
-        yield RoleNeed("training_container", reason)
+        yield RoleNeed("training_container", reason("training_image.may_change"))
 
 
 def _may_change(causes: Sequence[Cause], state: NodeState) -> bool:
@@ -115,6 +115,7 @@ def _login(variables: Variables, registry: str) -> dict[str, str] | None:
 
 COMPONENT = Component(
     role="training_image",
+    reasons={"training_image.may_change": Wording("its image may change")},
     after=("docker_engine",),
     waits_with=("docker_engine",),  # a pull may need the new registry settings
     for_jobs=True,

@@ -11,9 +11,9 @@ from provision.facts.base import RawOutput, Unknown
 from provision.model import Topology
 from provision.topology.matrix import parse
 
-__all__ = ["NOT_ASKED_FOR", "TopologyFact"]
+__all__ = ["NOT_REQUESTED", "TopologyFact"]
 
-NOT_ASKED_FOR = Unknown("not asked for in this probe: nvidia-smi takes seconds, and no plan depends on it")
+NOT_REQUESTED = Unknown("not requested in this probe")
 _NOT_ASKED = "not asked for"
 _CARDS = "\n== cards\n"
 
@@ -38,7 +38,7 @@ exit $code
     def parse(self, raw: RawOutput) -> Topology | Unknown:
         """Return an empty topology without nvidia-smi or without a GPU."""
         if raw.stdout.strip() == _NOT_ASKED:
-            return NOT_ASKED_FOR
+            return NOT_REQUESTED
         matrix, _, cards = raw.stdout.partition(_CARDS)
         if "No devices were found" in matrix or (raw.exit_code == 0 and not matrix.strip()):
             return Topology(())

@@ -124,6 +124,8 @@ class Unmet:
     remedy: str
     blocking: bool = True
     """False if it can be fixed without replacing software or hardware: build, sign or load a module, set an option."""
+    needs_hardware: bool = False
+    """Whether only other hardware meets it."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ class GdrVerdict:
     """Unmet preconditions of the other paths, and remaining steps for this one."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for NCCL."""
+    obstacle: Unmet | None = None
+    """Without a path, the precondition that the main reason names."""
 
     @property
     def to_do(self) -> tuple[Unmet, ...]:

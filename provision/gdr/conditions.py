@@ -33,7 +33,7 @@ def unmet(situation: Situation) -> tuple[Unmet, ...]:
     """Return all unmet preconditions, path by path, best path first."""
     common = tuple(_common(situation))
     return tuple(
-        Unmet(path, precondition, remedy, blocking)
+        Unmet(path, precondition, remedy, blocking, remedy is NO_REMEDY)
         for path, (requirements, steps) in PATHS.items()
         for problems, blocking in (((*common, *requirements(situation)), True), (tuple(steps(situation)), False))
         for precondition, remedy in problems

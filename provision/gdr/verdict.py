@@ -8,7 +8,7 @@ from functools import lru_cache
 from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, GdrVerdict, Situation, Stack, Unmet
 from provision.gdr.compare import at_least
-from provision.gdr.conditions import NO_REMEDY, PATHS, nv_peer_mem_version, seen_by_nccl, unbuilt, unmet
+from provision.gdr.conditions import PATHS, nv_peer_mem_version, seen_by_nccl, unbuilt, unmet
 
 __all__ = ["verdict"]
 
@@ -25,7 +25,8 @@ def verdict(situation: Situation) -> GdrVerdict:
     path = next((path for path in PATHS if path not in closed), GdrPath.NONE)
     if path is GdrPath.NONE:
         blocking = tuple(item for item in problems if item.blocking)
-        return GdrVerdict(path, _why_none(situation, blocking), blocking, _environment(situation, path))
+        reasons, obstacle = _why_none(situation, blocking)
+        return GdrVerdict(path, reasons, blocking, _environment(situation, path), obstacle)
     relevant = tuple(item for item in problems if item.path is path or item.blocking)
     return GdrVerdict(path, _why(situation, path, closed), relevant, _environment(situation, path))
 
@@ -78,23 +79,26 @@ def _assumptions(situation: Situation, path: GdrPath) -> list[str]:
     return assumptions
 
 
-def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[str, ...]:
-    """Return the reasons for no path, first of the path with the fewest problems among those that can be fixed."""
+def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[tuple[str, ...], Unmet | None]:
+    """Return the reasons for no path, first of the path with the fewest problems among those that can be fixed.
+
+    The second value is the precondition that the first reason names, if any.
+    """
     if situation.cards is Cards.NONE:
-        return ("there is no RDMA card",)
+        return ("there is no RDMA card",), None
     if situation.cards is Cards.SOFT:
-        return ("there are only software RDMA devices, which copy through the host",)
+        return ("there are only software RDMA devices, which copy through the host",), None
     if not situation.driver:
-        return ("no driver serves the GPUs",)
+        return ("no driver serves the GPUs",), None
     first = {path: [item for item in blocking if item.path is path] for path in PATHS}
-    shared = [item.precondition for item in first[GdrPath.DMA_BUF] if _everywhere(item, first)]
+    shared = [item for item in first[GdrPath.DMA_BUF] if _everywhere(item, first)]
     if shared:
-        return tuple(shared)
+        return tuple(item.precondition for item in shared), shared[0]
     has_peermem = at_least(situation.driver, versions.PEERMEM_DRIVER)
     candidates = [path for path in PATHS if path is not GdrPath.NV_PEER_MEM or not has_peermem]
-    needs_hardware = {path: any(item.remedy == NO_REMEDY for item in first[path]) for path in candidates}
+    needs_hardware = {path: any(item.needs_hardware for item in first[path]) for path in candidates}
     ordered = sorted(candidates, key=lambda path: (needs_hardware[path], len(first[path])))
-    return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in ordered)
+    return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in ordered), first[ordered[0]][0]
 
 
 def _everywhere(item: Unmet, first: dict[GdrPath, list[Unmet]]) -> bool:

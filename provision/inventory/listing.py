@@ -14,7 +14,7 @@ from typing import Any
 
 from provision.documents import convert, decode
 from provision.documents.ansible import InventoryDocument, InventoryGroup, InventoryMeta
-from provision.errors import InvalidDocument, InventoryError, ProvisionError
+from provision.errors import InvalidDocument, InventoryError, ProvisionError, VaultPasswordMissing
 from provision.inventory import cache
 from provision.inventory.ignored_files import SETTING, ignore_patterns
 from provision.inventory.sources import empty_folders, shown, syntax_problems
@@ -169,7 +169,7 @@ def _warnings(stderr: str) -> tuple[str, ...]:
 
 def _parse_error(path: Path, stderr: str) -> InventoryError:
     if "vault" in stderr.lower() and ("decrypt" in stderr.lower() or "secret" in stderr.lower()):
-        return InventoryError(
+        return VaultPasswordMissing(
             f"{shown(path)}: {_first_error(stderr)}",
             remedy=VAULT_REMEDY,
         )

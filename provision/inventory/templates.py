@@ -12,7 +12,7 @@ from typing import Any
 
 from provision.documents import decode
 from provision.documents.ansible import DebugAnswer, TaskAnswer
-from provision.errors import InvalidDocument, InventoryError
+from provision.errors import InvalidDocument, InventoryError, VaultPasswordMissing
 from provision.inventory.listing import VAULT_REMEDY, Listing, ansible_environment, ansible_program
 
 __all__ = ["has_template", "is_vault", "read_keys", "rendered", "rendered_where_possible", "rendering_problems"]
@@ -132,17 +132,19 @@ def rendered_where_possible(path: Path, wanted: Mapping[str, Sequence[str]]) -> 
         return {}
     try:
         return _ask_ansible(path, hosts, every)
-    except InventoryError as error:
-        if error.remedy == VAULT_REMEDY:
-            raise
+    except VaultPasswordMissing:
+        raise
+    except InventoryError:
+        pass
     rendered: dict[str, dict[str, Any]] = {host: {} for host in hosts}
     for host in hosts:
         for key in wanted[host]:
             try:
                 rendered[host].update(_ask_ansible(path, [host], [key])[host])
-            except InventoryError as error:
-                if error.remedy == VAULT_REMEDY:
-                    raise
+            except VaultPasswordMissing:
+                raise
+            except InventoryError:
+                continue
     return rendered
 
 
@@ -290,10 +292,10 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def _cannot_render(host: str, keys: Sequence[str], reason: str) -> InventoryError:
     line = next((text.strip() for text in reason.splitlines() if text.strip()), "Ansible returns no value")
     line = re.sub(r"^\[?(ERROR|WARNING|fatal)\]?:? *", "", line)
-    vault = "vault" in reason.lower()
+    message = f"{host}: {', '.join(keys)}: the value cannot be made: {line}"
+    if "vault" in reason.lower():  # Ansible has no code for it
+        return VaultPasswordMissing(message, remedy=VAULT_REMEDY)
     return InventoryError(
-        f"{host}: {', '.join(keys)}: the value cannot be rendered: {line}",
-        remedy=VAULT_REMEDY
-        if vault
-        else "Connection variables are used before a node is connected to, so they cannot use its facts.",
+        message,
+        remedy="Connection variables are used before a node is connected to, so they cannot use its facts.",
     )

@@ -54,6 +54,8 @@ class Failure:
     message: str
     output: str
     remedy: str | None
+    code: str = ""
+    """Of the error or of the preflight's problem; empty for a failed task of Ansible."""
 
 
 @dataclass(frozen=True)

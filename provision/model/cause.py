@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from provision.model.reason import Reason
+
 __all__ = ["NODES", "Cause", "CauseKind", "shown"]
 
 NODES = "(nodes of the cluster)"
@@ -42,8 +44,7 @@ class Cause:
     kind: CauseKind
     name: str
     """Name of the variable, path, unit or check; for `NEED`, of the other role."""
-    reason: str
-    """A sentence without a full stop."""
+    reason: Reason
 
 
 def shown(value: Any) -> str:

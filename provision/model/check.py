@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from provision.model.bandwidth import Bandwidth, Collective
+from provision.model.reason import Reason
 
 __all__ = ["CheckResult", "CheckStatus", "NodeChecks", "Verification"]
 
@@ -27,12 +28,10 @@ class CheckResult:
     id: str
     """``<role or area>.<noun>``; stable, because scripts match on it."""
     status: CheckStatus
-    reason: str
-    """The observation, as one sentence; never empty."""
-    remedy: str | None = None
-    """What to do; set for every warn and fail."""
+    reason: Reason
+    """The result; its wording has a remedy for every warn and fail."""
     simulated: bool = False
-    """The checked object is simulated by the lab."""
+    """Whether the result is about simulated hardware."""
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,10 @@ class JobRecord:
     """1 for the first; 0 before any."""
     again: bool = False
     """Its last attempt failed, and there is to be another."""
+    last_failure: str = ""
+    """Why the last attempt failed, if there is to be another."""
+    starting: bool = False
+    """Whether the queue host has begun to start it, and no node has reported it yet."""
     seats: tuple[Seat, ...] = ()
     instances: Mapping[str, InstanceRecord] = field(default_factory=dict)
     started: float = 0.0

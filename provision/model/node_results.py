@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from provision.model.apply import Failure
+from provision.model.reason import Reason
 
 __all__ = ["NodeAdoption", "NodeReload", "NodeReset", "ReloadResult", "ResetResult"]
 
@@ -51,10 +52,8 @@ class NodeReload:
 
     name: str
     result: ReloadResult
-    reason: str
-    """One sentence; never empty."""
-    remedy: str | None = None
-    """What to do; set unless the result is ready or skipped."""
+    reason: Reason
+    """It has a remedy unless the result is ready or skipped."""
     provider: str = ""
     """``dma_buf``, ``nvidia_peermem`` or ``nv_peer_mem``; empty if it is unknown."""
     module: str = ""

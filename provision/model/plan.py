@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from provision.model.preflight import PackageChange, PreflightProblem
+from provision.model.reason import Reason
 
 __all__ = ["NEVER_APPLIED", "NodePlan", "Plan", "Step", "StepClass"]
 
-NEVER_APPLIED = "it was never applied here, or its receipt is gone"
-"""The reason of a step whose role has no receipt on the node."""
+NEVER_APPLIED = "plan.never_applied"
+"""The code of the reason of a step whose role has no receipt on the node."""
 
 
 class StepClass(StrEnum):
@@ -30,8 +31,8 @@ class Step:
 
     role: str
     step_class: StepClass
-    reasons: tuple[str, ...]
-    """Why the role runs, one sentence each without a full stop; never empty."""
+    reasons: tuple[Reason, ...]
+    """Never empty."""
     waits_for: tuple[str, ...] = ()
     """Jobs and owners that block the step. While there are any, an apply skips the step."""
     owners: tuple[str, ...] = ()
@@ -59,8 +60,8 @@ class NodePlan:
     """Duration of the probe in seconds; None without an answer."""
     preserved: tuple[tuple[str, str], ...] = ()
     """Pre-existing configuration that is not in the inventory: variables that preserve it, with JSON values."""
-    findings: tuple[str, ...] = ()
-    """Problems that no apply can fix, and unknown facts: ``nvidia-smi did not answer within 20 seconds``."""
+    findings: tuple[Reason, ...] = ()
+    """Problems that no apply can fix, and unknown facts."""
     problems: tuple[PreflightProblem, ...] = ()
     """Problems that would make the steps fail; set by the preflight."""
     dependencies: tuple[PackageChange, ...] = ()

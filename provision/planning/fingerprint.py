@@ -1,8 +1,7 @@
-"""Whether a role, or an inventory variable that it sees, has changed since the role last ended well.
+"""Whether a role, or an inventory variable that it uses, has changed since its last successful run.
 
 A role sees an inventory variable that its text names, and what the value of such a variable names in Jinja, and so on.
-Values are taken as the inventory has them, with Jinja in it, and kept as salted hashes: what a receipt says of them
-tells nobody what they are.
+Values are compared with their Jinja templates, not rendered. Receipts contain salted hashes, which do not reveal them.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any
 from provision.components import SHARED
 from provision.model import Cluster, Node, Same, Secret
 from provision.model.cause import NODES, Cause, CauseKind
+from provision.model.reason import Reason, reason
 
 __all__ = ["RoleSource", "changed", "fingerprint", "salt_of"]
 
@@ -30,15 +30,15 @@ _SCALARS = frozenset({str, int, bool, type(None)})
 _NO_WORDS: frozenset[str] = frozenset()
 
 _last: dict[str, tuple[Any, tuple[str, frozenset[str]]]] = {}
-"""Variable -> the value that was looked at last, and what `_text_and_words` says of it."""
+"""Variable -> its last value, and the `_text_and_words` of it."""
 
 _References = Same[dict[str, frozenset[str]]]
-"""Variable -> the words in its value when that holds Jinja: what it may name."""
+"""Variable -> the words in its value if it has Jinja templates: the variables that it may name."""
 
 
 @dataclass(frozen=True)
 class RoleSource:
-    """What is read once of a role's folder."""
+    """The content of a role's folder."""
 
     code: str
     """The hash of all its files."""
@@ -49,7 +49,7 @@ class RoleSource:
 def fingerprint(
     role: str, node: Node, cluster: Cluster, sources: Mapping[str, RoleSource], salt: str
 ) -> dict[str, Any]:
-    """Return what a receipt keeps of the role's code and of the variables that it sees on the node."""
+    """Return the fingerprint of the role's code and of the variables that it uses on the node."""
     texts, references = _values(Same(node))
     names, others = _seen(sources[role].words, references)
     variables = {name: _hash(salt, name, texts[name]) for name in names}
@@ -64,7 +64,7 @@ def _code(*codes: str) -> str:
 
 
 def salt_of(recorded: Any) -> str | None:
-    """Return the salt of a recorded fingerprint; None when it is none to compare with, whatever it may be."""
+    """Return the salt of a recorded fingerprint; None if it is not a valid fingerprint."""
     if not isinstance(recorded, dict) or not isinstance(recorded.get("variables"), dict):
         return None
     salt, code = recorded.get("salt"), recorded.get("code")
@@ -72,30 +72,30 @@ def salt_of(recorded: Any) -> str | None:
 
 
 def changed(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Cause, ...]:
-    """Return how `now` differs from what was recorded with the same salt.
+    """Return the differences between `now` and the recorded fingerprint with the same salt.
 
-    Where the role's own text is another, it may name other variables without anything having changed in the inventory.
+    A changed role may use other variables, so new and missing variables count only for an unchanged role.
     """
     before, after = recorded["variables"], now["variables"]
     same_code = recorded["code"] == now["code"]
-    causes = [] if same_code else [Cause(CauseKind.CODE, "", "the role itself has changed since it was last applied")]
+    causes = [] if same_code else [Cause(CauseKind.CODE, "", reason("plan.role_changed"))]
     for name in sorted({*before, *after}) if before != after else ():
-        reason = _told(name, before, after, same_code=same_code)
-        if reason:
-            causes.append(Cause(CauseKind.VARIABLE, name, reason))
+        why = _variable(name, before, after, same_code=same_code)
+        if why:
+            causes.append(Cause(CauseKind.VARIABLE, name, why))
     return tuple(causes)
 
 
-def _told(name: str, before: Mapping[str, Any], after: Mapping[str, Any], *, same_code: bool) -> str:
+def _variable(name: str, before: Mapping[str, Any], after: Mapping[str, Any], *, same_code: bool) -> Reason | None:
     if name in before and name in after:
         if before[name] == after[name]:
-            return ""
-        if name == NODES:
-            return "nodes of the cluster, or their data addresses, changed in the inventory"
-        return f"{name} changed in the inventory"
+            return None
+        return reason("plan.nodes_changed") if name == NODES else reason("plan.variable_changed", name=name)
     if not same_code or name == NODES:
-        return ""
-    return f"{name} is new in the inventory" if name in after else f"{_name(name)} is no longer set in the inventory"
+        return None
+    if name in after:
+        return reason("plan.variable_new", name=name)
+    return reason("plan.variable_removed", name=_name(name))
 
 
 def _name(name: str) -> str:
@@ -121,9 +121,9 @@ def _seen(words: frozenset[str], references: _References) -> tuple[tuple[str, ..
 @lru_cache(maxsize=2)
 def _values(node: Same[Node]) -> tuple[dict[str, str], _References]:
     """Return for each variable its value as text, and the words of it when it holds Jinja."""
-    told = {name: _told_of(name, value) for name, value in node.it.variables.items()}
-    texts = {name: text for name, (text, _) in told.items()}
-    return texts, _references(tuple((name, words) for name, (_, words) in told.items()))
+    values = {name: _of_variable(name, value) for name, value in node.it.variables.items()}
+    texts = {name: text for name, (text, _) in values.items()}
+    return texts, _references(tuple((name, words) for name, (_, words) in values.items()))
 
 
 @lru_cache(maxsize=64)
@@ -132,8 +132,8 @@ def _references(words: tuple[tuple[str, frozenset[str]], ...]) -> _References:
     return Same(dict(words))
 
 
-def _told_of(name: str, value: Any) -> tuple[str, frozenset[str]]:
-    """Return what `_text_and_words` says; most variables have the very value that they had on the node before."""
+def _of_variable(name: str, value: Any) -> tuple[str, frozenset[str]]:
+    """Return `_text_and_words`; most variables have the same value on all nodes."""
     last = _last.get(name)
     if last is None or last[0] is not value:
         last = _last[name] = (value, _text_and_words(value))
@@ -161,8 +161,8 @@ def _with_words(text: str) -> tuple[str, frozenset[str]]:
 
 @lru_cache(maxsize=2)
 def _nodes(cluster: Same[Cluster]) -> str:
-    found = {node.name: [node.variables.get(name) for name in _ADDRESS] for node in cluster.it.nodes}
-    return hashlib.sha256(_text(found).encode()).hexdigest()
+    addresses = {node.name: [node.variables.get(name) for name in _ADDRESS] for node in cluster.it.nodes}
+    return hashlib.sha256(_text(addresses).encode()).hexdigest()
 
 
 def _text(value: Any) -> str:

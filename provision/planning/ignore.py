@@ -1,13 +1,14 @@
-"""Local differences that somebody wants kept: ``cluster_ignore`` of the inventory."""
+"""Accepted differences: ``cluster_ignore`` of the inventory."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from provision.model import Node, NodePlan, Step
+from provision.model.reason import Reason, reason
 
 __all__ = ["with_ignored"]
 
@@ -15,36 +16,48 @@ __all__ = ["with_ignored"]
 @dataclass(frozen=True)
 class _Entry:
     what: str
-    """A pattern as of a shell that a part of the reason has to match, such as ``/etc/docker/daemon.json``."""
+    """A shell pattern that matches a part of what the plan shows, e.g. ``/etc/docker/daemon.json``."""
     owner: str
-    reason: str
+    cause: str
 
     def covers(self, text: str) -> bool:
-        return fnmatchcase(text, f"*{self.what}*")
+        return bool(self.what) and fnmatchcase(text, f"*{self.what}*")
 
 
-def with_ignored(plan: NodePlan, node: Node, forced: Collection[str] = ()) -> NodePlan:
-    """Return the plan without the differences that the inventory says to keep; they become findings.
+def with_ignored(
+    plan: NodePlan, node: Node, forced: Collection[str] = (), *, text: Callable[[Reason], str]
+) -> NodePlan:
+    """Return the plan without the differences that the inventory accepts; they become findings.
 
-    A role runs whole, so one that has a difference to keep waits even where there are other reasons to run it, unless
-    it is among the `forced`.
+    A role with an accepted difference waits even if it has other reasons to run, because it would undo the difference.
+
+    Args:
+        plan: of the node.
+        node: with the inventory's variables.
+        forced: roles that run nevertheless.
+        text: renders a reason as the plan shows it, which is what the user's patterns match.
     """
     entries = _entries(node.variables)
     steps: list[Step] = []
     findings = list(plan.findings)
     for step in plan.steps:
-        kept = (
-            {reason: entry for reason in step.reasons for entry in entries if entry.covers(reason) and entry.what}
+        accepted = (
+            {why: entry for why in step.reasons for entry in entries if entry.covers(text(why))}
             if step.role not in forced
             else {}
         )
-        findings += [f"{reason}; kept for {entry.owner}: {entry.reason}" for reason, entry in kept.items()]
-        left = tuple(reason for reason in step.reasons if reason not in kept)
-        if kept and left:
-            why = tuple(
-                f"{entry.owner}, who keeps a difference (--force {step.role} undoes it)" for entry in kept.values()
+        findings += [
+            reason("plan.ignored", difference=why, owner=entry.owner, cause=entry.cause)
+            for why, entry in accepted.items()
+        ]
+        left = tuple(why for why in step.reasons if why not in accepted)
+        if accepted and left:
+            owners = tuple(
+                dict.fromkeys(
+                    f"{entry.owner}, who keeps a difference (--force {step.role} undoes it)"
+                    for entry in accepted.values()
+                )
             )
-            owners = tuple(dict.fromkeys(why))
             steps.append(replace(step, reasons=left, waits_for=(*step.waits_for, *owners), owners=owners))
         elif left:
             steps.append(step)
@@ -52,7 +65,7 @@ def with_ignored(plan: NodePlan, node: Node, forced: Collection[str] = ()) -> No
 
 
 def _entries(variables: Mapping[str, Any]) -> list[_Entry]:
-    """Return what is to be kept; the inventory was validated, so odd entries are not ours."""
-    found = variables.get("cluster_ignore")
-    entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+    """Return the entries of the inventory; it was validated, so entries of another form are ignored."""
+    value = variables.get("cluster_ignore")
+    entries = [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
     return [_Entry(*(str(entry.get(key) or "") for key in ("what", "owner", "reason"))) for entry in entries]

@@ -31,10 +31,10 @@ def _number(digits: str) -> int:
 
 def _parts(text: str) -> list[Any]:
     """Return texts and numbers in turn; a text ends by what stands between ``~`` and every letter."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for letters, digits in _PARTS.findall(text):
-        found += [[_weight(letter) for letter in letters] + [0], _number(digits)]
-    return found
+        parts += [[_weight(letter) for letter in letters] + [0], _number(digits)]
+    return parts
 
 
 def _weight(letter: str) -> int:

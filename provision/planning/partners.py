@@ -1,7 +1,7 @@
-"""Steps that nodes need because of each other: keys and addresses go from node to node only between those in a run.
+"""Steps that nodes require because of each other: only the nodes of a run exchange keys and addresses.
 
-Other nodes know a node that is not in the run by its recorded key and address. So they have to take part only where
-that is not enough: a node's own keys or address may change, or it has lost what it knew of the others.
+Other nodes have the recorded keys and addresses of nodes outside of the run. They have to take part only if these do
+not suffice: a node's keys or address may change, or the node has lost those of the others.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from provision.components import COMPONENTS, ROLES
 from provision.model import NodePlan, Step, StepClass
 from provision.model.cause import Cause, CauseKind
+from provision.model.reason import Reason
 from provision.planning.scene import PlanScene
 from provision.planning.steps import causes_of, waiting
 
@@ -52,17 +53,17 @@ def _requests(plans: Sequence[NodePlan], scenes: Mapping[str, PlanScene]) -> _Re
 def _with_requested(plan: NodePlan, scene: PlanScene, requests: _Requests) -> NodePlan:
     """Return the plan with the steps that other nodes request and that it does not have."""
     roles = {step.role for step in plan.steps}
-    reasons: dict[str, str] = {}
+    reasons: dict[str, Reason] = {}
     for role, exchange in _EXCHANGES.items():
         others = {kind: [name for name in names if name != plan.name] for kind, names in requests[role].items()}
-        reason = exchange.reason(others, scene)
-        if reason and role not in roles and scene.enabled(role) and exchange.possible(scene, roles):
-            reasons[role] = reason
+        why = exchange.reason(others, scene)
+        if why and role not in roles and scene.enabled(role) and exchange.possible(scene, roles):
+            reasons[role] = why
     if not reasons:
         return plan
     classes = {step.role: step.step_class for step in plan.steps} | dict.fromkeys(reasons, StepClass.SAFE)
-    causes = {role: (Cause(CauseKind.PARTNER, role, ""),) for role in reasons}
+    causes = {role: (Cause(CauseKind.PARTNER, role, why),) for role, why in reasons.items()}
     waits = {} if plan.name in scene.disruptive else waiting(scene, classes, causes)
-    added = [Step(role, StepClass.SAFE, (reason,), waits.get(role, ())) for role, reason in reasons.items()]
+    added = [Step(role, StepClass.SAFE, (why,), waits.get(role, ())) for role, why in reasons.items()]
     steps = sorted((*plan.steps, *added), key=lambda step: ROLES.index(step.role))
     return replace(plan, steps=tuple(steps))

@@ -22,7 +22,7 @@ _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 
 @dataclass(frozen=True)
 class PlanScene:
-    """One node, what is known of it, and what is around it."""
+    """One node, its facts, and the cluster."""
 
     node: Node
     facts: NodeFacts
@@ -36,14 +36,14 @@ class PlanScene:
     disruptive: AbstractSet[str] = frozenset()
     """Names of nodes where jobs may be disrupted."""
     only: AbstractSet[str] = frozenset()
-    """The roles that were asked for; the others count as switched off, and ask nothing of these. Empty: all."""
+    """The roles that were asked for; the others count as disabled, and require nothing of these. Empty: all."""
     forced: AbstractSet[str] = frozenset()
     """The roles that run without any other cause (``--force``)."""
     now: datetime | None = None
-    """When the facts were read, in the time zone in which times are told; None: times are not told."""
+    """When the facts were read, in the time zone of the report; None: reports contain no times."""
 
     def enabled(self, role: str) -> bool:
-        """Return whether the role is switched on; one that only Ansible could tell (Jinja) counts as on."""
+        """Return whether the role is enabled; a value with a Jinja template counts as enabled."""
         if self.only and role not in self.only:
             return False
         value: Any = self.node.variables.get(f"{role}_enabled")

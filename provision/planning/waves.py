@@ -63,12 +63,12 @@ def waves(nodes: Sequence[Node], sizes: Sequence[int]) -> tuple[tuple[str, ...],
 
 def _limits(node: Node) -> list[tuple[tuple[str, str], int]]:
     """Return what the node shares with others, and how many of those may be changed at once."""
-    found = []
+    limits = []
     for kind, limit in _GROUPS:
         name, most = node.variables.get(kind), node.variables.get(limit)
         if isinstance(name, str) and name and isinstance(most, int) and most > 0:
-            found.append(((kind, name), most))
-    return found
+            limits.append(((kind, name), most))
+    return limits
 
 
 def too_many_failures(failed: int, wave: int, total: int, most: int | None) -> bool:

@@ -38,6 +38,7 @@ def _node_document(node: NodeReport) -> dict[str, Any]:
             "message": node.error.message,
             "output": node.error.output,
             "remedy": node.error.remedy,
+            "code": node.error.code or None,
         }
     return {
         "name": node.name,
@@ -54,6 +55,10 @@ def _node_document(node: NodeReport) -> dict[str, Any]:
         ],
         "error": error,
     }
+
+
+def _failure_of(document: Mapping[str, Any]) -> Failure:
+    return Failure(**{**document, "code": document.get("code") or ""})
 
 
 def from_document(document: Mapping[str, Any]) -> ApplyReport:
@@ -73,7 +78,7 @@ def from_document(document: Mapping[str, Any]) -> ApplyReport:
                     )
                     for r in node["roles"]
                 ),
-                Failure(**node["error"]) if node["error"] else None,
+                _failure_of(node["error"]) if node["error"] else None,
             )
             for node in document["nodes"]
         ),

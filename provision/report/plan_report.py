@@ -20,8 +20,10 @@ from provision.model import (
     Step,
     StepClass,
 )
+from provision.model.reason import Reason
 from provision.report import layout
 from provision.report.node_names import in_short
+from provision.report.reasons import message, names_node, remedy
 
 __all__ = ["as_document", "as_text", "problems_document", "problems_text"]
 
@@ -81,7 +83,8 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
             {
                 "role": step.role,
                 "class": step.step_class.value,
-                "reasons": list(step.reasons),
+                "reasons": [message(reason, node.name) for reason in step.reasons],
+                "reason_codes": [reason.as_document() for reason in step.reasons],
                 "waits_for": list(step.waits_for),
                 "disturbs": list(step.disturbs),
                 "packages": [_package_document(package) for package in step.packages],
@@ -89,7 +92,8 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
             }
             for step in node.steps
         ],
-        "findings": list(node.findings),
+        "findings": [_finding(finding, node.name) for finding in node.findings],
+        "finding_codes": [finding.as_document() for finding in node.findings],
         "dependencies": [_package_document(package) for package in node.dependencies],
         "kept": {name: json.loads(value) for name, value in node.preserved},
         "seconds": None if node.seconds is None else round(node.seconds, 1),
@@ -186,8 +190,15 @@ def _shown(node: NodePlan) -> NodePlan:
 
 
 def _shown_step(step: Step) -> Step:
-    follows = NEVER_APPLIED in step.reasons and step.step_class is StepClass.SAFE
-    return replace(step, reasons=(NEVER_APPLIED,)) if follows else step
+    first = next((reason for reason in step.reasons if reason.code == NEVER_APPLIED), None)
+    return replace(step, reasons=(first,)) if first and step.step_class is StepClass.SAFE else step
+
+
+def _finding(finding: Reason, node: str = "") -> str:
+    """Return a finding, with the remedy of its check unless that is an apply of this node."""
+    text, cause = message(finding, node), finding.params.get("cause")
+    advice = "" if not isinstance(cause, Reason) or names_node(cause) else remedy(cause)
+    return f"{text.rstrip('.')}. {advice}" if advice else text
 
 
 def _whole(node: NodePlan) -> Hashable:
@@ -197,10 +208,15 @@ def _whole(node: NodePlan) -> Hashable:
 def _outline(node: NodePlan) -> Hashable:
     """Return the grouping key of similar nodes, without numbers and text after a colon."""
     steps = tuple(
-        (step.role, step.step_class, _heads(step.reasons), _heads(step.waits_for), _heads(step.disturbs))
+        (step.role, step.step_class, _codes(step.reasons), _heads(step.waits_for), _heads(step.disturbs))
         for step in node.steps
     )
-    return steps, _unnumbered(node.error or ""), _heads(node.findings), tuple(name for name, _ in node.preserved)
+    return steps, _unnumbered(node.error or ""), _codes(node.findings), tuple(name for name, _ in node.preserved)
+
+
+def _codes(reasons: Sequence[Reason]) -> tuple[tuple[str, Hashable], ...]:
+    """Return the codes, and for findings the checks."""
+    return tuple(dict.fromkeys((reason.code, reason.params.get("check")) for reason in reasons))
 
 
 def _heads(texts: Sequence[str]) -> tuple[str, ...]:
@@ -219,7 +235,7 @@ def _names(names: list[str], node: NodePlan, *, others: bool, verbose: bool) -> 
         lines += _wrapped(f"{'cannot be planned' if node.reachable else 'unreachable'}: {node.error}", "  ", "    ")
         lines += _wrapped(f"hint: {node.remedy}", "    ", "      ") if node.remedy else []
     for finding in node.findings:
-        lines += _wrapped(f"pre-existing: {finding}", "  ", "    ")
+        lines += _wrapped(f"pre-existing: {_finding(finding, in_short(names))}", "  ", "    ")
     if node.preserved and node.steps:
         settings = [f"{name} {_brief(value)}" for name, value in node.preserved]
         lines += _listed("preserved settings: ", settings, "  ", "    ", 0 if verbose else _LIST_LINES)
@@ -236,11 +252,11 @@ def _steps(node: NodePlan, *, verbose: bool) -> list[str]:
     lines: list[str] = []
     for reason, roles in common.items():
         where = f"all {len(roles)} steps" if len(roles) == len(node.steps) else ", ".join(roles)
-        lines += _wrapped(f"{where}: {reason}", "  ", "    ")
+        lines += _wrapped(f"{where}: {message(reason, node.name)}", "  ", "    ")
     for step in node.steps:
         lines.append(f"  {step.role:<20}{step.step_class.value}")
         for reason in step.reasons:
-            lines += _wrapped(reason, "    - ", "      ") if reason not in common else []
+            lines += _wrapped(message(reason, node.name), "    - ", "      ") if reason not in common else []
         if step.packages:
             lines += _listed("installs ", list(map(_package, step.packages)), "    + ", "      ", most)
         if step.files:
@@ -256,9 +272,9 @@ def _steps(node: NodePlan, *, verbose: bool) -> list[str]:
     return lines
 
 
-def _common_reasons(steps: Sequence[Step]) -> dict[str, list[str]]:
+def _common_reasons(steps: Sequence[Step]) -> dict[Reason, list[str]]:
     """Return the reasons that several steps have, each with the roles."""
-    roles: dict[str, list[str]] = {}
+    roles: dict[Reason, list[str]] = {}
     for step in steps:
         for reason in dict.fromkeys(step.reasons):
             roles.setdefault(reason, []).append(step.role)

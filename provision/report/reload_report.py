@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from provision.model import NodeReload, ReloadResult
+from provision.model.reason import Reason
 from provision.report import layout
-from provision.report.grouping import grouped, outline
-from provision.report.node_names import in_short
+from provision.report.grouping import grouped
+from provision.report.node_names import as_limit, in_short
+from provision.report.reasons import message, remedy
 
 __all__ = ["as_document", "as_text"]
 
@@ -29,8 +31,9 @@ def as_document(nodes: Sequence[NodeReload]) -> dict[str, Any]:
                 "provider": node.provider,
                 "module": node.module,
                 "cause": node.cause,
-                "reason": node.reason,
-                "remedy": node.remedy,
+                "reason": message(node.reason, node.name),
+                "remedy": remedy(node.reason, node.name) or None,
+                **node.reason.as_document(),
                 "simulated": node.simulated,
             }
             for node in nodes
@@ -49,16 +52,17 @@ def as_text(nodes: Sequence[NodeReload], *, verbose: bool = False) -> str:
     width = min(max([len(names) for names, _, _ in rows] + [4]), _LONGEST_NAME)
     lines = _row("node", f"{'result':<{_RESULT}}", "module", "reason", width)
     for shown, node, note in rows:
-        reason = f"{'SIMULATED: ' if node.simulated else ''}{node.reason} {note}"
-        lines += _row(shown, layout.state(node.result.value, _RESULT), node.module or "-", reason, width)
-    remedies: dict[tuple[str, str, str], list[str]] = {}
+        text = f"{'SIMULATED: ' if node.simulated else ''}{message(node.reason, shown)} {note}"
+        lines += _row(shown, layout.state(node.result.value, _RESULT), node.module or "-", text, width)
+    remedies: dict[tuple[str, str, str], tuple[Reason, list[str]]] = {}
     for node in nodes:
-        if node.remedy:
-            remedies.setdefault((node.result.value, node.cause, node.remedy), []).append(node.name)
-    for (result, cause, remedy), names in remedies.items():
+        if advice := remedy(node.reason):
+            remedies.setdefault((node.result.value, node.cause, advice), (node.reason, []))[1].append(node.name)
+    for (result, cause, _), (reason, names) in remedies.items():
         suffix = f": {cause}" if cause else ""
         head = f"{result.upper()}  {in_short(names)}{suffix}"
-        lines += ["", *layout.wrapped(head, "  "), *layout.wrapped(f"  remedy: {remedy}", "    ")]
+        advice = remedy(reason, as_limit(names))
+        lines += ["", *layout.wrapped(head, "  "), *layout.wrapped(f"  remedy: {advice}", "    ")]
     if any(node.simulated for node in nodes):
         where = in_short([node.name for node in nodes if node.simulated])
         lines += ["", *layout.wrapped(f"SIMULATED on {where}: components of the lab, no proof of real hardware.", "  ")]
@@ -71,5 +75,5 @@ def _row(name: str, result: str, module: str, reason: str, width: int) -> list[s
     return layout.hanging(first, reason)
 
 
-def _outline(name: str, node: NodeReload) -> Hashable:
-    return node.result, node.module, node.cause, outline(node.reason, name), outline(node.remedy or "", name)
+def _outline(_: str, node: NodeReload) -> Hashable:
+    return node.result, node.module, node.cause, node.reason.code

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from provision.checks.minimums import NONE, Held
 from provision.model import CheckResult, CheckStatus, Collective, NodeChecks, PairBandwidth, Verification
 from provision.report import layout
-from provision.report.grouping import Group, grouped, outline
+from provision.report.grouping import Group, grouped
 from provision.report.job_words import columns
 from provision.report.node_names import as_limit, in_short
+from provision.report.reasons import message, remedy
 
 __all__ = ["as_document", "as_text", "profile_document", "profile_text"]
 
@@ -22,7 +22,6 @@ _HEADS = ("COMPONENT", "REQUIRED", "FOUND", "VERDICT")
 _PRESENT_WIDTH = 22
 _COUNTS = 48
 """Columns of the counts of a node."""
-_SELF = "--limit \0"
 _ORDER = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus.PASS)
 
 
@@ -31,7 +30,7 @@ def as_document(verification: Verification) -> dict[str, Any]:
     document: dict[str, Any] = {
         "ok": verification.ok,
         "nodes": [
-            {"name": node.name, "checks": [_check_document(check) for check in node.checks]}
+            {"name": node.name, "checks": [_check_document(check, node.name) for check in node.checks]}
             for node in verification.nodes
         ],
         "cluster": [_check_document(check) for check in verification.cluster],
@@ -78,13 +77,14 @@ def _pair_document(pair: PairBandwidth) -> dict[str, Any]:
     }
 
 
-def _check_document(check: CheckResult) -> dict[str, Any]:
+def _check_document(check: CheckResult, node: str = "") -> dict[str, Any]:
     return {
         "id": check.id,
         "status": check.status.value,
         "simulated": check.simulated,
-        "reason": check.reason,
-        "remedy": check.remedy,
+        "reason": message(check.reason, node),
+        "remedy": remedy(check.reason, node) or None,
+        **check.reason.as_document(),
     }
 
 
@@ -119,7 +119,7 @@ def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> dict[str,
             "components": [
                 {
                     "component": item.component,
-                    "found": None if item.found == NONE else item.found,
+                    "found": None if item.present == NONE else item.present,
                     "required": item.required,
                     "status": item.verdict.status.value,
                     "simulated": item.verdict.simulated,
@@ -137,7 +137,7 @@ def profile_text(name: str, held: Mapping[str, Sequence[Held]]) -> str:
     blocks = []
     for group in grouped(held.items(), lambda _, items: tuple(items)):
         rows = [
-            (item.component, item.required, layout.shortened(item.found, _PRESENT_WIDTH), _mark(item))
+            (item.component, item.required, layout.shortened(item.present, _PRESENT_WIDTH), _mark(item))
             for item in group.value
         ]
         blocks.append("\n".join([f"profile {name} on {in_short(group.names)}:", *columns([_HEADS, *rows], "  ")]))
@@ -173,34 +173,30 @@ def _worst(statuses: Iterable[CheckStatus]) -> str:
 
 def _details(nodes: Sequence[NodeChecks], status: CheckStatus, *, verbose: bool) -> list[str]:
     """Return a block for each result; nodes with the same result share it, with a remedy that names all of them."""
-    items = [
-        (node.name, _of_any_node(check, node.name)) for node in nodes for check in node.checks if check.status is status
-    ]
+    items = [(node.name, check) for node in nodes for check in node.checks if check.status is status]
     groups: list[Group[CheckResult]] = grouped(items, lambda _, check: check, None if verbose else _outline)
     lines: list[str] = []
     for group in groups:
-        check = group.value
+        check, names = group.value, group.names
         mark = "  SIMULATED" if check.simulated else ""
-        location = "of the cluster" if group.names == [_CLUSTER] else f"on {in_short(group.names)}"
+        location = "of the cluster" if names == [_CLUSTER] else f"on {in_short(names)}"
         name = layout.state(status.value.upper(), 4)
         lines += ["", *layout.wrapped(f"{name}  {check.id}{mark}  {location}", "      ")]
-        lines += layout.wrapped(f"      {check.reason}", "      ")
+        lines += layout.wrapped(f"      {message(check.reason, in_short(names))}", "      ")
         lines += layout.wrapped(f"      {group.note}", "      ") if group.varied else []
-        if check.remedy:
-            remedy = _short_limits(check.remedy.replace(_SELF, f"--limit {as_limit(group.names)}"))
-            lines += layout.wrapped(f"      remedy: {remedy}", "        ")
+        if advice := remedy(check.reason, as_limit(names)):
+            lines += layout.wrapped(f"      remedy: {_short_limits(advice)}", "        ")
     return lines
 
 
-def _short_limits(remedy: str) -> str:
+def _short_limits(advice: str) -> str:
     """Return the remedy with ranges instead of lists of nodes."""
     lists = re.compile(r"--limit ([\w.-]+(?:,[\w.-]+){3,})")
-    return lists.sub(lambda match: f"--limit {as_limit(match[1].split(','))}", remedy)
+    return lists.sub(lambda match: f"--limit {as_limit(match[1].split(','))}", advice)
 
 
-def _outline(name: str, check: CheckResult) -> Hashable:
-    reason, remedy = outline(check.reason, name), outline(check.remedy or "", name)
-    return check.id, check.simulated, reason, remedy
+def _outline(_: str, check: CheckResult) -> Hashable:
+    return check.id, check.simulated, check.reason.code
 
 
 def _pairs(pairs: Sequence[PairBandwidth]) -> list[str]:
@@ -238,13 +234,6 @@ def _collective(collective: Collective) -> list[str]:
         f"{collective.bus_bandwidth:.4g} GB/s bus bandwidth{predicted}{mark}"
     )
     return ["", *layout.wrapped(line, "  ")]
-
-
-def _of_any_node(check: CheckResult, name: str) -> CheckResult:
-    """Remove the node's own name from the remedy's ``--limit``, so that equal findings are equal."""
-    if not check.remedy:
-        return check
-    return replace(check, remedy=re.sub(rf"--limit {re.escape(name)}(?![\w.,-])", lambda _: _SELF, check.remedy))
 
 
 def _stand_ins(simulated: Sequence[tuple[str, Sequence[str]]]) -> list[str]:

@@ -15,7 +15,7 @@ from provision.commands.apt_sources import login_lines, source_text, without_log
 from provision.components import COMPONENTS, SHARED
 from provision.components.base import Repository
 from provision.documents.preflight import PreflightAnswer
-from provision.errors import InventoryError, ProvisionError
+from provision.errors import InventoryError, ProvisionError, VaultPasswordMissing
 from provision.facts import NodeFacts, Unknown, plain
 from provision.model import Node, NodePlan, PackageChange, Plan, PreflightCode, PreflightProblem, Secret, Step
 from provision.planning.requirements import packages_of, repositories_of, setting_problems
@@ -136,7 +136,7 @@ def _rendered(
     try:
         values, failures = rendering_problems(result.cluster.inventory, variables, specs.keys())
     except InventoryError as error:
-        missing_password = error.remedy == VAULT_REMEDY
+        missing_password = isinstance(error, VaultPasswordMissing)
         remedy = VAULT_REMEDY if missing_password else "Fix the inventory; `ansible-inventory --list -i FILE` reads it."
         code = PreflightCode.VARIABLE_TEMPLATE
         problem = PreflightProblem(code, SHARED.role, "inventory", error.message, remedy)

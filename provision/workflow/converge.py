@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from provision.components import COMPONENTS
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
+from provision.model.reason import Reason
+from provision.report.reasons import messages
 from provision.workflow.draining import Draining
 from provision.workflow.idle_steps import agreeable
 from provision.workflow.inventory_state import alone, log_folder
@@ -256,7 +258,7 @@ class _Apply:
         request: Request,
     ) -> None:
         """Run on some nodes what was agreed and is still needed, and what follows from it; look after each run."""
-        tried: set[tuple[str, str, tuple[str, ...]]] = set()
+        tried: set[tuple[str, str, tuple[Reason, ...]]] = set()
         for number in range(_MOST_ROUNDS):
             result = self._draining.ready(result, agreed, later, request)
             wanted: dict[str, tuple[Step, ...]] = {}
@@ -318,7 +320,9 @@ class _Apply:
                 on_event=self._on_event,
                 log=log,
             )
-        reasons = {name: {step.role: step.reasons for step in steps} for name, steps in wanted.items()}
+        reasons = {
+            name: {step.role: tuple(messages(step.reasons, name)) for step in steps} for name, steps in wanted.items()
+        }
         self._results.ran(report, reasons)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError
 from provision.model import NodeReload, ReloadResult
+from provision.model.reason import reason
 from provision.workflow.inventory_state import alone
 from provision.workflow.survey import chosen, with_defaults
 
@@ -51,7 +52,11 @@ def _one(connector: Connector, node: Node, busy: str) -> NodeReload:
 
 def _result(node: Node, result: NodeReload | ProvisionError | None) -> NodeReload:
     if result is None:
-        return NodeReload(node.name, ReloadResult.SKIPPED, "the role peer_memory is switched off for this node")
+        return NodeReload(node.name, ReloadResult.SKIPPED, reason("check.role_disabled", role="peer_memory"))
     if isinstance(result, ProvisionError):
-        return NodeReload(node.name, ReloadResult.UNREACHABLE, result.message, result.remedy)
+        return NodeReload(
+            node.name,
+            ReloadResult.UNREACHABLE,
+            reason("reload.unreachable", cause=result.message, advice=result.remedy),
+        )
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from provision.components import SHARED
@@ -20,6 +21,7 @@ from provision.planning import (
 )
 from provision.planning.ignore import with_ignored
 from provision.planning.preservation import unreadable_facts
+from provision.report.reasons import message
 from provision.workflow.survey import supported_systems
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, 
     if asked.only:
         wanted = {*asked.only, *asked.forced}
         plan = replace(plan, steps=tuple(step for step in plan.steps if step.role in wanted))
-    return with_ignored(plan, node, asked.forced)
+    return with_ignored(plan, node, asked.forced, text=partial(message, node=node.name))
 
 
 def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[str]) -> ProvisionError | None:

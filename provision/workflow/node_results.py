@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from provision.components import ROLES
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import ApplyReport, Failure, NodePlan, NodeReport, NodeStatus, RoleReport, RoleStatus, Step
+from provision.report.reasons import messages
 
 if TYPE_CHECKING:
     from provision.workflow.plan import PlanResult
@@ -69,7 +70,7 @@ class NodeResults:
         """Take it that the node failed, and why."""
         node = self._nodes[name]
         node.status = NodeStatus.UNREACHABLE if lost else NodeStatus.FAILED
-        node.error = Failure(role, task, error.message, error.output, error.remedy)
+        node.error = Failure(role, task, error.message, error.output, error.remedy, error.code)
 
     def refuse(self, plan: NodePlan) -> None:
         """Record that the preflight failed on a node, with every problem; nothing was started there."""
@@ -77,7 +78,10 @@ class NodeResults:
         output = "\n".join(f"{item.role}: {item.object}: {item.problem}. {item.remedy}" for item in others)
         node = self._nodes[plan.name]
         message = f"{first.object}: {first.problem}"
-        node.status, node.error = NodeStatus.FAILED, Failure(first.role, "preflight", message, output, first.remedy)
+        node.status, node.error = (
+            NodeStatus.FAILED,
+            Failure(first.role, "preflight", message, output, first.remedy, first.code.value),
+        )
 
     def ran(self, report: ApplyReport, reasons: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
         """Take what a run of Ansible did; `reasons` say for each node and role why it was run."""
@@ -99,9 +103,13 @@ class NodeResults:
             steps = node.plan.steps if node.plan and not node.error else ()
             left = [step for step in steps if not step.waits_for and step.role not in later]
             if left:
-                message = f"the role ran, and a look afterwards still finds: {'; '.join(left[0].reasons)}"
+                message = (
+                    f"the role ran, and a look afterwards still finds: {'; '.join(messages(left[0].reasons, name))}"
+                )
                 node.error, node.status = Failure(left[0].role, "look again", message, "", hint), NodeStatus.FAILED
-                node.roles[left[0].role] = RoleReport(left[0].role, RoleStatus.FAILED, left[0].reasons)
+                node.roles[left[0].role] = RoleReport(
+                    left[0].role, RoleStatus.FAILED, tuple(messages(left[0].reasons, name))
+                )
 
     def skip(self, names: Iterable[str], why: str, remedy: str) -> None:
         """Record that none of the nodes' steps was started; a node that failed by itself stays failed."""
@@ -110,7 +118,9 @@ class NodeResults:
             if node.error is None:
                 node.status = NodeStatus.SKIPPED
             for step in node.plan.steps if node.plan else ():
-                node.roles[step.role] = RoleReport(step.role, RoleStatus.SKIPPED, (why, *step.reasons), remedy=remedy)
+                node.roles[step.role] = RoleReport(
+                    step.role, RoleStatus.SKIPPED, (why, *messages(step.reasons, name)), remedy=remedy
+                )
 
     def report(self) -> ApplyReport:
         """Return what is known as a report."""
@@ -123,7 +133,7 @@ class NodeResults:
         roles = dict(node.roles)
         for step in node.plan.steps if node.plan else ():
             if step.waits_for and node.status is not NodeStatus.SKIPPED:
-                why = (*step.reasons, *(f"waits for: {job}" for job in step.waits_for))
+                why = (*messages(step.reasons, name), *(f"waits for: {job}" for job in step.waits_for))
                 roles[step.role] = RoleReport(step.role, RoleStatus.WAITING, why, remedy=_remedy(name, step))
         for role in ROLES if node.variables is not None else ():
             off = (node.variables or {}).get(f"{role}_enabled") is False

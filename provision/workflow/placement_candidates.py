@@ -33,9 +33,11 @@ def places_for_jobs(cluster: Cluster, limit: str | None = None, measured: Mappin
     Raises:
         UsageError: what was measured is of another machine than the node.
     """
+    from provision.report.reasons import message
+
     full = with_defaults(cluster)
     probed = probe(chosen(full, limit), names=[node.name for node in full.nodes], topology=True)
-    held_back = {name: verdict.reason for name, verdict in degraded(full, probed).items()}
+    held_back = {name: message(verdict.reason, name) for name, verdict in degraded(full, probed).items()}
     return places_among(full, probed, held_back, measured)
 
 

@@ -213,6 +213,7 @@ def host_entries(
     """
     from provision.checks import host_entry
     from provision.facts import refused_addresses
+    from provision.report.reasons import message
 
     refused = refused_addresses(cluster.nodes, facts)
     entries: list[HostEntry] = []
@@ -223,6 +224,8 @@ def host_entries(
         entry = refused.get(node.name) or host_entry(node, facts[node.name], allow_degraded=allow_degraded)
         if isinstance(entry, str):
             left_out.append((node.name, entry))
+        elif isinstance(entry, tuple):
+            left_out.append((node.name, "; ".join(message(reason, node.name) for reason in entry)))
         else:
             entries.append(entry)
     return entries, left_out
@@ -274,6 +277,7 @@ def hostfile(
         UsageError: there are fewer slots, or the launcher cannot start ranks so.
     """
     from provision.launchers import LAUNCHERS, fitted
+    from provision.report.reasons import message
 
     render = LAUNCHERS[launcher].host_file
     full = with_defaults(cluster)
@@ -288,6 +292,8 @@ def hostfile(
         render(entries) if render else "",
         left_out,
         tuple(name for name, facts in probed.items() if isinstance(facts, ProvisionError)),
-        tuple((name, verdict.reason) for name, verdict in degraded(full, probed).items() if name in listed),
+        tuple(
+            (name, message(verdict.reason, name)) for name, verdict in degraded(full, probed).items() if name in listed
+        ),
         tuple(entries),
     )

@@ -23,14 +23,14 @@ OTHER_IMAGE = (
 
 @dataclass(frozen=True)
 class Drift:
-    """One change by other hands."""
+    """One manual change."""
 
     name: str
     make: str
     """Shell on the node; IMAGE stands for the training image."""
     role: str
     reason: str
-    """A regular expression that one of the role's reasons must match."""
+    """A regular expression that the code and values of one of the role's reasons match."""
 
 
 def drift(name: str, role: str, reason: str, make: str) -> Drift:
@@ -42,67 +42,67 @@ def older(package: str, version: str) -> str:
 
 
 FILES = (
-    drift("a file edited", "base_system", r"limits\.d/90-provision\.conf was edited by other hands",
+    drift("a file edited", "base_system", r"file\.edited: .*limits\.d/90-provision\.conf",
           "echo '# mine' >>/etc/security/limits.d/90-provision.conf"),
-    drift("a file deleted", "base_system", r"system\.conf\.d/90-provision\.conf is gone",
+    drift("a file deleted", "base_system", r"file\.missing: .*system\.conf\.d/90-provision\.conf",
           "rm /etc/systemd/system.conf.d/90-provision.conf"),
-    drift("a file that everybody may write", "base_system", r"mode of .*logind\.conf\.d/90-provision\.conf is 0666, not 0644",
+    drift("a file that everybody may write", "base_system", r"file\.attribute: .*logind\.conf\.d/90-provision\.conf mode 0666 0644",
           "chmod 666 /etc/systemd/logind.conf.d/90-provision.conf"),
     drift("our block in a file edited", "base_system", r"/etc/hosts",
           "sed 's/^\\(10[.].*\\)$/\\1 other/' /etc/hosts >/tmp/hosts; cat /tmp/hosts >/etc/hosts"),
-    drift("a repository's file edited", "platform", r"sources\.list\.d/provision-.* was edited",
+    drift("a repository's file edited", "platform", r"file\.edited: .*sources\.list\.d/provision-",
           "echo '# mine' >>/etc/apt/sources.list.d/provision-provision-lab.sources"),
-    drift("a file of another owner", "container_ssh", r"owner of .*/ssh_config is daemon:root, not root:root",
+    drift("a file of another owner", "container_ssh", r"file\.attribute: .*/ssh_config owner daemon:root root:root",
           f"chown daemon {SSH}/ssh_config"),
-    drift("a script of the container replaced", "training_container", r"container-entrypoint was edited",
+    drift("a script of the container replaced", "training_container", r"file\.edited: .*container-entrypoint",
           "printf '#!/bin/sh\\nexec sleep infinity\\n' >/tmp/new; chmod 755 /tmp/new; "
           "mv /tmp/new /usr/local/lib/provision/container-entrypoint"),
 )  # fmt: skip
 DOCKER = (
-    drift("a key of daemon.json edited", "docker_engine", r"/etc/docker/daemon\.json was edited by other hands: log-opts differs",
+    drift("a key of daemon.json edited", "docker_engine", r"file\.json_edited: /etc/docker/daemon\.json file\.keys_differ log-opts",
           "sed -i 's/\"max-file\": \"[0-9]*\"/\"max-file\": \"9\"/' /etc/docker/daemon.json"),
-    drift("the certificate of the registry deleted", "docker_engine", r"/etc/docker/certs\.d/.*/ca\.crt is gone",
+    drift("the certificate of the registry deleted", "docker_engine", r"file\.missing: /etc/docker/certs\.d/.*/ca\.crt",
           "rm /etc/docker/certs.d/*/ca.crt"),
-    drift("docker stopped", "docker_engine", r"docker\.service is (stopped|inactive)",
+    drift("docker stopped", "docker_engine", r"unit\.stopped: docker\.service|docker_engine\.service\.not_active",
           "systemctl stop docker.socket docker.service"),
-    drift("docker disabled", "docker_engine", r"docker\.service is disabled",
+    drift("docker disabled", "docker_engine", r"unit\.enabled: docker\.service disabled",
           "systemctl disable docker.service 2>/dev/null"),
-    drift("a package of docker's removed", "docker_engine", r"package pigz is not installed",
+    drift("a package of docker's removed", "docker_engine", r"package\.missing: pigz",
           "dpkg --purge --force-depends pigz >/dev/null"),
 )  # fmt: skip
 MASKED = (
-    drift("docker masked", "docker_engine", r"docker\.service is masked",
+    drift("docker masked", "docker_engine", r"unit\.masked: docker\.service",
           "systemctl mask docker.service 2>/dev/null"),
-    drift("daemon.json deleted", "docker_engine", r"/etc/docker/daemon\.json is gone", "rm /etc/docker/daemon.json"),
-    drift("the description of the GPUs edited", "nvidia_container", r"/etc/cdi/nvidia\.yaml was edited",
+    drift("daemon.json deleted", "docker_engine", r"file\.missing: /etc/docker/daemon\.json", "rm /etc/docker/daemon.json"),
+    drift("the description of the GPUs edited", "nvidia_container", r"file\.edited: /etc/cdi/nvidia\.yaml",
           "echo '# mine' >>/etc/cdi/nvidia.yaml"),
-    drift("a package removed", "nvidia_container", r"package nvidia-container-toolkit is not installed",
+    drift("a package removed", "nvidia_container", r"package\.missing: nvidia-container-toolkit",
           "dpkg --purge --force-depends nvidia-container-toolkit >/dev/null"),
-    drift("a package older than it was", "rdma_stack", r"package ibverbs-utils is 1\.0, older than",
+    drift("a package older than it was", "rdma_stack", r"package\.older: ibverbs-utils 1\.0 ",
           older("ibverbs-utils", "1.0")),
 )  # fmt: skip
 CONTAINERS = (
-    drift("the container stopped", "training_container", r"container provision-training is (stopped|exited)",
+    drift("the container stopped", "training_container", r"container\.state: provision-training stopped",
           "docker stop -t 1 provision-training >/dev/null"),
-    drift("the units beside the container disabled", "training_container", r"provision-container-hosts\.path is disabled",
+    drift("the units beside the container disabled", "training_container", r"unit\.enabled: provision-container-hosts\.path disabled",
           "systemctl disable --now provision-container-hosts.path 2>/dev/null"),
-    drift("a line added to authorized_keys", "container_ssh", r"authorized_keys was edited by other hands",
+    drift("a line added to authorized_keys", "container_ssh", r"file\.edited: .*authorized_keys",
           f"echo 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ5w1cCm4Wb0ThT5YlWn0YmPdR2m5z8m1yU0c3Q0S8hX eve' >>{SSH}/authorized_keys"),
-    drift("a line of known_hosts removed", "container_ssh", r"known_hosts was edited by other hands",
+    drift("a line of known_hosts removed", "container_ssh", r"file\.edited: .*known_hosts",
           f"sed -i 1d {SSH}/known_hosts"),
-    drift("sshd's settings edited", "container_ssh", r"sshd_config was edited by other hands",
+    drift("sshd's settings edited", "container_ssh", r"file\.edited: .*sshd_config",
           f"echo 'PasswordAuthentication yes' >>{SSH}/sshd_config"),
 )  # fmt: skip
 REMADE = (
-    drift("the container removed", "training_container", r"container provision-training is gone",
+    drift("the container removed", "training_container", r"container\.missing: provision-training",
           "docker rm -f provision-training >/dev/null"),
-    drift("the image retagged", "training_image", r"image IMAGE is sha256:[0-9a-f]+.*, (recorded was|wanted) sha256:", OTHER_IMAGE),
+    drift("the image retagged", "training_image", r"image\.differs: IMAGE sha256:[0-9a-f]+.* sha256:", OTHER_IMAGE),
 )  # fmt: skip
 OTHER_FLAGS = (
-    drift("the container made anew with other flags", "training_container", r"container provision-training (was made anew|has|runs)",
+    drift("the container made anew with other flags", "training_container", r"container\.recreated: provision-training",
           "docker rm -f provision-training >/dev/null; docker run -d --name provision-training --shm-size 64m "
           "--network host --entrypoint sleep IMAGE infinity >/dev/null"),
-    drift("the private key of the container's sshd changed", "container_ssh", r"host key|known_hosts|sshd",
+    drift("the private key of the container's sshd changed", "container_ssh", r"host_key|known_hosts|sshd",
           f"rm {SSH}/keys/ssh_host_ed25519_key*; ssh-keygen -q -t ed25519 -N '' -f {SSH}/keys/ssh_host_ed25519_key; "
           f"chown --reference={SSH}/keys {SSH}/keys/*"),
 )  # fmt: skip
@@ -113,16 +113,16 @@ FOLDER_GONE = (
           r"/var/lib/provision/container_hosts \(mounted in it as /etc/hosts\)", "rm /var/lib/provision/container_hosts"),
 )  # fmt: skip
 IMAGE_GONE = (
-    drift("the image removed", "training_image", r"image IMAGE is not on the node any more",
+    drift("the image removed", "training_image", r"image\.missing: IMAGE",
           "docker rm -f provision-training >/dev/null; docker rmi -f IMAGE >/dev/null"),
 )  # fmt: skip
 RECORDS = (
-    drift("a receipt deleted", "base_system", r"no receipt|receipt is gone", f"rm {RECEIPTS}/base_system.json"),
-    drift("a receipt cut short", "rdma_stack", r"receipt (cannot be read|is not JSON|was edited)",
+    drift("a receipt deleted", "base_system", r"plan\.never_applied", f"rm {RECEIPTS}/base_system.json"),
+    drift("a receipt cut short", "rdma_stack", r"plan\.receipt_(unreadable|edited)",
           f"truncate -s 100 {RECEIPTS}/rdma_stack.json"),
-    drift("a receipt forged", "training_image", r"receipt was edited by other hands",
+    drift("a receipt forged", "training_image", r"plan\.receipt_edited",
           f"sed -i 's/\"source\": \"registry\"/\"source\": \"elsewhere\"/' {RECEIPTS}/training_image.json"),
-    drift("a seal deleted", "container_ssh", r"receipt was edited by other hands|seal",
+    drift("a seal deleted", "container_ssh", r"plan\.receipt_edited",
           f"rm {RECEIPTS}/container_ssh.seal"),
 )  # fmt: skip
 

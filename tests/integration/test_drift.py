@@ -11,6 +11,7 @@ import yaml
 
 from tests.integration.conftest import LAB
 from tests.integration.drifts import BATCHES, Drift
+from tests.support.reasons import shown_document
 
 COMPANIONS = {
     "docker_engine": {"nvidia_container"},
@@ -34,7 +35,7 @@ def image(ssh_files: Path) -> str:
 def steps_of(document: dict, node: str) -> dict[str, list[str]]:
     found = next(entry for entry in document["nodes"] if entry["name"] == node)
     assert found["error"] is None, found
-    return {step["role"]: step["reasons"] for step in found["steps"]}
+    return {step["role"]: list(map(shown_document, step["reason_codes"])) for step in found["steps"]}
 
 
 def found_and_repaired(provision, cluster, on_node, image: str, drifts: tuple[Drift, ...]) -> None:

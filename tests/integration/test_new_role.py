@@ -46,13 +46,14 @@ argument_specs:
 COMPONENT = f"""
 from provision.components.base import Component
 from provision.components.check import Check, Scene, Verdict, fail, known, passed
+from provision.model.reason import Wording
 
 
 def _greeting(scene: Scene) -> Verdict:
     files = known(scene.facts.managed).observed.get("hello_world", {{}}).get("files", {{}})
     if files.get("{FILE}", {{}}).get("type") == "file":
-        return passed("the greeting is there")
-    return fail("there is no greeting", scene.apply)
+        return passed("hello_world.greeting.ok")
+    return fail("hello_world.greeting.missing")
 
 
 COMPONENT = Component(
@@ -60,6 +61,10 @@ COMPONENT = Component(
     after=("base_system",),
     files=lambda variables, facts: ["{FILE}"],
     checks=(Check("hello_world.greeting", _greeting),),
+    reasons={{
+        "hello_world.greeting.ok": Wording("the greeting exists"),
+        "hello_world.greeting.missing": Wording("there is no greeting", "Run: provision apply --limit {{node}}"),
+    }},
 )
 """
 WHEN = "hello_world_enabled | bool and 'hello_world' not in __platform_left_out"
@@ -124,7 +129,7 @@ def test_a_new_role_is_planned_applied_watched_repaired_verified_and_undone(prov
     """From its first plan to its reset."""
     first = step(provision)
     assert first
-    assert (first["class"], "never applied" in first["reasons"][0]) == ("safe", True)
+    assert (first["class"], first["reason_codes"][0]["code"]) == ("safe", "plan.never_applied")
     assert check(provision) == "fail"
 
     assert apply(provision) == "changed"
@@ -136,7 +141,8 @@ def test_a_new_role_is_planned_applied_watched_repaired_verified_and_undone(prov
     shell(provision, f"rm {FILE}")
     drifted = step(provision)
     assert drifted
-    assert f"{FILE} is gone" in drifted["reasons"]
+    assert {"code": "file.missing", "params": {"path": FILE}} in drifted["reason_codes"]
+    assert {"code": "hello_world.greeting.missing", "params": {}} in drifted["reason_codes"]
     assert "there is no greeting" in drifted["reasons"]
     assert check(provision) == "fail"
 
@@ -150,7 +156,7 @@ def test_a_new_role_is_planned_applied_watched_repaired_verified_and_undone(prov
         file.write("\nhello_world_name: everybody\n")
     changed = step(provision)
     assert changed
-    assert [reason.split()[0] for reason in changed["reasons"]] == ["hello_world_name"]
+    assert changed["reason_codes"] == [{"code": "plan.variable_changed", "params": {"name": "hello_world_name"}}]
     assert apply(provision) == "changed"
     assert shell(provision, f"cat {FILE}") == "Hello everybody"
 
@@ -158,4 +164,4 @@ def test_a_new_role_is_planned_applied_watched_repaired_verified_and_undone(prov
     assert shell(provision, f"test -e {FILE} || echo gone") == "gone"
     again = step(provision)
     assert again
-    assert "never applied" in again["reasons"][0]
+    assert again["reason_codes"][0]["code"] == "plan.never_applied"

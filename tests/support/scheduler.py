@@ -12,6 +12,7 @@ from provision.model import ApplyReport, Cluster, Failure, NodePlan, NodeReport,
 from provision.testing import FakeConnector, make_node
 from provision.workflow import converge, draining, node_locks
 from tests.support.probe import DEBIAN, answer
+from tests.support.reasons import plain
 
 __all__ = ["JOB", "World", "make_world"]
 
@@ -67,7 +68,7 @@ class World:
 
     def need(self, *names, step_class=StepClass.NEEDS_IDLE, role="docker_engine"):
         """Let there be something to do."""
-        self.steps |= {name: (Step(role, step_class, ("docker.service is stopped",)),) for name in names}
+        self.steps |= {name: (Step(role, step_class, (plain("docker.service is stopped"),)),) for name in names}
 
     def calls(self, word=""):
         """What was called, without the questions."""

@@ -26,6 +26,7 @@ from provision.model import (
 )
 from provision.testing import make_node
 from provision.workflow.plan import PlanResult
+from tests.support.reasons import plain
 
 PASSWORD = "correct-horse"
 LOGINS = [{"registry": "r:5000", "username": "bob", "password_secret": PASSWORD}]
@@ -47,8 +48,8 @@ def show(monkeypatch, tmp_path):
 
         monkeypatch.setattr(engine, "run_playbook", run_playbook)
         steps = (
-            Step("base_system", StepClass.SAFE, ("x",)),
-            Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), ("process 7 holds /dev/nvidia0",)),
+            Step("base_system", StepClass.SAFE, (plain("x"),)),
+            Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), ("process 7 holds /dev/nvidia0",)),
         )
         files = {path: {"type": "file", "mode": "0600"} for path in private}
         facts = SimpleNamespace(

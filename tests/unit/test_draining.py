@@ -10,6 +10,7 @@ import pytest
 from provision import engine, workflow
 from provision.model import RoleStatus, Step, StepClass
 from provision.workflow import draining
+from tests.support.reasons import plain
 from tests.support.scheduler import JOB, make_world
 
 
@@ -262,7 +263,7 @@ def test_jobs_that_only_slurm_knows_of_count(world, disruptive):
 
 def test_a_difference_that_is_kept_for_its_owner_drains_no_node(world):
     """It would wait for ever; and it keeps no node from being resumed."""
-    kept = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), ("alice, who keeps a difference",))
+    kept = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), ("alice, who keeps a difference",))
     world.steps["a"] = (kept,)
     world.apply(cluster_drain="slurm", cluster_drain_seconds=60)
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from provision.model import NodePlan, Step, StepClass
-from provision.planning.ignore import with_ignored
+from provision.model.reason import reason
+from provision.planning import ignore
+from provision.report.reasons import message
 from provision.testing import make_node
 
-DAEMON = "/etc/docker/daemon.json was edited by other hands: log-opts differs"
-STOPPED = "docker.service is stopped"
+DAEMON = reason(
+    "file.json_edited", path="/etc/docker/daemon.json", keys=[reason("file.keys_differ", keys=["log-opts"])]
+)
+STOPPED = reason("unit.stopped", name="docker.service")
 KEEP = {"what": "daemon.json*log-opts", "owner": "alice", "reason": "the log collector needs it"}
+
+
+def with_ignored(plan, node, forced=()):
+    return ignore.with_ignored(plan, node, forced, text=message)
 
 
 def plan(*reasons):
@@ -23,7 +31,9 @@ def test_a_kept_difference_is_no_step_and_is_told_with_owner_and_reason():
     found = with_ignored(plan(DAEMON), node(KEEP))
 
     assert found.steps == ()
-    assert found.findings == (f"{DAEMON}; kept for alice: the log collector needs it",)
+    assert found.findings == (
+        reason("plan.ignored", difference=DAEMON, owner="alice", cause="the log collector needs it"),
+    )
 
 
 def test_a_role_with_a_kept_difference_waits_whatever_else_there_is():

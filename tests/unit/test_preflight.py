@@ -19,6 +19,7 @@ from provision.report.plan_report import as_document, as_text, problems_text
 from provision.testing import FakeConnector
 from provision.workflow import node_locks
 from provision.workflow.plan import PlanResult
+from tests.support.reasons import plain
 from tests.unit.planning.conftest import cluster_of, facts_of
 from tests.unit.test_converge import Locks
 
@@ -63,7 +64,7 @@ def look(*roles, nodes=("gpu1", "gpu2"), bare=True, **variables):
     facts = {name: facts_of(cluster, name) for name in nodes}
     if bare:
         facts = {name: dataclasses.replace(fact, packages={}, image=None) for name, fact in facts.items()}
-    steps = tuple(Step(role, StepClass.SAFE, ("because",)) for role in roles)
+    steps = tuple(Step(role, StepClass.SAFE, (plain("because"),)) for role in roles)
     plans = tuple(NodePlan(name, steps if name == nodes[0] else ()) for name in nodes)
     return PlanResult(cluster, Plan(plans), facts, {}, stated=stated)
 

@@ -14,6 +14,7 @@ from provision.jobs.engines.direct.placing import allowed
 from provision.model import CheckStatus, Connection, Node
 from provision.model.cluster import NO_JOBS
 from provision.model.job import JobSpec, Kind
+from provision.model.reason import reason
 from provision.planning import plan_node
 from provision.workflow.bandwidth import measure
 from provision.workflow.launch_inputs import stated_entries
@@ -48,7 +49,7 @@ def test_host_files_and_places_leave_it_out():
     """With or without GPUs there, and also where degraded nodes are taken."""
     node = make_node("gpu1", "10.77.0.1", **OFF)
 
-    assert host_entry(node, healthy(), allow_degraded=True) == NO_JOBS
+    assert host_entry(node, healthy(), allow_degraded=True) == (reason("check.no_jobs"),)
     facts = {"gpu1": healthy(), "gpu2": healthy(2)}
     assert dict(places_among(with_head(), facts).left_out)["gpu1"] == NO_JOBS
     assert [entry.name for entry in stated_entries(with_head())] == ["gpu2"]
@@ -70,7 +71,7 @@ def test_checks_of_roles_for_jobs_are_skipped_with_the_reason():
     by_role = [one for one in results if one.id.partition(".")[0] in JOB_ROLES]
 
     assert {one.status for one in by_role} == {CheckStatus.SKIP}
-    assert NO_JOBS in {one.reason for one in by_role}
+    assert reason("check.no_jobs") in {one.reason for one in by_role}
     assert everybody(Scene(cluster.nodes[1], healthy(2), cluster)).names == ("gpu2",)
     results = judge_cluster(cluster, cluster.nodes, {"gpu1": bare, "gpu2": healthy(2)})
     assert [one.id for one in results if one.status is CheckStatus.FAIL] == []

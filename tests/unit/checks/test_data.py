@@ -7,6 +7,8 @@ from pathlib import Path
 from provision.batch.data import DataFinding
 from provision.checks import judge, judge_cluster
 from provision.model import CheckStatus, Cluster
+from provision.report.reasons import remedy
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import healthy, make_node
 
 GONE = DataFinding("imagenet", "gpu2", "fail", "/mnt/imagenet is not mounted", "mount it there")
@@ -28,10 +30,12 @@ def test_a_volume_fails_on_the_nodes_that_lack_it():
 
     assert first["node.data"].status is CheckStatus.PASS
     assert second["node.data"].status is CheckStatus.FAIL
-    assert "imagenet: /mnt/imagenet is not mounted" in second["node.data"].reason
-    assert second["node.data"].remedy == "mount it there"
+    assert "node.data.findings: node.data.problem imagenet /mnt/imagenet is not mounted mount it there" in shown(
+        second["node.data"].reason
+    )
+    assert remedy(second["node.data"].reason, "gpu1") == "mount it there"
     assert cluster["cluster.data"].status is CheckStatus.WARN
-    assert "own disk" in cluster["cluster.data"].reason
+    assert "own disk" in shown(cluster["cluster.data"].reason)
 
 
 def test_without_volumes_nothing_is_judged():

@@ -9,8 +9,11 @@ from provision.facts import Unknown
 from provision.facts.nvlink import FabricManager, Links
 from provision.facts.pci_links import PciLink
 from provision.facts.system import Kind, NodeKind
+from provision.facts.topology import NOT_REQUESTED
 from provision.facts.xid import Xid, XidLog
 from provision.model import CheckStatus, Topology, TopologyGpu
+from provision.report.reasons import remedy
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import gpu, pci_link
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
@@ -33,97 +36,101 @@ def two(**second):
     }
 
 
-FOUND = [
-    ("gpu.state", FAIL, "GPU 1: GPU requires reset", two(complaints=("GPU requires reset",))),
+XIDS_LOGGED = [
+    ("gpu.state", FAIL, "gpu.state.errors", two(complaints=("GPU requires reset",))),
     ("gpu.state", FAIL, "Drain and Reset (GPU 1)", two(recovery="Drain and Reset")),
     ("gpu.state", FAIL, "Reboot (GPU 1)", two(recovery="Reboot")),
     ("gpu.ecc", FAIL, "2 (GPU 1)", two(uncorrected=2, uncorrected_ever=2)),
-    ("gpu.ecc", FAIL, "on-chip memory: GPU 1", two(sram_threshold_exceeded=True)),
-    ("gpu.ecc", WARN, "switched off", two(ecc=False)),
-    ("gpu.ecc", WARN, "next reset: GPU 1", two(ecc_pending=False)),
-    ("gpu.row_remap", FAIL, "could not be replaced: GPU 1", two(rows_failure=True, rows_pending=True)),
-    ("gpu.row_remap", FAIL, "waits for a reset", two(rows_pending=True)),
-    ("gpu.row_remap", FAIL, "waits for a reset", two(rows_pending=None, pages_pending=True)),
-    ("gpu.nvlink", FAIL, "GPU 1 has 11 of 12 (down: 4)", {**two(), "nvlinks": {0: Links(12), 1: Links(11, (4,))}}),
-    ("gpu.nvlink", FAIL, "GPU 1 has 0 of 12", {**two(), "nvlinks": {0: Links(12), 1: Links(0)}}),
-    ("gpu.nvlink", WARN, "GPU 1 has 11", {**two(), **VM, "nvlinks": {0: Links(12), 1: Links(11, (4,))}}),
-    ("gpu.nvlink", WARN, "1 of 12", {**two(), "nvlinks": {0: Links(11, (4,)), 1: Links(11, (4,))}}),
-    ("gpu.nvlink", WARN, "no GPU has an NVLink up", {**two(), "nvlinks": {0: Links(0), 1: Links(0)}}),
+    ("gpu.ecc", FAIL, "gpu.ecc.sram_worn: 1", two(sram_threshold_exceeded=True)),
+    ("gpu.ecc", WARN, "gpu.ecc.disabled: 1", two(ecc=False)),
+    ("gpu.ecc", WARN, "gpu.ecc.disabled: 1", two(ecc_pending=False)),
+    ("gpu.row_remap", FAIL, "gpu.row_remap.failed: 1", two(rows_failure=True, rows_pending=True)),
+    ("gpu.row_remap", FAIL, "gpu.row_remap.pending: 1", two(rows_pending=True)),
+    ("gpu.row_remap", FAIL, "gpu.row_remap.pending: 1", two(rows_pending=None, pages_pending=True)),
+    ("gpu.nvlink", FAIL, "gpu.nvlink.down", {**two(), "nvlinks": {0: Links(12), 1: Links(11, (4,))}}),
+    ("gpu.nvlink", FAIL, "gpu.nvlink.down: gpu.nvlink.links 1 0 12", {**two(), "nvlinks": {0: Links(12), 1: Links(0)}}),
+    ("gpu.nvlink", WARN, "gpu.nvlink.down_virtual", {**two(), **VM, "nvlinks": {0: Links(12), 1: Links(11, (4,))}}),
+    ("gpu.nvlink", WARN, "gpu.nvlink.alike: 1 12", {**two(), "nvlinks": {0: Links(11, (4,)), 1: Links(11, (4,))}}),
+    ("gpu.nvlink", WARN, "gpu.nvlink.all_down", {**two(), "nvlinks": {0: Links(0), 1: Links(0)}}),
     ("gpu.nvlink", FAIL, "hung", {**two(), "nvlinks": Unknown("hung: nvidia-smi nvlink")}),
-    ("gpu.fabric", FAIL, "GPU 1 says Not Started", two(fabric_state="Not Started")),
-    ("gpu.fabric", FAIL, "GPU 1 says Completed Failure", two(fabric_state="Completed", fabric_status="Failure")),
-    ("gpu.fabric", WARN, "GPU 1", two(fabric_state="In Progress")),
-    ("gpu.fabric", FAIL, "is failed: CUDA programs end with error 802", {"fabric_manager": FabricManager(6, "failed")}),
+    ("gpu.fabric", FAIL, "gpu.fabric.not_joined: gpu.fabric.state 1 Not Started", two(fabric_state="Not Started")),
+    ("gpu.fabric", FAIL, "gpu.fabric.not_joined", two(fabric_state="Completed", fabric_status="Failure")),
+    ("gpu.fabric", WARN, "gpu.fabric.joining: 1", two(fabric_state="In Progress")),
+    ("gpu.fabric", FAIL, "gpu.fabric.manager_not_active: 6 failed", {"fabric_manager": FabricManager(6, "failed")}),
     (
         "gpu.fabric",
         FAIL,
-        "the fabric manager is 550.54.15, the driver 550.90",
+        "gpu.fabric.manager_version: 550.54.15 550.90",
         {"packages": {"nvidia-fabricmanager-550": "550.54.15-1"}},
     ),
-    ("gpu.pcie_width", FAIL, "GPU 1 has 8 of 16", {**two(), "pci_links": (pci_link("0000:07:00.0", 8),)}),
-    ("gpu.pcie_width", FAIL, "GPU 1 has 4 of 16", {**two(pcie_width=4), "pci_links": ()}),
-    ("gpu.pcie_width", WARN, "GPU 1 has 8 of 16", {**two(), **VM, "pci_links": (pci_link("0000:07:00.0", 8),)}),
-    ("gpu.throttle", FAIL, "for heat (GPU 1)", two(clock_events=0x48)),
-    ("gpu.throttle", FAIL, "brakes it for power (GPU 1)", two(clock_events=0x88)),
-    ("gpu.throttle", FAIL, "the hardware slows it down (GPU 1)", two(clock_events=0x8)),
-    ("gpu.throttle", WARN, "the driver slows it down for heat (GPU 1)", two(clock_events=0x21)),
-    ("gpu.count", FAIL, "it does not show 0000:07:00.0", {"gpu_pci": ("0000:06:00.0", "0000:07:00.0")}),
+    ("gpu.pcie_width", FAIL, "narrow: gpu.pcie_width.lanes", {**two(), "pci_links": (pci_link("0000:07:00.0", 8),)}),
+    ("gpu.pcie_width", FAIL, "gpu.pcie_width.narrow", {**two(pcie_width=4), "pci_links": ()}),
+    ("gpu.pcie_width", WARN, "maybe_narrow: ", {**two(), **VM, "pci_links": (pci_link("0000:07:00.0", 8),)}),
+    ("gpu.throttle", FAIL, "the hardware slows it down for heat 1", two(clock_events=0x48)),
+    ("gpu.throttle", FAIL, "the hardware brakes it for power 1", two(clock_events=0x88)),
+    ("gpu.throttle", FAIL, "the hardware slows it down 1", two(clock_events=0x8)),
+    ("gpu.throttle", WARN, "the driver slows it down for heat 1", two(clock_events=0x21)),
+    ("gpu.count", FAIL, "gpu.count.missing: 1 2 0000:07:00.0", {"gpu_pci": ("0000:06:00.0", "0000:07:00.0")}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "status", "reason", "facts"), FOUND, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("name", "status", "reason", "facts"), XIDS_LOGGED, ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_a_fault_is_said_with_the_gpu_and_a_remedy(judged, name, status, reason, facts):
     """Which GPU, what is wrong with it, what to do."""
     result = judged(**facts)[name]
 
-    assert (result.status, reason in result.reason) == (status, True), result.reason
-    assert result.remedy
+    assert (result.status, reason in shown(result.reason)) == (status, True), shown(result.reason)
+    assert remedy(result.reason, "gpu1")
 
 
 def test_the_general_bit_says_nothing_beside_the_cause(judged):
     """Hardware slowdown comes along with its cause; two sentences would look like two faults."""
     reason = judged(**two(clock_events=0x48))["gpu.throttle"].reason
 
-    assert reason == "clocks are held down: the hardware slows it down for heat (GPU 1)"
+    assert [shown(cause) for cause in reason.params["causes"]] == [
+        "gpu.throttle.cause: the hardware slows it down for heat 1"
+    ]
 
 
 HARMLESS = [
-    ("gpu.ecc", PASS, "in their lives: 5 (GPU 1)", two(uncorrected_ever=5)),
+    ("gpu.ecc", PASS, "gpu.ecc.ok: 5 (GPU 1)", two(uncorrected_ever=5)),
     ("gpu.row_remap", PASS, "3 (GPU 1)", two(rows_uncorrectable=3)),
-    ("gpu.pcie_width", PASS, "x16", two(pcie_generation=1)),
-    ("gpu.pcie_width", PASS, "x8", {**two(), "pci_links": tuple(
+    ("gpu.pcie_width", PASS, "gpu.pcie_width.ok: 16", two(pcie_generation=1)),
+    ("gpu.pcie_width", PASS, "gpu.pcie_width.ok: 8", {**two(), "pci_links": tuple(
         PciLink(address, True, 8, 16, 2.5, 16.0, 8, 16.0) for address in ("0000:06:00.0", "0000:07:00.0")  # noqa: FBT003
     )}),
-    ("gpu.throttle", PASS, "nothing but", two(clock_events=0x1 | 0x2 | 0x4 | 0x10 | 0x100)),
-    ("gpu.nvlink", PASS, "up to 12", {**two(mig=True), "nvlinks": {0: Links(12), 1: Links(0)}}),
-    ("gpu.nvlink", PASS, "up to 4", {
+    ("gpu.throttle", PASS, "gpu.throttle.ok", two(clock_events=0x1 | 0x2 | 0x4 | 0x10 | 0x100)),
+    ("gpu.nvlink", PASS, "gpu.nvlink.ok: 12", {**two(mig=True), "nvlinks": {0: Links(12), 1: Links(0)}}),
+    ("gpu.nvlink", PASS, "gpu.nvlink.ok: 4", {
         "gpus": tuple(gpu(n, name="NVIDIA RTX A6000") for n in range(3)), "gpu_pci": ("a", "b", "c"),
         "nvlinks": {0: Links(4), 1: Links(4), 2: Links(0)},
     }),
-    ("gpu.nvlink", SKIP, "no GPU here has an NVLink", {
+    ("gpu.nvlink", SKIP, "gpu.nvlink.none", {
         "gpus": (gpu(0, name="NVIDIA L4"), gpu(1, name="NVIDIA L4")), "gpu_pci": ("a", "b"),
         "nvlinks": {0: Links(0, (0, 1)), 1: Links(0, (0, 1))},
     }),
-    ("gpu.nvlink", PASS, "up to 4", {
+    ("gpu.nvlink", PASS, "gpu.nvlink.ok: 4", {
         **two(), **VM, "nvlinks": {0: Links(4, (4, 5)), 1: Links(4, (4, 5))},
     }),
-    ("gpu.fabric", PASS, "2 GPUs have joined", {
+    ("gpu.fabric", PASS, "gpu.fabric.ok: 2", {
         "gpus": tuple(gpu(n, fabric_state="Completed", fabric_status="Success") for n in range(2)),
         "gpu_pci": ("a", "b"),
     }),
-    ("gpu.fabric", SKIP, "join no NVLink fabric", {"fabric_manager": FabricManager(0, "")}),
-    ("gpu.fabric", PASS, "serves 6", {
+    ("gpu.fabric", SKIP, "gpu.fabric.none", {"fabric_manager": FabricManager(0, "")}),
+    ("gpu.fabric", PASS, "gpu.fabric.manager_ok: 6", {
         "packages": {"nvidia-fabricmanager": "550.90-1", "nvidia-fabricmanager-dev": "1"},
     }),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "status", "reason", "facts"), HARMLESS, ids=lambda v: v if isinstance(v, str) else "")
-def test_what_only_looks_like_a_fault_is_none(judged, name, status, reason, facts):
+def test_what_only_resembles_a_fault_is_none(judged, name, status, reason, facts):
     """Idle links, errors long mended, power caps, cards without a bridge, narrow slots, MIG, virtual machines."""
     result = judged(**facts)[name]
 
-    assert (result.status, reason in result.reason) == (status, True), result.reason
+    assert (result.status, reason in shown(result.reason)) == (status, True), shown(result.reason)
 
 
 def test_a_slot_or_hypervisor_with_fewer_lanes_for_all_is_no_failure(judged):
@@ -142,7 +149,7 @@ def test_what_nobody_tells_is_not_judged(judged):
     assert {results[name].status for name in ("gpu.ecc", "gpu.row_remap", "gpu.pcie_width", "gpu.throttle")} == {SKIP}
     assert {results[name].status for name in ("gpu.nvlink", "gpu.fabric")} == {SKIP}
     assert results["gpu.state"].status is PASS
-    assert "does not say" in results["gpu.state"].reason
+    assert "gpu.state.not_reported: 1" in shown(results["gpu.state"].reason)
 
 
 def test_a_hung_nvidia_smi_is_one_failure(judged):
@@ -151,7 +158,7 @@ def test_a_hung_nvidia_smi_is_one_failure(judged):
     failed = {name for name, result in results.items() if result.status is FAIL and name.startswith("gpu.")}
 
     assert failed == {"gpu.driver", "gpu.xid"}
-    assert results["gpu.ecc"].reason == "waits for gpu.driver"
+    assert shown(results["gpu.ecc"].reason) == "check.waits: gpu.driver"
 
 
 def xid(number: int, text: str = "", *, count: int = 1, seconds: float | None = 3600.0, switch: bool = False) -> Xid:
@@ -168,30 +175,30 @@ OLD_DRIVER = {"gpus": (gpu(0, recovery=""),)}
 @pytest.mark.parametrize(
     ("status", "reason", "events", "facts"),
     [
-        (PASS, "no Xid since boot", (), {}),
-        (PASS, "a program's kernel made an error (40 times, last 60 minutes ago)", (xid(13, count=40),), {}),
-        (PASS, "no Xid that is the GPUs' fault", (xid(31), xid(43), xid(45), xid(63)), {}),
-        (FAIL, "79 at 0000:06:00: the GPU has fallen off the bus (60 minutes ago)", (xid(13), xid(79)), OLD_DRIVER),
-        (FAIL, "48 at", (xid(94), xid(48)), OLD_DRIVER),
-        (FAIL, "119 at", (xid(119, seconds=None),), OLD_DRIVER),
+        (PASS, "gpu.xid.ok: gpu.xid.since_boot", (), {}),
+        (PASS, "gpu.xid.harmless", (xid(13, count=40),), {}),
+        (PASS, "gpu.xid.harmless", (xid(31), xid(43), xid(45), xid(63)), {}),
+        (FAIL, "gpu.xid.errors", (xid(13), xid(79)), OLD_DRIVER),
+        (FAIL, "gpu.xid.errors", (xid(94), xid(48)), OLD_DRIVER),
+        (FAIL, "gpu.xid.errors", (xid(119, seconds=None),), OLD_DRIVER),
         (FAIL, "NVLink", (xid(74),), OLD_DRIVER),
         (WARN, "asks for no recovery now", (xid(119),), {}),
         (WARN, "contained", (xid(94), xid(13)), {}),
-        (WARN, "999 at 0000:06:00: not known here", (xid(999),), {}),
+        (WARN, "gpu.xid.errors", (xid(999),), {}),
         (FAIL, "asks for action: Node Reboot Required", (
             xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),), OLD_DRIVER),
         (PASS, "needs no action any more", (
             xid(154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)"),), OLD_DRIVER),
         (FAIL, "SXid 20034", (xid(20034, "Fatal, Link 30 LTSSM Fault Up", switch=True),), {}),
-        (PASS, "no Xid since boot", (xid(28006, "Non-fatal, Link 46 MC TS crumbstore", switch=True),), {}),
+        (PASS, "gpu.xid.ok: gpu.xid.since_boot", (xid(28006, "Non-fatal, Link 46 MC TS crumbstore", switch=True),), {}),
     ],
 )  # fmt: skip
 def test_xids_are_weighed(judged, status, reason, events, facts):
     """A program's error is none of the node's; what the driver says was mended since weighs less."""
     result = judged(xids=log(*events), **facts)["gpu.xid"]
 
-    assert (result.status, reason in result.reason) == (status, True), result.reason
-    assert bool(result.remedy) is (status in (WARN, FAIL))
+    assert (result.status, reason in shown(result.reason)) == (status, True), shown(result.reason)
+    assert bool(remedy(result.reason, "gpu1")) is (status in (WARN, FAIL))
 
 
 def test_a_recovered_gpu_does_not_excuse_another(judged):
@@ -204,14 +211,14 @@ def test_a_recovered_gpu_does_not_excuse_another(judged):
 
 def test_a_log_that_does_not_reach_back_says_so(judged):
     """Nobody reads two hours of silence as silence since boot."""
-    assert "in the last 60 minutes" in judged(xids=log(since=3600.0))["gpu.xid"].reason
+    assert "gpu.xid.ok: gpu.xid.since_log 3600.0" in shown(judged(xids=log(since=3600.0))["gpu.xid"].reason)
 
 
 def test_a_log_that_cannot_be_read_is_a_warning(judged):
     """It is neither a fault of the GPUs nor a clean bill."""
     result = judged(xids=Unknown("the kernel's log cannot be read"))["gpu.xid"]
 
-    assert (result.status, bool(result.remedy)) == (WARN, True)
+    assert (result.status, bool(remedy(result.reason, "gpu1"))) == (WARN, True)
 
 
 def test_a_container_does_not_answer_for_its_hosts_log(judged):
@@ -275,22 +282,26 @@ BRIDGED = wired("X SYS SYS SYS", "SYS X NV6 NV6", "SYS NV6 X NV6", "SYS NV6 NV6 
         (FAIL, "GPU0 is without NVLink, while the other 3 have 12 lanes", {**four(), "topology": ALONE}),
         (FAIL, "GPU0-GPU1 NV12, GPU1-GPU0 NODE", {**four(), "topology": ONE_WAY}),
         (WARN, "unless a bridge joins just those", {**four("NVIDIA H200 NVL"), "topology": BRIDGED}),
-        (WARN, "a virtual machine may have been", {**four(), **VM, "topology": ALONE}),
+        (WARN, "gpu.topology.faults_virtual", {**four(), **VM, "topology": ALONE}),
         (PASS, "4 GPUs", {**four(mig=True), "topology": ALONE}),
-        (WARN, "not known: hung", {**four(), "topology": Unknown("hung: nvidia-smi topo -m")}),
-        (SKIP, "not asked for", {**four(), "topology": Unknown("not asked for")}),
-        (SKIP, "has no GPU", {"gpus": (), "gpu_pci": (), "topology": Topology(())}),
-        (SKIP, "waits for gpu.nvlink", {**four(), "nvlinks": {0: Links(0), 1: Links(12)}, "topology": ALONE}),
+        (
+            WARN,
+            "gpu.topology.unreadable: hung: nvidia-smi topo -m",
+            {**four(), "topology": Unknown("hung: nvidia-smi topo -m")},
+        ),
+        (SKIP, "gpu.topology.not_requested", {**four(), "topology": NOT_REQUESTED}),
+        (SKIP, "gpu.none", {"gpus": (), "gpu_pci": (), "topology": Topology(())}),
+        (SKIP, "check.waits: gpu.nvlink", {**four(), "nvlinks": {0: Links(0), 1: Links(12)}, "topology": ALONE}),
     ],
 )
 def test_the_links_as_a_whole_are_judged(judged, status, reason, facts):
     """A GPU off the fabric and a matrix that is not symmetric are faults; bridges, MIG and hypervisors explain some."""
     result = judged(**facts)["gpu.topology"]
 
-    assert (result.status, reason in result.reason) == (status, True), result.reason
-    assert bool(result.remedy) is (status in (WARN, FAIL))
+    assert (result.status, reason in shown(result.reason)) == (status, True), shown(result.reason)
+    assert bool(remedy(result.reason, "gpu1")) is (status in (WARN, FAIL))
 
 
-def test_a_gpu_off_the_fabric_gets_no_jobs_until_it_is_mended(judged):
+def test_a_gpu_off_the_fabric_gets_no_jobs_until_it_is_fixed(judged):
     """The remedy says which to leave out."""
-    assert "Until then give jobs no GPU 0." in judged(**four(), topology=ALONE)["gpu.topology"].remedy
+    assert "Until then give jobs no GPU 0." in remedy(judged(**four(), topology=ALONE)["gpu.topology"].reason, "gpu1")

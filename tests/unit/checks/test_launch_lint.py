@@ -24,7 +24,7 @@ NETWORK = {**VARIABLES, "cluster_data_networks": ["10.77.0.0/24"]}
 def scene(line="", variables=None, *, version=4, second=None, fabric="", asked=True):
     """A job on two healthy nodes, the second as said."""
     facts = {"gpu1": healthy(), "gpu2": second or healthy(2)} if asked else {}
-    networks = {name: node_network(name, NETWORK, found) for name, found in facts.items()}
+    networks = {name: node_network(name, NETWORK, results) for name, results in facts.items()}
     typed = parse_line(["mpirun", *line.split(), "prog"]) if line else None
     given = {name: value for name, value in (typed.variables if typed else {}).items() if value is not None}
     return LaunchScene(
@@ -46,8 +46,8 @@ def findings(*args, **kwargs):
 
 def one(*args, **kwargs):
     """The only finding."""
-    (found,) = findings(*args, **kwargs)
-    return found
+    (results,) = findings(*args, **kwargs)
+    return results
 
 
 def with_gids(*gids):
@@ -128,7 +128,7 @@ def test_oversubscription_is_for_the_user_to_choose():
         ("--mca btl openib,self", "--mca btl self"),
     ],
 )
-def test_names_of_version_4_are_told_under_version_5(typed, instead):
+def test_names_of_version_4_are_reported_under_version_5(typed, instead):
     """With what to write; under version 4 they are right."""
     text = one(typed, version=5)
 
@@ -146,7 +146,7 @@ def test_names_of_version_4_are_told_under_version_5(typed, instead):
         ("--mca btl openib", ["does not take it so -> Leave it out."]),
     ],
 )
-def test_what_version_5_no_longer_has_is_told(typed, words):
+def test_what_version_5_no_longer_has_is_reported(typed, words):
     """It would pass over these without a word."""
     text = one(typed, version=5)
 
@@ -171,7 +171,7 @@ def partitioned(*indices):
     return dataclasses.replace(healthy(2), gpus=gpus)
 
 
-def test_ranks_that_would_share_an_instance_are_told():
+def test_ranks_that_would_share_an_instance_are_reported():
     """A process sees one MIG instance, and by the number of a GPU it is the first, for every rank."""
     text = one(second=partitioned(1, 3))
 
@@ -181,7 +181,7 @@ def test_ranks_that_would_share_an_instance_are_told():
     assert lint(dataclasses.replace(scene(second=partitioned(1)), placed=True)) == ()
 
 
-def test_an_interface_that_only_one_node_lacks_is_told_with_that_node():
+def test_an_interface_that_only_one_node_lacks_is_reported_with_that_node():
     """It is the other node that everybody forgets."""
     second = dataclasses.replace(healthy(2), addresses=(Address("bond1", "10.77.0.2", 24, "global"),))
 
@@ -206,12 +206,12 @@ def test_what_is_not_known_accuses_nobody(change, variable):
     assert findings("", {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_GID_INDEX": "7"}, asked=False) == []
 
 
-def test_switching_rdma_off_where_there_is_rdma_is_told():
+def test_switching_rdma_off_where_there_is_rdma_is_reported():
     """The commonest copied variable."""
     assert "gpu1 has mlx5_0:1" in one("", {"NCCL_IB_DISABLE": "1"})
 
 
-def test_a_card_name_that_is_the_beginning_of_another_is_told():
+def test_a_card_name_that_is_the_beginning_of_another_is_reported():
     """mlx5_1 is mlx5_10 too."""
     both = RdmaStack((rdma_device("mlx5_1"), rdma_device("mlx5_10")), 2, (), "")
     second = dataclasses.replace(healthy(2), rdma=both)
@@ -230,7 +230,7 @@ def test_a_card_name_that_is_the_beginning_of_another_is_told():
         ("7", (RIGHT, Gid(7, f"{MAPPED}c0a8:0002", "RoCE v2", "ens4.5")), ["192.168.0.2 on ens4.5"]),
     ],
 )
-def test_a_gid_index_that_is_wrong_on_a_node_is_told(index, gids, words):
+def test_a_gid_index_that_is_wrong_on_a_node_is_reported(index, gids, words):
     """Where there is nothing at that index the job fails; where it is another address it may."""
     texts = [text for text in findings("", {"NCCL_IB_GID_INDEX": index}, second=with_gids(*gids)) if "gpu2" in text]
 
@@ -243,7 +243,7 @@ def test_an_index_that_is_none_fails():
     assert one("", {"NCCL_IB_GID_INDEX": "three"}).startswith("FAILS NCCL_IB_GID_INDEX=three: this is no index")
 
 
-def test_levels_by_number_are_told():
+def test_levels_by_number_are_reported():
     """2 is PXB in one version and PIX in another."""
     assert "Write LOC, PIX, PXB, PHB or SYS" in one("", {"NCCL_NET_GDR_LEVEL": "2"})
 
@@ -256,7 +256,7 @@ def test_a_fabric_that_a_node_lacks_is_refused():
     assert findings(fabric="tcp") == []
 
 
-def test_cards_that_cannot_be_used_are_told():
+def test_cards_that_cannot_be_used_are_reported():
     """The job would be slow, and nobody would know why."""
     down = dataclasses.replace(healthy(2), rdma=RdmaStack((rdma_device(state="DOWN"),), 1, (), ""))
 

@@ -10,6 +10,9 @@ from provision.checks import judge
 from provision.facts import Unknown
 from provision.facts.container_ssh import ContainerTrust
 from provision.model import CheckStatus, Cluster
+from provision.model.reason import Reason
+from provision.report.reasons import remedy
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import Counted, healthy, make_cluster, make_node
 
 PASS, FAIL, SKIP = CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.SKIP
@@ -56,21 +59,26 @@ def facts_of_all(numbers, names=None, trust=None):
 def judged_all(facts, cluster=None):
     """Node -> check -> (status, reason, remedy), of the checks of what nodes know of each other."""
     nodes = (cluster or cluster_of(COUNT)).nodes
-    found = {
+    by_node = {
         n.name: judge(n, facts[n.name], cluster or cluster_of(COUNT), all_facts=facts) for n in nodes if n.name in facts
     }
     return {
-        name: {r.id: (r.status, r.reason, r.remedy) for r in results if r.id in MUTUAL}
-        for name, results in found.items()
+        name: {r.id: (r.status, _shown(r.reason), remedy(r.reason, name) or None) for r in results if r.id in MUTUAL}
+        for name, results in by_node.items()
     }
+
+
+def _shown(reason):
+    """Return the reason without the nodes that only its remedy names."""
+    return shown(Reason(reason.code, {name: value for name, value in reason.params.items() if name != "others"}))
 
 
 def with_one(**facts):
     """Judge all nodes, of which gpu7 has these facts; return what is said of gpu7 and what of the others."""
     everybody = facts_of_all(ALL)
     everybody["gpu7"] = dataclasses.replace(everybody["gpu7"], **facts)
-    found = judged_all(everybody)
-    return found.pop("gpu7"), found
+    by_node = judged_all(everybody)
+    return by_node.pop("gpu7"), by_node
 
 
 def test_no_pair_of_nodes_is_looked_at_by_itself():
@@ -82,12 +90,12 @@ def test_no_pair_of_nodes_is_looked_at_by_itself():
     )
     names = Counted(names_of(range(1, count + 1)))
     facts = Counted(facts_of_all(range(1, count + 1), names, counted))
-    Counted.looks.clear()
+    Counted.lookups.clear()
 
-    found = judged_all(facts, cluster_of(count))
+    by_node = judged_all(facts, cluster_of(count))
 
-    assert {status for checks in found.values() for status, _, _ in checks.values()} == {PASS}
-    assert sum(Counted.looks.values()) < 20 * count
+    assert {status for checks in by_node.values() for status, _, _ in checks.values()} == {PASS}
+    assert sum(Counted.lookups.values()) < 20 * count
 
 
 def test_no_pair_of_nodes_is_looked_at_when_all_nodes_miss_one():
@@ -96,24 +104,23 @@ def test_no_pair_of_nodes_is_looked_at_when_all_nodes_miss_one():
     trust = trust_of(range(1, count))
     counted = dataclasses.replace(trust, known_hosts=Counted(trust.known_hosts))
     facts = Counted(facts_of_all(range(1, count + 1), Counted(names_of(range(1, count + 1))), counted))
-    Counted.looks.clear()
+    Counted.lookups.clear()
 
-    found = judged_all(facts, cluster_of(count))
+    by_node = judged_all(facts, cluster_of(count))
 
-    assert {checks["container_ssh.known_hosts"][1] for checks in found.values()} == {
-        "no host key is pinned for: gpu400"
-    }
-    assert sum(Counted.looks.values()) < 20 * count
+    reasons = {checks["container_ssh.known_hosts"][1] for checks in by_node.values()}
+    assert all(reason.startswith("container_ssh.known_hosts.missing: gpu400") for reason in reasons)
+    assert sum(Counted.lookups.values()) < 20 * count
 
 
 def test_healthy_nodes_know_all_others():
     assert set(map(str, judged_all(facts_of_all(ALL)).values())) == {
         str(
             {
-                "base_system.hosts": (PASS, "40 node names resolve to data addresses", None),
-                "container_ssh.known_hosts": (PASS, "the host keys of 40 nodes are pinned", None),
+                "base_system.hosts": (PASS, "base_system.hosts.ok: 40", None),
+                "container_ssh.known_hosts": (PASS, "container_ssh.known_hosts.ok: 40", None),
                 "container_ssh.trusted_nodes": (
-                    PASS, "exactly the 40 nodes of the inventory can log in and are known", None,
+                    PASS, "container_ssh.trusted_nodes.ok: 40", None,
                 ),
             }
         )
@@ -125,45 +132,46 @@ PINNED, CLIENTS = trust_of(ALL).known_hosts, trust_of(ALL).authorized_nodes
 
 
 @pytest.mark.parametrize(
-    ("facts", "check", "reason", "remedy"),
+    ("facts", "check", "reason", "advice"),
     [
         ({"names": {**names_of(ALL), "gpu9": ("10.77.0.8",)}}, "base_system.hosts",
-         "names resolve wrongly here: gpu9 is 10.77.0.8 instead of 10.77.0.9", SOME),
+         "base_system.hosts.wrong: base_system.hosts.address gpu9 10.77.0.8 10.77.0.9", SOME),
         ({"names": {**names_of(ALL), "gpu9": ()}}, "base_system.hosts",
-         "names resolve wrongly here: gpu9 is unknown instead of 10.77.0.9", SOME),
+         "base_system.hosts.wrong: base_system.hosts.address gpu9 unknown 10.77.0.9", SOME),
         ({"names": {**names_of(ALL), "gpu7": ("127.0.1.1", "10.77.0.7")}}, "base_system.hosts",
-         "names resolve wrongly here: gpu7 is also a loopback address", SOME),
+         "base_system.hosts.wrong: base_system.hosts.loopback gpu7", SOME),
         ({"names": dict.fromkeys(names_of(ALL), ("10.0.0.1", "10.0.0.2"))}, "base_system.hosts",
-         "names resolve wrongly here: " + "; ".join(
-             f"gpu{n} is 10.0.0.1, 10.0.0.2 instead of 10.77.0.{n}" for n in range(1, 6)) + " and 35 more", SOME),
-        ({"names": Unknown("hung: getent ahosts")}, "base_system.hosts", "hung: getent ahosts",
-         "Log in to the node and run that command by hand to see where it stops."),
+         "base_system.hosts.wrong: " + " ".join(
+             f"base_system.hosts.address gpu{n} 10.0.0.1 10.0.0.2 10.77.0.{n}" for n in ALL), SOME),
+        ({"names": Unknown("hung: getent ahosts")}, "base_system.hosts", "check.fact_unavailable: hung: getent ahosts",
+         "Log in to the node and run that command manually to see where it stops."),
         (trusting(known_hosts=without(9, PINNED)), "container_ssh.known_hosts",
-         "no host key is pinned for: gpu9", f"{SOME},gpu9"),
+         "container_ssh.known_hosts.missing: gpu9", f"{SOME},gpu9"),
         (trusting(known_hosts=without(7, PINNED)), "container_ssh.known_hosts",
-         "no host key is pinned for: gpu7", SOME),
+         "container_ssh.known_hosts.missing: gpu7", SOME),
         (trusting(known_hosts={**PINNED, "[gpu9]:2222": (FOREIGN,)}), "container_ssh.known_hosts",
-         "another host key is pinned than the one in use: gpu9", f"{SOME},gpu9"),
+         "container_ssh.known_hosts.differ: gpu9", f"{SOME},gpu9"),
         (trusting(known_hosts={**without(3, PINNED), "[gpu9]:2222": (FOREIGN,)}), "container_ssh.known_hosts",
-         "another host key is pinned than the one in use: gpu9", f"{SOME},gpu9"),
+         "container_ssh.known_hosts.differ: gpu9", f"{SOME},gpu9"),
         (trusting(known_hosts={}), "container_ssh.known_hosts",
-         "no host key is pinned for: gpu1, gpu2, gpu3, gpu4, gpu5 and 35 more", f"{SOME},gpu1,gpu2,gpu3,gpu4,gpu5"),
+         "container_ssh.known_hosts.missing: " + " ".join(f"gpu{n}" for n in ALL), f"{SOME},gpu1,gpu2,gpu3,gpu4,gpu5"),
         (trusting(authorized_nodes={**CLIENTS, "gone": (FOREIGN,)}), "container_ssh.trusted_nodes",
-         "authorized_keys still admits gone", APPLY),
+         "container_ssh.trusted_nodes.differ: container_ssh.trusted_nodes.admits gone", APPLY),
         (trusting(authorized_nodes={**CLIENTS, "gpu9": (FOREIGN,)}), "container_ssh.trusted_nodes",
-         "authorized_keys admits another key than the one in use of gpu9", APPLY),
+         "container_ssh.trusted_nodes.differ: container_ssh.trusted_nodes.other_key gpu9", APPLY),
         (trusting(authorized_nodes={**CLIENTS, "gpu9": (*CLIENTS["gpu9"], FOREIGN)}), "container_ssh.trusted_nodes",
-         "authorized_keys admits another key than the one in use of gpu9", APPLY),
+         "container_ssh.trusted_nodes.differ: container_ssh.trusted_nodes.other_key gpu9", APPLY),
         (trusting(authorized_nodes=without(9, CLIENTS)), "container_ssh.trusted_nodes",
-         "authorized_keys lacks gpu9", APPLY),
+         "container_ssh.trusted_nodes.differ: container_ssh.trusted_nodes.not_admitted gpu9", APPLY),
         (trusting(known_nodes=("gone", *(f"gpu{n}" for n in ALL if n != 9))), "container_ssh.trusted_nodes",
-         "known_hosts still knows gone; known_hosts lacks gpu9", APPLY),
+         ("container_ssh.trusted_nodes.differ: "
+          "container_ssh.trusted_nodes.knows gone container_ssh.trusted_nodes.not_known gpu9"), APPLY),
     ],
 )  # fmt: skip
-def test_what_is_wrong_on_one_node_is_said_of_that_node_alone(facts, check, reason, remedy):
+def test_what_is_wrong_on_one_node_is_said_of_that_node_alone(facts, check, reason, advice):
     said, others = with_one(**facts)
 
-    assert said.pop(check) == (FAIL, reason, remedy)
+    assert said.pop(check) == (FAIL, reason, advice)
     assert {status for status, _, _ in said.values()} == {PASS}
     assert {status for checks in others.values() for status, _, _ in checks.values()} == {PASS}
 
@@ -172,28 +180,28 @@ def test_what_is_wrong_on_one_node_is_said_of_that_node_alone(facts, check, reas
 def test_trust_that_cannot_be_read_fails_the_checks_that_need_it(fact):
     said, others = with_one(container_trust=Unknown("hung: cat known_hosts"))
 
-    assert said[f"container_ssh.{fact}"][:2] == (FAIL, "hung: cat known_hosts")
+    assert said[f"container_ssh.{fact}"][:2] == (FAIL, "check.fact_unavailable: hung: cat known_hosts")
     assert said["base_system.hosts"][0] is PASS
     assert {status for checks in others.values() for status, _, _ in checks.values()} == {PASS}
 
 
 @pytest.mark.parametrize(
-    ("key", "check", "reason", "remedy"),
+    ("key", "check", "reason", "advice"),
     [
         ("host_key", "container_ssh.known_hosts",
-         "another host key is pinned than the one in use: gpu7", "Run: provision apply --limit {name},gpu7"),
+         "container_ssh.known_hosts.differ: gpu7", "Run: provision apply --limit {name},gpu7"),
         ("client_key", "container_ssh.trusted_nodes",
-         "authorized_keys admits another key than the one in use of gpu7", APPLY),
+         "container_ssh.trusted_nodes.differ: container_ssh.trusted_nodes.other_key gpu7", APPLY),
     ],
 )  # fmt: skip
-def test_a_node_with_other_keys_of_its_own_concerns_all_nodes(key, check, reason, remedy):
+def test_a_node_with_other_keys_of_its_own_concerns_all_nodes(key, check, reason, advice):
     """What it uses now decides, on itself and on all that trust its old key; each remedy names the node it is for."""
     ssh = dataclasses.replace(healthy(7).container_ssh, **{key: FOREIGN})
     itself, others = with_one(container_ssh=ssh)
 
-    assert itself[check] == (FAIL, reason, remedy.format(name="gpu7").replace("gpu7,gpu7", "gpu7"))
+    assert itself[check] == (FAIL, reason, advice.format(name="gpu7").replace("gpu7,gpu7", "gpu7"))
     assert {name: checks[check] for name, checks in others.items()} == {
-        name: (FAIL, reason, remedy.format(name=name)) for name in others
+        name: (FAIL, reason, advice.format(name=name)) for name in others
     }
 
 
@@ -203,11 +211,11 @@ def test_a_node_without_files_or_without_an_answer_asks_nothing_of_the_others():
     everybody["gpu7"] = dataclasses.replace(everybody["gpu7"], container_ssh=None)
     everybody["gpu8"] = dataclasses.replace(everybody["gpu8"], container_ssh=Unknown("hung: cat"))
     del everybody["gpu9"]
-    found = judged_all(everybody)
+    by_node = judged_all(everybody)
 
-    assert found.pop("gpu7")["container_ssh.known_hosts"] == (SKIP, "waits for container_ssh.host_key", None)
-    assert found.pop("gpu8")["container_ssh.known_hosts"] == (SKIP, "waits for container_ssh.host_key", None)
-    assert {status for checks in found.values() for status, _, _ in checks.values()} == {PASS}
+    assert by_node.pop("gpu7")["container_ssh.known_hosts"] == (SKIP, "check.waits: container_ssh.host_key", None)
+    assert by_node.pop("gpu8")["container_ssh.known_hosts"] == (SKIP, "check.waits: container_ssh.host_key", None)
+    assert {status for checks in by_node.values() for status, _, _ in checks.values()} == {PASS}
 
 
 def test_each_cluster_and_each_look_has_verdicts_of_its_own():
@@ -219,8 +227,9 @@ def test_each_cluster_and_each_look_has_verdicts_of_its_own():
     ported = judged_all(facts_of_all(ALL, names, trust), cluster_of(COUNT, container_ssh_port=2200))["gpu1"]
 
     assert {status for status, _, _ in before.values()} == {PASS}
-    assert "gpu2 is 10.77.0.2 instead of 10.1.1.1" in moved["base_system.hosts"][1]
+    assert "base_system.hosts.address gpu2 10.77.0.2 10.1.1.1" in moved["base_system.hosts"][1]
     assert fewer["container_ssh.trusted_nodes"][1] == (
-        "authorized_keys still admits gpu40; known_hosts still knows gpu40"
+        "container_ssh.trusted_nodes.differ: "
+        "container_ssh.trusted_nodes.admits gpu40 container_ssh.trusted_nodes.knows gpu40"
     )
     assert ported["container_ssh.known_hosts"][0] is FAIL

@@ -20,7 +20,7 @@ def verdicts(profile="topology", **facts):
     node = make_node("gpu1", "10.77.0.1")
     cluster = Cluster("c", Path("hosts.yml"), (node,))
     held = hold(profile, node, dataclasses.replace(healthy(), **facts), cluster, supported=("debian 12",))
-    return {item.component: (item.found, item.verdict.status.value) for item in held}
+    return {item.component: (item.present, item.verdict.status.value) for item in held}
 
 
 def gpus(**more):

@@ -1,4 +1,4 @@
-"""A log of NCCL gives the verdict that a person who reads it would give, and no better one."""
+"""A log of NCCL gives the judgement that a person who reads it would give, and no better one."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def of(text: str | bytes) -> NcclVerdict:
 )
 def test_every_wording_of_a_channel_is_understood(channel, gdr):
     """The channel's line decides in all versions, and its number leads to the card's name."""
-    found = verdict(LISTED, channel)
+    judgement = verdict(LISTED, channel)
 
-    assert (found.gdr, found.transport, found.hcas) == (gdr, "IB", ("mlx5_3",))
+    assert (judgement.gdr, judgement.transport, judgement.hcas) == (gdr, "IB", ("mlx5_3",))
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_a_plugin_whose_cards_are_not_listed_has_its_own_name(plugin, transport)
 
 def test_one_channel_without_is_enough():
     """A job is as fast as its slowest channel: it is not in use when any channel lacks it."""
-    found = verdict(LISTED, DIRECT, DIRECT, PLAIN)
+    judgement = verdict(LISTED, DIRECT, DIRECT, PLAIN)
 
-    assert found.gdr is False
-    assert "1 of 3 network channels" in found.reason
+    assert judgement.gdr is False
+    assert "1 of 3 network channels" in judgement.reason
 
 
 def test_possible_is_not_used():
     """NCCL's "enabled" for a card is no proof, in whatever wording."""
-    found = verdict(
+    judgement = verdict(
         LISTED,
         "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
         "GPU Direct RDMA Enabled for GPU 0 / HCA 0 (distance 4 <= 5), read 1 mode Default",
@@ -73,8 +73,8 @@ def test_possible_is_not_used():
         "Connected all rings, use ring PXN 0 GDR 1",
     )
 
-    assert found.gdr is None
-    assert "possible for mlx5_0" in found.reason
+    assert judgement.gdr is None
+    assert "possible for mlx5_0" in judgement.reason
     assert verdict(LISTED, "NET/IB : GPU Direct RDMA Enabled for HCA 1 'mlx5_3'", PLAIN).gdr is False
 
 
@@ -85,12 +85,12 @@ def test_the_ring_summary_does_not_outweigh_the_channels():
 
 def test_nccl_has_the_last_word_over_its_plugin():
     """Where the plugin says enabled and NCCL disabled, it is disabled."""
-    found = verdict(
+    judgement = verdict(
         "NET/IB : GPU Direct RDMA (DMABUF) enabled for HCA 0 'rocep1s0f0'",
         "NET/NCCL RDMA Plugin v10 : GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'",
     )
 
-    assert (found.gdr, found.hcas) == (False, ("rocep1s0f0",))
+    assert (judgement.gdr, judgement.hcas) == (False, ("rocep1s0f0",))
 
 
 DISABLED = "NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_3'"
@@ -130,10 +130,10 @@ def test_each_cause_has_its_remedy(lines, reason, remedy):
     """Why GPUDirect is off stands in the log; what to do follows from it, with channels in the log or without."""
     alone, with_channel = verdict(*lines), verdict(*lines, PLAIN)
 
-    for found in (alone, with_channel):
-        assert found.gdr is False
-        assert reason in found.reason
-        assert remedy in found.remedy
+    for judgement in (alone, with_channel):
+        assert judgement.gdr is False
+        assert reason in judgement.reason
+        assert remedy in judgement.remedy
     assert "lacks /GDRDMA" in with_channel.reason
 
 
@@ -151,31 +151,31 @@ def test_each_cause_has_its_remedy(lines, reason, remedy):
 )
 def test_a_distance_is_named_by_the_version_that_wrote_it(version, numbers, words):
     """The same number means other things in other versions; the user sets levels by name."""
-    found = verdict(
+    judgement = verdict(
         f"NCCL version {version}+cuda12.0",
         f"GPU Direct RDMA Disabled for GPU 7000 / HCA 0 (distance {numbers}), read 0",
         PLAIN,
     )
 
-    assert words in found.reason
-    assert "NCCL_NET_GDR_LEVEL=PHB" in found.remedy
+    assert words in judgement.reason
+    assert "NCCL_NET_GDR_LEVEL=PHB" in judgement.remedy
 
 
 def test_a_distance_without_a_version_stays_a_number():
     """A class is not guessed."""
-    found = verdict("GPU Direct RDMA Disabled for GPU 7000 / HCA 0 (distance 5 > 4), read 0", PLAIN)
+    judgement = verdict("GPU Direct RDMA Disabled for GPU 7000 / HCA 0 (distance 5 > 4), read 0", PLAIN)
 
-    assert "distance 5, where NCCL allows distance 4" in found.reason
+    assert "distance 5, where NCCL allows distance 4" in judgement.reason
 
 
 def test_far_cards_beside_near_ones_prove_nothing():
     """Every GPU has cards that are too far for it; as long as one is near, only the channels tell."""
-    found = verdict(
+    judgement = verdict(
         "GPU Direct RDMA Enabled for GPU 7000 / HCA 0 (distance 3 <= 4), read 0",
         "GPU Direct RDMA Disabled for GPU 7000 / HCA 1 (distance 6 > 4), read 0",
     )
 
-    assert found.gdr is None
+    assert judgement.gdr is None
 
 
 def test_locked_memory_is_named():
@@ -184,11 +184,11 @@ def test_locked_memory_is_named():
         "gpu1:1:2 [0] misc/ibvwrap.cc:213 (wrap_ibv_reg_mr_iova2) NCCL WARN "
         "Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n"
     )
-    found = of(text)
+    judgement = of(text)
 
-    assert found.gdr is None
-    assert "limit of locked memory" in found.reason
-    assert "memlock=-1" in found.remedy
+    assert judgement.gdr is None
+    assert "limit of locked memory" in judgement.reason
+    assert "memlock=-1" in judgement.remedy
 
 
 @pytest.mark.parametrize(
@@ -201,10 +201,10 @@ def test_locked_memory_is_named():
 )
 def test_an_unknown_form_is_unknown(text):
     """What no version wrote so far is never called enabled, and the line is shown."""
-    found = verdict(LISTED, text)
+    judgement = verdict(LISTED, text)
 
-    assert found.gdr is None
-    assert text in found.reason
+    assert judgement.gdr is None
+    assert text in judgement.reason
     assert verdict(LISTED, DIRECT, text).gdr is None
 
 
@@ -219,11 +219,11 @@ def test_an_unknown_form_is_unknown(text):
     ],
 )
 def test_what_nccl_did_not_write_says_nothing(text):
-    """An empty file, a program's own words and a comment on NCCL give no version, network, card or verdict."""
-    found = of(text.encode("latin-1"))
+    """An empty file, a program's own words and a comment on NCCL give no version, network, card or judgement."""
+    judgement = of(text.encode("latin-1"))
 
-    assert (found.version, found.transport, found.gdr, found.hcas) == (None, None, None, ())
-    assert "NCCL_DEBUG=INFO" in found.remedy
+    assert (judgement.version, judgement.transport, judgement.gdr, judgement.hcas) == (None, None, None, ())
+    assert "NCCL_DEBUG=INFO" in judgement.remedy
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,14 @@ def test_what_nccl_did_not_write_says_nothing(text):
 )
 def test_tags_of_launchers_are_looked_through(tag):
     """Whatever a launcher or a log collector puts in front of a line, its meaning stays."""
-    found = of("".join(f"{tag}{line}\n" for line in ("NCCL version 2.18.5+cuda12.2", AT + LISTED, AT + DIRECT)))
+    judgement = of("".join(f"{tag}{line}\n" for line in ("NCCL version 2.18.5+cuda12.2", AT + LISTED, AT + DIRECT)))
 
-    assert (found.version, found.transport, found.gdr, found.hcas) == ("2.18.5", "IB", True, ("mlx5_3",))
+    assert (judgement.version, judgement.transport, judgement.gdr, judgement.hcas) == (
+        "2.18.5",
+        "IB",
+        True,
+        ("mlx5_3",),
+    )
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r", "\x1b[0m\n", "  \n"])
@@ -255,14 +260,14 @@ def test_ends_of_lines_are_looked_through(end):
 
 def test_each_host_counts_its_own_cards():
     """Number 0 is another card on another host."""
-    found = of(
+    judgement = of(
         "a:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE ; OOB eth0:10.0.0.1<0>\n"
         "b:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_8:1/RoCE [1]mlx5_9:1/RoCE ; OOB eth0:10.0.0.2<0>\n"
         "b:1:2 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [send] via NET/IB/0/GDRDMA\n"
         "a:1:2 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/1/GDRDMA\n"
     )
 
-    assert (found.transport, found.hcas) == ("RoCE", ("mlx5_8", "mlx5_1"))
+    assert (judgement.transport, judgement.hcas) == ("RoCE", ("mlx5_8", "mlx5_1"))
 
 
 def test_several_communicators_are_judged_together():
@@ -272,20 +277,20 @@ def test_several_communicators_are_judged_together():
 
 def test_merged_cards_are_named_one_by_one():
     """A device that NCCL made of two cards counts as both."""
-    found = verdict(
+    judgement = verdict(
         LISTED,
         "NET/IB : Made virtual device [2] name=mlx5_0+mlx5_3 speed=400000 ndevs=2",
         "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/2/GDRDMA",
     )
 
-    assert (found.transport, found.hcas) == ("IB", ("mlx5_0", "mlx5_3"))
+    assert (judgement.transport, judgement.hcas) == ("IB", ("mlx5_0", "mlx5_3"))
 
 
-def test_a_card_found_by_the_built_in_network_counts():
+def test_a_card_detected_by_the_built_in_network_counts():
     """The plugin finds none, NCCL's own network does: there is a device."""
-    found = verdict("P2P plugin IBext_v8", "NET/IB : No device found.", LISTED, "Using network IB")
+    judgement = verdict("P2P plugin IBext_v8", "NET/IB : No device found.", LISTED, "Using network IB")
 
-    assert (found.gdr, found.transport) == (None, "IB")
+    assert (judgement.gdr, judgement.transport) == (None, "IB")
 
 
 def test_a_cut_line_does_not_speak():
@@ -300,14 +305,14 @@ def test_a_huge_log_is_read_in_pieces():
     pieces = [b"x" * 50_000] * 40 + [b"\n", AT.encode(), LISTED.encode()[:20], LISTED.encode()[20:] + b"\n"]
     pieces += [f"{AT}{DIRECT}\n".encode()] * 5000 + [b"\x00\xff" * 9000 + b"NCCL INFO via NET/IB/"]
 
-    found = judge_nccl_log(read(pieces))
+    judgement = judge_nccl_log(read(pieces))
 
-    assert (found.gdr, found.hcas) == (True, ("mlx5_3",))
-    assert "All 5000 network channels" in found.reason
+    assert (judgement.gdr, judgement.hcas) == (True, ("mlx5_3",))
+    assert "All 5000 network channels" in judgement.reason
 
 
 def test_the_report_fits_eighty_columns_and_says_all():
-    """A person sees version, transport, verdict, cards, reason and what to do."""
+    """A person sees version, transport, judgement, cards, reason and what to do."""
     cards = " ".join(f"[{n}]mlx5_{n}:1/RoCE" for n in range(16))
     text = as_text(verdict("NCCL version 2.27.5+cuda12.9", f"NET/IB : Using {cards} [RO]", PLAIN, DISABLED))
 

@@ -13,6 +13,8 @@ from provision.facts.peer_status import JudgedKernel, PeerRecord
 from provision.facts.rdma import RdmaStack
 from provision.facts.system import Kind, NodeKind
 from provision.model import CheckStatus
+from provision.report.reasons import remedy
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import kernel, linked, peer_record, rdma_device
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
@@ -49,7 +51,7 @@ CASES = {
     "nvidia-peermem was built before OFED": (
         "path",
         FAIL,
-        "nvidia-peermem could be used, and needs: an nvidia-peermem that was built with the RDMA stack",
+        "peer_memory.path.not_used",
         {
             **WITH_OFED,
             "peer_memory": peers(),
@@ -59,7 +61,7 @@ CASES = {
     "nvidia-peermem was built before OFED, and not by DKMS": (
         "path",
         WARN,
-        "GPU memory goes through the host",
+        "peer_memory.path.blocked",
         {
             **WITH_OFED,
             "peer_memory": peers(),
@@ -80,28 +82,33 @@ CASES = {
     "nv_peer_mem has taken its place": (
         "path",
         FAIL,
-        "nv_peer_mem is in use instead",
+        "peer_memory.path.not_used",
         {**WITH_OFED, "peer_memory": peers("nv_peer_mem")},
     ),
     "proprietary modules without OFED": (
         "path",
         WARN,
-        "GPU memory goes through the host",
+        "peer_memory.path.blocked",
         {"nvidia_modules": NvidiaModules("550.90", "proprietary", "550.90", {})},
     ),
     "peer memory cannot be told": ("path", FAIL, "hung: grep", {"peer_memory": Unknown("hung: grep")}),
-    "no RDMA card": ("path", SKIP, "no RDMA card", {"rdma": RdmaStack((), 0, (), "")}),
-    "Soft-RoCE alone": ("path", SKIP, "software", {"rdma": RdmaStack((rdma_device(driver=""),), 0, (), "")}),
+    "peer_memory.no_card": ("path", SKIP, "peer_memory.no_card", {"rdma": RdmaStack((), 0, (), "")}),
+    "Soft-RoCE alone": (
+        "path",
+        SKIP,
+        "peer_memory.soft_devices",
+        {"rdma": RdmaStack((rdma_device(driver=""),), 0, (), "")},
+    ),
     "both modules at once": (
         "modules",
         FAIL,
-        "nv_peer_mem 550.90 and nvidia_peermem 550.90",
+        "peer_memory.modules.conflict: nv_peer_mem 550.90 nvidia_peermem 550.90",
         {**WITH_OFED, "peer_memory": peers("nvidia_peermem", "nv_peer_mem")},
     ),
     "another build on the disk": (
         "modules",
         WARN,
-        "is not the one that the next boot will load",
+        "peer_memory.modules.replaced: nv_peer_mem /usr/local/lib/provision/peer-memory",
         {
             "nvidia_modules": NvidiaModules("550.90", "open", "550.90", {}, {"nv_peer_mem": "BB"}),
             "peer_memory": dataclasses.replace(peers("nv_peer_mem"), sources={"nv_peer_mem": "AA"}),
@@ -111,38 +118,48 @@ CASES = {
     "a stub where it is needed": (
         "binding",
         FAIL,
-        "neither ib_core nor ib_uverbs",
+        "peer_memory.binding.stub: nvidia_peermem",
         {**WITH_OFED, "peer_memory": peers("nvidia_peermem", bound=frozenset())},
     ),
     "a stub beside DMA-BUF": (
         "binding",
         WARN,
-        "a stub",
+        "peer_memory.binding.stub: nvidia_peermem",
         {"peer_memory": dataclasses.replace(NOTHING, loaded={"nvidia_peermem": "550.90"})},
     ),
-    "a module at work": ("binding", PASS, "nvidia_peermem uses", {"peer_memory": peers("nvidia_peermem")}),
+    "a module at work": (
+        "binding",
+        PASS,
+        "peer_memory.binding.ok: nvidia_peermem",
+        {"peer_memory": peers("nvidia_peermem")},
+    ),
     "every kernel has the modules": (
         "kernels",
         PASS,
-        "6.1.0, 6.8.0",
+        "peer_memory.kernels.ok: nvidia nvidia_peermem 6.1.0 6.8.0",
         {"kernels": (kernel("6.1.0", running=True), kernel("6.8.0"))},
     ),
     "the next kernel has no driver": (
         "kernels",
         WARN,
-        "kernel 6.8.0 would come up without nvidia, nvidia_peermem",
-        {"kernels": (kernel("6.1.0", running=True), kernel("6.8.0", nvidia="", nvidia_peermem=""))},
+        "peer_memory.kernels.incomplete",
+        {
+            "kernels": (
+                kernel("6.1.0", running=True),
+                kernel("6.8.0", nvidia="", nvidia_peermem=""),
+            )
+        },
     ),
     "the next kernel has no OFED": (
         "kernels",
         WARN,
-        "kernel 6.8.0 would come up without an nvidia_peermem that is no stub, OFED's RDMA stack",
+        "peer_memory.kernels.incomplete",
         {**WITH_OFED, "kernels": (*WITH_OFED["kernels"], kernel("6.8.0"))},
     ),
     "a stub that nobody loads, beside nv_peer_mem": (
         "kernels",
         WARN,
-        "kernel 6.8.0 would come up without nv_peer_mem, OFED's RDMA stack",
+        "peer_memory.kernels.incomplete_running",
         {
             **WITH_OFED,
             "kernels": (*WITH_OFED["kernels"], kernel("6.8.0")),
@@ -152,23 +169,23 @@ CASES = {
     "loaded by insmod, and gone after a reboot": (
         "kernels",
         WARN,
-        "kernel 6.1.0 would come up without nv_peer_mem",
+        "peer_memory.kernels.incomplete_running: peer_memory.kernels.kernel 6.1.0 nv_peer_mem",
         {"peer_memory": peers("nv_peer_mem")},
     ),
-    "no NVIDIA modules": (
+    "peer_memory.kernels.no_modules": (
         "kernels",
         SKIP,
-        "no NVIDIA modules",
+        "peer_memory.kernels.no_modules",
         {"kernels": (kernel("6.1.0", running=True, nvidia="", nvidia_peermem=""),)},
     ),
     "ACS is on": ("routing", WARN, "0000:17:00.0", {"pci_routing": PciRouting({}, ("0000:17:00.0",))}),
     "the IOMMU translates": ("routing", WARN, "IOMMU", {"pci_routing": PciRouting({"0000:06:00.0": "DMA"}, ())}),
     "no card near a GPU": ("routing", WARN, "the closest is NODE", {"topology": linked("NODE")}),
-    "no lspci": ("routing", PASS, "there is no lspci", {"pci_routing": PciRouting({}, None)}),
+    "no lspci": ("routing", PASS, "peer_memory.routing.acs_unknown", {"pci_routing": PciRouting({}, None)}),
     "a virtual machine": (
         "routing",
         SKIP,
-        "virtual machine",
+        "peer_memory.routing.virtual_machine",
         {"kind": Kind(NodeKind.VM, "kvm", sysctls_writable=True)},
     ),
 }
@@ -179,8 +196,8 @@ def test_gpudirect_is_judged_with_reason_and_remedy(judged, noun, status, said, 
     """Each finding says what is so; what is wrong comes with what to do."""
     result = judged(**facts)[f"peer_memory.{noun}"]
 
-    assert (result.status, said in result.reason) == (status, True), result
-    assert bool(result.remedy) is (status in (WARN, FAIL))
+    assert (result.status, said in shown(result.reason)) == (status, True), result
+    assert bool(remedy(result.reason, "gpu1")) is (status in (WARN, FAIL))
 
 
 def lacking(release: str, cause: str, explanation: str, remedy: str) -> JudgedKernel:
@@ -214,22 +231,24 @@ def test_every_kernel_that_would_come_up_without_it_is_named_with_the_nodes_own_
     result = judged(**MANAGED)["peer_memory.kernels"]
 
     assert result.status is WARN
-    assert "kernel 6.8.0 would come up without nv_peer_mem (built against another stack)" in result.reason
-    assert "kernel 6.12.0 would come up without nv_peer_mem (no headers)" in result.reason
-    assert "kernel 5.10.0 would come up without nv_peer_mem, nvidia, nvidia_peermem" in result.reason
-    assert "6.1.0" not in result.reason
-    assert "4.19.0" not in result.reason
+    assert result.reason.code == "peer_memory.kernels.not_built"
+    assert [shown(part) for part in result.reason.params["kernels"]] == [
+        "peer_memory.kernels.kernel: 6.8.0 nv_peer_mem built against another stack",
+        "peer_memory.kernels.kernel: 6.12.0 nv_peer_mem no headers",
+        "peer_memory.kernels.kernel: 5.10.0 nv_peer_mem nvidia nvidia_peermem OFED's RDMA stack",
+    ]
+    assert "4.19.0" not in shown(result.reason)
 
 
 def test_what_the_role_builds_is_not_left_to_dkms(judged):
     """The role's own commands are named, what headers are wanted too, and which kernels could go instead."""
-    remedy = judged(**MANAGED)["peer_memory.kernels"].remedy
+    advice = remedy(judged(**MANAGED)["peer_memory.kernels"].reason, "gpu1")
 
-    assert "provision apply --limit gpu1 --only peer_memory" in remedy
-    assert f"{PROGRAM} build" in remedy
-    assert "linux-headers-6.12.0" in remedy
-    assert "6.8.0, 6.12.0, 5.10.0" in remedy
-    assert "dkms" not in remedy
+    assert "provision apply --limit gpu1 --only peer_memory" in advice
+    assert f"{PROGRAM} build" in advice
+    assert "linux-headers-6.12.0" in advice
+    assert "6.8.0, 6.12.0, 5.10.0" in advice
+    assert "dkms" not in advice
 
 
 def test_kernels_are_judged_where_the_running_one_lacks_everything(judged):
@@ -245,7 +264,7 @@ def test_kernels_are_judged_where_the_running_one_lacks_everything(judged):
     }
     result = judged(**facts)["peer_memory.kernels"]
 
-    assert (result.status, "kernel 6.1.0 would come up without nv_peer_mem" in result.reason) == (WARN, True)
+    assert (result.status, "peer_memory.kernels.kernel 6.1.0 nv_peer_mem" in shown(result.reason)) == (WARN, True)
 
 
 def test_kernels_that_have_what_the_role_wants_pass(judged):
@@ -267,21 +286,24 @@ FINE = {
 """A node whose record says that all is well, and whose modules are newer than it."""
 
 
-def test_what_an_upgrade_broke_since_the_record_is_found(judged):
+def test_what_an_upgrade_broke_since_the_record_is_reported(judged):
     """The RDMA stack was upgraded: the file is there, and its checksums are another's."""
     now = (lacking("6.1.0", "symbol_mismatch", "built against another stack. Build it anew", ""),)
     facts = {**FINE, "peer_status": dataclasses.replace(FINE["peer_status"], rechecked=now)}
     result = judged(**facts)["peer_memory.kernels"]
 
     assert result.status is WARN
-    assert "kernel 6.1.0 would come up without nv_peer_mem (built against another stack" in result.reason
+    assert "peer_memory.kernels.not_built" in shown(result.reason)
 
 
-def test_what_was_mended_since_the_record_passes(judged):
+def test_what_was_fixed_since_the_record_passes(judged):
     """What the node says now counts, not what it wrote down before."""
     before = peer_record(kernels=(lacking("6.1.0", "symbol_mismatch", "built against another stack", "Build it."),))
     now = (JudgedKernel("6.1.0", ok=True),)
-    facts = {**FINE, "peer_status": dataclasses.replace(before, newer=("6.1.0",), rechecked=now)}
+    facts = {
+        **FINE,
+        "peer_status": dataclasses.replace(before, newer=("6.1.0",), rechecked=now),
+    }
 
     assert judged(**facts)["peer_memory.kernels"].status is PASS
 
@@ -291,22 +313,27 @@ def test_a_record_that_is_older_than_the_modules_is_not_taken_for_the_state(judg
     result = judged(**FINE)["peer_memory.kernels"]
 
     assert result.status is WARN
-    assert "older than the modules of 6.1.0" in result.reason
-    assert f"{PROGRAM} check" in result.remedy
+    assert "peer_memory.kernels.not_judged: 6.1.0 nv_peer_mem /usr/local/lib/provision/peer-memory" in shown(
+        result.reason
+    )
+    assert f"{PROGRAM} check" in remedy(result.reason, "gpu1")
 
 
 def test_a_kernel_without_headers_needs_them_first(judged):
     """DKMS builds nothing without headers, and says so nowhere that one would look."""
     bare = kernel("6.8.0", headers=False, nvidia="")
-    remedy = judged(kernels=(kernel("6.1.0", running=True), bare))["peer_memory.kernels"].remedy
+    advice = remedy(
+        judged(kernels=(kernel("6.1.0", running=True), bare))["peer_memory.kernels"].reason,
+        "gpu1",
+    )
 
-    assert "install the headers of 6.8.0, then dkms autoinstall -k 6.8.0" in remedy
+    assert "install the headers of 6.8.0, then dkms autoinstall -k 6.8.0" in advice
 
 
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"gpus": (), "gpu_pci": ()}, "no GPU"),
+        ({"gpus": (), "gpu_pci": ()}, "gpu.none"),
         ({"kind": Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False)}, "container"),
     ],
 )
@@ -316,7 +343,7 @@ def test_nothing_is_judged_where_there_is_nothing_to_judge(judged, facts, said):
 
     for noun in IDS:
         assert results[f"peer_memory.{noun}"].status is SKIP
-        assert said in results[f"peer_memory.{noun}"].reason
+        assert said in shown(results[f"peer_memory.{noun}"].reason)
 
 
 def test_stand_in_gpus_have_no_modules_to_judge(judged):
@@ -326,4 +353,4 @@ def test_stand_in_gpus_have_no_modules_to_judge(judged):
 
     assert {results[f"peer_memory.{noun}"].status for noun in IDS} == {SKIP}
     assert all(results[f"peer_memory.{noun}"].simulated for noun in IDS)
-    assert "SIMULATED" in results["peer_memory.path"].reason
+    assert "peer_memory.simulated" in shown(results["peer_memory.path"].reason)

@@ -11,7 +11,9 @@ import pytest
 
 from provision.checks.reload import _FACTS, LOAD_SECONDS, RELOAD_SECONDS, read_reload, reload_script
 from provision.model import CommandResult, ReloadResult
+from provision.report.reasons import remedy
 from tests.support.modules import ROLES
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import make_node
 
 BUSY = (ROLES / "platform/module_utils/platform_busy.py").read_text(encoding="utf-8")
@@ -76,8 +78,8 @@ class Node:
             ["sh"], input=text, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60, check=True
         )
         calls = self.root / "calls"
-        told = dict(line.removeprefix("reload.").split("=", 1) for line in done.stdout.splitlines())
-        return told, calls.read_text().splitlines() if calls.exists() else []
+        outcome = dict(line.removeprefix("reload.").split("=", 1) for line in done.stdout.splitlines())
+        return outcome, calls.read_text().splitlines() if calls.exists() else []
 
 
 def _say(code, text):
@@ -86,9 +88,9 @@ def _say(code, text):
 
 def test_it_is_unloaded_and_then_the_unit_is_restarted(tmp_path):
     """systemd starts the load, so that it ends it at its limit, and knows that the unit is up."""
-    told, calls = Node(tmp_path).reload()
+    outcome, calls = Node(tmp_path).reload()
 
-    assert (told["step"], told["code"]) == ("done", "0")
+    assert (outcome["step"], outcome["code"]) == ("done", "0")
     assert calls == [
         "unit's program unload",
         "systemctl reset-failed provision-peer-memory.service",
@@ -98,9 +100,9 @@ def test_it_is_unloaded_and_then_the_unit_is_restarted(tmp_path):
 
 def test_a_module_in_use_stays_and_the_unit_is_left_alone(tmp_path):
     """A restart would say that all is well and do nothing; the program's own refusal is handed on."""
-    told, calls = Node(tmp_path, unload=1).reload()
+    outcome, calls = Node(tmp_path, unload=1).reload()
 
-    assert (told["step"], told["said"]) == ("refused", IN_USE.strip())
+    assert (outcome["step"], outcome["said"]) == ("refused", IN_USE.strip())
     assert calls == ["unit's program unload"]
 
 
@@ -110,18 +112,18 @@ def test_a_module_in_use_stays_and_the_unit_is_left_alone(tmp_path):
 )
 def test_a_busy_node_is_not_touched(tmp_path, busy, step, said):
     """A job that has no memory registered yet would lose it; where that cannot be told, the node counts as busy."""
-    told, calls = Node(tmp_path).reload(busy)
+    outcome, calls = Node(tmp_path).reload(busy)
 
-    assert told["step"] == step
-    assert said in told["said"]
+    assert outcome["step"] == step
+    assert said in outcome["said"]
     assert calls == []
 
 
 def test_the_roles_own_knowledge_of_jobs_runs_on_a_node(tmp_path):
     """The very file that the roles go by is understood by the node's python; this machine has no GPU job."""
-    told, _ = Node(tmp_path).reload(BUSY)
+    outcome, _ = Node(tmp_path).reload(BUSY)
 
-    assert told["step"] in {"done", "busy"}
+    assert outcome["step"] in {"done", "busy"}
 
 
 @pytest.mark.parametrize("lacks", ["program", "unit"])
@@ -164,23 +166,23 @@ def printed(step="", code="0", said="", status=STATUS, *, loaded=True, receipt=N
 READY, FAILED = ReloadResult.READY, ReloadResult.FAILED
 REFUSED, SKIPPED = ReloadResult.REFUSED, ReloadResult.SKIPPED
 OUTCOMES = {
-    "it is loaded": (READY, "nv_peer_mem is ready on kernel 6.1.0", "", printed("done")),
+    "it is loaded": (READY, "peer_memory.boot.ok: nv_peer_mem 6.1.0 2026-11-21T10:00:00Z", "", printed("done")),
     "the load hung": (
         FAILED,
-        "did not come up (load_hangs): modprobe nv_peer_mem did not return",
+        "peer_memory.boot.failed",
         "Look at what the kernel says (dmesg). Afterwards: provision reload --limit gpu1",
         printed("done", "1", status=HANGS, loaded=False),
     ),
     "the status says ready, and the module is not there": (
         FAILED,
-        "is not any more",
+        "peer_memory.boot.unloaded: nv_peer_mem",
         "provision reload",
         printed("done", loaded=False),
     ),
-    "the unit did not run": (FAILED, "did not run at this boot", "provision reload", printed("done", boot="c")),
+    "the unit did not run": (FAILED, "peer_memory.boot.not_checked", "provision reload", printed("done", boot="c")),
     "the unit cannot be started, an older check was well": (
         FAILED,
-        "could not be restarted (exit 1): Unit is masked.",
+        "reload.not_restarted: provision-peer-memory.service 1 Unit is masked.",
         "journalctl -b -u provision-peer-memory.service",
         printed("done", "1", "Unit is masked."),
     ),
@@ -193,48 +195,53 @@ OUTCOMES = {
     "the unload hung": (REFUSED, "within its limit", "Stop what uses it", printed("refused", said="")),
     "a job runs": (
         REFUSED,
-        "a job is running: process 7",
+        "reload.busy: process 7 holds /dev/nvidia0",
         "Wait until it has ended",
         printed("busy", said="process 7 holds /dev/nvidia0"),
     ),
     "nobody knows": (
         REFUSED,
-        "cannot be told: no python",
+        "reload.busy_unknown: no python",
         "why python3 does not run",
         printed("unknown", said="no python"),
     ),
     "never applied": (
         SKIPPED,
-        "the role peer_memory was never applied",
+        "reload.never_applied",
         "provision apply --limit gpu1 --only peer_memory",
         printed("absent", status=None),
     ),
-    "nothing is wanted": (SKIPPED, "the provider is none", "", printed("absent", status=None, receipt="none")),
+    "nothing is wanted": (SKIPPED, "reload.no_module", "", printed("absent", status=None, receipt="none")),
     "the role's files are gone": (
         FAILED,
-        "nv_peer_mem is wanted",
+        "peer_memory.boot.never_checked_unit",
         "provision apply --limit gpu1 --only peer_memory",
         printed("absent", status=None, receipt="nv_peer_mem"),
     ),
     "no root": (
         FAILED,
-        "ended with code 1: sudo: a password is required",
+        "reload.script_failed: 1 sudo: a password is required",
         "may become root",
         CommandResult("", "sudo: a password is required\n", 1),
     ),
-    "cut off": (FAILED, "ended with code 0", "may become root", printed()),
+    "cut off": (
+        FAILED,
+        "reload.script_failed: 0 00000000000000000000000000000000 end simulated 0",
+        "may become root",
+        printed(),
+    ),
 }
 
 
-@pytest.mark.parametrize(("result", "said", "remedy", "output"), OUTCOMES.values(), ids=OUTCOMES)
-def test_an_outcome_is_told_with_reason_and_remedy(result, said, remedy, output):
+@pytest.mark.parametrize(("result", "said", "advice", "output"), OUTCOMES.values(), ids=OUTCOMES)
+def test_an_outcome_is_reported_with_reason_and_remedy(result, said, advice, output):
     """By what the node's check says afterwards, not by what the programs returned."""
-    told = read_reload(make_node("gpu1", "10.77.0.1"), output)
+    outcome = read_reload(make_node("gpu1", "10.77.0.1"), output)
 
-    assert (told.result, said in told.reason) == (result, True), told
-    assert remedy in (told.remedy or "")
-    assert bool(told.remedy) or told.result.ok
-    assert told.cause == ("load_hangs" if "load_hangs" in told.reason else "")
+    assert (outcome.result, said in shown(outcome.reason)) == (result, True), outcome
+    assert advice in remedy(outcome.reason, "gpu1")
+    assert bool(remedy(outcome.reason, "gpu1")) or outcome.result.ok
+    assert outcome.cause == outcome.reason.params.get("cause", "") or outcome.reason.code != "peer_memory.boot.failed"
 
 
 def test_only_ready_and_nothing_to_do_are_well():

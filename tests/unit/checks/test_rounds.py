@@ -33,7 +33,7 @@ def test_a_single_node_has_nobody_to_be_measured_with(count):
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_few_nodes_are_measured_both_ways(count):
+def test_few_nodes_are_measured_in_both_directions(count):
     """Bandwidth has a direction; each node sends to each other one and receives from it."""
     sent = [pair for round_ in rounds.plan(names(count)) for pair in round_]
 

@@ -10,6 +10,8 @@ from provision.checks import judge_cluster
 from provision.checks.skew import odd_ones
 from provision.facts.rdma import RdmaStack
 from provision.model import CheckStatus
+from provision.report.reasons import remedy
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import gpu, healthy, make_cluster, rdma_device
 
 
@@ -17,36 +19,41 @@ def test_the_odd_node_comes_first():
     """What most nodes have comes last, with their number."""
     values = {f"gpu{n}": "535.161" for n in range(1, 9)} | {"gpu3": "550.54"}
 
-    assert odd_ones("driver", values) == "driver 550.54 on gpu3; 535.161 on the 7 others"
+    assert shown(odd_ones("driver", values)) == "cluster.skew.odd: driver cluster.skew.value 550.54 gpu3 535.161 7"
 
 
 def test_several_odd_values_are_all_named():
     """The rarest is first."""
     values = {"a": "1", "b": "1", "c": "1", "d": "2", "e": "2", "f": "3"}
 
-    assert odd_ones("kernel", values) == "kernel 3 on f; 2 on d, e; 1 on the 3 others"
+    assert (
+        shown(odd_ones("kernel", values))
+        == "cluster.skew.odd: kernel cluster.skew.value 3 f cluster.skew.value 2 d e 1 3"
+    )
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"a": "1", "b": "2"}, "driver 1 on a; 2 on b; no value has a majority"),
+        ({"a": "1", "b": "2"}, "cluster.skew.no_majority: driver cluster.skew.value 1 a cluster.skew.value 2 b"),
         (
             {"a": "1", "b": "1", "c": "2", "d": "2", "e": "3"},
-            "driver 3 on e; 1 on a, b; 2 on c, d; no value has a majority",
+            "cluster.skew.no_majority: driver cluster.skew.value 3 e cluster.skew.value 1 a b cluster.skew.value 2 c d",
         ),
     ],
 )
 def test_a_tie_names_nobody_odd(values, said):
     """With two nodes, or two halves, nobody can tell who is right."""
-    assert odd_ones("driver", values) == said
+    assert shown(odd_ones("driver", values)) == said
 
 
 def test_many_odd_nodes_are_counted():
     """A line stays a line on a large cluster."""
     values = {f"n{number:02}": "old" if number < 10 else "new" for number in range(64)}
 
-    assert odd_ones("kernel", values) == ("kernel old on n00, n01, n02, n03, n04, n05 and 4 more; new on the 54 others")
+    assert shown(odd_ones("kernel", values)) == (
+        "cluster.skew.odd: kernel cluster.skew.value old n00 n01 n02 n03 n04 n05 n06 n07 n08 n09 new 54"
+    )
 
 
 def test_nodes_that_agree_are_not_odd():
@@ -66,17 +73,18 @@ def card(**values):
 
 
 ODD = [
-    ("cluster.skew_driver", "driver 535.161 on gpu3; 550.90 on the 2 others",
+    ("cluster.skew_driver", "odd driver cluster.skew.value 535.161 gpu3 550.90 2",
      {"gpus": (dataclasses.replace(gpu(), driver="535.161"),)}),
-    ("cluster.skew_vbios", "VBIOS of NVIDIA A100-SXM4-80GB 92.00.36.00.02 on gpu3; 92.00.45.00.03 on the 2 others",
+    ("cluster.skew_vbios", "odd VBIOS of NVIDIA A100-SXM4-80GB cluster.skew.value 92.00.36.00.02 gpu3 92.00.45.00.03 2",
      {"gpus": (dataclasses.replace(gpu(), vbios="92.00.36.00.02"),)}),
-    ("cluster.skew_gpus", "GPUs 2 x NVIDIA A100-SXM4-80GB on gpu3; 1 x NVIDIA A100-SXM4-80GB on the 2 others",
+    ("cluster.skew_gpus", "odd GPUs cluster.skew.value 2 x NVIDIA A100-SXM4-80GB gpu3 1 x NVIDIA A100-SXM4-80GB 2",
      {"gpus": (gpu(0), gpu(1))}),
-    ("cluster.skew_firmware", "firmware of network card MT_0000000223 20.36.1010 on gpu3; 20.38.1002 on the 2 others",
+    ("cluster.skew_firmware",
+     "odd firmware of network card MT_0000000223 cluster.skew.value 20.36.1010 gpu3 20.38.1002 2",
      {"rdma": card(firmware="20.36.1010")}),
-    ("cluster.skew_rdma_stack", "RDMA stack MLNX_OFED_LINUX-5.8 on gpu3; rdma-core 44 on the 2 others",
+    ("cluster.skew_rdma_stack", "odd RDMA stack cluster.skew.value MLNX_OFED_LINUX-5.8 gpu3 rdma-core 44 2",
      {"rdma": dataclasses.replace(card(), ofed="MLNX_OFED_LINUX-5.8")}),
-    ("cluster.skew_port_rate", "active RDMA ports none on gpu3; 1 x 100 Gbit/s Ethernet on the 2 others",
+    ("cluster.skew_port_rate", "odd active RDMA ports cluster.skew.value none gpu3 1 x 100 Gbit/s Ethernet 2",
      {"rdma": RdmaStack((rdma_device(state="DOWN"),), 1, (), "")}),
 ]  # fmt: skip
 
@@ -86,8 +94,8 @@ def test_what_differs_is_a_warning_with_a_remedy(name, said, changes):
     """Driver, VBIOS, GPUs, firmware, RDMA stack and ports."""
     result = judged(**changes)[name]
 
-    assert (result.status, result.reason) == (CheckStatus.WARN, said)
-    assert result.remedy
+    assert (result.status, shown(result.reason)) == (CheckStatus.WARN, f"{name}.differ: cluster.skew.{said}")
+    assert remedy(result.reason, "gpu1")
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in ODD])
@@ -109,7 +117,7 @@ def test_cards_of_one_node_with_two_firmwares_are_odd():
     """A card that was replaced and never updated is found among its own."""
     mixed = RdmaStack((rdma_device(), dataclasses.replace(rdma_device("mlx5_1"), firmware="20.36.1010")), 2, (), "")
 
-    assert "20.36.1010 and 20.38.1002 on gpu3" in judged(rdma=mixed)["cluster.skew_firmware"].reason
+    assert "20.36.1010 and 20.38.1002 gpu3" in shown(judged(rdma=mixed)["cluster.skew_firmware"].reason)
 
 
 def test_nodes_without_gpus_are_not_odd():

@@ -800,7 +800,7 @@ def test_on_a_terminal_the_owner_is_named_and_a_question_asked(engine, typed, mo
 
 
 def test_json_has_the_code_of_an_error(engine, typed, monkeypatch):
-    """A script compares the code, and never the message; an error without a code has null."""
+    """A script compares the code, and never the message; every error has one."""
 
     def refuse(*_words, **_more):
         raise NotAllowed("the job a belongs to somebody else", "job.not_owner", node="gpu1")
@@ -809,7 +809,7 @@ def test_json_has_the_code_of_an_error(engine, typed, monkeypatch):
     monkeypatch.setattr(engine, "stop", refuse)
     code, out, _ = typed("stop", "a", "--json")
     assert (code, json.loads(out)["error"]["code"]) == (2, "job.not_owner")
-    assert json.loads(typed("get", "none", "--json")[1])["error"]["code"] is None
+    assert json.loads(typed("get", "none", "--json")[1])["error"]["code"] == "job.not_found"
 
 
 @pytest.mark.parametrize("verb", ["stop", "delete"])

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from provision.facts import Parameters, RawOutput, Unknown
-from provision.facts.topology import NOT_ASKED_FOR, TopologyFact
+from provision.facts.topology import NOT_REQUESTED, TopologyFact
 from provision.model import Topology, TopologyNic
 
 PAIR = "\tGPU0\tmlx5_0\tNIC1\tCPU Affinity\nGPU0\t X \tPIX\tSYS\t0-7\nmlx5_0\tPIX\t X \tSYS\t\nNIC1\tSYS\tSYS\t X \t\n"
@@ -30,7 +30,7 @@ def test_cards_get_the_numa_node_from_sysfs():
 @pytest.mark.parametrize(
     ("stdout", "code", "value"),
     [
-        ("not asked for\n", 0, NOT_ASKED_FOR),
+        ("not asked for\n", 0, NOT_REQUESTED),
         ("", 0, Topology(())),
         ("No devices were found\n\n== cards\n", 6, Topology(())),
         ("NVIDIA-SMI has failed\n\n== cards\n", 9, Unknown("nvidia-smi topo failed: NVIDIA-SMI has failed")),

@@ -69,6 +69,6 @@ CASES = [
 
 @pytest.mark.parametrize(("role", "causes", "facts", "wanted"), CASES)
 def test_the_class_of_a_step_is_what_it_can_do_to_a_job(role, causes, facts, wanted):
-    found = tuple(Cause(kind, name, "") for kind, name in causes)
+    planned = tuple(Cause(kind, name, "") for kind, name in causes)
 
-    assert step_class(role, found, scene_of(**facts)) is wanted
+    assert step_class(role, planned, scene_of(**facts)) is wanted

@@ -7,6 +7,8 @@ import itertools
 import pytest
 
 from provision.planning.differences import differences
+from provision.report.reasons import message
+from tests.support.reasons import shown
 from tests.unit.planning.conftest import CONTAINER, FILE, UNIT
 
 PATH = "/etc/x"
@@ -16,81 +18,85 @@ OTHER = "sha256:" + "a" * 64
 IMAGE = "sha256:" + "b" * 64
 
 
-def told(section, name, before, now, booted=""):
-    return tuple(cause.reason for cause in differences({section: {name: before}}, {section: {name: now}}, booted))
+def shown_differences(section, name, before, now, booted=""):
+    return tuple(
+        shown(cause.reason) for cause in differences({section: {name: before}}, {section: {name: now}}, booted)
+    )
 
 
 CASES = {
-    "gone": ("files", PATH, FILE, {"type": "missing"}, "/etc/x is gone"),
-    "link": ("files", PATH, FILE, {**FILE, "type": "link"}, "/etc/x is a link, not a file"),
-    "back": ("files", PATH, {"type": "missing"}, FILE, "/etc/x is there, and was not when the role ended"),
-    "mode": ("files", PATH, FILE, {**FILE, "mode": "0666"}, "the mode of /etc/x is 0666, not 0644"),
-    "owner": ("files", PATH, FILE, {**FILE, "owner": "bob:bob"}, "the owner of /etc/x is bob:bob, not root:root"),
-    "content": ("files", PATH, FILE, {**FILE, "sum": "cc"}, "/etc/x was edited by other hands"),
-    "block": ("files", PATH, BLOCK, {**BLOCK, "sum": "cc"}, "our block in /etc/x was edited by other hands"),
-    "no block": ("files", PATH, BLOCK, {**BLOCK, "sum": None}, "our block in /etc/x is gone"),
+    "gone": ("files", PATH, FILE, {"type": "missing"}, "file.missing: /etc/x"),
+    "link": ("files", PATH, FILE, {**FILE, "type": "link"}, "file.type: /etc/x a link a file"),
+    "back": ("files", PATH, {"type": "missing"}, FILE, "file.added: /etc/x"),
+    "mode": ("files", PATH, FILE, {**FILE, "mode": "0666"}, "file.attribute: /etc/x mode 0666 0644"),
+    "owner": ("files", PATH, FILE, {**FILE, "owner": "bob:bob"}, "file.attribute: /etc/x owner bob:bob root:root"),
+    "content": ("files", PATH, FILE, {**FILE, "sum": "cc"}, "file.edited: /etc/x"),
+    "block": ("files", PATH, BLOCK, {**BLOCK, "sum": "cc"}, "file.block_edited: /etc/x"),
+    "no block": ("files", PATH, BLOCK, {**BLOCK, "sum": None}, "file.block_missing: /etc/x"),
     "key": (
         "files", PATH, KEYS, {**KEYS, "keys": {**KEYS["keys"], "log-opts": "9"}},
-        "/etc/x was edited by other hands: log-opts differs",
+        "file.json_edited: /etc/x file.keys_differ log-opts",
     ),
     "keys": (
         "files", PATH, KEYS, {**KEYS, "keys": {"log-opts": "9", "runtimes": "9", "mtu": None}},
-        "/etc/x was edited by other hands: log-opts and runtimes differ; mtu is gone",
+        "file.json_edited: /etc/x file.keys_differ log-opts runtimes file.keys_missing mtu",
     ),
     "invalid": (
         "files", PATH, KEYS, {**KEYS, "invalid": True, "keys": dict.fromkeys(KEYS["keys"])},
-        "/etc/x is not a valid JSON object, so that none of its settings can be used",
+        "file.invalid_json: /etc/x",
     ),
-    "no package": ("packages", "docker.io", "1.2", None, "package docker.io is not installed any more"),
-    "older": ("packages", "x", "1.2", "1.0", "package x is 1.0, older than the 1.2 that was recorded"),
-    "newer": ("packages", "x", "1.2", "1.10", "package x is 1.10, newer than the 1.2 that was recorded"),
+    "no package": ("packages", "docker.io", "1.2", None, "package.missing: docker.io"),
+    "older": ("packages", "x", "1.2", "1.0", "package.older: x 1.0 1.2"),
+    "newer": ("packages", "x", "1.2", "1.10", "package.newer: x 1.10 1.2"),
     "masked": (
         "units", "docker.service", UNIT, {"load": "masked", "active": "inactive", "enabled": "masked"},
-        "docker.service is masked",
+        "unit.masked: docker.service",
     ),
     "no unit": (
-        "units", "x.service", UNIT, {"load": "not-found", "active": "inactive", "enabled": ""}, "x.service is gone",
+        "units", "x.service", UNIT, {"load": "not-found", "active": "inactive", "enabled": ""},
+        "unit.missing: x.service",
     ),
-    "stopped": ("units", "docker.service", UNIT, {**UNIT, "active": "inactive"}, "docker.service is stopped"),
-    "failed": ("units", "docker.service", UNIT, {**UNIT, "active": "failed"}, "docker.service has failed"),
+    "stopped": ("units", "docker.service", UNIT, {**UNIT, "active": "inactive"}, "unit.stopped: docker.service"),
+    "failed": ("units", "docker.service", UNIT, {**UNIT, "active": "failed"}, "unit.failed: docker.service"),
     "disabled": (
-        "units", "docker.service", UNIT, {**UNIT, "enabled": "disabled"}, "docker.service is disabled, not enabled",
+        "units", "docker.service", UNIT, {**UNIT, "enabled": "disabled"},
+        "unit.enabled: docker.service disabled enabled",
     ),
-    "module": ("modules", "ib_uverbs", True, False, "module ib_uverbs is not loaded any more"),
-    "no image": ("images", "r/t:1", IMAGE, None, "image r/t:1 is not on the node any more"),
-    "image": ("images", "r:1", IMAGE, OTHER, "image r:1 is sha256:aaaaaaaaaaaa…, recorded was sha256:bbbbbbbbbbbb…"),
-    "no container": ("containers", "t", CONTAINER, None, "container t is gone"),
-    "anew": ("containers", "t", CONTAINER, {**CONTAINER, "id": "c2"}, "container t was made anew by other hands"),
+    "module": ("modules", "ib_uverbs", True, False, "module.missing: ib_uverbs"),
+    "no image": ("images", "r/t:1", IMAGE, None, "image.missing: r/t:1"),
+    "image": ("images", "r:1", IMAGE, OTHER, "image.differs: r:1 sha256:aaaaaaaaaaaa… sha256:bbbbbbbbbbbb…"),
+    "no container": ("containers", "t", CONTAINER, None, "container.missing: t"),
+    "anew": ("containers", "t", CONTAINER, {**CONTAINER, "id": "c2"}, "container.recreated: t"),
     "interrupted": (
         "containers", "t", CONTAINER, {**CONTAINER, "id": "c2", "ours": True},
-        "container t was recreated by an apply that did not finish",
+        "container.recreated_by_apply: t",
     ),
-    "exited": ("containers", "t", CONTAINER, {**CONTAINER, "status": "exited"}, "container t is stopped"),
-    "paused": ("containers", "t", CONTAINER, {**CONTAINER, "status": "paused"}, "container t is paused"),
+    "exited": ("containers", "t", CONTAINER, {**CONTAINER, "status": "exited"}, "container.state: t stopped"),
+    "paused": ("containers", "t", CONTAINER, {**CONTAINER, "status": "paused"}, "container.state: t paused"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_difference_is_told_in_its_own_words(case):
+def test_a_difference_is_reported_in_its_own_words(case):
     section, name, before, now, words = CASES[case]
 
-    assert told(section, name, before, now) == (words,)
-    assert told(section, name, before, before) == ()
+    assert shown_differences(section, name, before, now) == (words,)
+    assert shown_differences(section, name, before, before) == ()
 
 
-def test_a_module_that_a_boot_took_away_is_told_with_the_boot():
-    assert told("modules", "ib_uverbs", True, False, "10:12") == (  # noqa: FBT003
-        "module ib_uverbs is not loaded since the boot of 10:12",
+def test_a_module_that_a_boot_took_away_is_reported_with_the_boot():
+    assert shown_differences("modules", "ib_uverbs", True, False, "10:12") == (  # noqa: FBT003
+        "module.missing: ib_uverbs 10:12",
     )
 
 
 def test_a_unit_on_its_way_up_is_no_difference():
-    assert told("units", "x.service", UNIT, {**UNIT, "active": "activating"}) == ()
-    assert told("units", "x.service", {**UNIT, "active": "activating"}, UNIT) == ()
+    assert shown_differences("units", "x.service", UNIT, {**UNIT, "active": "activating"}) == ()
+    assert shown_differences("units", "x.service", {**UNIT, "active": "activating"}, UNIT) == ()
 
 
 def test_settings_of_others_in_a_merged_file_are_theirs():
-    assert told("files", PATH, KEYS, {**KEYS, "keys": {**KEYS["keys"], "debug": "9"}}) == ()
+    assert shown_differences("files", PATH, KEYS, {**KEYS, "keys": {**KEYS["keys"], "debug": "9"}}) == ()
 
 
 def test_what_could_not_be_looked_at_is_no_difference():
@@ -110,8 +116,8 @@ SECTIONS = ("files", "packages", "units", "modules", "images", "containers")
 def test_odd_receipts_do_no_harm_and_every_reason_is_one_printable_line(section):
     for before, now in itertools.product(ODD, ODD):
         for cause in differences({section: {"\x1b]0;x\x07": before}}, {section: {"\x1b]0;x\x07": now}}):
-            assert cause.reason.isprintable()
-            assert len(cause.reason) < 500
+            assert message(cause.reason).isprintable()
+            assert len(message(cause.reason)) < 500
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -122,4 +128,4 @@ def test_odd_sections_do_no_harm(odd):
             differences({section: odd}, {section: {"a": 1}}),
             differences({section: {"a": 1}}, {section: odd}),
         ):
-            assert all(cause.reason.isprintable() for cause in causes)
+            assert all(message(cause.reason).isprintable() for cause in causes)

@@ -10,6 +10,7 @@ import pytest
 from provision.model import Secret
 from provision.planning.fingerprint import NODES, RoleSource, changed, fingerprint, salt_of
 from provision.testing import make_cluster
+from tests.support.reasons import shown
 
 SOURCES = {
     "platform": RoleSource("p", frozenset()),
@@ -24,7 +25,7 @@ def of(role="alone", sources=None, salt="salt", names=("a", "b"), **variables):
 
 
 def reasons(before, after):
-    return [cause.reason for cause in changed(before, after)]
+    return [shown(cause.reason) for cause in changed(before, after)]
 
 
 def test_nothing_changed_nothing_said():
@@ -32,18 +33,18 @@ def test_nothing_changed_nothing_said():
 
 
 def test_a_changed_a_new_and_a_lost_variable_are_named():
-    assert reasons(of(seen=1), of(seen=2)) == ["seen changed in the inventory"]
-    assert reasons(of(), of(seen=2)) == ["seen is new in the inventory"]
-    assert reasons(of(seen=1), of()) == ["seen is no longer set in the inventory"]
+    assert reasons(of(seen=1), of(seen=2)) == ["plan.variable_changed: seen"]
+    assert reasons(of(), of(seen=2)) == ["plan.variable_new: seen"]
+    assert reasons(of(seen=1), of()) == ["plan.variable_removed: seen"]
 
 
 def test_a_number_is_not_the_same_as_its_text():
-    assert reasons(of(seen=1), of(seen="1")) == ["seen changed in the inventory"]
+    assert reasons(of(seen=1), of(seen="1")) == ["plan.variable_changed: seen"]
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1, 1.0), (0.0, -0.0), ([1], [True])])
 def test_values_that_python_takes_for_equal_are_not_the_same_where_their_texts_differ(before, after):
-    assert reasons(of(seen=before), of(seen=after)) == ["seen changed in the inventory"]
+    assert reasons(of(seen=before), of(seen=after)) == ["plan.variable_changed: seen"]
     assert reasons(of(seen=after), of(seen=after)) == []
 
 
@@ -54,7 +55,7 @@ def test_a_variable_that_the_role_does_not_see_does_not_count():
 def test_what_a_seen_value_names_in_jinja_is_seen_too_and_so_on():
     chain = {"seen": "{{ middle }}/x", "middle": ["{% if last %}y{% endif %}"], "last": 1, "beside": 1}
 
-    assert reasons(of(**chain), of(**{**chain, "last": 2})) == ["last changed in the inventory"]
+    assert reasons(of(**chain), of(**{**chain, "last": 2})) == ["plan.variable_changed: last"]
     assert reasons(of(**chain), of(**{**chain, "beside": 2})) == []
 
 
@@ -66,9 +67,9 @@ def test_words_of_a_plain_value_are_no_references():
     assert "last" not in of(seen="the last word", last=1)["variables"]
 
 
-def test_addresses_count_for_roles_that_go_by_what_platform_found():
+def test_addresses_count_for_roles_that_go_by_what_platform_detected():
     assert reasons(of(cluster_data_networks=["10.0.0.0/8"]), of(cluster_data_networks=["10.1.0.0/16"])) == [
-        "cluster_data_networks changed in the inventory"
+        "plan.variable_changed: cluster_data_networks"
     ]
 
 
@@ -78,7 +79,7 @@ def test_packages_chosen_in_the_inventory_count_for_every_role():
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), ("a",), ("a", "other")])
 def test_another_set_of_nodes_counts_for_roles_that_read_other_nodes(names):
-    said = ["nodes of the cluster, or their data addresses, changed in the inventory"]
+    said = ["plan.nodes_changed"]
 
     assert reasons(of("social"), of("social", names=names)) == said
     assert reasons(of("alone"), of("alone", names=names)) == []
@@ -91,15 +92,13 @@ def test_a_value_that_reads_other_nodes_makes_its_role_read_them():
 def test_a_change_of_the_role_or_of_platform_is_a_change_of_the_role():
     for role in ("alone", "platform"):
         other = {**SOURCES, role: dataclasses.replace(SOURCES[role], code="other")}
-        assert reasons(of(), of(sources=other)) == ["the role itself has changed since it was last applied"]
+        assert reasons(of(), of(sources=other)) == ["plan.role_changed"]
 
 
 def test_a_changed_role_that_names_other_variables_blames_no_inventory():
     other = {**SOURCES, "alone": RoleSource("other", frozenset({"top"}))}
 
-    assert reasons(of(seen=1, top=1), of(sources=other, seen=1, top=1)) == [
-        "the role itself has changed since it was last applied"
-    ]
+    assert reasons(of(seen=1, top=1), of(sources=other, seen=1, top=1)) == ["plan.role_changed"]
 
 
 def test_values_and_secrets_are_not_in_it_and_the_salt_hides_equal_values():
@@ -107,7 +106,7 @@ def test_values_and_secrets_are_not_in_it_and_the_salt_hides_equal_values():
 
     assert "hunter2" not in json.dumps(first)
     assert first["variables"]["seen"] != second["variables"]["seen"]
-    assert reasons(first, of(seen=Secret("hunter3"))) == ["seen changed in the inventory"]
+    assert reasons(first, of(seen=Secret("hunter3"))) == ["plan.variable_changed: seen"]
     assert changed(first, of(seen=Secret("hunter2"))) == ()
 
 
@@ -125,7 +124,7 @@ def test_what_is_no_fingerprint_has_no_salt_to_compare_with(odd):
     assert salt_of(odd) is None
 
 
-def test_odd_variables_in_a_receipt_are_told_without_their_text():
+def test_odd_variables_in_a_receipt_are_reported_without_their_text():
     odd = {"salt": "salt", "code": of()["code"], "variables": {"\x1b[2J": [], "seen": {}}}
 
-    assert reasons(odd, of(seen=1)) == ["a variable is no longer set in the inventory", "seen changed in the inventory"]
+    assert reasons(odd, of(seen=1)) == ["plan.variable_removed: a variable", "plan.variable_changed: seen"]

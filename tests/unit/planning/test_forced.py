@@ -15,13 +15,16 @@ from tests.unit.planning.conftest import JOB, SOURCES, busy, cluster_of, facts_o
 def steps(*roles, jobs=True, disruptive=(), **variables):
     """The steps of a converged node of which some roles are forced."""
     cluster = cluster_of(ansible_python_interpreter="/usr/bin/python3", **variables)
-    found = {node.name: facts_of(cluster, node.name) for node in cluster.nodes}
-    packages = {**found["gpu1"].packages, "docker.io": "20.10.24"}  # a whole run of docker_engine would restart nothing
-    found["gpu1"] = dataclasses.replace(found["gpu1"], packages=packages)
+    planned = {node.name: facts_of(cluster, node.name) for node in cluster.nodes}
+    packages = {
+        **planned["gpu1"].packages,
+        "docker.io": "20.10.24",
+    }  # a whole run of docker_engine would restart nothing
+    planned["gpu1"] = dataclasses.replace(planned["gpu1"], packages=packages)
     if jobs:
-        found["gpu1"] = dataclasses.replace(found["gpu1"], managed=busy(found["gpu1"].managed))
+        planned["gpu1"] = dataclasses.replace(planned["gpu1"], managed=busy(planned["gpu1"].managed))
     asked = Request(forced=roles, disruptive=frozenset(disruptive))
-    (plans, _, errors) = plan_nodes(cluster.nodes[:1], cluster, found, asked, SOURCES)
+    (plans, _, errors) = plan_nodes(cluster.nodes[:1], cluster, planned, asked, SOURCES)
     assert not errors
     return {step.role: step for step in plans[0].steps}
 
@@ -32,10 +35,10 @@ HURTING = ["rdma_stack", "peer_memory", "nvidia_container", "docker_engine", "tr
 @pytest.mark.parametrize("role", HURTING)
 def test_a_forced_step_that_can_hurt_a_job_waits_on_a_busy_node(role):
     """And so does every step that it brings along."""
-    found = steps(role)
+    planned = steps(role)
 
-    assert found[role].step_class is StepClass.NEEDS_IDLE
-    assert {step.waits_for for step in found.values() if step.step_class is not StepClass.SAFE} == {(JOB,)}
+    assert planned[role].step_class is StepClass.NEEDS_IDLE
+    assert {step.waits_for for step in planned.values() if step.step_class is not StepClass.SAFE} == {(JOB,)}
 
 
 @pytest.mark.parametrize("role", HURTING)
@@ -49,9 +52,9 @@ def test_a_forced_step_runs_where_no_job_does_and_where_the_operator_allows_it(r
 @pytest.mark.parametrize("role", ["platform", "base_system", "training_image", "container_ssh"])
 def test_a_forced_step_that_hurts_no_job_runs_on_a_busy_node(role):
     """It is announced as safe, so that nobody drains a node for it."""
-    found = steps(role)
+    planned = steps(role)
 
-    assert [(step.step_class, step.waits_for) for step in found.values()] == [(StepClass.SAFE, ())]
+    assert [(step.step_class, step.waits_for) for step in planned.values()] == [(StepClass.SAFE, ())]
 
 
 def test_a_forced_docker_engine_brings_the_role_that_tells_it_of_the_nvidia_runtime():

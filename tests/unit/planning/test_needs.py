@@ -9,6 +9,7 @@ import pytest
 from provision.facts.docker import DockerService, Image
 from provision.model import StepClass
 from provision.planning import plan_node
+from tests.support.reasons import shown
 from tests.unit.planning.conftest import (
     CONTAINER,
     JOB,
@@ -29,24 +30,22 @@ def steps(scene):
 
 
 def reasons(scene):
-    return {role: step.reasons for role, step in steps(scene).items()}
+    return {role: tuple(map(shown, step.reasons)) for role, step in steps(scene).items()}
 
 
 def test_a_changed_rdma_stack_takes_peer_memory_and_the_container_along():
-    found = reasons(scene_of(managed=changed("rdma_stack", "packages", "rdma-core", "45")))
+    planned = reasons(scene_of(managed=changed("rdma_stack", "packages", "rdma-core", "45")))
 
-    assert list(found) == ["rdma_stack", "peer_memory", "training_container", "container_ssh"]
-    assert found["peer_memory"] == (
-        "packages of the RDMA stack change, and the module for GPU memory is built against it",
-    )
-    assert found["training_container"] == ("the RDMA devices that the container is given may change",)
+    assert list(planned) == ["rdma_stack", "peer_memory", "training_container", "container_ssh"]
+    assert planned["peer_memory"] == ("rdma_stack.packages_change",)
+    assert planned["training_container"] == ("rdma_stack.devices_change",)
 
 
 def test_a_role_without_a_receipt_needs_no_further_reason():
-    receipts = {role: found for role, found in receipts_of(cluster_of()).items() if role != "peer_memory"}
-    found = reasons(scene_of(receipts=receipts, managed=changed("rdma_stack", "packages", "rdma-core", "45")))
+    receipts = {role: planned for role, planned in receipts_of(cluster_of()).items() if role != "peer_memory"}
+    planned = reasons(scene_of(receipts=receipts, managed=changed("rdma_stack", "packages", "rdma-core", "45")))
 
-    assert found["peer_memory"] == ("it was never applied here, or its receipt is gone",)
+    assert planned["peer_memory"] == ("plan.never_applied",)
 
 
 def test_without_gpus_no_module_is_built_against_the_rdma_stack():
@@ -63,37 +62,35 @@ def test_an_edited_file_of_the_rdma_stack_changes_no_devices():
 
 def test_docker_runs_with_the_role_that_tells_it_of_the_nvidia_runtime():
     managed = changed("docker_engine", "units", "docker.service", {"load": "masked", "active": "active"})
-    found = steps(scene_of(managed=managed))
+    planned = steps(scene_of(managed=managed))
 
-    assert list(found) == ["nvidia_container", "docker_engine"]
-    assert found["nvidia_container"].step_class is StepClass.SAFE
+    assert list(planned) == ["nvidia_container", "docker_engine"]
+    assert planned["nvidia_container"].step_class is StepClass.SAFE
     assert "nvidia_container" not in steps(scene_of(managed=managed, gpus=(), gpu_pci=()))
     off = cluster_of(nvidia_container_enabled=False)
     assert "nvidia_container" not in steps(scene_of(before=off, now=off, managed=managed))
 
 
 def test_new_packages_of_the_nvidia_runtime_restart_docker():
-    found = steps(scene_of(managed=changed("nvidia_container", "packages", "nvidia-container-toolkit", None)))
+    planned = steps(scene_of(managed=changed("nvidia_container", "packages", "nvidia-container-toolkit", None)))
 
-    assert found["docker_engine"].reasons == ("docker has to be restarted for the NVIDIA runtime's packages",)
-    assert found["docker_engine"].step_class is StepClass.NEEDS_IDLE
+    assert tuple(map(shown, planned["docker_engine"].reasons)) == ("nvidia_container.restart_docker",)
+    assert planned["docker_engine"].step_class is StepClass.NEEDS_IDLE
 
 
-def test_docker_that_knows_no_nvidia_runtime_is_told_of_it():
+def test_docker_that_knows_no_nvidia_runtime_is_reported_of_it():
     info = dataclasses.replace(HEALTHY.docker_info, runtimes=("runc",))
 
-    assert reasons(scene_of(docker_info=info))["docker_engine"] == (
-        "Docker has to be configured for the NVIDIA runtime",
-    )
+    assert reasons(scene_of(docker_info=info))["docker_engine"] == ("nvidia_container.configure_docker",)
 
 
 def test_another_image_makes_the_container_anew():
-    found = steps(scene_of(managed=changed("training_image", "images", "r:5000/t:1", None), image=None))
+    planned = steps(scene_of(managed=changed("training_image", "images", "r:5000/t:1", None), image=None))
 
-    assert list(found) == ["training_image", "training_container", "container_ssh"]
-    assert found["training_container"].reasons == ("the image that it is made from may become another one",)
-    assert found["training_container"].step_class is StepClass.NEEDS_IDLE
-    assert found["container_ssh"].reasons == ("the container may be made anew, and its sshd with it",)
+    assert list(planned) == ["training_image", "training_container", "container_ssh"]
+    assert tuple(map(shown, planned["training_container"].reasons)) == ("training_image.may_change",)
+    assert planned["training_container"].step_class is StepClass.NEEDS_IDLE
+    assert tuple(map(shown, planned["container_ssh"].reasons)) == ("training_container.new_sshd",)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +104,7 @@ def test_only_what_chooses_the_image_makes_the_container_anew(variable, more):
 
 
 def test_a_lost_receipt_of_the_right_image_leaves_the_container_alone():
-    receipts = {role: found for role, found in receipts_of(cluster_of()).items() if role != "training_image"}
+    receipts = {role: planned for role, planned in receipts_of(cluster_of()).items() if role != "training_image"}
 
     assert list(reasons(scene_of(receipts=receipts))) == ["training_image"]
     other = Image("sha256:99", ("r:5000/t@sha256:22",), ())
@@ -124,36 +121,36 @@ def test_a_container_made_anew_by_other_hands_gets_its_ssh_again():
     managed = changed("training_container", "containers", "provision-training", {**CONTAINER, "id": "c2"})
 
     managed.observed["container_ssh"]["containers"]["provision-training"] = {**CONTAINER, "id": "c2"}
-    found = reasons(scene_of(managed=managed))
+    planned = reasons(scene_of(managed=managed))
 
-    assert list(found) == ["training_container", "container_ssh"]
-    assert found["container_ssh"] == ("container provision-training was made anew by other hands",)
+    assert list(planned) == ["training_container", "container_ssh"]
+    assert planned["container_ssh"] == ("container.recreated: provision-training",)
 
 
 @pytest.mark.parametrize(
     ("facts", "clusters", "why"),
     [
-        ({"docker_service": NO_DOCKER}, (cluster_of(), cluster_of()), "docker is installed anew"),
-        ({}, [cluster_of(docker_engine_data_root=root) for root in ("/a", "/b")], "docker's data root changes"),
+        ({"docker_service": NO_DOCKER}, (cluster_of(), cluster_of()), "docker_engine.new_engine"),
+        ({}, [cluster_of(docker_engine_data_root=root) for root in ("/a", "/b")], "docker_engine.new_data_root"),
     ],
 )  # fmt: skip
 def test_where_docker_begins_anew_image_and_container_are_made_again(facts, clusters, why):
-    found = reasons(scene_of(before=clusters[0], now=clusters[1], **facts))
+    planned = reasons(scene_of(before=clusters[0], now=clusters[1], **facts))
 
-    assert f"{why}, and the image may not be there" in found["training_image"]
-    assert f"{why}, and the container may not be there" in found["training_container"]
+    assert f"docker_engine.image_missing: {why}" in planned["training_image"]
+    assert f"docker_engine.container_missing: {why}" in planned["training_container"]
 
 
 def test_what_builds_on_a_step_that_waits_waits_with_it():
     """An image from a registry that docker does not know yet could not be pulled; runtime and packages go together."""
     managed = busy(changed("docker_engine", "packages", "docker.io", "20.10.25"))
     managed.observed["training_image"]["images"]["r:5000/t:1"] = None
-    found = steps(scene_of(managed=managed, image=None))
+    planned = steps(scene_of(managed=managed, image=None))
 
-    assert {role: step.waits_for for role, step in found.items()} == dict.fromkeys(
+    assert {role: step.waits_for for role, step in planned.items()} == dict.fromkeys(
         ("nvidia_container", "docker_engine", "training_image", "training_container", "container_ssh"), (JOB,)
     )
-    assert found["training_image"].step_class is StepClass.SAFE
+    assert planned["training_image"].step_class is StepClass.SAFE
 
 
 def test_keys_are_exchanged_though_the_container_waits_to_be_replaced():
@@ -161,10 +158,10 @@ def test_keys_are_exchanged_though_the_container_waits_to_be_replaced():
         changed("training_container", "containers", "provision-training", {**CONTAINER, "image": "x", "id": "y"})
     )
     managed.observed["container_ssh"]["files"]["/var/lib/provision/container_ssh/ssh_config"] = {"type": "missing"}
-    found = steps(scene_of(managed=managed))
+    planned = steps(scene_of(managed=managed))
 
-    assert found["training_container"].waits_for == (JOB,)
-    assert found["container_ssh"].waits_for == ()
+    assert planned["training_container"].waits_for == (JOB,)
+    assert planned["container_ssh"].waits_for == ()
 
 
 def test_a_role_that_was_not_asked_for_asks_nothing_of_the_others():

@@ -10,6 +10,7 @@ from provision.facts.managed import Managed
 from provision.facts.network import Address
 from provision.model import NodePlan, StepClass
 from provision.planning import plan_node, with_partners
+from tests.support.reasons import shown
 from tests.unit.planning.conftest import (
     CONTAINER,
     FILE,
@@ -24,8 +25,8 @@ from tests.unit.planning.conftest import (
 
 NODES = ("gpu1", "gpu2", "gpu3")
 KEYS = "/var/lib/provision/container_ssh"
-MAY_CHANGE = "gpu1's keys may change, and all nodes know them"
-LEARNS = "gpu1 has to learn the keys of all nodes"
+MAY_CHANGE = "container_ssh.new_keys: gpu1"
+LEARNS = "container_ssh.keys_needed: gpu1"
 
 
 def cluster(**variables):
@@ -69,7 +70,7 @@ def joined(variables=None, of_all=None, errors=(), off=(), **facts):
 
 
 def reasons(steps):
-    return {role: step.reasons for role, step in steps.items()}
+    return {role: tuple(map(shown, step.reasons)) for role, step in steps.items()}
 
 
 def lost(role):
@@ -81,12 +82,12 @@ def test_nodes_that_are_as_wanted_ask_nobody():
 
 
 def test_a_fresh_node_takes_all_others_along_because_all_nodes_know_its_keys():
-    found = joined(receipts={}, managed=Managed(), container_ssh=None, container=None)
+    planned = joined(receipts={}, managed=Managed(), container_ssh=None, container=None)
 
-    assert "container_ssh" in found["gpu1"]
+    assert "container_ssh" in planned["gpu1"]
     for name in ("gpu2", "gpu3"):
-        assert reasons(found[name]) == {"container_ssh": (MAY_CHANGE,)}
-        assert found[name]["container_ssh"].step_class is StepClass.SAFE
+        assert reasons(planned[name]) == {"container_ssh": (MAY_CHANGE,)}
+        assert planned[name]["container_ssh"].step_class is StepClass.SAFE
 
 
 @pytest.mark.parametrize(
@@ -100,9 +101,9 @@ def test_a_fresh_node_takes_all_others_along_because_all_nodes_know_its_keys():
     ],
 )  # fmt: skip
 def test_whatever_may_change_or_lose_keys_takes_all_others_along(facts, reason):
-    found = joined(**facts)
+    planned = joined(**facts)
 
-    assert reasons(found["gpu2"]) == reasons(found["gpu3"]) == {"container_ssh": (reason,)}
+    assert reasons(planned["gpu2"]) == reasons(planned["gpu3"]) == {"container_ssh": (reason,)}
 
 
 @pytest.mark.parametrize(
@@ -115,31 +116,33 @@ def test_whatever_may_change_or_lose_keys_takes_all_others_along(facts, reason):
 )
 def test_what_leaves_a_nodes_keys_alone_concerns_that_node_only(managed):
     """A thousand nodes need no run because one file of one of them was edited."""
-    found = joined(managed=managed)
+    planned = joined(managed=managed)
 
-    assert found["gpu1"]
-    assert (found["gpu2"], found["gpu3"]) == ({}, {})
+    assert planned["gpu1"]
+    assert (planned["gpu2"], planned["gpu3"]) == ({}, {})
 
 
 def test_a_node_that_has_got_another_address_takes_all_others_along():
     """They know it by the old one."""
     moved = {"listening": (), "addresses": (Address("ens4", "10.77.0.9", 24, "global"),)}
-    found = joined({"cluster_data_address": "", "cluster_data_networks": ["10.77.0.0/24"]}, **moved)
+    planned = joined({"cluster_data_address": "", "cluster_data_networks": ["10.77.0.0/24"]}, **moved)
 
-    assert found["gpu2"]["container_ssh"].reasons == (MAY_CHANGE,)
+    assert tuple(map(shown, planned["gpu2"]["container_ssh"].reasons)) == (MAY_CHANGE,)
 
 
 def test_who_takes_part_anyway_is_not_asked_again_and_who_is_switched_off_or_lost_not_at_all():
     assert joined({"container_ssh_enabled": False}, receipts={}, container_ssh=None)["gpu2"] == {}
     assert joined(off=("gpu2",), receipts=lost("container_ssh"))["gpu2"] == {}
-    found = joined(errors=("gpu3",), receipts=lost("container_ssh"))
-    assert reasons(found["gpu2"]) == {"container_ssh": (MAY_CHANGE,)}
-    assert found["gpu3"] == {}
+    planned = joined(errors=("gpu3",), receipts=lost("container_ssh"))
+    assert reasons(planned["gpu2"]) == {"container_ssh": (MAY_CHANGE,)}
+    assert planned["gpu3"] == {}
 
 
 def test_several_nodes_are_named_and_many_are_counted():
-    found = joined(of_all={"receipts": lost("container_ssh")})
-    assert all(MAY_CHANGE not in step.reasons for steps in found.values() for step in steps.values())
+    planned = joined(of_all={"receipts": lost("container_ssh")})
+    assert all(
+        MAY_CHANGE not in map(str, map(shown, step.reasons)) for steps in planned.values() for step in steps.values()
+    )
 
     now = cluster_of(6)
     scenes = {node.name: dataclasses.replace(scene_of(now=now), node=node) for node in now.nodes}
@@ -149,29 +152,27 @@ def test_several_nodes_are_named_and_many_are_counted():
         scenes[name] = dataclasses.replace(scenes[name], facts=bare, all_facts={})
     plans = [NodePlan(name, plan_node(scene) if name in fresh else ()) for name, scene in scenes.items()]
     (last,) = [plan for plan in with_partners(plans, scenes) if plan.name == "gpu6"]
-    assert last.steps[0].reasons == (
-        "the nodes' (gpu1, gpu2, gpu3 and 2 more) keys may change, and all nodes know them",
-    )
+    assert tuple(map(shown, last.steps[0].reasons)) == ("container_ssh.new_keys: gpu1 gpu2 gpu3 gpu4 gpu5",)
 
 
 def test_a_step_that_waits_asks_nobody_yet():
     managed = busy(changed("docker_engine", "packages", "docker.io", None))
     bare = {"container": None, "image": None, "container_ssh": None}
-    found = joined(receipts=lost("container_ssh"), managed=managed, **bare)
+    planned = joined(receipts=lost("container_ssh"), managed=managed, **bare)
 
-    assert found["gpu1"]["container_ssh"].waits_for == (JOB,)
-    assert found["gpu2"] == {}
+    assert planned["gpu1"]["container_ssh"].waits_for == (JOB,)
+    assert planned["gpu2"] == {}
 
 
 def test_a_busy_partner_takes_part_for_an_exchange_of_keys_hurts_no_job():
-    found = joined(of_all={"managed": busy()}, receipts=lost("container_ssh"))
+    planned = joined(of_all={"managed": busy()}, receipts=lost("container_ssh"))
 
-    assert found["gpu2"]["container_ssh"].waits_for == ()
+    assert planned["gpu2"]["container_ssh"].waits_for == ()
 
 
-def test_who_lost_the_nodes_names_is_told_those_that_the_inventory_does_not_say():
+def test_who_lost_the_nodes_names_is_reported_those_that_the_inventory_does_not_say():
     networks = {"cluster_data_address": "", "cluster_data_networks": ["10.77.0.0/24"]}
-    reason = "gpu1 has to learn this node's address, which the inventory does not say"
+    reason = "base_system.address_needed: gpu1"
 
     assert reasons(joined(networks, names=dict.fromkeys(NODES, ()))["gpu2"]) == {"base_system": (reason,)}
     assert joined(names=dict.fromkeys(NODES, ()))["gpu2"] == {}

@@ -16,6 +16,7 @@ from provision.facts.peer_status import JudgedKernel
 from provision.facts.rdma import RdmaStack
 from provision.facts.records import Receipt
 from provision.planning import findings, plan_node
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import Counted, kernel, peer_record, rdma_device
 from tests.unit.checks.test_peer_memory import WITH_OFED, peers
 from tests.unit.planning.conftest import cluster_of, facts_of, receipts_of, scene_of
@@ -38,7 +39,7 @@ ALWAYS = {
 }  # fmt: skip
 
 
-def test_of_every_check_of_a_role_it_was_decided_whether_an_apply_mends_it():
+def test_of_every_check_of_a_role_it_was_decided_whether_an_apply_fixes_it():
     """A new check has to be thought about: in one of the tables, or here."""
     own = {check.id for component in COMPONENTS.values() for check in component.checks}  # decided beside the check
     assert {name for name in CHECKS if name.partition(".")[0] in ROLES} - own == (ALWAYS | NEVER | SOMETIMES) - own
@@ -50,7 +51,7 @@ def roles(scene):
     return [step.role for step in plan_node(scene)]
 
 
-NOT_MENDED = {
+NOT_FIXED = {
     "node.disks": {"disks": (dataclasses.replace(HEALTHY.disks[0], writable=False),)},
     "gpu.count": {"gpu_pci": (*HEALTHY.gpu_pci, "0000:07:00.0")},
     "rdma_stack.devices": {"rdma": DOWN},
@@ -64,15 +65,15 @@ NOT_MENDED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", NOT_MENDED)
-def test_what_no_apply_mends_is_told_and_is_no_step(check):
-    scene = scene_of(**NOT_MENDED[check])
+@pytest.mark.parametrize("check", NOT_FIXED)
+def test_what_no_apply_fixes_is_reported_and_is_no_step(check):
+    scene = scene_of(**NOT_FIXED[check])
 
     assert roles(scene) == []
-    assert any(text.startswith(f"{check}: ") for text in findings(scene))
+    assert any(text.startswith(f"plan.finding: {check} ") for text in tuple(map(shown, findings(scene))))
 
 
-MENDED = {
+FIXED = {
     "docker_engine.service": {"docker_service": DISABLED},
     "docker_engine.registry_ca": {"docker_config": DockerConfig(exists=True, options={}, error="")},
     "nvidia_container.toolkit": {"packages": {"rdma-core": "44"}},
@@ -81,12 +82,12 @@ MENDED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", MENDED)
-def test_what_an_apply_mends_is_a_step_of_its_role_and_no_finding(check):
-    scene = scene_of(**MENDED[check])
+@pytest.mark.parametrize("check", FIXED)
+def test_what_an_apply_fixes_is_a_step_of_its_role_and_no_finding(check):
+    scene = scene_of(**FIXED[check])
 
     assert check.partition(".")[0] in roles(scene)
-    assert findings(scene) == ()
+    assert tuple(map(shown, findings(scene))) == ()
 
 
 @pytest.mark.parametrize("facts", [{"time_sync": TimeSync(synchronized=False, services=())}, {"sysctls": {}}])
@@ -96,17 +97,17 @@ def test_a_warning_is_neither_step_nor_finding(facts):
     assert scene.failing
 
     assert roles(scene) == []
-    assert findings(scene) == ()
+    assert tuple(map(shown, findings(scene))) == ()
 
 
 @pytest.mark.parametrize(("devices", "wanted"), [((), ["rdma_stack"]), ((SOFT,), [])])
-def test_a_missing_soft_roce_device_is_made_and_one_without_link_is_told(devices, wanted):
+def test_a_missing_soft_roce_device_is_made_and_one_without_link_is_reported(devices, wanted):
     cluster = cluster_of(rdma_stack_soft_roce_enabled=True)
     stack = RdmaStack((rdma_device(), *devices), 1, ("uverbs0", "rdma_cm"), "")
     scene = scene_of(before=cluster, now=cluster, rdma=stack)
 
     assert roles(scene)[:1] == wanted
-    assert ("rdma_stack.soft_roce" in " ".join(findings(scene))) is not bool(wanted)
+    assert ("rdma_stack.soft_roce" in " ".join(tuple(map(shown, findings(scene))))) is not bool(wanted)
 
 
 @pytest.mark.parametrize(("provider", "wanted"), [("auto", True), ("nvidia_peermem", True), ("none", False)])
@@ -127,7 +128,7 @@ def test_a_better_way_for_gpu_memory_is_taken_unless_the_inventory_wants_another
 )
 def test_what_did_not_come_up_at_boot_is_a_step_only_where_an_apply_is_the_remedy(record, wanted):
     assert roles(scene_of(peer_status=record)) == wanted
-    assert bool(findings(scene_of(peer_status=record))) is not bool(wanted)
+    assert bool(tuple(map(shown, findings(scene_of(peer_status=record))))) is not bool(wanted)
 
 
 WITHOUT_HEADERS = JudgedKernel(
@@ -147,7 +148,7 @@ def test_a_kernel_that_would_come_up_without_the_module_is_a_step():
     (step,) = plan_node(scene_of(**LACKING))
 
     assert step.role == "peer_memory"
-    assert "kernel 6.1.9 would come up without" in step.reasons[0]
+    assert "peer_memory.kernels.not_built" in shown(step.reasons[0])
 
 
 def test_a_kernel_that_the_last_apply_could_not_build_for_is_not_tried_again_and_again():
@@ -176,11 +177,14 @@ def test_a_node_that_cannot_be_reached_keeps_nobody_in_the_plan_for_its_keys():
 
     lost = dataclasses.replace(here, facts=known, all_facts=without)
     assert roles(lost) == []
-    assert findings(lost)[0] == "container_ssh.known_hosts: no host key is pinned for: gpu3"
+    assert (
+        shown(findings(lost)[0])
+        == "plan.finding: container_ssh.known_hosts container_ssh.known_hosts.missing gpu3 gpu3"
+    )
 
     back = dataclasses.replace(here, facts=known, all_facts=everybody)
     assert roles(back) == ["container_ssh"]
-    assert findings(back) == ()
+    assert tuple(map(shown, findings(back))) == ()
 
 
 def test_keys_that_were_never_withdrawn_are_withdrawn():
@@ -198,7 +202,7 @@ def test_whose_keys_can_be_had_is_asked_once_for_all_nodes_that_lack_the_same_on
     everybody = Counted({n.name: dataclasses.replace(facts_of(cluster, n.name), **shared) for n in cluster.nodes})
     base = scene_of(now=cluster)
     scenes = [dataclasses.replace(base, node=n, facts=everybody[n.name], all_facts=everybody) for n in cluster.nodes]
-    Counted.looks.clear()
+    Counted.lookups.clear()
 
     assert {tuple(roles(scene)) for scene in scenes} == {("container_ssh",)}
-    assert sum(Counted.looks.values()) < 20 * len(scenes)
+    assert sum(Counted.lookups.values()) < 20 * len(scenes)

@@ -82,10 +82,10 @@ def problems(role, **variables):
 @pytest.mark.parametrize(("role", "variables", "name", "code"), WRONG)
 def test_a_setting_without_which_a_role_fails_is_named_with_a_remedy(role, variables, name, code):
     """Before anything has changed."""
-    found = problems(role, **variables)
+    planned = problems(role, **variables)
 
-    assert [(item.object, item.code, item.role) for item in found] == [(name, code, role)]
-    assert found[0].remedy
+    assert [(item.object, item.code, item.role) for item in planned] == [(name, code, role)]
+    assert planned[0].remedy
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -133,9 +133,9 @@ def test_repositories_are_those_of_the_site_and_of_the_roles():
         "docker_engine_source": "docker",
         "docker_engine_repository_key": KEY,
     }
-    found = repositories_of(ROLES, variables, DEBIAN)
+    planned = repositories_of(ROLES, variables, DEBIAN)
 
-    assert [(item.name, item.suites, item.role) for item in found] == [
+    assert [(item.name, item.suites, item.role) for item in planned] == [
         ("site", ("/",), "platform"),
         ("nvidia-container", ("/",), "nvidia_container"),
         ("docker", ("bookworm",), "docker_engine"),

@@ -16,9 +16,12 @@ from provision.facts.records import Receipt
 from provision.facts.system import Boot, Disk
 from provision.inventory.specs import roles_folder
 from provision.model import NodePlan, Plan, Secret, StepClass
+from provision.model.reason import reason
 from provision.planning import RoleSource, blind, findings, fingerprint, plan_node
+from provision.report.reasons import message
 from provision.workflow.sources import role_sources
 from provision.yamltext import safe_load
+from tests.support.reasons import shown
 from tests.unit.planning.conftest import (
     JOB,
     SOURCES,
@@ -33,7 +36,7 @@ HUNG = Unknown("hung: it did not answer within 40 s")
 
 
 def reasons(scene):
-    return {step.role: step.reasons for step in plan_node(scene)}
+    return {step.role: tuple(map(shown, step.reasons)) for step in plan_node(scene)}
 
 
 def without(role):
@@ -46,7 +49,7 @@ def with_receipt(role, content, error=""):
 
 def test_a_node_that_is_as_wanted_has_nothing_to_do():
     assert plan_node(scene_of()) == ()
-    assert findings(scene_of()) == ()
+    assert tuple(map(shown, findings(scene_of()))) == ()
     assert blind(scene_of()) is None
 
 
@@ -54,17 +57,17 @@ def test_a_bare_node_gets_every_role_in_the_order_of_the_playbooks():
     steps = plan_node(scene_of(receipts={}, managed=Managed()))
 
     assert [step.role for step in steps] == list(ROLES)
-    assert {step.reasons[0] for step in steps} == {"it was never applied here, or its receipt is gone"}
+    assert {shown(step.reasons[0]) for step in steps} == {"plan.never_applied"}
 
 
 def test_the_order_is_that_of_the_playbooks():
     """Roles that run in another order than they are planned in would be told wrongly."""
-    found = []
+    planned = []
     for name in ("nodes", "containers"):
         (play,) = safe_load((roles_folder().parent / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
-        found += [role["role"] for role in play["roles"] if role["role"] not in found]
+        planned += [role["role"] for role in play["roles"] if role["role"] not in planned]
 
-    assert found == list(ROLES)
+    assert planned == list(ROLES)
 
 
 def test_a_role_that_is_switched_off_is_no_step():
@@ -82,18 +85,18 @@ def test_a_role_of_which_only_ansible_knows_whether_it_is_on_counts_as_on():
 @pytest.mark.parametrize(
     ("receipts", "words"),
     [
-        (without("base_system"), "it was never applied here, or its receipt is gone"),
-        (with_receipt("base_system", {}, "not JSON: line 1"), "its receipt cannot be read: not JSON: line 1"),
-        (with_receipt("base_system", {"fingerprint": None}), "ansible-playbook"),
-        (with_receipt("base_system", {"fingerprint": {"salt": []}}), "ansible-playbook"),
-        (with_receipt("base_system", {"files": "odd", "fingerprint": 7}), "ansible-playbook"),
+        (without("base_system"), "plan.never_applied"),
+        (with_receipt("base_system", {}, "not JSON: line 1"), "plan.receipt_unreadable: not JSON: line 1"),
+        (with_receipt("base_system", {"fingerprint": None}), "plan.no_fingerprint"),
+        (with_receipt("base_system", {"fingerprint": {"salt": []}}), "plan.no_fingerprint"),
+        (with_receipt("base_system", {"files": "odd", "fingerprint": 7}), "plan.no_fingerprint"),
     ],
 )
 def test_a_receipt_that_cannot_be_gone_by_makes_its_role_run(receipts, words):
-    found = reasons(scene_of(receipts=receipts))
+    planned = reasons(scene_of(receipts=receipts))
 
-    assert list(found) == ["base_system"]
-    assert words in found["base_system"][0]
+    assert list(planned) == ["base_system"]
+    assert words in planned["base_system"][0]
 
 
 def test_a_receipt_that_is_not_sealed_makes_its_role_run_and_nothing_else_that_it_says_counts():
@@ -101,15 +104,15 @@ def test_a_receipt_that_is_not_sealed_makes_its_role_run_and_nothing_else_that_i
     others = {role: True for role in ROLES if role != "base_system"}
     for sealed in (others, {**others, "base_system": False}):
         edited = dataclasses.replace(managed, sealed=sealed)
-        assert reasons(scene_of(managed=edited)) == {"base_system": ("its receipt was edited by other hands",)}
+        assert reasons(scene_of(managed=edited)) == {"base_system": ("plan.receipt_edited",)}
 
 
 def test_a_changed_variable_makes_the_roles_run_that_see_it():
     before, now = cluster_of(docker_engine_log_max_size="10m"), cluster_of(docker_engine_log_max_size="20m")
 
     assert reasons(scene_of(before=before, now=now)) == {
-        "docker_engine": ("docker_engine_log_max_size changed in the inventory",),
-        "nvidia_container": ("docker_engine runs, and learns of the NVIDIA runtime from this role",),
+        "docker_engine": ("plan.variable_changed: docker_engine_log_max_size",),
+        "nvidia_container": ("docker_engine.runtime_role",),
     }
 
 
@@ -120,10 +123,10 @@ def test_a_variable_that_no_role_sees_changes_nothing():
 
 
 def test_a_new_node_is_made_known_to_all_others():
-    said = "nodes of the cluster, or their data addresses, changed in the inventory"
+    said = "plan.nodes_changed"
     scene = dataclasses.replace(scene_of(before=cluster_of(2), now=cluster_of(3)), all_facts={})
 
-    assert {role for role, why in reasons(scene).items() if said in why} == {
+    assert {role for role, why in reasons(scene).items() if said in map(str, why)} == {
         "platform", "base_system", "docker_engine", "container_ssh"
     }  # fmt: skip
 
@@ -150,25 +153,23 @@ def test_the_real_roles_see_what_they_use():
 def test_a_changed_role_runs():
     sources = {**SOURCES, "base_system": RoleSource("other", SOURCES["base_system"].words)}
 
-    assert reasons(dataclasses.replace(scene_of(), sources=sources)) == {
-        "base_system": ("the role itself has changed since it was last applied",)
-    }
+    assert reasons(dataclasses.replace(scene_of(), sources=sources)) == {"base_system": ("plan.role_changed",)}
 
 
-def test_what_other_hands_changed_is_told():
+def test_what_other_hands_changed_is_reported():
     managed = changed(
         "docker_engine", "units", "docker.service", {"load": "masked", "active": "active", "enabled": "x"}
     )
 
-    assert reasons(scene_of(managed=managed))["docker_engine"] == ("docker.service is masked",)
+    assert reasons(scene_of(managed=managed))["docker_engine"] == ("unit.masked: docker.service",)
 
 
-def test_a_module_that_is_not_loaded_is_told_with_the_hour_of_the_boot():
+def test_a_module_that_is_not_loaded_is_reported_with_the_hour_of_the_boot():
     now = datetime(2026, 11, 21, 12, 12, tzinfo=UTC)
     managed = changed("rdma_stack", "modules", "ib_uverbs", value=False)
-    for seconds, words in ((7200, "since the boot of 10:12"), (7200 + 86400, "since the boot of 2026-11-20 10:12")):
+    for seconds, words in ((7200, "10:12"), (7200 + 86400, "2026-11-20 10:12")):
         scene = dataclasses.replace(scene_of(managed=managed, boot=Boot(seconds, "b")), now=now)
-        assert reasons(scene)["rdma_stack"] == (f"module ib_uverbs is not loaded {words}",)
+        assert reasons(scene)["rdma_stack"] == (f"module.missing: ib_uverbs {words}",)
 
 
 def test_a_node_that_says_that_it_booted_before_all_time_is_planned_all_the_same():
@@ -176,13 +177,13 @@ def test_a_node_that_says_that_it_booted_before_all_time_is_planned_all_the_same
     managed = changed("rdma_stack", "modules", "ib_uverbs", value=False)
     for seconds in (10**11, 10**20):
         scene = dataclasses.replace(scene_of(managed=managed, boot=Boot(seconds, "b")), now=now)
-        assert reasons(scene)["rdma_stack"] == ("module ib_uverbs is not loaded any more",)
+        assert reasons(scene)["rdma_stack"] == ("module.missing: ib_uverbs",)
 
 
-def test_a_failing_check_that_an_apply_mends_makes_its_role_run():
+def test_a_failing_check_that_an_apply_fixes_makes_its_role_run():
     stopped = DockerService(loaded=True, active="inactive", enabled="enabled", client=True)
 
-    assert reasons(scene_of(docker_service=stopped))["docker_engine"] == ("docker.service is inactive",)
+    assert reasons(scene_of(docker_service=stopped))["docker_engine"] == ("docker_engine.service.not_active: inactive",)
 
 
 @pytest.mark.parametrize("fact", ["receipts", "managed"])
@@ -191,17 +192,17 @@ def test_a_node_whose_receipts_or_their_subjects_cannot_be_seen_is_no_converged_
     scene = scene_of(**{fact: HUNG})
 
     assert plan_node(scene) == ()
-    assert HUNG.reason in (blind(scene) or "")
+    assert HUNG.reason in blind(scene).params.values()
     assert findings(scene) == (blind(scene),)
 
 
-def test_what_hangs_is_told_and_is_no_reason_to_run_a_role():
+def test_what_hangs_is_reported_and_is_no_reason_to_run_a_role():
     scene = scene_of(managed=dataclasses.replace(scene_of().facts.managed, hung=("systemctl show",)), limits=HUNG)
 
     assert plan_node(scene) == ()
-    limits, managed = findings(scene)
-    assert limits.startswith(f"base_system.limits: {HUNG.reason}. Log in to the node and run that command by hand")
-    assert managed == "systemctl show did not answer in time"
+    limits, managed = tuple(map(shown, findings(scene)))
+    assert limits == f"plan.finding: base_system.limits check.fact_unavailable {HUNG.reason}"
+    assert managed == "plan.no_answer: systemctl show"
 
 
 def test_a_finding_says_what_to_do_unless_that_would_set_apart_nodes_with_the_same_finding():
@@ -209,7 +210,6 @@ def test_a_finding_says_what_to_do_unless_that_would_set_apart_nodes_with_the_sa
     lost = [scene_of(name, container_ssh=HUNG, docker_info=HUNG) for name in ("gpu1", "gpu2")]
 
     assert findings(scenes[0]) == findings(scenes[1])
-    assert "mount -o remount,rw" in findings(scenes[0])[0]
     assert findings(lost[0]) == findings(lost[1])
 
 
@@ -234,9 +234,9 @@ def test_a_container_whose_folders_were_deleted_is_made_anew_before_anything_is_
 
     assert list(idle) == list(waits) == ["training_container", "container_ssh"]
     assert idle["training_container"].step_class is StepClass.NEEDS_IDLE
-    (reason,) = idle["training_container"].reasons
-    assert reason.startswith("the running container still holds what was deleted on the node: ")
-    assert reason.endswith("/var/lib/provision/container_ssh (mounted in it as /etc/provision/ssh)")
+    (reason,) = tuple(map(shown, idle["training_container"].reasons))
+    assert reason.startswith("training_container.mounts.deleted: ")
+    assert reason.endswith("/var/lib/provision/container_ssh /etc/provision/ssh")
     assert not any(step.waits_for for step in idle.values())
     assert all(step.waits_for == (JOB,) for step in waits.values())
 
@@ -255,7 +255,7 @@ def test_where_nobody_can_tell_whether_a_job_runs_the_node_counts_as_busy():
     (step, *_) = plan_node(scene_of(managed=HUNG, receipts=without("training_container")))
 
     assert step.role == "training_container"
-    assert step.waits_for == (f"it cannot be told whether a job runs: {HUNG.reason}",)
+    assert step.waits_for == (f"it is unknown whether a job runs: {HUNG.reason}",)
 
 
 def test_nothing_waits_where_the_operator_says_that_jobs_may_be_disrupted():
@@ -268,7 +268,7 @@ def test_nothing_waits_where_the_operator_says_that_jobs_may_be_disrupted():
 def test_a_plan_is_converged_only_without_steps_and_errors():
     (step, *_) = plan_node(scene_of(receipts={}))
 
-    assert Plan((NodePlan("a", findings=("rdma_stack.devices: no link",)), NodePlan("b"))).converged
+    assert Plan((NodePlan("a", findings=(reason("plan.no_answer", command="x"),)), NodePlan("b"))).converged
     assert not Plan((NodePlan("a", (step,)),)).converged
     assert not Plan((NodePlan("a", error="no route"),)).converged
     assert not Plan((NodePlan("a", reachable=False),)).converged
@@ -288,4 +288,4 @@ def test_whatever_a_receipt_holds_a_plan_is_made(key, odd):
 
     for step in plan_node(scene_of(receipts=receipts, managed=seen)):
         assert step.reasons
-        assert all(reason.isprintable() for reason in step.reasons)
+        assert all(message(reason).isprintable() for reason in step.reasons)

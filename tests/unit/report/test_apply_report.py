@@ -16,6 +16,7 @@ from provision.model import (
 from provision.report.apply_report import as_document, as_text
 from provision.workflow.node_results import NodeResults
 from provision.workflow.plan import PlanResult
+from tests.support.reasons import plain
 
 JOB = "process 7 (python3 of root) holds /dev/nvidia0"
 OWNER = "alice, who keeps a difference (--force docker_engine undoes it)"
@@ -29,7 +30,7 @@ def outcomes_of(*steps):
 
 def test_a_role_that_waits_for_an_owner_does_not_suggest_disruptive():
     """A preserved difference does not end as a job does; --disruptive would not run the step either."""
-    step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (OWNER,), owners=(OWNER,))
+    step = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), (OWNER,), owners=(OWNER,))
     report = outcomes_of(step).report()
 
     assert "--disruptive" not in as_text(report)
@@ -40,7 +41,7 @@ def test_a_role_that_waits_for_an_owner_does_not_suggest_disruptive():
 
 
 def test_a_role_that_waits_for_jobs_names_them_and_a_remedy():
-    report = outcomes_of(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
+    report = outcomes_of(Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), (JOB,))).report()
 
     assert f"a: docker_engine is waiting\n  x\n  waits for: {JOB}\n  hint: Apply again when" in as_text(report)
     assert "add: --limit a --disruptive a" in as_text(report)
@@ -50,7 +51,7 @@ def test_nodes_skipped_for_the_same_cause_are_grouped():
     """Sixty-three nodes behind a failed canary are three lines."""
     names = [f"gpu{number}" for number in range(1, 65)]
     collected = NodeResults(names)
-    step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",))
+    step = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),))
     collected.saw(PlanResult(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
     collected.skip(names[1:], "not started, because gpu1 failed", "Fix gpu1, then apply again.")
     text = as_text(collected.report())
@@ -61,11 +62,11 @@ def test_nodes_skipped_for_the_same_cause_are_grouped():
 
 def test_an_apply_that_only_waits_differs_from_a_failed_one():
     """By its exit code, 6: scripts try such an apply again later."""
-    waiting = outcomes_of(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
+    waiting = outcomes_of(Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), (JOB,))).report()
     done = outcomes_of().report()
     names = ["a", "b"]
     collected = NodeResults(names)
-    step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",))
+    step = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),))
     collected.saw(PlanResult(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
     collected.skip(["b"], "not started, because a failed", "Fix a.")
 

@@ -9,6 +9,7 @@ from provision.report import layout
 from provision.report.bundle import bundle_files
 from provision.report.job_words import columns
 from provision.report.redaction import Redactor
+from tests.support.reasons import plain
 
 
 @pytest.fixture(autouse=True)
@@ -47,12 +48,12 @@ def test_no_colour_goes_beyond_its_line():
 
 def test_a_report_in_a_file_has_neither_colours_nor_marks():
     """Also where the command that writes it runs on a terminal."""
-    verification = Verification((NodeChecks("gpu1", (CheckResult("a.b", CheckStatus.FAIL, "gone"),)),))
-    plain = bundle_files({}, verification, {}, Redactor())["verify.txt"]
+    verification = Verification((NodeChecks("gpu1", (CheckResult("a.b", CheckStatus.FAIL, plain("gone")),)),))
+    text = bundle_files({}, verification, {}, Redactor())["verify.txt"]
     layout.choose(colour=True)
 
-    assert bundle_files({}, verification, {}, Redactor())["verify.txt"] == plain
-    assert plain.isascii()
+    assert bundle_files({}, verification, {}, Redactor())["verify.txt"] == text
+    assert text.isascii()
 
 
 @pytest.mark.parametrize(

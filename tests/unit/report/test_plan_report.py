@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 
 from provision.model import NEVER_APPLIED, FileDiff, NodePlan, PackageChange, Plan, RoleDiff, Step, StepClass
+from provision.model.reason import reason
 from provision.report.plan_report import as_document, as_text
+from provision.report.reasons import message
+from tests.support.reasons import plain
 
-STEP = Step("base_system", StepClass.SAFE, ("/etc/x was edited by other hands",))
+STEP = Step("base_system", StepClass.SAFE, (plain("/etc/x was edited by other hands"),))
 PLAN = Plan(tuple(NodePlan(f"gpu{number}", (STEP,)) for number in range(1, 7)))
 CHANGE = FileDiff("/etc/x", "@@ -1 +1 @@\n-old\n+new")
 
 
+def as_reason(text):
+    return reason(NEVER_APPLIED) if text == NEVER_APPLIED else plain(text)
+
+
 def planned(number, *reasons, waits=(), findings=()):
-    return NodePlan(f"b8-{number}", (Step("base_system", StepClass.SAFE, reasons, waits),), findings=findings)
+    return NodePlan(
+        f"b8-{number}", (Step("base_system", StepClass.SAFE, tuple(map(as_reason, reasons)), waits),), findings=findings
+    )
 
 
 def test_bare_nodes_share_one_block():
@@ -23,7 +32,7 @@ def test_bare_nodes_share_one_block():
     assert as_text(plan).splitlines() == [
         "b8-[1-1000]",
         "  base_system         safe",
-        "    - it was never applied here, or its receipt is gone",
+        "    - it was never applied here, or its receipt is missing",
         "",
         "0 of 1000 nodes are up to date.",
         "1000 steps to run.",
@@ -43,7 +52,7 @@ def test_many_nodes_that_differ_in_details_share_a_block():
     """The block has the details of one node and a note; nodes with different steps are in separate blocks."""
     jobs = [(f"process {n} (python3 of root) holds /dev/nvidia{n % 8}",) * (1 + n % 2) for n in range(40)]
     nodes = [planned(n, f"file {n} differs: {n * 7}", waits=jobs[n]) for n in range(40)]
-    text = as_text(Plan((*nodes, planned(77, "file 7 differs: 1"), planned(78, "docker is stopped"))))
+    text = as_text(Plan((*nodes, planned(77, "file 7 differs: 1"), planned(78))))
 
     assert text.splitlines()[:6] == [
         "b8-[0-39]",
@@ -69,7 +78,7 @@ def test_unreachable_nodes_are_grouped_by_cause():
 
 def test_no_line_is_wider_than_a_terminal():
     names = [f"{'long-name-' * 3}{letter}{'x' * 30}" for letter in "abcdefghij"]
-    plan = Plan(tuple(NodePlan(name, (STEP,), findings=("word " * 40,)) for name in names))
+    plan = Plan(tuple(NodePlan(name, (STEP,), findings=(plain("word " * 40),)) for name in names))
 
     assert max(map(len, as_text(plan).splitlines())) <= 80
 
@@ -77,12 +86,12 @@ def test_no_line_is_wider_than_a_terminal():
 def test_a_reason_of_many_steps_is_printed_once():
     """Reasons that one or two steps have stay with them."""
     roles = ("platform", "base_system", "rdma_stack")
-    own = Step("docker_engine", StepClass.NEEDS_IDLE, ("docker is stopped",))
-    alike = tuple(Step(role, StepClass.SAFE, (NEVER_APPLIED,)) for role in roles)
+    own = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("docker is stopped"),))
+    alike = tuple(Step(role, StepClass.SAFE, (as_reason(NEVER_APPLIED),)) for role in roles)
 
     assert as_text(Plan((NodePlan("gpu1", alike),))).splitlines()[:3] == [
         "gpu1",
-        f"  all 3 steps: {NEVER_APPLIED}",
+        f"  all 3 steps: {message(as_reason(NEVER_APPLIED))}",
         "  platform            safe",
     ]
     mixed = as_text(Plan((NodePlan("gpu1", (*alike, own)),)))
@@ -95,7 +104,7 @@ def test_long_lists_are_cut_and_say_by_how_much():
     """All items are in the verbose text and in the document."""
     packages = tuple(PackageChange(f"package-number-{n}", "1.0") for n in range(20))
     files = tuple(f"/etc/systemd/system/provision-{n}.service" for n in range(9))
-    step = Step("base_system", StepClass.SAFE, ("x",), packages=packages, files=files)
+    step = Step("base_system", StepClass.SAFE, (plain("x"),), packages=packages, files=files)
     plan = Plan(
         (NodePlan("gpu1", (step,), dependencies=packages, preserved=tuple((f"docker_{n}", "1") for n in range(30))),)
     )
@@ -185,9 +194,9 @@ def test_the_summary_says_that_no_job_runs_only_where_none_does():
     job, owner = "process 7 holds /dev/nvidia0", "alice, who keeps a difference"
     idle = StepClass.NEEDS_IDLE
     steps = (
-        Step("docker_engine", idle, ("x",), disturbs=(job,)),
-        Step("rdma_stack", idle, ("x",), (job,)),
-        Step("peer_memory", idle, ("x",), (owner,), owners=(owner,)),
+        Step("docker_engine", idle, (plain("x"),), disturbs=(job,)),
+        Step("rdma_stack", idle, (plain("x"),), (job,)),
+        Step("peer_memory", idle, (plain("x"),), (owner,), owners=(owner,)),
     )
     text = as_text(Plan((NodePlan("a", steps),)))
 

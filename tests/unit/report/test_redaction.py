@@ -16,6 +16,7 @@ from provision.facts.records import Receipt
 from provision.model import CheckResult, CheckStatus, NodeChecks, Secret, Verification
 from provision.report.bundle import archive, bundle_files
 from provision.report.redaction import REMOVED, Redactor, secrets_of
+from tests.support.reasons import plain
 
 KEY_BODY = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ"
 PEM = f"-----BEGIN OPENSSH PRIVATE KEY-----\n{KEY_BODY}\n-----END OPENSSH PRIVATE KEY-----"
@@ -245,7 +246,7 @@ def test_no_planted_secret_is_in_the_bundle():
         receipts={"docker_engine": Receipt("docker_engine", {"inputs": {"login_password": "vaulted-77"}})},
         raw=f"probe\n{PEM}\nhttp://bob:hunter22@proxy\nknown-pw-1\n",
     )
-    check = CheckResult("node.os", CheckStatus.FAIL, "said known-pw-1", "use token=tok-9")
+    check = CheckResult("node.os", CheckStatus.FAIL, plain("said known-pw-1", "use token=tok-9"))
     files = bundle_files(
         {"gpu1": facts, "gpu2": ConnectionFailed("no way with known-pw-1", output="password: tok-9")},
         Verification((NodeChecks("gpu1", (check,)),)),

@@ -25,6 +25,7 @@ from provision.model import (
 )
 from provision.model.history import Entry, Unlocked
 from provision.model.job_views import NodeView
+from provision.model.reason import reason
 from provision.report import (
     apply_report,
     audit_report,
@@ -38,6 +39,7 @@ from provision.report import (
     verify_report,
 )
 from provision.report.grouping import reason_lines
+from tests.support.reasons import plain
 
 NAMES = [f"gpu{number}" for number in range(1, 65)]
 MANY, LAST = "gpu[1-63]", "gpu64"
@@ -56,12 +58,13 @@ def lines_of(text, most):
 
 def check(number):
     if number == 64:
-        return CheckResult("gpu.count", CheckStatus.FAIL, "7 of 8 GPUs", "Run: provision apply --limit gpu64")
-    reason = f"the clock of gpu{number} is {number * 7} ms late"
-    return CheckResult("node.clock", CheckStatus.WARN, reason, f"Run: provision apply --limit gpu{number}")
+        return CheckResult("gpu.count", CheckStatus.FAIL, reason("gpu.count.missing", count=7, on_bus=8, missing=()))
+    return CheckResult(
+        "node.clock", CheckStatus.WARN, reason("docker_engine.service.not_active", state=f"{number * 7}")
+    )
 
 
-GOOD = tuple(CheckResult(f"a.{letter}", CheckStatus.PASS, "fine") for letter in "abcdef")
+GOOD = tuple(CheckResult(f"a.{letter}", CheckStatus.PASS, plain("fine")) for letter in "abcdef")
 VERIFICATION = Verification(tuple(NodeChecks(f"gpu{n}", (*GOOD, check(n))) for n in range(1, 65)))
 
 
@@ -79,7 +82,7 @@ def test_a_verbose_verification_has_each_node():
     text = verify_report.as_text(VERIFICATION, verbose=True)
 
     assert all(f"\n{name} " in text for name in NAMES)
-    assert all(f"the clock of gpu{number} is" in text for number in range(1, 64))
+    assert all(f"docker.service is {number * 7}" in text for number in range(1, 64))
 
 
 def failed(number, status=NodeStatus.UNREACHABLE):
@@ -128,7 +131,9 @@ def test_unreachable_nodes_of_a_list_of_jobs_share_a_line(size):
 def test_resets_reloads_and_verdicts_are_grouped():
     error = [Failure(None, "connect", refused(number), "", "Check sshd.") for number in range(64)]
     resets = [NodeReset(name, ResetResult.UNREACHABLE, error=own) for name, own in zip(NAMES, error, strict=True)]
-    reloads = [NodeReload(name, ReloadResult.UNREACHABLE, refused(n), "Check sshd.") for n, name in enumerate(NAMES)]
+    reloads = [
+        NodeReload(name, ReloadResult.UNREACHABLE, plain(refused(n), "Check sshd.")) for n, name in enumerate(NAMES)
+    ]
     verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, (f"{n} cards are missing",))) for n, name in enumerate(NAMES)]
 
     assert lines_of(reset_report.as_text(resets), 8)[0] == "0 of 64 nodes have no changes of provision left."
@@ -140,7 +145,9 @@ def test_verbose_resets_reloads_and_verdicts_have_each_node():
     """Also where many results differ in details, which a group does not show."""
     error = [Failure(None, "connect", refused(number), "", "Check sshd.") for number in range(64)]
     resets = [NodeReset(name, ResetResult.UNREACHABLE, error=own) for name, own in zip(NAMES, error, strict=True)]
-    reloads = [NodeReload(name, ReloadResult.UNREACHABLE, refused(n), "Check sshd.") for n, name in enumerate(NAMES)]
+    reloads = [
+        NodeReload(name, ReloadResult.UNREACHABLE, plain(refused(n), "Check sshd.")) for n, name in enumerate(NAMES)
+    ]
     verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, ("a card is missing",))) for name in NAMES]
     texts = (
         reset_report.as_plan(resets, verbose=True),

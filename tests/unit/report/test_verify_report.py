@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from provision.model import Bandwidth, CheckResult, CheckStatus, NodeChecks, PairBandwidth, Port, Verification
+from provision.model.reason import reason
 from provision.report.verify_report import as_document, as_text
+from tests.support.reasons import plain
 
-GOOD = CheckResult("node.os", CheckStatus.PASS, "Debian 12")
-WARNING = CheckResult("base_system.limits", CheckStatus.WARN, "limits are cut " * 12, "Give it more.")
-FAILURE = CheckResult("gpu.count", CheckStatus.FAIL, "7 of 8 GPUs", "Reboot it: " + "/long/" * 20, simulated=True)
-SKIPPED = CheckResult("gpu.driver", CheckStatus.SKIP, "no GPU")
+GOOD = CheckResult("node.os", CheckStatus.PASS, plain("Debian 12"))
+WARNING = CheckResult("base_system.limits", CheckStatus.WARN, plain("limits are cut " * 12, "Give it more."))
+FAILURE = CheckResult(
+    "gpu.count", CheckStatus.FAIL, plain("7 of 8 GPUs", "Reboot it: " + "/long/" * 20), simulated=True
+)
+SKIPPED = CheckResult("gpu.driver", CheckStatus.SKIP, plain("no GPU"))
 BAD = Verification(
     (NodeChecks("gpu1", (GOOD, WARNING, SKIPPED)), NodeChecks("gpu2", (GOOD, WARNING, FAILURE))),
-    (CheckResult("cluster.skew_os", CheckStatus.PASS, "same"),),
+    (CheckResult("cluster.skew_os", CheckStatus.PASS, plain("same")),),
 )
 FINE = Verification((NodeChecks("gpu1", (GOOD, SKIPPED)),))
 
 
 def test_the_document_has_the_keys_that_scripts_rely_on():
-    """Each node has its checks, each check its five keys, and ok means that nothing failed."""
+    """Each node has its checks, each check its keys, and ok means that nothing failed."""
     document = as_document(BAD)
 
     assert list(document) == ["ok", "nodes", "cluster"]
@@ -29,6 +33,7 @@ def test_the_document_has_the_keys_that_scripts_rely_on():
         "simulated": True,
         "reason": "7 of 8 GPUs",
         "remedy": "Reboot it: " + "/long/" * 20,
+        **FAILURE.reason.as_document(),
     }
     assert as_document(FINE)["ok"] is True
 
@@ -61,10 +66,10 @@ def test_nodes_with_the_same_finding_share_it():
 def test_a_shared_remedy_names_all_its_nodes():
     """One remedy covers all nodes; a command for another node is unchanged."""
     verification = {
-        name: CheckResult("a.b", CheckStatus.FAIL, "gone", f"Run: provision apply --limit {name}")
+        name: CheckResult("a.b", CheckStatus.FAIL, reason("base_system.hosts.wrong", names=["x"]))
         for name in ("g1", "g2")
     }
-    other = CheckResult("a.b", CheckStatus.FAIL, "gone", "Run: provision apply --limit g1,g3")
+    other = CheckResult("a.b", CheckStatus.FAIL, plain("gone", "Run: provision apply --limit g1,g3"))
     nodes = (
         NodeChecks("g1", (verification["g1"],)),
         NodeChecks("g2", (verification["g2"],)),

@@ -14,7 +14,7 @@ from msgspec.structs import replace as replace_fields
 
 from provision.batch.queue import Passing, cannot_start, in_order, waiting_for
 from provision.batch.ranks import seats_of
-from provision.batch.records import STARTING, Report, records, result_of
+from provision.batch.records import Report, records, result_of
 from provision.documents.jobs import Done, JobReport, Lease, QueueEntry, ReportAnswer, SignedJob
 from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
@@ -233,12 +233,12 @@ class Booking:
             queue = queues.get(name)
             if queue is None or queue.state == "over":
                 continue
-            if record.reason == STARTING:
+            if record.starting:
                 if not self._broken_off(queue):
                     continue
                 self._let_go(record, queue)
             begun = record.status is JobStatus.PENDING and queue.state == "started"
-            if begun and not record.again and record.reason != STARTING:
+            if begun and not record.again and not record.starting:
                 continue  # its keepers have it, and its containers do not run yet
             if record.again:
                 bad = _bad_nodes(record)
@@ -247,7 +247,7 @@ class Booking:
                     "attempt": record.attempt,
                     "failures": queue.failures + 1,
                     "excluded": sorted({*queue.excluded, *bad}),
-                    "reason": record.reason.removesuffix("; it is to be tried again"),
+                    "reason": record.last_failure,
                 }
                 if self._mark(record, queue, **more):
                     queues[name] = replace_fields(queue, **more)

@@ -1,0 +1,118 @@
+"""Render reasons with the catalogues of all packages.
+
+A template contains parameters in braces. A list is joined by commas; ``{names:;}`` joins it by semicolons,
+``{names:and}`` by "and", ``{names:few}`` shows the first four, ``{names:names}`` the first six names. ``{n:span}`` is
+a length of time, ``{n:times x}`` a count. A part in square brackets is omitted if one of its parameters is empty.
+``{node}`` is the node, or the host pattern of all nodes, that the reason is about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from string import Formatter
+from typing import Any
+
+from provision.model.reason import Reason, Value, Wording
+
+__all__ = ["CURRENT_NODE", "catalogue", "fields", "message", "messages", "names_node", "remedy"]
+
+CURRENT_NODE = "node"
+"""The field that is no parameter of the reason."""
+_OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+_FEW = 4
+_NAMES = 6
+_SPANS = (("days", 86400), ("hours", 3600), ("minutes", 60))
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> Mapping[str, Wording]:
+    """Return the wording of every code."""
+    from provision.checks.reasons import REASONS as CHECKS
+    from provision.components import COMPONENTS
+    from provision.planning.reasons import REASONS as PLANS
+
+    parts = [CHECKS, PLANS, *(component.reasons for component in COMPONENTS.values())]
+    return {code: wording for part in parts for code, wording in part.items()}
+
+
+def message(reason: Reason, node: str = "") -> str:
+    """Return the message of a reason.
+
+    Raises:
+        KeyError: the code is in no catalogue, or the reason lacks a parameter of the template.
+    """
+    return _rendered(catalogue()[reason.code].message, reason.params, node)
+
+
+def messages(reasons: Sequence[Reason], node: str = "") -> list[str]:
+    """Return the messages of several reasons, each once."""
+    return list(dict.fromkeys(message(reason, node) for reason in reasons))
+
+
+def remedy(reason: Reason, node: str = "") -> str:
+    """Return what to do; empty where nothing has to be done."""
+    return _rendered(catalogue()[reason.code].remedy, reason.params, node)
+
+
+def names_node(reason: Reason) -> bool:
+    """Return whether the remedy contains the node."""
+    return CURRENT_NODE in fields(catalogue()[reason.code].remedy)
+
+
+def fields(template: str) -> set[str]:
+    """Return the parameters of a template."""
+    return {name for _, name, _, _ in Formatter().parse(_OPTIONAL.sub(r"\1", template)) if name}
+
+
+def _rendered(template: str, params: Mapping[str, Value], node: str) -> str:
+    formatter = _Formatter(node)
+    values = {**params, CURRENT_NODE: node}
+
+    def optional(match: re.Match[str]) -> str:
+        return match[1] if all(values[name] not in (None, "", ()) for name in fields(match[1])) else ""
+
+    return formatter.vformat(_OPTIONAL.sub(optional, template), (), values)
+
+
+class _Formatter(Formatter):
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, tuple):
+            return _joined([self._text(part) for part in value], format_spec)
+        if format_spec == "span":
+            return _span(value)
+        if format_spec.startswith("times "):
+            noun = format_spec.removeprefix("times ")
+            return f"{value} {noun}{'s' * (value != 1)}"
+        return self._text(value) if isinstance(value, Reason) else str(super().format_field(value, format_spec))
+
+    def _text(self, value: Value) -> str:
+        return message(value, self._node) if isinstance(value, Reason) else str(value)
+
+
+def _joined(texts: Sequence[str], how: str) -> str:
+    match how:
+        case "few":
+            more = f"; and {len(texts) - _FEW} more" if len(texts) > _FEW else ""
+            return "; ".join(texts[:_FEW]) + more
+        case "names":
+            more = f" and {len(texts) - _NAMES} more" if len(texts) > _NAMES else ""
+            return ", ".join(texts[:_NAMES]) + more
+        case "and" | "or":
+            return f" {how} ".join(texts)
+        case "," | " ":
+            return how.join(texts)
+        case _:
+            return f"{how or ','} ".join(texts)
+
+
+def _span(seconds: float) -> str:
+    """Return a length of time, e.g. ``3 days``."""
+    for name, length in _SPANS:
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {name}"
+    return f"{max(seconds, 0):.0f} seconds"
