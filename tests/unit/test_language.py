@@ -51,7 +51,7 @@ FINISHED_MODULES = (
     *(f"tests/unit/test_{name}.py" for name in ("bandwidth", "collective", "language")),
 )
 """Finished modules of pending folders, as glob patterns."""
-BORROWED = frozenset({"Seat", "chief", "found", "keeper_lost", "looks", "seats"})
+BORROWED = frozenset({"Seat", "chief", "keeper_lost", "looks", "seats"})
 """Names that finished modules use, and pending ones define."""
 JSON_KEYS = {"provision/documents/jobs.py": frozenset({"handed", "keeper", "seats"})}
 """Fields of documents, which are interfaces."""
