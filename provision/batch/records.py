@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
+from provision.batch.direct_record import DirectRecord
 from provision.batch.endings import END_REQUESTED, has_part, is_accepted, unconfirmed_nodes
 from provision.batch.reports import Report
 from provision.documents.jobs import JobReport, QueueEntry, Result, spec_of
@@ -30,7 +31,7 @@ _WORST_FIRST = ("FAILED", "STOPPED", "SUCCEEDED")
 Told = Sequence[tuple[Report, JobReport]]
 
 
-def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str) -> dict[str, JobRecord]:
+def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str) -> dict[str, DirectRecord]:
     """Return the jobs by name.
 
     Args:
@@ -45,13 +46,13 @@ def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str
         for job in report.jobs:
             by_name.setdefault(job.name, []).append((report, job))
     held, answered = leases_by_job(reports), {report.node for report in reports}
-    found: dict[str, JobRecord] = {}
+    found: dict[str, DirectRecord] = {}
     for name, told in by_name.items():
         record = _record(_of_newest(told, head), unreachable, head, answered)
-        found[name] = replace(record, leases=held.get(record.id, {}))
+        found[name] = replace(record, allocations=held.get(record.id, {}))
         for other in _unlisted(told, record.id):
             one = _record([(report, job) for report, job in told if job.id == other], unreachable, head, answered)
-            found[f"{name} {other}"] = replace(one, leases=held.get(other, {}), displaced=True)
+            found[f"{name} {other}"] = replace(one, allocations=held.get(other, {}), name_reused=True)
     return found
 
 
@@ -137,7 +138,7 @@ def starting(queue: QueueEntry, current: Told) -> bool:
     return not handed or any(job.keeper == "none" and not _rebooted(job) for job in begun)
 
 
-def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Collection[str]) -> JobRecord:
+def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Collection[str]) -> DirectRecord:
     queue = next((job.queue for report, job in told if report.node == head), QueueEntry())
     attempt = max(job.attempt for _, job in told)
     current = [(report, job) for report, job in told if job.attempt == attempt and attempt]
@@ -149,7 +150,7 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
     instances = {
         key: value for report, job in current for key, value in job.instances.items() if place.get(key) == report.node
     }
-    record = JobRecord(
+    record = DirectRecord(
         spec=spec,
         id=first.id,
         owner=first.owner or "",
@@ -161,7 +162,7 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
         started=min((item.started for item in instances.values() if item.started), default=0.0),
         unreachable=tuple(dict.fromkeys(seat.node for seat in seats if seat.node in unreachable)),
         events=tuple(sorted((event for _, job in told for event in job.events), key=lambda event: event.time)),
-        keeper_lost=tuple(report.node for report, job in current if _watched_by_none(job)),
+        unsupervised=tuple(report.node for report, job in current if _watched_by_none(job)),
         nodes=next((tuple(job.nodes) for report, job in told if report.node == head), ()),
         signed=first.signed,
         signature=first.signature,
@@ -211,13 +212,15 @@ def _first_failure(result: Result) -> dict[str, InstanceRecord]:
     return {name: InstanceRecord(name, "Error", exit_code=result.exit_code)} if name else {}
 
 
-def _keeps_result(record: JobRecord, queue: QueueEntry, parts: Sequence[JobReport]) -> bool:
+def _keeps_result(record: DirectRecord, queue: QueueEntry, parts: Sequence[JobReport]) -> bool:
     """Return whether a job ended before its end was requested: it keeps its result until all nodes have confirmed."""
     known = queue.result is not None and queue.result.status == record.status
     return record.status is JobStatus.SUCCEEDED or (known and not any(map(has_part, parts)))
 
 
-def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answered: Collection[str]) -> JobRecord:
+def _stopping(
+    record: DirectRecord, queue: QueueEntry, left: tuple[str, ...], answered: Collection[str]
+) -> DirectRecord:
     """Return a job whose end is requested and that may still run on some nodes; its result may still change."""
     return replace(
         record,
@@ -226,7 +229,7 @@ def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answe
         unconfirmed=left,
         silent=tuple(node for node in left if node not in answered),
         deleting=queue.deleted,
-        again=False,
+        retrying=False,
         ended=0.0,
         exit_code=None,
     )
@@ -282,7 +285,7 @@ def _watched_by_none(job: JobReport) -> bool:
     return job.keeper == "gone" and not job.result
 
 
-def _judged(record: JobRecord, queue: QueueEntry, current: Told, unreachable: Mapping[str, str]) -> JobRecord:
+def _judged(record: DirectRecord, queue: QueueEntry, current: Told, unreachable: Mapping[str, str]) -> DirectRecord:
     """Say how the job stands: what its queue says before an attempt, what its nodes say of the last attempt."""
     state, reason = queue.state, queue.reason
     if queue.result is not None and record.attempt <= queue.attempt and _result(record, current) is None:
@@ -303,7 +306,7 @@ def _judged(record: JobRecord, queue: QueueEntry, current: Told, unreachable: Ma
     return _of_nodes(record, queue, current, unreachable)
 
 
-def _of_nodes(record: JobRecord, queue: QueueEntry, current: Told, unreachable: Mapping[str, str]) -> JobRecord:
+def _of_nodes(record: DirectRecord, queue: QueueEntry, current: Told, unreachable: Mapping[str, str]) -> DirectRecord:
     """Judge an attempt by what its nodes tell of it."""
     result = _result(record, current)
     lost = "" if result is not None else _lost(record, current, unreachable)
@@ -316,11 +319,11 @@ def _of_nodes(record: JobRecord, queue: QueueEntry, current: Told, unreachable: 
     again = _may_retry(queue) if queue.state or not unreachable else _has_tries(record)
     if record.status is JobStatus.FAILED and again:
         reason = f"attempt {record.attempt} failed: {record.reason}; it is to be tried again"
-        return replace(record, status=JobStatus.PENDING, again=True, reason=reason)
+        return replace(record, status=JobStatus.PENDING, retrying=True, reason=reason)
     return record
 
 
-def _out_of_sight(record: JobRecord, queue: QueueEntry, unreachable: Mapping[str, str]) -> JobRecord:
+def _out_of_sight(record: DirectRecord, queue: QueueEntry, unreachable: Mapping[str, str]) -> DirectRecord:
     """Judge a job that was handed to nodes of which none tells of it now: it may well run."""
     away = tuple(name for name in queue.nodes if name in unreachable)
     if queue.nodes and not away:
@@ -335,12 +338,12 @@ def _may_retry(queue: QueueEntry) -> bool:
     return queue.state == "started" and queue.failures < queue.retry
 
 
-def _has_tries(record: JobRecord) -> bool:
+def _has_tries(record: DirectRecord) -> bool:
     """Whether tries are left of a job whose queue is on a node that does not answer: no attempt fails twice."""
     return record.attempt - 1 < record.spec.retry
 
 
-def _result(record: JobRecord, current: Told) -> Result | None:
+def _result(record: DirectRecord, current: Told) -> Result | None:
     """Return how the attempt ended: as the chief saw it, else as other nodes did when the chief cannot tell.
 
     Of the others the worst result counts, and each of them names instances of its own alone.
@@ -367,7 +370,7 @@ def _rebooted(job: JobReport) -> bool:
     return bool(job.boot_id) and bool(job.record.boot_id) and job.boot_id != job.record.boot_id
 
 
-def _ended(record: JobRecord, result: Result) -> JobRecord:
+def _ended(record: DirectRecord, result: Result) -> DirectRecord:
     return replace(
         record,
         status=JobStatus(result.status),
@@ -379,7 +382,7 @@ def _ended(record: JobRecord, result: Result) -> JobRecord:
     )
 
 
-def _lost(record: JobRecord, current: Told, unreachable: Mapping[str, str]) -> str:
+def _lost(record: DirectRecord, current: Told, unreachable: Mapping[str, str]) -> str:
     """Return why an attempt without a result cannot come to one."""
     for report, job in current:
         if _rebooted(job):
@@ -399,7 +402,7 @@ def _since(report: Report, job: JobReport) -> float:
     return report.now - job.record.time
 
 
-def _alive(record: JobRecord) -> JobRecord:
+def _alive(record: DirectRecord) -> DirectRecord:
     """As arena's users were told wrongly: a job of which any instance does not run yet is not RUNNING."""
     behind = [name for name, item in record.instances.items() if item.status not in {"Running", *_OVER}]
     nodes = {seat.instance: seat.node for seat in record.seats}

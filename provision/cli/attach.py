@@ -16,6 +16,7 @@ from provision.cli.job_options import (
     check_kind,
     engine_of,
     insist_on_kind,
+    require,
 )
 from provision.cli.levels import patience
 from provision.errors import NotFound
@@ -53,6 +54,7 @@ def attach(
     del container
     check_kind(kind)
     runner = engine_of(inventory, lab)
+    require(runner, "ATTACH", "provision attach")
     with patience("asking the nodes"):
         try:
             job = runner.get(name)

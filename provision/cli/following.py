@@ -13,7 +13,7 @@ from provision.cli.levels import info, warn
 from provision.errors import Interrupted, NodeUnreachable
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.base import Engine, LogRequest
+    from provision.jobs.engines.base import JobEngine, LogRequest
     from provision.model.job import JobRecord
 
 __all__ = ["follow", "for_terminal", "leaving", "pusher", "report_end", "tell", "wait_to_the_end", "writer"]
@@ -58,7 +58,7 @@ def leaving(name: str) -> Iterator[None]:
         ) from None
 
 
-def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) -> JobRecord:
+def follow(runner: JobEngine, job: JobRecord, request: LogRequest | None = None) -> JobRecord:
     """Show a job's output from its start to its end, and how it ended; before, wait until it starts."""
     from provision.jobs.engines.base import LogRequest
     from provision.model.job import JobStatus
@@ -98,7 +98,7 @@ def _silent_for(seconds: float) -> Callable[[JobRecord], bool]:
     return is_silent
 
 
-def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRecord:
+def wait_to_the_end(runner: JobEngine, name: str, *, timeout: float = 0.0) -> JobRecord:
     """Wait until a job is over, and say how it goes."""
     from provision.model.job import JobStatus
     from provision.workflow.job_watch import wait_for
@@ -114,17 +114,20 @@ def _is_handed_out(job: JobRecord) -> bool:
     from provision.batch.records import STARTING
     from provision.model.job import JobStatus
 
-    coming = job.status is JobStatus.PENDING and bool(job.seats) and not job.again and job.reason != STARTING
+    coming = job.status is JobStatus.PENDING and bool(job.seats) and not job.retrying and job.reason != STARTING
     return coming or job.status is JobStatus.RUNNING or (job.status is JobStatus.STOPPING and bool(job.seats))
 
 
-def pusher(runner: Engine) -> Callable[[], None]:
-    """Return what starts waiting jobs; another command that does it just now is as good."""
+def pusher(runner: JobEngine) -> Callable[[], None]:
+    """Return a function that starts waiting jobs, or does nothing if the engine or another command starts them."""
     from provision.errors import LockedError
+    from provision.jobs.engines.base import Capability
 
     def push() -> None:
-        with suppress(LockedError):
-            runner.start_pending(info)
+        if Capability.OWN_QUEUE in runner.capabilities:
+            return
+        with suppress(LockedError), runner.maintenance() as maintenance:
+            maintenance.run(info)
 
     return push
 

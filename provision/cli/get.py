@@ -9,6 +9,7 @@ import typer
 from provision.cli.common import InventoryOption, JsonOption, LabOption
 from provision.cli.job_gpus import gpu_block, metrics, usage_of
 from provision.cli.job_options import (
+    SHORT_TIME_LIMIT,
     AllOption,
     FormOption,
     JobArgument,
@@ -55,7 +56,7 @@ def get(
     check_kind(kind)
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     with patience("asking the nodes"):
-        job = runner.get(name, hurry=True)
+        job = runner.get(name, time_limit=SHORT_TIME_LIMIT)
         insist_on_kind(job, kind)
         used = usage_of(cluster, [seat.node for seat in job.seats if seat.gpus]) if gpus else None
     moment = now()

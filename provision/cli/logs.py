@@ -16,6 +16,7 @@ from provision.cli.job_options import (
     engine_of,
     insist_on_kind,
     now,
+    require,
     seconds,
 )
 from provision.cli.levels import info, patience
@@ -83,6 +84,8 @@ def logs(
     del container
     _refuse_combinations(lines)
     runner = engine_of(inventory, lab, through_agent=True)
+    if lines.follow:
+        require(runner, "FOLLOW", "provision logs --follow")
     with patience("asking the nodes"):
         job = runner.get(name)
     insist_on_kind(job, kind)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 from provision.batch.names import JOBS
 from provision.connectors import Connector
 from provision.errors import ProvisionError
-from provision.jobs.engines.base import Secrets
 from provision.model import Cluster
 from provision.model.job import JobRecord, JobSpec, JobStatus, Seat
+from provision.model.job_requests import Secrets
 
 if TYPE_CHECKING:
     from provision.jobs.code import Archive

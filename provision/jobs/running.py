@@ -18,7 +18,6 @@ from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.documents.run import EndingRecord
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
-from provision.jobs.held import held_gpus
 from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
@@ -26,8 +25,9 @@ from provision.jobs.request import JobRequest, chosen_entries, rank_count, used_
 from provision.jobs.session import FILES, Session, reap_script
 from provision.launchers import HostEntry
 from provision.model import Setting
+from provision.model.job_requests import GpuRequest
 
-__all__ = ["Plan", "dry_run", "prepare", "prepare_offline", "run"]
+__all__ = ["Plan", "Reserve", "dry_run", "gpu_requests", "prepare", "prepare_offline", "run"]
 
 _SIGNALLED = 128
 
@@ -136,17 +136,28 @@ def dry_run(plan: Plan) -> str:
     return f"{join(plan.argv)}\n# hostfile\n{plan.hostfile}"
 
 
-def run(plan: Plan, write: Write) -> int:
+Reserve = Callable[[str, Sequence[GpuRequest]], contextlib.AbstractContextManager[None]]
+"""`JobEngine.reserve_gpus`: reserves GPUs for the program with this ID while the context is open."""
+
+
+def run(plan: Plan, write: Write, reserve: Reserve) -> int:
     """Start the job, pass its output on line by line, and return its exit code.
 
-    Ctrl-C ends the job in good order; if this process dies or the network is cut, the supervisor on the head node
-    ends it instead.
+    Ctrl-C ends the job gracefully. If this process dies or the network is interrupted, the supervisor on the head node
+    ends the job instead.
+
+    Args:
+        plan: the job.
+        write: takes lines of output.
+        reserve: reserves the GPUs of the ranks while the job runs.
+
+    Raises:
+        LaunchError: the job could not start.
     """
     request = plan.request
     with contextlib.ExitStack() as stack:
         with _starting():
-            gpus = {seat.name: seat.slots for seat in plan.seats if seat.kind == "gpu"}
-            stack.enter_context(held_gpus(request, gpus))
+            stack.enter_context(reserve(request.job, gpu_requests(plan)))
             head = connect(request.nodes[request.head])
             stack.callback(head.close)
             check_logins(head, request, _others(plan))
@@ -158,6 +169,15 @@ def run(plan: Plan, write: Write) -> int:
         finally:
             session.close()
     return _exit_code(session.ending, interrupted=interrupted)
+
+
+def gpu_requests(plan: Plan) -> list[GpuRequest]:
+    """Return the GPUs that the ranks use: those of the placement, otherwise the first ones of each node."""
+    placed = {
+        place.node: tuple(uuid for rank in place.ranks for uuid in rank.gpus if not uuid.isdecimal())
+        for place in plan.request.placement
+    }
+    return [GpuRequest(one.name, one.slots, placed.get(one.name, ())) for one in plan.seats if one.kind == "gpu"]
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Who signs jobs here, and whose signed jobs this controller starts."""
+"""Keys that sign and verify jobs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from provision.batch.direct_record import DirectRecord
 from provision.batch.signed import NAMESPACE, check_signed, signed_text
 from provision.connectors import ssh_signatures
 from provision.connectors.file_cache import remembered
 from provision.documents import decode
 from provision.documents.jobs import JobReport, SignedJob
 from provision.errors import ProvisionError
-from provision.model.job import JobRecord
+from provision.model import Cluster
 from provision.model.people import Person
 
-__all__ = ["JobKeys"]
+__all__ = ["JobKeys", "keys_of"]
 
 
 class JobKeys:
@@ -60,7 +61,7 @@ class JobKeys:
                     found.add(_public_key(path))
         return found
 
-    def owns(self, job: JobRecord, user: str) -> bool:
+    def owns(self, job: DirectRecord, user: str) -> bool:
         """Return whether this user submitted a job.
 
         The key that signed the job decides where the inventory lists it. A controller's own key may be used by several
@@ -88,6 +89,15 @@ class JobKeys:
         """Public key -> person: those of the inventory, and the own keys of this controller."""
         found = {key: Person("this controller", key, "operator") for key in self._controller_keys()}
         return found | self._listed
+
+
+def keys_of(cluster: Cluster, head: str) -> JobKeys:
+    """Return the keys that sign and verify the jobs of a cluster; `head` names a cluster without ``cluster_name``."""
+    from provision.inventory.people import people
+    from provision.local_files import state_folder
+
+    name = str(cluster.nodes[0].variables.get("cluster_name") or head)
+    return JobKeys(name, people(cluster), state_folder() / "signing_key")
 
 
 @remembered

@@ -228,8 +228,8 @@ class JobRecord:
     """When the reason of a job that waits in line was last seen to hold, by the head's clock; 0: it holds now."""
     attempt: int = 0
     """1 for the first; 0 before any."""
-    again: bool = False
-    """Its last attempt failed, and there is to be another."""
+    retrying: bool = False
+    """Whether its last attempt failed, and another one follows."""
     seats: tuple[Seat, ...] = ()
     instances: Mapping[str, InstanceRecord] = field(default_factory=dict)
     started: float = 0.0
@@ -242,28 +242,31 @@ class JobRecord:
     image_digest: str = ""
     tensorboard: str = ""
     """``http://address:port``."""
-    leases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Node -> UUIDs of GPUs that are held for it now."""
+    allocations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node -> UUIDs of the GPUs that are allocated to it now."""
     unreachable: tuple[str, ...] = ()
-    """Nodes of its seats that did not answer."""
+    """Nodes of its instances that did not answer."""
     events: tuple[JobEvent, ...] = ()
-    keeper_lost: tuple[str, ...] = ()
-    """Nodes on which nothing watches over it any more."""
     nodes: tuple[str, ...] = ()
-    """Those that it was ever given to; empty where that is not known."""
+    """Nodes of all of its attempts; empty if they are not known."""
     unconfirmed: tuple[str, ...] = ()
     """Nodes that have not confirmed the requested end; the name stays taken until all have."""
     deleting: bool = False
     """Whether the record is deleted too when all nodes have confirmed."""
     silent: tuple[str, ...] = ()
     """Those of `unconfirmed` that did not answer."""
-    unrecorded: bool = False
-    """Whether the job has ended, and the queue host has not recorded its result."""
-    displaced: bool = False
-    """Whether the queue host has another job of this name."""
-    signed: str = field(default="", repr=False)
-    """What its owner signed; empty in lists of jobs."""
-    signature: str = field(default="", repr=False)
+    name_reused: bool = False
+    """Whether another job has its name now, so that only the ID identifies it."""
+
+    @property
+    def reference(self) -> str:
+        """The name; the ID if another job has the name."""
+        return self.id if self.name_reused else self.spec.name
+
+    @property
+    def engine_details(self) -> Mapping[str, Any]:
+        """Values that only the job's engine has, for the JSON key ``engineDetails``."""
+        return {}
 
 
 def as_document(value: Any) -> Any:

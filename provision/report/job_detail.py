@@ -140,7 +140,9 @@ def _wide(job: JobRecord) -> list[tuple[str, str]]:
 def _gaps(job: JobRecord) -> list[str]:
     """Return notes about missing information and lost supervisors."""
     lines = [f"{name} does not answer; information from this node is missing" for name in job.unreachable]
-    lines += [f"the job supervisor on {name} is not running" for name in job.keeper_lost]
+    lines += [
+        f"the job supervisor on {name} is not running" for name in job.engine_details.get("unsupervisedNodes", ())
+    ]
     return ["", *lines] if lines else []
 
 
@@ -165,7 +167,7 @@ def _instance(job: JobRecord, assignment: Seat, now: float) -> list[str]:
 
 def _starters(job: JobRecord) -> list[str]:
     """Return a note about who starts a waiting job: only commands and the queue daemon run scheduling passes."""
-    if job.status is not JobStatus.PENDING or (job.seats and not job.again):
+    if job.status is not JobStatus.PENDING or (job.seats and not job.retrying):
         return []
     return [
         "",

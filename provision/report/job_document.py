@@ -65,11 +65,12 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "annotations": dict(spec.annotations),
         "env": dict(spec.env),
         "secretEnv": list(spec.secret_env),
-        "leases": {node: list(held) for node, held in job.leases.items()},
+        "leases": {node: list(uuids) for node, uuids in job.allocations.items()},
         "unreachable": list(job.unreachable),
         "unconfirmedNodes": list(job.unconfirmed),
         "deleteRequested": job.deleting,
-        "keeperLost": list(job.keeper_lost),
+        "keeperLost": list(job.engine_details.get("unsupervisedNodes", ())),
+        "engineDetails": dict(job.engine_details),
         "events": event_documents(job),
     }
 

@@ -68,8 +68,8 @@ def leader(job: JobRecord) -> Seat | None:
 
 
 def allocated(job: JobRecord) -> int:
-    """Return the number of GPUs leased by the job."""
-    return sum(len(gpus) for gpus in job.leases.values())
+    """Return the number of GPUs allocated to the job."""
+    return sum(len(gpus) for gpus in job.allocations.values())
 
 
 def instance_of(job: JobRecord, assignment: Seat) -> InstanceRecord:

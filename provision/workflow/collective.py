@@ -239,6 +239,7 @@ def _run(
     from provision.errors import LaunchError
     from provision.profiles import ProfileOptions
     from provision.workflow.job_requests import LaunchOptions, Seats, job_request
+    from provision.workflow.jobs import job_engine
     from provision.workflow.launching import found_networks
 
     command = ("timeout", "-k", "10", str(_LIMIT_SECONDS), *program.command)
@@ -257,7 +258,7 @@ def _run(
         if match := _ROW.match(line):
             say(f"all-reduce: measured messages of {int(match[1]) >> 20} MiB")
 
-    return jobs.run(plan, keep), output.decode(errors="replace")
+    return jobs.run(plan, keep, job_engine(cluster).reserve_gpus), output.decode(errors="replace")
 
 
 def _with_prediction(measured: Collective, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Collective:

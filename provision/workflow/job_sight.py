@@ -12,7 +12,7 @@ from provision.workflow.survey import degraded, probe
 if TYPE_CHECKING:
     from provision.batch.containers import NodeHardware
     from provision.facts import NodeFacts
-    from provision.jobs.engines.direct import Known
+    from provision.jobs.cluster_snapshot import Known
     from provision.model import Cluster
 
 __all__ = ["Sight"]
@@ -31,7 +31,7 @@ class Sight:
     def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
         """Probe the nodes, one SSH session each; a node that does not answer is left out, with the reason."""
         from provision.facts import Unknown, data_address, data_interface, refused_addresses, simulated
-        from provision.jobs.engines.direct import Known
+        from provision.jobs.cluster_snapshot import Known
         from provision.workflow.launching import found_networks
         from provision.workflow.placing import candidate_of, unusable
 

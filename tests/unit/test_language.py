@@ -74,8 +74,7 @@ FINISHED_MODULES = (
 )
 """Finished modules of pending folders, as glob patterns."""
 BORROWED = frozenset(
-    {"Seat", "Seats", "chief", "found", "found_networks", "keeper_lost"}
-    | {"kept", "kept_benchmarks", "kept_secrets", "looks", "seats"}
+    {"Seat", "Seats", "chief", "found", "found_networks"} | {"kept", "kept_benchmarks", "kept_secrets", "seats"}
 )
 """Names that finished modules use, and pending ones define."""
 JSON_KEYS = {"provision/documents/jobs.py": frozenset({"handed", "keeper", "seats"})}

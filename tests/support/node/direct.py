@@ -11,7 +11,9 @@ import pytest
 from provision.batch.signed import secrets_digest
 from provision.documents.jobs import SecretsDocument, SignedJob
 from provision.errors import ProvisionError
-from provision.jobs.engines.direct import DirectEngine, Known, contact, starting, watching
+from provision.jobs import attempt_start, node_contact
+from provision.jobs.cluster_snapshot import Known
+from provision.jobs.engines.direct import DirectEngine, change_watch
 from provision.jobs.extras import JobExtras
 from provision.jobs.node_programs import jobs_program
 from provision.jobs.signing import JobKeys
@@ -114,12 +116,12 @@ def direct_engine(
                 found[node.name] = error
         return found
 
-    monkeypatch.setattr(contact, "connect", connect)
-    monkeypatch.setattr(contact, "each", each)
-    monkeypatch.setattr(contact, "takes_connections", lambda *_: True)
-    monkeypatch.setattr(watching, "connect", connect)
-    monkeypatch.setattr(starting, "keeper_programs", lambda: COMPILED)
-    monkeypatch.setattr(starting, "GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(node_contact, "connect", connect)
+    monkeypatch.setattr(node_contact, "each", each)
+    monkeypatch.setattr(node_contact, "takes_connections", lambda *_: True)
+    monkeypatch.setattr(change_watch, "connect", connect)
+    monkeypatch.setattr(attempt_start, "keeper_programs", lambda: COMPILED)
+    monkeypatch.setattr(attempt_start, "GRACE_SECONDS", 1.0)
     return DirectEngine(make_cluster(*by_name), FakeEyes(), signing_keys(nodes[0], people), extras)
 
 

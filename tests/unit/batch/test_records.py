@@ -213,7 +213,7 @@ def test_a_running_job_whose_name_another_job_has_is_listed_as_well() -> None:
     old = told("b", id="0", submitted=1.0)
     reports = [report(name, {"now": 200.0, "jobs": [one]}) for name, one in (("a", new), ("b", old))]
 
-    assert {one.id: one.displaced for one in records(reports, {}, "a").values()} == {"1": False, "0": True}
+    assert {one.id: one.name_reused for one in records(reports, {}, "a").values()} == {"1": False, "0": True}
     (problem,) = contradictions(reports, "a")
     assert "another job dist (ID 0) runs there" in problem
     over = told("b", id="0", submitted=1.0, result={"status": "FAILED"})
@@ -256,14 +256,16 @@ def test_a_job_with_tries_left_is_not_over() -> None:
     none = told("a", result=failed, queue={**QUEUE, "retry": 2, "failures": 2})
     stopped = told("a", result=failed, queue={**QUEUE, "retry": 2, "failures": 1, "state": "stopped"})
 
-    assert (job(("a", left)).status, job(("a", left)).again) == (JobStatus.PENDING, True)
+    assert (job(("a", left)).status, job(("a", left)).retrying) == (JobStatus.PENDING, True)
     assert "attempt 1 failed: exit code 3" in job(("a", left)).reason
     assert job(("a", none)).status is JobStatus.FAILED
-    assert job(("a", stopped)).again is False
+    assert job(("a", stopped)).retrying is False
     last = told("b", attempt=2, result=failed, spec={**as_document(SPEC), "retry": 1})
     first = told("b", result=failed, spec={**as_document(SPEC), "retry": 1})
     away = {"a": "no route"}
-    assert (job(("b", first), away=away).again, job(("b", last), away=away).again) == (True, False), "the queue is on a"
+    assert (job(("b", first), away=away).retrying, job(("b", last), away=away).retrying) == (True, False), (
+        "the queue is on a"
+    )
 
 
 def test_an_older_job_of_the_same_name_on_a_node_that_was_away_is_another_job() -> None:
@@ -285,7 +287,7 @@ def test_nonsense_of_a_node_is_left_out() -> None:
     found = records([good, bad], {}, "a")
 
     assert set(found) == {"dist", "well"}
-    assert found["dist"].leases == {"a": ("GPU-a",)}
+    assert found["dist"].allocations == {"a": ("GPU-a",)}
     messages = contradictions([good, bad], "a")
     assert [text.partition(" is ignored")[0] for text in messages] == [
         "b: job x",

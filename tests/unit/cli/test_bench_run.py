@@ -41,7 +41,7 @@ class Nodes:
         """At so many ranks there is no result, and the code is what it is set to; 0 where others succeed."""
         self.facts = {}
 
-    def start(self, plan, write):
+    def start(self, plan, write, _reserve):
         """Stand in for the transport: everything up to it is ours."""
         self.plans.append(plan)
         ranks = sum(seat.slots for seat in plan.seats)

@@ -15,7 +15,7 @@ from provision.cli import following, levels
 from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
 from provision.errors import ConnectionFailed, InvalidRecord, NeverFits, NotAllowed, UsageError
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
-from provision.model.job_views import DryRun, JobSurvey
+from provision.model.job_views import DryRun, JobPage
 from provision.testing import make_cluster
 from provision.workflow.job_watch import wait_for
 from tests.support.memory_engine import MemoryEngine, job_of
@@ -27,7 +27,7 @@ def engine(monkeypatch, tmp_path):
     made = MemoryEngine()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: make_cluster("gpu1", "gpu2"))
-    monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: made)
+    monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: made)
     monkeypatch.setattr("time.time", lambda: 1057.0)
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     monkeypatch.setitem(levels._chosen, "level", "info")
@@ -257,7 +257,7 @@ def test_list_has_arenas_forms(engine, typed):
 
 def test_nodes_that_do_not_answer_are_named(engine, typed):
     """What others know is shown; with nothing at all the exit code says it."""
-    engine.survey = JobSurvey((), unreachable={"gpu2": "no route to host"})
+    engine.page = JobPage((), unreachable={"gpu2": "no route to host"})
     engine.known = {"a": job_of("a")}
     code, out, err = typed("list")
 
@@ -367,12 +367,12 @@ def test_waiting_tells_what_holds_now_and_each_new_reason(engine, typed):
 def test_waiting_starts_what_waits_for_its_next_attempt_too(engine, typed):
     """Its last attempt's instances are still told; a job whose containers are being made is not pushed."""
     coming = job_of("a", status=JobStatus.PENDING, record={"reason": "a-master-0 is ContainerCreating"})
-    waiting = dataclasses.replace(coming, again=True, reason="no room")
+    waiting = dataclasses.replace(coming, retrying=True, reason="no room")
     for first, pushes in ((waiting, 1), (coming, 0)):
         engine.calls, engine.known, engine.coming = [], {"a": first}, [first, first, job_of("a")]
 
         assert typed("wait", "a", "--for", "running")[0] == 0
-        assert [call[0] for call in engine.calls].count("start_pending") == pushes
+        assert [call[0] for call in engine.calls].count("maintenance") == pushes
 
 
 def test_a_job_whose_end_cannot_be_known_is_not_followed_for_ever(engine, typed, monkeypatch):
@@ -717,7 +717,7 @@ def test_prune_forgets_nothing_without_a_time_or_without_the_head(engine, typed)
     engine.known = {"a": job_of("a", status=JobStatus.FAILED, record={"ended": 10.0})}
 
     assert typed("prune", "--since", "")[0] == 2
-    engine.head, engine.survey = "gpu1", JobSurvey((), unreachable={"gpu1": "no route to host"})
+    engine.page = JobPage((), unreachable={"gpu1": "no route to host"}, incomplete="gpu1 does not answer")
     code, _, err = typed("prune", "--since", "1s")
     assert code == 7
     assert "no route to host" in err

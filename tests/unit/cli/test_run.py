@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -237,8 +237,8 @@ def test_a_node_that_is_lost_before_the_job_begins_exits_125(run, monkeypatch):
     def lost(_node):
         raise ConnectionFailed("a port 22 did not answer", node="a")
 
-    for module in ("provision.jobs.running", "provision.jobs.held"):
-        monkeypatch.setattr(sys.modules[module], "connect", lost)
+    for module in ("provision.jobs.running", "provision.jobs.engines.direct.gpu_reservation"):
+        monkeypatch.setattr(importlib.import_module(module), "connect", lost)
     code, _, err = run(healthy(), "run", "--", "true")
 
     assert code == 125

@@ -12,7 +12,7 @@ from provision.commands.ssh_keys import public_key_problem, recorded_lines, refu
 from provision.documents import convert
 from provision.documents.jobs import Prepared
 from provision.errors import NodeError
-from provision.jobs.engines.direct import starting
+from provision.jobs import attempt_start
 
 
 def key(number: int) -> str:
@@ -150,7 +150,7 @@ def test_the_start_of_a_job_checks_what_prepare_returned() -> None:
     prepared = {name: convert({"keys": keys}, Prepared, node=name, what="answer") for name, keys in answers.items()}
 
     with pytest.raises(NodeError, match="host key of the job is invalid") as caught:
-        starting._logins(attempt, prepared, {name: [port] for name, port in PORTS.items()})  # type: ignore[arg-type]
+        attempt_start._logins(attempt, prepared, {name: [port] for name, port in PORTS.items()})  # type: ignore[arg-type]
 
     assert caught.value.node == "b"
 

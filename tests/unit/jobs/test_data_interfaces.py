@@ -12,9 +12,9 @@ import pytest
 from provision.batch.ranks import Place
 from provision.commands.mpirun_words import parse_line
 from provision.jobs import JobRequest, prepare_offline
-from provision.jobs.engines.direct.dry import dry_run
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.placing import Placed
+from provision.jobs.cluster_snapshot import Known
+from provision.jobs.engines.direct.dry_run import dry_run
+from provision.jobs.engines.direct.placement import Placed
 from provision.jobs.preflight import Container
 from provision.launchers import HostEntry
 from provision.model.job import JobSpec, Kind

@@ -24,8 +24,9 @@ from provision.errors import (
     NotFound,
     UsageError,
 )
+from provision.jobs import attempt_start, node_contact
 from provision.jobs.engines.base import LogRequest, Secrets
-from provision.jobs.engines.direct import DirectEngine, contact, ending, finding, head, starting, starts
+from provision.jobs.engines.direct import DirectEngine, job_end, job_reports, queue_host, queue_starts
 from provision.model import CommandResult, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.workflow import queue_daemon
@@ -100,7 +101,7 @@ def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(
     other, cpu = submit(jobs, spec("other", SHOW, gpus=1)), submit(jobs, spec("cpu"))
 
     assert [(seat.gpus, seat.uuids) for seat in alone.seats] == [((2,), ("GPU-c",))]
-    assert sorted(alone.leases["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    assert sorted(alone.allocations["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
     for waits in (other, cpu):
         assert waits.status is JobStatus.PENDING
         assert "alone has the node for itself" in waits.reason
@@ -116,7 +117,7 @@ def test_the_workers_of_an_exclusive_job_share_its_node(jobs: DirectEngine) -> N
     """Each has a GPU of its own, and the job holds the others."""
     alone = submit(jobs, JobSpec("alone", Kind.PYTORCH, (SHOW,), image="image", gpus=1, workers=2, exclusive=True))
 
-    assert sorted(alone.leases["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    assert sorted(alone.allocations["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
     assert over(jobs, "alone").status is JobStatus.SUCCEEDED
     gpus = [line.split()[0] for line in output(jobs, "alone").values()]
     assert len(set(gpus)) == 2
@@ -208,11 +209,13 @@ def test_a_pass_writes_down_by_one_request_how_all_jobs_stand(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others wait for the queue meanwhile, and hundreds may have ended since the last pass."""
-    names, asked, ask = [f"j{number}" for number in range(4)], [], head.ask_jobs
+    names, asked, ask = [f"j{number}" for number in range(4)], [], queue_host.ask_jobs
     for name in names:
         finished(node, name, 0.0)
         (node.root / name / "queue.json").write_text('{"state": "started", "attempt": 1}')
-    monkeypatch.setattr(head, "ask_jobs", lambda way, do, kind, **more: asked.append(do) or ask(way, do, kind, **more))
+    monkeypatch.setattr(
+        queue_host, "ask_jobs", lambda way, do, kind, **more: asked.append(do) or ask(way, do, kind, **more)
+    )
     jobs.start_pending([].append)
 
     assert asked == ["queues"]
@@ -274,7 +277,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: Engine) -> Ite
             return answers(way, *words, **more)
 
         monkeypatch.setattr(Way, "run", run)
-        monkeypatch.setattr(contact, "takes_connections", lambda node, _: node.name not in made.cut)
+        monkeypatch.setattr(node_contact, "takes_connections", lambda node, _: node.name not in made.cut)
         yield made
     docker.reset()
 
@@ -490,7 +493,7 @@ def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
 ) -> None:
     """As the job agent does for a job of somebody else: the verb fails with its reason."""
     running(pair, "j", **ON_B)
-    asked, ask = [], ending.ask_jobs
+    asked, ask = [], job_end.ask_jobs
 
     def refuse(way: Any, do: str, kind: Any, **more: Any) -> Any:
         asked.append(do)
@@ -498,7 +501,7 @@ def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
             raise NodeError("the job j belongs to somebody else", node=way.name)
         return ask(way, do, kind, **more)
 
-    monkeypatch.setattr(ending, "ask_jobs", refuse)
+    monkeypatch.setattr(job_end, "ask_jobs", refuse)
     with pytest.raises(NodeError, match="belongs to somebody else"):
         getattr(pair.jobs, verb)("j", [].append)
     assert asked == ["report", "queue"]
@@ -512,14 +515,14 @@ def test_no_verb_connects_twice_to_a_queue_host_that_is_away(
     """Its first connection takes as long as the network lets it; the others are refused at once."""
     running(pair, "j", **ON_B)
     held = submit(pair.jobs, spec("held", hold=True))
-    connected, connect = [], contact.connect
+    connected, connect = [], node_contact.connect
     pair.cut = {"a"}
 
     def counted(node: Node) -> Any:
         connected.append(node.name)
         return connect(node)
 
-    monkeypatch.setattr(contact, "connect", counted)
+    monkeypatch.setattr(node_contact, "connect", counted)
     pair.jobs.jobs()  # which remembers that it did not answer
     monkeypatch.setattr(pair.jobs, "get", lambda name, **_: held if name == "held" else replace(held, attempt=2))
     act = {
@@ -648,7 +651,7 @@ def test_a_job_that_was_stopped_while_it_was_made_ready_does_not_start(
 
     record = jobs.get("late")
     assert record.status is JobStatus.STOPPED
-    assert record.leases == {}
+    assert record.allocations == {}
     assert node.ask("look")["leases"] == {}
 
 
@@ -748,7 +751,7 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
     with FakeNode(tmp_path / "a", "a") as a, FakeNode(tmp_path / "b", "b") as b, FakeNode(tmp_path / "c", "c") as c:
         nodes = [one.with_docker(docker) for one in (a, b, c)]
         jobs, asked = direct_engine(monkeypatch, *nodes), list[str]()
-        report, away = finding._report, set[str]()
+        report, away = job_reports._report, set[str]()
 
         def told(name: str, way: Any) -> dict[str, Any]:
             asked.append(way.name)
@@ -756,7 +759,7 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
                 raise ConnectionFailed("no route to host", node=way.name)
             return report(name, way)
 
-        monkeypatch.setattr(finding, "_report", told)
+        monkeypatch.setattr(job_reports, "_report", told)
 
         def asked_for(name: str) -> list[str]:
             asked.clear()
@@ -767,7 +770,7 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
         submit(jobs, spec("j", f"until [ -e {go} ]; do sleep 0.05; done; exit 1", nodes=("b",), retry=1))
         submit(jobs, spec("waits", gpus=4, depends=("j",)))
         go.touch()
-        until(lambda: jobs.get("j").again, "the first failure")
+        until(lambda: jobs.get("j").retrying, "the first failure")
         jobs.start_pending([].append)
         over(jobs, "j")
         assert asked_for("j") == ["a", "b"]
@@ -784,7 +787,7 @@ def test_what_is_booked_and_waits_for_its_turn_to_start_is_kept_for_it(
     for name in ("j1", "j2"):
         job = recorded(signing_keys(node), spec(name, gpus=1))
         node.ok("reserve", name=name, job=job, queue={"state": "pending"})
-    happened, start, renew = list[str](), starting.start, starting.renew
+    happened, start, renew = list[str](), attempt_start.start, attempt_start.renew
 
     def slow(ways: Any, attempt: Any, *more: Any) -> str:
         happened.append(f"start {attempt.spec.name}")
@@ -795,10 +798,10 @@ def test_what_is_booked_and_waits_for_its_turn_to_start_is_kept_for_it(
         renew(ways, attempt)
         happened.append(f"renew {attempt.spec.name}")
 
-    monkeypatch.setattr(starting, "start", slow)
-    monkeypatch.setattr(starting, "renew", renewed)
-    monkeypatch.setattr(starting, "BROKEN_SECONDS", 0.4)
-    monkeypatch.setattr(starts, "MANY", 1)
+    monkeypatch.setattr(attempt_start, "start", slow)
+    monkeypatch.setattr(attempt_start, "renew", renewed)
+    monkeypatch.setattr(attempt_start, "BROKEN_SECONDS", 0.4)
+    monkeypatch.setattr(queue_starts, "MANY", 1)
     assert jobs.start_pending([].append).started == ("j1", "j2")
 
     assert happened.index("renew j2") < happened.index("start j2")
@@ -808,7 +811,7 @@ def test_a_start_that_takes_long_keeps_no_other_job_waiting(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A submitter's registry may be as slow as it likes: the daemon's next pass comes, and the slow job starts too."""
-    start, may_go = starting.start, threading.Event()
+    start, may_go = attempt_start.start, threading.Event()
 
     def slow(ways: Any, attempt: Any, *more: Any) -> str:
         if attempt.spec.name == "slow":
@@ -819,7 +822,7 @@ def test_a_start_that_takes_long_keeps_no_other_job_waiting(
         job = recorded(signing_keys(node), spec(name, gpus=1))
         node.ok("reserve", name=name, job=job, queue={"state": "pending"})
 
-    monkeypatch.setattr(starting, "start", slow)
+    monkeypatch.setattr(attempt_start, "start", slow)
     monkeypatch.setattr(queue_daemon, "START_SECONDS", 0.1, raising=False)
     record("slow")
     stop, names = threading.Event(), list[str]()
@@ -851,7 +854,7 @@ def test_a_start_that_loses_its_head_gives_its_gpus_back(
     def away(way: Any, *_: Any, **__: Any) -> Any:
         raise ConnectionFailed("no route to host", node=way.name)
 
-    monkeypatch.setattr(starts, "ask_jobs", away)
+    monkeypatch.setattr(queue_starts, "ask_jobs", away)
     with pytest.raises(ConnectionFailed):
         submit(jobs, spec("j", gpus=2))
 
@@ -872,7 +875,7 @@ def test_what_may_let_a_job_start_is_heard_of_when_it_happens(jobs: DirectEngine
 
     submit(jobs, spec("again", "exit 3", retry=1))
     assert heard(jobs)
-    until(lambda: jobs.get("again").again, "the first failure")
+    until(lambda: jobs.get("again").retrying, "the first failure")
     assert jobs.start_pending([].append).started == ("again",)
 
     submit(jobs, spec("second", "exec sleep 60", gpus=4))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from provision.batch.ranks import Place
-from provision.jobs.engines.direct.dry import dry_run
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.placing import Placed
+from provision.jobs.cluster_snapshot import Known
+from provision.jobs.engines.direct.dry_run import dry_run
+from provision.jobs.engines.direct.placement import Placed
 from provision.jobs.extras import JobExtras
 from provision.model import Cluster, Connection, Node
 from provision.model.job import CodeSource, JobSpec, Kind

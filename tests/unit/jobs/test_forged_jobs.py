@@ -118,7 +118,7 @@ def test_a_job_with_the_id_of_a_running_job_neither_starts_nor_ends_it(
     assert (refused.status, refused.attempt) == (JobStatus.PENDING, 0)
     assert "has the id of another job (alice)" in refused.reason
     assert "provision delete evil" in refused.reason
-    assert (alice.status, alice.leases) == (JobStatus.RUNNING, record.leases)
+    assert (alice.status, alice.allocations) == (JobStatus.RUNNING, record.allocations)
     jobs.stop("alice", said.append, grace=0)
 
 
@@ -221,7 +221,7 @@ def test_a_start_that_fails_in_whatever_way_keeps_no_other_job_from_starting(
     monkeypatch: pytest.MonkeyPatch, jobs: DirectEngine, head: FakeNode
 ) -> None:
     """What somebody has signed may make an error that nobody thought of."""
-    from provision.jobs.engines.direct import attempt
+    from provision.jobs import attempt
 
     limits = attempt.create_words
 
@@ -635,7 +635,7 @@ def test_a_running_job_whose_record_is_damaged_is_ended_before_it_is_deleted(
     file.write_text(json.dumps({**json.loads(file.read_text()), "submitted": "now", "owner": "eve@x"}))
 
     with pytest.raises(InvalidRecord) as caught:
-        jobs.get("odd", hurry=True)
+        jobs.get("odd", time_limit=15.0)
     assert caught.value.other_owner == "eve@x"
     jobs.delete("odd", [].append)
 

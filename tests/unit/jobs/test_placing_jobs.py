@@ -11,9 +11,9 @@ import pytest
 from provision.documents import decode
 from provision.documents.jobs import LookAnswer
 from provision.errors import NeverFits
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.engines.direct.placing import allowed, place_job
+from provision.jobs.cluster_snapshot import Known
+from provision.jobs.engines.direct.node_probe import NodeLook
+from provision.jobs.engines.direct.placement import allowed, place_job
 from provision.model import Connection, Node, Topology, TopologyGpu
 from provision.model.job import JobSpec, Kind
 from provision.topology.candidates import Candidate, Machine, Mode

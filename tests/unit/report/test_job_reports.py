@@ -96,7 +96,7 @@ def test_top_job_has_the_documented_layout():
             for assignment in job.seats
         )
         jobs.append(dataclasses.replace(job, seats=assignments))
-        assert sum(map(len, job.leases.values())) == int(held)
+        assert sum(map(len, job.allocations.values())) == int(held)
     jobs.sort(key=lambda job: job.spec.name)
 
     printed = job_list.top_text(jobs, NOW).replace("mpijob", "tfjob ").splitlines()
@@ -209,7 +209,7 @@ def test_events_of_a_waiting_job_explain_scheduling_passes():
     lines = job_detail.get_text(job_of(seats=False, **waiting), NOW, events=True).splitlines()
     assert nobody in lines[-1]
     assert max(map(len, lines)) <= 80
-    assert nobody in job_detail.get_text(job_of(record={"again": True}, **waiting), NOW, events=True)
+    assert nobody in job_detail.get_text(job_of(record={"retrying": True}, **waiting), NOW, events=True)
     assert nobody not in job_detail.get_text(job_of(**waiting), NOW, events=True)
     assert nobody not in job_detail.get_text(job_of(), NOW, events=True)
 

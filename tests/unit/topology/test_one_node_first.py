@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from provision.documents import convert
 from provision.documents.jobs import LookAnswer
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.engines.direct.placing import place_job
+from provision.jobs.cluster_snapshot import Known
+from provision.jobs.engines.direct.node_probe import NodeLook
+from provision.jobs.engines.direct.placement import place_job
 from provision.model.job import JobSpec, Kind
 from provision.topology.candidates import Candidate, Mode
 from provision.topology.placement import Request

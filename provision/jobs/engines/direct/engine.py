@@ -1,18 +1,20 @@
-"""The engine that needs nothing but SSH and docker: it reads the nodes, and acts on them."""
+"""The job engine that needs SSH and Docker only: it reads the state of the nodes and acts on them."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import secrets as random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from provision.batch.direct_record import DirectRecord
 from provision.batch.records import Report, contradictions, result_of
 from provision.batch.signed import SIGNED_VERSION, Refused, check_secrets, secrets_digest
 from provision.documents.jobs import (
@@ -37,32 +39,39 @@ from provision.errors import (
     TimedOut,
     UsageError,
 )
-from provision.jobs.engines.base import LogRequest, Secrets, Tried
-from provision.jobs.engines.direct import reading
-from provision.jobs.engines.direct.contact import Contact
-from provision.jobs.engines.direct.ending import Ending, carry_out, pending
-from provision.jobs.engines.direct.finding import PATIENCE_SECONDS, told_of
-from provision.jobs.engines.direct.head import (
+from provision.jobs import job_access
+from provision.jobs.cluster_snapshot import Eyes, Sight
+from provision.jobs.connections import Ways
+from provision.jobs.engines.base import (
+    Capability,
+    GpuRequest,
+    LogRequest,
+    MaintenanceResult,
+    NodeSample,
+    Secrets,
+    page_of,
+)
+from provision.jobs.engines.direct.invalid_jobs import InvalidJob, delete_invalid, insist_on_valid
+from provision.jobs.engines.direct.job_end import Ending, carry_out, pending
+from provision.jobs.engines.direct.job_reports import PATIENCE_SECONDS, reports_of
+from provision.jobs.engines.direct.node_probe import NodeLook
+from provision.jobs.engines.direct.queue_host import (
     mark,
     owner,
     queue_held,
 )
-from provision.jobs.engines.direct.invalid import InvalidJob, delete_invalid, insist_on_valid
-from provision.jobs.engines.direct.known import Eyes, Sight
-from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.engines.direct.ways import Ways
+from provision.jobs.engines.direct.survey import job_list, node_views
 from provision.jobs.node_ask import ask_jobs
+from provision.jobs.node_contact import Contact
 from provision.model import Cluster, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, as_document
-from provision.model.job_views import DryRun, JobSurvey
+from provision.model.job_views import DryRun, JobPage, NodeList
 from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
-    import threading
-
     from provision.connectors.absent import AbsentNodes
+    from provision.jobs.attempt_start import Extras
     from provision.jobs.code import Archive
-    from provision.jobs.engines.direct.starting import Extras
     from provision.jobs.signing import JobKeys
 
 __all__ = ["DirectEngine", "head_of"]
@@ -70,23 +79,26 @@ __all__ = ["DirectEngine", "head_of"]
 Say = Callable[[str], None]
 
 LOOK_SECONDS = 60.0
+SHORT_SECONDS = 15.0
+"""Time limit for the state of a job in an error message."""
 TOKEN_BYTES = 6
 SALT_BYTES = 32
 _TOKEN = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
 class DirectEngine:
-    """Runs jobs on the nodes of one cluster. What only starts jobs is imported when one starts: reading is quick.
+    """Runs jobs on the nodes of one cluster. Modules that only start jobs are imported when a job starts.
 
     Args:
         cluster: with the roles' defaults; ``cluster_head`` names the node that keeps the queue, else it is the first.
         eyes: looks at nodes as places for jobs.
-        keys: signs jobs, and says whose jobs start.
-        extras: brings code, data and TensorBoard.
-        absent: what is remembered of nodes that did not answer.
+        keys: signs jobs, and verifies the signatures of jobs.
+        extras: code, data and TensorBoard.
+        absent: nodes that did not answer a short time ago.
     """
 
     name = "direct"
+    capabilities = frozenset(Capability) - {Capability.OWN_QUEUE}
 
     def __init__(
         self,
@@ -112,7 +124,7 @@ class DirectEngine:
     def submit(self, spec: JobSpec, secrets: Secrets, say: Say) -> JobRecord:
         """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
         from provision.jobs.code import pack_code
-        from provision.jobs.engines.direct.placing import allowed
+        from provision.jobs.engines.direct.placement import allowed
 
         allowed(spec, self._cluster.nodes)
         with pack_code(spec.sync, secrets.sync, say) as (sync, code):
@@ -173,11 +185,11 @@ class DirectEngine:
             ) from error
 
     def owns(self, job: JobRecord) -> bool:
-        """Return whether a job (of `get`) is this user's own, by the key that signed it."""
-        return self._keys.owns(job, owner())
+        """Return whether a job (of `get`) is owned by this user: the key that signed it decides."""
+        return isinstance(job, DirectRecord) and self._keys.owns(job, owner())
 
     def owned(self, jobs: Sequence[JobRecord]) -> list[str]:
-        """Return the ids of those of these jobs (of `jobs`) that are this user's own, as `owns` decides."""
+        """Return the IDs of those jobs (of `jobs`) that are owned by this user."""
         if not jobs:
             return []
         names = sorted({job.spec.name for job in jobs})
@@ -187,16 +199,16 @@ class DirectEngine:
         known = (
             replace(job, signed=one.signed, signature=one.signature)
             for job in jobs
-            if (one := recorded.get(job.id)) is not None
+            if (one := recorded.get(job.id)) is not None and isinstance(job, DirectRecord)
         )
         return [job.id for job in known if self.owns(job)]
 
     def refuses(self, job: JobRecord) -> bool:
         """Return whether the nodes refuse and record every change of a job (of `get`) by this user.
 
-        The job agent does so for submitters, to whom it does not show what others have signed.
+        The job agent does so for submitters; it does not show them the signed text of other users' jobs.
         """
-        return self._agent and not job.signed and not self.owns(job)
+        return self._agent and isinstance(job, DirectRecord) and not job.signed and not self.owns(job)
 
     def _is_taken(self, name: str) -> bool:
         """Return False where the job of this name has gone meanwhile.
@@ -205,14 +217,18 @@ class DirectEngine:
             NameTaken: a job has the name, with its state.
         """
         try:
-            record = self.get(name, hurry=True)
+            record = self.get(name, time_limit=SHORT_SECONDS)
         except NotFound:
             return False
         except ProvisionError:
             raise _name_taken(name, None) from None
         raise _name_taken(name, record)
 
-    def start_pending(self, say: Say, *, patience: float | None = None) -> Tried:
+    def maintenance(self) -> QueueMaintenance:
+        """Return the context of scheduling passes: this engine's queue is processed by commands."""
+        return QueueMaintenance(self)
+
+    def start_pending(self, say: Say, *, patience: float | None = None) -> MaintenanceResult:
         """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked.
 
         With `patience`, starts that take longer than so many seconds continue after the return: a slow registry of one
@@ -227,7 +243,7 @@ class DirectEngine:
 
     def watch(self, seconds: float, stop: threading.Event) -> bool:
         """Wait until something happened that may let a job start since `start_pending` last looked."""
-        from provision.jobs.engines.direct.watching import await_change
+        from provision.jobs.engines.direct.change_watch import await_change
 
         return await_change(self._nodes, self._watched, seconds, stop)
 
@@ -261,13 +277,13 @@ class DirectEngine:
         patience: float | None = None,
         own: Mapping[str, Archive] | None = None,
         start_patience: float | None = None,
-    ) -> tuple[Tried, ProvisionError | None]:
+    ) -> tuple[MaintenanceResult, ProvisionError | None]:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
         if self._agent:  # an operator's command or queue starts what submitters submit
-            return Tried(), None
-        from provision.jobs.engines.direct.booking import Booking
-        from provision.jobs.engines.direct.starts import start_all
-        from provision.jobs.engines.direct.watching import watches
+            return MaintenanceResult(), None
+        from provision.jobs.engines.direct.change_watch import watches
+        from provision.jobs.engines.direct.queue_starts import start_all
+        from provision.jobs.engines.direct.scheduling import Booking
 
         sight = Sight(self._eyes, self._cluster, self._contact.present)
         if mine:
@@ -297,12 +313,10 @@ class DirectEngine:
             self._start_beside(start, start_patience)
         self._watched = watches(booking.looks, self.head, attempts, waits=bool(booking.waiting))
         started = tuple(attempt.spec.name for attempt in attempts if attempt.spec.name not in failed)
-        return Tried(started, tuple(booking.waiting)), refused
+        return MaintenanceResult(started, tuple(booking.waiting)), refused
 
     def _start_beside(self, start: Callable[[], None], seconds: float) -> None:
         """Run a function in a thread, and wait for its end so many seconds at most."""
-        import threading
-
         thread = threading.Thread(target=start, daemon=True, name="starts")
         thread.start()
         thread.join(seconds)
@@ -324,42 +338,57 @@ class DirectEngine:
         """Say where it would go and what would be started; nothing is written on any node."""
         if self._agent:
             raise UsageError("the job agent does not look for places for jobs: this needs an operator")
-        from provision.jobs.engines.direct import dry
-        from provision.jobs.engines.direct.placing import allowed, place_job
+        from provision.jobs.engines.direct import dry_run as plan
+        from provision.jobs.engines.direct.placement import allowed, place_job
 
         nodes, _ = allowed(spec, self._cluster.nodes)
         looks, _ = self._look()
         known = self._eyes.look(self._cluster, list(looks))
         placed = place_job(spec, known, looks, [node.name for node in nodes])
-        return dry.dry_run(spec, placed, known, self._extras)
+        return plan.dry_run(spec, placed, known, self._extras)
 
     # Reading
 
-    def jobs(self, *, nodes: bool = False) -> JobSurvey:
-        """Return all jobs, and with `nodes` the nodes too, by one SSH session each."""
-        do, kind = ("look", LookAnswer) if nodes else ("report", ReportAnswer)
-        found = self._contact.each(self._cluster.nodes, lambda way: ask_jobs(way, do, kind, names=None, brief=True))
-        self._carry_out(found)
-        survey = reading.survey(self._cluster, self.head, found, nodes=nodes)
-        self._record_results(survey.jobs)
-        return survey
+    def jobs(self, *, limit: int = 0, cursor: str = "", time_limit: float | None = None) -> JobPage:
+        """Return jobs, the newest first; all nodes are asked for every page."""
+        answers = self._contact.each(
+            self._cluster.nodes,
+            lambda way: ask_jobs(way, "report", ReportAnswer, names=None, brief=True),
+            time_limit=time_limit,
+        )
+        self._carry_out(answers)
+        everything = job_list(self.head, answers)
+        self._record_results(everything.jobs)
+        page, following = page_of(everything.jobs, limit, cursor)
+        return replace(everything, jobs=page, next_cursor=following)
 
-    def get(self, name: str, *, hurry: bool = False) -> JobRecord:
-        """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out.
+    def nodes(self, *, time_limit: float | None = None) -> NodeList:
+        """Return the nodes with their GPUs."""
+        answers = self._contact.each(
+            self._cluster.nodes,
+            lambda way: ask_jobs(way, "look", LookAnswer, names=None, brief=True),
+            time_limit=time_limit,
+        )
+        self._carry_out(answers)
+        unreachable = {name: one.message for name, one in answers.items() if isinstance(one, ProvisionError)}
+        return NodeList(node_views(self._cluster, self.head, answers), unreachable)
 
-        A job's ID is as good as its name: by it a job is found whose name another job has.
+    def get(self, name: str, *, time_limit: float | None = None) -> JobRecord:
+        """Return all that is known of a job, with its events; without nodes that have not answered in `time_limit`.
+
+        An ID is accepted in place of a name, also of a job whose name another job has now.
         """
-        found = told_of(name, self._contact, self.head, hurry=hurry)
+        found = reports_of(name, self._contact, self.head, time_limit=time_limit)
         if self._carry_out(found):
-            found = told_of(name, self._contact, self.head, hurry=hurry)
-        survey = reading.survey(self._cluster, self.head, found, nodes=False)
+            found = reports_of(name, self._contact, self.head, time_limit=time_limit)
+        survey = job_list(self.head, found)
         self._record_results(survey.jobs)
         named = [record for record in survey.jobs if record.spec.name == name]
         if named:
-            return next((record for record in named if not record.displaced), named[0])
+            return next((record for record in named if not record.name_reused), named[0])
         insist_on_valid(name, found)
         away = ", ".join(survey.unreachable)
-        if away and hurry:
+        if away and time_limit is not None:
             return self.get(name)
         by_id = [record for record in self.jobs().jobs if record.id == name] if _TOKEN.fullmatch(name) else []
         if by_id:
@@ -384,7 +413,7 @@ class DirectEngine:
         """
         many = []
         for job in jobs:
-            result = result_of(job) if job.unrecorded and not self._agent else None
+            result = result_of(job) if isinstance(job, DirectRecord) and job.unrecorded and not self._agent else None
             if result is not None:
                 queue = {"result": msgspec.to_builtins(result)}
                 only = {"if_id": job.id, "if_state": ["started"], "if_attempt": job.attempt}
@@ -394,7 +423,7 @@ class DirectEngine:
 
     def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
         """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
-        return reading.logs(self, self._contact, name, request, write)
+        return job_access.logs(self.get, self._contact, name, request, write)
 
     # Ending
 
@@ -527,7 +556,7 @@ class DirectEngine:
         record = self.get(name)
         if record.deleting:
             raise NodeError(f"the job {name} is being deleted", remedy="Submit it again under another name.")
-        if record.displaced:
+        if record.name_reused:
             raise NodeError(
                 f"the queue host {self.head} has another job {record.spec.name}, so {record.id} cannot be restarted",
                 remedy=f"End it: provision delete {record.id}",
@@ -601,15 +630,68 @@ class DirectEngine:
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
         """Return the command (of this machine) that runs `argv` inside an instance; the node records it."""
         record = self.get(name)
-        line = reading.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
-        seat = reading.instance_of(record, instance)
+        line = job_access.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
+        seat = job_access.instance_of(record, instance)
         with contextlib.closing(self._contact.connect(seat.node)) as way:
             ask_jobs(way, "attached", Done, name=name, instance=seat.instance)
         return line
 
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
         """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""
-        return reading.forward_argv(self.get(name), self._nodes, local, target)
+        return job_access.forward_argv(self.get(name), self._nodes, local, target)
+
+    # Nodes
+
+    def drain(self, names: Sequence[str], reason: str) -> dict[str, ProvisionError | None]:
+        """Exclude nodes from new jobs, or include them again if `reason` is empty. Running jobs continue."""
+        answers = self._contact.each(
+            [self._nodes[name] for name in names], lambda way: ask_jobs(way, "drain", Done, reason=reason)
+        )
+        return {name: one if isinstance(one, ProvisionError) else None for name, one in answers.items()}
+
+    def set_labels(self, labels: Mapping[str, Mapping[str, str]]) -> None:
+        """Do nothing: this engine reads labels from the inventory at each start."""
+
+    def reserve_gpus(self, owner: str, requests: Sequence[GpuRequest]) -> contextlib.AbstractContextManager[None]:
+        """Lease all requested GPUs for the program `owner`, or none, while the context is open."""
+        from provision.jobs.engines.direct.gpu_reservation import reserved_gpus
+
+        return reserved_gpus(owner, requests, self._nodes)
+
+    def sample(self, job: JobRecord, *, seconds: float, interval: float) -> dict[str, NodeSample | ProvisionError]:
+        """Sample a running job on all of its nodes in parallel."""
+        from provision.jobs.sampling import sample_job
+
+        samples = sample_job(self._contact, job, seconds=seconds, interval=interval)
+        return {
+            name: sample if isinstance(sample, ProvisionError) else NodeSample(*sample)
+            for name, sample in samples.items()
+        }
+
+
+class QueueMaintenance:
+    """Scheduling passes over the queue; leaving the context waits for the started jobs' starts.
+
+    Args:
+        engine: the engine.
+    """
+
+    def __init__(self, engine: DirectEngine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.await_starts()
+
+    def run(self, progress: Say, *, time_limit: float | None = None) -> MaintenanceResult:
+        """Do one pass. Starts that take longer than `time_limit` seconds continue after the return."""
+        return self._engine.start_pending(progress, patience=time_limit)
+
+    def wait(self, seconds: float, stop: threading.Event) -> bool:
+        """Wait for a change that may let a job start."""
+        return self._engine.watch(seconds, stop)
 
 
 def head_of(cluster: Cluster) -> str:

@@ -17,16 +17,16 @@ from provision.batch.ranks import seats_of
 from provision.batch.records import STARTING, Report, records, result_of
 from provision.documents.jobs import Done, JobReport, Lease, QueueEntry, ReportAnswer, SignedJob
 from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
+from provision.jobs import attempt_start
+from provision.jobs.attempt import Attempt
+from provision.jobs.attempt_start import release, take_leases
+from provision.jobs.cluster_snapshot import Sight
+from provision.jobs.command_check import line_notes
+from provision.jobs.connections import Ways
 from provision.jobs.engines.base import Secrets
-from provision.jobs.engines.direct import starting
-from provision.jobs.engines.direct.attempt import Attempt
-from provision.jobs.engines.direct.head import mark, mark_all, marking
-from provision.jobs.engines.direct.known import Sight
-from provision.jobs.engines.direct.line_check import line_notes
-from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.engines.direct.placing import allowed, place_job
-from provision.jobs.engines.direct.starting import release, take_leases
-from provision.jobs.engines.direct.ways import Ways
+from provision.jobs.engines.direct.node_probe import NodeLook
+from provision.jobs.engines.direct.placement import allowed, place_job
+from provision.jobs.engines.direct.queue_host import mark, mark_all, marking
 from provision.jobs.node_ask import ask_jobs
 from provision.jobs.signing import JobKeys
 from provision.model import Cluster
@@ -222,7 +222,7 @@ class Booking:
     def _is_aged(self, record: JobRecord, found: Mapping[str, JobRecord]) -> bool:
         """Whether a job's record is to go: by the head's clock, unless a node of it is away or a job depends on it."""
         limit, now = record.spec.ttl_after_finished, self.looks[self._head].now
-        if not limit or not record.status.over or not record.ended or record.unreachable or record.leases:
+        if not limit or not record.status.over or not record.ended or record.unreachable or record.allocations:
             return False
         needed = any(record.spec.name in other.spec.depends for other in found.values() if not other.status.over)
         return now - record.ended > limit and not needed
@@ -238,9 +238,9 @@ class Booking:
                     continue
                 self._let_go(record, queue)
             begun = record.status is JobStatus.PENDING and queue.state == "started"
-            if begun and not record.again and record.reason != STARTING:
+            if begun and not record.retrying and record.reason != STARTING:
                 continue  # its keepers have it, and its containers do not run yet
-            if record.again:
+            if record.retrying:
                 bad = _bad_nodes(record)
                 more = {
                     "state": "pending",
@@ -276,7 +276,7 @@ class Booking:
 
     def _let_go(self, record: JobRecord, queue: QueueEntry) -> None:
         """Give back what a start that was broken off holds."""
-        for name in dict.fromkeys((*record.leases, *(seat.node for seat in record.seats))):
+        for name in dict.fromkeys((*record.allocations, *(seat.node for seat in record.seats))):
             with contextlib.suppress(ProvisionError):
                 ask_jobs(
                     self._ways.to(name), "release", Done, job=record.spec.name, id=record.id, attempt=queue.attempt
@@ -288,7 +288,7 @@ class Booking:
 
     def _broken_off(self, queue: QueueEntry) -> bool:
         """Whether who began a start is gone: it is written down anew as long as it lasts."""
-        return self.looks[self._head].now - queue.time > starting.BROKEN_SECONDS
+        return self.looks[self._head].now - queue.time > attempt_start.BROKEN_SECONDS
 
     def _full(self, names: Sequence[str]) -> dict[str, JobReport]:
         """Return the whole entries of waiting jobs, with what was signed, from the head alone."""

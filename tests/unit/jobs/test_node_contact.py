@@ -9,8 +9,8 @@ import pytest
 
 from provision.connectors.absent import AbsentNodes
 from provision.errors import ConnectionFailed, HostNotTrusted, NodeError, NodeUnreachable, ProvisionError
-from provision.jobs.engines.direct import contact
-from provision.jobs.engines.direct.contact import Contact
+from provision.jobs import node_contact
+from provision.jobs.node_contact import Contact
 from provision.model import Connection, Node
 
 NODES = {name: Node(name, Connection(f"10.0.0.{number}")) for number, name in enumerate(("a", "b", "c"))}
@@ -33,8 +33,8 @@ class Network:
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     made = Network()
-    monkeypatch.setattr(contact, "each", made.each)
-    monkeypatch.setattr(contact, "takes_connections", lambda node, _seconds: node.name in made.takes)
+    monkeypatch.setattr(node_contact, "each", made.each)
+    monkeypatch.setattr(node_contact, "takes_connections", lambda node, _seconds: node.name in made.takes)
     return made
 
 
@@ -99,7 +99,7 @@ def test_a_connection_to_a_silent_node_is_not_waited_for_again(network: Network,
             raise network.errors[node.name]
         return f"connection to {node.name}"
 
-    monkeypatch.setattr(contact, "connect", connect)
+    monkeypatch.setattr(node_contact, "connect", connect)
     network.errors["a"] = ConnectionFailed("no route to host", node="a")
     nodes = Contact(NODES)
     with pytest.raises(ConnectionFailed):

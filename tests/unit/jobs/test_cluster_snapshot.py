@@ -10,8 +10,8 @@ import pytest
 
 from provision.errors import NodeError
 from provision.facts import ALL_FACTS
-from provision.jobs.engines.direct import known
-from provision.jobs.engines.direct.known import Known, Sight
+from provision.jobs import cluster_snapshot
+from provision.jobs.cluster_snapshot import Known, Sight
 from provision.model import Cluster
 from provision.workflow import job_sight
 
@@ -57,7 +57,7 @@ def test_what_was_seen_before_a_long_wait_is_looked_at_anew(monkeypatch: pytest.
     """Another command may have held the queue for a minute; one pass rests on one look."""
     eyes = Eyes()
     eyes.may.set()
-    monkeypatch.setattr(known, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_snapshot, "FRESH_SECONDS", 0.0)
     sight = Sight(eyes, CLUSTER)
     sight.begin()
 

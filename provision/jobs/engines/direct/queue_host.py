@@ -15,8 +15,8 @@ from provision.errors import LockedError, NodeError, ProvisionError
 from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line, owner
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.direct.attempt import Attempt
-    from provision.jobs.engines.direct.ways import Ways
+    from provision.jobs.attempt import Attempt
+    from provision.jobs.connections import Ways
     from provision.model.job import JobRecord
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What the nodes tell of jobs: lists, one job, lines of output."""
+"""Access to a job's instances: their output, commands in them and their ports."""
 
 from __future__ import annotations
 
@@ -6,77 +6,27 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from provision.batch.names import attempt_folder
-from provision.batch.records import Report, contradictions, records
 from provision.connectors import Connector
 from provision.connectors.limits import Allowance
-from provision.documents.jobs import Done, Lease, LookAnswer, ReportAnswer
+from provision.documents.jobs import Done
 from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotAllowed, NotFound, ProvisionError
-from provision.jobs.engines.base import LogRequest
-from provision.jobs.engines.direct.contact import Contact
-from provision.jobs.engines.direct.looks import NodeLook
 from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, refusal
-from provision.model import Cluster, Node
-from provision.model.cluster import NO_JOBS
+from provision.jobs.node_contact import Contact
+from provision.model import Node
 from provision.model.job import JobRecord, Kind, Seat
-from provision.model.job_views import GpuView, JobSurvey, NodeView
+from provision.model.job_requests import LogRequest
 
-if TYPE_CHECKING:
-    from provision.jobs.engines.base import Engine
-
-__all__ = ["instance_of", "logs", "survey"]
+__all__ = ["exec_argv", "forward_argv", "instance_of", "logs"]
 
 
 LOGS_LIMIT = 4 * 1024**3
 """Bytes of a container's output where it is not followed; nodes keep less."""
 LINE_LIMIT = 1024 * 1024
 """Bytes of a line of a job's output; a longer one is shown as several."""
-
-
-def survey(
-    cluster: Cluster, head: str, found: Mapping[str, ReportAnswer | ProvisionError], *, nodes: bool
-) -> JobSurvey:
-    """Put together what each node has answered."""
-    reports = [Report.of(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)]
-    lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
-    jobs = sorted(records(reports, lost, head).values(), key=lambda record: (-record.submitted, record.spec.name))
-    views = tuple(_node_view(cluster, head, name, one) for name, one in found.items()) if nodes else ()
-    return JobSurvey(tuple(jobs), views, lost, tuple(contradictions(reports, head)))
-
-
-def _node_view(cluster: Cluster, head: str, name: str, found: ReportAnswer | ProvisionError) -> NodeView:
-    node = cluster.node(name)
-    labels = node.variables.get("cluster_labels")
-    address = str(node.variables.get("cluster_data_address") or node.connection.host)
-    shared = {
-        "head": name == head,
-        "mode": str(node.variables.get("cluster_gpu_schedule") or "default"),
-        "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
-    }
-    if isinstance(found, ProvisionError):
-        return NodeView(name, address, ready=False, reason=found.message, **shared)  # type: ignore[arg-type]
-    assert isinstance(found, LookAnswer)  # noqa: S101 # nosec B101 # nodes were asked to `look`
-    look = NodeLook(name, found)
-    return NodeView(
-        name,
-        address,
-        ready=node.takes_jobs and not look.trouble,
-        reason=(look.trouble or look.drained) if node.takes_jobs else NO_JOBS,
-        drained=bool(look.drained),
-        gpus=tuple(_gpu_views(look)),
-        simulated=found.simulated,
-        **shared,  # type: ignore[arg-type]
-    )
-
-
-def _gpu_views(look: NodeLook) -> Iterator[GpuView]:
-    for gpu in look.gpus:
-        lease = look.leases.get(gpu.uuid, Lease())
-        yield GpuView(gpu.index, gpu.uuid, gpu.name, lease.job, lease.instance, look.foreign.get(gpu.uuid, ""))
 
 
 def instance_of(record: JobRecord, wanted: str) -> Seat:
@@ -107,14 +57,17 @@ def instance_of(record: JobRecord, wanted: str) -> Seat:
 
 
 def logs(
-    engine: Engine,
+    get: Callable[[str], JobRecord],
     contact: Contact,
     name: str,
     request: LogRequest,
     write: Callable[[str, bytes], None],
 ) -> JobRecord:
-    """Write out lines of all asked instances, as they come from their nodes; return the job as it is afterwards."""
-    record = engine.get(name)
+    """Write lines of the requested instances as they arrive; return the job as it is afterwards.
+
+    `get` returns the record of a job.
+    """
+    record = get(name)
     attempt = request.attempt or record.attempt
     of_attempt, away = (record, {}) if attempt == record.attempt else _earlier(record, contact, attempt)
     try:
@@ -148,7 +101,7 @@ def logs(
             write(*item)
     if failed is not None:
         raise failed
-    return engine.get(name) if request.follow else record
+    return get(name) if request.follow else record
 
 
 def _asked(record: JobRecord, request: LogRequest) -> list[Seat]:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from provision.batch.signed import check_secrets
 from provision.documents.jobs import SecretsDocument
 from provision.errors import ProvisionError
+from provision.jobs import attempt_start
+from provision.jobs.attempt import Attempt
 from provision.jobs.code import Archive
 from provision.jobs.code_archives import fetch_archive
+from provision.jobs.connections import MANY, Ways
 from provision.jobs.engines.base import Secrets
-from provision.jobs.engines.direct import starting
-from provision.jobs.engines.direct.attempt import Attempt
-from provision.jobs.engines.direct.head import hand_over, write_failure, write_queue
-from provision.jobs.engines.direct.ways import MANY, Ways
+from provision.jobs.engines.direct.queue_host import hand_over, write_failure, write_queue
 from provision.jobs.node_ask import ask_jobs
 from provision.threads import outcomes
 
@@ -29,7 +29,7 @@ def start_all(
     ways: Ways,
     head: str,
     attempts: Sequence[Attempt],
-    extras: starting.Extras | None,
+    extras: attempt_start.Extras | None,
     say: Say,
     *,
     mine: str = "",
@@ -76,7 +76,7 @@ def _start(
     ways: Ways,
     head: str,
     attempt: Attempt,
-    extras: starting.Extras | None,
+    extras: attempt_start.Extras | None,
     say: Say,
     over: Callable[[Attempt], None],
     own: Mapping[str, Archive],
@@ -84,7 +84,7 @@ def _start(
     try:
         with _from_head(ways, head, attempt, own.get(attempt.id)) as (secrets, code):
             whole = replace(attempt, secrets=secrets)
-            starting.start(ways, whole, extras, say, lambda: hand_over(ways, head, attempt), code)
+            attempt_start.start(ways, whole, extras, say, lambda: hand_over(ways, head, attempt), code)
     finally:
         over(attempt)
 
@@ -101,7 +101,7 @@ def _from_head(
             check_secrets(attempt.signed, document, head)
             code = own or stack.enter_context(fetch_archive(ways.to(head), attempt.signed))
         except ProvisionError:
-            starting.release(ways, attempt, attempt.nodes)
+            attempt_start.release(ways, attempt, attempt.nodes)
             raise
         yield secrets_of(document), code
 
@@ -116,7 +116,7 @@ def _alive(ways: Ways, head: str, attempts: Sequence[Attempt]) -> Iterator[Calla
     ended = threading.Event()
 
     def tell() -> None:
-        while not ended.wait(starting.BROKEN_SECONDS / 4):
+        while not ended.wait(attempt_start.BROKEN_SECONDS / 4):
             outcomes(lambda attempt: _tell(ways, head, attempt), list(left.values()), limit=MANY)
 
     def over(attempt: Attempt) -> None:
@@ -134,5 +134,5 @@ def _alive(ways: Ways, head: str, attempts: Sequence[Attempt]) -> Iterator[Calla
 def _tell(ways: Ways, head: str, attempt: Attempt) -> None:
     """Renew what an attempt holds; what does not answer now is told again before it is too late."""
     with contextlib.suppress(ProvisionError):
-        starting.renew(ways, attempt)
+        attempt_start.renew(ways, attempt)
         write_queue(ways, head, attempt, {}, merge=True)

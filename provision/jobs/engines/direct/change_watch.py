@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from provision.connectors import RemoteProcess, connect
 from provision.documents.jobs import Watched
 from provision.errors import ProvisionError
-from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.engines.direct.ways import MANY
+from provision.jobs.connections import MANY
+from provision.jobs.engines.direct.node_probe import NodeLook
 from provision.jobs.node_ask import begin, first_line
 from provision.model import Node
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.direct.attempt import Attempt
+    from provision.jobs.attempt import Attempt
 
 __all__ = ["await_change", "watches"]
 

@@ -11,7 +11,7 @@ from provision.threads import outcomes
 
 if TYPE_CHECKING:
     from provision.connectors import Connector
-    from provision.jobs.engines.direct.contact import Contact
+    from provision.jobs.node_contact import Contact
 
 __all__ = ["MANY", "Ways"]
 

@@ -10,7 +10,7 @@ from provision.checks.launch_lint import LaunchScene, lint
 from provision.checks.launch_scene import scene_of
 from provision.commands.mpirun_words import is_launcher, parse_line
 from provision.errors import UsageError
-from provision.jobs.engines.direct.known import Known
+from provision.jobs.cluster_snapshot import Known
 from provision.model.job import JobSpec, Kind, Seat
 
 __all__ = ["line_notes"]

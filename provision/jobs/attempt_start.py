@@ -13,9 +13,9 @@ from provision.batch.containers import SHARE
 from provision.connectors import Connector
 from provision.documents.jobs import Done, Prepared, Taken
 from provision.errors import InvalidDocument, NodeError, ProvisionError
+from provision.jobs.attempt import Attempt, containers_of, image_of
 from provision.jobs.code import Archive
-from provision.jobs.engines.direct.attempt import Attempt, containers_of, image_of
-from provision.jobs.engines.direct.ways import MANY, Ways
+from provision.jobs.connections import MANY, Ways
 from provision.jobs.files.keeper_greeting import node_secret
 from provision.jobs.node_ask import ask_jobs
 from provision.jobs.node_programs import FILES, keeper_programs, unit_programs

@@ -15,8 +15,8 @@ from provision.batch.records import Report, result_of
 from provision.connectors import Connector
 from provision.documents.jobs import Deleted, Done, JobReport, ReportAnswer, Written
 from provision.errors import NodeError, NodeUnreachable, ProvisionError, UsageError
-from provision.jobs.engines.direct.contact import Contact, is_silent
 from provision.jobs.node_ask import ask_jobs, owner
+from provision.jobs.node_contact import Contact, is_silent
 from provision.model.job import JobRecord, JobStatus
 
 __all__ = ["Ending", "carry_out", "pending"]

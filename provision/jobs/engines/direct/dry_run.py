@@ -8,12 +8,12 @@ from provision.batch import mpi
 from provision.batch.containers import NodeHardware, create_words
 from provision.batch.ranks import by_container, seats_of
 from provision.batch.units import unit_name, unit_of
+from provision.jobs.attempt import Attempt, command_of, environment_of, image_of
+from provision.jobs.attempt_start import Extras
+from provision.jobs.cluster_snapshot import Known
+from provision.jobs.command_check import line_notes
 from provision.jobs.engines.base import Secrets
-from provision.jobs.engines.direct.attempt import Attempt, command_of, environment_of, image_of
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.line_check import line_notes
-from provision.jobs.engines.direct.placing import Placed
-from provision.jobs.engines.direct.starting import Extras
+from provision.jobs.engines.direct.placement import Placed
 from provision.jobs.files.unit_words import unit_words
 from provision.model.job import JobSpec, Kind, Seat
 from provision.model.job_views import DryRun

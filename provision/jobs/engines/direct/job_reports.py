@@ -1,4 +1,4 @@
-"""Asking about one job: the node that keeps the queue knows which others have a part in it."""
+"""Reports of one job: the queue host knows the other nodes that have a part of it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from provision.batch.records import Report
 from provision.connectors import Connector
 from provision.documents.jobs import ReportAnswer
 from provision.errors import ProvisionError
-from provision.jobs.engines.direct.contact import Contact
 from provision.jobs.node_ask import ask_jobs
+from provision.jobs.node_contact import Contact
 from provision.threads import within
 
-__all__ = ["told_of"]
+__all__ = ["reports_of"]
 
 HEAD_SECONDS = 3.0
-"""When the node that keeps the queue has not answered in this time, all are asked beside it."""
+"""If the queue host has not answered within this time, all nodes are asked."""
 PATIENCE_SECONDS = 2.0
-"""So much later than twice the others' time a node may answer who is asked how a job stands."""
+"""With a time limit, a node may answer so much later than twice the time of the others."""
 
 
-def told_of(name: str, contact: Contact, head: str, *, hurry: bool = False) -> dict[str, ReportAnswer | ProvisionError]:
-    """Return what nodes report of a job: the head and those that it was ever given to; all where the head has none.
+def reports_of(
+    name: str, contact: Contact, head: str, *, time_limit: float | None = None
+) -> dict[str, ReportAnswer | ProvisionError]:
+    """Return the reports of a job: those of the queue host and the job's nodes, or of all nodes if these are unknown.
 
-    In a `hurry` nodes that are late are left out.
+    With `time_limit`, nodes that answer much later than the others, or not within so many seconds, are left out.
     """
     report, nodes = partial(_report, name), contact.nodes
     begun = time.monotonic()
     first = within(HEAD_SECONDS, lambda: contact.each([nodes[head]], report)) or {}
     others = _others(name, head, first.get(head))
-    patience = PATIENCE_SECONDS if hurry else None
+    patience = PATIENCE_SECONDS if time_limit is not None else None
     if others is None:
-        return contact.each(list(nodes.values()), report, patience=patience)
+        return contact.each(list(nodes.values()), report, patience=patience, time_limit=time_limit)
     took = time.monotonic() - begun
     asked = [nodes[other] for other in others if other in nodes and other != head]
-    return {**first, **contact.each(asked, report, patience=patience, answered=took)}
+    return {**first, **contact.each(asked, report, patience=patience, answered=took, time_limit=time_limit)}
 
 
 def _report(name: str, way: Connector) -> ReportAnswer:

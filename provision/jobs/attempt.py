@@ -12,10 +12,10 @@ from provision.batch.names import attempt_folder
 from provision.batch.ranks import by_container, rank_variables, slots
 from provision.batch.units import unit_of, unit_variables
 from provision.documents.jobs import Prepared, SignedJob
-from provision.jobs.engines.base import Secrets
-from provision.jobs.engines.direct.known import Known
+from provision.jobs.cluster_snapshot import Known
 from provision.model import Setting
 from provision.model.job import JobSpec, Kind, Seat
+from provision.model.job_requests import Secrets
 from provision.profiles import data_subnets, fabric_settings
 
 __all__ = ["Attempt", "command_of", "containers_of", "environment_of", "image_of"]

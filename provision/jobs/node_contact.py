@@ -12,7 +12,7 @@ from provision.connectors.absent import AbsentNode, AbsentNodes
 from provision.connectors.knock import takes_connections
 from provision.errors import ConnectionFailed, HostNotTrusted, NodeUnreachable, ProvisionError
 from provision.model import Node
-from provision.threads import outcomes
+from provision.threads import outcomes, within
 
 __all__ = ["Contact", "is_silent"]
 
@@ -47,11 +47,15 @@ class Contact:
         *,
         patience: float | None = None,
         answered: float = 0.0,
+        time_limit: float | None = None,
     ) -> dict[str, T | ProvisionError]:
         """Run `work` on all nodes in parallel, as `provision.connectors.each` does.
 
-        Nodes that did not answer a short while ago are connected to only when they take connections by now.
+        Nodes that did not answer a short time ago are connected to only if they accept connections now. With
+        `time_limit`, nodes that have not answered after so many seconds count as unreachable.
         """
+        if time_limit is not None:
+            return self._each_within(time_limit, nodes, work, patience, answered)
         absent = self._absent.among(nodes)
         back: list[Node] = []
         knocking = threading.Thread(target=lambda: back.extend(self._back(nodes, absent)), daemon=True)
@@ -66,6 +70,27 @@ class Contact:
         self._remember(nodes, found)
         late = {name: _still_silent(entry) for name, entry in absent.items() if name not in found}
         return {node.name: found[node.name] if node.name in found else late[node.name] for node in nodes}
+
+    def _each_within(
+        self,
+        time_limit: float,
+        nodes: Sequence[Node],
+        work: Callable[[Connector], T],
+        patience: float | None,
+        answered: float,
+    ) -> dict[str, T | ProvisionError]:
+        results: dict[str, T | ProvisionError] = {}
+
+        def work_and_store(connector: Connector) -> T:
+            result = work(connector)
+            results[connector.name] = result
+            return result
+
+        complete = within(time_limit, lambda: self.each(nodes, work_and_store, patience=patience, answered=answered))
+        if complete is not None:
+            return complete
+        late = f"no answer within {time_limit:g} s"
+        return {node.name: results.get(node.name) or NodeUnreachable(late, node=node.name) for node in nodes}
 
     def connect(self, name: str) -> Connector:
         """Return a connection to one node; the caller closes it.

@@ -9,8 +9,8 @@ from shlex import quote
 
 from provision.batch.ranks import Place
 from provision.errors import NeverFits
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.looks import NodeLook
+from provision.jobs.cluster_snapshot import Known
+from provision.jobs.engines.direct.node_probe import NodeLook
 from provision.launchers import launcher_of
 from provision.model import Node
 from provision.model.cluster import NO_JOBS
