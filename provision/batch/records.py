@@ -12,7 +12,7 @@ from provision.batch.direct_record import DirectRecord
 from provision.batch.endings import END_REQUESTED, has_part, is_accepted, unconfirmed_nodes
 from provision.batch.reports import Report
 from provision.documents.jobs import JobReport, QueueEntry, Result, spec_of
-from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
+from provision.model.job import Assignment, InstanceRecord, JobRecord, JobSpec, JobStatus, Kind
 
 __all__ = ["STARTING", "Report", "contradictions", "leases_by_job", "records", "result_of", "starting"]
 
@@ -87,14 +87,18 @@ def contradictions(reports: Sequence[Report], head: str) -> list[str]:
                     f"attempt {known.queue.attempt} to {', '.join(known.queue.nodes)}"
                 )
             elif known is not None and job.id == known.id and job.attempt == known.queue.attempt:
-                messages += _foreign_seats(report.node, job, known)
+                messages += _foreign_assignments(report.node, job, known)
     return messages
 
 
-def _foreign_seats(node: str, job: JobReport, of_head: JobReport) -> list[str]:
+def _foreign_assignments(node: str, job: JobReport, of_head: JobReport) -> list[str]:
     """Return a message where a node says that it has an instance which the head has given to another node."""
     places = of_head.queue.places
-    claimed = [seat.instance for seat in job.record.seats if seat.node == node and places.get(seat.instance) != node]
+    claimed = [
+        assignment.instance
+        for assignment in job.record.assignments
+        if assignment.node == node and places.get(assignment.instance) != node
+    ]
     if not places or not claimed:
         return []
     owner = places.get(claimed[0])
@@ -144,9 +148,9 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
     current = [(report, job) for report, job in told if job.attempt == attempt and attempt]
     first, source = told[0][1], next(((report, job) for report, job in told if job.spec), told[0])
     spec = spec_of(source[1], source[0].node)
-    seats = _seats(spec, current, queue)
-    place = {seat.instance: seat.node for seat in seats}
-    chief = next((seat.node for seat in seats if seat.chief), "")
+    assignments = _assignments(spec, current, queue)
+    place = {assignment.instance: assignment.node for assignment in assignments}
+    leader = next((assignment.node for assignment in assignments if assignment.is_leader), "")
     instances = {
         key: value for report, job in current for key, value in job.instances.items() if place.get(key) == report.node
     }
@@ -157,16 +161,21 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
         submitted=first.submitted or 0.0,
         status=JobStatus.PENDING,
         attempt=attempt,
-        seats=seats,
-        instances={seat.instance: instances.get(seat.instance, InstanceRecord(seat.instance)) for seat in seats},
+        assignments=assignments,
+        instances={
+            assignment.instance: instances.get(assignment.instance, InstanceRecord(assignment.instance))
+            for assignment in assignments
+        },
         started=min((item.started for item in instances.values() if item.started), default=0.0),
-        unreachable=tuple(dict.fromkeys(seat.node for seat in seats if seat.node in unreachable)),
+        unreachable=tuple(
+            dict.fromkeys(assignment.node for assignment in assignments if assignment.node in unreachable)
+        ),
         events=tuple(sorted((event for _, job in told for event in job.events), key=lambda event: event.time)),
         unsupervised=tuple(report.node for report, job in current if _watched_by_none(job)),
         nodes=next((tuple(job.nodes) for report, job in told if report.node == head), ()),
         signed=first.signed,
         signature=first.signature,
-        **next((_of_attempt(job) for report, job in current if report.node == chief), {}),
+        **next((_of_attempt(job) for report, job in current if report.node == leader), {}),
     )
     judged = _judged(record, queue, current, unreachable)
     if queue.state == "started" and queue.result is None and result_of(judged) is not None:
@@ -241,7 +250,7 @@ def _names(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:_MOST_NAMES]) + more
 
 
-def _seats(spec: JobSpec, current: Told, queue: QueueEntry) -> tuple[Seat, ...]:
+def _assignments(spec: JobSpec, current: Told, queue: QueueEntry) -> tuple[Assignment, ...]:
     """Return the instances of an attempt: each node's own, and of nodes that do not report those that others name.
 
     Where the head has recorded who has which instance, it is these, and a node cannot claim another one.
@@ -249,30 +258,32 @@ def _seats(spec: JobSpec, current: Told, queue: QueueEntry) -> tuple[Seat, ...]:
     places = queue.places if any(job.attempt == queue.attempt for _, job in current) else {}
     reporting = {report.node for report, _ in current}
     found = {
-        seat.instance: seat
+        assignment.instance: assignment
         for report, job in reversed(current)
-        for seat in job.record.seats
-        if seat.node == report.node and (not places or places.get(seat.instance) == seat.node)
+        for assignment in job.record.assignments
+        if assignment.node == report.node and (not places or places.get(assignment.instance) == assignment.node)
     }
     for _, job in current:
         if places and found.keys() >= places.keys():
             break
-        for seat in job.record.seats:
-            if seat.node not in reporting and (not places or places.get(seat.instance) == seat.node):
-                found.setdefault(seat.instance, seat)
+        for assignment in job.record.assignments:
+            if assignment.node not in reporting and (not places or places.get(assignment.instance) == assignment.node):
+                found.setdefault(assignment.instance, assignment)
     for instance, node in places.items():
-        found.setdefault(instance, Seat(instance, "", 0, node, "", 0, container=instance))
-    seats = (_with_rank(spec, seat) for seat in found.values())
-    return tuple(sorted(seats, key=lambda seat: (not seat.chief, seat.rank, seat.instance)))
+        found.setdefault(instance, Assignment(instance, "", 0, node, "", 0, container=instance))
+    assignments = (_with_rank(spec, assignment) for assignment in found.values())
+    return tuple(
+        sorted(assignments, key=lambda assignment: (not assignment.is_leader, assignment.rank, assignment.instance))
+    )
 
 
-def _with_rank(spec: JobSpec, seat: Seat) -> Seat:
-    """Return a seat with role, rank and chief by its instance's name, as `seats_of` gives them: no node decides it."""
-    role, _, number = seat.instance.removeprefix(f"{spec.name}-").partition("-")
+def _with_rank(spec: JobSpec, assignment: Assignment) -> Assignment:
+    """Return an assignment with the role, rank and leadership of its instance name: no node decides them."""
+    role, _, number = assignment.instance.removeprefix(f"{spec.name}-").partition("-")
     index = int(number) if role == "worker" and number.isdecimal() else 0
     rank = index + 1 if role == "worker" and spec.kind is Kind.PYTORCH else index
-    chief = role in {"launcher", "master"} or (spec.kind is Kind.RUN and index == 0)
-    return replace(seat, role=role, index=index, rank=rank, chief=chief)
+    is_leader = role in {"launcher", "master"} or (spec.kind is Kind.RUN and index == 0)
+    return replace(assignment, role=role, index=index, rank=rank, is_leader=is_leader)
 
 
 def _of_attempt(job: JobReport) -> dict[str, Any]:
@@ -348,13 +359,13 @@ def _result(record: DirectRecord, current: Told) -> Result | None:
 
     Of the others the worst result counts, and each of them names instances of its own alone.
     """
-    place = {seat.instance: seat.node for seat in record.seats}
+    place = {assignment.instance: assignment.node for assignment in record.assignments}
     found = {report.node: job.result for report, job in current if job.result is not None}
-    chief = next((seat.node for seat in record.seats if seat.chief), "")
-    if chief in found:
-        return found[chief]
-    rebooted = any(report.node == chief and _rebooted(job) for report, job in current)
-    gone = not chief or chief in record.unreachable or rebooted
+    leader = next((assignment.node for assignment in record.assignments if assignment.is_leader), "")
+    if leader in found:
+        return found[leader]
+    rebooted = any(report.node == leader and _rebooted(job) for report, job in current)
+    gone = not leader or leader in record.unreachable or rebooted
     others = [_own_part(result, node, place) for node, result in found.items() if not place or node in place.values()]
     return min(others, key=lambda result: _WORST_FIRST.index(result.status)) if gone and others else None
 
@@ -388,7 +399,11 @@ def _lost(record: DirectRecord, current: Told, unreachable: Mapping[str, str]) -
         if _rebooted(job):
             return f"node {report.node} was rebooted during the job"
     told = {report.node for report, _ in current}
-    forgotten = [seat.node for seat in record.seats if seat.node not in told and seat.node not in unreachable]
+    forgotten = [
+        assignment.node
+        for assignment in record.assignments
+        if assignment.node not in told and assignment.node not in unreachable
+    ]
     if forgotten:
         return f"node {forgotten[0]} knows nothing of it any more"
     never = all(job.keeper == "none" for _, job in current)
@@ -405,7 +420,7 @@ def _since(report: Report, job: JobReport) -> float:
 def _alive(record: DirectRecord) -> DirectRecord:
     """As arena's users were told wrongly: a job of which any instance does not run yet is not RUNNING."""
     behind = [name for name, item in record.instances.items() if item.status not in {"Running", *_OVER}]
-    nodes = {seat.instance: seat.node for seat in record.seats}
+    nodes = {assignment.instance: assignment.node for assignment in record.assignments}
     away = [name for name in behind if nodes[name] not in record.unreachable]
     if away:
         first = record.instances[away[0]]

@@ -67,7 +67,7 @@ def attach(
             f"{name} is {job.status}: nothing of it runs that a command could be run in",
             remedy=f"what it said: provision logs {name}; once more: provision restart {name}",
         )
-    known = [seat.instance for seat in job.seats]
+    known = [assignment.instance for assignment in job.assignments]
     first = leader(job)
     wanted = instance or (first.instance if first else "")
     wanted = f"{name}-{wanted}" if f"{name}-{wanted}" in known else wanted

@@ -89,7 +89,7 @@ def _silent_for(seconds: float) -> Callable[[JobRecord], bool]:
     since: list[float] = []
 
     def is_silent(job: JobRecord) -> bool:
-        if not any(seat.chief and seat.node in job.unreachable for seat in job.seats):
+        if not any(assignment.is_leader and assignment.node in job.unreachable for assignment in job.assignments):
             since.clear()
             return False
         since.append(time.monotonic())
@@ -114,8 +114,8 @@ def _is_handed_out(job: JobRecord) -> bool:
     from provision.batch.records import STARTING
     from provision.model.job import JobStatus
 
-    coming = job.status is JobStatus.PENDING and bool(job.seats) and not job.retrying and job.reason != STARTING
-    return coming or job.status is JobStatus.RUNNING or (job.status is JobStatus.STOPPING and bool(job.seats))
+    coming = job.status is JobStatus.PENDING and bool(job.assignments) and not job.retrying and job.reason != STARTING
+    return coming or job.status is JobStatus.RUNNING or (job.status is JobStatus.STOPPING and bool(job.assignments))
 
 
 def pusher(runner: JobEngine) -> Callable[[], None]:

@@ -58,12 +58,14 @@ def get(
     with patience("asking the nodes"):
         job = runner.get(name, time_limit=SHORT_TIME_LIMIT)
         insist_on_kind(job, kind)
-        used = usage_of(cluster, [seat.node for seat in job.seats if seat.gpus]) if gpus else None
+        used = (
+            usage_of(cluster, [assignment.node for assignment in job.assignments if assignment.gpus]) if gpus else None
+        )
     moment = now()
     block = gpu_block(job, used) if used else ()
     document = job_document(job, moment, runner.name)
-    for one, seat in zip(document["instances"], job.seats, strict=True):
-        one["gpuMetrics"] = metrics(used, seat.uuids) if used else {}
+    for one, assignment in zip(document["instances"], job.assignments, strict=True):
+        one["gpuMetrics"] = metrics(used, assignment.uuids) if used else {}
     present(
         form,
         as_json=as_json,

@@ -134,9 +134,13 @@ def _instances(job: JobRecord, wanted: list[str], rank: int | None, attempt: int
             return tuple(wanted)
         workers = rank if job.spec.kind is not Kind.PYTORCH else rank - 1
         return (f"worker-{workers}" if workers >= 0 else "master-0",)
-    known = [seat.instance for seat in job.seats]
+    known = [assignment.instance for assignment in job.assignments]
     if rank is not None:
-        found = [seat.instance for seat in job.seats if seat.rank == rank and seat.role != "launcher"]
+        found = [
+            assignment.instance
+            for assignment in job.assignments
+            if assignment.rank == rank and assignment.role != "launcher"
+        ]
         if not found:
             raise NotFound(f"{name} has no rank {rank}", remedy=f"`provision get {name}` lists its instances.")
         return (found[0],)

@@ -220,14 +220,18 @@ def _one_job(
 
     found = runner.get(name)
     insist_on_kind(found, kind)
-    seats = [seat for seat in found.seats if instance in {"", seat.instance, seat.instance.removeprefix(f"{name}-")}]
-    if instance and not seats:
+    assignments = [
+        assignment
+        for assignment in found.assignments
+        if instance in {"", assignment.instance, assignment.instance.removeprefix(f"{name}-")}
+    ]
+    if instance and not assignments:
         raise NotFound(f"{name} has no instance {instance}", remedy=f"`provision get {name}` lists its instances.")
-    used = usage_of(cluster, [seat.node for seat in seats if seat.gpus])
-    shown = replace(found, seats=tuple(seats))
+    used = usage_of(cluster, [assignment.node for assignment in assignments if assignment.gpus])
+    shown = replace(found, assignments=tuple(assignments))
     document = job_document(shown, now(), runner.name)
-    for one, seat in zip(document["instances"], seats, strict=True):
-        one["gpuMetrics"] = metrics(used, seat.uuids)
+    for one, assignment in zip(document["instances"], assignments, strict=True):
+        one["gpuMetrics"] = metrics(used, assignment.uuids)
     present(
         form,
         as_json=as_json,

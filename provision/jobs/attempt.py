@@ -1,4 +1,4 @@
-"""One start of a job: its places, and its containers as text."""
+"""One attempt of a job: its assignments, and its containers as commands."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from provision.batch.names import attempt_folder
 from provision.batch.ranks import by_container, rank_variables, slots
 from provision.batch.units import unit_of, unit_variables
 from provision.documents.jobs import Prepared, SignedJob
-from provision.jobs.cluster_snapshot import Known
+from provision.jobs.cluster_snapshot import ClusterSnapshot
 from provision.model import Setting
-from provision.model.job import JobSpec, Kind, Seat
+from provision.model.job import Assignment, JobSpec, Kind
 from provision.model.job_requests import Secrets
 from provision.profiles import data_subnets, fabric_settings
 
@@ -23,92 +23,100 @@ __all__ = ["Attempt", "command_of", "containers_of", "environment_of", "image_of
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a job, with its places."""
+    """One attempt of a job, with its assignments."""
 
     spec: JobSpec
     id: str
     number: int
     job: Mapping[str, Any]
-    """What the nodes keep as job.json."""
-    seats: tuple[Seat, ...]
+    """The content of job.json on the nodes."""
+    assignments: tuple[Assignment, ...]
     secrets: Secrets
-    known: Known
+    snapshot: ClusterSnapshot
     fenced: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Node -> UUIDs that are held too, for nobody: of a node that a job has for itself."""
+    """Node -> UUIDs that are leased without an instance, on the nodes of an exclusive job."""
     notes: tuple[str, ...] = ()
-    """What the submitter is told of the start."""
+    """Warnings for the submitter."""
     signed: SignedJob | None = None
-    """What was signed; None for a dry run."""
+    """The signed job; None for a dry run."""
     own: bool = False
     """Whether the user of this controller submitted it."""
 
     @property
     def nodes(self) -> list[str]:
         """The nodes, in the order of the ranks."""
-        return list(dict.fromkeys(seat.node for seat in self.seats))
+        return list(dict.fromkeys(assignment.node for assignment in self.assignments))
 
     @property
-    def chief(self) -> Seat:
-        """The instance whose end is the job's."""
-        return next(seat for seat in self.seats if seat.chief)
+    def leader(self) -> Assignment:
+        """The instance whose end is the end of the job."""
+        return next(assignment for assignment in self.assignments if assignment.is_leader)
 
     @property
     def folder(self) -> str:
-        """Where it is kept on each node."""
+        """The folder of the attempt on each node."""
         return attempt_folder(self.spec.name, self.number)
 
     def leases(self, node: str) -> dict[str, str]:
-        """Return UUID -> instance of the GPUs on a node; one that is held for nobody has none."""
-        own = {uuid: seat.instance for seat in self.seats if seat.node == node for uuid in seat.uuids}
+        """Return UUID -> instance of the GPUs on a node; empty for a GPU that is leased without an instance."""
+        own = {
+            uuid: assignment.instance
+            for assignment in self.assignments
+            if assignment.node == node
+            for uuid in assignment.uuids
+        }
         return {**dict.fromkeys(self.fenced.get(node, ()), ""), **own}
 
 
-def image_of(spec: JobSpec, seat: Seat) -> str:
-    """Return the image of the container that a seat is the first of."""
-    return (spec.worker_image or spec.image) if not seat.chief and seat.role == "worker" else spec.image
+def image_of(spec: JobSpec, assignment: Assignment) -> str:
+    """Return the image of the container whose first assignment this is."""
+    return (spec.worker_image or spec.image) if not assignment.is_leader and assignment.role == "worker" else spec.image
 
 
-def environment_of(attempt: Attempt, seat: Seat, port: int) -> dict[str, str]:
-    """Return an instance's variables without secrets: its place, its fabric's, and what the user gave, which wins."""
+def environment_of(attempt: Attempt, assignment: Assignment, port: int) -> dict[str, str]:
+    """Return the variables of an instance without secrets; those of the user override the others."""
     spec = attempt.spec
-    found = {**_of_node(_fabric(attempt), seat.node), **rank_variables(spec, seat, attempt.seats, port)}
-    if spec.kind is Kind.MPI and seat.chief:
-        interfaces = {attempt.known.interfaces.get(name, "") for name in attempt.nodes}
-        subnets = data_subnets(attempt.nodes, attempt.known.networks)
-        found |= mpi.launcher_variables(sorted(interfaces) if all(interfaces) else (), subnets)
+    variables = {
+        **_of_node(_fabric(attempt), assignment.node),
+        **rank_variables(spec, assignment, attempt.assignments, port),
+    }
+    if spec.kind is Kind.MPI and assignment.is_leader:
+        interfaces = {attempt.snapshot.interfaces.get(name, "") for name in attempt.nodes}
+        subnets = data_subnets(attempt.nodes, attempt.snapshot.networks)
+        variables |= mpi.launcher_variables(sorted(interfaces) if all(interfaces) else (), subnets)
     if spec.no_container:
-        found |= unit_variables([one for one in attempt.seats if one.container == seat.container])
-    return {**found, **spec.env}
+        variables |= unit_variables([one for one in attempt.assignments if one.container == assignment.container])
+    return {**variables, **spec.env}
 
 
 def _fabric(attempt: Attempt) -> tuple[Setting, ...]:
     """Return NCCL's variables; a job without GPUs uses no NCCL."""
     spec = attempt.spec
-    networks = [attempt.known.networks[name] for name in attempt.nodes if name in attempt.known.networks]
+    networks = [attempt.snapshot.networks[name] for name in attempt.nodes if name in attempt.snapshot.networks]
     return fabric_settings(networks, spec.fabric, spec.preset) if spec.gpus else ()
 
 
 def _of_node(settings: Sequence[Setting], node: str) -> dict[str, str]:
     """Return the values of variables on a node."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for setting in settings:
         value = (setting.nodes or {}).get(node) if setting.value is None else setting.value
         if value is not None:
-            found[setting.name] = value
-    return found
+            values[setting.name] = value
+    return values
 
 
-def command_of(attempt: Attempt, seat: Seat, logins: Sequence[mpi.Login]) -> tuple[str, ...]:
-    """Return the command of the container that a seat is the first of."""
+def command_of(attempt: Attempt, assignment: Assignment, logins: Sequence[mpi.Login]) -> tuple[str, ...]:
+    """Return the command of the container whose first assignment this is."""
     spec = attempt.spec
     if spec.kind is not Kind.MPI:
         return program_words(spec)
-    if seat.chief:
-        # A worker has the variables that differ between nodes by itself: mpirun would pass on those of the first node.
+    if assignment.is_leader:
+        # Variables that differ between nodes are set on each worker: mpirun would pass on those of the first node.
         same = [setting.name for setting in _fabric(attempt) if not setting.nodes]
         given = tuple(dict.fromkeys((*same, *spec.env, *spec.secret_env)))
-        return mpi.mpi_command(spec, given, sum(slots(spec, attempt.seats).values()))
-    return mpi.sshd_command(next(login for login in logins if login.node == seat.node))
+        return mpi.mpi_command(spec, given, sum(slots(spec, attempt.assignments).values()))
+    return mpi.sshd_command(next(login for login in logins if login.node == assignment.node))
 
 
 def containers_of(
@@ -119,51 +127,53 @@ def containers_of(
     prepared: Prepared,
     mounts: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
-    """Yield what the keeper on a node is told of each of its containers or units: ``containers`` of README.md.
+    """Yield the entries of the containers or units on a node for its supervisor: ``containers`` of README.md.
 
     Args:
-        attempt: whose they are.
-        node: where they are made.
-        logins: ways by SSH between the containers of mpi.
-        port: of the rendezvous, on the chief's node.
-        prepared: what the node has answered to ``prepare``.
+        attempt: the attempt.
+        node: the node.
+        logins: SSH access between the containers of mpi.
+        port: of the rendezvous, on the node of the leader.
+        prepared: the node's answer to ``prepare``.
         mounts: ``/source:/target[:ro]`` of code and data.
     """
     spec = attempt.spec
-    for name, inside in by_container([seat for seat in attempt.seats if seat.node == node]).items():
-        seat = inside[0]
-        waits = spec.kind is Kind.MPI and not seat.chief
-        entry = command_of(attempt, seat, logins)
+    for name, inside in by_container(
+        [assignment for assignment in attempt.assignments if assignment.node == node]
+    ).items():
+        assignment = inside[0]
+        waits = spec.kind is Kind.MPI and not assignment.is_leader
+        entry = command_of(attempt, assignment, logins)
         yield {
             "name": name,
             "phase": 1 if waits else 2,
             **_runtime(attempt, inside, prepared, mounts, entry),
-            "env": {**environment_of(attempt, seat, port), **attempt.secrets.env},
+            "env": {**environment_of(attempt, assignment, port), **attempt.secrets.env},
             "ready_port": next(login.port for login in logins if login.node == node) if waits else 0,
-            "ready_address": seat.address,
-            "log_instance": seat.instance,
+            "ready_address": assignment.address,
+            "log_instance": assignment.instance,
             "instances": [one.instance for one in inside],
             "account": spec.user.partition(",")[0],
         }
 
 
 def _runtime(
-    attempt: Attempt, inside: Sequence[Seat], prepared: Prepared, mounts: Sequence[str], entry: Sequence[str]
+    attempt: Attempt, inside: Sequence[Assignment], prepared: Prepared, mounts: Sequence[str], entry: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what the keeper is told of a container, or of a unit, as such."""
-    spec, seat = attempt.spec, inside[0]
-    hardware = attempt.known.hardware.get(seat.node, NodeHardware())
+    """Return the part of an entry that describes the container or unit itself."""
+    spec, assignment = attempt.spec, inside[0]
+    hardware = attempt.snapshot.hardware.get(assignment.node, NodeHardware())
     if spec.no_container:
         unit = unit_of(spec, hardware=hardware, folder=attempt.folder, mounts=mounts, entry=entry)
         return {"unit": unit}
-    reference = image_of(spec, seat)
-    known = prepared.images.get(reference)
-    image = known.id if known is not None and known.id else reference
+    reference = image_of(spec, assignment)
+    image_record = prepared.images.get(reference)
+    image = image_record.id if image_record is not None and image_record.id else reference
     labels = {
         "provision.job": spec.name,
         "provision.id": attempt.id,
         "provision.attempt": str(attempt.number),
-        "provision.instance": seat.instance,
+        "provision.instance": assignment.instance,
     }
     create = create_words(
         spec,

@@ -17,42 +17,46 @@ from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotAl
 from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, refusal
 from provision.jobs.node_contact import Contact
 from provision.model import Node
-from provision.model.job import JobRecord, Kind, Seat
+from provision.model.job import Assignment, JobRecord, Kind
 from provision.model.job_requests import LogRequest
 
 __all__ = ["exec_argv", "forward_argv", "instance_of", "logs"]
 
 
 LOGS_LIMIT = 4 * 1024**3
-"""Bytes of a container's output where it is not followed; nodes keep less."""
+"""Bytes of output that is not followed; nodes store less."""
 LINE_LIMIT = 1024 * 1024
-"""Bytes of a line of a job's output; a longer one is shown as several."""
+"""Bytes of a line of output; a longer line is split."""
 
 
-def instance_of(record: JobRecord, wanted: str) -> Seat:
-    """Return the seat of an instance, by its whole name or by what follows the job's; the chief's without a name.
+def instance_of(record: JobRecord, wanted: str) -> Assignment:
+    """Return the assignment of an instance, by its name with or without the name of the job; empty: the leader.
 
     Raises:
-        NodeUnreachable: no instance is known, and a node that may have one does not answer.
+        NodeUnreachable: no instance is known, because a node does not answer.
         NotFound: the job has no such instance.
     """
-    for seat in record.seats:
-        if (not wanted and seat.chief) or wanted in {seat.instance, seat.instance.removeprefix(f"{record.spec.name}-")}:
-            return seat
-    if not record.seats and record.silent:  # these nodes may have its instances
+    for assignment in record.assignments:
+        if (not wanted and assignment.is_leader) or wanted in {
+            assignment.instance,
+            assignment.instance.removeprefix(f"{record.spec.name}-"),
+        }:
+            return assignment
+    if not record.assignments and record.silent:  # these nodes may have its instances
         silent = ", ".join(record.silent)
         raise NodeUnreachable(
             f"the instances of {record.spec.name} are unknown: {silent} does not answer",
             remedy=f"Try again when {silent} answers.",
         )
-    if not record.seats:
+    if not record.assignments:
         raise NotFound(
             f"{record.spec.name} has no instance yet: it is {record.status}",
-            remedy=record.reason or f"`provision get {record.spec.name} -e` tells what it waits for",
+            remedy=record.reason or f"See what it waits for: provision get {record.spec.name} -e",
         )
     raise NotFound(
         f"{record.spec.name} has no instance {wanted}",
-        remedy=f"`provision get {record.spec.name}` lists them: " + ", ".join(s.instance for s in record.seats[:4]),
+        remedy=f"`provision get {record.spec.name}` lists them: "
+        + ", ".join(s.instance for s in record.assignments[:4]),
     )
 
 
@@ -71,25 +75,27 @@ def logs(
     attempt = request.attempt or record.attempt
     of_attempt, away = (record, {}) if attempt == record.attempt else _earlier(record, contact, attempt)
     try:
-        seats = _asked(of_attempt, request)
+        assignments = _asked(of_attempt, request)
     except NotFound as error:
         if away:
             raise NodeUnreachable(f"{error.message}, and these nodes do not answer: {', '.join(away)}") from error
         raise
     lines: queue.SimpleQueue[tuple[str, bytes] | ProvisionError | None] = queue.SimpleQueue()
 
-    def read(seat: Seat) -> None:
+    def read(assignment: Assignment) -> None:
         try:
-            _node_of(contact.nodes, seat)
-            _read_lines(contact, record, attempt, seat, request, lambda line: lines.put((seat.instance, line)))
+            _node_of(contact.nodes, assignment)
+            _read_lines(
+                contact, record, attempt, assignment, request, lambda line: lines.put((assignment.instance, line))
+            )
         except ProvisionError as error:
             lines.put(error)
         finally:
             lines.put(None)
 
-    for seat in seats:
-        threading.Thread(target=read, args=(seat,), daemon=True, name=f"logs {seat.instance}").start()
-    left = len(seats)
+    for assignment in assignments:
+        threading.Thread(target=read, args=(assignment,), daemon=True, name=f"logs {assignment.instance}").start()
+    left = len(assignments)
     failed: ProvisionError | None = _lost(record, attempt, away) if request.every and away else None
     while left:
         item = lines.get()
@@ -104,62 +110,63 @@ def logs(
     return get(name) if request.follow else record
 
 
-def _asked(record: JobRecord, request: LogRequest) -> list[Seat]:
-    """Return the seats whose lines are asked for; those of one container have one output."""
+def _asked(record: JobRecord, request: LogRequest) -> list[Assignment]:
+    """Return the assignments whose lines are requested; those of one container share one output."""
     if not request.every:
         return [instance_of(record, one) for one in request.instances or ("",)]
-    first = {seat.container: seat for seat in reversed(record.seats)}
-    return [seat for seat in record.seats if first[seat.container] is seat]
+    first = {assignment.container: assignment for assignment in reversed(record.assignments)}
+    return [assignment for assignment in record.assignments if first[assignment.container] is assignment]
 
 
-def _node_of(nodes: Mapping[str, Node], seat: Seat) -> Node:
+def _node_of(nodes: Mapping[str, Node], assignment: Assignment) -> Node:
     """Return the node of an instance.
 
     Raises:
-        NotFound: it has been taken out of the inventory.
+        NotFound: it is no longer in the inventory.
     """
-    if seat.node not in nodes:
+    if assignment.node not in nodes:
         raise NotFound(
-            f"{seat.instance} is on {seat.node}, which is not in the inventory any more",
-            remedy="put the node back into the inventory, or use the one that the job was submitted with",
+            f"{assignment.instance} is on {assignment.node}, which is no longer in the inventory",
+            remedy="Add the node to the inventory, or use the inventory with which the job was submitted.",
         )
-    return nodes[seat.node]
+    return nodes[assignment.node]
 
 
 def _earlier(record: JobRecord, contact: Contact, attempt: int) -> tuple[JobRecord, Mapping[str, str]]:
-    """Return the record with the seats of an earlier attempt, and the nodes that did not tell theirs.
+    """Return the record with the assignments of an earlier attempt, and the nodes that did not answer.
 
     Raises:
-        NotFound: no node has anything of that attempt.
+        NotFound: no node has a part of that attempt.
     """
     name, nodes = record.spec.name, contact.nodes
     asked = [nodes[node] for node in record.nodes if node in nodes] or list(nodes.values())
-    found = contact.each(asked, lambda way: _instances_there(way, name, attempt))
-    away = {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
-    seats = [
-        _seat(record, instance, node)
-        for node, told in found.items()
-        if not isinstance(told, ProvisionError)
-        for instance in told
+    answers = contact.each(asked, lambda connector: _instances_there(connector, name, attempt))
+    away = {node: one.message for node, one in answers.items() if isinstance(one, ProvisionError)}
+    assignments = [
+        _assignment(record, instance, node)
+        for node, answer in answers.items()
+        if not isinstance(answer, ProvisionError)
+        for instance in answer
     ]
-    if not seats:
+    if not assignments:
         if away:
             raise _lost(record, attempt, away)
-        raise NotFound(
-            f"nothing is kept of attempt {attempt} of {name}", remedy=f"the last attempt is {record.attempt}"
-        )
-    return replace(record, seats=tuple(sorted(seats, key=lambda seat: (not seat.chief, seat.index)))), away
+        raise NotFound(f"attempt {attempt} of {name} has no output", remedy=f"The last attempt is {record.attempt}.")
+    return replace(
+        record,
+        assignments=tuple(sorted(assignments, key=lambda assignment: (not assignment.is_leader, assignment.index))),
+    ), away
 
 
 def _lost(record: JobRecord, attempt: int, away: Mapping[str, str]) -> NodeUnreachable:
-    told = "; ".join(f"{node}: {why}" for node, why in away.items())
-    return NodeUnreachable(f"what else there is of attempt {attempt} of {record.spec.name} is not known: {told}")
+    reasons = "; ".join(f"{node}: {why}" for node, why in away.items())
+    return NodeUnreachable(f"the other output of attempt {attempt} of {record.spec.name} is unknown: {reasons}")
 
 
-def _instances_there(way: Connector, name: str, attempt: int) -> tuple[str, ...]:
-    """Return the instances that a node has of an attempt: its program names them where it is asked for none."""
+def _instances_there(connector: Connector, name: str, attempt: int) -> tuple[str, ...]:
+    """Return the instances of an attempt on a node: the node program lists them if the name is empty."""
     try:
-        ask_jobs(way, "logs", Done, name=name, attempt=attempt, instance="")
+        ask_jobs(connector, "logs", Done, name=name, attempt=attempt, instance="")
     except NodeError as error:
         return tuple(
             re.findall(rf"\b{re.escape(name)}-(?:launcher|master|worker)-[a-z0-9]{{1,9}}\b", error.remedy or "")
@@ -167,38 +174,48 @@ def _instances_there(way: Connector, name: str, attempt: int) -> tuple[str, ...]
     return ()
 
 
-def _seat(record: JobRecord, instance: str, node: str) -> Seat:
-    """Return a seat by the instance's name; GPUs and addresses of earlier attempts are not kept where it is asked."""
+def _assignment(record: JobRecord, instance: str, node: str) -> Assignment:
+    """Return an assignment from the name of the instance, without GPUs and address, which are not recorded there."""
     role, _, index = instance.removeprefix(f"{record.spec.name}-").partition("-")
     mpi = record.spec.kind is Kind.MPI
     number = int(index) if index.isdecimal() and role != "launcher" else 0
-    chief = role in {"launcher", "master"} or (record.spec.kind is Kind.RUN and number == 0)
-    return Seat(instance, role, number, node, "", number, chief, container=f"on {node}" if mpi else instance)
+    is_leader = role in {"launcher", "master"} or (record.spec.kind is Kind.RUN and number == 0)
+    return Assignment(instance, role, number, node, "", number, is_leader, container=f"on {node}" if mpi else instance)
 
 
 def _read_lines(
-    contact: Contact, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
+    contact: Contact,
+    record: JobRecord,
+    attempt: int,
+    assignment: Assignment,
+    request: LogRequest,
+    take: Callable[[bytes], None],
 ) -> None:
     try:
-        _lines_of(contact, record, attempt, seat, request, take)
+        _lines_of(contact, record, attempt, assignment, request, take)
     except ConnectionFailed as error:
-        raise NodeUnreachable(error.message, node=seat.node, remedy=error.remedy, output=error.output) from error
+        raise NodeUnreachable(error.message, node=assignment.node, remedy=error.remedy, output=error.output) from error
 
 
 _REFUSAL = b'{"error": {'
 
 
 def _lines_of(
-    contact: Contact, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
+    contact: Contact,
+    record: JobRecord,
+    attempt: int,
+    assignment: Assignment,
+    request: LogRequest,
+    take: Callable[[bytes], None],
 ) -> None:
-    way = contact.connect(seat.node)
+    connector = contact.connect(assignment.node)
     try:
         process = begin(
-            way,
+            connector,
             "logs",
             name=record.spec.name,
             attempt=attempt,
-            instance=seat.instance,
+            instance=assignment.instance,
             tail=request.tail,
             since=request.since,
             timestamps=request.timestamps,
@@ -206,7 +223,7 @@ def _lines_of(
         )
         rest, said, begun = b"", b"", False
         process.deadline = None if request.follow else time.monotonic() + ANSWER_SECONDS
-        allowance = Allowance(seat.node, LOGS_LIMIT)
+        allowance = Allowance(assignment.node, LOGS_LIMIT)
         for stream, chunk in process.output():
             if not request.follow:
                 allowance.spend(len(chunk))
@@ -216,25 +233,25 @@ def _lines_of(
                 continue
             rest += chunk
             if not begun and rest.startswith(_REFUSAL) and rest.count(b"\n") <= 1:
-                continue  # alone it may be a refusal, which the exit status tells
+                continue  # a single line may be an error, which the exit status decides
             begun = True
-            *whole, rest = rest.split(b"\n")
-            for line in whole:
+            *complete_lines, rest = rest.split(b"\n")
+            for line in complete_lines:
                 take(line + b"\n")
             if len(rest) > LINE_LIMIT:
                 take(rest + b"\n")
                 rest = b""
         code = process.wait()
         if code:
-            raise _refused(rest, said, seat.node)
+            raise _refused(rest, said, assignment.node)
         if rest:
             take(rest)
     finally:
-        way.close()
+        connector.close()
 
 
 def _refused(out: bytes, err: bytes, node: str) -> ProvisionError:
-    """Return why lines did not come: the node has no such instance, or it cannot be asked."""
+    """Return why there are no lines: the node has no such instance, or does not answer."""
     problem = refusal(out, node)
     if problem is not None and problem.code:
         return NotAllowed(problem.message, problem.code, node=node, remedy=problem.remedy or None)
@@ -247,34 +264,34 @@ def _refused(out: bytes, err: bytes, node: str) -> ProvisionError:
 def exec_argv(
     record: JobRecord, nodes: Mapping[str, Node], instance: str, argv: Sequence[str], *, terminal: bool
 ) -> tuple[str, ...]:
-    """Return the ssh command that runs `argv` in an instance's container, or unit."""
+    """Return the ssh command that runs `argv` in the container or unit of an instance."""
     from provision.batch.units import unit_name
     from provision.jobs.forward import attach_argv, attach_unit_argv
 
-    seat = instance_of(record, instance)
-    connection, words = _node_of(nodes, seat).connection, argv or ("sh",)
+    assignment = instance_of(record, instance)
+    connection, words = _node_of(nodes, assignment).connection, argv or ("sh",)
     if record.spec.no_container:
-        unit = unit_name(seat, record.attempt)
+        unit = unit_name(assignment, record.attempt)
         folder = attempt_folder(record.spec.name, record.attempt)
         return tuple(attach_unit_argv(connection, folder, unit, words, terminal=terminal))
-    return tuple(attach_argv(connection, seat.container, words, terminal=terminal))
+    return tuple(attach_argv(connection, assignment.container, words, terminal=terminal))
 
 
 def forward_argv(record: JobRecord, nodes: Mapping[str, Node], local: int, target: str) -> tuple[str, ...]:
-    """Return the ssh command that forwards a local port to one of the chief's node, or to TensorBoard."""
+    """Return the ssh command that forwards a local port to the node of the leader, or to TensorBoard."""
     from provision.jobs.forward import forward_argv as line
 
-    seat = instance_of(record, "")
-    connection = _node_of(nodes, seat).connection
+    assignment = instance_of(record, "")
+    connection = _node_of(nodes, assignment).connection
     if target != "tensorboard":
         if record.status.over:
             name = record.spec.name
             raise NotFound(
-                f"{name} is {record.status}: nothing of it runs that a port could be forwarded to",
-                remedy=f"provision restart {name}",
+                f"{name} is {record.status}: it has no running process to forward a port to",
+                remedy=f"Restart it: provision restart {name}",
             )
-        return tuple(line(connection, local, seat.address, int(target)))
+        return tuple(line(connection, local, assignment.address, int(target)))
     if not record.tensorboard:
-        raise NotFound(f"{record.spec.name} has no TensorBoard", remedy="submit it with --tensorboard")
+        raise NotFound(f"{record.spec.name} has no TensorBoard", remedy="Submit it with --tensorboard.")
     address, _, port = record.tensorboard.removeprefix("http://").rpartition(":")
     return tuple(line(connection, local, address.strip("[]"), int(port)))

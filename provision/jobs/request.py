@@ -41,8 +41,8 @@ class JobRequest:
     sync: Path | None = None
     environment: Mapping[str, Secret] = field(default_factory=dict)
     job: str = ""
-    wish: ProfileOptions = field(default_factory=ProfileOptions)
-    found: Mapping[str, NodeNetwork] = field(default_factory=dict)
+    profile: ProfileOptions = field(default_factory=ProfileOptions)
+    node_networks: Mapping[str, NodeNetwork] = field(default_factory=dict)
     """Inventory name -> how the node is connected, for every entry."""
     interfaces: tuple[str, ...] = ()
     """The interfaces that carry the data addresses of all nodes with ranks; empty when one is not known."""

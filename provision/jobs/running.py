@@ -59,7 +59,7 @@ class Plan:
     """What the launcher itself needs in its environment, and the ranks need not."""
     findings: tuple[LaunchFinding, ...] = ()
     """What is odd about it, and what surely fails."""
-    seats: tuple[HostEntry, ...] = ()
+    assignments: tuple[HostEntry, ...] = ()
     """The nodes that get ranks, each with as many slots as it gets ranks."""
 
 
@@ -107,11 +107,11 @@ def _plan(
         line.settings,
         line.environment,
         lint(_scene(request, head.version, used)),
-        tuple(_seats(used, ranks)),
+        tuple(_assignments(used, ranks)),
     )
 
 
-def _seats(used: Sequence[HostEntry], ranks: int) -> Iterator[HostEntry]:
+def _assignments(used: Sequence[HostEntry], ranks: int) -> Iterator[HostEntry]:
     for entry in used:
         yield replace(entry, slots=min(entry.slots, ranks))
         ranks -= min(entry.slots, ranks)
@@ -123,8 +123,8 @@ def _scene(request: JobRequest, version: int, used: Sequence[HostEntry]) -> Laun
         request.entries,
         variables={name: value.reveal() for name, value in request.environment.items()},
         line=request.line,
-        fabric=request.wish.fabric,
-        networks=request.found,
+        fabric=request.profile.fabric,
+        networks=request.node_networks,
         facts=request.facts,
         placed=bool(request.placement),
     )
@@ -177,7 +177,7 @@ def gpu_requests(plan: Plan) -> list[GpuRequest]:
         place.node: tuple(uuid for rank in place.ranks for uuid in rank.gpus if not uuid.isdecimal())
         for place in plan.request.placement
     }
-    return [GpuRequest(one.name, one.slots, placed.get(one.name, ())) for one in plan.seats if one.kind == "gpu"]
+    return [GpuRequest(one.name, one.slots, placed.get(one.name, ())) for one in plan.assignments if one.kind == "gpu"]
 
 
 @contextlib.contextmanager
@@ -247,8 +247,8 @@ def _exit_code(ending: EndingRecord | None, *, interrupted: bool) -> int:
 
 def _interfaces(request: JobRequest, containers: Mapping[str, Container]) -> tuple[str, ...]:
     """All data interfaces, or none when one node's is not known: a list without it would cut that node off."""
-    stated = {name: network.interface for name, network in request.found.items()}
-    names = tuple(dict.fromkeys(stated.get(name) or found.interface for name, found in containers.items()))
+    stated = {name: network.interface for name, network in request.node_networks.items()}
+    names = tuple(dict.fromkeys(stated.get(name) or container.interface for name, container in containers.items()))
     return names if all(names) else ()
 
 

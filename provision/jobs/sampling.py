@@ -20,7 +20,7 @@ from provision.documents.sampler import LINE_LIMIT
 from provision.errors import ConnectionFailed, NodeUnreachable, ProvisionError
 from provision.jobs.node_ask import start_program
 from provision.jobs.node_contact import Contact
-from provision.model.job import JobRecord, Seat
+from provision.model.job import Assignment, JobRecord
 
 __all__ = ["containers_of", "sample_job", "sample_node"]
 
@@ -72,8 +72,8 @@ def _lines(process: RemoteProcess, said: list[bytes]) -> Iterator[bytes]:
             if stream == "stderr":
                 said[:] = [b"".join((*said, chunk))[-4000:]]
                 continue
-            *whole, rest = (rest + chunk).split(b"\n")
-            yield from whole
+            *complete_lines, rest = (rest + chunk).split(b"\n")
+            yield from complete_lines
             if len(rest) > LINE_LIMIT:  # it is read as a record that is not valid
                 yield rest
                 rest = b""
@@ -88,7 +88,7 @@ def sample_job(
     contact: Contact, job: JobRecord, *, seconds: float, interval: float = 1.0
 ) -> dict[str, tuple[NodeSeries, str] | ProvisionError]:
     """Sample a job on all of its nodes in parallel; return the results of `sample_node` in the order of ranks."""
-    names = list(dict.fromkeys(assignment.node for assignment in job.seats))
+    names = list(dict.fromkeys(assignment.node for assignment in job.assignments))
     containers = {name: list(containers_of(job, name)) for name in names}
 
     def sample(connector: Connector) -> tuple[NodeSeries, str]:
@@ -103,8 +103,8 @@ def containers_of(record: JobRecord, node: str) -> Iterator[dict[str, Any]]:
     """Yield the sampler's entry of each container on a node; the first instance stands for all in the container."""
     spec = record.spec
     folder = attempt_folder(spec.name, record.attempt)
-    containers: dict[str, list[Seat]] = {}
-    for assignment in record.seats:
+    containers: dict[str, list[Assignment]] = {}
+    for assignment in record.assignments:
         if assignment.node == node:
             containers.setdefault(assignment.container or assignment.instance, []).append(assignment)
     for assignments in containers.values():

@@ -11,6 +11,7 @@ from typing import Any
 from provision.model.bounds import Address, Container, Identifier, NodeName, ShortText, Text, Time, Uuid
 
 __all__ = [
+    "Assignment",
     "CodeSource",
     "InstanceRecord",
     "JobEvent",
@@ -18,7 +19,6 @@ __all__ = [
     "JobSpec",
     "JobStatus",
     "Kind",
-    "Seat",
     "as_document",
 ]
 
@@ -158,7 +158,7 @@ class JobSpec:
 
 
 @dataclass(frozen=True)
-class Seat:
+class Assignment:
     """One instance of an attempt: who it is, and where it goes."""
 
     instance: Identifier
@@ -171,7 +171,7 @@ class Seat:
     """The node's data address."""
     rank: int
     """pytorch, run: RANK; mpi: place in the host file, 0 for the launcher."""
-    chief: bool = False
+    is_leader: bool = False
     gpus: tuple[int, ...] = ()
     """nvidia-smi's indices, in the order of the ring."""
     uuids: tuple[Uuid, ...] = ()
@@ -230,7 +230,7 @@ class JobRecord:
     """1 for the first; 0 before any."""
     retrying: bool = False
     """Whether its last attempt failed, and another one follows."""
-    seats: tuple[Seat, ...] = ()
+    assignments: tuple[Assignment, ...] = ()
     instances: Mapping[str, InstanceRecord] = field(default_factory=dict)
     started: float = 0.0
     ended: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from provision.model.job import JobRecord, Seat
+from provision.model.job import Assignment, JobRecord
 
 __all__ = ["DryRun", "GpuView", "JobPage", "NodeList", "NodeView"]
 
@@ -14,7 +14,7 @@ __all__ = ["DryRun", "GpuView", "JobPage", "NodeList", "NodeView"]
 class DryRun:
     """What would be started, and where."""
 
-    seats: tuple[Seat, ...]
+    assignments: tuple[Assignment, ...]
     reason: str
     """Why the job cannot start now; empty if it can."""
     environment: Mapping[str, Mapping[str, str]]

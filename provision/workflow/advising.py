@@ -75,7 +75,7 @@ def advise_job(
     record = engine.get(name)
     _insist_on_running(record)
     foreign = _foreign(engine)
-    names = {assignment.node for assignment in record.seats}
+    names = {assignment.node for assignment in record.assignments}
     with _progress(seconds, len(names), tell):
         samples = engine.sample(record, seconds=seconds, interval=interval)
     lost = {

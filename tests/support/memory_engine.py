@@ -28,7 +28,7 @@ from provision.jobs.engines.base import (
 from provision.jobs.node_contact import Contact
 from provision.jobs.sampling import sample_job
 from provision.model import Cluster
-from provision.model.job import InstanceRecord, JobEvent, JobRecord, JobSpec, JobStatus, Kind, Seat
+from provision.model.job import Assignment, InstanceRecord, JobEvent, JobRecord, JobSpec, JobStatus, Kind
 from provision.model.job_views import DryRun, GpuView, JobPage, NodeList, NodeView
 
 __all__ = ["MemoryEngine", "create", "job_of"]
@@ -45,7 +45,7 @@ def job_of(
     nodes: tuple[str, ...] = ("gpu1", "gpu2"),
     submitted: float = 1000.0,
     held: bool = True,
-    seats: bool = True,
+    assignments: bool = True,
     words: tuple[str, str] = ("Running", "abcde"),
     record: Mapping[str, object] | None = None,
     **spec: object,
@@ -64,23 +64,23 @@ def job_of(
         suffix = words[1] if role == "launcher" else str(index)
         address = f"10.0.0.{nodes.index(node) + 1}"
         uuids = tuple(f"GPU-{node}-{role}{index}-{n}" for n in gpus)
-        places.append(Seat(f"{name}-{role}-{suffix}", role, index, node, address, where, at == 0, gpus, uuids))
+        places.append(Assignment(f"{name}-{role}-{suffix}", role, index, node, address, where, at == 0, gpus, uuids))
     leases: dict[str, tuple[str, ...]] = {}
-    for seat in places:
-        leases[seat.node] = (*leases.get(seat.node, ()), *seat.uuids)
-    going = held and not status.over and seats
+    for assignment in places:
+        leases[assignment.node] = (*leases.get(assignment.node, ()), *assignment.uuids)
+    going = held and not status.over and assignments
     whole = JobRecord(
         made,
         f"id-{name}",
         "me@here",
         submitted,
         status,
-        attempt=1 if seats else 0,
-        seats=tuple(places) if seats else (),
+        attempt=1 if assignments else 0,
+        assignments=tuple(places) if assignments else (),
         instances={s.instance: InstanceRecord(s.instance, words[0], started=submitted) for s in places}
-        if seats
+        if assignments
         else {},
-        started=submitted if seats else 0.0,
+        started=submitted if assignments else 0.0,
         allocations=leases if going else {},
     )
     return dataclasses.replace(whole, **(record or {}))  # type: ignore[arg-type]
@@ -159,9 +159,12 @@ class MemoryEngine:
         places, reason = self._places(spec)
         if reason:
             return DryRun((), reason, {}, {})
-        seats = _assignments(spec, places)
+        assignments = _assignments(spec, places)
         return DryRun(
-            seats, "", {one.instance: dict(spec.env) for one in seats}, {one.instance: spec.command for one in seats}
+            assignments,
+            "",
+            {one.instance: dict(spec.env) for one in assignments},
+            {one.instance: spec.command for one in assignments},
         )
 
     def jobs(self, *, limit: int = 0, cursor: str = "", time_limit: float | None = None) -> JobPage:
@@ -307,7 +310,7 @@ class MemoryEngine:
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
         self.calls.append(("exec", name, instance, tuple(argv), terminal))
         job = self.get(name)
-        if instance not in {one.instance for one in job.seats}:
+        if instance not in {one.instance for one in job.assignments}:
             raise NotFound(f"{name} has no instance {instance}")
         return tuple(argv) if self._gpus is not None else ("sh", "-c", "exit 3")
 
@@ -319,7 +322,7 @@ class MemoryEngine:
 
     def sample(self, job: JobRecord, *, seconds: float, interval: float) -> dict[str, NodeSample | ProvisionError]:
         if self._cluster is None:
-            return {one.node: NodeSample(NodeSeries(one.node)) for one in job.seats}
+            return {one.node: NodeSample(NodeSeries(one.node)) for one in job.assignments}
         contact = Contact({node.name: node for node in self._cluster.nodes})
         samples = sample_job(contact, job, seconds=seconds, interval=interval)
         return {node: one if isinstance(one, ProvisionError) else NodeSample(*one) for node, one in samples.items()}
@@ -397,7 +400,7 @@ class MemoryEngine:
     def _used(self) -> dict[tuple[str, int], str]:
         used = dict(self._reserved)
         for job in self.known.values():
-            for one in job.seats if job.allocations else ():
+            for one in job.assignments if job.allocations else ():
                 used.update(dict.fromkeys(((one.node, index) for index in one.gpus), job.spec.name))
         return used
 
@@ -426,11 +429,11 @@ class MemoryEngine:
                 self.known[name] = dataclasses.replace(job, reason=reason)
                 waiting.append(name)
                 continue
-            seats = _assignments(job.spec, places)
+            assignments = _assignments(job.spec, places)
             number = job.attempt + 1
-            self._runs[job.id, number] = _Run(job.spec, seats, number)
+            self._runs[job.id, number] = _Run(job.spec, assignments, number)
             allocations: dict[str, tuple[str, ...]] = {}
-            for one in seats:
+            for one in assignments:
                 allocations[one.node] = (*allocations.get(one.node, ()), *one.uuids)
             self.known[name] = dataclasses.replace(
                 job,
@@ -438,10 +441,10 @@ class MemoryEngine:
                 reason="",
                 attempt=number,
                 retrying=False,
-                seats=seats,
+                assignments=assignments,
                 allocations=allocations,
                 started=time.time(),
-                instances={one.instance: InstanceRecord(one.instance, "Running") for one in seats},
+                instances={one.instance: InstanceRecord(one.instance, "Running") for one in assignments},
             )
             started.append(name)
         return MaintenanceResult(tuple(started), tuple(waiting))
@@ -511,14 +514,14 @@ class MemoryMaintenance:
 class _Run:
     """The processes of one attempt."""
 
-    def __init__(self, spec: JobSpec, seats: Sequence[Seat], number: int) -> None:
+    def __init__(self, spec: JobSpec, assignments: Sequence[Assignment], number: int) -> None:
         self.number = number
-        self.lines: dict[str, list[bytes]] = {one.instance: [] for one in seats}
+        self.lines: dict[str, list[bytes]] = {one.instance: [] for one in assignments}
         self._processes = {
             one.instance: subprocess.Popen(
                 ["sh", "-c", *spec.command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**spec.env}
             )
-            for one in seats
+            for one in assignments
         }
         self._readers = [
             threading.Thread(target=self._read, args=(name, process), daemon=True)
@@ -559,9 +562,9 @@ def _uuid(node: str, index: int) -> str:
     return f"GPU-{node}-{index}"
 
 
-def _assignments(spec: JobSpec, places: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Seat, ...]:
+def _assignments(spec: JobSpec, places: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Assignment, ...]:
     return tuple(
-        Seat(
+        Assignment(
             f"{spec.name}-worker-{rank}",
             "worker",
             rank,

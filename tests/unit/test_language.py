@@ -60,7 +60,6 @@ PENDING = frozenset(
         "tests/unit/connectors",
         "tests/unit/inventory",
         "tests/unit/jobs",
-        "tests/unit/launchers",
         "tests/unit/planning",
     ]
 )
@@ -73,9 +72,7 @@ FINISHED_MODULES = (
     *(f"tests/unit/test_{name}.py" for name in ("bandwidth", "collective", "language")),
 )
 """Finished modules of pending folders, as glob patterns."""
-BORROWED = frozenset(
-    {"Seat", "Seats", "chief", "found", "found_networks"} | {"kept", "kept_benchmarks", "kept_secrets", "seats"}
-)
+BORROWED = frozenset({"Seats", "found", "found_networks", "kept", "kept_benchmarks", "kept_secrets"})
 """Names that finished modules use, and pending ones define."""
 JSON_KEYS = {"provision/documents/jobs.py": frozenset({"handed", "keeper", "seats"})}
 """Fields of documents, which are interfaces."""

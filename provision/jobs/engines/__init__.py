@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from provision.jobs.cluster_snapshot import Eyes
+    from provision.jobs.cluster_snapshot import ClusterProbe
     from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster
 
@@ -29,7 +29,7 @@ class EngineContext:
 
     cluster: Cluster
     """With the defaults of the roles."""
-    eyes: Eyes
+    cluster_probe: ClusterProbe
     """Probes nodes as targets of jobs."""
 
 

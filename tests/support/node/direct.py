@@ -12,7 +12,7 @@ from provision.batch.signed import secrets_digest
 from provision.documents.jobs import SecretsDocument, SignedJob
 from provision.errors import ProvisionError
 from provision.jobs import attempt_start, node_contact
-from provision.jobs.cluster_snapshot import Known
+from provision.jobs.cluster_snapshot import ClusterSnapshot
 from provision.jobs.engines.direct import DirectEngine, change_watch
 from provision.jobs.extras import JobExtras
 from provision.jobs.node_programs import jobs_program
@@ -85,13 +85,13 @@ class Process:
 class FakeEyes:
     """Sees four GPUs on every node."""
 
-    def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
+    def probe(self, cluster: Cluster, names: Sequence[str]) -> ClusterSnapshot:
         """Return the nodes as they are without jobs."""
         del cluster
         links = tuple(tuple("X" if a == b else "PIX" for b in range(len(GPUS))) for a in range(len(GPUS)))
         machine = Machine(Topology(tuple(TopologyGpu(index) for index in range(len(GPUS))), (), links))
         candidates = {name: Candidate(name, machine, mode=Mode.DEFAULT) for name in names}
-        return Known(candidates, addresses=dict.fromkeys(names, "127.0.0.1"), cpus=dict.fromkeys(names, 2))
+        return ClusterSnapshot(candidates, addresses=dict.fromkeys(names, "127.0.0.1"), cpus=dict.fromkeys(names, 2))
 
 
 def direct_engine(

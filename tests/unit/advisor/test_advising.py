@@ -18,7 +18,7 @@ from provision.cli.main import main
 from provision.errors import NodeUnreachable, UsageError
 from provision.jobs.sampling import containers_of
 from provision.model import Cluster
-from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
+from provision.model.job import Assignment, InstanceRecord, JobRecord, JobSpec, JobStatus, Kind
 from provision.model.job_views import GpuView, NodeView
 from provision.testing import make_node
 from provision.workflow import advising
@@ -63,12 +63,12 @@ def working():
 def job_on(*nodes, gpus=(), status=JobStatus.RUNNING, container="", **spec):
     """Return a job with one worker on each node; all its containers are `container`."""
     slots = tuple(
-        Seat(f"train-worker-{n}", "worker", n, node, "10.0.0.1", n, n == 0, (0,), tuple(gpus), f"train-{n}")
+        Assignment(f"train-worker-{n}", "worker", n, node, "10.0.0.1", n, n == 0, (0,), tuple(gpus), f"train-{n}")
         for n, node in enumerate(nodes)
     )
     known = {slot.instance: InstanceRecord(slot.instance, "Running", container_id=container) for slot in slots}
     made = JobSpec("train", Kind.RUN, ("x",), image="i", gpus=1, workers=len(nodes), **spec)
-    return JobRecord(made, "id", "me@here", 1000.0, status, attempt=1, seats=slots, instances=known)
+    return JobRecord(made, "id", "me@here", 1000.0, status, attempt=1, assignments=slots, instances=known)
 
 
 def own_cgroup():
@@ -186,10 +186,10 @@ def test_a_job_that_does_not_run_is_refused(status, hint):
 def test_mpi_instances_of_one_container_are_sampled_once():
     """The sample has the GPUs of all instances; the launcher has no GPUs."""
     job = job_on("a", "a", gpus=("GPU-x",))
-    together = [dataclasses.replace(slot, container="c", uuids=(f"GPU-{slot.index}",)) for slot in job.seats]
-    launcher = Seat("train-launcher-abcde", "launcher", 0, "a", "10.0.0.1", 0, chief=True, container="l")
+    together = [dataclasses.replace(slot, container="c", uuids=(f"GPU-{slot.index}",)) for slot in job.assignments]
+    launcher = Assignment("train-launcher-abcde", "launcher", 0, "a", "10.0.0.1", 0, is_leader=True, container="l")
 
-    advice = list(containers_of(dataclasses.replace(job, seats=(launcher, *together)), "a"))
+    advice = list(containers_of(dataclasses.replace(job, assignments=(launcher, *together)), "a"))
 
     assert [(one["instance"], one["gpus"], one["speaks_for_all"]) for one in advice] == [
         ("train-launcher-abcde", [], True),

@@ -134,7 +134,7 @@ def test_a_command_names_the_capability_that_the_engine_lacks(typed, monkeypatch
 def test_a_command_waits_without_scheduling_passes_if_the_engine_has_its_own_queue(typed, monkeypatch):
     from provision.model.job import JobStatus
 
-    waiting = job_of("job", status=JobStatus.PENDING, seats=False)
+    waiting = job_of("job", status=JobStatus.PENDING, assignments=False)
     engine = MemoryEngine((waiting,), lacks=())
     engine.coming = [waiting, waiting, job_of("job", status=JobStatus.SUCCEEDED)]
     monkeypatch.setattr(memory_engine, "create", lambda _context: engine)

@@ -23,7 +23,7 @@ def engine(monkeypatch, tmp_path):
         job_of(
             name,
             status=JobStatus.PENDING if name == "a" else JobStatus.RUNNING,
-            seats=name != "a",
+            assignments=name != "a",
             record={"owner": owner},
         )
         for name, owner in OWNERS.items()

@@ -23,7 +23,7 @@ NODES = (
         ready=True,
         head=True,
         mode="topology",
-        gpus=(GpuView(0, JOB.seats[0].uuids[0], "V100", "a", "a-master-0"), GpuView(1, "x", "V100")),
+        gpus=(GpuView(0, JOB.assignments[0].uuids[0], "V100", "a", "a-master-0"), GpuView(1, "x", "V100")),
     ),
     NodeView("gpu2", "10.0.0.2", ready=True, labels={"rack": "r1"}, gpus=(GpuView(0, "y", "V100"),)),
     NodeView("gpu3", "10.0.0.3", ready=False, reason="no route to host"),
@@ -39,7 +39,7 @@ def written(monkeypatch):
     monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: cluster)
     monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: engine)
     monkeypatch.setattr("provision.inventory.record.set_for_hosts", lambda _cluster, wanted: done.update(wanted) or ())
-    usage = Usage({"gpu1": (GpuUsage(0, JOB.seats[0].uuids[0], "V100", 87, 1, 2),)}, ("gpu1",), {"gpu2": "gone"})
+    usage = Usage({"gpu1": (GpuUsage(0, JOB.assignments[0].uuids[0], "V100", 87, 1, 2),)}, ("gpu1",), {"gpu2": "gone"})
     monkeypatch.setattr("provision.workflow.job_nodes.usage", lambda *_a: usage)
     return done
 

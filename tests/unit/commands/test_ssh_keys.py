@@ -144,7 +144,7 @@ def test_a_job_does_not_start_with_a_node_whose_key_is_invalid(kind: str, value:
 def test_the_start_of_a_job_checks_what_prepare_returned() -> None:
     """A node answers `prepare` with options before its host key: the start fails and names the node."""
     attempt = SimpleNamespace(
-        nodes=list(ADDRESSES), seats=[SimpleNamespace(node=name, address=ADDRESSES[name]) for name in ADDRESSES]
+        nodes=list(ADDRESSES), assignments=[SimpleNamespace(node=name, address=ADDRESSES[name]) for name in ADDRESSES]
     )
     answers = {**KEYS, "b": {**KEYS["b"], "host": HOSTILE["options"]}}
     prepared = {name: convert({"keys": keys}, Prepared, node=name, what="answer") for name, keys in answers.items()}

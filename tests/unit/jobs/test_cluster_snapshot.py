@@ -11,24 +11,24 @@ import pytest
 from provision.errors import NodeError
 from provision.facts import ALL_FACTS
 from provision.jobs import cluster_snapshot
-from provision.jobs.cluster_snapshot import Known, Sight
+from provision.jobs.cluster_snapshot import BackgroundProbe, ClusterSnapshot
 from provision.model import Cluster
 from provision.workflow import job_sight
 
 
-class Eyes:
+class ClusterProbe:
     """Looks when it may."""
 
-    def __init__(self, trouble: Exception | None = None) -> None:
-        self.may, self.looks, self.trouble = threading.Event(), 0, trouble
+    def __init__(self, error: Exception | None = None) -> None:
+        self.may, self.probes, self.error = threading.Event(), 0, error
 
-    def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
+    def probe(self, cluster: Cluster, names: Sequence[str]) -> ClusterSnapshot:
         assert [node.name for node in cluster.nodes] == list(names)
-        self.looks += 1
+        self.probes += 1
         assert self.may.wait(5)
-        if self.trouble:
-            raise self.trouble
-        return Known(left_out={"a": f"look {self.looks}"})
+        if self.error:
+            raise self.error
+        return ClusterSnapshot(left_out={"a": f"look {self.probes}"})
 
 
 CLUSTER = Cluster("x", Path("x"), ())
@@ -36,32 +36,32 @@ CLUSTER = Cluster("x", Path("x"), ())
 
 def test_a_look_that_was_begun_is_the_one_that_is_used() -> None:
     """Whoever begins it goes on meanwhile."""
-    eyes = Eyes()
-    sight = Sight(eyes, CLUSTER)
-    sight.begin()
-    eyes.may.set()
+    cluster_probe = ClusterProbe()
+    background_probe = BackgroundProbe(cluster_probe, CLUSTER)
+    background_probe.begin()
+    cluster_probe.may.set()
 
-    assert sight.known().left_out == sight.known().left_out == {"a": "look 1"}
+    assert background_probe.snapshot().left_out == background_probe.snapshot().left_out == {"a": "look 1"}
 
 
 def test_nobody_looks_for_nothing() -> None:
     """Without a job to place there is no look; with one there is."""
-    eyes = Eyes()
-    sight, before = Sight(eyes, CLUSTER), eyes.looks
-    eyes.may.set()
+    cluster_probe = ClusterProbe()
+    background_probe, before = BackgroundProbe(cluster_probe, CLUSTER), cluster_probe.probes
+    cluster_probe.may.set()
 
-    assert (before, sight.known().left_out) == (0, {"a": "look 1"})
+    assert (before, background_probe.snapshot().left_out) == (0, {"a": "look 1"})
 
 
 def test_what_was_seen_before_a_long_wait_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another command may have held the queue for a minute; one pass rests on one look."""
-    eyes = Eyes()
-    eyes.may.set()
+    cluster_probe = ClusterProbe()
+    cluster_probe.may.set()
     monkeypatch.setattr(cluster_snapshot, "FRESH_SECONDS", 0.0)
-    sight = Sight(eyes, CLUSTER)
-    sight.begin()
+    background_probe = BackgroundProbe(cluster_probe, CLUSTER)
+    background_probe.begin()
 
-    assert sight.known().left_out == sight.known().left_out == {"a": "look 2"}
+    assert background_probe.snapshot().left_out == background_probe.snapshot().left_out == {"a": "look 2"}
 
 
 def test_what_places_are_not_chosen_by_is_not_asked_of_nodes() -> None:
@@ -71,10 +71,10 @@ def test_what_places_are_not_chosen_by_is_not_asked_of_nodes() -> None:
 
 def test_what_goes_wrong_is_said_where_it_is_needed() -> None:
     """Not in a thread that nobody hears."""
-    eyes = Eyes(NodeError("no"))
-    eyes.may.set()
-    sight = Sight(eyes, CLUSTER)
-    sight.begin()
+    cluster_probe = ClusterProbe(NodeError("no"))
+    cluster_probe.may.set()
+    background_probe = BackgroundProbe(cluster_probe, CLUSTER)
+    background_probe.begin()
 
     with pytest.raises(NodeError, match="no"):
-        sight.known()
+        background_probe.snapshot()

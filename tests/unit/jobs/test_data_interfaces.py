@@ -12,9 +12,9 @@ import pytest
 from provision.batch.ranks import Place
 from provision.commands.mpirun_words import parse_line
 from provision.jobs import JobRequest, prepare_offline
-from provision.jobs.cluster_snapshot import Known
+from provision.jobs.cluster_snapshot import ClusterSnapshot
 from provision.jobs.engines.direct.dry_run import dry_run
-from provision.jobs.engines.direct.placement import Placed
+from provision.jobs.engines.direct.placement import PlacementResult
 from provision.jobs.preflight import Container
 from provision.launchers import HostEntry
 from provision.model.job import JobSpec, Kind
@@ -41,7 +41,7 @@ def started(version=4, networks=None, **more):
         nodes={"a": make_node("a"), "b": make_node("b")},
         head="a",
         job="abc",
-        found=NETWORKS if networks is None else networks,
+        node_networks=NETWORKS if networks is None else networks,
         **more,
     )
     return prepare_offline(request, Container(version, "mpirun", root=True, library_path=False))
@@ -60,10 +60,10 @@ def by_node(plan):
 
 def submitted(networks, **more):
     """Return what `submit` would start for an mpi job of two nodes, as environment and command of each instance."""
-    places = Placed((Place("a", "10.1.0.1", (0,), ("GPU-0",)), Place("b", "10.1.0.2", (0,), ("GPU-1",))))
-    known = Known(networks=networks, interfaces={name: one.interface for name, one in networks.items()})
+    places = PlacementResult((Place("a", "10.1.0.1", (0,), ("GPU-0",)), Place("b", "10.1.0.2", (0,), ("GPU-1",))))
+    snapshot = ClusterSnapshot(networks=networks, interfaces={name: one.interface for name, one in networks.items()})
     options = {"image": "train:1", "gpus": 1, "workers": 2, "launcher": "mpirun", **more}
-    found = dry_run(JobSpec("j", Kind.MPI, ("train", "x"), **options), places, known)
+    found = dry_run(JobSpec("j", Kind.MPI, ("train", "x"), **options), places, snapshot)
     (launcher,) = [name for name in found.environment if "launcher" in name]
     (worker,) = [name for name in found.environment if "worker" in name]
     return found.environment[launcher], found.environment[worker], found.commands[launcher]

@@ -32,7 +32,7 @@ from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.workflow import queue_daemon
 from provision.workflow.job_watch import exit_code, wait_for
 from tests.support.node.direct import Way, direct_engine, recorded, signing_keys
-from tests.support.node.node import Engine, FakeNode, seat, until
+from tests.support.node.node import Engine, FakeNode, assignment, until
 
 
 @dataclass
@@ -100,7 +100,7 @@ def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(
     alone = submit(jobs, spec("alone", f"{SHOW}; exec sleep 60", gpus=1, gpu_ids=(2,), exclusive=True))
     other, cpu = submit(jobs, spec("other", SHOW, gpus=1)), submit(jobs, spec("cpu"))
 
-    assert [(seat.gpus, seat.uuids) for seat in alone.seats] == [((2,), ("GPU-c",))]
+    assert [(assignment.gpus, assignment.uuids) for assignment in alone.assignments] == [((2,), ("GPU-c",))]
     assert sorted(alone.allocations["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
     for waits in (other, cpu):
         assert waits.status is JobStatus.PENDING
@@ -169,7 +169,7 @@ def test_without_gang_as_many_workers_start_as_fit_on_the_gpus_that_were_named(j
     said: list[str] = []
     started = submit(jobs, spec("some", SHOW, gpus=1, workers=3, gang=False, gpu_ids=(1, 3)), said=said)
 
-    assert [(seat.rank, seat.gpus) for seat in started.seats] == [(0, (1,)), (1, (3,))]
+    assert [(assignment.rank, assignment.gpus) for assignment in started.assignments] == [(0, (1,)), (1, (3,))]
     assert any("it starts with 2 of 3 workers" in line for line in said)
     assert any("it starts with 2 of 3 workers" in event.message for event in started.events)
     over(jobs, "some")
@@ -179,7 +179,7 @@ def test_without_gang_as_many_workers_start_as_fit_on_the_gpus_that_were_named(j
 def finished(node: FakeNode, name: str, seconds: float) -> None:
     """Leave a job on a node that ended a minute ago, and asked to be kept for so long."""
     document = {"kind": "run", "name": name, "command": ["x"], "ttl_after_finished": seconds}
-    attempt = {"attempt": 1, "id": name, "seats": [seat(f"{name}-worker-0", "a", 0)], "node": "a"}
+    attempt = {"attempt": 1, "id": name, "seats": [assignment(f"{name}-worker-0", "a", 0)], "node": "a"}
     result = {"status": "SUCCEEDED", "exit_code": 0, "ended": time.time() - 60, "chief": True}
     node.attempt(name).mkdir(parents=True)
     for path, content in (
@@ -246,7 +246,7 @@ def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: D
 def test_a_job_whose_containers_do_not_run_yet_is_not_started_again(jobs: DirectEngine, node: FakeNode) -> None:
     """Its keeper has it: another look at the queue leaves it alone, and it is in nobody's way."""
     document = {"kind": "run", "name": "j", "command": ["x"], "workers": 1}
-    attempt = {"attempt": 1, "id": "j", "seats": [seat("j-worker-0", "a", 0)], "node": "a", "time": time.time()}
+    attempt = {"attempt": 1, "id": "j", "seats": [assignment("j-worker-0", "a", 0)], "node": "a", "time": time.time()}
     node.attempt("j").mkdir(parents=True)
     for path, content in (
         (node.root / "j" / "job.json", {"id": "j", "submitted": 1.0, "spec": document}),
@@ -675,7 +675,7 @@ def test_a_queue_on_another_node_than_the_head_is_ignored_and_reported_by_name(
 def earlier(node: FakeNode, name: str, kind: str, *instances: str) -> None:
     """Leave a job with two attempts, the first with these instances, the second with another launcher."""
     document = {"kind": kind, "name": name, "command": ["x"]}
-    last = [seat(f"{name}-{word}", "a", 0) for word in ("launcher-zzzzz" if kind == "mpi" else "worker-0",)]
+    last = [assignment(f"{name}-{word}", "a", 0) for word in ("launcher-zzzzz" if kind == "mpi" else "worker-0",)]
     contents = {
         node.root / name / "job.json": {"id": name, "submitted": 1.0, "spec": document},
         node.root / name / "queue.json": {"state": "over", "attempt": 2},

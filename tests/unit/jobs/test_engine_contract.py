@@ -70,7 +70,7 @@ class Subject:
             job = self.engine.get(name)
             if job.status in statuses:
                 return job
-            if job.status is JobStatus.PENDING and (not job.seats or job.retrying):
+            if job.status is JobStatus.PENDING and (not job.assignments or job.retrying):
                 self.maintain()
             return None
 
@@ -132,9 +132,9 @@ def test_a_job_runs_and_succeeds(subject: Subject) -> None:
 
     assert (job.status, job.attempt, job.exit_code or 0) == (JobStatus.SUCCEEDED, 1, 0)
     assert (job.spec.name, job.id) == ("job", submitted.id)
-    assert [one.instance for one in job.seats] == ["job-worker-0"]
-    assert job.seats[0].node == NODE
-    assert len(job.seats[0].uuids) == 1
+    assert [one.instance for one in job.assignments] == ["job-worker-0"]
+    assert job.assignments[0].node == NODE
+    assert len(job.assignments[0].uuids) == 1
     assert job.allocations == {}
     assert subject.output("job") == [("job-worker-0", b"hello\n")]
 
@@ -192,7 +192,7 @@ def test_a_job_waits_for_gpus_and_starts_when_they_are_free(subject: Subject) ->
     assert sum(map(len, first.allocations.values())) == GPU_COUNT
     assert second.status is JobStatus.PENDING
     assert "1 of 1 worker" in second.reason
-    assert second.seats == ()
+    assert second.assignments == ()
     subject.go.touch()
     subject.await_end("first")
     assert subject.await_end("second").status is JobStatus.SUCCEEDED
@@ -206,7 +206,7 @@ def test_all_workers_start_or_none(subject: Subject) -> None:
     assert waiting.allocations == {}
     subject.go.touch()
     subject.await_end("first")
-    assert len(subject.await_end("second").seats) == 3
+    assert len(subject.await_end("second").assignments) == 3
 
 
 def test_a_held_job_starts_only_when_it_is_released(subject: Subject) -> None:
@@ -320,7 +320,7 @@ def test_nodes_show_the_jobs_of_their_gpus(subject: Subject) -> None:
     (node,) = subject.engine.nodes(time_limit=30.0).nodes
 
     assert (node.name, node.ready, node.drained, len(node.gpus)) == (NODE, True, False, GPU_COUNT)
-    assert {gpu.uuid for gpu in node.gpus if gpu.job == "job"} == set(job.seats[0].uuids)
+    assert {gpu.uuid for gpu in node.gpus if gpu.job == "job"} == set(job.assignments[0].uuids)
 
 
 def test_a_drained_node_takes_no_new_jobs_and_its_jobs_continue(subject: Subject) -> None:
@@ -370,7 +370,7 @@ def test_the_submitter_owns_a_job(subject: Subject) -> None:
 def test_a_dry_run_changes_nothing(subject: Subject) -> None:
     plan = subject.engine.dry_run(subject.spec("job", "echo hello", gpus=1, env={"NAME": "value"}))
 
-    assert [one.node for one in plan.seats] == [NODE]
+    assert [one.node for one in plan.assignments] == [NODE]
     assert plan.environment["job-worker-0"]["NAME"] == "value"
     assert plan.commands
     assert all_jobs(subject.engine).jobs == ()

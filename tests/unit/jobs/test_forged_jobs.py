@@ -568,7 +568,7 @@ def test_a_node_cannot_send_a_command_into_another_jobs_container(record: dict[s
     jobs, problems = job_reports(answer, "b")
 
     assert (len(jobs), len(problems)) == (1, 1)
-    assert jobs[0].record.seats[0].container == "j-worker-0"
+    assert jobs[0].record.assignments[0].container == "j-worker-0"
 
 
 @pytest.mark.parametrize(

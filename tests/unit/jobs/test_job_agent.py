@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from provision.documents import decode
 from provision.documents.jobs import MOST_RETRIES, ReportAnswer, job_reports
 from provision.jobs.node_programs import FILES, agent_program
-from tests.support.node.node import Engine, FakeNode, job, run, seat
+from tests.support.node.node import Engine, FakeNode, assignment, job, run
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
@@ -425,9 +425,9 @@ def test_no_request_does_more_than_the_rules_say(monkeypatch, request):
 
 def test_a_seat_is_no_secret():
     """Others see on which nodes and GPUs a job runs: GPUs are shared."""
-    told = {"name": "j", "attempt_record": {"seats": [seat("j-worker-0", "a", 0)], "image_digest": "x"}}
+    told = {"name": "j", "attempt_record": {"seats": [assignment("j-worker-0", "a", 0)], "image_digest": "x"}}
 
-    assert job_agent.visible(PEOPLE["eve"], told)["attempt_record"] == {"seats": [seat("j-worker-0", "a", 0)]}
+    assert job_agent.visible(PEOPLE["eve"], told)["attempt_record"] == {"seats": [assignment("j-worker-0", "a", 0)]}
 
 
 def test_a_report_of_another_job_of_the_same_name_is_shown_in_brief(agent):

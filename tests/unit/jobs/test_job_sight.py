@@ -24,11 +24,11 @@ def test_gpus_that_cannot_be_used_are_told_and_nodes_without_any_are_no_trouble(
         job_sight, "degraded", lambda *_words: {}
     )  # what the check at boot found is not the matter here
 
-    known = job_sight.Sight().look(make_cluster(*found), list(found))
+    snapshot = job_sight.Sight().probe(make_cluster(*found), list(found))
 
-    assert known.candidates == {}
-    assert dict(known.left_out) == {}
-    assert dict(known.gpus_out) == {"gpu1": "nvidia-smi does not see all GPUs that are on the PCI bus"}
+    assert snapshot.candidates == {}
+    assert dict(snapshot.left_out) == {}
+    assert dict(snapshot.gpus_out) == {"gpu1": "nvidia-smi does not see all GPUs that are on the PCI bus"}
 
 
 @pytest.mark.row(48)
@@ -44,4 +44,4 @@ def test_locked_memory_has_no_limit_where_docker_is_root_of_the_whole_machine(
     monkeypatch.setattr(job_sight, "probe", lambda *_words, **_more: {"gpu1": facts})
     monkeypatch.setattr(job_sight, "degraded", lambda *_words: {})
 
-    assert job_sight.Sight().look(make_cluster("gpu1"), ["gpu1"]).hardware["gpu1"].limits == most
+    assert job_sight.Sight().probe(make_cluster("gpu1"), ["gpu1"]).hardware["gpu1"].limits == most

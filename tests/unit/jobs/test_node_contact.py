@@ -41,7 +41,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 def asked(network: Network, nodes: Contact) -> tuple[list[str], dict[str, Any]]:
     """Ask all nodes; return the nodes that were connected to, and the answers."""
     network.connected.clear()
-    found = nodes.each(list(NODES.values()), lambda way: way)
+    found = nodes.each(list(NODES.values()), lambda connector: connector)
     return network.connected, found
 
 

@@ -37,7 +37,12 @@ def job(**changes):
     """A job of four ranks on two nodes that differ in nothing."""
     known = {"gpu1": GPU1, "gpu2": dataclasses.replace(GPU1, node="gpu2")}
     usual = JobRequest(
-        ("python3", "train.py"), ENTRIES, {n: make_node(n) for n in known}, "gpu1", found=known, job="0000000004d2"
+        ("python3", "train.py"),
+        ENTRIES,
+        {n: make_node(n) for n in known},
+        "gpu1",
+        node_networks=known,
+        job="0000000004d2",
     )
     return dataclasses.replace(usual, **changes)
 
@@ -60,7 +65,7 @@ def test_where_nothing_differs_the_program_is_started_as_it_is():
 
 def test_a_variable_that_differs_goes_to_each_node_by_the_plan():
     """Neither of the values is for all, so none is on the command line; the program's words stay the last."""
-    made, plan = line(job(found={"gpu1": GPU1, "gpu2": GPU2}))
+    made, plan = line(job(node_networks={"gpu1": GPU1, "gpu2": GPU2}))
 
     assert [node["environment"] for node in plan["nodes"]] == [{"NCCL_IB_GID_INDEX": "3"}, {"NCCL_IB_GID_INDEX": "5"}]
     assert [len(node["ranks"]) for node in plan["nodes"]] == [2, 2]
@@ -72,7 +77,7 @@ def test_a_variable_that_differs_goes_to_each_node_by_the_plan():
 
 def test_a_value_of_the_user_is_for_all_nodes():
     """Then nothing differs."""
-    made, plan = line(job(found={"gpu1": GPU1, "gpu2": GPU2}, environment={"NCCL_IB_GID_INDEX": Secret("4")}))
+    made, plan = line(job(node_networks={"gpu1": GPU1, "gpu2": GPU2}, environment={"NCCL_IB_GID_INDEX": Secret("4")}))
 
     assert plan is None
     assert "NCCL_IB_GID_INDEX" in made.argv
@@ -80,7 +85,7 @@ def test_a_value_of_the_user_is_for_all_nodes():
 
 def test_a_container_without_python_is_named_before_the_start():
     """Only where it is needed."""
-    different = job(found={"gpu1": GPU1, "gpu2": GPU2})
+    different = job(node_networks={"gpu1": GPU1, "gpu2": GPU2})
     with pytest.raises(LaunchError, match=r"no python3.*\(on gpu2\)"):
         _plan(different, LOOKED_AT, 4, ENTRIES, ["gpu2"])
 

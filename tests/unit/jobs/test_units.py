@@ -12,7 +12,7 @@ import pytest
 
 from provision.jobs.node_programs import unit_programs
 from provision.jobs.session import FILES
-from tests.support.node.node import COMPILED, FakeNode, container, prepare, seat, start
+from tests.support.node.node import COMPILED, FakeNode, assignment, container, prepare, start
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
@@ -36,7 +36,7 @@ def unit(instance, *command, **more):
 def test_a_process_of_the_node_is_kept_as_a_container_is(tmp_path):
     """Its output by stream and time, its code, its lines of several words; nothing secret is left, nor its lease."""
     with FakeNode(tmp_path) as node:
-        prepare(node, [seat("j-worker-0", "a", 0)])
+        prepare(node, [assignment("j-worker-0", "a", 0)])
         line = "printf '%s' \"$TOKEN\" | tr a-z A-Z; printf '\\377\\n' >&2; echo \"$LINES\"; exit 7"
         env = {"TOKEN": "hunter2", "LINES": "one\ntwo"}
         start(node, [unit("j-worker-0", "sh", "-c", line, env=env)], programs=COMPILED | unit_programs(), clean="All")
@@ -56,7 +56,7 @@ def test_a_process_of_the_node_is_kept_as_a_container_is(tmp_path):
 def test_what_the_node_has_not_is_named(tmp_path):
     """As the job's end: a program that is not there."""
     with FakeNode(tmp_path) as node:
-        prepare(node, [seat("j-worker-0", "a", 0)])
+        prepare(node, [assignment("j-worker-0", "a", 0)])
         start(node, [unit("j-worker-0", "nosuch", "-x")], programs=COMPILED | unit_programs(), clean="All")
         assert node.result()["reason"].endswith("nosuch: there is no such program on the node")
 

@@ -20,4 +20,4 @@ def create(context: EngineContext) -> DirectEngine:
 
     cluster = context.cluster
     keys = keys_of(cluster, head_of(cluster))
-    return DirectEngine(cluster, context.eyes, keys, JobExtras(cluster), AbsentNodes(cluster.inventory))
+    return DirectEngine(cluster, context.cluster_probe, keys, JobExtras(cluster), AbsentNodes(cluster.inventory))

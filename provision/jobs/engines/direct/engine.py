@@ -40,8 +40,8 @@ from provision.errors import (
     UsageError,
 )
 from provision.jobs import job_access
-from provision.jobs.cluster_snapshot import Eyes, Sight
-from provision.jobs.connections import Ways
+from provision.jobs.cluster_snapshot import BackgroundProbe, ClusterProbe
+from provision.jobs.connections import Connections
 from provision.jobs.engines.base import (
     Capability,
     GpuRequest,
@@ -54,7 +54,7 @@ from provision.jobs.engines.base import (
 from provision.jobs.engines.direct.invalid_jobs import InvalidJob, delete_invalid, insist_on_valid
 from provision.jobs.engines.direct.job_end import Ending, carry_out, pending
 from provision.jobs.engines.direct.job_reports import PATIENCE_SECONDS, reports_of
-from provision.jobs.engines.direct.node_probe import NodeLook
+from provision.jobs.engines.direct.node_probe import NodeProbe
 from provision.jobs.engines.direct.queue_host import (
     mark,
     owner,
@@ -103,7 +103,7 @@ class DirectEngine:
     def __init__(
         self,
         cluster: Cluster,
-        eyes: Eyes,
+        cluster_probe: ClusterProbe,
         keys: JobKeys,
         extras: Extras | None = None,
         absent: AbsentNodes | None = None,
@@ -112,7 +112,7 @@ class DirectEngine:
         self._keys = keys
         self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
         self._contact = Contact(self._nodes, absent)
-        self._eyes = eyes
+        self._cluster_probe = cluster_probe
         self._agent = any(node.connection.agent for node in cluster.nodes)
         self._extras = extras
         self._watched: Mapping[str, Mapping[str, Any]] = {}
@@ -134,7 +134,7 @@ class DirectEngine:
         from provision.batch.spec_checks import check_recorded
 
         check_recorded(spec, packed=code is not None)
-        token, kept = random.token_hex(TOKEN_BYTES), _stored(secrets)
+        token, stored = random.token_hex(TOKEN_BYTES), _stored(secrets)
         signed = SignedJob(
             version=SIGNED_VERSION,
             cluster=self._keys.cluster,
@@ -143,13 +143,18 @@ class DirectEngine:
             owner=owner(),
             submitted=time.time(),
             spec=spec,
-            secrets=secrets_digest(kept),
+            secrets=secrets_digest(stored),
             code=code.about if code is not None else None,
         )
         text, signature = self._keys.sign(signed)
         job = {"id": token, "owner": signed.owner, "spec": as_document(spec), "signed": text, "signature": signature}
         queue = {"state": "held" if spec.hold else "pending", "attempt": 0, "failures": 0, "retry": spec.retry}
-        request = {"name": spec.name, "job": job, "queue": queue, "secrets": msgspec.to_builtins(kept) if kept else {}}
+        request = {
+            "name": spec.name,
+            "job": job,
+            "queue": queue,
+            "secrets": msgspec.to_builtins(stored) if stored else {},
+        }
         reserve = partial(self._reserve, token, code, request)
         if not reserve() and (self._is_taken(spec.name) or not reserve()):
             raise NameTaken(f"a job {spec.name} exists", remedy="Submit again.")
@@ -170,11 +175,11 @@ class DirectEngine:
         from provision.jobs.code_archives import store_archive
 
         try:
-            with contextlib.closing(self._contact.connect(self.head)) as way:
+            with contextlib.closing(self._contact.connect(self.head)) as connector:
                 if code is not None:
-                    store_archive(way, token, code)
+                    store_archive(connector, token, code)
                     request["upload"] = token
-                return ask_jobs(way, "reserve", Reserved, **request).reserved
+                return ask_jobs(connector, "reserve", Reserved, **request).reserved
         except NodeError:
             raise
         except ProvisionError as error:
@@ -193,15 +198,15 @@ class DirectEngine:
         if not jobs:
             return []
         names = sorted({job.spec.name for job in jobs})
-        with contextlib.closing(self._contact.connect(self.head)) as way:
-            answer = ask_jobs(way, "report", ReportAnswer, names=names, brief=False)
+        with contextlib.closing(self._contact.connect(self.head)) as connector:
+            answer = ask_jobs(connector, "report", ReportAnswer, names=names, brief=False)
         recorded = {job.id: job for job in Report.of(self.head, answer).jobs}
-        known = (
+        signed_records = (
             replace(job, signed=one.signed, signature=one.signature)
             for job in jobs
             if (one := recorded.get(job.id)) is not None and isinstance(job, DirectRecord)
         )
-        return [job.id for job in known if self.owns(job)]
+        return [job.id for job in signed_records if self.owns(job)]
 
     def refuses(self, job: JobRecord) -> bool:
         """Return whether the nodes refuse and record every change of a job (of `get`) by this user.
@@ -261,8 +266,8 @@ class DirectEngine:
             "event": event,
             "if_id": record.id,
         }
-        with Ways(self._contact) as ways:
-            ask_jobs(ways.to(self.head), "queue", Written, **request, action="released")
+        with Connections(self._contact) as connections:
+            ask_jobs(connections.to(self.head), "queue", Written, **request, action="released")
         try:
             self._start_waiting(say)
         except LockedError as error:
@@ -283,37 +288,37 @@ class DirectEngine:
             return MaintenanceResult(), None
         from provision.jobs.engines.direct.change_watch import watches
         from provision.jobs.engines.direct.queue_starts import start_all
-        from provision.jobs.engines.direct.scheduling import Booking
+        from provision.jobs.engines.direct.scheduling import SchedulingPass
 
-        sight = Sight(self._eyes, self._cluster, self._contact.present)
+        background_probe = BackgroundProbe(self._cluster_probe, self._cluster, self._contact.present)
         if mine:
-            sight.begin()
+            background_probe.begin()
         with contextlib.ExitStack() as stack:
-            ways = stack.enter_context(Ways(self._contact))
-            with queue_held(ways, self.head) as all_tried:
-                looks, unreachable = self._look(patience)
-                booking = Booking(ways, self._cluster, self.head, sight, self._keys)
-                attempts, refused = booking.book(looks, unreachable, mine)
-                if booking.whole:
+            connections = stack.enter_context(Connections(self._contact))
+            with queue_held(connections, self.head) as all_tried:
+                probes, unreachable = self._probe_nodes(patience)
+                scheduling_pass = SchedulingPass(connections, self._cluster, self.head, background_probe, self._keys)
+                attempts, refused = scheduling_pass.schedule(probes, unreachable, mine)
+                if scheduling_pass.is_complete:
                     all_tried()
-            for problem in (*contradictions(list(looks.values()), self.head), *booking.refused):
+            for problem in (*contradictions(list(probes.values()), self.head), *scheduling_pass.refused):
                 say(f"warning: {problem}")
-            self._forget_aged(booking.aged, say)
-            connections = stack.pop_all()
+            self._forget_aged(scheduling_pass.aged, say)
+            open_connections = stack.pop_all()
 
         failed: set[str] = set()
 
         def start() -> None:
-            with connections:
-                failed.update(start_all(ways, self.head, attempts, self._extras, say, mine=mine, own=own))
+            with open_connections:
+                failed.update(start_all(connections, self.head, attempts, self._extras, say, mine=mine, own=own))
 
         if start_patience is None:
             start()
         else:
             self._start_beside(start, start_patience)
-        self._watched = watches(booking.looks, self.head, attempts, waits=bool(booking.waiting))
+        self._watched = watches(scheduling_pass.probes, self.head, attempts, waits=bool(scheduling_pass.waiting))
         started = tuple(attempt.spec.name for attempt in attempts if attempt.spec.name not in failed)
-        return MaintenanceResult(started, tuple(booking.waiting)), refused
+        return MaintenanceResult(started, tuple(scheduling_pass.waiting)), refused
 
     def _start_beside(self, start: Callable[[], None], seconds: float) -> None:
         """Run a function in a thread, and wait for its end so many seconds at most."""
@@ -322,17 +327,19 @@ class DirectEngine:
         thread.join(seconds)
         self._starts = [one for one in (*self._starts, thread) if one.is_alive()]
 
-    def _look(self, patience: float | None = None) -> tuple[dict[str, NodeLook], dict[str, str]]:
+    def _probe_nodes(self, patience: float | None = None) -> tuple[dict[str, NodeProbe], dict[str, str]]:
         """Ask all nodes what is taken and what waits, by one session each; with `patience` the late ones are away."""
-        found = self._contact.each(
-            self._cluster.nodes, lambda way: ask_jobs(way, "look", LookAnswer, timeout=LOOK_SECONDS), patience=patience
+        answers = self._contact.each(
+            self._cluster.nodes,
+            lambda connector: ask_jobs(connector, "look", LookAnswer, timeout=LOOK_SECONDS),
+            patience=patience,
         )
-        self._carry_out(found)
-        looks = {name: NodeLook.of(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)}
-        lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
+        self._carry_out(answers)
+        probes = {name: NodeProbe.of(name, one) for name, one in answers.items() if not isinstance(one, ProvisionError)}
+        lost = {name: one.message for name, one in answers.items() if isinstance(one, ProvisionError)}
         if self.head in lost:
             raise NodeUnreachable(f"{self.head}, which keeps the queue, does not answer: {lost[self.head]}")
-        return looks, lost
+        return probes, lost
 
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Say where it would go and what would be started; nothing is written on any node."""
@@ -342,10 +349,10 @@ class DirectEngine:
         from provision.jobs.engines.direct.placement import allowed, place_job
 
         nodes, _ = allowed(spec, self._cluster.nodes)
-        looks, _ = self._look()
-        known = self._eyes.look(self._cluster, list(looks))
-        placed = place_job(spec, known, looks, [node.name for node in nodes])
-        return plan.dry_run(spec, placed, known, self._extras)
+        probes, _ = self._probe_nodes()
+        snapshot = self._cluster_probe.probe(self._cluster, list(probes))
+        placement = place_job(spec, snapshot, probes, [node.name for node in nodes])
+        return plan.dry_run(spec, placement, snapshot, self._extras)
 
     # Reading
 
@@ -353,7 +360,7 @@ class DirectEngine:
         """Return jobs, the newest first; all nodes are asked for every page."""
         answers = self._contact.each(
             self._cluster.nodes,
-            lambda way: ask_jobs(way, "report", ReportAnswer, names=None, brief=True),
+            lambda connector: ask_jobs(connector, "report", ReportAnswer, names=None, brief=True),
             time_limit=time_limit,
         )
         self._carry_out(answers)
@@ -366,7 +373,7 @@ class DirectEngine:
         """Return the nodes with their GPUs."""
         answers = self._contact.each(
             self._cluster.nodes,
-            lambda way: ask_jobs(way, "look", LookAnswer, names=None, brief=True),
+            lambda connector: ask_jobs(connector, "look", LookAnswer, names=None, brief=True),
             time_limit=time_limit,
         )
         self._carry_out(answers)
@@ -378,15 +385,15 @@ class DirectEngine:
 
         An ID is accepted in place of a name, also of a job whose name another job has now.
         """
-        found = reports_of(name, self._contact, self.head, time_limit=time_limit)
-        if self._carry_out(found):
-            found = reports_of(name, self._contact, self.head, time_limit=time_limit)
-        survey = job_list(self.head, found)
+        reports = reports_of(name, self._contact, self.head, time_limit=time_limit)
+        if self._carry_out(reports):
+            reports = reports_of(name, self._contact, self.head, time_limit=time_limit)
+        survey = job_list(self.head, reports)
         self._record_results(survey.jobs)
         named = [record for record in survey.jobs if record.spec.name == name]
         if named:
             return next((record for record in named if not record.name_reused), named[0])
-        insist_on_valid(name, found)
+        insist_on_valid(name, reports)
         away = ", ".join(survey.unreachable)
         if away and time_limit is not None:
             return self.get(name)
@@ -397,9 +404,9 @@ class DirectEngine:
             raise NodeUnreachable(f"no node that answers knows a job {name}, and these do not answer: {away}")
         raise NotFound(f"there is no job {name}", remedy="See the names: provision list")
 
-    def _carry_out(self, found: Mapping[str, Any]) -> bool:
+    def _carry_out(self, reports: Mapping[str, Any]) -> bool:
         """Do what is left of requested ends on the nodes that answered; return whether there was something to do."""
-        ends = pending(found, self.head)
+        ends = pending(reports, self.head)
         if self._agent:
             ends = [end for end in ends if end.owner == owner()]
         if ends:
@@ -419,7 +426,9 @@ class DirectEngine:
                 only = {"if_id": job.id, "if_state": ["started"], "if_attempt": job.attempt}
                 many.append({"name": job.spec.name, "queue": queue, "merge": True, **only})
         if many:
-            self._contact.each([self._nodes[self.head]], lambda way: ask_jobs(way, "queues", WrittenMany, many=many))
+            self._contact.each(
+                [self._nodes[self.head]], lambda connector: ask_jobs(connector, "queues", WrittenMany, many=many)
+            )
 
     def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
         """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
@@ -462,7 +471,7 @@ class DirectEngine:
         left = ending.stop(grace)
         ending.confirm(set(ending.nodes) - set(left))
         if unrecorded is not None and (left or not ending.nodes):
-            where = f"{record.spec.name} may still run: {_told(left)}; " if left else ""
+            where = f"{record.spec.name} may still run: {_error_text(left)}; " if left else ""
             raise NodeUnreachable(
                 f"{where}{unrecorded.message}",
                 remedy=f"Run `provision stop {record.spec.name}` again when the queue host {self.head} answers.",
@@ -524,7 +533,7 @@ class DirectEngine:
     def _forget_refused(self, name: str, token: str) -> None:
         """Forget a job that never started: the queue host alone has it."""
         answer = self._contact.each(
-            [self._nodes[self.head]], lambda way: ask_jobs(way, "delete", Deleted, name=name, id=token)
+            [self._nodes[self.head]], lambda connector: ask_jobs(connector, "delete", Deleted, name=name, id=token)
         )[self.head]
         if isinstance(answer, ProvisionError):
             raise answer
@@ -562,18 +571,24 @@ class DirectEngine:
                 remedy=f"End it: provision delete {record.id}",
             )
         name = record.spec.name
-        kept, signed_again = self._secrets_of_next_attempt(record, supply, renew=renew)
+        stored, signed_again = self._secrets_of_next_attempt(record, supply, renew=renew)
         if not record.status.over:
             unconfirmed = self._end(record, say, 15.0, keep_secrets=True)
             if unconfirmed is not None:
                 remedy = f"Run `provision restart {name}` again when these nodes have confirmed the end."
                 raise type(unconfirmed)(unconfirmed.message, remedy=remedy)
             record = self.get(name)
-        with Ways(self._contact) as ways:
+        with Connections(self._contact) as connections:
             queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
-            more = {"secrets": msgspec.to_builtins(kept) if kept else {}, "job": signed_again, "action": "restarted"}
-            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, if_id=record.id, **more)
-            mark(ways, self.head, record, queue, state="pending")
+            more = {
+                "secrets": msgspec.to_builtins(stored) if stored else {},
+                "job": signed_again,
+                "action": "restarted",
+            }
+            ask_jobs(
+                connections.to(self.head), "queue", Written, name=name, queue={}, merge=True, if_id=record.id, **more
+            )
+            mark(connections, self.head, record, queue, state="pending")
         try:
             _, refused = self._start_waiting(say, mine=name)
         except LockedError as error:
@@ -592,21 +607,21 @@ class DirectEngine:
             Refused: the job must not start, or its secrets are missing.
         """
         name = record.spec.name
-        with Ways(self._contact) as ways:
-            kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
-            answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
+        with Connections(self._contact) as connections:
+            stored = ask_jobs(connections.to(self.head), "secrets", SecretsDocument, name=name)
+            answer = ask_jobs(connections.to(self.head), "report", ReportAnswer, names=[name], brief=False)
         recorded = next((job for job in Report.of(self.head, answer).jobs if job.name == name), None)
         if recorded is None:
-            return kept, {}
+            return stored, {}
         signed = self._keys.check(recorded, self.head)
         try:
-            check_secrets(signed, kept, self.head)
+            check_secrets(signed, stored, self.head)
         except Refused as error:
             if error.code != "job.secrets_missing" or supply is None:
                 raise
         else:
             if not renew or supply is None:
-                return kept, {}
+                return stored, {}
         if not self.owns(record):
             raise Refused(
                 f"only its owner {record.owner} can supply the secrets of {name}",
@@ -614,26 +629,26 @@ class DirectEngine:
                 node=self.head,
                 remedy=f"Ask the owner to restart it, or delete it and submit it again: provision delete {name}",
             )
-        kept = _stored(supply(signed.spec))
-        if not (kept or signed.spec.secret_env or signed.spec.config_files):
+        stored = _stored(supply(signed.spec))
+        if not (stored or signed.spec.secret_env or signed.spec.config_files):
             raise Refused(
                 f"{name} needs a login for its image or its code, and logins are removed when a job ends",
                 "job.secrets_missing",
                 node=self.head,
                 remedy="Store it on this machine, then restart the job again: provision secret add --help",
             )
-        again = msgspec.structs.replace(signed, secrets=secrets_digest(kept))
-        check_secrets(again, kept, self.head)
+        again = msgspec.structs.replace(signed, secrets=secrets_digest(stored))
+        check_secrets(again, stored, self.head)
         text, signature = self._keys.sign(again)
-        return kept, {"signed": text, "signature": signature}
+        return stored, {"signed": text, "signature": signature}
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
         """Return the command (of this machine) that runs `argv` inside an instance; the node records it."""
         record = self.get(name)
         line = job_access.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
-        seat = job_access.instance_of(record, instance)
-        with contextlib.closing(self._contact.connect(seat.node)) as way:
-            ask_jobs(way, "attached", Done, name=name, instance=seat.instance)
+        assignment = job_access.instance_of(record, instance)
+        with contextlib.closing(self._contact.connect(assignment.node)) as connector:
+            ask_jobs(connector, "attached", Done, name=name, instance=assignment.instance)
         return line
 
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
@@ -645,7 +660,7 @@ class DirectEngine:
     def drain(self, names: Sequence[str], reason: str) -> dict[str, ProvisionError | None]:
         """Exclude nodes from new jobs, or include them again if `reason` is empty. Running jobs continue."""
         answers = self._contact.each(
-            [self._nodes[name] for name in names], lambda way: ask_jobs(way, "drain", Done, reason=reason)
+            [self._nodes[name] for name in names], lambda connector: ask_jobs(connector, "drain", Done, reason=reason)
         )
         return {name: one if isinstance(one, ProvisionError) else None for name, one in answers.items()}
 
@@ -707,7 +722,7 @@ def _stored(secrets: Secrets) -> SecretsDocument:
     return msgspec.structs.replace(document, salt=random.token_hex(SALT_BYTES)) if document else document
 
 
-def _told(lost: Mapping[str, str]) -> str:
+def _error_text(lost: Mapping[str, str]) -> str:
     """Return why nodes could not, those with one reason together."""
     names: dict[str, list[str]] = {}
     for name, text in lost.items():
@@ -718,7 +733,7 @@ def _told(lost: Mapping[str, str]) -> str:
 def _unconfirmed(ending: Ending, name: str, left: Mapping[str, str]) -> ProvisionError:
     """Return the error of a job whose end some nodes have not confirmed."""
     state = "not deleted on all of its nodes" if ending.has_result else "STOPPING and may still run"
-    text = f"{name} is {state}: {_told(left)}"
+    text = f"{name} is {state}: {_error_text(left)}"
     away = [node for node in left if node in ending.silent]
     if not away:
         return TimedOut(text, remedy=f"See what happens: provision get {name} -e")

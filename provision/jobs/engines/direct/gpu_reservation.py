@@ -136,9 +136,9 @@ def _lease(owner: str, request: GpuRequest, node: Node, *, wait: bool) -> tuple[
         raise
 
 
-def _refusal(name: str, taken: Mapping[str, Lease], *, starting: bool) -> LaunchError:
-    uuid = min(taken)
-    by = taken[uuid].job
+def _refusal(name: str, leases: Mapping[str, Lease], *, starting: bool) -> LaunchError:
+    uuid = min(leases)
+    by = leases[uuid].job
     return (_ConcurrentStart if starting else LaunchError)(
         f"{uuid} is held by the job {by}",
         node=name,

@@ -40,13 +40,13 @@ def reports_of(
     return {**first, **contact.each(asked, report, patience=patience, answered=took, time_limit=time_limit)}
 
 
-def _report(name: str, way: Connector) -> ReportAnswer:
-    return ask_jobs(way, "report", ReportAnswer, names=[name], brief=False)
+def _report(name: str, connector: Connector) -> ReportAnswer:
+    return ask_jobs(connector, "report", ReportAnswer, names=[name], brief=False)
 
 
-def _others(name: str, head: str, told: ReportAnswer | ProvisionError | None) -> list[str] | None:
+def _others(name: str, head: str, answer: ReportAnswer | ProvisionError | None) -> list[str] | None:
     """Return the nodes that a job was ever given to, by what the head tells; None where that is not known."""
-    for job in Report.of(head, told).jobs if isinstance(told, ReportAnswer) else ():
+    for job in Report.of(head, answer).jobs if isinstance(answer, ReportAnswer) else ():
         if job.name != name or not job.queue.state:
             continue
         if job.nodes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from provision.batch.records import Report, contradictions, records
 from provision.documents.jobs import Lease, LookAnswer, ReportAnswer
 from provision.errors import ProvisionError
-from provision.jobs.engines.direct.node_probe import NodeLook
+from provision.jobs.engines.direct.node_probe import NodeProbe
 from provision.model import Cluster
 from provision.model.cluster import NO_JOBS
 from provision.model.job_views import GpuView, JobPage, NodeView
@@ -29,7 +29,7 @@ def node_views(cluster: Cluster, head: str, answers: Mapping[str, LookAnswer | P
     return tuple(_node_view(cluster, head, name, one) for name, one in answers.items())
 
 
-def _node_view(cluster: Cluster, head: str, name: str, found: LookAnswer | ProvisionError) -> NodeView:
+def _node_view(cluster: Cluster, head: str, name: str, answer: LookAnswer | ProvisionError) -> NodeView:
     node = cluster.node(name)
     labels = node.variables.get("cluster_labels")
     address = str(node.variables.get("cluster_data_address") or node.connection.host)
@@ -38,22 +38,22 @@ def _node_view(cluster: Cluster, head: str, name: str, found: LookAnswer | Provi
         "mode": str(node.variables.get("cluster_gpu_schedule") or "default"),
         "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
     }
-    if isinstance(found, ProvisionError):
-        return NodeView(name, address, ready=False, reason=found.message, **shared)  # type: ignore[arg-type]
-    look = NodeLook(name, found)
+    if isinstance(answer, ProvisionError):
+        return NodeView(name, address, ready=False, reason=answer.message, **shared)  # type: ignore[arg-type]
+    probe = NodeProbe(name, answer)
     return NodeView(
         name,
         address,
-        ready=node.takes_jobs and not look.trouble,
-        reason=(look.trouble or look.drained) if node.takes_jobs else NO_JOBS,
-        drained=bool(look.drained),
-        gpus=tuple(_gpu_views(look)),
-        simulated=found.simulated,
+        ready=node.takes_jobs and not probe.gpu_problem,
+        reason=(probe.gpu_problem or probe.drained) if node.takes_jobs else NO_JOBS,
+        drained=bool(probe.drained),
+        gpus=tuple(_gpu_views(probe)),
+        simulated=answer.simulated,
         **shared,  # type: ignore[arg-type]
     )
 
 
-def _gpu_views(look: NodeLook) -> Iterator[GpuView]:
-    for gpu in look.gpus:
-        lease = look.leases.get(gpu.uuid, Lease())
-        yield GpuView(gpu.index, gpu.uuid, gpu.name, lease.job, lease.instance, look.foreign.get(gpu.uuid, ""))
+def _gpu_views(probe: NodeProbe) -> Iterator[GpuView]:
+    for gpu in probe.gpus:
+        lease = probe.leases.get(gpu.uuid, Lease())
+        yield GpuView(gpu.index, gpu.uuid, gpu.name, lease.job, lease.instance, probe.foreign.get(gpu.uuid, ""))
