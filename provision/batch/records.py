@@ -136,10 +136,10 @@ def starting(queue: QueueEntry, current: Told) -> bool:
     A node without one is none of a job that runs: then the start still goes on, or whoever began it is gone.
     """
     begun = [job for _, job in current if job.attempt == queue.attempt]
-    if queue.state != "started" or any(job.keeper == "active" for job in begun):
+    if queue.state != "started" or any(job.supervisor == "active" for job in begun):
         return False
-    handed = any(job.keeper != "none" or job.result for job in begun) or queue.handed
-    return not handed or any(job.keeper == "none" and not _rebooted(job) for job in begun)
+    handed = any(job.supervisor != "none" or job.result for job in begun) or queue.handed
+    return not handed or any(job.supervisor == "none" and not _rebooted(job) for job in begun)
 
 
 def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Collection[str]) -> DirectRecord:
@@ -293,7 +293,7 @@ def _of_attempt(job: JobReport) -> dict[str, Any]:
 
 
 def _watched_by_none(job: JobReport) -> bool:
-    return job.keeper == "gone" and not job.result
+    return job.supervisor == "gone" and not job.result
 
 
 def _judged(record: DirectRecord, queue: QueueEntry, current: Told, unreachable: Mapping[str, str]) -> DirectRecord:
@@ -304,11 +304,11 @@ def _judged(record: DirectRecord, queue: QueueEntry, current: Told, unreachable:
         ended = _ended(record, queue.result)
         known = {**_first_failure(queue.result), **record.instances}
         return replace(ended, attempt=queue.attempt, unreachable=away, instances=known)
-    if state == END_REQUESTED and not any(job.keeper == "active" or job.result for _, job in current):
+    if state == END_REQUESTED and not any(job.supervisor == "active" or job.result for _, job in current):
         return replace(record, status=JobStatus.STOPPED, reason=reason, ended=queue.time)
     if state == "failed":
         return replace(record, status=JobStatus.FAILED, reason=reason, ended=queue.time, exit_code=1)
-    live = any(job.keeper == "active" and not job.result for _, job in current)
+    live = any(job.supervisor == "active" and not job.result for _, job in current)
     if not live and (state in {"pending", "held"} or starting(queue, current)):
         status = JobStatus.QUEUING if state == "held" else JobStatus.PENDING
         return replace(record, status=status, reason=STARTING if state == "started" else reason)
@@ -406,7 +406,7 @@ def _lost(record: DirectRecord, current: Told, unreachable: Mapping[str, str]) -
     ]
     if forgotten:
         return f"node {forgotten[0]} knows nothing of it any more"
-    never = all(job.keeper == "none" for _, job in current)
+    never = all(job.supervisor == "none" for _, job in current)
     if never and all(_since(report, job) > HANDING_SECONDS for report, job in current):
         return "its start was broken off before anything ran"
     old = [report.node for report, job in current if _watched_by_none(job) and _since(report, job) > KEEPER_SECONDS]

@@ -238,7 +238,7 @@ class JobReport(Struct, frozen=True):
     boot_id: ShortText = ""
     instances: Annotated[dict[Instance, InstanceRecord], Meta(max_length=100_000)] = field(default_factory=dict)
     result: Result | None = None
-    keeper: Literal["active", "gone", "none"] = "none"
+    supervisor: Literal["active", "gone", "none"] = field(default="none", name="keeper")
     stopping: bool = False
     """Whether its supervisor was requested to stop it."""
     events: Annotated[tuple[JobEvent, ...], Meta(max_length=1_000_000)] = ()

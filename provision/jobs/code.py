@@ -48,8 +48,8 @@ class Archive:
 def read_files(source: CodeSource, secrets: Mapping[str, str]) -> tuple[CodeSource, dict[str, str]]:
     """Put the contents of the files that settings name (keys, known hosts) in the place of their names.
 
-    Whoever starts the job later may be another machine, so this is done when it is submitted. Secret contents go to
-    the second result, which is `Secrets.sync`.
+    Another controller may start the job later, so this is done at submission. Secret contents are in the second
+    result, which is `Secrets.sync`.
 
     Raises:
         UsageError: a file that is not there, or cannot be read.
@@ -192,7 +192,7 @@ class _Task:
                 raise NodeError(
                     f"{self.source.source} gave it other code than {first}: the source changed meanwhile",
                     node=node,
-                    remedy="run it again when nobody writes there",
+                    remedy="Run it again when no program writes there.",
                 )
         sha = str(answers[first])
         self.say(f"code: {self.source.name} (sha256 {sha[:12]}) on {_nodes(self.connectors)}")

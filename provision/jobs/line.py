@@ -1,4 +1,4 @@
-"""The launcher's command line for a job: every setting with its reason, from the request and what was found."""
+"""The launcher's command line for a job: every setting with its reason, from the request and the probed networks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _command(request: JobRequest, plan: RankPlan | None) -> tuple[str, ...]:
 
 
 def _variables(request: JobRequest, used: Sequence[HostEntry]) -> tuple[Setting, ...]:
-    """A job without GPUs uses no NCCL, and is told nothing about it."""
+    """Return the settings of NCCL, which a job without GPUs does not use."""
     networks = [request.node_networks[entry.name] for entry in used if entry.name in request.node_networks]
     if not any(entry.kind == "gpu" for entry in used):
         return ()

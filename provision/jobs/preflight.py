@@ -1,4 +1,4 @@
-"""What is looked at on the nodes before a job starts, so that a missing program is said and not guessed."""
+"""Checks on the nodes before a job starts, so that a missing program is reported by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Container:
     library_path: bool
     """LD_LIBRARY_PATH is set in the container."""
     interface: str = ""
-    """The node's interface that carries its data address, as far as it can be told."""
+    """The interface of the node's data address; empty if it is unknown."""
     python: bool = True
     """Whether it has python3."""
     mpi: str = "openmpi"

@@ -192,7 +192,7 @@ def _starting() -> Iterator[None]:
 
 
 def _follow(session: Session, version: int, write: Write) -> bool:
-    """Pass the output on until the job has ended; return whether we were told to end it."""
+    """Pass the output on until the job has ended; return whether its end was requested."""
     lines = {name: RankLines(name, version) for name in ("stdout", "stderr")}
     with _signals(session) as caught:
         for stream, data in session.frames():
@@ -234,8 +234,8 @@ def _exit_code(ending: EndingRecord | None, *, interrupted: bool) -> int:
         where = ", ".join(ending.left)
         kind = Interrupted if interrupted else ProvisionError
         raise kind(
-            f"{'interrupted' if interrupted else 'the job is over'}, but something of it is left on {where}",
-            remedy="look at these processes on the node",
+            f"{'interrupted' if interrupted else 'the job has ended'}, but processes of it are left on {where}",
+            remedy="Inspect these processes on the node.",
             output=said,
         )
     if interrupted:

@@ -1,4 +1,4 @@
-"""Who sits where: from a job's nodes, placement and variables to the plan for its ranks."""
+"""Assignment of ranks: from the nodes, the placement and the variables of a job to the plan of its ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provision.model import NodePlacement, RankPlacement, Setting
 __all__ = ["placed_entries", "placed_variables", "rank_plan", "with_uuids"]
 
 _FIRST_PORT, _PORTS = 20000, 10000
-"""Below the ports that the kernel gives to outgoing connections; jobs begin to look at different ones."""
+"""Below the ports of outgoing connections; each job starts at a different port."""
 
 
 def rank_plan(request: JobRequest, used: Sequence[HostEntry], variables: Iterable[Setting]) -> RankPlan | None:

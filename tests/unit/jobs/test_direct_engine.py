@@ -202,7 +202,7 @@ def test_a_job_is_forgotten_when_its_time_after_the_end_is_over(jobs: DirectEngi
     jobs.start_pending(said.append)
 
     assert sorted(path.name for path in node.root.iterdir()) == ["ever", "later", "long", "needed"]
-    assert said == ["short is forgotten: it was over for 59 s"]
+    assert said == ["short deleted: it finished more than 59 s ago"]
 
 
 def test_a_pass_writes_down_by_one_request_how_all_jobs_stand(

@@ -127,7 +127,7 @@ def test_an_interrupted_job_that_left_something_is_not_said_to_be_gone(ended):
     error = ended(EndingRecord(None, "stop", {"n2": "4711 python3"}), interrupt=True)
 
     assert error.exit_code == 130
-    assert "something of it is left on n2" in error.message
+    assert "processes of it are left on n2" in error.message
     assert "4711 python3" in error.output
     assert "all its nodes" in ended(EndingRecord(None, "stop"), interrupt=True).message
     assert isinstance(ended(EndingRecord(None, "stop"), interrupt=True), Interrupted)

@@ -52,7 +52,7 @@ def watches(
 def _attempts(probe: NodeProbe, started: Sequence[Attempt]) -> Iterator[tuple[str, int, bool]]:
     """Yield job and number of the running attempts on a node, and whether another one follows when they fail."""
     for job in probe.jobs:
-        if job.attempt and job.keeper == "active" and not job.result:
+        if job.attempt and job.supervisor == "active" and not job.result:
             yield job.name, job.attempt, bool(job.spec.get("retry"))
     for attempt in started:
         if probe.node in attempt.nodes:

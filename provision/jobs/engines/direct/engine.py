@@ -91,7 +91,7 @@ class DirectEngine:
 
     Args:
         cluster: with the roles' defaults; ``cluster_head`` names the node that keeps the queue, else it is the first.
-        eyes: looks at nodes as places for jobs.
+        cluster_probe: probes nodes as targets of jobs.
         keys: signs jobs, and verifies the signatures of jobs.
         extras: code, data and TensorBoard.
         absent: nodes that did not answer a short time ago.
@@ -122,7 +122,7 @@ class DirectEngine:
     # Submitting
 
     def submit(self, spec: JobSpec, secrets: Secrets, say: Say) -> JobRecord:
-        """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
+        """Reserve the name and record the job; start it if it fits now, otherwise it is PENDING with the reason."""
         from provision.jobs.code import pack_code
         from provision.jobs.engines.direct.placement import allowed
 
@@ -164,7 +164,7 @@ class DirectEngine:
             say(f"{spec.name} stays in the queue: {error.message}")
             refused = None
         if refused is not None:
-            self._forget_refused(spec.name, token)
+            self._delete_refused(spec.name, token)
             raise refused
         if self._agent:
             say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run --daemon)")
@@ -184,7 +184,7 @@ class DirectEngine:
             raise
         except ProvisionError as error:
             raise NodeUnreachable(
-                f"jobs are recorded on {self.head}, which does not answer: {error.message}",
+                f"the queue host {self.head}, which records jobs, does not answer: {error.message}",
                 node=self.head,
                 remedy=f"Submit again when {self.head} answers, or set another `cluster_head` in the inventory.",
             ) from error
@@ -216,7 +216,7 @@ class DirectEngine:
         return self._agent and isinstance(job, DirectRecord) and not job.signed and not self.owns(job)
 
     def _is_taken(self, name: str) -> bool:
-        """Return False where the job of this name has gone meanwhile.
+        """Return False if the job of this name was deleted meanwhile.
 
         Raises:
             NameTaken: a job has the name, with its state.
@@ -234,7 +234,7 @@ class DirectEngine:
         return QueueMaintenance(self)
 
     def start_pending(self, say: Say, *, patience: float | None = None) -> MaintenanceResult:
-        """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked.
+        """Start waiting jobs that fit, and retries; delete finished jobs after their retention time.
 
         With `patience`, starts that take longer than so many seconds continue after the return: a slow registry of one
         job keeps no other job waiting.
@@ -242,18 +242,18 @@ class DirectEngine:
         return self._start_waiting(say, start_patience=patience)[0]
 
     def await_starts(self) -> None:
-        """Return when all starts that continued after `start_pending` have ended."""
+        """Wait for the end of all starts that continued after `start_pending`."""
         for thread in self._starts:
             thread.join()
 
     def watch(self, seconds: float, stop: threading.Event) -> bool:
-        """Wait until something happened that may let a job start since `start_pending` last looked."""
+        """Wait for a change since the last `start_pending` that may let a job start."""
         from provision.jobs.engines.direct.change_watch import await_change
 
         return await_change(self._nodes, self._watched, seconds, stop)
 
     def release(self, name: str, say: Say) -> JobRecord:
-        """Let a job go that is held: it starts now where it fits, else it is PENDING; any other job stays as it is."""
+        """Release a held job: it starts if it fits now, otherwise it is PENDING; other jobs are not changed."""
         record = self.get(name)
         if record.status is not JobStatus.QUEUING:
             return record
@@ -283,7 +283,7 @@ class DirectEngine:
         own: Mapping[str, Archive] | None = None,
         start_patience: float | None = None,
     ) -> tuple[MaintenanceResult, ProvisionError | None]:
-        """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
+        """Start all jobs that fit. Returns why the job `mine` can never start; the caller deletes it."""
         if self._agent:  # an operator's command or queue starts what submitters submit
             return MaintenanceResult(), None
         from provision.jobs.engines.direct.change_watch import watches
@@ -303,7 +303,7 @@ class DirectEngine:
                     all_tried()
             for problem in (*contradictions(list(probes.values()), self.head), *scheduling_pass.refused):
                 say(f"warning: {problem}")
-            self._forget_aged(scheduling_pass.aged, say)
+            self._delete_aged(scheduling_pass.aged, say)
             open_connections = stack.pop_all()
 
         failed: set[str] = set()
@@ -315,20 +315,20 @@ class DirectEngine:
         if start_patience is None:
             start()
         else:
-            self._start_beside(start, start_patience)
+            self._start_in_background(start, start_patience)
         self._watched = watches(scheduling_pass.probes, self.head, attempts, waits=bool(scheduling_pass.waiting))
         started = tuple(attempt.spec.name for attempt in attempts if attempt.spec.name not in failed)
         return MaintenanceResult(started, tuple(scheduling_pass.waiting)), refused
 
-    def _start_beside(self, start: Callable[[], None], seconds: float) -> None:
-        """Run a function in a thread, and wait for its end so many seconds at most."""
+    def _start_in_background(self, start: Callable[[], None], seconds: float) -> None:
+        """Run a function in a thread, and wait at most so many seconds for its end."""
         thread = threading.Thread(target=start, daemon=True, name="starts")
         thread.start()
         thread.join(seconds)
         self._starts = [one for one in (*self._starts, thread) if one.is_alive()]
 
     def _probe_nodes(self, patience: float | None = None) -> tuple[dict[str, NodeProbe], dict[str, str]]:
-        """Ask all nodes what is taken and what waits, by one session each; with `patience` the late ones are away."""
+        """Probe all nodes for leases and waiting jobs; with `patience`, late nodes count as unreachable."""
         answers = self._contact.each(
             self._cluster.nodes,
             lambda connector: ask_jobs(connector, "look", LookAnswer, timeout=LOOK_SECONDS),
@@ -342,9 +342,9 @@ class DirectEngine:
         return probes, lost
 
     def dry_run(self, spec: JobSpec) -> DryRun:
-        """Say where it would go and what would be started; nothing is written on any node."""
+        """Return what would be started and where; nothing is written on any node."""
         if self._agent:
-            raise UsageError("the job agent does not look for places for jobs: this needs an operator")
+            raise UsageError("--dry-run needs an operator's inventory: the job agent does not place jobs")
         from provision.jobs.engines.direct import dry_run as plan
         from provision.jobs.engines.direct.placement import allowed, place_job
 
@@ -401,11 +401,11 @@ class DirectEngine:
         if by_id:
             return by_id[0]
         if away:
-            raise NodeUnreachable(f"no node that answers knows a job {name}, and these do not answer: {away}")
+            raise NodeUnreachable(f"no answering node knows a job {name}, and these nodes do not answer: {away}")
         raise NotFound(f"there is no job {name}", remedy="See the names: provision list")
 
     def _carry_out(self, reports: Mapping[str, Any]) -> bool:
-        """Do what is left of requested ends on the nodes that answered; return whether there was something to do."""
+        """Carry out requested ends on the nodes that answered; return whether there were any."""
         ends = pending(reports, self.head)
         if self._agent:
             ends = [end for end in ends if end.owner == owner()]
@@ -414,9 +414,9 @@ class DirectEngine:
         return bool(ends)
 
     def _record_results(self, jobs: Sequence[JobRecord]) -> None:
-        """Record new results on the queue host, so that they are known also when the jobs' nodes do not answer.
+        """Record new results on the queue host, so that they are known while the nodes of the jobs are silent.
 
-        What cannot be recorded now is recorded by the next command. The job agent records nothing.
+        After a failure the next command records them. The job agent records nothing.
         """
         many = []
         for job in jobs:
@@ -431,13 +431,13 @@ class DirectEngine:
             )
 
     def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
-        """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
+        """Write lines of output; with ``follow`` until the job has ended. Returns the job as it is then."""
         return job_access.logs(self.get, self._contact, name, request, write)
 
     # Ending
 
     def stop(self, name: str, say: Say, *, grace: float = 15.0) -> JobRecord:
-        """End a job in good order; its record stays. A job that is over stays as it is.
+        """End a job gracefully; its record stays. A finished job is not changed.
 
         Returns:
             The job; STOPPING as long as a node has not confirmed the end.
@@ -449,14 +449,14 @@ class DirectEngine:
         if record.status.over:
             return record
         unconfirmed = self._end(record, say, grace)
-        self._start_others(say)
+        self._start_waiting_quietly(say)
         try:
             return self.get(name)
-        except NotFound:  # it was deleted meanwhile, or another job has its name and is the one that is listed
+        except NotFound:  # it was deleted meanwhile, or another job has its name
             return replace(record, status=JobStatus.STOPPING if unconfirmed else JobStatus.STOPPED)
 
-    def _start_others(self, say: Say) -> None:
-        """What has been given back may be what others wait for; if that cannot be seen to now, a later command does."""
+    def _start_waiting_quietly(self, say: Say) -> None:
+        """Start jobs that waited for released resources; after a failure a later command does it."""
         with contextlib.suppress(ProvisionError):
             self._start_waiting(say, patience=PATIENCE_SECONDS)
 
@@ -479,12 +479,12 @@ class DirectEngine:
         return _unconfirmed(ending, record.spec.name, left) if left else None
 
     def delete(self, name: str, say: Say, *, lost: Sequence[str] = ()) -> None:
-        """Stop a job and forget it; its name is free when all of its nodes have confirmed that.
+        """Stop a job and delete its record; its name is free when all of its nodes have confirmed.
 
         Args:
-            name: the job's, or its ID.
+            name: the name or ID.
             say: takes lines of progress.
-            lost: nodes that never come back, and so cannot confirm.
+            lost: nodes that never come back, so their confirmation is not waited for.
 
         Raises:
             NotFound: there is no such job.
@@ -499,23 +499,23 @@ class DirectEngine:
                 self.head,
             )
             return
-        self._forget(record, say, lost)
+        self._delete(record, say, lost)
         if not record.status.over:
-            self._start_others(say)
+            self._start_waiting_quietly(say)
 
-    def _forget(self, record: JobRecord, say: Say, lost: Sequence[str] = ()) -> None:
-        """Forget a job everywhere; the queue host is the last, so that the name is free only when nothing is left.
+    def _delete(self, record: JobRecord, say: Say, lost: Sequence[str] = ()) -> None:
+        """Delete a job everywhere; on the queue host last, so that the name is free only when nothing is left.
 
         Raises:
             NodeUnreachable: a node has not confirmed that nothing is left there.
-            NodeError: a node could not do its part.
+            NodeError: a node could not delete it.
         """
         name, ending = record.spec.name, Ending(self._contact, self.head, record, delete=True)
         every = tuple(self._nodes) if record.attempt else ()
         gone = list(dict.fromkeys(lost))
         ending.check_lost(gone, ending.nodes or every)
         ending.request()
-        nodes = ending.nodes or every  # not known of jobs of old versions
+        nodes = ending.nodes or every  # jobs of old versions have no list of nodes
         ending.confirm(gone)
         asked = [node for node in nodes if node not in gone]
         left: dict[str, str] = {}
@@ -530,37 +530,37 @@ class DirectEngine:
         if ending.recorded:
             ending.remove([self.head])
 
-    def _forget_refused(self, name: str, token: str) -> None:
-        """Forget a job that never started: the queue host alone has it."""
+    def _delete_refused(self, name: str, token: str) -> None:
+        """Delete a job that never started, which only the queue host has."""
         answer = self._contact.each(
             [self._nodes[self.head]], lambda connector: ask_jobs(connector, "delete", Deleted, name=name, id=token)
         )[self.head]
         if isinstance(answer, ProvisionError):
             raise answer
 
-    def _forget_aged(self, records: Sequence[JobRecord], say: Say) -> None:
-        """Forget jobs by their --ttl-after-finished; what cannot be forgotten now is tried at the next look."""
+    def _delete_aged(self, records: Sequence[JobRecord], say: Say) -> None:
+        """Delete jobs after their --ttl-after-finished; the next pass repeats it after a failure."""
         for record in records:
             try:
-                self._forget(record, say)
+                self._delete(record, say)
             except ProvisionError as error:
-                say(f"warning: {record.spec.name} is over for long and could not be forgotten: {error}")
+                say(f"warning: {record.spec.name} finished long ago and could not be deleted: {error}")
             else:
-                say(f"{record.spec.name} is forgotten: it was over for {record.spec.ttl_after_finished:g} s")
+                say(f"{record.spec.name} deleted: it finished more than {record.spec.ttl_after_finished:g} s ago")
 
     def restart(
         self, name: str, say: Say, *, supply: Callable[[JobSpec], Secrets] | None = None, renew: bool = False
     ) -> JobRecord:
-        """Start a job that is over (or stop it first) as its next attempt.
+        """Start the next attempt of a finished job; stop it first if it runs.
 
         Args:
-            name: the job's.
+            name: the name or ID.
             say: takes lines of progress.
-            supply: returns the secrets of one's own job again, which are removed when it ends.
-            renew: whether to use `supply` also where the secrets are still stored.
+            supply: returns the secrets of a job of this user again; they are deleted when a job ends.
+            renew: whether to use `supply` also while the secrets are still stored.
 
         Raises:
-            ProvisionError: it must not start, e.g. its secrets are missing; it continues to run then.
+            ProvisionError: it must not start, e.g. its secrets are missing; then a running attempt continues.
         """
         record = self.get(name)
         if record.deleting:
@@ -601,7 +601,7 @@ class DirectEngine:
     def _secrets_of_next_attempt(
         self, record: JobRecord, supply: Callable[[JobSpec], Secrets] | None, *, renew: bool
     ) -> tuple[SecretsDocument, dict[str, str]]:
-        """Return the secrets for a restart, and what the owner signed again if they are not those that were signed.
+        """Return the secrets for a restart, and the new signed text if the secrets are not the signed ones.
 
         Raises:
             Refused: the job must not start, or its secrets are missing.
@@ -632,10 +632,10 @@ class DirectEngine:
         stored = _stored(supply(signed.spec))
         if not (stored or signed.spec.secret_env or signed.spec.config_files):
             raise Refused(
-                f"{name} needs a login for its image or its code, and logins are removed when a job ends",
+                f"{name} needs a credential for its image or its code, and credentials are deleted when a job ends",
                 "job.secrets_missing",
                 node=self.head,
-                remedy="Store it on this machine, then restart the job again: provision secret add --help",
+                remedy="Store it on the controller, then restart the job again: provision secret add --help",
             )
         again = msgspec.structs.replace(signed, secrets=secrets_digest(stored))
         check_secrets(again, stored, self.head)
@@ -643,7 +643,7 @@ class DirectEngine:
         return stored, {"signed": text, "signature": signature}
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
-        """Return the command (of this machine) that runs `argv` inside an instance; the node records it."""
+        """Return the local command that runs `argv` in an instance; the node records it."""
         record = self.get(name)
         line = job_access.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
         assignment = job_access.instance_of(record, instance)
@@ -652,7 +652,7 @@ class DirectEngine:
         return line
 
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
-        """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""
+        """Return the local command that forwards 127.0.0.1:`local` to a port or ``tensorboard``."""
         return job_access.forward_argv(self.get(name), self._nodes, local, target)
 
     # Nodes
@@ -685,7 +685,7 @@ class DirectEngine:
 
 
 class QueueMaintenance:
-    """Scheduling passes over the queue; leaving the context waits for the started jobs' starts.
+    """Scheduling passes; leaving the context waits for the starts that they began.
 
     Args:
         engine: the engine.
@@ -710,20 +710,20 @@ class QueueMaintenance:
 
 
 def head_of(cluster: Cluster) -> str:
-    """Return the node that keeps the queue."""
+    """Return the queue host."""
     wanted = str(cluster.nodes[0].variables.get("cluster_head") or "")
     return wanted if any(node.name == wanted for node in cluster.nodes) else cluster.nodes[0].name
 
 
 def _stored(secrets: Secrets) -> SecretsDocument:
-    """Return secrets as the head stores them, with a salt so that their hash tells nothing of them."""
+    """Return secrets as the queue host stores them, with a salt that protects their hash."""
     files = {path: text.encode("utf-8", "surrogateescape") for path, text in secrets.files.items()}
     document = SecretsDocument(dict(secrets.env), dict(secrets.sync), files, dict(secrets.registry))
     return msgspec.structs.replace(document, salt=random.token_hex(SALT_BYTES)) if document else document
 
 
 def _error_text(lost: Mapping[str, str]) -> str:
-    """Return why nodes could not, those with one reason together."""
+    """Return the reasons of nodes; nodes with the same reason are grouped."""
     names: dict[str, list[str]] = {}
     for name, text in lost.items():
         names.setdefault(text, []).append(name)
@@ -731,7 +731,7 @@ def _error_text(lost: Mapping[str, str]) -> str:
 
 
 def _unconfirmed(ending: Ending, name: str, left: Mapping[str, str]) -> ProvisionError:
-    """Return the error of a job whose end some nodes have not confirmed."""
+    """Return the error of a job whose end is not confirmed by all nodes."""
     state = "not deleted on all of its nodes" if ending.has_result else "STOPPING and may still run"
     text = f"{name} is {state}: {_error_text(left)}"
     away = [node for node in left if node in ending.silent]

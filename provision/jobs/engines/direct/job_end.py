@@ -109,7 +109,7 @@ class Ending:
         return self._await_ends(asked, why, grace)
 
     def _await_ends(self, nodes: Sequence[str], why: dict[str, str], grace: float) -> dict[str, str]:
-        """Ask the nodes until no answering node reports a running part, or the time is over."""
+        """Ask the nodes until no answering node reports a running part, or the time limit is reached."""
         end = time.monotonic() + grace + ENDING_SECONDS
         left = dict.fromkeys(nodes)
         report = partial(_report, self._record.spec.name)

@@ -45,7 +45,7 @@ def _report(name: str, connector: Connector) -> ReportAnswer:
 
 
 def _others(name: str, head: str, answer: ReportAnswer | ProvisionError | None) -> list[str] | None:
-    """Return the nodes that a job was ever given to, by what the head tells; None where that is not known."""
+    """Return the nodes of all attempts of a job, as the queue host reports them; None if they are unknown."""
     for job in Report.of(head, answer).jobs if isinstance(answer, ReportAnswer) else ():
         if job.name != name or not job.queue.state:
             continue

@@ -73,4 +73,4 @@ class NodeProbe(Report):
 
 def _broken(job: JobReport) -> bool:
     """Return whether the start failed, so that nothing of the job is here despite the records of its instances."""
-    return job.queue.state == "failed" or (job.queue.state == "stopped" and job.keeper != "active")
+    return job.queue.state == "failed" or (job.queue.state == "stopped" and job.supervisor != "active")
