@@ -124,7 +124,7 @@ def label(
         for name in moved:
             _insist_free(name, views.get(name))
     files = set_for_hosts(cluster, wanted)
-    runner.set_labels({name: dict(own["cluster_labels"]) for name, own in wanted.items() if "cluster_labels" in own})
+    runner.set_labels({name: _labels_after(cluster.node(name), own) for name, own in wanted.items() if own})
     if as_json:
         print_json({"nodes": {name: dict(own) for name, own in wanted.items()}, "files": [str(file) for file in files]})
         return
@@ -244,6 +244,14 @@ def _wanted(node: Node, changes: Mapping[str, str | None], *, overwrite: bool) -
         else:
             labels[name] = value
     return found | ({"cluster_labels": labels} if labels != old else {})
+
+
+def _labels_after(node: Node, changes: Mapping[str, Any]) -> dict[str, str]:
+    """Return all labels of a node with its changed variables, including the mode of its GPUs."""
+    variables = {**node.variables, **changes}
+    labels, mode = variables.get("cluster_labels"), variables.get("cluster_gpu_schedule")
+    labels = {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {}
+    return labels | ({_SCHEDULE[0]: str(mode)} if mode else {})
 
 
 def _insist_free(name: str, view: NodeView | None) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from provision.jobs.engines import ENGINES
-from provision.jobs.engines.base import Capability
+from provision.jobs.engines.base import Capability, EngineUnavailable
 from provision.testing import make_cluster
 from tests.support import memory_engine
 from tests.support.memory_engine import MemoryEngine, job_of
@@ -87,6 +87,29 @@ def test_an_unknown_engine_has_a_code_in_json(typed):
 
     assert code == 2
     assert json.loads(out or err)["error"]["code"] == "engine.unavailable"
+
+
+def test_an_engine_that_cannot_be_used_on_the_cluster_is_an_error(registered, typed, monkeypatch):
+    """The engine says why; the exit code is 2."""
+
+    def create(_context):
+        raise EngineUnavailable("sbatch is not installed on gpu1", remedy="Run: provision apply")
+
+    monkeypatch.setattr(memory_engine, "create", create)
+
+    code, _, err = typed("--engine", "memory", "list")
+    assert (code, registered[0]) == (2, [])
+    assert "error: sbatch is not installed on gpu1" in err
+
+
+@pytest.mark.usefixtures("registered")
+def test_the_engine_gets_all_labels_of_changed_nodes(typed, monkeypatch):
+    engine = MemoryEngine()
+    monkeypatch.setattr(memory_engine, "create", lambda _context: engine)
+    monkeypatch.setattr("provision.inventory.record.set_for_hosts", lambda *_: ())
+
+    assert typed("--engine", "memory", "node", "label", "gpu1", "rack=r1", "gpu.schedule=topology", "--force")[0] == 0
+    assert engine.labels == {"gpu1": {"rack": "r1", "gpu.schedule": "topology"}}
 
 
 def test_the_option_needs_a_name(typed):
