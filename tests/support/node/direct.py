@@ -82,7 +82,7 @@ class Process:
         self.child.communicate()
 
 
-class FakeEyes:
+class FakeClusterProbe:
     """Sees four GPUs on every node."""
 
     def probe(self, cluster: Cluster, names: Sequence[str]) -> ClusterSnapshot:
@@ -122,7 +122,7 @@ def direct_engine(
     monkeypatch.setattr(change_watch, "connect", connect)
     monkeypatch.setattr(attempt_start, "keeper_programs", lambda: COMPILED)
     monkeypatch.setattr(attempt_start, "GRACE_SECONDS", 1.0)
-    return DirectEngine(make_cluster(*by_name), FakeEyes(), signing_keys(nodes[0], people), extras)
+    return DirectEngine(make_cluster(*by_name), FakeClusterProbe(), signing_keys(nodes[0], people), extras)
 
 
 def signing_keys(node: FakeNode, people: Mapping[str, Person] | None = None) -> JobKeys:

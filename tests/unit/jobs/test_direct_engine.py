@@ -91,7 +91,7 @@ def output(jobs: DirectEngine, name: str) -> dict[str, str]:
 
 def over(jobs: DirectEngine, name: str) -> JobRecord:
     """The job when it has ended."""
-    return until(lambda: (found := jobs.get(name)).status.over and found, f"the end of {name}")
+    return until(lambda: (job := jobs.get(name)).status.over and job, f"the end of {name}")
 
 
 @pytest.mark.long
@@ -214,7 +214,7 @@ def test_a_pass_writes_down_by_one_request_how_all_jobs_stand(
         finished(node, name, 0.0)
         (node.root / name / "queue.json").write_text('{"state": "started", "attempt": 1}')
     monkeypatch.setattr(
-        queue_host, "ask_jobs", lambda way, do, kind, **more: asked.append(do) or ask(way, do, kind, **more)
+        queue_host, "ask_jobs", lambda connector, do, kind, **more: asked.append(do) or ask(connector, do, kind, **more)
     )
     jobs.start_pending([].append)
 
@@ -271,10 +271,10 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: Engine) -> Ite
         jobs = direct_engine(monkeypatch, first.with_docker(docker), second.with_docker(docker))
         made, answers = Pair(jobs, first, second), Way.run
 
-        def run(way: Way, *words: Any, **more: Any) -> Any:
-            if way.name in made.cut:
-                raise ConnectionFailed("no route to host", node=way.name)
-            return answers(way, *words, **more)
+        def run(connector: Way, *words: Any, **more: Any) -> Any:
+            if connector.name in made.cut:
+                raise ConnectionFailed("no route to host", node=connector.name)
+            return answers(connector, *words, **more)
 
         monkeypatch.setattr(Way, "run", run)
         monkeypatch.setattr(node_contact, "takes_connections", lambda node, _: node.name not in made.cut)
@@ -318,9 +318,9 @@ def test_a_node_that_does_not_answer_is_connected_to_once(
     connected: list[str] = []
     answers = Way.run
 
-    def run(way: Way, *words: Any, **more: Any) -> Any:
-        connected.append(way.name)
-        return answers(way, *words, **more)
+    def run(connector: Way, *words: Any, **more: Any) -> Any:
+        connected.append(connector.name)
+        return answers(connector, *words, **more)
 
     monkeypatch.setattr(Way, "run", run)
     pair.cut = {"b"}
@@ -495,11 +495,11 @@ def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
     running(pair, "j", **ON_B)
     asked, ask = [], job_end.ask_jobs
 
-    def refuse(way: Any, do: str, kind: Any, **more: Any) -> Any:
+    def refuse(connector: Any, do: str, kind: Any, **more: Any) -> Any:
         asked.append(do)
         if do == "queue":
-            raise NodeError("the job j belongs to somebody else", node=way.name)
-        return ask(way, do, kind, **more)
+            raise NodeError("the job j belongs to somebody else", node=connector.name)
+        return ask(connector, do, kind, **more)
 
     monkeypatch.setattr(job_end, "ask_jobs", refuse)
     with pytest.raises(NodeError, match="belongs to somebody else"):
@@ -542,11 +542,11 @@ def test_what_the_job_agent_refuses_exits_as_a_refusal(pair: Pair, monkeypatch: 
     running(pair, "j", **ON_B)
     answers = Way.run
 
-    def run(way: Way, script: str, *, stdin: bytes = b"", timeout: float | None = None) -> CommandResult:
+    def run(connector: Way, script: str, *, stdin: bytes = b"", timeout: float | None = None) -> CommandResult:
         if b'"do": "queue"' in stdin:
             problem = {"message": "the job j belongs to somebody else", "code": "job.not_owner"}
             return CommandResult(json.dumps({"error": problem}), "", 1)
-        return answers(way, script, stdin=stdin, timeout=timeout)
+        return answers(connector, script, stdin=stdin, timeout=timeout)
 
     monkeypatch.setattr(Way, "run", run)
     with pytest.raises(NotAllowed) as refused:
@@ -693,17 +693,17 @@ def earlier(node: FakeNode, name: str, kind: str, *instances: str) -> None:
 def test_logs_of_an_earlier_attempt_are_those_of_its_own_instances(jobs: DirectEngine, node: FakeNode) -> None:
     """The launcher's name is another in each attempt; what there is not is said to be so."""
     earlier(node, "vgg", "mpi", "launcher-abcde", "worker-0")
-    found: list[tuple[str, bytes]] = []
+    lines: list[tuple[str, bytes]] = []
 
-    jobs.logs("vgg", LogRequest(attempt=1), lambda *line: found.append(line))
-    assert found == [("vgg-launcher-abcde", b"first\n")]
-    jobs.logs("vgg", LogRequest(attempt=1, every=True), lambda *line: found.append(line))
-    assert found[1:] == found[:1]  # one container, one output
-    jobs.logs("vgg", LogRequest(attempt=1, instances=("worker-0",)), lambda *line: found.append(line))
-    assert found[2:] == [("vgg-worker-0", b"first\n")]
+    jobs.logs("vgg", LogRequest(attempt=1), lambda *line: lines.append(line))
+    assert lines == [("vgg-launcher-abcde", b"first\n")]
+    jobs.logs("vgg", LogRequest(attempt=1, every=True), lambda *line: lines.append(line))
+    assert lines[1:] == lines[:1]  # one container, one output
+    jobs.logs("vgg", LogRequest(attempt=1, instances=("worker-0",)), lambda *line: lines.append(line))
+    assert lines[2:] == [("vgg-worker-0", b"first\n")]
     for request in (LogRequest(attempt=1, instances=("worker-7",)), LogRequest(attempt=5)):
         with pytest.raises(NotFound):
-            jobs.logs("vgg", request, lambda *line: found.append(line))
+            jobs.logs("vgg", request, lambda *line: lines.append(line))
 
 
 def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeNode) -> None:
@@ -753,13 +753,13 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
         jobs, asked = direct_engine(monkeypatch, *nodes), list[str]()
         report, away = job_reports._report, set[str]()
 
-        def told(name: str, way: Any) -> dict[str, Any]:
-            asked.append(way.name)
-            if way.name in away:
-                raise ConnectionFailed("no route to host", node=way.name)
-            return report(name, way)
+        def report_or_fail(name: str, connector: Any) -> dict[str, Any]:
+            asked.append(connector.name)
+            if connector.name in away:
+                raise ConnectionFailed("no route to host", node=connector.name)
+            return report(name, connector)
 
-        monkeypatch.setattr(job_reports, "_report", told)
+        monkeypatch.setattr(job_reports, "_report", report_or_fail)
 
         def asked_for(name: str) -> list[str]:
             asked.clear()
@@ -789,13 +789,13 @@ def test_what_is_booked_and_waits_for_its_turn_to_start_is_kept_for_it(
         node.ok("reserve", name=name, job=job, queue={"state": "pending"})
     happened, start, renew = list[str](), attempt_start.start, attempt_start.renew
 
-    def slow(ways: Any, attempt: Any, *more: Any) -> str:
+    def slow(connections: Any, attempt: Any, *more: Any) -> str:
         happened.append(f"start {attempt.spec.name}")
         until(lambda: "renew j2" in happened, "a sign of life of the other one")
-        return start(ways, attempt, *more)
+        return start(connections, attempt, *more)
 
-    def renewed(ways: Any, attempt: Any) -> None:
-        renew(ways, attempt)
+    def renewed(connections: Any, attempt: Any) -> None:
+        renew(connections, attempt)
         happened.append(f"renew {attempt.spec.name}")
 
     monkeypatch.setattr(attempt_start, "start", slow)
@@ -813,10 +813,10 @@ def test_a_start_that_takes_long_keeps_no_other_job_waiting(
     """A submitter's registry may be as slow as it likes: the daemon's next pass comes, and the slow job starts too."""
     start, may_go = attempt_start.start, threading.Event()
 
-    def slow(ways: Any, attempt: Any, *more: Any) -> str:
+    def slow(connections: Any, attempt: Any, *more: Any) -> str:
         if attempt.spec.name == "slow":
             may_go.wait(60)
-        return start(ways, attempt, *more)
+        return start(connections, attempt, *more)
 
     def record(name: str) -> None:
         job = recorded(signing_keys(node), spec(name, gpus=1))
@@ -851,8 +851,8 @@ def test_a_start_that_loses_its_head_gives_its_gpus_back(
 ) -> None:
     """Nobody waits two minutes for what nobody will use."""
 
-    def away(way: Any, *_: Any, **__: Any) -> Any:
-        raise ConnectionFailed("no route to host", node=way.name)
+    def away(connector: Any, *_: Any, **__: Any) -> Any:
+        raise ConnectionFailed("no route to host", node=connector.name)
 
     monkeypatch.setattr(queue_starts, "ask_jobs", away)
     with pytest.raises(ConnectionFailed):

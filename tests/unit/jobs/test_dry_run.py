@@ -43,10 +43,10 @@ def test_what_the_user_sets_comes_before_all_that_we_would():
     network = NodeNetwork("a", "tcp", interface="eth0")
     spec = JobSpec("j", Kind.PYTORCH, ("x",), image="train:1", gpus=1, workers=2, env=own)
     snapshot = ClusterSnapshot(networks={name: replace(network, node=name) for name in ("a", "b")})
-    found = dry_run(spec, PLACED, snapshot).environment["j-worker-0"]
+    result = dry_run(spec, PLACED, snapshot).environment["j-worker-0"]
 
-    assert {name: found[name] for name in own} == own
-    assert (found["RANK"], found["NCCL_SOCKET_IFNAME"]) == ("1", "=eth0")
+    assert {name: result[name] for name in own} == own
+    assert (result["RANK"], result["NCCL_SOCKET_IFNAME"]) == ("1", "=eth0")
 
 
 @pytest.mark.row(48)
@@ -86,8 +86,8 @@ def test_without_a_container_an_instance_is_a_unit_of_its_node():
         "j", Kind.RUN, ("x",), no_container=True, gpus=1, user="2042:2042", mounts=("/srv:/in:ro",), sync=code
     )
     extras = JobExtras(Cluster("c", Path("hosts.yml"), (Node("a", Connection("10.0.0.1")),)))
-    told = dry_run(spec, PlacementResult(PLACED.places[:1]), ClusterSnapshot(), extras)
-    (words,), (variables,) = told.commands.values(), told.environment.values()
+    plan = dry_run(spec, PlacementResult(PLACED.places[:1]), ClusterSnapshot(), extras)
+    (words,), (variables,) = plan.commands.values(), plan.environment.values()
 
     assert (words[0], words[-4:]) == ("systemd-run", ("--", "sh", "-c", "x"))
     assert {"--property=LimitMEMLOCK=infinity", "--property=KillMode=control-group"} <= set(words)

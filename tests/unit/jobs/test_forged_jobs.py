@@ -65,7 +65,7 @@ def write(head: FakeNode, document: dict[str, Any], name: str = "forged", **file
 
 
 def over(jobs: DirectEngine, name: str) -> JobRecord:
-    return until(lambda: (found := jobs.get(name)).status.over and found, f"the end of {name}")
+    return until(lambda: (job := jobs.get(name)).status.over and job, f"the end of {name}")
 
 
 def is_refused(jobs: DirectEngine, head: FakeNode, *words: str) -> None:
@@ -107,7 +107,7 @@ def test_a_job_with_the_id_of_a_running_job_neither_starts_nor_ends_it(
     person = Person("bob", own_signing_key(head.folder / "bob").public, "submitter", "1001:1001")
     jobs = direct_engine(monkeypatch, head, people={"bob": person})
     jobs.submit(spec("alice", "sleep 60", gpus=1), Secrets(), [].append)
-    record = until(lambda: (found := jobs.get("alice")).status is JobStatus.RUNNING and found, "alice runs")
+    record = until(lambda: (job := jobs.get("alice")).status is JobStatus.RUNNING and job, "alice runs")
     evil = dataclasses.replace(spec("evil", user="1001:1001", pull="never"), image="missing")
     write(head, {**recorded(own, evil, id=record.id), "submitted": time.time()}, "evil")
     said: list[str] = []

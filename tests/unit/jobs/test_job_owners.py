@@ -16,7 +16,7 @@ from provision.jobs.signing import JobKeys
 from provision.model.job import JobSpec, JobStatus, Kind
 from provision.model.people import Person
 from provision.testing import make_cluster
-from tests.support.node.direct import FakeEyes
+from tests.support.node.direct import FakeClusterProbe
 
 SPEC = JobSpec("a", Kind.RUN, ("true",))
 
@@ -116,4 +116,4 @@ def through_agent(own, *, agent=True):
     cluster = make_cluster("gpu1")
     (node,) = cluster.nodes
     node = dataclasses.replace(node, connection=dataclasses.replace(node.connection, agent=agent))
-    return DirectEngine(dataclasses.replace(cluster, nodes=(node,)), FakeEyes(), own)
+    return DirectEngine(dataclasses.replace(cluster, nodes=(node,)), FakeClusterProbe(), own)

@@ -41,8 +41,8 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 def asked(network: Network, nodes: Contact) -> tuple[list[str], dict[str, Any]]:
     """Ask all nodes; return the nodes that were connected to, and the answers."""
     network.connected.clear()
-    found = nodes.each(list(NODES.values()), lambda connector: connector)
-    return network.connected, found
+    answers = nodes.each(list(NODES.values()), lambda connector: connector)
+    return network.connected, answers
 
 
 def test_a_silent_node_is_connected_to_again_when_it_takes_connections(network: Network) -> None:
@@ -51,20 +51,20 @@ def test_a_silent_node_is_connected_to_again_when_it_takes_connections(network: 
     network.errors["b"] = ConnectionFailed("no route to host", node="b")
     assert asked(network, nodes)[0] == ["a", "b", "c"]
 
-    connected, found = asked(network, nodes)
-    assert (connected, list(found)) == (["a", "c"], ["a", "b", "c"])
-    assert (found["a"], found["c"]) == ("answer of a", "answer of c")
-    assert isinstance(found["b"], NodeUnreachable)
-    assert found["b"].node == "b"
-    assert "no route to host" in found["b"].message
+    connected, answers = asked(network, nodes)
+    assert (connected, list(answers)) == (["a", "c"], ["a", "b", "c"])
+    assert (answers["a"], answers["c"]) == ("answer of a", "answer of c")
+    assert isinstance(answers["b"], NodeUnreachable)
+    assert answers["b"].node == "b"
+    assert "no route to host" in answers["b"].message
     present, absent = nodes.present()
     assert (present, list(absent)) == (["a", "c"], ["b"])
 
     network.takes.add("b")
     del network.errors["b"]
     assert nodes.present() == (["a", "b", "c"], {})
-    connected, found = asked(network, nodes)
-    assert (sorted(connected), found["b"]) == (["a", "b", "c"], "answer of b")
+    connected, answers = asked(network, nodes)
+    assert (sorted(connected), answers["b"]) == (["a", "b", "c"], "answer of b")
     network.takes.clear()
     assert asked(network, nodes)[0] == ["a", "b", "c"], "it is forgotten when it has answered"
 

@@ -5,8 +5,8 @@ from provision.jobs.output import RankLines
 
 def lines(*pieces, stream="stdout", version=4):
     reader = RankLines(stream, version)
-    found = [line for piece in pieces for line in reader.feed(piece)]
-    return found + reader.end()
+    result = [line for piece in pieces for line in reader.feed(piece)]
+    return result + reader.end()
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def _info(name, size):
 def test_any_file_trouble_of_this_machine_is_the_nodes_reason(tmp_path):
     """No traceback, and the other nodes have their results."""
     nodes = [make_node("a", local=True), make_node("b", local=True)]
-    found = each(nodes, lambda c: (tmp_path / "none").read_text() if c.name == "a" else "fine")
+    result = each(nodes, lambda c: (tmp_path / "none").read_text() if c.name == "a" else "fine")
 
-    assert "none: No such file" in found["a"].message
-    assert found["b"] == "fine"
+    assert "none: No such file" in result["a"].message
+    assert result["b"] == "fine"

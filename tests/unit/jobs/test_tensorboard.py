@@ -49,9 +49,9 @@ def node(tmp_path):
     programs.mkdir()
     (programs / "docker").write_text(DOCKER.format(folder=tmp_path, python=sys.executable))
     (programs / "docker").chmod(0o755)
-    found = NodeFolder("gpu1", tmp_path, path=f"{programs}:{os.environ['PATH']}")
-    yield found
-    found.run("docker rm all")
+    result = NodeFolder("gpu1", tmp_path, path=f"{programs}:{os.environ['PATH']}")
+    yield result
+    result.run("docker rm all")
 
 
 def record(tmp_path, image):

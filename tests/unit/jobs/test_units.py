@@ -27,8 +27,8 @@ ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="an account is taken, 
 
 def unit(instance, *command, **more):
     """What the keeper is told of a unit."""
-    told = {"user": "", "folder": "/", "command": list(command), "limits": {}, "binds": [], "private": []}
-    return container(instance, **{"env": {}, **more}, unit=told)
+    unit = {"user": "", "folder": "/", "command": list(command), "limits": {}, "binds": [], "private": []}
+    return container(instance, **{"env": {}, **more}, unit=unit)
 
 
 @ROOT_ALONE
@@ -63,8 +63,8 @@ def test_what_the_node_has_not_is_named(tmp_path):
 
 def test_systemd_gets_the_limits_and_no_mounts():
     """The shim makes the mounts: systemd would follow links of the account."""
-    told = {"limits": {"memlock": "-1", "nofile": "1024:-1"}, "binds": [["/a b:'c%n", "/d\\e", "ro"]], "private": []}
-    words = unit_words.unit_words("u", told)
+    unit = {"limits": {"memlock": "-1", "nofile": "1024:-1"}, "binds": [["/a b:'c%n", "/d\\e", "ro"]], "private": []}
+    words = unit_words.unit_words("u", unit)
     assert not any("Bind" in word for word in words)
     assert {"--property=LimitMEMLOCK=infinity", "--property=LimitNOFILE=1024:infinity"} <= set(words)
 
@@ -138,5 +138,5 @@ def test_a_process_of_a_unit_is_foreign_only_on_gpus_of_other_jobs(tmp_path, mon
     (tmp_path / "4711/cgroup").write_text(f"0::/system.slice/{unit_name}/below\n")
     monkeypatch.setattr(node_gpus, "PROC", str(tmp_path))
     monkeypatch.setattr(node_gpus, "all_leases", lambda: {"GPU-0": {"job": "j", "id": "t1", "attempt": 1}})
-    found = node_gpus.foreign_uses("GPU-0, 4711\n", [{"uuid": "GPU-0", "mig": []}], {unit_name: owner})
-    assert list(found) == ([] if owner[:2] == ("j", "t1") else ["GPU-0"])
+    result = node_gpus.foreign_uses("GPU-0, 4711\n", [{"uuid": "GPU-0", "mig": []}], {unit_name: owner})
+    assert list(result) == ([] if owner[:2] == ("j", "t1") else ["GPU-0"])

@@ -18,13 +18,13 @@ def test_gpus_that_cannot_be_used_are_told_and_nodes_without_any_are_no_trouble(
     none = NodeFacts(gpus=(), gpu_pci=(), topology=Topology((), (), ()))
     lost = NodeFacts(gpus=(), gpu_pci=("0000:17:00.0",), topology=Topology((), (), ()))
     driverless = NodeFacts(gpus=Unknown("nvidia-smi failed"), gpu_pci=(), topology=Unknown("nvidia-smi failed"))
-    found = {"login": none, "gpu1": lost, "bare": driverless}
-    monkeypatch.setattr(job_sight, "probe", lambda *_words, **_more: found)
+    facts_by_node = {"login": none, "gpu1": lost, "bare": driverless}
+    monkeypatch.setattr(job_sight, "probe", lambda *_words, **_more: facts_by_node)
     monkeypatch.setattr(
         job_sight, "degraded", lambda *_words: {}
     )  # what the check at boot found is not the matter here
 
-    snapshot = job_sight.Sight().probe(make_cluster(*found), list(found))
+    snapshot = job_sight.Sight().probe(make_cluster(*facts_by_node), list(facts_by_node))
 
     assert snapshot.candidates == {}
     assert dict(snapshot.left_out) == {}

@@ -49,9 +49,9 @@ def job(gpus: int, workers: int, kind: Kind = Kind.PYTORCH, **more: Any) -> JobS
     return JobSpec("j", kind, ("x",), gpus=gpus, workers=workers, **more)
 
 
-def probes(*found: NodeProbe) -> dict[str, NodeProbe]:
+def probes(*nodes: NodeProbe) -> dict[str, NodeProbe]:
     """Return them by name."""
-    return {one.node: one for one in found}
+    return {one.node: one for one in nodes}
 
 
 @pytest.mark.row(17, 41)
@@ -128,9 +128,9 @@ def test_a_drained_node_gets_nothing_unless_it_is_asked_for() -> None:
 @pytest.mark.row(41)
 def test_spread_shares_out_and_a_limit_holds() -> None:
     """--spread and --max-per-node."""
-    names, found = ["a", "b"], probes(probe("a"), probe("b"))
-    spread = place_job(job(1, 2, spread=True), snapshot("a", "b"), found, names)
-    capped = place_job(job(1, 4, max_per_node=2), snapshot("a", "b"), found, names)
+    names, nodes = ["a", "b"], probes(probe("a"), probe("b"))
+    spread = place_job(job(1, 2, spread=True), snapshot("a", "b"), nodes, names)
+    capped = place_job(job(1, 4, max_per_node=2), snapshot("a", "b"), nodes, names)
 
     assert {place.node for place in spread.places} == {"a", "b"}
     assert sorted(place.node for place in capped.places) == ["a", "a", "b", "b"]
@@ -191,8 +191,8 @@ def test_all_gpus_of_an_exclusive_node_are_held_cut_up_ones_by_their_instances()
 
 def test_gpus_are_those_that_were_named_or_none() -> None:
     """By nvidia-smi's numbers, on each node."""
-    found = place_job(job(1, 2, gpu_ids=(1, 3)), snapshot("a"), probes(probe("a")), ["a"])
-    assert sorted(place.gpus for place in found.places) == [(1,), (3,)]
+    placement = place_job(job(1, 2, gpu_ids=(1, 3)), snapshot("a"), probes(probe("a")), ["a"])
+    assert sorted(place.gpus for place in placement.places) == [(1,), (3,)]
     waits = place_job(job(1, 1, gpu_ids=(1,)), snapshot("a"), probes(probe("a", 1)), ["a"])
     assert (waits.places, bool(waits.reason)) == ((), True)
     with pytest.raises(NeverFits):
@@ -257,16 +257,16 @@ def test_a_node_whose_docker_does_not_answer_gets_nothing(gpus: int) -> None:
         job(gpus, 1), snapshot("a", "gpu9", "b"), probes(*two, probe("b", drained="x")), ["a", "gpu9", "b"]
     )
     assert most.reason.endswith("run: provision apply --limit a,gpu9")
-    found = place_job(job(gpus, 1), snapshot("a", "b"), probes(silent, probe("b")), ["a", "b"])
-    assert [place.node for place in found.places] == ["b"]
+    placement = place_job(job(gpus, 1), snapshot("a", "b"), probes(silent, probe("b")), ["a", "b"])
+    assert [place.node for place in placement.places] == ["b"]
 
 
 def test_many_workers_without_gpus_are_shared_out_as_few_are() -> None:
     """The processors first, in the inventory's order, then in turn; spread ones in turn from the start."""
-    names, found = ["a", "b", "c"], probes(probe("a"), probe("b", jobs=[live_job("other")]), probe("c"))
+    names, nodes = ["a", "b", "c"], probes(probe("a"), probe("b", jobs=[live_job("other")]), probe("c"))
 
     def counts(**more: Any) -> list[int]:
-        placement = place_job(job(0, more.pop("workers"), **more), snapshot(*names), found, names)
+        placement = place_job(job(0, more.pop("workers"), **more), snapshot(*names), nodes, names)
         return [sum(place.node == name for place in placement.places) for name in names]
 
     assert counts(workers=16000) == [5334, 5333, 5333]

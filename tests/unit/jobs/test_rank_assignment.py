@@ -14,9 +14,9 @@ from provision.errors import LaunchError, UsageError
 from provision.facts.network import Listening
 from provision.jobs.line import launch_line
 from provision.jobs.preflight import Container
+from provision.jobs.rank_assignment import placed_entries, with_uuids
 from provision.jobs.request import JobRequest
 from provision.jobs.running import _plan, prepare_offline
-from provision.jobs.seating import placed_entries, with_uuids
 from provision.launchers import HostEntry
 from provision.model import NodePlacement, RankPlacement, Secret
 from provision.profiles import NodeNetwork
@@ -134,9 +134,9 @@ def test_a_placement_that_no_longer_fits_is_refused(placement, said):
 def test_gpus_go_by_uuid_where_the_node_is_known():
     """A container may number them otherwise; an index that there is not is refused."""
     facts = {"gpu2": dataclasses.replace(healthy(), gpus=(gpu(0), gpu(1)))}
-    found = with_uuids(PLACEMENT, facts)
+    placement = with_uuids(PLACEMENT, facts)
 
-    assert [rank.gpus for node in found for rank in node.ranks] == [("GPU-1",), ("GPU-0",), ("0",)]
+    assert [rank.gpus for node in placement for rank in node.ranks] == [("GPU-1",), ("GPU-0",), ("0",)]
     with pytest.raises(UsageError, match="names GPU 7 of gpu2, which has 0, 1"):
         with_uuids([NodePlacement("gpu2", ranks=(RankPlacement(("7",)),))], facts)
 
