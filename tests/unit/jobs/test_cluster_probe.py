@@ -11,7 +11,7 @@ from provision.testing import make_cluster
 from provision.workflow import job_sight
 
 
-def test_gpus_that_cannot_be_used_are_told_and_nodes_without_any_are_no_trouble(
+def test_unusable_gpus_are_reported_and_nodes_without_gpus_are_no_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A node without GPUs takes jobs that want none; one whose GPUs are lost is left out with the reason."""

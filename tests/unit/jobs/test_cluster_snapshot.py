@@ -34,7 +34,7 @@ class ClusterProbe:
 CLUSTER = Cluster("x", Path("x"), ())
 
 
-def test_a_look_that_was_begun_is_the_one_that_is_used() -> None:
+def test_a_background_probe_is_used() -> None:
     """Whoever begins it goes on meanwhile."""
     cluster_probe = ClusterProbe()
     background_probe = BackgroundProbe(cluster_probe, CLUSTER)
@@ -44,7 +44,7 @@ def test_a_look_that_was_begun_is_the_one_that_is_used() -> None:
     assert background_probe.snapshot().left_out == background_probe.snapshot().left_out == {"a": "look 1"}
 
 
-def test_nobody_looks_for_nothing() -> None:
+def test_without_a_job_to_place_there_is_no_probe() -> None:
     """Without a job to place there is no look; with one there is."""
     cluster_probe = ClusterProbe()
     background_probe, before = BackgroundProbe(cluster_probe, CLUSTER), cluster_probe.probes

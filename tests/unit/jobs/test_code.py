@@ -143,7 +143,7 @@ def test_a_commit_that_is_no_tip(forge, nodes):
 
 
 @needs_server
-def test_a_wrong_password_is_told_without_it(forge, nodes):
+def test_a_wrong_password_is_reported_without_the_password(forge, nodes):
     """The error names the node, what failed and what to do; git's own words are cleaned."""
     wrong = {**LOGIN, "GIT_SYNC_PASSWORD": "wr0ng-m4rk"}
 

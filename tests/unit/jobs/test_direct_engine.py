@@ -780,7 +780,7 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
         docker.reset()
 
 
-def test_what_is_booked_and_waits_for_its_turn_to_start_is_kept_for_it(
+def test_leases_of_a_job_that_waits_for_its_start_are_renewed(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of very many that a pass has booked some start later, behind images that take long to come."""

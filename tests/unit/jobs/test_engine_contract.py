@@ -139,7 +139,7 @@ def test_a_job_runs_and_succeeds(subject: Subject) -> None:
     assert subject.output("job") == [("job-worker-0", b"hello\n")]
 
 
-def test_a_job_is_found_by_name_and_by_id(subject: Subject) -> None:
+def test_a_job_is_returned_by_name_and_by_id(subject: Subject) -> None:
     job = subject.submit("job", hold=True)
 
     assert subject.engine.get(job.id).spec.name == "job"

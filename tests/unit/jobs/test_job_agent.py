@@ -423,7 +423,7 @@ def test_no_request_does_more_than_the_rules_say(monkeypatch, request):
         assert checked["do"] == "upload" or checked.get("id", checked.get("if_id", "j1")) == "j1"
 
 
-def test_a_seat_is_no_secret():
+def test_an_assignment_is_no_secret():
     """Others see on which nodes and GPUs a job runs: GPUs are shared."""
     report = {"name": "j", "attempt_record": {"seats": [assignment("j-worker-0", "a", 0)], "image_digest": "x"}}
 

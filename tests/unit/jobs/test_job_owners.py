@@ -56,7 +56,7 @@ def test_a_job_with_my_name_and_the_key_of_another_is_not_mine(tmp_path):
     assert not keys(tmp_path).owns(job(keys(tmp_path, "other")), "me@here")
 
 
-def test_accounts_that_share_the_key_of_a_controller_are_told_apart_by_name(tmp_path):
+def test_accounts_that_share_the_key_of_a_controller_are_distinguished_by_name(tmp_path):
     mine = keys(tmp_path)
 
     assert not mine.owns(job(mine, owner="eve@here"), "me@here")

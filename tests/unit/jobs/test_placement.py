@@ -144,7 +144,7 @@ def test_workers_without_gpus_fill_a_node_before_the_next() -> None:
     assert all(place.uuids == () for place in placement.places)
 
 
-def test_a_node_whose_gpus_cannot_be_told_gives_none() -> None:
+def test_a_node_with_unknown_gpus_gets_no_workers() -> None:
     """A hanging nvidia-smi is no free GPU."""
     silent = probes(probe("a", gpu_error="hung: nvidia-smi"))
 

@@ -33,7 +33,7 @@ def unit(instance, *command, **more):
 
 @ROOT_ALONE
 @pytest.mark.row(12)
-def test_a_process_of_the_node_is_kept_as_a_container_is(tmp_path):
+def test_a_process_of_the_node_is_supervised_like_a_container(tmp_path):
     """Its output by stream and time, its code, its lines of several words; nothing secret is left, nor its lease."""
     with FakeNode(tmp_path) as node:
         prepare(node, [assignment("j-worker-0", "a", 0)])
@@ -86,7 +86,7 @@ def test_nothing_is_mounted_by_way_of_another_accounts_link(tmp_path, monkeypatc
 
 
 @ROOT_ALONE
-def test_where_root_may_not_make_what_is_mounted_upon_somebody_is_told(monkeypatch):
+def test_a_mount_point_that_root_cannot_create_is_reported(monkeypatch):
     """As on homes of an NFS server that squashes root; what was made before that is known, and goes again."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:  # pytest's own are closed to other accounts
         folder = Path(made)
@@ -120,7 +120,7 @@ def driver(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_unit_is_kept_off_the_gpus_of_other_jobs_and_off_nothing_else(driver):
+def test_a_unit_is_excluded_from_the_gpus_of_other_jobs_only(driver):
     """Where the driver's parts are loaded; what would be loaded later would be denied."""
     devices = [word.partition("DeviceAllow=")[2] for word in node_units.device_words(["GPU-1"])]
     assert {"/dev/nvidia1 rwm", "char-mem rwm", "char-nvidia-uvm rwm", "block-* rwm"} <= set(devices)
