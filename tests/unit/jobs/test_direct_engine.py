@@ -436,7 +436,7 @@ def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> N
     pair.cut = {"b"}
     with pytest.raises(NodeUnreachable):
         pair.jobs.delete("j", [].append)
-    with pytest.raises(UsageError, match="never given"):
+    with pytest.raises(UsageError, match="never on this node"):
         pair.jobs.delete("j", [].append, lost=("a",))
     pair.jobs.delete("j", [].append, lost=("b",))
     new = submit(pair.jobs, spec("j", "exec sleep 60", gpus=1, nodes=("a",)))
@@ -457,7 +457,7 @@ def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> N
 def test_a_refused_deletion_changes_nothing(pair: Pair) -> None:
     """Neither a node that never had the job nor one that answers is given up, and the job continues."""
     running(pair, "j", **ON_B)
-    for node, problem in (("a", "never given"), ("b", "this node answers")):
+    for node, problem in (("a", "never on this node"), ("b", "this node answers")):
         with pytest.raises(UsageError, match=problem):
             pair.jobs.delete("j", [].append, lost=(node,))
     pair.jobs.jobs()
@@ -717,7 +717,7 @@ def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeN
         lambda: jobs.exec_argv("old", "", ["ls"], terminal=False),
         lambda: jobs.forward_argv("old", 1, "1"),
     ):
-        with pytest.raises(NotFound, match="on gone, which is not in the inventory"):
+        with pytest.raises(NotFound, match="on gone, which is no longer in the inventory"):
             act()
 
 
