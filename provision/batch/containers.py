@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from provision.batch.inference import starts_processes, words_of
 from provision.batch.mpi import KEYS, MOUNT
 from provision.launchers import launcher_of
-from provision.model.job import JobSpec, Kind, Seat
+from provision.model.job import Assignment, JobSpec, Kind
 
 __all__ = ["RUN", "SHARE", "NodeHardware", "create_words", "limits_of", "own_mounts", "program_words"]
 
@@ -36,7 +36,7 @@ class NodeHardware:
 
 def create_words(
     spec: JobSpec,
-    inside: Sequence[Seat],
+    inside: Sequence[Assignment],
     image: str,
     *,
     labels: Mapping[str, str],
@@ -125,8 +125,8 @@ def limits_of(spec: JobSpec, hardware: NodeHardware) -> dict[str, str]:
     return limits
 
 
-def _gpus(inside: Sequence[Seat]) -> list[str]:
-    uuids = [uuid for seat in inside for uuid in seat.uuids]
+def _gpus(inside: Sequence[Assignment]) -> list[str]:
+    uuids = [uuid for assignment in inside for uuid in assignment.uuids]
     return ["--gpus", '"device=' + ",".join(uuids) + '"'] if uuids else []
 
 

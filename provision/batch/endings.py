@@ -56,7 +56,7 @@ def unconfirmed_nodes(
     if queue.state != END_REQUESTED:
         return ()
     listed = [node for node in queue.unconfirmed if not _confirms(node, queue, parts, answered, head)]
-    unlisted = (node for node, job in parts.items() if has_part(job) and job.keeper != "none")
+    unlisted = (node for node, job in parts.items() if has_part(job) and job.supervisor != "none")
     return (*listed, *(node for node in unlisted if node not in listed))
 
 

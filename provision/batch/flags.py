@@ -119,7 +119,7 @@ _TABLE = {
     --wait|wait||Wait for its end; exit with its code.
     --follow|follow||Show its output until its end; exit with its code.
     --dry-run|dry_run||Say where it would go and what would be started; start nothing.
-    --engine|engine|NAME|direct or auto. [auto]
+    --engine|engine|NAME|Job engine; auto: that of the inventory. [auto]
     --output -o|output|FORM|json, yaml or name.
     --json|json||The same as -o json.
     --inventory -i|inventory|PATH|Ansible inventory: a file or a folder.

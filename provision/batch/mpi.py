@@ -11,7 +11,7 @@ from provision.batch.ranks import slots
 from provision.commands.ssh_keys import public_key_problem, shared_keys
 from provision.errors import NodeError
 from provision.launchers import LAUNCHERS, HostEntry, Launch, Reach, argv_of, openmpi
-from provision.model.job import JobSpec, Seat
+from provision.model.job import Assignment, JobSpec
 
 __all__ = [
     "MOUNT",
@@ -193,20 +193,20 @@ def mpi_command(spec: JobSpec, variables: Sequence[str], total: int) -> tuple[st
     return tuple(argv_of(launch.program, openmpi.command_line(launch).settings, program))
 
 
-def files(spec: JobSpec, seats: Sequence[Seat], logins: Sequence[Login]) -> dict[str, str]:
+def files(spec: JobSpec, assignments: Sequence[Assignment], logins: Sequence[Login]) -> dict[str, str]:
     """Return all files of `MOUNT` of an mpi job."""
-    return {**host_files(spec, seats), **login_files(logins)}
+    return {**host_files(spec, assignments), **login_files(logins)}
 
 
-def host_entries(spec: JobSpec, seats: Sequence[Seat]) -> list[HostEntry]:
+def host_entries(spec: JobSpec, assignments: Sequence[Assignment]) -> list[HostEntry]:
     """Return the nodes of a job with their slots."""
-    addresses = {seat.node: seat.address for seat in seats}
+    addresses = {assignment.node: assignment.address for assignment in assignments}
     kind = "gpu" if spec.gpus else "cpu"
-    return [HostEntry(node, addresses[node], count, kind) for node, count in slots(spec, seats).items()]
+    return [HostEntry(node, addresses[node], count, kind) for node, count in slots(spec, assignments).items()]
 
 
-def host_files(spec: JobSpec, seats: Sequence[Seat]) -> dict[str, str]:
+def host_files(spec: JobSpec, assignments: Sequence[Assignment]) -> dict[str, str]:
     """Return the host file of each MPI launcher by its name: the image alone tells which launcher it has."""
-    entries = host_entries(spec, seats)
+    entries = host_entries(spec, assignments)
     launchers = [launcher for launcher in LAUNCHERS.values() if launcher.file_name and launcher.host_file]
     return {launcher.file_name: launcher.host_file(entries) for launcher in launchers if launcher.host_file}

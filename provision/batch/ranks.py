@@ -7,9 +7,9 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from provision.model.job import JobSpec, Kind, Seat
+from provision.model.job import Assignment, JobSpec, Kind
 
-__all__ = ["Place", "processes_per_instance", "rank_variables", "seats_of", "slots"]
+__all__ = ["Place", "assignments_of", "processes_per_instance", "rank_variables", "slots"]
 
 LAUNCHER_LETTERS = 5
 NO_GPUS = "void"
@@ -29,7 +29,7 @@ class Place:
     nics: tuple[str, ...] = ()
 
 
-def seats_of(spec: JobSpec, places: Sequence[Place]) -> tuple[Seat, ...]:
+def assignments_of(spec: JobSpec, places: Sequence[Place]) -> tuple[Assignment, ...]:
     """Return the instances of `spec` on `places`, one for each worker in rank order; the chief is first.
 
     pytorch: ``-master-0`` has rank 0, ``-worker-i`` rank i + 1. mpi: ``-launcher-xxxxx`` beside the workers, in the
@@ -38,35 +38,37 @@ def seats_of(spec: JobSpec, places: Sequence[Place]) -> tuple[Seat, ...]:
     """
     if spec.kind is Kind.PYTORCH:
         return tuple(_pytorch(spec.name, places))
-    workers = [_seat(spec.name, "worker", index, index, place) for index, place in enumerate(places)]
+    workers = [_assignment(spec.name, "worker", index, index, place) for index, place in enumerate(places)]
     if spec.kind is Kind.RUN:
-        return (replace(workers[0], chief=True), *workers[1:])
+        return (replace(workers[0], is_leader=True), *workers[1:])
     shared: dict[str, str] = {}
-    workers = [replace(seat, container=shared.setdefault(seat.node, seat.instance)) for seat in workers]
+    workers = [
+        replace(assignment, container=shared.setdefault(assignment.node, assignment.instance)) for assignment in workers
+    ]
     letters = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(LAUNCHER_LETTERS))
     first = workers[0]
-    launcher = Seat(
+    launcher = Assignment(
         f"{spec.name}-launcher-{letters}",
         "launcher",
         0,
         first.node,
         first.address,
         rank=0,
-        chief=True,
+        is_leader=True,
         container=first.container,
     )
     return (launcher, *workers)
 
 
-def _pytorch(name: str, places: Sequence[Place]) -> Iterator[Seat]:
+def _pytorch(name: str, places: Sequence[Place]) -> Iterator[Assignment]:
     for rank, place in enumerate(places):
         role, index = ("worker", rank - 1) if rank else ("master", 0)
-        yield replace(_seat(name, role, index, rank, place), chief=rank == 0)
+        yield replace(_assignment(name, role, index, rank, place), is_leader=rank == 0)
 
 
-def _seat(name: str, role: str, index: int, rank: int, place: Place) -> Seat:
+def _assignment(name: str, role: str, index: int, rank: int, place: Place) -> Assignment:
     instance = f"{name}-{role}-{index}"
-    return Seat(
+    return Assignment(
         instance,
         role,
         index,
@@ -87,16 +89,18 @@ def processes_per_instance(spec: JobSpec) -> int | str:
     return max(spec.gpus, 1)
 
 
-def slots(spec: JobSpec, seats: Sequence[Seat]) -> dict[str, int]:
+def slots(spec: JobSpec, assignments: Sequence[Assignment]) -> dict[str, int]:
     """Return node -> MPI slots, in the order of the host file: the GPUs of its workers, else one for each worker."""
     counts: dict[str, int] = {}
-    for seat in seats:
-        if seat.role == "worker":
-            counts[seat.node] = counts.get(seat.node, 0) + max(spec.gpus, 1)
+    for assignment in assignments:
+        if assignment.role == "worker":
+            counts[assignment.node] = counts.get(assignment.node, 0) + max(spec.gpus, 1)
     return counts
 
 
-def rank_variables(spec: JobSpec, seat: Seat, seats: Sequence[Seat], port: int) -> dict[str, str]:
+def rank_variables(
+    spec: JobSpec, assignment: Assignment, assignments: Sequence[Assignment], port: int
+) -> dict[str, str]:
     """Return what an instance is told of itself and the others; the same on every engine.
 
     RANK and WORLD_SIZE count instances. Where copies share the instance's GPU (``--procs-per-gpu N``) all of its copies
@@ -105,47 +109,47 @@ def rank_variables(spec: JobSpec, seat: Seat, seats: Sequence[Seat], port: int) 
 
     Args:
         spec: the job.
-        seat: the instance.
-        seats: all of them.
+        assignment: the instance.
+        assignments: all of them.
         port: a port of the chief's node that is free for the rendezvous.
     """
-    chief = next(one for one in seats if one.chief)
-    workers = sum(one.role != "launcher" for one in seats)
+    leader = next(one for one in assignments if one.is_leader)
+    workers = sum(one.role != "launcher" for one in assignments)
     variables = {
         "PYTHONUNBUFFERED": "1",
-        "NVIDIA_VISIBLE_DEVICES": ",".join(_visible(seat, seats)) or NO_GPUS,
+        "NVIDIA_VISIBLE_DEVICES": ",".join(_visible(assignment, assignments)) or NO_GPUS,
         "workers": str(workers),
         "gpus": str(spec.gpus),
         "PROVISION_JOB": spec.name,
-        "PROVISION_INSTANCE": seat.instance,
-        "PROVISION_NODE": seat.node,
+        "PROVISION_INSTANCE": assignment.instance,
+        "PROVISION_NODE": assignment.node,
     }
     if spec.kind is Kind.MPI:
         return variables
     return {
         **variables,
-        "MASTER_ADDR": chief.address,
+        "MASTER_ADDR": leader.address,
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(workers),
-        "RANK": str(seat.rank),
+        "RANK": str(assignment.rank),
         "PET_NNODES": str(workers),
-        "PET_NODE_RANK": str(seat.rank),
+        "PET_NODE_RANK": str(assignment.rank),
         "PET_NPROC_PER_NODE": str(processes_per_instance(spec)),
-        "PET_MASTER_ADDR": chief.address,
+        "PET_MASTER_ADDR": leader.address,
         "PET_MASTER_PORT": str(port),
     }
 
 
-def _visible(seat: Seat, seats: Sequence[Seat]) -> Iterator[str]:
+def _visible(assignment: Assignment, assignments: Sequence[Assignment]) -> Iterator[str]:
     """Yield the GPUs of all instances in the same container."""
-    for one in seats:
-        if one.container == seat.container:
+    for one in assignments:
+        if one.container == assignment.container:
             yield from one.uuids
 
 
-def by_container(seats: Sequence[Seat]) -> Mapping[str, tuple[Seat, ...]]:
+def by_container(assignments: Sequence[Assignment]) -> Mapping[str, tuple[Assignment, ...]]:
     """Return container -> the instances in it, in the order of `seats`."""
-    together: dict[str, list[Seat]] = {}
-    for seat in seats:
-        together.setdefault(seat.container, []).append(seat)
+    together: dict[str, list[Assignment]] = {}
+    for assignment in assignments:
+        together.setdefault(assignment.container, []).append(assignment)
     return {name: tuple(inside) for name, inside in together.items()}

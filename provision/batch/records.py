@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
+from provision.batch.direct_record import DirectRecord
 from provision.batch.endings import END_REQUESTED, has_part, is_accepted, unconfirmed_nodes
 from provision.batch.reports import Report
 from provision.documents.jobs import JobReport, QueueEntry, Result, spec_of
-from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
+from provision.model.job import Assignment, InstanceRecord, JobRecord, JobSpec, JobStatus, Kind
 
 __all__ = ["STARTING", "Report", "contradictions", "leases_by_job", "records", "result_of", "starting"]
 
@@ -30,7 +31,7 @@ _WORST_FIRST = ("FAILED", "STOPPED", "SUCCEEDED")
 JobParts = Sequence[tuple[Report, JobReport]]
 
 
-def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str) -> dict[str, JobRecord]:
+def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str) -> dict[str, DirectRecord]:
     """Return the jobs by name.
 
     Args:
@@ -45,13 +46,13 @@ def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str
         for job in report.jobs:
             by_name.setdefault(job.name, []).append((report, job))
     held, answered = leases_by_job(reports), {report.node for report in reports}
-    by_job: dict[str, JobRecord] = {}
+    by_job: dict[str, DirectRecord] = {}
     for name, job_parts in by_name.items():
         record = _record(_of_newest(job_parts, head), unreachable, head, answered)
-        by_job[name] = replace(record, leases=held.get(record.id, {}))
+        by_job[name] = replace(record, allocations=held.get(record.id, {}))
         for other in _unlisted(job_parts, record.id):
             one = _record([(report, job) for report, job in job_parts if job.id == other], unreachable, head, answered)
-            by_job[f"{name} {other}"] = replace(one, leases=held.get(other, {}), displaced=True)
+            by_job[f"{name} {other}"] = replace(one, allocations=held.get(other, {}), name_reused=True)
     return by_job
 
 
@@ -86,14 +87,18 @@ def contradictions(reports: Sequence[Report], head: str) -> list[str]:
                     f"attempt {known.queue.attempt} to {', '.join(known.queue.nodes)}"
                 )
             elif known is not None and job.id == known.id and job.attempt == known.queue.attempt:
-                messages += _foreign_seats(report.node, job, known)
+                messages += _foreign_assignments(report.node, job, known)
     return messages
 
 
-def _foreign_seats(node: str, job: JobReport, of_head: JobReport) -> list[str]:
+def _foreign_assignments(node: str, job: JobReport, of_head: JobReport) -> list[str]:
     """Return a message where a node says that it has an instance which the head has given to another node."""
     places = of_head.queue.places
-    claimed = [seat.instance for seat in job.record.seats if seat.node == node and places.get(seat.instance) != node]
+    claimed = [
+        assignment.instance
+        for assignment in job.record.assignments
+        if assignment.node == node and places.get(assignment.instance) != node
+    ]
     if not places or not claimed:
         return []
     owner = places.get(claimed[0])
@@ -131,41 +136,46 @@ def starting(queue: QueueEntry, current: JobParts) -> bool:
     A node without one is none of a job that runs: then the start still goes on, or whoever began it is gone.
     """
     begun = [job for _, job in current if job.attempt == queue.attempt]
-    if queue.state != "started" or any(job.keeper == "active" for job in begun):
+    if queue.state != "started" or any(job.supervisor == "active" for job in begun):
         return False
-    was_handed_over = any(job.keeper != "none" or job.result for job in begun) or queue.handed
-    return not was_handed_over or any(job.keeper == "none" and not _rebooted(job) for job in begun)
+    was_handed_over = any(job.supervisor != "none" or job.result for job in begun) or queue.handed
+    return not was_handed_over or any(job.supervisor == "none" and not _rebooted(job) for job in begun)
 
 
-def _record(job_parts: JobParts, unreachable: Mapping[str, str], head: str, answered: Collection[str]) -> JobRecord:
+def _record(job_parts: JobParts, unreachable: Mapping[str, str], head: str, answered: Collection[str]) -> DirectRecord:
     queue = next((job.queue for report, job in job_parts if report.node == head), QueueEntry())
     attempt = max(job.attempt for _, job in job_parts)
     current = [(report, job) for report, job in job_parts if job.attempt == attempt and attempt]
     first, source = job_parts[0][1], next(((report, job) for report, job in job_parts if job.spec), job_parts[0])
     spec = spec_of(source[1], source[0].node)
-    seats = _seats(spec, current, queue)
-    place = {seat.instance: seat.node for seat in seats}
-    chief = next((seat.node for seat in seats if seat.chief), "")
+    assignments = _assignments(spec, current, queue)
+    place = {assignment.instance: assignment.node for assignment in assignments}
+    leader = next((assignment.node for assignment in assignments if assignment.is_leader), "")
     instances = {
         key: value for report, job in current for key, value in job.instances.items() if place.get(key) == report.node
     }
-    record = JobRecord(
+    record = DirectRecord(
         spec=spec,
         id=first.id,
         owner=first.owner or "",
         submitted=first.submitted or 0.0,
         status=JobStatus.PENDING,
         attempt=attempt,
-        seats=seats,
-        instances={seat.instance: instances.get(seat.instance, InstanceRecord(seat.instance)) for seat in seats},
+        assignments=assignments,
+        instances={
+            assignment.instance: instances.get(assignment.instance, InstanceRecord(assignment.instance))
+            for assignment in assignments
+        },
         started=min((item.started for item in instances.values() if item.started), default=0.0),
-        unreachable=tuple(dict.fromkeys(seat.node for seat in seats if seat.node in unreachable)),
+        unreachable=tuple(
+            dict.fromkeys(assignment.node for assignment in assignments if assignment.node in unreachable)
+        ),
         events=tuple(sorted((event for _, job in job_parts for event in job.events), key=lambda event: event.time)),
-        keeper_lost=tuple(report.node for report, job in current if _watched_by_none(job)),
+        unsupervised=tuple(report.node for report, job in current if _watched_by_none(job)),
         nodes=next((tuple(job.nodes) for report, job in job_parts if report.node == head), ()),
         signed=first.signed,
         signature=first.signature,
-        **next((_of_attempt(job) for report, job in current if report.node == chief), {}),
+        **next((_of_attempt(job) for report, job in current if report.node == leader), {}),
     )
     judged = _judged(record, queue, current, unreachable)
     if queue.state == "started" and queue.result is None and result_of(judged) is not None:
@@ -211,13 +221,15 @@ def _first_failure(result: Result) -> dict[str, InstanceRecord]:
     return {name: InstanceRecord(name, "Error", exit_code=result.exit_code)} if name else {}
 
 
-def _keeps_result(record: JobRecord, queue: QueueEntry, parts: Sequence[JobReport]) -> bool:
+def _keeps_result(record: DirectRecord, queue: QueueEntry, parts: Sequence[JobReport]) -> bool:
     """Return whether a job ended before its end was requested: it keeps its result until all nodes have confirmed."""
     known = queue.result is not None and queue.result.status == record.status
     return record.status is JobStatus.SUCCEEDED or (known and not any(map(has_part, parts)))
 
 
-def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answered: Collection[str]) -> JobRecord:
+def _stopping(
+    record: DirectRecord, queue: QueueEntry, left: tuple[str, ...], answered: Collection[str]
+) -> DirectRecord:
     """Return a job whose end is requested and that may still run on some nodes; its result may still change."""
     return replace(
         record,
@@ -226,7 +238,7 @@ def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answe
         unconfirmed=left,
         silent=tuple(node for node in left if node not in answered),
         deleting=queue.deleted,
-        again=False,
+        retrying=False,
         starting=False,
         ended=0.0,
         exit_code=None,
@@ -239,7 +251,7 @@ def _names(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:_MOST_NAMES]) + more
 
 
-def _seats(spec: JobSpec, current: JobParts, queue: QueueEntry) -> tuple[Seat, ...]:
+def _assignments(spec: JobSpec, current: JobParts, queue: QueueEntry) -> tuple[Assignment, ...]:
     """Return the instances of an attempt: each node's own, and of nodes that do not report those that others name.
 
     Where the head has recorded who has which instance, it is these, and a node cannot claim another one.
@@ -247,30 +259,32 @@ def _seats(spec: JobSpec, current: JobParts, queue: QueueEntry) -> tuple[Seat, .
     places = queue.places if any(job.attempt == queue.attempt for _, job in current) else {}
     reporting = {report.node for report, _ in current}
     by_instance = {
-        seat.instance: seat
+        assignment.instance: assignment
         for report, job in reversed(current)
-        for seat in job.record.seats
-        if seat.node == report.node and (not places or places.get(seat.instance) == seat.node)
+        for assignment in job.record.assignments
+        if assignment.node == report.node and (not places or places.get(assignment.instance) == assignment.node)
     }
     for _, job in current:
         if places and by_instance.keys() >= places.keys():
             break
-        for seat in job.record.seats:
-            if seat.node not in reporting and (not places or places.get(seat.instance) == seat.node):
-                by_instance.setdefault(seat.instance, seat)
+        for assignment in job.record.assignments:
+            if assignment.node not in reporting and (not places or places.get(assignment.instance) == assignment.node):
+                by_instance.setdefault(assignment.instance, assignment)
     for instance, node in places.items():
-        by_instance.setdefault(instance, Seat(instance, "", 0, node, "", 0, container=instance))
-    seats = (_with_rank(spec, seat) for seat in by_instance.values())
-    return tuple(sorted(seats, key=lambda seat: (not seat.chief, seat.rank, seat.instance)))
+        by_instance.setdefault(instance, Assignment(instance, "", 0, node, "", 0, container=instance))
+    assignments = (_with_rank(spec, assignment) for assignment in by_instance.values())
+    return tuple(
+        sorted(assignments, key=lambda assignment: (not assignment.is_leader, assignment.rank, assignment.instance))
+    )
 
 
-def _with_rank(spec: JobSpec, seat: Seat) -> Seat:
-    """Return a seat with role, rank and chief by its instance's name, as `seats_of` gives them: no node decides it."""
-    role, _, number = seat.instance.removeprefix(f"{spec.name}-").partition("-")
+def _with_rank(spec: JobSpec, assignment: Assignment) -> Assignment:
+    """Return an assignment with the role, rank and leadership of its instance name: no node decides them."""
+    role, _, number = assignment.instance.removeprefix(f"{spec.name}-").partition("-")
     index = int(number) if role == "worker" and number.isdecimal() else 0
     rank = index + 1 if role == "worker" and spec.kind is Kind.PYTORCH else index
-    chief = role in {"launcher", "master"} or (spec.kind is Kind.RUN and index == 0)
-    return replace(seat, role=role, index=index, rank=rank, chief=chief)
+    leader = role in {"launcher", "master"} or (spec.kind is Kind.RUN and index == 0)
+    return replace(assignment, role=role, index=index, rank=rank, is_leader=leader)
 
 
 def _of_attempt(job: JobReport) -> dict[str, Any]:
@@ -280,10 +294,10 @@ def _of_attempt(job: JobReport) -> dict[str, Any]:
 
 
 def _watched_by_none(job: JobReport) -> bool:
-    return job.keeper == "gone" and not job.result
+    return job.supervisor == "gone" and not job.result
 
 
-def _judged(record: JobRecord, queue: QueueEntry, current: JobParts, unreachable: Mapping[str, str]) -> JobRecord:
+def _judged(record: DirectRecord, queue: QueueEntry, current: JobParts, unreachable: Mapping[str, str]) -> DirectRecord:
     """Say how the job stands: what its queue says before an attempt, what its nodes say of the last attempt."""
     state, reason = queue.state, queue.reason
     if queue.result is not None and record.attempt <= queue.attempt and _result(record, current) is None:
@@ -291,11 +305,11 @@ def _judged(record: JobRecord, queue: QueueEntry, current: JobParts, unreachable
         ended = _ended(record, queue.result)
         known = {**_first_failure(queue.result), **record.instances}
         return replace(ended, attempt=queue.attempt, unreachable=away, instances=known)
-    if state == END_REQUESTED and not any(job.keeper == "active" or job.result for _, job in current):
+    if state == END_REQUESTED and not any(job.supervisor == "active" or job.result for _, job in current):
         return replace(record, status=JobStatus.STOPPED, reason=reason, ended=queue.time)
     if state == "failed":
         return replace(record, status=JobStatus.FAILED, reason=reason, ended=queue.time, exit_code=1)
-    live = any(job.keeper == "active" and not job.result for _, job in current)
+    live = any(job.supervisor == "active" and not job.result for _, job in current)
     if not live and (state in {"pending", "held"} or starting(queue, current)):
         status = JobStatus.QUEUING if state == "held" else JobStatus.PENDING
         begun = state == "started"
@@ -305,7 +319,9 @@ def _judged(record: JobRecord, queue: QueueEntry, current: JobParts, unreachable
     return _of_nodes(record, queue, current, unreachable)
 
 
-def _of_nodes(record: JobRecord, queue: QueueEntry, current: JobParts, unreachable: Mapping[str, str]) -> JobRecord:
+def _of_nodes(
+    record: DirectRecord, queue: QueueEntry, current: JobParts, unreachable: Mapping[str, str]
+) -> DirectRecord:
     """Judge an attempt by what its nodes tell of it."""
     result = _result(record, current)
     lost = "" if result is not None else _lost(record, current, unreachable)
@@ -318,12 +334,12 @@ def _of_nodes(record: JobRecord, queue: QueueEntry, current: JobParts, unreachab
     again = _may_retry(queue) if queue.state or not unreachable else _has_tries(record)
     if record.status is JobStatus.FAILED and again:
         failure = f"attempt {record.attempt} failed: {record.reason}"
-        reason = f"{failure}; it is to be tried again"
-        return replace(record, status=JobStatus.PENDING, again=True, reason=reason, last_failure=failure)
+        reason = f"{failure}; it is to be tried retrying"
+        return replace(record, status=JobStatus.PENDING, retrying=True, reason=reason, last_failure=failure)
     return record
 
 
-def _out_of_sight(record: JobRecord, queue: QueueEntry, unreachable: Mapping[str, str]) -> JobRecord:
+def _out_of_sight(record: DirectRecord, queue: QueueEntry, unreachable: Mapping[str, str]) -> DirectRecord:
     """Judge a job that was handed to nodes of which none tells of it now: it may well run."""
     away = tuple(name for name in queue.nodes if name in unreachable)
     if queue.nodes and not away:
@@ -338,23 +354,23 @@ def _may_retry(queue: QueueEntry) -> bool:
     return queue.state == "started" and queue.failures < queue.retry
 
 
-def _has_tries(record: JobRecord) -> bool:
+def _has_tries(record: DirectRecord) -> bool:
     """Whether tries are left of a job whose queue is on a node that does not answer: no attempt fails twice."""
     return record.attempt - 1 < record.spec.retry
 
 
-def _result(record: JobRecord, current: JobParts) -> Result | None:
-    """Return how the attempt ended: as the chief saw it, else as other nodes did when the chief cannot tell.
+def _result(record: DirectRecord, current: JobParts) -> Result | None:
+    """Return how the attempt ended: as the leader reports it, else as other nodes do if the leader cannot report.
 
     Of the others the worst result counts, and each of them names instances of its own alone.
     """
-    place = {seat.instance: seat.node for seat in record.seats}
+    place = {assignment.instance: assignment.node for assignment in record.assignments}
     results = {report.node: job.result for report, job in current if job.result is not None}
-    chief = next((seat.node for seat in record.seats if seat.chief), "")
-    if chief in results:
-        return results[chief]
-    rebooted = any(report.node == chief and _rebooted(job) for report, job in current)
-    gone = not chief or chief in record.unreachable or rebooted
+    leader = next((assignment.node for assignment in record.assignments if assignment.is_leader), "")
+    if leader in results:
+        return results[leader]
+    rebooted = any(report.node == leader and _rebooted(job) for report, job in current)
+    gone = not leader or leader in record.unreachable or rebooted
     others = [_own_part(result, node, place) for node, result in results.items() if not place or node in place.values()]
     return min(others, key=lambda result: _WORST_FIRST.index(result.status)) if gone and others else None
 
@@ -370,7 +386,7 @@ def _rebooted(job: JobReport) -> bool:
     return bool(job.boot_id) and bool(job.record.boot_id) and job.boot_id != job.record.boot_id
 
 
-def _ended(record: JobRecord, result: Result) -> JobRecord:
+def _ended(record: DirectRecord, result: Result) -> DirectRecord:
     return replace(
         record,
         status=JobStatus(result.status),
@@ -382,16 +398,20 @@ def _ended(record: JobRecord, result: Result) -> JobRecord:
     )
 
 
-def _lost(record: JobRecord, current: JobParts, unreachable: Mapping[str, str]) -> str:
+def _lost(record: DirectRecord, current: JobParts, unreachable: Mapping[str, str]) -> str:
     """Return why an attempt without a result cannot come to one."""
     for report, job in current:
         if _rebooted(job):
             return f"node {report.node} was rebooted during the job"
     reporting = {report.node for report, _ in current}
-    forgotten = [seat.node for seat in record.seats if seat.node not in reporting and seat.node not in unreachable]
+    forgotten = [
+        assignment.node
+        for assignment in record.assignments
+        if assignment.node not in reporting and assignment.node not in unreachable
+    ]
     if forgotten:
         return f"node {forgotten[0]} knows nothing of it any more"
-    never = all(job.keeper == "none" for _, job in current)
+    never = all(job.supervisor == "none" for _, job in current)
     if never and all(_since(report, job) > HANDING_SECONDS for report, job in current):
         return "its start was broken off before anything ran"
     old = [report.node for report, job in current if _watched_by_none(job) and _since(report, job) > SUPERVISOR_SECONDS]
@@ -402,10 +422,10 @@ def _since(report: Report, job: JobReport) -> float:
     return report.now - job.record.time
 
 
-def _alive(record: JobRecord) -> JobRecord:
+def _alive(record: DirectRecord) -> DirectRecord:
     """As arena's users were told wrongly: a job of which any instance does not run yet is not RUNNING."""
     behind = [name for name, item in record.instances.items() if item.status not in {"Running", *_OVER}]
-    nodes = {seat.instance: seat.node for seat in record.seats}
+    nodes = {assignment.instance: assignment.node for assignment in record.assignments}
     away = [name for name in behind if nodes[name] not in record.unreachable]
     if away:
         first = record.instances[away[0]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from provision.batch.containers import RUN, NodeHardware, limits_of, own_mounts
 from provision.errors import UsageError
-from provision.model.job import JobSpec, Kind, Seat
+from provision.model.job import Assignment, JobSpec, Kind
 
 __all__ = ["check_unit", "unit_name", "unit_of", "unit_variables"]
 
@@ -17,17 +17,17 @@ _ROOTS = "/root"
 """The default of --working-dir: another account works in its own home."""
 
 
-def unit_name(seat: Seat, attempt: int) -> str:
+def unit_name(assignment: Assignment, attempt: int) -> str:
     """Return the name of the unit that an instance runs in, as its node makes it."""
-    return f"provision-rank-{seat.container}-{attempt}.service"
+    return f"provision-rank-{assignment.container}-{attempt}.service"
 
 
-def unit_variables(inside: Sequence[Seat]) -> dict[str, str]:
+def unit_variables(inside: Sequence[Assignment]) -> dict[str, str]:
     """Return what keeps a process of a node to the GPUs that are leased to it, in the order of their links.
 
     UUIDs, which name the same GPU whatever else of the node a process may see; none hides all.
     """
-    return {"CUDA_VISIBLE_DEVICES": ",".join(uuid for seat in inside for uuid in seat.uuids)}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(uuid for assignment in inside for uuid in assignment.uuids)}
 
 
 def unit_of(

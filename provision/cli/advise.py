@@ -12,7 +12,7 @@ import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, say, show
 from provision.cli.completion import complete_jobs
-from provision.cli.job_options import cluster_and_engine, seconds
+from provision.cli.job_options import engine_of, seconds
 from provision.cli.levels import info
 from provision.errors import Interrupted, ProvisionError, UsageError
 
@@ -117,9 +117,9 @@ def _observe(job: str, window: float, inventory: str | None, lab: str | None) ->
     from provision.report import advice_report as report
     from provision.workflow.job_advice import advise_job
 
-    cluster, runner = cluster_and_engine(inventory, lab)
+    runner = engine_of(inventory, lab)
     try:
-        result = advise_job(cluster, runner, job, seconds=window, tell=info)
+        result = advise_job(runner, job, seconds=window, tell=info)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; {job} continues", remedy="To observe it for a shorter time: --for 15s"

@@ -16,6 +16,7 @@ from provision.cli.job_options import (
     check_kind,
     engine_of,
     insist_on_kind,
+    require,
 )
 from provision.cli.levels import patience
 from provision.errors import NotFound
@@ -53,6 +54,7 @@ def attach(
     del container
     check_kind(kind)
     runner = engine_of(inventory, lab)
+    require(runner, "ATTACH", "provision attach")
     with patience("querying the nodes"):
         try:
             job = runner.get(name)
@@ -65,7 +67,7 @@ def attach(
             f"{name} is {job.status}: no process of it is running",
             remedy=f"Show its output: provision logs {name}; start it again: provision restart {name}",
         )
-    known = [assignment.instance for assignment in job.seats]
+    known = [assignment.instance for assignment in job.assignments]
     first = leader(job)
     wanted = instance or (first.instance if first else "")
     wanted = f"{name}-{wanted}" if f"{name}-{wanted}" in known else wanted

@@ -314,7 +314,7 @@ def _one(
     begin = time.monotonic()
     plans: list[Plan] = []
     code, output = launched(job.words(size, entries), plans)
-    assignments = plans[0].seats if plans else ()
+    assignments = plans[0].assignments if plans else ()
     record = replace(record, nodes=bench_runs.node_infos(assignments, facts))
     return bench_runs.finish(record, bench_runs.Ended(code, output, time.monotonic() - begin))
 

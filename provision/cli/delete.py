@@ -24,7 +24,7 @@ from provision.errors import NotFound
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from provision.jobs.engines.base import Engine
+    from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster
 
 __all__ = ["delete"]
@@ -93,7 +93,7 @@ def delete(
 
 
 def _deleted(
-    cluster: Cluster, runner: Engine, name: str, kind: str, lost: Sequence[str], *, yes: bool, ignore: bool
+    cluster: Cluster, runner: JobEngine, name: str, kind: str, lost: Sequence[str], *, yes: bool, ignore: bool
 ) -> bool:
     """Delete a job; return False if it does not exist and that is ignored."""
     from provision.workflow.job_names import remove_job_name

@@ -8,7 +8,7 @@ import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
 from provision.cli.completion import complete_jobs
-from provision.cli.job_options import engine_of, now, say_missing, survey_code
+from provision.cli.job_options import all_jobs, engine_of, now, say_missing, survey_code
 from provision.cli.levels import info, patience
 
 __all__ = ["events"]
@@ -41,12 +41,10 @@ def events(
         if name:
             jobs = [runner.get(name)]
         else:
-            survey = runner.jobs()
+            survey = all_jobs(runner)
             say_missing(survey)
             code = survey_code(survey)
-            jobs = [
-                runner.get(job.id if job.displaced else job.spec.name) for job in survey.jobs if not job.status.over
-            ]
+            jobs = [runner.get(job.reference) for job in survey.jobs if not job.status.over]
     if as_json:
         print_json([event for job in jobs for event in event_documents(job)])
     elif any(job.events for job in jobs):

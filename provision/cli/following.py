@@ -13,7 +13,7 @@ from provision.cli.levels import info, warn
 from provision.errors import Interrupted, NodeUnreachable
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.base import Engine, LogRequest
+    from provision.jobs.engines.base import JobEngine, LogRequest
     from provision.model.job import JobRecord
 
 __all__ = ["follow", "for_terminal", "leaving", "pusher", "report_end", "tell", "wait_to_the_end", "writer"]
@@ -58,7 +58,7 @@ def leaving(name: str) -> Iterator[None]:
         ) from None
 
 
-def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) -> JobRecord:
+def follow(runner: JobEngine, job: JobRecord, request: LogRequest | None = None) -> JobRecord:
     """Wait until a job starts, and show its output and its result."""
     from provision.jobs.engines.base import LogRequest
     from provision.model.job import JobStatus
@@ -89,7 +89,7 @@ def _silent_for(seconds: float) -> Callable[[JobRecord], bool]:
     since: list[float] = []
 
     def is_silent(job: JobRecord) -> bool:
-        if not any(assignment.chief and assignment.node in job.unreachable for assignment in job.seats):
+        if not any(assignment.is_leader and assignment.node in job.unreachable for assignment in job.assignments):
             since.clear()
             return False
         since.append(time.monotonic())
@@ -98,7 +98,7 @@ def _silent_for(seconds: float) -> Callable[[JobRecord], bool]:
     return is_silent
 
 
-def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRecord:
+def wait_to_the_end(runner: JobEngine, name: str, *, timeout: float = 0.0) -> JobRecord:
     """Wait until a job has ended, and report its status changes."""
     from provision.model.job import JobStatus
     from provision.workflow.job_watch import wait_for
@@ -113,17 +113,20 @@ def _is_assigned(job: JobRecord) -> bool:
     """Return whether nodes have this attempt, so that its output can be followed from the first line."""
     from provision.model.job import JobStatus
 
-    coming = job.status is JobStatus.PENDING and bool(job.seats) and not job.again and not job.starting
-    return coming or job.status is JobStatus.RUNNING or (job.status is JobStatus.STOPPING and bool(job.seats))
+    coming = job.status is JobStatus.PENDING and bool(job.assignments) and not job.retrying and not job.starting
+    return coming or job.status is JobStatus.RUNNING or (job.status is JobStatus.STOPPING and bool(job.assignments))
 
 
-def pusher(runner: Engine) -> Callable[[], None]:
+def pusher(runner: JobEngine) -> Callable[[], None]:
     """Return a function that starts waiting jobs, unless another command does it at the same time."""
     from provision.errors import LockedError
+    from provision.jobs.engines.base import Capability
 
     def push() -> None:
-        with suppress(LockedError):
-            runner.start_pending(info)
+        if Capability.OWN_QUEUE in runner.capabilities:
+            return
+        with suppress(LockedError), runner.maintenance() as maintenance:
+            maintenance.run(info)
 
     return push
 

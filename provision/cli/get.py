@@ -9,6 +9,7 @@ import typer
 from provision.cli.common import InventoryOption, JsonOption, LabOption
 from provision.cli.job_gpus import gpu_block, metrics, usage_of
 from provision.cli.job_options import (
+    SHORT_TIME_LIMIT,
     AllOption,
     FormOption,
     JobArgument,
@@ -55,13 +56,15 @@ def get(
     check_kind(kind)
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     with patience("querying the nodes"):
-        job = runner.get(name, hurry=True)
+        job = runner.get(name, time_limit=SHORT_TIME_LIMIT)
         insist_on_kind(job, kind)
-        used = usage_of(cluster, [assignment.node for assignment in job.seats if assignment.gpus]) if gpus else None
+        used = (
+            usage_of(cluster, [assignment.node for assignment in job.assignments if assignment.gpus]) if gpus else None
+        )
     moment = now()
     block = gpu_block(job, used) if used else ()
     document = job_document(job, moment, runner.name)
-    for one, assignment in zip(document["instances"], job.seats, strict=True):
+    for one, assignment in zip(document["instances"], job.assignments, strict=True):
         one["gpuMetrics"] = metrics(used, assignment.uuids) if used else {}
     present(
         form,

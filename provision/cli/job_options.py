@@ -11,6 +11,7 @@ import typer
 
 from provision.cli.common import ask_become_password, cluster_from, print_json, say, show
 from provision.cli.completion import complete_jobs
+from provision.cli.engine_option import requested_engine
 from provision.cli.levels import debug, warn
 from provision.errors import UsageError
 
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from provision.errors import ProvisionError
-    from provision.jobs.engines.base import Engine
+    from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster
     from provision.model.job import JobRecord
-    from provision.model.job_views import JobSurvey
+    from provision.model.job_views import JobPage
 
 __all__ = [
+    "SHORT_TIME_LIMIT",
     "AllOption",
     "FormOption",
     "JobArgument",
@@ -32,6 +34,7 @@ __all__ = [
     "LongInventoryOption",
     "TypeOption",
     "UserOption",
+    "all_jobs",
     "check_kind",
     "cluster_and_engine",
     "engine_of",
@@ -44,11 +47,14 @@ __all__ = [
     "present",
     "private_text",
     "report",
+    "require",
     "say_missing",
     "seconds",
     "survey_code",
 ]
 
+SHORT_TIME_LIMIT = 15.0
+"""Seconds; for the state of a job that is shown or decides about a confirmation."""
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.", autocompletion=complete_jobs)]
 JobsArgument = Annotated[
     list[str], typer.Argument(metavar="JOB...", help="Names of jobs.", autocompletion=complete_jobs)
@@ -89,21 +95,39 @@ def now() -> float:
 
 def engine_of(
     inventory: str | None, lab: str | None, *, ask_become_pass: bool = False, through_agent: bool = False
-) -> Engine:
+) -> JobEngine:
     """Return the engine of the selected nodes; `through_agent` if the node agent is sufficient."""
     return cluster_and_engine(inventory, lab, ask_become_pass=ask_become_pass, through_agent=through_agent)[1]
 
 
 def cluster_and_engine(
     inventory: str | None, lab: str | None, *, ask_become_pass: bool = False, through_agent: bool = False
-) -> tuple[Cluster, Engine]:
+) -> tuple[Cluster, JobEngine]:
     """Return the selected nodes and their engine."""
     from provision.workflow import jobs
 
     password = ask_become_password(ask=ask_become_pass)
     cluster = cluster_from(inventory, lab, become_password=password, through_agent=through_agent)
     debug(f"inventory {cluster.inventory}: {len(cluster.nodes)} nodes")
-    return cluster, jobs.engine(cluster)
+    return cluster, jobs.job_engine(cluster, requested_engine())
+
+
+def all_jobs(runner: JobEngine) -> JobPage:
+    """Return all pages of an engine's jobs as one."""
+    from provision.jobs.engines import base
+
+    return base.all_jobs(runner)
+
+
+def require(runner: JobEngine, capability: str, what: str) -> None:
+    """Check that the engine has a capability (a name of `Capability`), which the command or option `what` needs.
+
+    Raises:
+        MissingCapability: the engine lacks it.
+    """
+    from provision.jobs.engines import base
+
+    base.require(runner, base.Capability[capability], what)
 
 
 def present(form: str, *, as_json: bool, document: Callable[[], Any], text: Callable[[], str]) -> None:
@@ -155,7 +179,7 @@ def exit_code_of(error: ProvisionError) -> int:
     return NodeUnreachable.exit_code if isinstance(error, ConnectionFailed) else error.exit_code
 
 
-def say_missing(survey: JobSurvey) -> None:
+def say_missing(survey: JobPage) -> None:
     """Say which nodes did not answer, on stderr."""
     from provision.report.grouping import reason_lines
     from provision.report.job_list import unreachable_lines
@@ -165,7 +189,7 @@ def say_missing(survey: JobSurvey) -> None:
         warn(line)
 
 
-def survey_code(survey: JobSurvey) -> int:
+def survey_code(survey: JobPage) -> int:
     """Return the exit code of a list: 7 when it is empty because nodes did not answer, else 0."""
     from provision.errors import NodeUnreachable
 

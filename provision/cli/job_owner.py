@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.common import confirm
+from provision.cli.job_options import SHORT_TIME_LIMIT
 from provision.errors import InvalidRecord, NotFound
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.base import Engine
+    from provision.jobs.engines.base import JobEngine
 
 __all__ = ["ask_about_owner"]
 
 
-def ask_about_owner(runner: Engine, name: str, action: str, *, yes: bool) -> None:
+def ask_about_owner(runner: JobEngine, name: str, action: str, *, yes: bool) -> None:
     """Ask for confirmation before an unfinished job of another user is ended.
 
     A job without a valid record has no signature: then the recorded owner decides. The nodes refuse and record changes
@@ -31,7 +32,7 @@ def ask_about_owner(runner: Engine, name: str, action: str, *, yes: bool) -> Non
     if yes:
         return
     try:
-        job = runner.get(name, hurry=True)
+        job = runner.get(name, time_limit=SHORT_TIME_LIMIT)
     except NotFound:
         return
     except InvalidRecord as error:

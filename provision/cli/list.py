@@ -13,6 +13,7 @@ from provision.cli.job_options import (
     FormOption,
     TypeOption,
     UserOption,
+    all_jobs,
     cluster_and_engine,
     now,
     pairs,
@@ -71,7 +72,7 @@ def list_(
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     while True:
         with patience("querying the nodes"):
-            survey = runner.jobs()
+            survey = all_jobs(runner)
         store_job_names(cluster.inventory, (job.spec.name for job in job_list.newest_first(survey.jobs)))
         matches = chosen_jobs(survey.jobs, kind=kind, labels=wanted, user=user, status=status)
         jobs, moment = job_list.newest_first(matches), now()

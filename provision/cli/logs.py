@@ -16,6 +16,7 @@ from provision.cli.job_options import (
     engine_of,
     insist_on_kind,
     now,
+    require,
     seconds,
 )
 from provision.cli.levels import info, patience
@@ -83,6 +84,8 @@ def logs(
     del container
     _refuse_combinations(lines)
     runner = engine_of(inventory, lab, through_agent=True)
+    if lines.follow:
+        require(runner, "FOLLOW", "provision logs --follow")
     with patience("querying the nodes"):
         job = runner.get(name)
     insist_on_kind(job, kind)
@@ -131,9 +134,13 @@ def _instances(job: JobRecord, wanted: list[str], rank: int | None, attempt: int
             return tuple(wanted)
         workers = rank if job.spec.kind is not Kind.PYTORCH else rank - 1
         return (f"worker-{workers}" if workers >= 0 else "master-0",)
-    known = [assignment.instance for assignment in job.seats]
+    known = [assignment.instance for assignment in job.assignments]
     if rank is not None:
-        instances = [one.instance for one in job.seats if one.rank == rank and one.role != "launcher"]
+        instances = [
+            assignment.instance
+            for assignment in job.assignments
+            if assignment.rank == rank and assignment.role != "launcher"
+        ]
         if not instances:
             raise NotFound(f"{name} has no rank {rank}", remedy=f"`provision get {name}` lists its instances.")
         return (instances[0],)

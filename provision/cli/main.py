@@ -59,9 +59,11 @@ ALIASES = {
 JOB_VERBS = frozenset({*SECTIONS["Batch jobs"].split(), "node", "image"})
 """Verbs of batch jobs, which have more output formats."""
 
+_WITH_ENGINE = JOB_VERBS | {"run", "bench"}
+"""Verbs that use a job engine."""
 _FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K", "-q", "--quiet"}
 _QUIET = {"-q", "--quiet"}
-_WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l", "--loglevel"}
+_WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l", "--loglevel", "--engine"}
 _RUN_WITH_VALUE = {
     "-n",
     "--ranks",
@@ -96,7 +98,8 @@ HELP = """From bare GPU servers and SSH to a running multi-node training job.
   provision submit pytorch --help                submit a batch job
 
 Options such as --json, -i, --lab, --loglevel and -q can be placed before or after
-the verb. -q (--quiet) prints results, warnings and errors only, no progress.
+the verb, as can --engine NAME of the verbs for jobs. -q (--quiet) prints results,
+warnings and errors only, no progress.
 Without -i and --lab the inventory is PROVISION_INVENTORY, or the line
 inventory = "PATH" in provision.toml (here or in a parent folder) or in
 ~/.config/provision/config.toml, or the only inventory in ./inventories.
@@ -121,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         adapt_to_terminal()
         if _completing():
             prepare_completion(ALIASES)
-        words = _levelled(normalise(arguments))
+        words = _without_engine(_levelled(normalise(arguments)))
         command = typer.main.get_command(build_app(_verb(words), listing=not _verb(words) and not _completing()))
         with _ended_in_order():
             code = command.main(args=words, prog_name="provision", standalone_mode=False)
@@ -353,6 +356,15 @@ def _levelled(words: Sequence[str]) -> list[str]:
 
         levels.choose(word.partition("=")[2] or next(items, ""))
     return [*done, *words[len(own) :]]
+
+
+def _without_engine(words: Sequence[str]) -> list[str]:
+    """Store the value of ``--engine`` of a verb that uses a job engine, and return the other words."""
+    from provision.cli.engine_option import take_engine_option
+
+    own, verbs = _own(words)
+    uses_engine = bool(verbs) and verbs[0] in _WITH_ENGINE
+    return [*take_engine_option(own), *words[len(own) :]] if uses_engine else [*take_engine_option(()), *words]
 
 
 def _wants_json(words: Sequence[str]) -> bool:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, cluster_from, print_json, say, show
+from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, say, show
 from provision.cli.completion import complete_nodes
-from provision.cli.job_options import FormOption, cluster_and_engine, engine_of, present
+from provision.cli.job_options import FormOption, cluster_and_engine, engine_of, present, require
 from provision.cli.levels import info, patience, warn
 from provision.errors import NodeUnreachable, NotFound, UsageError
 from provision.report.node_names import in_short
@@ -66,7 +66,7 @@ def list_(
 
     runner = engine_of(inventory, lab)
     with patience("querying the nodes"):
-        nodes = runner.jobs(nodes=True).nodes
+        nodes = runner.nodes().nodes
     present(
         form,
         as_json=as_json,
@@ -115,15 +115,17 @@ def label(
             remedy="For example: provision node label gpu1 gpu.schedule=topology",
         )
     cluster, runner = cluster_and_engine(inventory, lab)
+    require(runner, "LABELS", "provision node label")
     _known(cluster, names)
     wanted = {name: _wanted(cluster.node(name), changes, overwrite=overwrite) for name in names}
     moved = [name for name, own in wanted.items() if "cluster_gpu_schedule" in own]
     if moved and not force:
         with patience("querying the nodes"):
-            views = {view.name: view for view in runner.jobs(nodes=True).nodes}
+            views = {view.name: view for view in runner.nodes().nodes}
         for name in moved:
             _insist_free(name, views.get(name))
     files = set_for_hosts(cluster, wanted)
+    runner.set_labels({name: _labels_after(cluster.node(name), own) for name, own in wanted.items() if own})
     if as_json:
         print_json({"nodes": {name: dict(own) for name, own in wanted.items()}, "files": [str(file) for file in files]})
         return
@@ -171,12 +173,11 @@ def resume(
 
 
 def _drain(names: Sequence[str], reason: str, inventory: str | None, lab: str | None, *, as_json: bool) -> None:
-    from provision.workflow import job_nodes
-
-    cluster = cluster_from(inventory, lab)
+    cluster, runner = cluster_and_engine(inventory, lab)
+    require(runner, "DRAIN", f"provision node {'drain' if reason else 'resume'}")
     _known(cluster, names)
     with patience("querying the nodes"):
-        done = job_nodes.drain(cluster, names, reason)
+        done = runner.drain(names, reason)
     word = "drained" if reason else "resumed"
     if as_json:
         print_json({name: {"ok": error is None, "error": error and error.message} for name, error in done.items()})
@@ -246,6 +247,14 @@ def _wanted(node: Node, changes: Mapping[str, str | None], *, overwrite: bool) -
         else:
             labels[name] = value
     return variables | ({"cluster_labels": labels} if labels != old else {})
+
+
+def _labels_after(node: Node, changes: Mapping[str, Any]) -> dict[str, str]:
+    """Return all labels of a node with its changed variables, including the mode of its GPUs."""
+    variables = {**node.variables, **changes}
+    labels, mode = variables.get("cluster_labels"), variables.get("cluster_gpu_schedule")
+    labels = {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {}
+    return labels | ({_SCHEDULE[0]: str(mode)} if mode else {})
 
 
 def _insist_free(name: str, view: NodeView | None) -> None:

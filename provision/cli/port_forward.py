@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from provision.cli.common import InventoryOption, LabOption
-from provision.cli.job_options import JobArgument, engine_of
+from provision.cli.job_options import JobArgument, engine_of, require
 from provision.cli.levels import info
 from provision.errors import UsageError
 
@@ -43,7 +43,9 @@ def port_forward(
       provision port-forward mnist 8888
     """
     local, port = _ports(target)
-    argv = engine_of(inventory, lab).forward_argv(name, local, port)
+    runner = engine_of(inventory, lab)
+    require(runner, "PORT_FORWARD", "provision port-forward")
+    argv = runner.forward_argv(name, local, port)
     where = f"http://127.0.0.1:{local}" if port == "tensorboard" else f"127.0.0.1:{local}"
     info(f"{where} forwards to {port} of {name} until Ctrl-C")
     raise typer.Exit(subprocess.run(argv, check=False).returncode & 0xFF)

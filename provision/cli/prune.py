@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, YesOption, confirm, print_json, show
-from provision.cli.job_options import AllOption, engine_of, now, one_by_one, say_missing, seconds, survey_code
+from provision.cli.job_options import AllOption, all_jobs, engine_of, now, one_by_one, say_missing, seconds, survey_code
 from provision.cli.levels import info, patience
 from provision.errors import NodeUnreachable, NotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from provision.jobs.engines.base import Engine
     from provision.model.job import JobRecord
-    from provision.model.job_views import JobSurvey
+    from provision.model.job_views import JobPage
 
 __all__ = ["prune"]
 
@@ -57,14 +56,14 @@ def prune(
     limit, words = _age(since), _statuses(status or ())
     runner = engine_of(inventory, lab)
     with patience("querying the nodes"):
-        survey = runner.jobs()
-    _require_records(runner, survey)
+        survey = all_jobs(runner)
+    _require_records(survey)
     aged = aged_out(survey.jobs, limit, now(), words)
     own = set(runner.owned(aged))
     others = [job for job in aged if job.id not in own]
     if others and all_users and not dry_run:
         confirm(_question(others), yes=yes)
-    names = [job.id if job.displaced else job.spec.name for job in aged if all_users or job.id in own]
+    names = [job.reference for job in aged if all_users or job.id in own]
     gone: list[str] = []
 
     def forget(name: str) -> None:
@@ -84,14 +83,13 @@ def prune(
     raise typer.Exit(code or survey_code(survey))
 
 
-def _require_records(runner: Engine, survey: JobSurvey) -> None:
-    """Raise NodeUnreachable if the node with the records of jobs did not answer."""
-    say_missing(survey)
-    head = getattr(runner, "head", "")
-    if head in survey.unreachable:
+def _require_records(page: JobPage) -> None:
+    """Raise NodeUnreachable if the records of jobs are missing."""
+    say_missing(page)
+    if page.incomplete:
         raise NodeUnreachable(
-            f"{head}, which keeps the records of jobs, does not answer: {survey.unreachable[head]}",
-            remedy="nothing is deleted: without it, unfinished jobs cannot be distinguished from finished ones",
+            page.incomplete,
+            remedy="Nothing was deleted, because finished jobs cannot be distinguished from others. Try again later.",
         )
 
 

@@ -13,12 +13,21 @@ import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, inventory_from, print_json, show
 from provision.cli.completion import complete_jobs
-from provision.cli.job_options import UserOption, engine_of, now, one_by_one, say_missing, seconds, survey_code
+from provision.cli.job_options import (
+    UserOption,
+    all_jobs,
+    engine_of,
+    now,
+    one_by_one,
+    say_missing,
+    seconds,
+    survey_code,
+)
 from provision.cli.levels import info, patience, warn
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.base import Engine
+    from provision.jobs.engines.base import JobEngine
 
 __all__ = ["app"]
 
@@ -77,7 +86,7 @@ def _show_waiting(inventory: str | None, lab: str | None, user: str, *, as_json:
 
     runner = engine_of(inventory, lab, through_agent=True)
     with patience("querying the nodes"):
-        survey = runner.jobs()
+        survey = all_jobs(runner)
     say_missing(survey)
     mine = chosen_jobs(survey.jobs, user=user)
     waiting = [job for job in mine if job.status in {JobStatus.PENDING, JobStatus.QUEUING}]
@@ -121,8 +130,8 @@ def run(
     if daemon:
         _serve(runner, pause)
         return
-    with patience("probing the nodes"):
-        started = runner.start_pending(info).started
+    with patience("looking at the nodes"), runner.maintenance() as maintenance:
+        started = maintenance.run(info).started
     if as_json:
         print_json({"started": list(started)})
     else:
@@ -140,8 +149,8 @@ def _pause(every: str) -> float:
     return pause
 
 
-def _serve(runner: Engine, pause: float) -> None:
-    """Run scheduling passes until SIGTERM; a second signal exits at once."""
+def _serve(runner: JobEngine, pause: float) -> None:
+    """Try until SIGTERM; a second one leaves at once."""
     from provision.workflow.queue_daemon import serve
 
     stop = threading.Event()

@@ -34,6 +34,8 @@ from provision.errors import Interrupted, LaunchError, ProvisionError
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.jobs import JobRequest, Plan
+    from provision.jobs.engines.base import JobEngine
+    from provision.model import Cluster
 
 __all__ = ["run"]
 
@@ -193,9 +195,9 @@ def run(
       provision run --preset taco -n 16 --lightcc --dry-run --offline -- ./train.py
     """
     with _before_the_start():
-        plan = _prepared(command, nodes, job, network, place, mode)
-    if plan is not None:
-        _start(context, plan)
+        prepared = _prepared(command, nodes, job, network, place, mode)
+    if prepared is not None:
+        _start(context, *prepared)
 
 
 run.typer_settings = {"context_settings": {"allow_interspersed_args": False}}  # type: ignore[attr-defined]
@@ -208,8 +210,8 @@ def _prepared(
     network: NetworkOptions,
     place: PlacementOptions,
     mode: ModeOptions,
-) -> Plan | None:
-    """Return the plan of the job; None if it was only shown."""
+) -> tuple[Plan, JobEngine] | None:
+    """Return the job and the engine that reserves its GPUs; None if the job is only shown."""
     from provision import workflow
     from provision.workflow.job_requests import LaunchOptions
 
@@ -226,6 +228,7 @@ def _prepared(
     password = ask_become_password(ask=nodes.ask_become_pass)
     cluster = cluster_from(nodes.inventory, nodes.lab, become_password=password, connects=not mode.offline)
     full = workflow.with_defaults(cluster)
+    engine = None if mode.offline or mode.dry_run or mode.explain else _engine(cluster)
     if mode.offline:
         entries, networks = workflow.stated_entries(full, nodes.limit), workflow.stated_networks(full)
         facts: dict[str, NodeFacts] = {}
@@ -247,19 +250,30 @@ def _prepared(
     plan = _offline(request) if mode.offline else _plan(request, mode.dry_run or mode.explain, mode.yes)
     _say_lossy(plan)
     _judge(plan, no_lint=mode.no_lint)
-    if not mode.explain and not mode.dry_run:
-        return plan
+    if engine is not None:
+        return plan, engine
     _show(plan, chosen, explain=mode.explain, as_json=mode.as_json)
     return None
 
 
-def _start(context: typer.Context, plan: Plan) -> NoReturn:
-    """Run the job; a caller in this process gets its plan through the context."""
+def _engine(cluster: Cluster) -> JobEngine:
+    """Return the engine that reserves the GPUs of the ranks."""
+    from provision.cli.engine_option import requested_engine
+    from provision.jobs.engines.base import Capability, require
+    from provision.workflow.jobs import job_engine
+
+    engine = job_engine(cluster, requested_engine())
+    require(engine, Capability.GPU_RESERVATION, "provision run")
+    return engine
+
+
+def _start(context: typer.Context, plan: Plan, engine: JobEngine) -> NoReturn:
+    """Run the job; a caller inside this process gets its plan in the context."""
     from provision import jobs
 
     if context.obj is not None:
         context.obj.append(plan)
-    raise typer.Exit(jobs.run(plan, _write))
+    raise typer.Exit(jobs.run(plan, _write, engine.reserve_gpus))
 
 
 @contextmanager

@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from provision.batch.submission import Submission, Words
-    from provision.jobs.engines.base import Engine
+    from provision.jobs.engines.base import JobEngine
     from provision.model.job import JobRecord
 
 __all__ = ["submit"]
-
-_ENGINES = ("", "auto", "direct")
 
 
 class _Raw(TyperCommand):
@@ -104,8 +102,6 @@ def _own(words: list[str]) -> list[str]:
 
 
 def _refuse(typed: Words) -> None:
-    if typed.text("engine") not in _ENGINES:
-        raise UsageError(f"--engine {typed.text('engine')}: unknown engine", remedy="Choose direct or auto.")
     if typed.true("follow") and (typed.true("json") or typed.text("output")):
         raise UsageError("--follow and --json exclude each other", remedy="Use --wait with --json.")
     if typed.text("output") == "wide":
@@ -116,6 +112,7 @@ def _submit(typed: Words, request: Submission) -> None:
     from provision.batch.data import volumes_for
     from provision.cli.job_options import cluster_and_engine
     from provision.cli.levels import info, patience, warn
+    from provision.jobs.engines.base import Capability, require, require_for
     from provision.report.job_submit import closing_lines
     from provision.workflow.job_inputs import collect_job_inputs
     from provision.workflow.job_names import add_job_name
@@ -126,6 +123,9 @@ def _submit(typed: Words, request: Submission) -> None:
     cluster, runner = cluster_and_engine(
         _inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"), through_agent=True
     )
+    require_for(runner, spec)
+    if typed.true("follow"):
+        require(runner, Capability.FOLLOW, "provision submit --follow")
     volumes_for(spec, cluster)
     if typed.true("dry_run"):
         _dry_run(typed, request, runner)
@@ -141,7 +141,7 @@ def _submit(typed: Words, request: Submission) -> None:
     raise typer.Exit(_to_the_end(typed, job, runner))
 
 
-def _to_the_end(typed: Words, job: JobRecord, runner: Engine) -> int:
+def _to_the_end(typed: Words, job: JobRecord, runner: JobEngine) -> int:
     from provision.cli.following import follow, wait_to_the_end
     from provision.workflow.job_watch import exit_code
 
@@ -151,7 +151,7 @@ def _to_the_end(typed: Words, job: JobRecord, runner: Engine) -> int:
     return exit_code(job)
 
 
-def _dry_run(typed: Words, request: Submission, runner: Engine) -> None:
+def _dry_run(typed: Words, request: Submission, runner: JobEngine) -> None:
     from provision.cli.job_options import present
     from provision.cli.levels import patience, warn
     from provision.report.job_submit import dry_run_document, dry_run_text
@@ -172,8 +172,8 @@ def _dry_run(typed: Words, request: Submission, runner: Engine) -> None:
     )
 
 
-def _show(typed: Words, job: JobRecord, runner: Engine) -> None:
-    """Print the record if a format was requested; like arena, print only the created objects on stdout."""
+def _show(typed: Words, job: JobRecord, runner: JobEngine) -> None:
+    """Print the record where a form was asked for; arena prints nothing on stdout but what it made."""
     from provision.cli.job_options import now, present
     from provision.report.job_document import job_document
 

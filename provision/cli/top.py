@@ -21,6 +21,7 @@ from provision.cli.job_options import (
     LongInventoryOption,
     TypeOption,
     UserOption,
+    all_jobs,
     check_kind,
     cluster_and_engine,
     insist_on_kind,
@@ -36,9 +37,9 @@ from provision.report.node_names import in_short
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from provision.jobs.engines.base import Engine
+    from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster
-    from provision.model.job_views import JobSurvey, NodeView
+    from provision.model.job_views import NodeList, NodeView
 
 __all__ = ["app"]
 
@@ -94,8 +95,7 @@ def node(
     cluster, runner = cluster_and_engine(inventory, lab)
 
     def once() -> None:
-        survey = runner.jobs(nodes=True)
-        nodes = _chosen(survey, names or [])
+        nodes = _chosen(runner.nodes(), names or [])
         nodes = [one for one in nodes if mode in {"", _letter(one)}]
         form_or_detail = detail or form == "wide"
         present(
@@ -156,10 +156,11 @@ def job(
         _repeat(lambda: _one_job(name, instance, kind, cluster, runner, form=form, as_json=as_json), refresh)
         return
     with patience("querying the nodes"):
-        survey = runner.jobs(nodes=True)
+        survey = all_jobs(runner)
+        nodes = runner.nodes().nodes
     say_missing(survey)
     jobs = chosen_jobs(survey.jobs, kind=kind, user=user)
-    notes = simulated_note([one.name for one in survey.nodes if one.simulated])
+    notes = simulated_note([one.name for one in nodes if one.simulated])
     present(
         form,
         as_json=as_json,
@@ -197,7 +198,7 @@ def gpu(
     cluster, runner = cluster_and_engine(inventory, lab)
 
     def once() -> None:
-        nodes = _chosen(runner.jobs(nodes=True), names or [])
+        nodes = _chosen(runner.nodes(), names or [])
         used = usage_of(cluster, [one.name for one in nodes])
         present(
             form,
@@ -210,7 +211,7 @@ def gpu(
 
 
 def _one_job(
-    name: str, instance: str, kind: str, cluster: Cluster, runner: Engine, *, form: str, as_json: bool
+    name: str, instance: str, kind: str, cluster: Cluster, runner: JobEngine, *, form: str, as_json: bool
 ) -> None:
     from dataclasses import replace
 
@@ -219,11 +220,15 @@ def _one_job(
 
     record = runner.get(name)
     insist_on_kind(record, kind)
-    assignments = [one for one in record.seats if instance in {"", one.instance, one.instance.removeprefix(f"{name}-")}]
+    assignments = [
+        assignment
+        for assignment in record.assignments
+        if instance in {"", assignment.instance, assignment.instance.removeprefix(f"{name}-")}
+    ]
     if instance and not assignments:
         raise NotFound(f"{name} has no instance {instance}", remedy=f"`provision get {name}` lists its instances.")
     used = usage_of(cluster, [assignment.node for assignment in assignments if assignment.gpus])
-    shown = replace(record, seats=tuple(assignments))
+    shown = replace(record, assignments=tuple(assignments))
     document = job_document(shown, now(), runner.name)
     for one, assignment in zip(document["instances"], assignments, strict=True):
         one["gpuMetrics"] = metrics(used, assignment.uuids)
@@ -235,12 +240,12 @@ def _one_job(
     )
 
 
-def _chosen(survey: JobSurvey, names: Sequence[str]) -> list[NodeView]:
-    known = {one.name: one for one in survey.nodes}
+def _chosen(listed: NodeList, names: Sequence[str]) -> list[NodeView]:
+    known = {one.name: one for one in listed.nodes}
     odd = [name for name in names if name not in known]
     if odd:
         raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {in_short(list(known))}.")
-    return [known[name] for name in names] if names else list(survey.nodes)
+    return [known[name] for name in names] if names else list(listed.nodes)
 
 
 def _letter(node: NodeView) -> str:

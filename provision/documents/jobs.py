@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct, field, to_builtins
+from msgspec.structs import asdict
 
 from provision.documents.decoding import convert, decode
 from provision.errors import InvalidDocument
 from provision.model.bounds import (
+    Address,
+    Container,
     Digest,
     Identifier,
     JobName,
@@ -24,9 +28,10 @@ from provision.model.bounds import (
     Url,
     Uuid,
 )
-from provision.model.job import InstanceRecord, JobEvent, JobSpec, Kind, Seat
+from provision.model.job import Assignment, InstanceRecord, JobEvent, JobSpec, Kind
 
 __all__ = [
+    "AssignmentDocument",
     "AttemptRecord",
     "CodeProblem",
     "CodeResult",
@@ -57,6 +62,7 @@ __all__ = [
     "Watched",
     "Written",
     "WrittenMany",
+    "assignment_document",
     "invalid_entries",
     "job_reports",
     "spec_of",
@@ -175,15 +181,47 @@ class QueueEntry(Struct, frozen=True):
     """The result of the attempt, recorded by the first command that saw it; its nodes may be silent since."""
 
 
+class AssignmentDocument(Struct, frozen=True):
+    """An assignment in attempt.json."""
+
+    instance: Identifier
+    role: ShortText
+    index: int
+    node: NodeName
+    address: Address
+    rank: int
+    is_leader: bool = field(default=False, name="chief")
+    gpus: tuple[int, ...] = ()
+    uuids: tuple[Uuid, ...] = ()
+    nics: tuple[Uuid, ...] = ()
+    container: Container = ""
+
+    @property
+    def assignment(self) -> Assignment:
+        """The assignment."""
+        return Assignment(**asdict(self))
+
+
 class AttemptRecord(Struct, frozen=True):
     """attempt.json: the start of an attempt on this node."""
 
-    seats: Annotated[tuple[Seat, ...], Meta(max_length=100_000)] = ()
+    documents: Annotated[tuple[AssignmentDocument, ...], Meta(max_length=100_000)] = field(default=(), name="seats")
     boot_id: ShortText = ""
     time: Time = 0.0
     code_sha: CodeHash = ""
     image_digest: Digest = ""
     tensorboard: Url = ""
+
+    @property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """The assignments of the attempt."""
+        return tuple(document.assignment for document in self.documents)
+
+
+def assignment_document(assignment: Assignment) -> dict[str, Any]:
+    """Return an assignment as it is written to attempt.json."""
+    document = AssignmentDocument(**{item.name: getattr(assignment, item.name) for item in fields(assignment)})
+    return to_builtins(document)  # type: ignore[no-any-return]
 
 
 class JobReport(Struct, frozen=True):
@@ -200,7 +238,7 @@ class JobReport(Struct, frozen=True):
     boot_id: ShortText = ""
     instances: Annotated[dict[Instance, InstanceRecord], Meta(max_length=100_000)] = field(default_factory=dict)
     result: Result | None = None
-    keeper: Literal["active", "gone", "none"] = "none"
+    supervisor: Literal["active", "gone", "none"] = field(default="none", name="keeper")
     stopping: bool = False
     """Whether its supervisor was requested to stop it."""
     events: Annotated[tuple[JobEvent, ...], Meta(max_length=1_000_000)] = ()
@@ -303,7 +341,7 @@ def spec_of(job: JobReport, node: str) -> JobSpec:
 def _check_instance_names(job: JobReport, node: str) -> None:
     """Refuse instance names that do not belong to the job: `attach` runs commands in these containers."""
     own = re.compile(rf"{re.escape(job.name)}-(launcher|master|worker)-[a-z0-9]{{1,9}}")
-    for assignment in job.record.seats:
+    for assignment in job.record.assignments:
         if not own.fullmatch(assignment.instance) or not own.fullmatch(assignment.container or assignment.instance):
             raise InvalidDocument(
                 f"instance name does not belong to the job ({assignment.instance}, {assignment.container})", node=node

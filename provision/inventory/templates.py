@@ -28,6 +28,7 @@ _CLUSTER_KEYS = (
     "cluster_drain_command",
     "cluster_drain_name",
     "cluster_drain_seconds",
+    "cluster_engine",
     "cluster_fabric",
     "cluster_gid_index",
     "cluster_gpus",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from provision.lazy_import import parts
 
 if TYPE_CHECKING:
+    from provision.jobs.rank_assignment import placed_entries, with_uuids
     from provision.jobs.request import JobRequest, new_job_id
     from provision.jobs.running import Plan, dry_run, prepare, prepare_offline, run
-    from provision.jobs.seating import placed_entries, with_uuids
     from provision.jobs.syncing import sync
 
 __all__ = [
@@ -30,7 +30,7 @@ __getattr__ = parts(
     {
         "request": ("JobRequest", "new_job_id"),
         "running": ("Plan", "dry_run", "prepare", "prepare_offline", "run"),
-        "seating": ("placed_entries", "with_uuids"),
+        "rank_assignment": ("placed_entries", "with_uuids"),
         "syncing": ("sync",),
     },
 )

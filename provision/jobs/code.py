@@ -48,13 +48,13 @@ class Archive:
 def read_files(source: CodeSource, secrets: Mapping[str, str]) -> tuple[CodeSource, dict[str, str]]:
     """Put the contents of the files that settings name (keys, known hosts) in the place of their names.
 
-    Whoever starts the job later may be another machine, so this is done when it is submitted. Secret contents go to
-    the second result, which is `Secrets.sync`.
+    Another controller may start the job later, so this is done at submission. Secret contents are in the second
+    result, which is `Secrets.sync`.
 
     Raises:
         UsageError: a file that is not there, or cannot be read.
     """
-    options, kept = dict(source.options), dict(secrets)
+    options, remaining = dict(source.options), dict(secrets)
     for name, value in source.options.items():
         short = next((item for item in FILES if name.endswith(item)), None)
         if short is None:
@@ -65,9 +65,9 @@ def read_files(source: CodeSource, secrets: Mapping[str, str]) -> tuple[CodeSour
             why = error.strerror if isinstance(error, OSError) else "it is no text"
             raise UsageError(f"{name}={value}: the file cannot be read: {why}") from error
         del options[name]
-        into = kept if FILES[short] in ("SSH_KEY", "PASSWORD") else options
+        into = remaining if FILES[short] in ("SSH_KEY", "PASSWORD") else options
         into[f"GIT_SYNC_{FILES[short]}"] = text.rstrip("\n") if FILES[short] == "PASSWORD" else text
-    return replace(source, options=options), kept
+    return replace(source, options=options), remaining
 
 
 def sync_code(
@@ -167,11 +167,13 @@ class _Task:
             sha = self._fetch_here_and_send(list(self.connectors), "")
             self.say(f"code: {self.source.name} at {sha[:12]} on {_nodes(self.connectors)}")
             return sha
-        found = self._everywhere(list(self.connectors), lambda node: self._ask(node, {"do": "git", "sha": sha}))
+        answers = self._everywhere(list(self.connectors), lambda node: self._ask(node, {"do": "git", "sha": sha}))
         unable = {
-            node: error for node, error in found.items() if isinstance(error, _Refused) and error.kind in FALLBACK_KINDS
+            node: error
+            for node, error in answers.items()
+            if isinstance(error, _Refused) and error.kind in FALLBACK_KINDS
         }
-        self._raise_first({node: error for node, error in found.items() if node not in unable})
+        self._raise_first({node: error for node, error in answers.items() if node not in unable})
         if unable and not self.fetch_here:
             raise NotFetchedHere(next(iter(unable.values())))
         if unable:
@@ -182,17 +184,17 @@ class _Task:
         return sha
 
     def rsync(self) -> str:
-        found = self._everywhere(list(self.connectors), lambda node: self._ask(node, {"do": "rsync"}))
-        self._raise_first(found)
-        first, *others = found
+        answers = self._everywhere(list(self.connectors), lambda node: self._ask(node, {"do": "rsync"}))
+        self._raise_first(answers)
+        first, *others = answers
         for node in others:
-            if found[node] != found[first]:
+            if answers[node] != answers[first]:
                 raise NodeError(
                     f"{self.source.source} gave it other code than {first}: the source changed meanwhile",
                     node=node,
-                    remedy="run it again when nobody writes there",
+                    remedy="Run it again when no program writes there.",
                 )
-        sha = str(found[first])
+        sha = str(answers[first])
         self.say(f"code: {self.source.name} (sha256 {sha[:12]}) on {_nodes(self.connectors)}")
         return sha
 
@@ -234,8 +236,8 @@ class _Task:
         return dict(zip(nodes, outcomes(work, nodes, limit=len(nodes)), strict=True))
 
     @staticmethod
-    def _raise_first(found: Mapping[str, Any]) -> None:
-        failed = {node: error for node, error in found.items() if isinstance(error, Exception)}
+    def _raise_first(answers: Mapping[str, Any]) -> None:
+        failed = {node: error for node, error in answers.items() if isinstance(error, Exception)}
         for node, error in failed.items():
             if not isinstance(error, ProvisionError):
                 raise error
@@ -294,8 +296,8 @@ def _fetched(source: CodeSource, request: Mapping[str, Any], sha: str) -> Iterat
 
 
 def _nodes(names: Mapping[str, Any] | Sequence[str]) -> str:
-    found = list(names)
-    return ", ".join(found) if len(found) < 4 else f"{len(found)} nodes"  # noqa: PLR2004 - what fits a line
+    items = list(names)
+    return ", ".join(items) if len(items) < 4 else f"{len(items)} nodes"  # noqa: PLR2004 - what fits a line
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def store_archive(connector: Connector, token: str, archive: Archive) -> None:
 
 @contextmanager
 def fetch_archive(connector: Connector, job: SignedJob) -> Iterator[Archive | None]:
-    """Yield the packed code of a job as it was signed, None for a job without; it is not unpacked here.
+    """Yield the signed packed code of a job, None for a job without code; it is not unpacked here.
 
     Raises:
         NodeError: the head has none, or another than was signed.

@@ -32,15 +32,15 @@ def check_data(connectors: Mapping[str, Connector], volumes: Sequence[Volume], *
     `user` (``UID:GID``) is who the job's containers run as: reading and writing is tried as that user.
     """
     nodes = list(connectors) if volumes else []
-    found = outcomes(lambda node: look_at(connectors[node], volumes, user), nodes, limit=len(nodes))
-    for outcome in found:
+    results = outcomes(lambda node: look_at(connectors[node], volumes, user), nodes, limit=len(nodes))
+    for outcome in results:
         if isinstance(outcome, Exception) and not isinstance(outcome, ProvisionError):
             raise outcome
     findings: list[DataFinding] = []
     for volume in volumes:
         answers = {
             node: outcome.get(volume.name) if isinstance(outcome, dict) else outcome
-            for node, outcome in zip(nodes, found, strict=True)
+            for node, outcome in zip(nodes, results, strict=True)
         }
         findings += judge(volume, answers, seconds=SECONDS)
     return findings
@@ -64,11 +64,11 @@ def require_data(connectors: Mapping[str, Connector], volumes: Sequence[Volume],
 
 def look(nodes: Sequence[Node], volumes: Sequence[Volume]) -> dict[str, dict[str, Any]]:
     """Return volume -> node -> what the node said of it, or its error; one SSH session per node, none for nothing."""
-    found = each(nodes, lambda connector: look_at(connector, volumes)) if volumes else {}
+    results = each(nodes, lambda connector: look_at(connector, volumes)) if volumes else {}
     return {
         volume.name: {
             node: outcome if isinstance(outcome, ProvisionError) else outcome.get(volume.name)
-            for node, outcome in found.items()
+            for node, outcome in results.items()
         }
         for volume in volumes
     }

@@ -1,4 +1,4 @@
-"""What a batch job needs beside its containers, in the order in which an engine asks for it."""
+"""What a batch job needs in addition to its containers, in the order in which an engine calls it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 from provision.batch.names import JOBS
 from provision.connectors import Connector
 from provision.errors import ProvisionError
-from provision.jobs.engines.base import Secrets
 from provision.model import Cluster
-from provision.model.job import JobRecord, JobSpec, JobStatus, Seat
+from provision.model.job import Assignment, JobRecord, JobSpec, JobStatus
+from provision.model.job_requests import Secrets
 
 if TYPE_CHECKING:
     from provision.jobs.code import Archive
@@ -21,23 +21,23 @@ Say = Callable[[str], None]
 
 
 class Started(Protocol):
-    """One start of a job, as far as it matters here."""
+    """The attributes of an attempt that are used here."""
 
     @property
     def spec(self) -> JobSpec:
-        """What was asked for."""
+        """The specification."""
 
     @property
     def id(self) -> str:
-        """The job's."""
+        """The ID of the job."""
 
     @property
-    def seats(self) -> Sequence[Seat]:
-        """Its instances, and where they go."""
+    def assignments(self) -> Sequence[Assignment]:
+        """Its assignments."""
 
     @property
     def secrets(self) -> Secrets:
-        """What nobody may see."""
+        """Its secrets."""
 
     @property
     def own(self) -> bool:
@@ -51,24 +51,24 @@ class JobExtras:
         self._cluster = cluster
 
     def mounts(self, spec: JobSpec, node: str) -> list[str]:
-        """Return ``/source:/target[:ro]`` for a job's containers: data, code, and a log folder that is on no volume."""
+        """Return the ``/source:/target[:ro]`` mounts of a job: data, code, and a log folder outside all volumes."""
         from provision.batch.data import mounts_for, volumes_for
         from provision.batch.tensorboard import log_place
 
-        del node  # the same on all
-        found = [*mounts_for(spec, self._cluster), *code_mounts(spec)]
+        del node  # the same on all nodes
+        mounts = [*mounts_for(spec, self._cluster), *code_mounts(spec)]
         if spec.tensorboard:
             place = log_place(spec, volumes_for(spec, self._cluster))
-            found += [] if place.shared else [":".join(place.mount)]
-        return found
+            mounts += [] if place.shared else [":".join(place.mount)]
+        return mounts
 
     def before(
         self, attempt: Started, connectors: Mapping[str, Connector], say: Say, code: Archive | None = None
     ) -> str:
-        """Look at the data and bring the code; return the code's SHA, empty without code.
+        """Check the data and copy the code; return the SHA of the code, empty without code.
 
         Raises:
-            NodeError: a node has not the data, or cannot get the code.
+            NodeError: a node does not have the data, or cannot get the code.
         """
         from provision.batch.data import volumes_for
         from provision.batch.tensorboard import warnings_for
@@ -93,14 +93,14 @@ class JobExtras:
         )
 
     def after(self, attempt: Started, connector: Connector, say: Say) -> str:
-        """Start TensorBoard on the chief's node; return its address. Where it does not run, the job goes on without."""
+        """Start TensorBoard on the node of the leader; return its address, empty if the start fails."""
         from provision.batch.data import volumes_for
         from provision.jobs.tensorboard import start_tensorboard
 
         spec = attempt.spec
         if not spec.tensorboard:
             return ""
-        record = JobRecord(spec, attempt.id, "", 0.0, JobStatus.PENDING, seats=tuple(attempt.seats))
+        record = JobRecord(spec, attempt.id, "", 0.0, JobStatus.PENDING, assignments=tuple(attempt.assignments))
         try:
             return start_tensorboard(connector, record, volumes_for(spec, self._cluster))
         except ProvisionError as error:
@@ -111,7 +111,7 @@ class JobExtras:
 
 
 def code_mounts(spec: JobSpec) -> list[str]:
-    """Return how a job's code goes into its containers."""
+    """Return the mounts of the code of a job."""
     if spec.sync is None:
         return []
     inside = f"{spec.working_dir.rstrip('/')}/code/{spec.sync.name}"

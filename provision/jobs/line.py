@@ -1,4 +1,4 @@
-"""The launcher's command line for a job: every setting with its reason, from the request and what was found."""
+"""The launcher's command line for a job: every setting with its reason, from the request and the probed networks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError
 from provision.jobs.preflight import Container
+from provision.jobs.rank_assignment import placed_variables, rank_plan
 from provision.jobs.ranks import LAUNCHER_WORDS, VARIABLES, RankPlan, rank_variables
 from provision.jobs.request import JobRequest, networks_of
-from provision.jobs.seating import placed_variables, rank_plan
 from provision.launchers import HostEntry, Launch, Launcher, Reach, fitted, launcher_of
 from provision.launchers.openmpi import plain_settings
 from provision.model import Setting
@@ -56,7 +56,7 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
     Raises:
         LaunchError: what is asked for is a line of Open MPI, and the container has another MPI.
     """
-    if not container.launcher.reads_lines and (request.line is not None or request.wish.preset == "taco"):
+    if not container.launcher.reads_lines and (request.line is not None or request.profile.preset == "taco"):
         raise LaunchError(
             f"the container has {container.label}, and "
             + ("your own mpirun line" if request.line else "the preset taco")
@@ -66,7 +66,7 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
     program = request.mpirun or ("mpirun" if container.mpirun in _USR_BIN else container.mpirun)
     if request.line is not None:
         return _typed(request, request.line, container, ranks, used)
-    if request.wish.preset == "taco":
+    if request.profile.preset == "taco":
         return _taco(request, container, ranks, used, program)
     names = ["PATH", *(["LD_LIBRARY_PATH"] if container.library_path else [])]
     own = [name for name in request.environment if name not in names]
@@ -106,17 +106,17 @@ def _command(request: JobRequest, plan: RankPlan | None) -> tuple[str, ...]:
 
 
 def _variables(request: JobRequest, used: Sequence[HostEntry]) -> tuple[Setting, ...]:
-    """A job without GPUs uses no NCCL, and is told nothing about it."""
-    found = [request.found[entry.name] for entry in used if entry.name in request.found]
+    """Return the settings of NCCL, which a job without GPUs does not use."""
+    networks = [request.node_networks[entry.name] for entry in used if entry.name in request.node_networks]
     if not any(entry.kind == "gpu" for entry in used):
         return ()
-    return fabric_settings(found, request.wish.fabric, request.wish.preset)
+    return fabric_settings(networks, request.profile.fabric, request.profile.preset)
 
 
 def _taco(request: JobRequest, container: Container, ranks: int, used: Sequence[HostEntry], program: str) -> Line:
     networks = _known(request, used)
     alone = [entry.name for entry in used] == [request.head]
-    variables = overridden(taco_variables(networks, ranks, request.wish), request.environment)
+    variables = overridden(taco_variables(networks, ranks, request.profile), request.environment)
     if not container.library_path and "LD_LIBRARY_PATH" not in request.environment:
         variables = tuple(setting for setting in variables if setting.name != "LD_LIBRARY_PATH")
     launch = Launch(
@@ -156,11 +156,11 @@ def _reach(request: JobRequest, line: TypedLine, used: Sequence[HostEntry]) -> R
 
 
 def _subnets(request: JobRequest, used: Sequence[HostEntry]) -> tuple[str, ...]:
-    return data_subnets((request.head, *(entry.name for entry in used)), request.found)
+    return data_subnets((request.head, *(entry.name for entry in used)), request.node_networks)
 
 
 def _known(request: JobRequest, used: Sequence[HostEntry]) -> list[NodeNetwork]:
-    missing = [entry.name for entry in used if entry.name not in request.found]
+    missing = [entry.name for entry in used if entry.name not in request.node_networks]
     if missing:
         raise LaunchError(f"the network of {', '.join(missing)} is not known", remedy="Run: provision verify")
-    return [request.found[entry.name] for entry in used]
+    return [request.node_networks[entry.name] for entry in used]

@@ -1,4 +1,4 @@
-"""What is looked at on the nodes before a job starts, so that a missing program is said and not guessed."""
+"""Checks on the nodes before a job starts, so that a missing program is reported by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Container:
     library_path: bool
     """LD_LIBRARY_PATH is set in the container."""
     interface: str = ""
-    """The node's interface that carries its data address, as far as it can be told."""
+    """The interface of the node's data address; empty if it is unknown."""
     python: bool = True
     """Whether it has python3."""
     mpi: str = "openmpi"
@@ -60,9 +60,9 @@ def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Containe
     problems = {name: value for name, value in results.items() if isinstance(value, ProvisionError)}
     if problems:
         raise together(problems)
-    found = {name: value for name, value in results.items() if isinstance(value, Container)}
-    _same_version(found)
-    return found
+    containers = {name: value for name, value in results.items() if isinstance(value, Container)}
+    _same_version(containers)
+    return containers
 
 
 def _look(connector: Connector, request: JobRequest) -> Container:
@@ -100,15 +100,15 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
     if not result.ok:
         raise _no_container(node, container, result)
     said = dict(line.partition("=")[::2] for line in result.stdout.splitlines() if "=" in line)
-    found = identified(said.get("version", ""))
-    if not said.get("mpirun") or found is None:
+    identity = identified(said.get("version", ""))
+    if not said.get("mpirun") or identity is None:
         raise LaunchError(
             f"there is no Open MPI in the container {container}, nor MPICH or Intel MPI: mpirun "
             + (f"says {said.get('version', '')[:200]!r}" if said.get("mpirun") else "was not found"),
             node=node,
             remedy="use a training image with Open MPI 4 or 5 (training_image_reference)",
         )
-    launcher, version = found
+    launcher, version = identity
     if of_version(launcher.name, version) is None:
         raise LaunchError(
             f"{launcher.label} {version} in the container {container} is not supported",
@@ -161,9 +161,9 @@ def _no_container(node: str, container: str, result: CommandResult) -> LaunchErr
     )
 
 
-def _same_version(found: Mapping[str, Container]) -> None:
-    if len({container.label for container in found.values()}) > 1:
-        said = ", ".join(f"{name} has {container.label}" for name, container in found.items())
+def _same_version(containers: Mapping[str, Container]) -> None:
+    if len({container.label for container in containers.values()}) > 1:
+        said = ", ".join(f"{name} has {container.label}" for name, container in containers.items())
         raise LaunchError(
             f"the containers have different MPI libraries: {said}",
             remedy="give all nodes the same image: `provision apply`",

@@ -88,10 +88,10 @@ def _document(plan: RankPlan) -> dict[str, Any]:
 
 def _ranks(ranks: Sequence[RankPlacement]) -> list[dict[str, Any]]:
     """Only what a rank has, so that a thousand nodes fit."""
-    found = []
+    documents = []
     for rank in ranks:
         lists = {"gpus": rank.gpus, "nics": rank.nics, "cpus": rank.cpus}
         numbers = {"numa": rank.numa, "gid_index": rank.gid_index}
         given: dict[str, Any] = {name: list(value) for name, value in lists.items() if value}
-        found.append(given | {name: value for name, value in numbers.items() if value is not None})
-    return found
+        documents.append(given | {name: value for name, value in numbers.items() if value is not None})
+    return documents

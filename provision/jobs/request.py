@@ -1,4 +1,4 @@
-"""What a job is asked to be, and whether it fits."""
+"""The request for a job of `provision run`, and whether it fits."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class JobRequest:
     sync: Path | None = None
     environment: Mapping[str, Secret] = field(default_factory=dict)
     job: str = ""
-    wish: ProfileOptions = field(default_factory=ProfileOptions)
-    found: Mapping[str, NodeNetwork] = field(default_factory=dict)
+    profile: ProfileOptions = field(default_factory=ProfileOptions)
+    node_networks: Mapping[str, NodeNetwork] = field(default_factory=dict)
     """Inventory name -> how the node is connected, for every entry."""
     interfaces: tuple[str, ...] = ()
     """The interfaces that carry the data addresses of all nodes with ranks; empty when one is not known."""
@@ -89,7 +89,8 @@ def rank_count(entries: Sequence[HostEntry], wanted: int | None) -> int:
     total = sum(entry.slots for entry in entries)
     if not entries or total == 0:
         raise LaunchError(
-            "no node can take ranks", remedy="`provision verify` says what each node lacks; `provision apply` mends it"
+            "no node can take ranks",
+            remedy="Run `provision verify` to list the problems of each node, and `provision apply` to fix them.",
         )
     if wanted is None:
         return total

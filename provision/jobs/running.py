@@ -18,7 +18,6 @@ from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.documents.run import EndingRecord
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
-from provision.jobs.held import held_gpus
 from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
@@ -26,8 +25,9 @@ from provision.jobs.request import JobRequest, chosen_entries, rank_count, used_
 from provision.jobs.session import FILES, Session, reap_script
 from provision.launchers import HostEntry
 from provision.model import Setting
+from provision.model.job_requests import GpuRequest
 
-__all__ = ["Plan", "dry_run", "prepare", "prepare_offline", "run"]
+__all__ = ["Plan", "Reserve", "dry_run", "gpu_requests", "prepare", "prepare_offline", "run"]
 
 _SIGNALLED = 128
 
@@ -59,7 +59,7 @@ class Plan:
     """What the launcher itself needs in its environment, and the ranks need not."""
     findings: tuple[LaunchFinding, ...] = ()
     """What is odd about it, and what surely fails."""
-    seats: tuple[HostEntry, ...] = ()
+    assignments: tuple[HostEntry, ...] = ()
     """The nodes that get ranks, each with as many slots as it gets ranks."""
 
 
@@ -107,11 +107,11 @@ def _plan(
         line.settings,
         line.environment,
         lint(_scene(request, head.version, used)),
-        tuple(_seats(used, ranks)),
+        tuple(_assignments(used, ranks)),
     )
 
 
-def _seats(used: Sequence[HostEntry], ranks: int) -> Iterator[HostEntry]:
+def _assignments(used: Sequence[HostEntry], ranks: int) -> Iterator[HostEntry]:
     for entry in used:
         yield replace(entry, slots=min(entry.slots, ranks))
         ranks -= min(entry.slots, ranks)
@@ -123,8 +123,8 @@ def _scene(request: JobRequest, version: int, used: Sequence[HostEntry]) -> Laun
         request.entries,
         variables={name: value.reveal() for name, value in request.environment.items()},
         line=request.line,
-        fabric=request.wish.fabric,
-        networks=request.found,
+        fabric=request.profile.fabric,
+        networks=request.node_networks,
         facts=request.facts,
         placed=bool(request.placement),
     )
@@ -136,17 +136,28 @@ def dry_run(plan: Plan) -> str:
     return f"{join(plan.argv)}\n# hostfile\n{plan.hostfile}"
 
 
-def run(plan: Plan, write: Write) -> int:
+Reserve = Callable[[str, Sequence[GpuRequest]], contextlib.AbstractContextManager[None]]
+"""`JobEngine.reserve_gpus`: reserves GPUs for the program with this ID while the context is open."""
+
+
+def run(plan: Plan, write: Write, reserve: Reserve) -> int:
     """Start the job, pass its output on line by line, and return its exit code.
 
-    Ctrl-C ends the job in good order; if this process dies or the network is cut, the supervisor on the head node
-    ends it instead.
+    Ctrl-C ends the job gracefully. If this process dies or the network is interrupted, the supervisor on the head node
+    ends the job instead.
+
+    Args:
+        plan: the job.
+        write: takes lines of output.
+        reserve: reserves the GPUs of the ranks while the job runs.
+
+    Raises:
+        LaunchError: the job could not start.
     """
     request = plan.request
     with contextlib.ExitStack() as stack:
         with _starting():
-            gpus = {seat.name: seat.slots for seat in plan.seats if seat.kind == "gpu"}
-            stack.enter_context(held_gpus(request, gpus))
+            stack.enter_context(reserve(request.job, gpu_requests(plan)))
             head = connect(request.nodes[request.head])
             stack.callback(head.close)
             check_logins(head, request, _others(plan))
@@ -158,6 +169,15 @@ def run(plan: Plan, write: Write) -> int:
         finally:
             session.close()
     return _exit_code(session.ending, interrupted=interrupted)
+
+
+def gpu_requests(plan: Plan) -> list[GpuRequest]:
+    """Return the GPUs that the ranks use: those of the placement, otherwise the first ones of each node."""
+    placed = {
+        place.node: tuple(uuid for rank in place.ranks for uuid in rank.gpus if not uuid.isdecimal())
+        for place in plan.request.placement
+    }
+    return [GpuRequest(one.name, one.slots, placed.get(one.name, ())) for one in plan.assignments if one.kind == "gpu"]
 
 
 @contextlib.contextmanager
@@ -172,7 +192,7 @@ def _starting() -> Iterator[None]:
 
 
 def _follow(session: Session, version: int, write: Write) -> bool:
-    """Pass the output on until the job has ended; return whether we were told to end it."""
+    """Pass the output on until the job has ended; return whether its end was requested."""
     lines = {name: RankLines(name, version) for name in ("stdout", "stderr")}
     with _signals(session) as caught:
         for stream, data in session.frames():
@@ -214,8 +234,8 @@ def _exit_code(ending: EndingRecord | None, *, interrupted: bool) -> int:
         where = ", ".join(ending.left)
         kind = Interrupted if interrupted else ProvisionError
         raise kind(
-            f"{'interrupted' if interrupted else 'the job is over'}, but something of it is left on {where}",
-            remedy="look at these processes on the node",
+            f"{'interrupted' if interrupted else 'the job has ended'}, but processes of it are left on {where}",
+            remedy="Inspect these processes on the node.",
             output=said,
         )
     if interrupted:
@@ -227,8 +247,8 @@ def _exit_code(ending: EndingRecord | None, *, interrupted: bool) -> int:
 
 def _interfaces(request: JobRequest, containers: Mapping[str, Container]) -> tuple[str, ...]:
     """All data interfaces, or none when one node's is not known: a list without it would cut that node off."""
-    stated = {name: network.interface for name, network in request.found.items()}
-    names = tuple(dict.fromkeys(stated.get(name) or found.interface for name, found in containers.items()))
+    stated = {name: network.interface for name, network in request.node_networks.items()}
+    names = tuple(dict.fromkeys(stated.get(name) or container.interface for name, container in containers.items()))
     return names if all(names) else ()
 
 

@@ -1,4 +1,4 @@
-"""Runs the advisor's sampler on a node, and reads what it prints as it comes."""
+"""Runs the advisor's sampler on nodes, and reads its output as it arrives."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
 import provision.advisor
 from provision.advisor.records import read_series
 from provision.advisor.series import NodeSeries
+from provision.batch.names import attempt_folder
 from provision.connectors import Connector, RemoteProcess
 from provision.documents.sampler import LINE_LIMIT
-from provision.errors import ConnectionFailed
+from provision.errors import ConnectionFailed, NodeUnreachable, ProvisionError
 from provision.jobs.node_ask import start_program
+from provision.jobs.node_contact import Contact
+from provision.model.job import Assignment, JobRecord
 
-__all__ = ["sample_node"]
+__all__ = ["containers_of", "sample_job", "sample_node"]
 
 _SAMPLER = Path(provision.advisor.__file__).parent / "files" / "sampler.py"
 _LATE_SECONDS = 45.0
@@ -28,17 +32,17 @@ _LATE_SECONDS = 45.0
 def sample_node(
     connector: Connector, containers: Sequence[Mapping[str, Any]], *, seconds: float, interval: float = 1.0
 ) -> tuple[NodeSeries, str]:
-    """Look at a job on one node for so long.
+    """Sample a job on one node.
 
     Args:
-        connector: the way to the node.
-        containers: the job's there, as the sampler takes them (``id``, ``instance``, ``gpus``, ``log``,
+        connector: the connection to the node.
+        containers: the job's containers there, as entries of the sampler (``id``, ``instance``, ``gpus``, ``log``,
             ``speaks_for_all``, ``watch``).
         seconds: the window.
         interval: seconds between two samples.
 
     Returns:
-        What was seen, and why it ended before its time; empty where it did not.
+        The series, and why it ended early; empty if it is complete.
 
     Raises:
         ConnectionFailed: the node cannot be reached.
@@ -68,8 +72,8 @@ def _lines(process: RemoteProcess, said: list[bytes]) -> Iterator[bytes]:
             if stream == "stderr":
                 said[:] = [b"".join((*said, chunk))[-4000:]]
                 continue
-            *whole, rest = (rest + chunk).split(b"\n")
-            yield from whole
+            *complete_lines, rest = (rest + chunk).split(b"\n")
+            yield from complete_lines
             if len(rest) > LINE_LIMIT:  # it is read as a record that is not valid
                 yield rest
                 rest = b""
@@ -78,6 +82,42 @@ def _lines(process: RemoteProcess, said: list[bytes]) -> Iterator[bytes]:
 def _why(said: bytes) -> str:
     words = said.decode(errors="replace").strip().splitlines()
     return words[-1] if words else "the connection was lost, or the node gave no answer in time"
+
+
+def sample_job(
+    contact: Contact, job: JobRecord, *, seconds: float, interval: float = 1.0
+) -> dict[str, tuple[NodeSeries, str] | ProvisionError]:
+    """Sample a job on all of its nodes in parallel; return the results of `sample_node` in the order of ranks."""
+    names = list(dict.fromkeys(assignment.node for assignment in job.assignments))
+    containers = {name: list(containers_of(job, name)) for name in names}
+
+    def sample(connector: Connector) -> tuple[NodeSeries, str]:
+        return sample_node(connector, containers[connector.name], seconds=seconds, interval=interval)
+
+    answers = contact.each([contact.nodes[name] for name in names if name in contact.nodes], sample)
+    missing = {name: NodeUnreachable("it is not in the inventory", node=name) for name in names if name not in answers}
+    return {name: answers[name] if name in answers else missing[name] for name in names}
+
+
+def containers_of(record: JobRecord, node: str) -> Iterator[dict[str, Any]]:
+    """Yield the sampler's entry of each container on a node; the first instance stands for all in the container."""
+    spec = record.spec
+    folder = attempt_folder(spec.name, record.attempt)
+    containers: dict[str, list[Assignment]] = {}
+    for assignment in record.assignments:
+        if assignment.node == node:
+            containers.setdefault(assignment.container or assignment.instance, []).append(assignment)
+    for assignments in containers.values():
+        first = assignments[0].instance
+        instance = record.instances.get(first)
+        yield {
+            "id": instance.container_id if instance else "",
+            "instance": first,
+            "gpus": [uuid for assignment in assignments for uuid in assignment.uuids],
+            "log": f"{folder}/{first}.log",
+            "speaks_for_all": any(assignment.role == "launcher" for assignment in assignments),
+            "watch": [normpath(spec.logdir)] if spec.tensorboard else [],
+        }
 
 
 @functools.cache

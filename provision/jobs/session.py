@@ -89,7 +89,7 @@ class Session:
             self.ending = EndingRecord.parse(data, self._node)
 
     def _beat(self) -> None:
-        """Beat until the job is over; a supervisor that stays silent is given up, its node being cut off."""
+        """Send beats until the job has ended; close the connection to a supervisor that does not answer."""
         order = "beat"
         while order != "over":
             with contextlib.suppress(ProvisionError):

@@ -1,4 +1,4 @@
-"""Who signs jobs here, and whose signed jobs this controller starts."""
+"""Keys that sign and verify jobs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from provision.batch.direct_record import DirectRecord
 from provision.batch.signed import NAMESPACE, check_signed, signed_text
 from provision.connectors import ssh_signatures
 from provision.connectors.file_cache import remembered
 from provision.documents import decode
 from provision.documents.jobs import JobReport, SignedJob
 from provision.errors import ProvisionError
-from provision.model.job import JobRecord
+from provision.model import Cluster
 from provision.model.people import Person
 
-__all__ = ["JobKeys"]
+__all__ = ["JobKeys", "keys_of"]
 
 
 class JobKeys:
@@ -24,7 +25,7 @@ class JobKeys:
 
     Args:
         cluster: the name that jobs are signed for.
-        people: those of the inventory, by any name.
+        people: those of the inventory by any name.
         own: the file of this controller's own key.
     """
 
@@ -40,35 +41,34 @@ class JobKeys:
         return text, ssh_signatures.sign(text.encode(), key, NAMESPACE)
 
     def check(self, job: JobReport, node: str) -> SignedJob:
-        """Return what was signed of a job that `node` has recorded, when it may start.
+        """Return the signed job of an entry of `node`, if it may start.
 
         Raises:
-            Refused: it must not start, and why.
+            Refused: it must not start.
         """
         return check_signed(job, node, self.cluster, _signer, self._trusted)
 
     def is_own(self, job: JobReport) -> bool:
-        """Return whether the user of this controller signed a job: with its own key, or one that the user holds."""
+        """Return whether the user of this controller signed a job, with its own key or a key of the user."""
         return _signer(job.signed, job.signature) in ssh_signatures.public_keys_of_user(self._own)
 
     def _controller_keys(self) -> set[str]:
         """Return the public keys of this controller that can be read."""
-        found = set()
+        keys = set()
         for path in (self._own, _named()):
             if path is not None and path.exists():
                 with suppress(ProvisionError):
-                    found.add(_public_key(path))
-        return found
+                    keys.add(_public_key(path))
+        return keys
 
-    def owns(self, job: JobRecord, user: str) -> bool:
+    def owns(self, job: DirectRecord, user: str) -> bool:
         """Return whether this user submitted a job.
 
-        The key that signed the job decides where the inventory lists it. A controller's own key may be used by several
-        accounts of the machine: then the name of the submitter decides too. So it does alone for jobs without a
-        signature, of earlier versions.
+        The key decides if the inventory lists it. Several accounts of a machine may use the controller's own key: then
+        the name of the submitter must match too. For unsigned jobs of earlier versions, only the name counts.
 
         Args:
-            job: with what was signed.
+            job: with the signed text.
             user: this user, as ``user@host``.
         """
         same_name = job.owner.partition("@")[0] == user.partition("@")[0]
@@ -85,9 +85,18 @@ class JobKeys:
 
     @property
     def _trusted(self) -> Mapping[str, Person]:
-        """Public key -> person: those of the inventory, and the own keys of this controller."""
-        found = {key: Person("this controller", key, "operator") for key in self._controller_keys()}
-        return found | self._listed
+        """Public key -> person: those of the inventory, and the keys of this controller."""
+        trusted = {key: Person("this controller", key, "operator") for key in self._controller_keys()}
+        return trusted | self._listed
+
+
+def keys_of(cluster: Cluster, head: str) -> JobKeys:
+    """Return the keys that sign and verify the jobs of a cluster; `head` names a cluster without ``cluster_name``."""
+    from provision.inventory.people import people
+    from provision.local_files import state_folder
+
+    name = str(cluster.nodes[0].variables.get("cluster_name") or head)
+    return JobKeys(name, people(cluster), state_folder() / "signing_key")
 
 
 @remembered

@@ -72,11 +72,11 @@ def sync(request: JobRequest, confirm: Callable[[str], None]) -> list[str]:
     wanted, passed_over = _manifest(folder)
     names = list(dict.fromkeys((request.head, *(entry.name for entry in request.entries))))
     nodes = [request.nodes[name] for name in names]
-    found = _good(each(nodes, lambda connector: _look(connector, request.container(connector.name), folder)))
-    _refuse_mounts(folder, found)
-    todo = {name: compare(wanted, remote) for name, remote in found.items()}
-    _refuse_busy(folder, {name: remote for name, remote in found.items() if todo[name].needed})
-    overwritten = {name: change for name, change in todo.items() if change.overwrites and not found[name].marked}
+    remotes = _good(each(nodes, lambda connector: _look(connector, request.container(connector.name), folder)))
+    _refuse_mounts(folder, remotes)
+    todo = {name: compare(wanted, remote) for name, remote in remotes.items()}
+    _refuse_busy(folder, {name: remote for name, remote in remotes.items() if todo[name].needed})
+    overwritten = {name: change for name, change in todo.items() if change.overwrites and not remotes[name].marked}
     if overwritten:
         count = sum(len(change.overwrites) for change in overwritten.values())
         where = ", ".join(overwritten)
@@ -186,11 +186,11 @@ def compare(wanted: Manifest, remote: Remote) -> Change:
 
 def parse_listing(data: bytes) -> Remote:
     """Read what the listing script printed."""
-    head, found, body = data.partition(b"BEGIN\n")
+    head, marker, body = data.partition(b"BEGIN\n")
     lines = head.decode(errors="surrogateescape").splitlines()
     mounts = tuple(sorted({line[6:] for line in lines if line.startswith("mount ")}))
     busy = tuple(line[5:] for line in lines if line.startswith("busy "))
-    if not found:
+    if not marker:
         return Remote({}, marked=False, brought=frozenset(), mounts=mounts, busy=busy)
     text = body.decode(errors="surrogateescape")
     listing, _, rest = text.partition("sums\0")
@@ -302,8 +302,8 @@ def _good(results: Mapping[str, object]) -> dict[str, Remote]:
     return cast("dict[str, Remote]", dict(results))
 
 
-def _refuse_mounts(folder: Path, found: Mapping[str, Remote]) -> None:
-    for name, remote in found.items():
+def _refuse_mounts(folder: Path, remotes: Mapping[str, Remote]) -> None:
+    for name, remote in remotes.items():
         if remote.mounts:
             raise LaunchError(
                 f"sync: {remote.mounts[0]} is a mount in the container, and replacing {shlex.quote(str(folder))}"
@@ -313,8 +313,8 @@ def _refuse_mounts(folder: Path, found: Mapping[str, Remote]) -> None:
             )
 
 
-def _refuse_busy(folder: Path, found: Mapping[str, Remote]) -> None:
-    for name, remote in found.items():
+def _refuse_busy(folder: Path, remotes: Mapping[str, Remote]) -> None:
+    for name, remote in remotes.items():
         if remote.busy:
             pid, _, command = remote.busy[0].partition(" ")
             more = f" and {len(remote.busy) - 1} more" if remote.busy[1:] else ""

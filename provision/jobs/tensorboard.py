@@ -1,4 +1,4 @@
-"""TensorBoard beside a batch job, on its chief's node."""
+"""TensorBoard of a batch job, on the node of its leader."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ __all__ = ["start_tensorboard", "stop_tensorboard"]
 _PROGRAM = "tensorboard.py"
 _PULL_SECONDS = 600
 _WAIT_SECONDS = 30
-"""TensorBoard imports for several seconds before it listens; the job waits for it no longer."""
+"""TensorBoard imports for several seconds before it listens; the job does not wait longer."""
 
 
 def start_tensorboard(
     connector: Connector, record: JobRecord, volumes: Sequence[Volume], *, address: str = "", port: int = 0
 ) -> str:
-    """Start a job's TensorBoard on the chief's node and return its URL, as soon as it answers if that is soon.
+    """Start the TensorBoard of a job on the node of its leader, and return the URL when it answers.
 
     Args:
-        connector: the way to the chief's node.
-        record: the job, with its seats.
-        volumes: those of the job's ``--data``.
-        address: where it listens; empty: the chief's data address.
-        port: one that was leased for it; 0: a free one from 6006 on.
+        connector: the connection to the node of the leader.
+        record: the job, with its assignments.
+        volumes: the volumes of ``--data``.
+        address: where it listens; empty: the data address of the leader.
+        port: a port that was leased for it; 0: a free one from 6006 on.
 
     Raises:
-        NodeError: it does not run, and why; the job has no need of it.
+        NodeError: it does not run; the job does not depend on it.
     """
     spec, place = record.spec, log_place(record.spec, volumes)
-    chief = next((seat for seat in record.seats if seat.chief), None)
-    address = address or (chief.address if chief else "127.0.0.1")
+    leader = next((assignment for assignment in record.assignments if assignment.is_leader), None)
+    address = address or (leader.address if leader else "127.0.0.1")
     request = {
         "do": "start",
         "container": container_name(spec.name),
@@ -58,5 +58,5 @@ def start_tensorboard(
 
 
 def stop_tensorboard(connector: Connector, job: str) -> None:
-    """End a job's TensorBoard; one that is gone is fine."""
+    """End the TensorBoard of a job, if it runs."""
     ask(connector, _PROGRAM, {"do": "stop", "container": container_name(job)}, Done)

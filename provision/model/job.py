@@ -1,4 +1,4 @@
-"""A batch job: what was asked for, where it goes, and what is known of it. Text and numbers alone, no secrets."""
+"""A batch job: its specification, its assignments and its state. It contains no secrets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from provision.model.bounds import Address, Container, Identifier, NodeName, ShortText, Text, Time, Uuid
 
 __all__ = [
+    "Assignment",
     "CodeSource",
     "InstanceRecord",
     "JobEvent",
@@ -18,27 +19,26 @@ __all__ = [
     "JobSpec",
     "JobStatus",
     "Kind",
-    "Seat",
     "as_document",
 ]
 
 
 class Kind(StrEnum):
-    """What starts a job's processes; the words are arena's, without ``job``."""
+    """How the processes of a job are started; the words are those of arena without ``job``."""
 
     MPI = "mpi"
-    """mpirun on the first node, over workers that wait for it."""
+    """mpirun on the first node starts the ranks on workers that wait for it."""
     PYTORCH = "pytorch"
-    """The command itself on every instance, with the variables of a rendezvous."""
+    """The command runs on every instance, with the variables of a rendezvous."""
     RUN = "run"
-    """The command itself on every instance, and nothing more."""
+    """The command runs on every instance."""
 
 
 class JobStatus(StrEnum):
-    """The words of arena; a job that was ended by hand is STOPPED."""
+    """The words of arena, and STOPPED for a job that a user ended."""
 
     QUEUING = "QUEUING"
-    """Held: it waits for a person or for another job."""
+    """Held until a user releases it."""
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
@@ -49,13 +49,13 @@ class JobStatus(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """Whether the job has finished."""
         return self in {JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED}
 
 
 @dataclass(frozen=True)
 class CodeSource:
-    """Code that is brought to every node before the start, into ``<working_dir>/code/<name>``."""
+    """Code that is copied to every node before the start, into ``<working_dir>/code/<name>``."""
 
     mode: str
     """``git``, ``rsync`` or ``local`` (the submitter's folder)."""
@@ -64,7 +64,7 @@ class CodeSource:
     revision: str = ""
     """Branch, tag or commit for git; empty: the source's default branch."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """git-sync's settings without secrets: ``GIT_SYNC_DEPTH`` and the like."""
+    """Settings of git-sync without secrets, for example ``GIT_SYNC_DEPTH``."""
 
     @property
     def name(self) -> str:
@@ -74,22 +74,22 @@ class CodeSource:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What somebody asked for. Field names are those of the flags, with underscores; times are seconds."""
+    """The specification of a job. Field names are those of the flags, with underscores; times are seconds."""
 
     name: str
     kind: Kind
     command: tuple[str, ...]
-    """One word: a line for the shell; several: an argument vector."""
+    """One word: a command line for the shell; several: an argument vector."""
     image: str = ""
     worker_image: str = ""
-    """For the instances that are not the chief; empty: `image`."""
+    """For the instances that are not the leader; empty: `image`."""
     shell: str = "sh"
     gpus: int = 0
-    """Of each worker."""
+    """GPUs of each worker."""
     workers: int = 1
-    """pytorch: with the master; mpi: without the launcher."""
+    """Includes the master of pytorch, but not the launcher of mpi."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Without secrets, which travel beside the spec (`secret_env` has their names)."""
+    """Without secrets, which are sent separately (`secret_env` has their names)."""
     secret_env: tuple[str, ...] = ()
     working_dir: str = "/root"
     data: tuple[tuple[str, str], ...] = ()
@@ -97,7 +97,7 @@ class JobSpec:
     mounts: tuple[str, ...] = ()
     """``/source:/target[:ro]`` on every node."""
     config_files: tuple[str, ...] = ()
-    """``/source:/target``: small files of the submitter's machine, mounted read-only; contents travel as secrets do."""
+    """``/source:/target``: small files of the submitter, mounted read-only; the contents are sent as secrets."""
     sync: CodeSource | None = None
     tensorboard: bool = False
     tensorboard_image: str = ""
@@ -118,16 +118,16 @@ class JobSpec:
     nproc_per_node: str = ""
     """``auto``, ``gpu``, ``cpu`` or a number; empty: one process for each instance."""
     launcher: str = ""
-    """``torchrun``, ``launch``, ``python`` or ``mpirun``; empty: the command as it is."""
+    """``torchrun``, ``launch``, ``python`` or ``mpirun``; empty: the unchanged command."""
     procs_per_gpu: int = 0
-    """Copies of the command that share a worker's GPU; 0 or 1: one process, as it is."""
+    """Copies of the command that share the GPU of a worker; 0 or 1: one process."""
     mps: bool = False
     ranks: int = 0
-    """mpi: of a line that we make (``-n``); 0: one for each GPU, or worker."""
+    """mpi: number of ranks (``-n``) of a generated command; 0: one for each GPU or worker."""
     preset: str = ""
     fabric: str = ""
     lint: bool = True
-    """Whether a typed mpirun line that surely fails is kept from starting."""
+    """Whether a typed mpirun command that would fail is refused."""
     # container
     share_memory: str = "32g"
     ulimits: Mapping[str, str] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class JobSpec:
     starting_timeout: float = 600.0
     ttl_after_finished: float = 0.0
     clean_task_policy: str = ""
-    """``None``, ``Running`` or ``All``: which containers go at the end; empty: all, what they printed is kept."""
+    """``None``, ``Running`` or ``All``: containers to remove at the end; empty: all. Their output stays."""
     priority: int = 0
     hold: bool = False
     depends: tuple[str, ...] = ()
@@ -158,8 +158,8 @@ class JobSpec:
 
 
 @dataclass(frozen=True)
-class Seat:
-    """One instance of an attempt: who it is, and where it goes."""
+class Assignment:
+    """The assignment of one instance of an attempt to a node and its GPUs."""
 
     instance: Identifier
     """``<job>-<role>-<index>``, or ``<job>-launcher-<5 letters>``."""
@@ -171,23 +171,23 @@ class Seat:
     """The node's data address."""
     rank: int
     """pytorch, run: RANK; mpi: place in the host file, 0 for the launcher."""
-    chief: bool = False
+    is_leader: bool = False
     gpus: tuple[int, ...] = ()
-    """nvidia-smi's indices, in the order of the ring."""
+    """Indices of nvidia-smi, in the order of the ring."""
     uuids: tuple[Uuid, ...] = ()
-    """Of `gpus`, in the same order; a MIG instance by its own."""
+    """UUIDs of `gpus` in the same order; a MIG instance has its own."""
     nics: tuple[Uuid, ...] = ()
     container: Container = ""
-    """The container that it lives in; several mpi instances of a node share one."""
+    """The container of the instance; several mpi instances of a node share one."""
 
 
 @dataclass(frozen=True)
 class InstanceRecord:
-    """What is known of one instance of one attempt; times are seconds since the epoch, 0 for never."""
+    """The state of one instance of one attempt; times are seconds since the epoch, 0 for never."""
 
     instance: Identifier
     status: ShortText = "Pending"
-    """kubectl's words: Pending, ContainerCreating, Running, Completed, Error, Stopped, Lost."""
+    """The words of kubectl: Pending, ContainerCreating, Running, Completed, Error, Stopped, Lost."""
     exit_code: int | None = None
     """128 + n for signal n."""
     signal: int | None = None
@@ -196,7 +196,7 @@ class InstanceRecord:
     ended: Time = 0.0
     container_id: Container = ""
     last_lines: tuple[Text, ...] = ()
-    """Of its output, where it failed."""
+    """The last lines of its output if it failed."""
 
 
 @dataclass(frozen=True)
@@ -213,28 +213,28 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job as all nodes together tell it; what no node said is empty."""
+    """The state of a job. Unknown values are empty."""
 
     spec: JobSpec
     id: str
-    """Unlike any other job's, also of the same name at another time."""
+    """Unique, also among jobs that had the same name at another time."""
     owner: str
     """``user@host`` of the submitter."""
     submitted: float
     status: JobStatus
     reason: str = ""
-    """Why it is pending, or failed; one sentence."""
+    """Why it is pending or has failed, in one sentence."""
     reason_time: float = 0.0
-    """When the reason of a job that waits in line was last seen to hold, by the head's clock; 0: it holds now."""
+    """When the reason of a waiting job was last confirmed, by the clock of the queue host; 0: it is current."""
     attempt: int = 0
     """1 for the first; 0 before any."""
-    again: bool = False
-    """Its last attempt failed, and there is to be another."""
+    retrying: bool = False
+    """Whether its last attempt failed, and another one follows."""
     last_failure: str = ""
-    """Why the last attempt failed, if there is to be another."""
+    """Why the last attempt failed, if another one follows."""
     starting: bool = False
     """Whether the queue host has begun to start it, and no node has reported it yet."""
-    seats: tuple[Seat, ...] = ()
+    assignments: tuple[Assignment, ...] = ()
     instances: Mapping[str, InstanceRecord] = field(default_factory=dict)
     started: float = 0.0
     ended: float = 0.0
@@ -246,32 +246,35 @@ class JobRecord:
     image_digest: str = ""
     tensorboard: str = ""
     """``http://address:port``."""
-    leases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Node -> UUIDs of GPUs that are held for it now."""
+    allocations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node -> UUIDs of the GPUs that are allocated to it now."""
     unreachable: tuple[str, ...] = ()
-    """Nodes of its seats that did not answer."""
+    """Nodes of its instances that did not answer."""
     events: tuple[JobEvent, ...] = ()
-    keeper_lost: tuple[str, ...] = ()
-    """Nodes on which nothing watches over it any more."""
     nodes: tuple[str, ...] = ()
-    """Those that it was ever given to; empty where that is not known."""
+    """Nodes of all of its attempts; empty if they are not known."""
     unconfirmed: tuple[str, ...] = ()
     """Nodes that have not confirmed the requested end; the name stays taken until all have."""
     deleting: bool = False
     """Whether the record is deleted too when all nodes have confirmed."""
     silent: tuple[str, ...] = ()
     """Those of `unconfirmed` that did not answer."""
-    unrecorded: bool = False
-    """Whether the job has ended, and the queue host has not recorded its result."""
-    displaced: bool = False
-    """Whether the queue host has another job of this name."""
-    signed: str = field(default="", repr=False)
-    """What its owner signed; empty in lists of jobs."""
-    signature: str = field(default="", repr=False)
+    name_reused: bool = False
+    """Whether another job has its name now, so that only the ID identifies it."""
+
+    @property
+    def reference(self) -> str:
+        """The name; the ID if another job has the name."""
+        return self.id if self.name_reused else self.spec.name
+
+    @property
+    def engine_details(self) -> Mapping[str, Any]:
+        """Values that only the job's engine has, for the JSON key ``engineDetails``."""
+        return {}
 
 
 def as_document(value: Any) -> Any:
-    """Return a dataclass as what JSON can carry; tuples become lists, words of an enum text."""
+    """Return a dataclass as a JSON document; tuples become lists, enum members text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: as_document(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):

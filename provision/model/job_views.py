@@ -1,30 +1,30 @@
-"""Jobs and nodes as people look at them."""
+"""Jobs and nodes as users see them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from provision.model.job import JobRecord, Seat
+from provision.model.job import Assignment, JobRecord
 
-__all__ = ["DryRun", "GpuView", "JobSurvey", "NodeView"]
+__all__ = ["DryRun", "GpuView", "JobPage", "NodeList", "NodeView"]
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a job would be, were it started now."""
+    """What would be started, and where."""
 
-    seats: tuple[Seat, ...]
+    assignments: tuple[Assignment, ...]
     reason: str
-    """Why it cannot start now; empty when it can."""
+    """Why the job cannot start now; empty if it can."""
     environment: Mapping[str, Mapping[str, str]]
     """Instance -> variables, secrets as ``[secret]``."""
     commands: Mapping[str, Sequence[str]]
-    """Instance -> the docker command."""
+    """Instance -> the command that the engine would run."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Such as the host file."""
+    """Generated files by name, for example the host file."""
     notes: tuple[str, ...] = ()
-    """What is odd about it, and who is left out."""
+    """Warnings, and nodes that are excluded."""
 
 
 @dataclass(frozen=True)
@@ -35,23 +35,24 @@ class GpuView:
     uuid: str
     name: str = ""
     job: str = ""
-    """Who holds its lease."""
+    """The job that it is allocated to."""
     instance: str = ""
     foreign: str = ""
-    """A process on it that no job of ours explains."""
+    """A process on it that belongs to no known job."""
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node as jobs see it."""
+    """A node with its GPUs."""
 
     name: str
     address: str
     ready: bool
     reason: str = ""
-    """Why it is not ready, or drained."""
+    """Why it is not ready or is drained."""
     drained: bool = False
     head: bool = False
+    """Whether the node manages the queue."""
     mode: str = "default"
     gpus: tuple[GpuView, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -59,12 +60,24 @@ class NodeView:
 
 
 @dataclass(frozen=True)
-class JobSurvey:
-    """All jobs that the nodes know of, and who did not answer."""
+class NodeList:
+    """The nodes of a cluster."""
 
-    jobs: tuple[JobRecord, ...]
-    nodes: tuple[NodeView, ...] = ()
+    nodes: tuple[NodeView, ...]
     unreachable: Mapping[str, str] = field(default_factory=dict)
     """Node -> why."""
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """A page of jobs, the newest first."""
+
+    jobs: tuple[JobRecord, ...]
+    next_cursor: str = ""
+    """For the next page; empty on the last one."""
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    """Node that did not answer -> why."""
     problems: tuple[str, ...] = ()
-    """What nodes reported and was ignored: malformed entries, and contradictions to the head."""
+    """Ignored parts of answers, ``NODE: PROBLEM``: malformed entries and contradictions."""
+    incomplete: str = ""
+    """Why finished jobs cannot be distinguished from others, because the records of jobs are missing; else empty."""

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from provision.batch.names import trainer
-from provision.model.job import JobEvent, JobRecord, JobStatus, Seat
+from provision.model.job import Assignment, JobEvent, JobRecord, JobStatus
 from provision.report import layout
 from provision.report.job_words import (
     NOT_APPLICABLE,
@@ -81,7 +81,7 @@ def failure_lines(job: JobRecord) -> list[str]:
     if job.status is not JobStatus.FAILED or not job.first_failure:
         return []
     instance = job.instances.get(job.first_failure)
-    assignment = next((assignment for assignment in job.seats if assignment.instance == job.first_failure), None)
+    assignment = next((assignment for assignment in job.assignments if assignment.instance == job.first_failure), None)
     rank = job.first_rank if job.first_rank is not None else assignment.rank if assignment else None
     description = (
         (f"rank {rank}, " if rank is not None else "")
@@ -110,7 +110,7 @@ def gpu_lines(job: JobRecord, usage: dict[str, tuple[str, str]]) -> list[str]:
         "GPU Memory(Used/Total)",
     ]
     rows: list[list[str]] = []
-    for assignment in job.seats:
+    for assignment in job.assignments:
         first = [assignment.instance, assignment.address or assignment.node, str(requested(job, assignment))]
         if not assignment.gpus:
             rows.append([*first, NOT_APPLICABLE, NOT_APPLICABLE, NOT_APPLICABLE])
@@ -140,16 +140,18 @@ def _wide(job: JobRecord) -> list[tuple[str, str]]:
 def _gaps(job: JobRecord) -> list[str]:
     """Return notes about missing information and lost supervisors."""
     lines = [f"{name} does not answer; information from this node is missing" for name in job.unreachable]
-    lines += [f"the job supervisor on {name} is not running" for name in job.keeper_lost]
+    lines += [
+        f"the job supervisor on {name} is not running" for name in job.engine_details.get("unsupervisedNodes", ())
+    ]
     return ["", *lines] if lines else []
 
 
 def _instances(job: JobRecord, now: float) -> list[str]:
     header = ["NAME", "STATUS", "AGE", "IS_CHIEF", "GPU(Requested)", "NODE"]
-    return ruled(header, [_instance(job, assignment, now) for assignment in job.seats])
+    return ruled(header, [_instance(job, assignment, now) for assignment in job.assignments])
 
 
-def _instance(job: JobRecord, assignment: Seat, now: float) -> list[str]:
+def _instance(job: JobRecord, assignment: Assignment, now: float) -> list[str]:
     instance = instance_of(job, assignment)
     since = age(instance.started or job.started or job.submitted, now)
     gpus = str(requested(job, assignment))
@@ -157,7 +159,7 @@ def _instance(job: JobRecord, assignment: Seat, now: float) -> list[str]:
         assignment.instance,
         layout.state(instance.status),
         since,
-        str(assignment.chief).lower(),
+        str(assignment.is_leader).lower(),
         gpus,
         assignment.node,
     ]
@@ -165,7 +167,7 @@ def _instance(job: JobRecord, assignment: Seat, now: float) -> list[str]:
 
 def _starters(job: JobRecord) -> list[str]:
     """Return a note about who starts a waiting job: only commands and the queue daemon run scheduling passes."""
-    if job.status is not JobStatus.PENDING or (job.seats and not job.again):
+    if job.status is not JobStatus.PENDING or (job.assignments and not job.retrying):
         return []
     return [
         "",

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from provision.batch.names import trainer
-from provision.model.job import JobRecord, Seat
+from provision.model.job import Assignment, JobRecord
 from provision.report.job_words import NOT_APPLICABLE, age, allocated, duration, instance_of, leader, requested
 
 __all__ = ["event_documents", "instance_document", "job_document", "survey_documents", "written"]
@@ -38,7 +38,7 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "trainer": trainer(spec.kind).lower(),
         "tensorboard": job.tensorboard,
         "chiefName": first.instance if first else "",
-        "instances": [instance_document(job, assignment, now) for assignment in job.seats],
+        "instances": [instance_document(job, assignment, now) for assignment in job.assignments],
         "priority": str(spec.priority) if spec.priority else NOT_APPLICABLE,
         "requestGPUs": spec.total_gpus,
         "allocatedGPUs": allocated(job),
@@ -54,7 +54,7 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "exitCode": job.exit_code,
         "exitCodes": {name: instance.exit_code for name, instance in job.instances.items()},
         "firstFailure": _failure(job),
-        "placement": [_place(assignment) for assignment in job.seats],
+        "placement": [_place(assignment) for assignment in job.assignments],
         "codeSHA": job.code_sha,
         "imageDigest": job.image_digest,
         "image": spec.image,
@@ -65,16 +65,17 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "annotations": dict(spec.annotations),
         "env": dict(spec.env),
         "secretEnv": list(spec.secret_env),
-        "leases": {node: list(held) for node, held in job.leases.items()},
+        "leases": {node: list(uuids) for node, uuids in job.allocations.items()},
         "unreachable": list(job.unreachable),
         "unconfirmedNodes": list(job.unconfirmed),
         "deleteRequested": job.deleting,
-        "keeperLost": list(job.keeper_lost),
+        "keeperLost": list(job.engine_details.get("unsupervisedNodes", ())),
+        "engineDetails": dict(job.engine_details),
         "events": event_documents(job),
     }
 
 
-def instance_document(job: JobRecord, assignment: Seat, now: float) -> dict[str, Any]:
+def instance_document(job: JobRecord, assignment: Assignment, now: float) -> dict[str, Any]:
     """Return one instance."""
     instance = instance_of(job, assignment)
     return {
@@ -84,7 +85,7 @@ def instance_document(job: JobRecord, assignment: Seat, now: float) -> dict[str,
         "age": age(instance.started or job.started or job.submitted, now),
         "node": assignment.node,
         "nodeIP": assignment.address,
-        "chief": assignment.chief,
+        "chief": assignment.is_leader,
         "requestGPUs": requested(job, assignment),
         "gpuMetrics": {},
         "creationTimestamp": int(instance.started),
@@ -136,7 +137,7 @@ def _failure(job: JobRecord) -> Mapping[str, Any] | None:
     if not job.first_failure:
         return None
     instance = job.instances.get(job.first_failure)
-    node = next((assignment.node for assignment in job.seats if assignment.instance == job.first_failure), "")
+    node = next((assignment.node for assignment in job.assignments if assignment.instance == job.first_failure), "")
     return {
         "instance": job.first_failure,
         "rank": job.first_rank,
@@ -147,7 +148,7 @@ def _failure(job: JobRecord) -> Mapping[str, Any] | None:
     }
 
 
-def _place(assignment: Seat) -> dict[str, Any]:
+def _place(assignment: Assignment) -> dict[str, Any]:
     return {
         "instance": assignment.instance,
         "node": assignment.node,

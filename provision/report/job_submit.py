@@ -48,7 +48,7 @@ def dry_run_document(submission: Submission, dry_run: DryRun) -> dict[str, Any]:
                 "uuids": list(assignment.uuids),
                 "nics": list(assignment.nics),
             }
-            for assignment in dry_run.seats
+            for assignment in dry_run.assignments
         ],
         "env": {name: dict(values) for name, values in dry_run.environment.items()},
         "commands": {name: list(argv) for name, argv in dry_run.commands.items()},
@@ -61,8 +61,10 @@ def dry_run_document(submission: Submission, dry_run: DryRun) -> dict[str, Any]:
 def dry_run_text(dry_run: DryRun) -> str:
     """Return placement, variables, commands and files; common variables are listed once."""
     lines = [f"It cannot start now: {dry_run.reason}" if dry_run.reason else "It would start now:"]
-    if dry_run.seats:
-        rows = [[s.instance, str(s.rank), _numbers(s.gpus), " ".join(s.nics) or "-", s.node] for s in dry_run.seats]
+    if dry_run.assignments:
+        rows = [
+            [s.instance, str(s.rank), _numbers(s.gpus), " ".join(s.nics) or "-", s.node] for s in dry_run.assignments
+        ]
         lines += ruled(["NAME", "RANK", "GPUS", "NICS", "NODE"], rows)
     lines += _environment(dry_run.environment)
     for name, argv in dry_run.commands.items():

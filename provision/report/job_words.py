@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from provision.batch.durations import short
-from provision.model.job import InstanceRecord, JobRecord, JobStatus, Seat
+from provision.model.job import Assignment, InstanceRecord, JobRecord, JobStatus
 from provision.report import layout
 from provision.report.node_names import in_short
 
@@ -62,24 +62,27 @@ def duration(job: JobRecord, now: float) -> str:
     return short((job.ended or now) - job.started) if job.started else "0s"
 
 
-def leader(job: JobRecord) -> Seat | None:
+def leader(job: JobRecord) -> Assignment | None:
     """Return the first instance: the launcher or rank 0."""
-    return next((assignment for assignment in job.seats if assignment.chief), job.seats[0] if job.seats else None)
+    return next(
+        (assignment for assignment in job.assignments if assignment.is_leader),
+        job.assignments[0] if job.assignments else None,
+    )
 
 
 def allocated(job: JobRecord) -> int:
-    """Return the number of GPUs leased by the job."""
-    return sum(len(gpus) for gpus in job.leases.values())
+    """Return the number of GPUs allocated to the job."""
+    return sum(len(gpus) for gpus in job.allocations.values())
 
 
-def instance_of(job: JobRecord, assignment: Seat) -> InstanceRecord:
+def instance_of(job: JobRecord, assignment: Assignment) -> InstanceRecord:
     """Return the record of an instance; if its node did not report, one derived from the job's state."""
     return job.instances.get(assignment.instance) or InstanceRecord(
         assignment.instance, "Unknown" if assignment.node in job.unreachable else _ENDED.get(job.status, "Pending")
     )
 
 
-def requested(job: JobRecord, assignment: Seat) -> int:
+def requested(job: JobRecord, assignment: Assignment) -> int:
     """Return the number of GPUs that an instance requests; a launcher requests none."""
     return 0 if assignment.role == "launcher" else job.spec.gpus
 

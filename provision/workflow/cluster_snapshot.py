@@ -12,7 +12,7 @@ from provision.workflow.survey import degraded, probe
 if TYPE_CHECKING:
     from provision.batch.containers import NodeHardware
     from provision.facts import NodeFacts
-    from provision.jobs.engines.direct import Known
+    from provision.jobs.cluster_snapshot import ClusterSnapshot
     from provision.model import Cluster
 
 __all__ = ["ProbeSnapshot"]
@@ -28,10 +28,10 @@ _UNUSED = (
 class ProbeSnapshot:
     """Sees nodes by the same probe as everything else does, and by its rules of what takes jobs."""
 
-    def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
+    def probe(self, cluster: Cluster, names: Sequence[str]) -> ClusterSnapshot:
         """Probe the nodes, one SSH session each; a node that does not answer is left out, with the reason."""
         from provision.facts import Unknown, data_address, data_interface, refused_addresses, simulated
-        from provision.jobs.engines.direct import Known
+        from provision.jobs.cluster_snapshot import ClusterSnapshot
         from provision.report.reasons import message
         from provision.workflow.launch_inputs import node_networks
         from provision.workflow.placement_candidates import candidate_of, unusable
@@ -50,7 +50,7 @@ class ProbeSnapshot:
                 places[name], _ = candidate_of(cluster.node(name), facts)
             elif _has_gpus(facts):
                 gpus_out[name] = why
-        return Known(
+        return ClusterSnapshot(
             candidates=places,
             left_out=left_out,
             gpus_out=gpus_out,

@@ -237,8 +237,10 @@ def _run(
     """Start the job as `provision run` does, and return its exit code and the end of its output."""
     from provision import jobs
     from provision.errors import LaunchError
+    from provision.jobs.engines.base import Capability, require
     from provision.profiles import ProfileOptions
     from provision.workflow.job_requests import LaunchOptions, RankOptions, job_request
+    from provision.workflow.jobs import job_engine
     from provision.workflow.launch_inputs import node_networks
 
     command = ("timeout", "-k", "10", str(_LIMIT_SECONDS), *program.command)
@@ -257,7 +259,9 @@ def _run(
         if match := _ROW.match(line):
             say(f"all-reduce: measured messages of {int(match[1]) >> 20} MiB")
 
-    return jobs.run(plan, keep), output.decode(errors="replace")
+    engine = job_engine(cluster)
+    require(engine, Capability.GPU_RESERVATION, "cluster.collective")
+    return jobs.run(plan, keep, engine.reserve_gpus), output.decode(errors="replace")
 
 
 def _with_prediction(measured: Collective, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Collective:

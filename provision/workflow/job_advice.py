@@ -7,24 +7,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from posixpath import normpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.advisor.advice import advise_from
 from provision.advisor.base import Finding, Verdict
 from provision.advisor.gpu_advice import idle_seconds
 from provision.advisor.series import NodeSeries
-from provision.batch.names import attempt_folder
-from provision.connectors import Connector, each
 from provision.errors import NodeUnreachable, ProvisionError, UsageError
-from provision.jobs.sampling import sample_node
-from provision.model.job import JobRecord, JobStatus, Seat
+from provision.jobs.engines.base import Capability, require
+from provision.model.job import JobRecord, JobStatus
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.base import Engine
-    from provision.model import Cluster
+    from provision.jobs.engines.base import JobEngine
 
-__all__ = ["JobAdvice", "advise_job", "containers_of"]
+__all__ = ["JobAdvice", "advise_job"]
 
 _TELL_SECONDS = 20.0
 
@@ -54,8 +50,7 @@ class JobAdvice:
 
 
 def advise_job(
-    cluster: Cluster,
-    engine: Engine,
+    engine: JobEngine,
     name: str,
     *,
     seconds: float,
@@ -65,7 +60,6 @@ def advise_job(
     """Look at all nodes of a running job at the same time, by one SSH session each, and judge what they show.
 
     Args:
-        cluster: its nodes.
         engine: what knows the job.
         name: the job's.
         seconds: for how long.
@@ -77,22 +71,21 @@ def advise_job(
         NotFound: there is no such job.
         NodeUnreachable: none of its nodes can be reached.
     """
+    require(engine, Capability.SAMPLING, "provision advise")
     record = engine.get(name)
     _insist_on_running(record)
     foreign = _foreign(engine)
-    asked = {node: list(containers_of(record, node)) for node in dict.fromkeys(seat.node for seat in record.seats)}
-    nodes = [node for node in cluster.nodes if node.name in asked]
-
-    def look(way: Connector) -> tuple[NodeSeries, str]:
-        return sample_node(way, asked[way.name], seconds=seconds, interval=interval)
-
-    with _progress(seconds, len(nodes), tell):
-        results = each(nodes, look)
-    lost = dict.fromkeys(asked.keys() - results.keys(), "it is not in the inventory")
-    lost |= {node: one.message for node, one in results.items() if isinstance(one, ProvisionError)}
-    sampled = {node: one for node, one in results.items() if not isinstance(one, ProvisionError)}
-    lost |= {node: why for node, (_, why) in sampled.items() if why}
-    series = tuple(sampled[node][0] if node in sampled else NodeSeries(node) for node in asked)
+    names = {assignment.node for assignment in record.assignments}
+    with _progress(seconds, len(names), tell):
+        samples = engine.sample(record, seconds=seconds, interval=interval)
+    lost = {
+        node: problem
+        for node, sample in samples.items()
+        if (problem := sample.message if isinstance(sample, ProvisionError) else sample.problem)
+    }
+    series = tuple(
+        NodeSeries(node) if isinstance(sample, ProvisionError) else sample.series for node, sample in samples.items()
+    )
     if not any(one.samples for one in series):
         raise NodeUnreachable(
             f"no node of {name} could be looked at: " + "; ".join(f"{node}: {why}" for node, why in lost.items()),
@@ -107,7 +100,7 @@ def advise_job(
     return JobAdvice(record, seconds, tuple(advise_from(series)), series, lost, idle, ended)
 
 
-def _ended(engine: Engine, before: JobRecord) -> str:
+def _ended(engine: JobEngine, before: JobRecord) -> str:
     """Return how the job ended since, or that it began again; empty where it goes on, or nobody can tell."""
     try:
         now = engine.get(before.spec.name)
@@ -146,32 +139,9 @@ def _transport(job: Sequence[NodeSeries]) -> str | None:
     return judge_nccl_log(read([b"\n".join(lines) + b"\n"])).transport if lines else None
 
 
-def _foreign(engine: Engine) -> dict[str, dict[str, str]]:
+def _foreign(engine: JobEngine) -> dict[str, dict[str, str]]:
     """Return node -> GPU -> a process on it that no job explains."""
-    return {
-        node.name: {gpu.uuid: gpu.foreign for gpu in node.gpus if gpu.foreign} for node in engine.jobs(nodes=True).nodes
-    }
-
-
-def containers_of(record: JobRecord, node: str) -> Iterator[dict[str, Any]]:
-    """Return what the sampler is to know of each container on a node; its first instance stands for all in it."""
-    spec = record.spec
-    folder = attempt_folder(spec.name, record.attempt)
-    together: dict[str, list[Seat]] = {}
-    for seat in record.seats:
-        if seat.node == node:
-            together.setdefault(seat.container or seat.instance, []).append(seat)
-    for seats in together.values():
-        first = seats[0].instance
-        known = record.instances.get(first)
-        yield {
-            "id": known.container_id if known else "",
-            "instance": first,
-            "gpus": [uuid for seat in seats for uuid in seat.uuids],
-            "log": f"{folder}/{first}.log",
-            "speaks_for_all": any(seat.role == "launcher" for seat in seats),
-            "watch": [normpath(spec.logdir)] if spec.tensorboard else [],
-        }
+    return {node.name: {gpu.uuid: gpu.foreign for gpu in node.gpus if gpu.foreign} for node in engine.nodes().nodes}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Nodes as batch jobs see them: how busy their GPUs are, and whether they take jobs."""
+"""Utilisation of the GPUs of nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from provision.facts.gpu_usage import GpuUsage
     from provision.model import Cluster
 
-__all__ = ["Usage", "drain", "usage"]
+__all__ = ["Usage", "usage"]
 
 _SECONDS = 60.0
 
@@ -44,18 +44,3 @@ def usage(cluster: Cluster, names: Sequence[str]) -> Usage:
         tuple(name for name, one in answers.items() if "SIMULATED" in one.stderr),
         lost,
     )
-
-
-def drain(cluster: Cluster, names: Sequence[str], reason: str) -> dict[str, ProvisionError | None]:
-    """Let nodes take no new batch jobs, or with an empty reason take them again; what runs there goes on.
-
-    Returns:
-        Node -> what went wrong there, None for nothing.
-    """
-    from provision.connectors import each
-    from provision.documents.jobs import Done
-    from provision.jobs.node_ask import ask_jobs
-
-    nodes = [node for node in cluster.nodes if node.name in names]
-    results = each(nodes, lambda way: ask_jobs(way, "drain", Done, reason=reason))
-    return {name: one if isinstance(one, ProvisionError) else None for name, one in results.items()}

@@ -76,7 +76,7 @@ def wait_for(
 
 
 def _in_line(job: JobRecord) -> bool:
-    return (job.status is JobStatus.PENDING and not job.seats) or job.again
+    return (job.status is JobStatus.PENDING and not job.assignments) or job.retrying
 
 
 def chosen_jobs(

@@ -11,7 +11,7 @@ from provision.errors import ProvisionError
 if TYPE_CHECKING:
     import threading
 
-    from provision.jobs.engines.base import Engine
+    from provision.jobs.engines.base import JobEngine
 
 __all__ = ["serve"]
 
@@ -24,7 +24,7 @@ START_SECONDS = 20.0
 
 
 def serve(
-    engine: Engine,
+    engine: JobEngine,
     stop: threading.Event,
     *,
     say: Callable[[str], None],
@@ -46,22 +46,22 @@ def serve(
             `BUSY_SECONDS` as long as a job waits, and after `IDLE_SECONDS` else.
     """
     last = ""
-    while not stop.is_set():
-        begun, trouble, waiting = time.monotonic(), "", False
-        try:
-            tried = engine.start_pending(say, patience=START_SECONDS)
-            for name in tried.started:
-                started(name)
-            waiting = bool(tried.waiting)
-        except ProvisionError as error:
-            trouble = str(error)
-        if trouble and trouble != last:
-            warn(trouble)
-        last = trouble
-        pause = every or (BUSY_SECONDS if waiting else IDLE_SECONDS)
-        left = max(pause - (time.monotonic() - begun), SHORTEST_SECONDS)
-        if every or trouble:
-            stop.wait(left)
-        elif engine.watch(left, stop):
-            stop.wait(SHORTEST_SECONDS)
-    engine.await_starts()
+    with engine.maintenance() as maintenance:
+        while not stop.is_set():
+            begun, trouble, waiting = time.monotonic(), "", False
+            try:
+                result = maintenance.run(say, time_limit=START_SECONDS)
+                for name in result.started:
+                    started(name)
+                waiting = bool(result.waiting)
+            except ProvisionError as error:
+                trouble = str(error)
+            if trouble and trouble != last:
+                warn(trouble)
+            last = trouble
+            pause = every or (BUSY_SECONDS if waiting else IDLE_SECONDS)
+            left = max(pause - (time.monotonic() - begun), SHORTEST_SECONDS)
+            if every or trouble:
+                stop.wait(left)
+            elif maintenance.wait(left, stop):
+                stop.wait(SHORTEST_SECONDS)

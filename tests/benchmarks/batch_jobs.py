@@ -162,10 +162,10 @@ class Bench:
         name = "bench-lines"
         words = ("submit", "run", "--lab", self.lab, f"--name={name}", f"--image={self.image}", f"--nodes={self.head}")
         self.provision.ok(*words, f"sleep 3; {WRITES}")
-        (seat,) = self.provision.ok("get", "--lab", self.lab, name, "-o", "json").document["instances"]
+        (assignment,) = self.provision.ok("get", "--lab", self.lab, name, "-o", "json").document["instances"]
         lines = [
             self.provision.argv("logs", "-f", "--lab", self.lab, name),
-            self.ssh(self.head, f"docker logs -f {seat['name']}"),
+            self.ssh(self.head, f"docker logs -f {assignment['name']}"),
         ]
         with ThreadPoolExecutor() as pool:
             ours, others = pool.map(self.delays, lines)

@@ -13,8 +13,7 @@ import pytest
 from provision.connectors import connect, pool, ssh, ssh_transport
 from provision.connectors.limits import Allowance
 from provision.errors import ConnectionFailed
-from provision.jobs import session
-from provision.jobs.engines.direct import reading
+from provision.jobs import job_access, session
 from provision.model import Connection, Node
 from tests.support.hostile.honest import Answer
 from tests.support.hostile.sshd import GARBAGE, HostileSshd, new_key, public
@@ -57,7 +56,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let limits be small and times short."""
     timer = threading.Timer
     monkeypatch.setattr(ssh, "Allowance", Small)
-    monkeypatch.setattr(reading, "Allowance", Small)
+    monkeypatch.setattr(job_access, "Allowance", Small)
     monkeypatch.setattr(ssh, "SshProcess", Hasty)
     monkeypatch.setattr(ssh, "SEND_SECONDS", SOON)
     monkeypatch.setattr(ssh, "EXIT_SECONDS", SOON)

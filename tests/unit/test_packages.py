@@ -16,7 +16,7 @@ def test_all_that_a_package_offers_is_there_and_nothing_else(package):
 
 def test_a_list_of_jobs_does_not_wait_for_what_probes_judges_and_starts():
     """All of it would take longer than the rest of the command's start."""
-    code = "import sys, provision.workflow.jobs as jobs, provision.testing as t; jobs.engine(t.make_cluster('a'));"
+    code = "import sys, provision.workflow.jobs as jobs, provision.testing as t; jobs.job_engine(t.make_cluster('a'));"
     code += (
         "print([name for name in ('facts', 'checks', 'topology', 'profiles') if f'provision.{name}' in sys.modules])"
     )

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from provision.errors import NodeUnreachable
-from provision.jobs.engines.base import Tried
+from provision.jobs.engines.base import MaintenanceResult as Pass
 from provision.workflow.queue_daemon import serve
 from tests.support.memory_engine import MemoryEngine
 
@@ -30,10 +30,10 @@ class Stop(threading.Event):
         return self.is_set()
 
 
-def served(*tries: Tried | Exception, changes: int = 0, **more: float) -> tuple[list[float], list[str], list[str]]:
+def served(*tries: Pass | Exception, changes: int = 0, **more: float) -> tuple[list[float], list[str], list[str]]:
     """Return the pauses, the jobs that were started, and what was warned of."""
     engine, stop = MemoryEngine(), Stop(len(tries))
-    engine.tries, engine.changes = list(tries), changes
+    engine.passes, engine.changes = list(tries), changes
     started: list[str] = []
     warned: list[str] = []
     serve(engine, stop, say=lambda _line: None, started=started.append, warn=warned.append, **more)
@@ -42,14 +42,19 @@ def served(*tries: Tried | Exception, changes: int = 0, **more: float) -> tuple[
 
 def test_it_tries_often_while_a_job_waits_and_seldom_else() -> None:
     """For what nodes do not tell of, as that a process of others has left a GPU; no needless looks at idle nodes."""
-    pauses, started, _ = served(Tried((), ("a", "b")), Tried(("a",), ("b",)), Tried(("b",), ()), Tried())
+    pauses, started, _ = served(
+        Pass((), ("a", "b")),
+        Pass(("a",), ("b",)),
+        Pass(("b",), ()),
+        Pass(),
+    )
 
     assert pauses == [15, 15, 30, 30]
     assert started == ["a", "b"]
 
 
 def test_a_time_of_ones_own_counts() -> None:
-    assert served(Tried((), ("a",)), Tried(), every=60.0)[0] == [60, 60]
+    assert served(Pass((), ("a",)), Pass(), every=60.0)[0] == [60, 60]
 
 
 def test_what_a_try_took_counts_to_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,19 +62,19 @@ def test_what_a_try_took_counts_to_the_pause(monkeypatch: pytest.MonkeyPatch) ->
     clock = iter([0.0, 3.0, 20.0, 42.0])
     monkeypatch.setattr("provision.workflow.queue_daemon.time.monotonic", lambda: next(clock))
 
-    assert served(Tried((), ("a",)), Tried((), ("a",)))[0] == [12, 1]
+    assert served(Pass((), ("a",)), Pass((), ("a",)))[0] == [12, 1]
 
 
 def test_what_the_nodes_tell_is_tried_at_once_but_not_without_a_pause() -> None:
     """A second after; with a time of one's own they are not even asked."""
-    assert served(Tried(), Tried(), Tried(), changes=2)[0] == [1, 1, 30]
-    assert served(Tried(), Tried(), changes=2, every=5.0)[0] == [5, 5]
+    assert served(Pass(), Pass(), Pass(), changes=2)[0] == [1, 1, 30]
+    assert served(Pass(), Pass(), changes=2, every=5.0)[0] == [5, 5]
 
 
 def test_trouble_is_said_once_and_the_next_try_comes() -> None:
     """And again when it comes again."""
     away = NodeUnreachable("gpu1, which keeps the queue, does not answer")
-    pauses, started, warned = served(away, away, Tried(("a",)), away)
+    pauses, started, warned = served(away, away, Pass(("a",)), away)
 
     assert (len(pauses), started) == (4, ["a"])
     assert warned == [str(away)] * 2
@@ -82,13 +87,13 @@ def test_sigterm_ends_it_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = MemoryEngine()
     ended = []
 
-    def slow(_say: object, **_more: object) -> Tried:
+    def slow(_say: object, **_more: object) -> Pass:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.01)
         ended.append(True)
-        return Tried((), ("a",))
+        return Pass((), ("a",))
 
-    monkeypatch.setattr(engine, "start_pending", slow)
+    monkeypatch.setattr(engine, "maintain", slow)
     before = signal.getsignal(signal.SIGTERM)
     _serve(engine, 0.0)
 

@@ -59,7 +59,7 @@ LOCAL_NAMES: dict[str, Callable[[Any], Iterable[dict[str, Any]]]] = {
     "facts/perftest.py": lambda module: ({"pattern": pattern} for pattern, _ in module._MEANINGS),
     "facts/records.py": lambda _: ({"title": "gpus"},),
     "gdr/assume.py": lambda _: (),  # words of the command line
-    "jobs/engines/direct/booking.py": lambda _: ({"seat": _NODE},),
+    "jobs/engines/direct/scheduling.py": lambda _: ({"assignment": _NODE},),
     "jobs/output.py": lambda _: ({"space": True}, {"space": False}),
     "model/gpu_products.py": lambda module: ({"one": one} for one in module._PRODUCTS),
     "planning/steps.py": lambda _: ({"scene": SimpleNamespace(node=_JOB)},),

@@ -1,149 +1,307 @@
-"""The interface of what runs batch jobs. Everything above it is the same for every engine."""
+"""The interface of job engines, which run batch jobs. All code above it is the same for every engine."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
 
+from provision.errors import ProvisionError, UsageError
 from provision.model.job import JobRecord, JobSpec
-from provision.model.job_views import DryRun, JobSurvey
+from provision.model.job_requests import GpuRequest, LogRequest, Secrets
+from provision.model.job_views import DryRun, JobPage, NodeList
 
-__all__ = ["Engine", "LogRequest", "Secrets", "Tried"]
+if TYPE_CHECKING:
+    from provision.advisor.series import NodeSeries
 
-Say = Callable[[str], None]
+__all__ = [
+    "Capability",
+    "EngineUnavailable",
+    "GpuRequest",
+    "JobEngine",
+    "LogRequest",
+    "Maintenance",
+    "MaintenanceResult",
+    "MissingCapability",
+    "NodeSample",
+    "Secrets",
+    "all_jobs",
+    "page_of",
+    "require",
+    "require_for",
+]
+
+Progress = Callable[[str], None]
 """Takes a line of progress."""
 WriteLine = Callable[[str, bytes], None]
 """Takes the instance and a line of its output, with its newline."""
 
 
+class Capability(StrEnum):
+    """What an engine may or may not support."""
+
+    GANG = "gang scheduling"
+    """Starts all workers of a job at once, or none."""
+    RETRY = "retry"
+    """Starts a failed job again, as often as its ``retry`` allows."""
+    TOPOLOGY = "topology choice"
+    """Chooses the GPUs of a job by their links."""
+    ATTACH = "attach"
+    """Runs a command in an instance."""
+    PORT_FORWARD = "port forwarding"
+    """Forwards a local port to a job or its TensorBoard."""
+    FOLLOW = "following output"
+    """Passes lines on while the job runs."""
+    LABELS = "node labels"
+    """Places jobs by labels of nodes that can be changed."""
+    DRAIN = "drain"
+    """Excludes nodes from new jobs."""
+    GPU_RESERVATION = "GPU reservation"
+    """Reserves GPUs for a program that is not a batch job."""
+    SAMPLING = "sampling"
+    """Samples the processes of a running job."""
+    OWN_QUEUE = "own queue"
+    """Starts waiting jobs itself. Without it, they are started by commands and by `provision queue run`."""
+
+    @property
+    def code(self) -> str:
+        """The reason for programs."""
+        return f"engine.no_{self.name.lower()}"
+
+
+class EngineUnavailable(UsageError):
+    """The requested engine does not exist, or cannot be used on this cluster."""
+
+    code = "engine.unavailable"
+
+
+class MissingCapability(UsageError):
+    """The command needs a capability that the engine lacks."""
+
+    def __init__(self, what: str, engine: str, capability: Capability) -> None:
+        super().__init__(
+            f"{what}: the job engine {engine} does not support {capability}",
+            remedy="Choose an engine that supports it: --engine NAME, or cluster_engine in the inventory.",
+        )
+        self.capability = capability
+        self.code = capability.code
+
+
 @dataclass(frozen=True)
-class Secrets:
-    """What a job needs and nobody may see; `repr` shows nothing of it."""
-
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """For the training's own processes."""
-    sync: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """For fetching code alone (GIT_SYNC_USERNAME, GIT_SYNC_PASSWORD, ...)."""
-    files: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Contents of the spec's ``config_files`` by their path in the container; bytes that are no text as surrogates."""
-    registry: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """For pulling the image: ``username``, ``password``, and the ``server`` that alone gets them."""
-
-
-@dataclass(frozen=True)
-class LogRequest:
-    """Which lines of which instances."""
-
-    instances: tuple[str, ...] = ()
-    """Empty: the chief's; all of them with `every`."""
-    every: bool = False
-    follow: bool = False
-    tail: int = -1
-    """Last lines of each; -1: all."""
-    since: float = 0.0
-    """Seconds since the epoch."""
-    timestamps: bool = False
-    attempt: int = 0
-    """0: the last."""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """What one look at the queue came to."""
+class MaintenanceResult:
+    """The result of one maintenance pass."""
 
     started: tuple[str, ...] = ()
+    """Jobs that the pass started."""
     waiting: tuple[str, ...] = ()
-    """Those that were tried and wait on."""
+    """Jobs that cannot start yet."""
 
 
-class Engine(Protocol):
+@dataclass(frozen=True)
+class NodeSample:
+    """A sample of a running job on one node."""
+
+    series: NodeSeries
+    problem: str = ""
+    """Why the sample ended early; empty if it is complete."""
+
+
+class Maintenance(Protocol):
+    """The work of an engine that is done only while a command runs.
+
+    An engine without a queue of its own starts waiting jobs, retries failed ones and deletes old ones. Another engine
+    may, for example, choose new nodes for a waiting job. Leaving the context waits for the started work.
+    """
+
+    def run(self, progress: Progress, *, time_limit: float | None = None) -> MaintenanceResult:
+        """Do one pass. Starts that take longer than `time_limit` seconds continue after the return."""
+
+    def wait(self, seconds: float, stop: threading.Event) -> bool:
+        """Wait for an event that may need another pass.
+
+        Returns:
+            Whether one occurred before the time was over or `stop` was set.
+        """
+
+
+class JobEngine(Protocol):
     """Runs jobs on the nodes of one cluster. Errors are those of `provision.errors`.
 
-    A name is unique among live and finished jobs. NotFound (exit 3) for a job that no node knows, NameTaken (exit 4)
-    for a name that is used, NeverFits (exit 5) for what could not start on idle nodes either.
+    A name is unique among all jobs that are not deleted. NotFound (exit 3): no such job. NameTaken (exit 4): a job has
+    the name. NeverFits (exit 5): the job could not start on an idle cluster either. An ID is accepted in place of a
+    name. Callers check `capabilities` before they use a method that needs one (`require`).
     """
 
     name: str
+    capabilities: Collection[Capability]
 
-    def submit(self, spec: JobSpec, secrets: Secrets, say: Say) -> JobRecord:
-        """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
+    def submit(self, spec: JobSpec, secrets: Secrets, progress: Progress) -> JobRecord:
+        """Record a job; start it if its resources are free, otherwise it is PENDING with the reason."""
 
     def dry_run(self, spec: JobSpec) -> DryRun:
-        """Say where it would go and what would be started; nothing is written on any node."""
+        """Return what would be started and where; nothing is changed."""
 
-    def jobs(self, *, nodes: bool = False) -> JobSurvey:
-        """Return all jobs, and with `nodes` the nodes too, by one SSH session each."""
-
-    def get(self, name: str, *, hurry: bool = False) -> JobRecord:
-        """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out."""
-
-    def logs(self, name: str, request: LogRequest, write: WriteLine) -> JobRecord:
-        """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
-
-    def stop(self, name: str, say: Say, *, grace: float = 15.0) -> JobRecord:
-        """End a job in good order; its record stays. A job that is over stays as it is.
-
-        Returns:
-            The job; STOPPING as long as a node has not confirmed the end.
-        """
-
-    def delete(self, name: str, say: Say, *, lost: Sequence[str] = ()) -> None:
-        """Stop a job and forget it; its name is free when all of its nodes have confirmed that.
+    def jobs(self, *, limit: int = 0, cursor: str = "", time_limit: float | None = None) -> JobPage:
+        """Return jobs, the newest first.
 
         Args:
-            name: the job's, or its ID.
-            say: takes lines of progress.
-            lost: nodes that never come back, and so cannot confirm.
+            limit: the most jobs of a page; 0: all.
+            cursor: `JobPage.next_cursor` of the page before; empty: the first page.
+            time_limit: seconds after which nodes that have not answered are reported as unreachable.
 
         Raises:
-            NotFound: there is no such job.
-            NodeUnreachable: a node has not confirmed; the job is STOPPING until it does.
+            UsageError: the cursor is not valid.
+        """
+
+    def nodes(self, *, time_limit: float | None = None) -> NodeList:
+        """Return the nodes with their GPUs; `time_limit` as for `jobs`."""
+
+    def get(self, name: str, *, time_limit: float | None = None) -> JobRecord:
+        """Return all that is known of a job, with its events; `time_limit` as for `jobs`."""
+
+    def logs(self, name: str, request: LogRequest, write: WriteLine) -> JobRecord:
+        """Write lines of output, with ``follow`` (FOLLOW) until the job has ended. Returns the job as it is then."""
+
+    def stop(self, name: str, progress: Progress, *, grace: float = 15.0) -> JobRecord:
+        """End a job gracefully; its record stays. A finished job is not changed.
+
+        Returns:
+            The job; STOPPING as long as its end is not confirmed.
+        """
+
+    def delete(self, name: str, progress: Progress, *, lost: Sequence[str] = ()) -> None:
+        """Stop a job and delete its record; then its name is free.
+
+        Args:
+            name: the name or ID.
+            progress: takes lines of progress.
+            lost: nodes that never come back, so their confirmation is not waited for.
+
+        Raises:
+            NodeUnreachable: a node has not confirmed the end; the job is STOPPING until it does.
         """
 
     def restart(
-        self, name: str, say: Say, *, supply: Callable[[JobSpec], Secrets] | None = None, renew: bool = False
+        self, name: str, progress: Progress, *, supply: Callable[[JobSpec], Secrets] | None = None, renew: bool = False
     ) -> JobRecord:
-        """Start a job that is over (or stop it first) as its next attempt.
+        """Start the next attempt of a finished job; stop it first if it runs.
 
         Args:
-            name: the job's.
-            say: takes lines of progress.
-            supply: returns the secrets of one's own job again, which are removed when it ends.
-            renew: whether to use `supply` also where the secrets are still stored.
+            name: the name or ID.
+            progress: takes lines of progress.
+            supply: returns the secrets of a job of this user again; they are deleted when a job ends.
+            renew: whether to use `supply` also while the secrets are still stored.
         """
 
-    def release(self, name: str, say: Say) -> JobRecord:
-        """Let a job go that is held (QUEUING): it starts where it fits; any other job stays as it is."""
+    def release(self, name: str, progress: Progress) -> JobRecord:
+        """Release a held job (QUEUING), so that it starts when its resources are free. Other jobs are not changed."""
 
     def owns(self, job: JobRecord) -> bool:
-        """Return whether a job (of `get`) is this user's own, by the key that signed it."""
+        """Return whether a job (of `get`) is owned by this user."""
 
     def owned(self, jobs: Sequence[JobRecord]) -> list[str]:
-        """Return the ids of those of these jobs (of `jobs`) that are this user's own, as `owns` decides."""
+        """Return the IDs of those jobs (of `jobs`) that are owned by this user."""
 
     def refuses(self, job: JobRecord) -> bool:
-        """Return whether the nodes refuse and record every change of a job (of `get`) by this user."""
+        """Return whether the cluster itself refuses every change of a job (of `get`) by this user."""
 
-    def start_pending(self, say: Say, *, patience: float | None = None) -> Tried:
-        """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked.
-
-        With `patience`, starts that take longer than so many seconds continue after the return.
-        """
-
-    def await_starts(self) -> None:
-        """Return when all starts that continued after `start_pending` have ended."""
-
-    def watch(self, seconds: float, stop: threading.Event) -> bool:
-        """Wait until something happened that may let a job start since `start_pending` last looked.
-
-        Returns:
-            Whether something did, before `seconds` were over or `stop` was set.
-        """
+    def maintenance(self) -> AbstractContextManager[Maintenance]:
+        """Return the context for maintenance passes."""
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
-        """Return the command (of this machine) that runs `argv` inside an instance."""
+        """Return the local command that runs `argv` in an instance (ATTACH)."""
 
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
-        """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""
+        """Return the local command that forwards 127.0.0.1:`local` to a port or ``tensorboard`` (PORT_FORWARD)."""
+
+    def drain(self, names: Sequence[str], reason: str) -> Mapping[str, ProvisionError | None]:
+        """Exclude nodes from new jobs, or include them again if `reason` is empty (DRAIN). Running jobs continue.
+
+        Returns:
+            Node -> the error there, None for success.
+        """
+
+    def set_labels(self, labels: Mapping[str, Mapping[str, str]]) -> None:
+        """Apply the labels of nodes after the inventory has recorded them (LABELS)."""
+
+    def reserve_gpus(self, owner: str, requests: Sequence[GpuRequest]) -> AbstractContextManager[None]:
+        """Reserve all requested GPUs for the program `owner`, or none, while the context is open (GPU_RESERVATION).
+
+        Raises:
+            LaunchError: one of them is in use.
+        """
+
+    def sample(self, job: JobRecord, *, seconds: float, interval: float) -> Mapping[str, NodeSample | ProvisionError]:
+        """Sample a running job on all of its nodes for so many seconds (SAMPLING)."""
+
+
+def require(engine: JobEngine, capability: Capability, what: str) -> None:
+    """Check that an engine has a capability.
+
+    Args:
+        engine: the engine.
+        capability: the capability.
+        what: the command or option that needs it, for example ``provision attach``.
+
+    Raises:
+        MissingCapability: the engine lacks it.
+    """
+    if capability not in engine.capabilities:
+        raise MissingCapability(what, engine.name, capability)
+
+
+def require_for(engine: JobEngine, spec: JobSpec) -> None:
+    """Check that an engine has the capabilities that a job needs.
+
+    Raises:
+        MissingCapability: the engine lacks one.
+    """
+    if spec.retry:
+        require(engine, Capability.RETRY, "--retry")
+    if spec.gputopology:
+        require(engine, Capability.TOPOLOGY, "--gputopology")
+    if spec.selector:
+        require(engine, Capability.LABELS, "--selector")
+    if spec.gang and spec.workers > 1:
+        require(engine, Capability.GANG, "--gang")
+
+
+def all_jobs(engine: JobEngine, *, page_size: int = 0) -> JobPage:
+    """Return all pages of an engine's jobs as one."""
+    pages = [engine.jobs(limit=page_size)]
+    while pages[-1].next_cursor:
+        pages.append(engine.jobs(limit=page_size, cursor=pages[-1].next_cursor))
+    return JobPage(
+        tuple({job.id: job for page in pages for job in page.jobs}.values()),
+        unreachable={node: why for page in pages for node, why in page.unreachable.items()},
+        problems=tuple(dict.fromkeys(problem for page in pages for problem in page.problems)),
+        incomplete=next((page.incomplete for page in pages if page.incomplete), ""),
+    )
+
+
+def page_of(jobs: Iterable[JobRecord], limit: int, cursor: str) -> tuple[tuple[JobRecord, ...], str]:
+    """Return one page of jobs, the newest first, and the cursor of the next page.
+
+    The cursor holds the position, so a job that is deleted between two pages moves no other job.
+
+    Raises:
+        UsageError: the cursor is not valid.
+    """
+    ordered = sorted(jobs, key=_position)
+    if cursor:
+        try:
+            submitted, name, token = cursor.split(" ")
+            after = (-float(submitted), name, token)
+        except ValueError:
+            raise UsageError(f"'{cursor:.80}' is not the cursor of a list of jobs") from None
+        ordered = [job for job in ordered if _position(job) > after]
+    page = tuple(ordered[:limit] if limit else ordered)
+    last = page[-1] if len(page) < len(ordered) else None
+    return page, f"{last.submitted!r} {last.spec.name} {last.id}" if last else ""
+
+
+def _position(job: JobRecord) -> tuple[float, str, str]:
+    return -job.submitted, job.spec.name, job.id

@@ -227,7 +227,8 @@ class World:
         """Let time pass at once where the command sleeps, and where it waits for a lock or a silent node."""
         from provision.cli import following
         from provision.commands import node_lock
-        from provision.jobs.engines.direct import contact, ending, engine
+        from provision.jobs import node_contact
+        from provision.jobs.engines.direct import engine, job_end
         from provision.report.redaction import Redactor
         from provision.workflow import job_watch, node_locks
 
@@ -237,10 +238,10 @@ class World:
             passed[0] += seconds
 
         clock = SimpleNamespace(sleep=sleep, monotonic=lambda: time.monotonic() + passed[0], time=time.time)
-        for module in (ending, engine, following, job_watch):
+        for module in (job_end, engine, following, job_watch):
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setitem(job_watch.wait_for.__kwdefaults__, "sleep", sleep)
-        monkeypatch.setattr(contact, "takes_connections", lambda *_: True)
+        monkeypatch.setattr(node_contact, "takes_connections", lambda *_: True)
         monkeypatch.setitem(node_lock.TIMES, "linger", -100)
         monkeypatch.setattr(node_locks, "_LAST_SECONDS", 0)
         for name in ("text", "data"):  # they have tests of their own, and take long

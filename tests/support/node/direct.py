@@ -11,7 +11,9 @@ import pytest
 from provision.batch.signed import secrets_digest
 from provision.documents.jobs import SecretsDocument, SignedJob
 from provision.errors import ProvisionError
-from provision.jobs.engines.direct import DirectEngine, Known, contact, starting, watching
+from provision.jobs import attempt_start, node_contact
+from provision.jobs.cluster_snapshot import ClusterSnapshot
+from provision.jobs.engines.direct import DirectEngine, change_watch
 from provision.jobs.extras import JobExtras
 from provision.jobs.node_programs import jobs_program
 from provision.jobs.signing import JobKeys
@@ -80,16 +82,16 @@ class Process:
         self.child.communicate()
 
 
-class FakeEyes:
+class FakeClusterProbe:
     """Sees four GPUs on every node."""
 
-    def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
+    def probe(self, cluster: Cluster, names: Sequence[str]) -> ClusterSnapshot:
         """Return the nodes as they are without jobs."""
         del cluster
         links = tuple(tuple("X" if a == b else "PIX" for b in range(len(GPUS))) for a in range(len(GPUS)))
         machine = Machine(Topology(tuple(TopologyGpu(index) for index in range(len(GPUS))), (), links))
         candidates = {name: Candidate(name, machine, mode=Mode.DEFAULT) for name in names}
-        return Known(candidates, addresses=dict.fromkeys(names, "127.0.0.1"), cpus=dict.fromkeys(names, 2))
+        return ClusterSnapshot(candidates, addresses=dict.fromkeys(names, "127.0.0.1"), cpus=dict.fromkeys(names, 2))
 
 
 def direct_engine(
@@ -114,13 +116,13 @@ def direct_engine(
                 found[node.name] = error
         return found
 
-    monkeypatch.setattr(contact, "connect", connect)
-    monkeypatch.setattr(contact, "each", each)
-    monkeypatch.setattr(contact, "takes_connections", lambda *_: True)
-    monkeypatch.setattr(watching, "connect", connect)
-    monkeypatch.setattr(starting, "keeper_programs", lambda: COMPILED)
-    monkeypatch.setattr(starting, "GRACE_SECONDS", 1.0)
-    return DirectEngine(make_cluster(*by_name), FakeEyes(), signing_keys(nodes[0], people), extras)
+    monkeypatch.setattr(node_contact, "connect", connect)
+    monkeypatch.setattr(node_contact, "each", each)
+    monkeypatch.setattr(node_contact, "takes_connections", lambda *_: True)
+    monkeypatch.setattr(change_watch, "connect", connect)
+    monkeypatch.setattr(attempt_start, "keeper_programs", lambda: COMPILED)
+    monkeypatch.setattr(attempt_start, "GRACE_SECONDS", 1.0)
+    return DirectEngine(make_cluster(*by_name), FakeClusterProbe(), signing_keys(nodes[0], people), extras)
 
 
 def signing_keys(node: FakeNode, people: Mapping[str, Person] | None = None) -> JobKeys:

@@ -161,7 +161,7 @@ class FakeNode:
         return int(until(lambda: [int(unit.read_text()) for unit in self.units.glob("*.service")], "a keeper")[0])
 
 
-def seat(instance: str, node: str, rank: int, **more: Any) -> dict[str, Any]:
+def assignment(instance: str, node: str, rank: int, **more: Any) -> dict[str, Any]:
     """Return a seat's document."""
     role = instance.split("-")[1]
     return {
@@ -242,7 +242,7 @@ def start(
 
 def run(node: FakeNode, *command: str, **told: Any) -> None:
     """Run a job of one instance on one node."""
-    prepare(node, [seat("j-worker-0", node.name, 0)])
+    prepare(node, [assignment("j-worker-0", node.name, 0)])
     start(node, [container("j-worker-0", *command)], **told)
 
 

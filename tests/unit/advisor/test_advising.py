@@ -16,9 +16,10 @@ from provision.advisor.base import Verdict
 from provision.batch import names
 from provision.cli.main import main
 from provision.errors import NodeUnreachable, UsageError
+from provision.jobs.sampling import containers_of
 from provision.model import Cluster
-from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
-from provision.model.job_views import GpuView, JobSurvey, NodeView
+from provision.model.job import Assignment, InstanceRecord, JobRecord, JobSpec, JobStatus, Kind
+from provision.model.job_views import GpuView, NodeView
 from provision.testing import make_node
 from provision.workflow import job_advice
 from tests.support.memory_engine import MemoryEngine
@@ -62,12 +63,12 @@ def working():
 def job_on(*nodes, gpus=(), status=JobStatus.RUNNING, container="", **spec):
     """Return a job with one worker on each node; all its containers are `container`."""
     slots = tuple(
-        Seat(f"train-worker-{n}", "worker", n, node, "10.0.0.1", n, n == 0, (0,), tuple(gpus), f"train-{n}")
+        Assignment(f"train-worker-{n}", "worker", n, node, "10.0.0.1", n, n == 0, (0,), tuple(gpus), f"train-{n}")
         for n, node in enumerate(nodes)
     )
     known = {slot.instance: InstanceRecord(slot.instance, "Running", container_id=container) for slot in slots}
     made = JobSpec("train", Kind.RUN, ("x",), image="i", gpus=1, workers=len(nodes), **spec)
-    return JobRecord(made, "id", "me@here", 1000.0, status, attempt=1, seats=slots, instances=known)
+    return JobRecord(made, "id", "me@here", 1000.0, status, attempt=1, assignments=slots, instances=known)
 
 
 def own_cgroup():
@@ -97,7 +98,9 @@ def test_a_running_job_is_sampled_on_all_nodes_in_parallel(gpus, tmp_path, monke
     job = job_on("a", "b", gpus=gpus[:1], container=own_cgroup(), tensorboard=True, logdir=str(tmp_path / "logs"))
     said: list[str] = []
 
-    advice = job_advice.advise_job(cluster_of("a", "b"), MemoryEngine((job,)), "train", tell=said.append, **WINDOW)
+    advice = job_advice.advise_job(
+        MemoryEngine((job,), cluster=cluster_of("a", "b")), "train", tell=said.append, **WINDOW
+    )
     by_check = {one.check: one for one in advice.findings}
 
     assert said == ["looking at 2 nodes for 0.5 s"]
@@ -116,9 +119,11 @@ def test_a_running_job_is_sampled_on_all_nodes_in_parallel(gpus, tmp_path, monke
 
 
 def test_an_unreachable_node_is_reported_and_the_others_are_checked(gpus):
-    engine = MemoryEngine((job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),))
+    engine = MemoryEngine(
+        (job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),), cluster=cluster_of("a", dead=("gone",))
+    )
 
-    advice = job_advice.advise_job(cluster_of("a", dead=("gone",)), engine, "train", tell=lambda _: None, **WINDOW)
+    advice = job_advice.advise_job(engine, "train", tell=lambda _: None, **WINDOW)
     by_check = {one.check: one for one in advice.findings}
 
     assert list(advice.lost) == ["gone"]
@@ -131,10 +136,10 @@ def test_an_unreachable_node_is_reported_and_the_others_are_checked(gpus):
 
 def test_processes_without_a_known_job_are_reported(gpus):
     other = GpuView(1, gpus[1], foreign="xmrig (pid 4711 of mallory)")
-    survey = JobSurvey((), (NodeView("a", "10.0.0.1", ready=True, gpus=(other,)),))
-    engine = MemoryEngine((job_on("a", gpus=gpus[:1]),), survey)
+    nodes = (NodeView("a", "10.0.0.1", ready=True, gpus=(other,)),)
+    engine = MemoryEngine((job_on("a", gpus=gpus[:1]),), nodes=nodes, cluster=cluster_of("a"))
 
-    advice = job_advice.advise_job(cluster_of("a"), engine, "train", seconds=0.1, tell=lambda _: None)
+    advice = job_advice.advise_job(engine, "train", seconds=0.1, tell=lambda _: None)
 
     assert advice.nodes[0].foreign == {gpus[1]: "xmrig (pid 4711 of mallory)"}
 
@@ -142,10 +147,10 @@ def test_processes_without_a_known_job_are_reported(gpus):
 def test_a_job_that_ends_during_sampling_is_not_idle(gpus):
     job = job_on("a", gpus=gpus[:1])
     for after in ({"status": JobStatus.SUCCEEDED}, {"attempt": 2}):
-        engine = MemoryEngine((job,))
+        engine = MemoryEngine((job,), cluster=cluster_of("a"))
         engine.coming = [job, dataclasses.replace(job, **after)]
 
-        advice = job_advice.advise_job(cluster_of("a"), engine, "train", seconds=0.3, interval=0.1, tell=lambda _: None)
+        advice = job_advice.advise_job(engine, "train", seconds=0.3, interval=0.1, tell=lambda _: None)
 
         assert advice.idle is None
         assert advice.ended in {"it is SUCCEEDED", "it was started again"}
@@ -159,7 +164,9 @@ def test_a_node_without_python_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(NodeUnreachable, match="no python3 on this node"):
-        job_advice.advise_job(cluster_of("a"), MemoryEngine((job_on("a"),)), "train", tell=lambda _: None, **WINDOW)
+        job_advice.advise_job(
+            MemoryEngine((job_on("a"),), cluster=cluster_of("a")), "train", tell=lambda _: None, **WINDOW
+        )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +177,7 @@ def test_a_job_that_does_not_run_is_refused(status, hint):
     engine = MemoryEngine((dataclasses.replace(job_on("a", status=status), reason="no GPU is free"),))
 
     with pytest.raises(UsageError, match=f"train is {status}.*no GPU is free") as caught:
-        job_advice.advise_job(cluster_of("a"), engine, "train", tell=lambda _: None, **WINDOW)
+        job_advice.advise_job(engine, "train", tell=lambda _: None, **WINDOW)
 
     assert hint in caught.value.remedy
     assert "--script" in caught.value.remedy
@@ -179,10 +186,10 @@ def test_a_job_that_does_not_run_is_refused(status, hint):
 def test_mpi_instances_of_one_container_are_sampled_once():
     """The sample has the GPUs of all instances; the launcher has no GPUs."""
     job = job_on("a", "a", gpus=("GPU-x",))
-    together = [dataclasses.replace(slot, container="c", uuids=(f"GPU-{slot.index}",)) for slot in job.seats]
-    launcher = Seat("train-launcher-abcde", "launcher", 0, "a", "10.0.0.1", 0, chief=True, container="l")
+    together = [dataclasses.replace(slot, container="c", uuids=(f"GPU-{slot.index}",)) for slot in job.assignments]
+    launcher = Assignment("train-launcher-abcde", "launcher", 0, "a", "10.0.0.1", 0, is_leader=True, container="l")
 
-    advice = list(job_advice.containers_of(dataclasses.replace(job, seats=(launcher, *together)), "a"))
+    advice = list(containers_of(dataclasses.replace(job, assignments=(launcher, *together)), "a"))
 
     assert [(one["instance"], one["gpus"], one["speaks_for_all"]) for one in advice] == [
         ("train-launcher-abcde", [], True),
@@ -201,7 +208,7 @@ def typed(capsys, monkeypatch):
             return short(*given, **{**named, **WINDOW})
 
         monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: cluster)
-        monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: engine)
+        monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: engine)
         monkeypatch.setattr("provision.workflow.job_advice.advise_job", look)
         with pytest.raises(SystemExit) as stopped:
             main(["advise", *map(str, words)])
@@ -213,7 +220,7 @@ def typed(capsys, monkeypatch):
 
 @pytest.mark.row(61)
 def test_the_text_report_is_printed(typed, gpus):
-    engine = MemoryEngine((job_on("a", gpus=gpus[:1], container=own_cgroup()),))
+    engine = MemoryEngine((job_on("a", gpus=gpus[:1], container=own_cgroup()),), cluster=cluster_of("a"))
 
     code, out, err = typed(engine, cluster_of("a"), "train")
 
@@ -229,7 +236,9 @@ def test_json_contains_the_script_findings(typed, gpus, tmp_path):
     """The document contains both kinds of advice; a lost node makes it not ok."""
     file = tmp_path / "train.py"
     file.write_text("from transformers import Trainer\nTrainer(model).train()\n")
-    engine = MemoryEngine((job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),))
+    engine = MemoryEngine(
+        (job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),), cluster=cluster_of("a", dead=("gone",))
+    )
 
     code, out, _ = typed(engine, cluster_of("a", dead=("gone",)), "train", "--json", "--script", file)
     document = json.loads(out)
@@ -258,7 +267,7 @@ def test_invalid_requests_are_usage_errors(typed, words, said):
 
 def outcome(capsys, monkeypatch, look):
     """Run the command with this result of sampling; return exit code, document and stderr."""
-    monkeypatch.setattr("provision.cli.advise.cluster_and_engine", lambda *_: (None, None))
+    monkeypatch.setattr("provision.cli.advise.engine_of", lambda *_: None)
     monkeypatch.setattr("provision.workflow.job_advice.advise_job", look)
     with pytest.raises(SystemExit) as stopped:
         main(["advise", "train", "--json"])

@@ -13,17 +13,17 @@ import pytest
 
 from provision.batch import mpi
 from provision.batch.containers import SHARE, NodeHardware, create_words, program_words
-from provision.batch.ranks import Place, seats_of
+from provision.batch.ranks import Place, assignments_of
 from provision.jobs.node_ask import FILES
-from provision.model.job import JobSpec, Kind, Seat
+from provision.model.job import Assignment, JobSpec, Kind
 
 PLACES = (Place("a", "10.0.0.1", (0, 1), ("GPU-0", "GPU-1")), Place("b", "10.0.0.2", (0, 1), ("GPU-2", "GPU-3")))
 
 
 def words(spec: JobSpec, hardware: NodeHardware | None = None, **more: object) -> list[str]:
     """Return the words for the chief's container."""
-    seats = seats_of(spec, PLACES)
-    inside = [seat for seat in seats if seat.container == seats[0].container]
+    assignments = assignments_of(spec, PLACES)
+    inside = [assignment for assignment in assignments if assignment.container == assignments[0].container]
     hardware = hardware or NodeHardware()
     return create_words(spec, inside, "sha256:1", labels={"provision.job": "j"}, hardware=hardware, folder="/f", **more)  # type: ignore[arg-type]
 
@@ -64,7 +64,7 @@ def test_a_container_of_an_account_gains_no_privileges() -> None:
 def test_gpus_go_by_uuid_in_the_order_of_the_ring() -> None:
     """Index 0 inside is the first of the ring."""
     assert ("--gpus", '"device=GPU-0,GPU-1"') in pairs(words(JobSpec("j", Kind.MPI, ("x",), gpus=2, workers=2)))
-    without = seats_of(JobSpec("j", Kind.PYTORCH, ("x",)), [Place("a", "10.0.0.1")])
+    without = assignments_of(JobSpec("j", Kind.PYTORCH, ("x",)), [Place("a", "10.0.0.1")])
     found = create_words(JobSpec("j", Kind.RUN, ("x",)), without, "i", labels={}, hardware=NodeHardware(), folder="/f")
     assert "--gpus" not in found
 
@@ -159,7 +159,7 @@ def test_a_typed_mpirun_finds_the_nodes_by_its_environment() -> None:
 def test_every_launcher_is_told_a_host_file_in_its_own_dialect() -> None:
     """Hydra (MPICH, Intel MPI) ends at ``slots=``, which it does not know."""
     spec = JobSpec("j", Kind.MPI, ("x",), gpus=2, workers=2)
-    files = mpi.files(spec, seats_of(spec, PLACES), [])
+    files = mpi.files(spec, assignments_of(spec, PLACES), [])
     found = mpi.launcher_variables([])
 
     def told(name: str) -> str:
@@ -175,7 +175,7 @@ def test_seats_of_other_jobs_have_other_names() -> None:
     found = words(JobSpec("other", Kind.PYTORCH, ("x",), gpus=2, workers=2))
 
     assert ("--name", "other-master-0") in pairs(found)
-    assert isinstance(seats_of(JobSpec("o", Kind.RUN, ("x",)), PLACES[:1])[0], Seat)
+    assert isinstance(assignments_of(JobSpec("o", Kind.RUN, ("x",)), PLACES[:1])[0], Assignment)
 
 
 MPI = {"kind": Kind.MPI, "gpus": 2, "workers": 2}

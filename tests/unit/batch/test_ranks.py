@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from provision.batch.ranks import Place, processes_per_instance, rank_variables, seats_of, slots
+from provision.batch.ranks import Place, assignments_of, processes_per_instance, rank_variables, slots
 from provision.model.job import JobSpec, Kind
 
 PLACES = (Place("a", "10.0.0.1", (0, 1), ("GPU-a0", "GPU-a1")), Place("a", "10.0.0.1", (2, 3), ("GPU-a2", "GPU-a3")))
@@ -21,40 +21,40 @@ def spec(kind: Kind, **more: object) -> JobSpec:
 @pytest.mark.row(11, 34)
 def test_pytorch_has_one_master_and_its_workers_follow() -> None:
     """Workers include the master; worker i has rank i + 1."""
-    seats = seats_of(spec(Kind.PYTORCH), (*PLACES, OTHER))
+    assignments = assignments_of(spec(Kind.PYTORCH), (*PLACES, OTHER))
 
-    assert [(seat.instance, seat.rank, seat.chief) for seat in seats] == [
+    assert [(assignment.instance, assignment.rank, assignment.is_leader) for assignment in assignments] == [
         ("dist-master-0", 0, True),
         ("dist-worker-0", 1, False),
         ("dist-worker-1", 2, False),
     ]
-    assert [seat.container for seat in seats] == [seat.instance for seat in seats]
+    assert [assignment.container for assignment in assignments] == [assignment.instance for assignment in assignments]
 
 
 @pytest.mark.row(11, 16)
 def test_mpi_has_a_launcher_beside_its_workers() -> None:
     """The launcher has no GPU of its own, lives with worker 0, and workers of a node share a container."""
-    launcher, *workers = seats_of(spec(Kind.MPI), (*PLACES, OTHER))
+    launcher, *workers = assignments_of(spec(Kind.MPI), (*PLACES, OTHER))
 
     assert re.fullmatch(r"dist-launcher-[a-z0-9]{5}", launcher.instance)
-    assert launcher.chief
+    assert launcher.is_leader
     assert launcher.gpus == ()
-    assert [seat.instance for seat in workers] == ["dist-worker-0", "dist-worker-1", "dist-worker-2"]
-    assert [seat.container for seat in (launcher, *workers)] == ["dist-worker-0"] * 3 + ["dist-worker-2"]
+    assert [assignment.instance for assignment in workers] == ["dist-worker-0", "dist-worker-1", "dist-worker-2"]
+    assert [assignment.container for assignment in (launcher, *workers)] == ["dist-worker-0"] * 3 + ["dist-worker-2"]
 
 
 def test_a_host_files_slots_are_the_gpus_of_the_workers() -> None:
     """Two workers of two GPUs on one node are four slots there."""
-    assert slots(spec(Kind.MPI), seats_of(spec(Kind.MPI), (*PLACES, OTHER))) == {"a": 4, "b": 2}
+    assert slots(spec(Kind.MPI), assignments_of(spec(Kind.MPI), (*PLACES, OTHER))) == {"a": 4, "b": 2}
 
 
 @pytest.mark.row(34, 35)
 def test_each_rank_is_told_where_the_master_is() -> None:
     """The master's address is the same for all, also for itself."""
     job = spec(Kind.PYTORCH)
-    seats = seats_of(job, (*PLACES, OTHER))
+    assignments = assignments_of(job, (*PLACES, OTHER))
 
-    told = [rank_variables(job, seat, seats, 29511) for seat in seats]
+    told = [rank_variables(job, assignment, assignments, 29511) for assignment in assignments]
 
     assert {one["MASTER_ADDR"] for one in told} == {"10.0.0.1"}
     assert {one["MASTER_PORT"] for one in told} == {"29511"}
@@ -71,10 +71,12 @@ def test_each_rank_is_told_where_the_master_is() -> None:
 def test_workers_of_mpi_on_a_node_see_all_of_its_gpus() -> None:
     """Ranks of one node reach each other's GPUs only when they see them."""
     job = spec(Kind.MPI)
-    seats = seats_of(job, (*PLACES, OTHER))
+    assignments = assignments_of(job, (*PLACES, OTHER))
 
-    assert rank_variables(job, seats[0], seats, 1)["NVIDIA_VISIBLE_DEVICES"] == "GPU-a0,GPU-a1,GPU-a2,GPU-a3"
-    assert "RANK" not in rank_variables(job, seats[0], seats, 1)
+    assert (
+        rank_variables(job, assignments[0], assignments, 1)["NVIDIA_VISIBLE_DEVICES"] == "GPU-a0,GPU-a1,GPU-a2,GPU-a3"
+    )
+    assert "RANK" not in rank_variables(job, assignments[0], assignments, 1)
 
 
 @pytest.mark.row(10)
@@ -95,5 +97,5 @@ def test_torchrun_makes_a_process_for_each_gpu_unless_told_otherwise() -> None:
 
 
 def _alone(job: JobSpec) -> tuple:  # type: ignore[type-arg]
-    seats = seats_of(job, (Place("a", "10.0.0.1"),))
-    return seats[0], seats
+    assignments = assignments_of(job, (Place("a", "10.0.0.1"),))
+    return assignments[0], assignments

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from provision.batch.ranks import Place, seats_of
+from provision.batch.ranks import Place, assignments_of
 from provision.batch.records import STARTING, Report, contradictions, records, result_of
 from provision.documents import decode
-from provision.documents.jobs import ReportAnswer
+from provision.documents.jobs import ReportAnswer, assignment_document
 from provision.errors import InvalidDocument
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind, as_document
 
 SPEC = JobSpec("dist", Kind.PYTORCH, ("x",), image="i", gpus=1, workers=2)
-SEATS = seats_of(SPEC, (Place("a", "10.0.0.1", (0,), ("GPU-a",)), Place("b", "10.0.0.2", (0,), ("GPU-b",))))
+ASSIGNMENTS = assignments_of(SPEC, (Place("a", "10.0.0.1", (0,), ("GPU-a",)), Place("b", "10.0.0.2", (0,), ("GPU-b",))))
 
 
 def told(node: str, status: str = "Running", **more: Any) -> dict[str, Any]:
     """Return what a node tells of its instance."""
-    seat = next(seat for seat in SEATS if seat.node == node)
+    assignment = next(assignment for assignment in ASSIGNMENTS if assignment.node == node)
     return {
         "name": "dist",
         "id": "1",
@@ -29,9 +29,13 @@ def told(node: str, status: str = "Running", **more: Any) -> dict[str, Any]:
         "submitted": 100.0,
         "spec": as_document(SPEC),
         "attempt": 1,
-        "attempt_record": {"seats": [as_document(one) for one in SEATS], "boot_id": "boot", "time": 100.0},
+        "attempt_record": {
+            "seats": [assignment_document(one) for one in ASSIGNMENTS],
+            "boot_id": "boot",
+            "time": 100.0,
+        },
         "boot_id": "boot",
-        "instances": {seat.instance: {"instance": seat.instance, "status": status, "started": 110.0}},
+        "instances": {assignment.instance: {"instance": assignment.instance, "status": status, "started": 110.0}},
         "keeper": "active",
         "result": None,
         **more,
@@ -192,11 +196,11 @@ def test_only_a_result_that_cannot_change_is_recorded() -> None:
 def test_a_job_that_was_stopped_without_the_queue_host_is_stopping() -> None:
     """Its nodes that answer have ended; the queue host has a part too, and cannot confirm."""
     ended = {"status": "FAILED", "reason": "stopped by me", "exit_code": 143, "ended": 150.0}
-    seats = told("b")["attempt_record"]["seats"]
+    assignments = told("b")["attempt_record"]["seats"]
 
     found = job(("b", told("b", result=ended, stopping=True)), away={"a": "no route"})
 
-    assert {seat["node"] for seat in seats} == {"a", "b"}
+    assert {assignment["node"] for assignment in assignments} == {"a", "b"}
     assert (found.status, found.unconfirmed, found.exit_code) == (JobStatus.STOPPING, ("a",), None)
 
 
@@ -213,7 +217,7 @@ def test_a_running_job_whose_name_another_job_has_is_listed_as_well() -> None:
     old = told("b", id="0", submitted=1.0)
     reports = [report(name, {"now": 200.0, "jobs": [one]}) for name, one in (("a", new), ("b", old))]
 
-    assert {one.id: one.displaced for one in records(reports, {}, "a").values()} == {"1": False, "0": True}
+    assert {one.id: one.name_reused for one in records(reports, {}, "a").values()} == {"1": False, "0": True}
     (problem,) = contradictions(reports, "a")
     assert "another job dist (ID 0) runs there" in problem
     over = told("b", id="0", submitted=1.0, result={"status": "FAILED"})
@@ -256,14 +260,16 @@ def test_a_job_with_tries_left_is_not_over() -> None:
     none = told("a", result=failed, queue={**QUEUE, "retry": 2, "failures": 2})
     stopped = told("a", result=failed, queue={**QUEUE, "retry": 2, "failures": 1, "state": "stopped"})
 
-    assert (job(("a", left)).status, job(("a", left)).again) == (JobStatus.PENDING, True)
+    assert (job(("a", left)).status, job(("a", left)).retrying) == (JobStatus.PENDING, True)
     assert "attempt 1 failed: exit code 3" in job(("a", left)).reason
     assert job(("a", none)).status is JobStatus.FAILED
-    assert job(("a", stopped)).again is False
+    assert job(("a", stopped)).retrying is False
     last = told("b", attempt=2, result=failed, spec={**as_document(SPEC), "retry": 1})
     first = told("b", result=failed, spec={**as_document(SPEC), "retry": 1})
     away = {"a": "no route"}
-    assert (job(("b", first), away=away).again, job(("b", last), away=away).again) == (True, False), "the queue is on a"
+    assert (job(("b", first), away=away).retrying, job(("b", last), away=away).retrying) == (True, False), (
+        "the queue is on a"
+    )
 
 
 def test_an_older_job_of_the_same_name_on_a_node_that_was_away_is_another_job() -> None:
@@ -285,7 +291,7 @@ def test_nonsense_of_a_node_is_left_out() -> None:
     found = records([good, bad], {}, "a")
 
     assert set(found) == {"dist", "well"}
-    assert found["dist"].leases == {"a": ("GPU-a",)}
+    assert found["dist"].allocations == {"a": ("GPU-a",)}
     messages = contradictions([good, bad], "a")
     assert [text.partition(" is ignored")[0] for text in messages] == [
         "b: job x",
@@ -328,20 +334,29 @@ def test_only_the_head_says_how_a_job_stands_in_the_queue() -> None:
 
 
 HOSTILE = JobSpec("dist", Kind.PYTORCH, ("x",), image="i", gpus=1, workers=3)
-SEATS_OF_THREE = seats_of(HOSTILE, tuple(Place(name, f"10.0.0.{at}") for at, name in enumerate("abc")))
-PLACES_OF_THREE = {seat.instance: seat.node for seat in SEATS_OF_THREE}
+ASSIGNMENTS_OF_THREE = assignments_of(HOSTILE, tuple(Place(name, f"10.0.0.{at}") for at, name in enumerate("abc")))
+PLACES_OF_THREE = {assignment.instance: assignment.node for assignment in ASSIGNMENTS_OF_THREE}
 
 
-def of_three(node: str, *, seats: Any = SEATS_OF_THREE, record: dict[str, Any] | None = None, **more: Any) -> Any:
+def of_three(
+    node: str, *, assignments: Any = ASSIGNMENTS_OF_THREE, record: dict[str, Any] | None = None, **more: Any
+) -> Any:
     """Return what a node tells of a job of three nodes: `a` has rank 0; `q` is the head and has no part in it."""
     if node == "q":
         queue = {**QUEUE, "nodes": ["a", "b", "c"], "places": PLACES_OF_THREE, "handed": True}
         return told(
             "a", attempt=0, attempt_record=None, instances={}, queue=queue, spec=as_document(HOSTILE), keeper="none"
         )
-    about = {"seats": [as_document(one) for one in seats], "boot_id": "boot", "time": 100.0, **(record or {})}
+    about = {
+        "seats": [assignment_document(one) for one in assignments],
+        "boot_id": "boot",
+        "time": 100.0,
+        **(record or {}),
+    }
     own = {
-        seat.instance: {"instance": seat.instance, "status": "Running"} for seat in SEATS_OF_THREE if seat.node == node
+        assignment.instance: {"instance": assignment.instance, "status": "Running"}
+        for assignment in ASSIGNMENTS_OF_THREE
+        if assignment.node == node
     }
     return {**told("a"), "spec": {}, "owner": None, "attempt_record": about, "instances": own, **more}
 
@@ -356,21 +371,30 @@ def three(*reports: tuple[str, Any], away: dict[str, str] | None = None) -> JobR
 def test_a_node_says_nothing_of_other_nodes_ranks(order: str) -> None:
     """Whichever node is first: a claim of another's rank, of the leader, of an end or of what started is ignored."""
     swapped = {"a": "b", "b": "a", "c": "b"}
-    forged = [replace(seat, node=swapped[seat.node], chief=seat.node == "b", rank=0) for seat in SEATS_OF_THREE]
-    more = [*forged, replace(SEATS_OF_THREE[1], instance="dist-worker-9", container="dist-worker-9")]
+    forged = [
+        replace(assignment, node=swapped[assignment.node], is_leader=assignment.node == "b", rank=0)
+        for assignment in ASSIGNMENTS_OF_THREE
+    ]
+    more = [*forged, replace(ASSIGNMENTS_OF_THREE[1], instance="dist-worker-9", container="dist-worker-9")]
     ended = {"status": "SUCCEEDED", "exit_code": 0, "ended": 150.0}
     lies = {"code_sha": "f" * 40, "tensorboard": "http://10.9.9.9:1", "image_digest": "sha256:forged"}
-    every = {seat.instance: {"instance": seat.instance, "status": "Completed"} for seat in SEATS_OF_THREE}
-    hostile = of_three("b", seats=more, record=lies, instances=every, result=ended)
+    every = {
+        assignment.instance: {"instance": assignment.instance, "status": "Completed"}
+        for assignment in ASSIGNMENTS_OF_THREE
+    }
+    hostile = of_three("b", assignments=more, record=lies, instances=every, result=ended)
     documents = {"a": of_three("a", record={"code_sha": "a" * 40}), "b": hostile, "c": of_three("c")}
     found = three(*((name, documents[name]) for name in order))
 
-    assert [(seat.instance, seat.node, seat.rank, seat.chief) for seat in found.seats] == [
+    assert [
+        (assignment.instance, assignment.node, assignment.rank, assignment.is_leader)
+        for assignment in found.assignments
+    ] == [
         ("dist-master-0", "a", 0, True),
         ("dist-worker-0", "b", 1, False),
         ("dist-worker-1", "c", 2, False),
     ]
-    assert [seat.address for seat in found.seats] == ["10.0.0.0", "", "10.0.0.2"]
+    assert [assignment.address for assignment in found.assignments] == ["10.0.0.0", "", "10.0.0.2"]
     assert found.status is JobStatus.RUNNING
     assert {name: item.status for name, item in found.instances.items()} == {
         "dist-master-0": "Running",
@@ -384,11 +408,14 @@ def test_a_node_says_nothing_of_other_nodes_ranks(order: str) -> None:
 
 def test_a_node_that_lies_about_its_own_rank_is_still_placed_where_the_head_has_put_it() -> None:
     """Rank and leader follow from the instance's name."""
-    lies = [replace(seat, chief=True, rank=0) if seat.node == "b" else seat for seat in SEATS_OF_THREE]
+    lies = [
+        replace(assignment, is_leader=True, rank=0) if assignment.node == "b" else assignment
+        for assignment in ASSIGNMENTS_OF_THREE
+    ]
     ended = {"status": "SUCCEEDED", "exit_code": 0, "ended": 150.0}
-    found = three(("b", of_three("b", seats=lies, result=ended)), ("a", of_three("a")), ("c", of_three("c")))
+    found = three(("b", of_three("b", assignments=lies, result=ended)), ("a", of_three("a")), ("c", of_three("c")))
 
-    assert [(seat.node, seat.rank, seat.chief) for seat in found.seats] == [
+    assert [(assignment.node, assignment.rank, assignment.is_leader) for assignment in found.assignments] == [
         ("a", 0, True),
         ("b", 1, False),
         ("c", 2, False),
@@ -415,21 +442,21 @@ def test_while_the_first_node_is_away_the_worst_result_of_the_others_counts_and_
     )
     blamed = three(("b", of_three("b", result=bad)), ("c", of_three("c", result=good)), away=away)
     assert (blamed.status, blamed.first_failure, blamed.first_rank) == (JobStatus.FAILED, "", None)
-    assert {seat.node for seat in found.seats} == {"a", "b", "c"}
+    assert {assignment.node for assignment in found.assignments} == {"a", "b", "c"}
     assert found.unreachable == ("a",)
 
 
 def test_a_node_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
     """The head gave this attempt to other nodes."""
     queue = {**QUEUE, "nodes": ["a"], "attempt": 2, "places": {"dist-master-0": "a", "dist-worker-0": "a"}}
-    seats = [as_document(replace(seat, node="a")) for seat in SEATS]
-    head = told("a", attempt=2, queue=queue, nodes=["a", "b"], attempt_record={"seats": seats, "time": 100.0})
+    assignments = [assignment_document(replace(assignment, node="a")) for assignment in ASSIGNMENTS]
+    head = told("a", attempt=2, queue=queue, nodes=["a", "b"], attempt_record={"seats": assignments, "time": 100.0})
     forged = told("b", attempt=2, result={"status": "FAILED", "reason": "forged", "ended": 150.0})
 
     found = job(("a", head), ("b", forged))
 
     assert "forged" not in found.reason
-    assert {seat.node for seat in found.seats} == {"a"}
+    assert {assignment.node for assignment in found.assignments} == {"a"}
     reports = [report(name, {"jobs": [one]}) for name, one in (("a", head), ("b", forged))]
     assert contradictions(reports, "a") == [
         "b: it reports attempt 2 of dist; this is ignored, as a gave attempt 2 to a"
@@ -441,4 +468,7 @@ def test_places_of_a_next_attempt_do_not_count_for_the_one_before() -> None:
     queue = {**QUEUE, "attempt": 2, "nodes": ["c"], "places": {"dist-master-0": "c", "dist-worker-0": "c"}}
     found = job(("a", told("a", queue=queue, nodes=["a", "b", "c"])), ("b", told("b")))
 
-    assert [(seat.instance, seat.node) for seat in found.seats] == [("dist-master-0", "a"), ("dist-worker-0", "b")]
+    assert [(assignment.instance, assignment.node) for assignment in found.assignments] == [
+        ("dist-master-0", "a"),
+        ("dist-worker-0", "b"),
+    ]

@@ -41,10 +41,10 @@ class Nodes:
         """At so many ranks there is no result, and the code is what it is set to; 0 where others succeed."""
         self.facts = {}
 
-    def start(self, plan, write):
+    def start(self, plan, write, _reserve):
         """Stand in for the transport: everything up to it is ours."""
         self.plans.append(plan)
-        ranks = sum(assignment.slots for assignment in plan.seats)
+        ranks = sum(seat.slots for seat in plan.assignments)
         about = 'About: {"torch": "2.4.0", "nccl": "2.20.5"}\n'
         text = rendered(gpus=ranks, iterations=[SPEED[ranks] + wobble for wobble in (-0.1, 0.0, 0.1)])
         failed = self.cut or ranks == self.fails_at

@@ -84,7 +84,7 @@ def test_jobs_are_completed_from_what_is_stored_here(place, verb, shell):
 def test_jobs_of_the_last_list_are_completed(place, typed, monkeypatch):
     """No node is asked for them."""
     engine = MemoryEngine((job_of("mnist"), job_of("vgg")))
-    monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: engine)
+    monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: engine)
     inventory = place / "inventories" / "prod"
     (inventory / "hosts.yml").write_text(f"gpu_nodes:\n  hosts:\n    gpu1: {{ansible_host: {UNROUTABLE}}}\n")
     assert typed("list", "-i", str(inventory))[0] == 0

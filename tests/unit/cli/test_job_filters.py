@@ -8,7 +8,7 @@ import json
 import pytest
 
 from provision.model.job import JobStatus
-from provision.model.job_views import JobSurvey
+from provision.model.job_views import JobPage
 from provision.testing import make_cluster
 from provision.workflow import history
 from tests.support.memory_engine import MemoryEngine, job_of
@@ -23,7 +23,7 @@ def engine(monkeypatch, tmp_path):
         job_of(
             name,
             status=JobStatus.PENDING if name == "a" else JobStatus.RUNNING,
-            seats=name != "a",
+            assignments=name != "a",
             record={"owner": owner},
         )
         for name, owner in OWNERS.items()
@@ -31,7 +31,7 @@ def engine(monkeypatch, tmp_path):
     made = MemoryEngine(jobs)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: make_cluster("gpu1", "gpu2"))
-    monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: made)
+    monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: made)
     return made
 
 
@@ -85,7 +85,7 @@ def test_a_list_that_is_empty_because_nodes_did_not_answer_exits_with_7(engine, 
     engine.known.clear()
     assert typed(*words)[0] == 0
 
-    engine.survey = JobSurvey((), unreachable={"gpu1": "timed out", "gpu2": "timed out"})
+    engine.page = JobPage((), unreachable={"gpu1": "timed out", "gpu2": "timed out"})
     assert typed(*words)[0] == 7
 
 

@@ -10,7 +10,7 @@ from provision.cli import node as node_verbs
 from provision.errors import ConnectionFailed
 from provision.facts.gpu_usage import GpuUsage
 from provision.model.job import JobStatus
-from provision.model.job_views import GpuView, JobSurvey, NodeView
+from provision.model.job_views import GpuView, NodeView
 from provision.testing import make_cluster
 from provision.workflow.job_nodes import Usage
 from tests.support.memory_engine import MemoryEngine, job_of
@@ -23,7 +23,7 @@ NODES = (
         ready=True,
         head=True,
         mode="topology",
-        gpus=(GpuView(0, JOB.seats[0].uuids[0], "V100", "a", "a-master-0"), GpuView(1, "x", "V100")),
+        gpus=(GpuView(0, JOB.assignments[0].uuids[0], "V100", "a", "a-master-0"), GpuView(1, "x", "V100")),
     ),
     NodeView("gpu2", "10.0.0.2", ready=True, labels={"rack": "r1"}, gpus=(GpuView(0, "y", "V100"),)),
     NodeView("gpu3", "10.0.0.3", ready=False, reason="no route to host"),
@@ -33,14 +33,13 @@ NODES = (
 @pytest.fixture
 def written(monkeypatch):
     """Jobs and nodes in memory; what would be written into the inventory."""
-    engine = MemoryEngine((JOB,), JobSurvey((), NODES))
+    engine = MemoryEngine((JOB,), nodes=NODES)
     cluster = make_cluster("gpu1", "gpu2", "gpu3", cluster_labels={"rack": "r1"})
     done: dict[str, object] = {}
-    for place in ("provision.cli.job_options.cluster_from", "provision.cli.node.cluster_from"):
-        monkeypatch.setattr(place, lambda *_a, **_k: cluster)
-    monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: engine)
+    monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: cluster)
+    monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: engine)
     monkeypatch.setattr("provision.inventory.record.set_for_hosts", lambda _cluster, wanted: done.update(wanted) or ())
-    usage = Usage({"gpu1": (GpuUsage(0, JOB.seats[0].uuids[0], "V100", 87, 1, 2),)}, ("gpu1",), {"gpu2": "gone"})
+    usage = Usage({"gpu1": (GpuUsage(0, JOB.assignments[0].uuids[0], "V100", 87, 1, 2),)}, ("gpu1",), {"gpu2": "gone"})
     monkeypatch.setattr("provision.workflow.job_nodes.usage", lambda *_a: usage)
     return done
 
@@ -139,11 +138,11 @@ def test_drain_and_resume(typed, monkeypatch):
     """With a reason and who; a node that cannot be reached is an error, the others are drained."""
     seen = []
 
-    def drain(_cluster, names, reason):
+    def drain(_engine, names, reason):
         seen.append((list(names), reason))
         return {name: ConnectionFailed("no route", node=name) if name == "gpu3" else None for name in names}
 
-    monkeypatch.setattr("provision.workflow.job_nodes.drain", drain)
+    monkeypatch.setattr(MemoryEngine, "drain", drain)
     monkeypatch.setattr(node_verbs.getpass, "getuser", lambda: "eve")
 
     assert typed("node", "drain", "gpu1", "--reason", "fan")[:2] == (0, "gpu1 drained\n")

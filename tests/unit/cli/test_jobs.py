@@ -14,8 +14,8 @@ import yaml
 from provision.cli import following, levels
 from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
 from provision.errors import ConnectionFailed, InvalidRecord, NeverFits, NotAllowed, UsageError
-from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
-from provision.model.job_views import DryRun, JobSurvey
+from provision.model.job import Assignment, InstanceRecord, JobEvent, JobStatus, Kind
+from provision.model.job_views import DryRun, JobPage
 from provision.testing import make_cluster
 from provision.workflow.job_watch import wait_for
 from tests.support.memory_engine import MemoryEngine, job_of
@@ -27,7 +27,7 @@ def engine(monkeypatch, tmp_path):
     made = MemoryEngine()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: make_cluster("gpu1", "gpu2"))
-    monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: made)
+    monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: made)
     monkeypatch.setattr("time.time", lambda: 1057.0)
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     monkeypatch.setitem(levels._chosen, "level", "info")
@@ -73,7 +73,9 @@ def test_submit_hands_in_the_job_and_says_arenas_two_lines(engine, typed):
 
 def test_a_job_that_waits_is_said_to_wait_and_why(engine, typed):
     """It was submitted all the same."""
-    engine.coming = [job_of(status=JobStatus.PENDING, seats=False, record={"reason": "gpu1 has 0 of 1 GPUs free"})]
+    engine.coming = [
+        job_of(status=JobStatus.PENDING, assignments=False, record={"reason": "gpu1 has 0 of 1 GPUs free"})
+    ]
     code, _, err = typed(*SUBMIT, "x")
 
     assert code == 0
@@ -147,8 +149,8 @@ def test_a_name_that_is_taken_exits_4_and_no_job_exits_3(engine, typed):
 
 def test_a_dry_run_shows_place_variables_and_commands(engine, typed):
     """As text, and as YAML whose spec can be submitted."""
-    assignment = Seat(
-        "pytorch-dist-master-0", "master", 0, "gpu1", "10.0.0.1", 0, chief=True, gpus=(0, 1), nics=("mlx5_0",)
+    assignment = Assignment(
+        "pytorch-dist-master-0", "master", 0, "gpu1", "10.0.0.1", 0, is_leader=True, gpus=(0, 1), nics=("mlx5_0",)
     )
     engine.plan = DryRun(
         (assignment,),
@@ -259,7 +261,7 @@ def test_list_has_arenas_forms(engine, typed):
 
 def test_nodes_that_do_not_answer_are_named(engine, typed):
     """What others know is shown; with nothing at all the exit code says it."""
-    engine.survey = JobSurvey((), unreachable={"gpu2": "no route to host"})
+    engine.page = JobPage((), unreachable={"gpu2": "no route to host"})
     engine.known = {"a": job_of("a")}
     code, out, err = typed("list")
 
@@ -325,14 +327,14 @@ def test_logs_that_follow_end_with_the_jobs_code(engine, typed):
 
 def test_logs_of_a_job_that_never_ran_say_why(engine, typed):
     """Silence would look like a job without output."""
-    engine.known = {"a": job_of("a", status=JobStatus.PENDING, seats=False, record={"reason": "no room"})}
+    engine.known = {"a": job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": "no room"})}
 
     assert "a is PENDING and has no output yet: no room" in typed("logs", "a")[2]
 
 
 def test_wait_tells_success_failure_and_time(engine, typed):
     """0, the job's code, 6, and 3 for no job."""
-    waiting = job_of("a", status=JobStatus.PENDING, seats=False, record={"reason": "no room"})
+    waiting = job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": "no room"})
     engine.known = {"a": waiting}
     code, _, err = typed("wait", "a", "--for", "running", "--timeout", "20ms")
 
@@ -351,7 +353,7 @@ def test_wait_tells_success_failure_and_time(engine, typed):
 def test_waiting_tells_what_holds_now_and_each_new_reason(engine, typed):
     """Not what a try of an hour ago had found: the command has just tried itself."""
     old, new, last = (
-        job_of("a", status=JobStatus.PENDING, seats=False, record={"reason": reason})
+        job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": reason})
         for reason in ("old", "new", "last")
     )
     engine.known = {"a": old}
@@ -369,12 +371,12 @@ def test_waiting_tells_what_holds_now_and_each_new_reason(engine, typed):
 def test_waiting_starts_what_waits_for_its_next_attempt_too(engine, typed):
     """Its last attempt's instances are still told; a job whose containers are being made is not pushed."""
     coming = job_of("a", status=JobStatus.PENDING, record={"reason": "a-master-0 is ContainerCreating"})
-    waiting = dataclasses.replace(coming, again=True, reason="no room")
+    waiting = dataclasses.replace(coming, retrying=True, reason="no room")
     for first, pushes in ((waiting, 1), (coming, 0)):
         engine.calls, engine.known, engine.coming = [], {"a": first}, [first, first, job_of("a")]
 
         assert typed("wait", "a", "--for", "running")[0] == 0
-        assert [call[0] for call in engine.calls].count("start_pending") == pushes
+        assert [call[0] for call in engine.calls].count("maintenance") == pushes
 
 
 def test_a_job_whose_end_cannot_be_known_is_not_followed_for_ever(engine, typed, monkeypatch):
@@ -444,7 +446,7 @@ def test_prune_deletes_jobs_of_other_users_only_on_request(engine, typed):
 
 def test_a_time_without_a_unit_is_seconds_where_nothing_else_can_be_meant(engine, typed):
     """As with docker's and kubectl's options of these names; times of `submit` need a unit, as Slurm's are minutes."""
-    engine.known = {"a": job_of("a", status=JobStatus.PENDING, seats=False)}
+    engine.known = {"a": job_of("a", status=JobStatus.PENDING, assignments=False)}
     code, _, err = typed("wait", "a", "--timeout", "0.02")
     assert code == 6
     assert "after 0.02 s" in err
@@ -519,7 +521,7 @@ def test_what_is_no_port(engine, typed, target):
 
 def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path, monkeypatch):
     """By priority, then age; each with its reason. A unit file starts them without anybody."""
-    waiting = {"status": JobStatus.PENDING, "seats": False}
+    waiting = {"status": JobStatus.PENDING, "assignments": False}
     engine.known = {
         "late": job_of("late", submitted=1010.0, **waiting),
         "first": job_of("first", submitted=1020.0, priority=5, record={"reason": "no room"}, **waiting),
@@ -544,7 +546,7 @@ def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path, monkey
 def test_a_held_job_is_released_and_not_stopped_and_started_anew(engine, typed):
     """Its attempts count from one; a job that is not held stays as it is."""
     engine.known = {
-        "held": job_of("held", status=JobStatus.QUEUING, seats=False),
+        "held": job_of("held", status=JobStatus.QUEUING, assignments=False),
         "going": job_of("going"),
     }
     assert typed("queue", "release", "held", "going")[0] == 0
@@ -719,7 +721,7 @@ def test_prune_forgets_nothing_without_a_time_or_without_the_head(engine, typed)
     engine.known = {"a": job_of("a", status=JobStatus.FAILED, record={"ended": 10.0})}
 
     assert typed("prune", "--since", "")[0] == 2
-    engine.head, engine.survey = "gpu1", JobSurvey((), unreachable={"gpu1": "no route to host"})
+    engine.page = JobPage((), unreachable={"gpu1": "no route to host"}, incomplete="gpu1 does not answer")
     code, _, err = typed("prune", "--since", "1s")
     assert code == 7
     assert "no route to host" in err
@@ -854,8 +856,10 @@ def test_a_list_with_an_owner_column_fits_its_width(engine, typed, form, width):
         for name in ("a", "n" * 24)
     }
     for job in list(engine.known.values()):
-        assignments = tuple(dataclasses.replace(assignment, address="100.100.100.100") for assignment in job.seats)
-        engine.known[job.spec.name] = dataclasses.replace(job, seats=assignments)
+        assignments = tuple(
+            dataclasses.replace(assignment, address="100.100.100.100") for assignment in job.assignments
+        )
+        engine.known[job.spec.name] = dataclasses.replace(job, assignments=assignments)
     code, out, _ = typed("list", "-o", form)
     lines = out.splitlines()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,10 @@ from provision.facts.managed import Managed
 from provision.facts.network import Listening
 from provision.facts.rdma import RdmaStack
 from provision.jobs import preflight
+from provision.jobs.engines.base import Capability
 from provision.model import Cluster
 from provision.workflow import survey
+from tests.support.memory_engine import MemoryEngine
 from tests.unit.checks.conftest import gpu, healthy, linked, make_node, peer_record
 
 LOOKED_AT = preflight.Container(4, "/usr/bin/mpirun", root=True, library_path=False)
@@ -231,14 +233,23 @@ def test_what_fails_before_the_start_exits_125(capsys, monkeypatch, tmp_path, wo
     assert "error: " in capsys.readouterr().err
 
 
+def test_an_engine_without_gpu_reservation_is_refused_before_the_start(run, monkeypatch):
+    engine = MemoryEngine(lacks=[Capability.GPU_RESERVATION])
+    monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: engine)
+    code, _, err = run(healthy(), "run", "--", "true")
+
+    assert code == 125
+    assert "provision run: the job engine memory does not support GPU reservation" in err
+
+
 def test_a_node_that_is_lost_before_the_job_begins_exits_125(run, monkeypatch):
     """Also when it was still there a moment ago."""
 
     def lost(_node):
         raise ConnectionFailed("a port 22 did not answer", node="a")
 
-    for module in ("provision.jobs.running", "provision.jobs.held"):
-        monkeypatch.setattr(sys.modules[module], "connect", lost)
+    for module in ("provision.jobs.running", "provision.jobs.engines.direct.gpu_reservation"):
+        monkeypatch.setattr(importlib.import_module(module), "connect", lost)
     code, _, err = run(healthy(), "run", "--", "true")
 
     assert code == 125

@@ -106,7 +106,7 @@ def engine(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "provision.cli.job_options.cluster_from", lambda *_a, **_k: dataclasses.replace(cluster, nodes=nodes)
     )
-    monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: made)
+    monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: made)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("API_TOKEN", "GIT_SYNC_USERNAME", "GIT_SYNC_PASSWORD", "FILE_TOKEN"):
         monkeypatch.setenv(name, f"value of {name}")

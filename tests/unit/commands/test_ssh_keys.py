@@ -12,7 +12,7 @@ from provision.commands.ssh_keys import public_key_problem, recorded_lines, refu
 from provision.documents import convert
 from provision.documents.jobs import Prepared
 from provision.errors import NodeError
-from provision.jobs.engines.direct import starting
+from provision.jobs import attempt_start
 
 
 def key(number: int) -> str:
@@ -144,13 +144,13 @@ def test_a_job_does_not_start_with_a_node_whose_key_is_invalid(kind: str, value:
 def test_the_start_of_a_job_checks_what_prepare_returned() -> None:
     """A node answers `prepare` with options before its host key: the start fails and names the node."""
     attempt = SimpleNamespace(
-        nodes=list(ADDRESSES), seats=[SimpleNamespace(node=name, address=ADDRESSES[name]) for name in ADDRESSES]
+        nodes=list(ADDRESSES), assignments=[SimpleNamespace(node=name, address=ADDRESSES[name]) for name in ADDRESSES]
     )
     answers = {**KEYS, "b": {**KEYS["b"], "host": HOSTILE["options"]}}
     prepared = {name: convert({"keys": keys}, Prepared, node=name, what="answer") for name, keys in answers.items()}
 
     with pytest.raises(NodeError, match="host key of the job is invalid") as caught:
-        starting._logins(attempt, prepared, {name: [port] for name, port in PORTS.items()})  # type: ignore[arg-type]
+        attempt_start._logins(attempt, prepared, {name: [port] for name, port in PORTS.items()})  # type: ignore[arg-type]
 
     assert caught.value.node == "b"
 

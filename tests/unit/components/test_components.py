@@ -20,7 +20,7 @@ GENERIC = [
 ]
 OWN = {
     "checks/boot.py": {"peer_memory"},  # checks of this role: they read its receipt
-    "workflow/reloading.py": {"peer_memory"},  # reloads this role's module
+    "workflow/module_reload.py": {"peer_memory"},  # reloads this role's module
     "checks/rdma_stack.py": {"rdma_stack"},
     "workflow/cluster_snapshot.py": {"container_ssh", "nvidia_container"},  # facts with the names of roles
 }

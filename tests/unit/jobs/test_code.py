@@ -78,8 +78,8 @@ def code(node, repository="mnist"):
 
 def files_with(folder, words):
     """Return the files below `folder` that hold one of these texts."""
-    found = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    return [path for path in found if any(word.encode() in path.read_bytes() for word in words)]
+    result = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [path for path in result if any(word.encode() in path.read_bytes() for word in words)]
 
 
 def bare_node(name, folder):
@@ -136,14 +136,14 @@ def test_branch_tag_and_commit(forge, options, expected):
 def test_a_commit_that_is_no_tip(forge, nodes):
     """It is fetched, too."""
     first = forge[1]["first"]
-    found = brought({"gpu1": nodes["gpu1"]}, CodeSource("git", str(forge[3]), first))
+    result = brought({"gpu1": nodes["gpu1"]}, CodeSource("git", str(forge[3]), first))
 
-    assert found == first
+    assert result == first
     assert (code(nodes["gpu1"]) / "train.py").read_text() == "print(1)\n"
 
 
 @needs_server
-def test_a_wrong_password_is_told_without_it(forge, nodes):
+def test_a_wrong_password_is_reported_without_the_password(forge, nodes):
     """The error names the node, what failed and what to do; git's own words are cleaned."""
     wrong = {**LOGIN, "GIT_SYNC_PASSWORD": "wr0ng-m4rk"}
 
@@ -206,14 +206,14 @@ def with_submodule(tmp_path, address):
 @needs_server
 def test_submodules_come_along_unless_they_are_switched_off(nodes, tmp_path):
     """As git-sync does it."""
-    one, found = {"gpu1": nodes["gpu1"]}, []
+    one, result = {"gpu1": nodes["gpu1"]}, []
     with git_server(tmp_path, "alice", MARKER) as address:
         with_submodule(tmp_path, address)
         for mode in ("recursive", "off"):
             brought(one, CodeSource("git", f"{address}/outer", options={"GIT_SYNC_SUBMODULES": mode}), LOGIN)
-            found.append((code(nodes["gpu1"], "outer") / "inner" / "part.py").exists())
+            result.append((code(nodes["gpu1"], "outer") / "inner" / "part.py").exists())
 
-    assert found == [True, False]
+    assert result == [True, False]
 
 
 def test_a_submodule_cannot_be_a_folder_of_the_machine_that_fetches(nodes, tmp_path):
@@ -324,9 +324,9 @@ def test_files_that_settings_name_are_read_where_the_job_is_submitted(tmp_path):
         "GIT_SYNC_SSH_KNOWN_HOSTS_FILE": str(tmp_path / "hosts"),
         "GIT_SYNC_DEPTH": "3",
     }
-    found, secrets = read_files(CodeSource("git", "git@h:p.git", options=options), {})
+    result, secrets = read_files(CodeSource("git", "git@h:p.git", options=options), {})
 
-    assert found.options == {"GIT_SYNC_SSH_KNOWN_HOSTS": "h ssh-ed25519 A\n", "GIT_SYNC_DEPTH": "3"}
+    assert result.options == {"GIT_SYNC_SSH_KNOWN_HOSTS": "h ssh-ed25519 A\n", "GIT_SYNC_DEPTH": "3"}
     assert secrets == {"GIT_SYNC_SSH_KEY": "KEY\n"}
     with pytest.raises(UsageError, match="/nowhere"):
         read_files(CodeSource("git", "git@h:p.git", options={"GIT_SSH_KEY_FILE": "/nowhere"}), {})

@@ -61,9 +61,9 @@ def test_reading_and_writing_is_tried_as_the_jobs_user(node, tmp_path):
             folder.chmod(0o755)  # whatever mask another test has left
     volume = new_volume("v", "path", str(tmp_path / "data"))
 
-    found = check_data(node, [volume], user="65534:65534")
+    result = check_data(node, [volume], user="65534:65534")
 
-    assert ["cannot be written to" in item.problem for item in found] == [True]
+    assert ["cannot be written to" in item.problem for item in result] == [True]
     assert check_data(node, [replace(volume, read_only=True)], user="65534:65534") == []
 
 

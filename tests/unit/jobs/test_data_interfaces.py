@@ -12,9 +12,9 @@ import pytest
 from provision.batch.ranks import Place
 from provision.commands.mpirun_words import parse_line
 from provision.jobs import JobRequest, prepare_offline
-from provision.jobs.engines.direct.dry import dry_run
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.placing import Placed
+from provision.jobs.cluster_snapshot import ClusterSnapshot
+from provision.jobs.engines.direct.dry_run import dry_run
+from provision.jobs.engines.direct.placement import PlacementResult
 from provision.jobs.preflight import Container
 from provision.launchers import HostEntry
 from provision.model.job import JobSpec, Kind
@@ -41,7 +41,7 @@ def started(version=4, networks=None, **more):
         nodes={"a": make_node("a"), "b": make_node("b")},
         head="a",
         job="abc",
-        found=NETWORKS if networks is None else networks,
+        node_networks=NETWORKS if networks is None else networks,
         **more,
     )
     return prepare_offline(request, Container(version, "mpirun", root=True, library_path=False))
@@ -60,13 +60,13 @@ def by_node(plan):
 
 def submitted(networks, **more):
     """Return what `submit` would start for an mpi job of two nodes, as environment and command of each instance."""
-    places = Placed((Place("a", "10.1.0.1", (0,), ("GPU-0",)), Place("b", "10.1.0.2", (0,), ("GPU-1",))))
-    known = Known(networks=networks, interfaces={name: one.interface for name, one in networks.items()})
+    places = PlacementResult((Place("a", "10.1.0.1", (0,), ("GPU-0",)), Place("b", "10.1.0.2", (0,), ("GPU-1",))))
+    snapshot = ClusterSnapshot(networks=networks, interfaces={name: one.interface for name, one in networks.items()})
     options = {"image": "train:1", "gpus": 1, "workers": 2, "launcher": "mpirun", **more}
-    found = dry_run(JobSpec("j", Kind.MPI, ("train", "x"), **options), places, known)
-    (launcher,) = [name for name in found.environment if "launcher" in name]
-    (worker,) = [name for name in found.environment if "worker" in name]
-    return found.environment[launcher], found.environment[worker], found.commands[launcher]
+    plan = dry_run(JobSpec("j", Kind.MPI, ("train", "x"), **options), places, snapshot)
+    (launcher,) = [name for name in plan.environment if "launcher" in name]
+    (worker,) = [name for name in plan.environment if "worker" in name]
+    return plan.environment[launcher], plan.environment[worker], plan.commands[launcher]
 
 
 def passed_on(words):
@@ -76,26 +76,26 @@ def passed_on(words):
 
 def test_open_mpi_4_gets_the_network_instead_of_a_name_that_a_node_does_not_have():
     """Open MPI 4 cannot reach a node by TCP where a listed interface is missing; a network fits every node."""
-    found = parameters(started())
+    values = parameters(started())
 
-    assert found["btl_tcp_if_include"] == found["oob_tcp_if_include"] == "10.1.0.0/24"
+    assert values["btl_tcp_if_include"] == values["oob_tcp_if_include"] == "10.1.0.0/24"
 
 
 def test_open_mpi_5_gets_the_network_for_ranks_and_all_names_for_its_daemons():
     """PRRTE ignores names that a node does not have, and finds no interface for a network."""
-    found = parameters(started(5))
+    values = parameters(started(5))
 
-    assert found["btl_tcp_if_include"] == "10.1.0.0/24"
-    assert found["prte_if_include"] == "eth1,eth3"
+    assert values["btl_tcp_if_include"] == "10.1.0.0/24"
+    assert values["prte_if_include"] == "eth1,eth3"
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_nodes_that_agree_get_the_interface_by_name(version):
     """As before: nothing has to be derived."""
-    found = parameters(started(version, SAME))
+    values = parameters(started(version, SAME))
 
-    assert found["btl_tcp_if_include"] == "eth1"
-    assert found["oob_tcp_if_include" if version == 4 else "prte_if_include"] == "eth1"
+    assert values["btl_tcp_if_include"] == "eth1"
+    assert values["oob_tcp_if_include" if version == 4 else "prte_if_include"] == "eth1"
 
 
 def test_without_a_known_network_open_mpi_chooses_by_itself():
@@ -112,10 +112,10 @@ def test_without_a_known_network_open_mpi_chooses_by_itself():
 )
 def test_a_typed_line_gets_the_network_by_its_environment(version, control, value):
     """A line without interfaces of its own reaches all nodes."""
-    found = started(version, command=("train",), line=parse_line(TYPED)).environment
+    values = started(version, command=("train",), line=parse_line(TYPED)).environment
 
-    assert found["OMPI_MCA_btl_tcp_if_include"] == "10.1.0.0/24"
-    assert found[control] == value
+    assert values["OMPI_MCA_btl_tcp_if_include"] == "10.1.0.0/24"
+    assert values[control] == value
 
 
 def test_ranks_of_run_get_the_interface_cards_and_gid_index_of_their_own_node():
@@ -123,7 +123,7 @@ def test_ranks_of_run_get_the_interface_cards_and_gid_index_of_their_own_node():
     plan = started(networks=ROCE)
     names = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX")
 
-    assert {node: tuple(found[name] for name in names) for node, found in by_node(plan).items()} == {
+    assert {node: tuple(values[name] for name in names) for node, values in by_node(plan).items()} == {
         "a": ("=eth1", "=mlx5_0:1", "3"),
         "b": ("=eth3", "=mlx5_2:1", "5"),
     }

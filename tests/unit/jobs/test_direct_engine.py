@@ -24,14 +24,15 @@ from provision.errors import (
     NotFound,
     UsageError,
 )
+from provision.jobs import attempt_start, node_contact
 from provision.jobs.engines.base import LogRequest, Secrets
-from provision.jobs.engines.direct import DirectEngine, contact, ending, finding, head, starting, starts
+from provision.jobs.engines.direct import DirectEngine, job_end, job_reports, queue_host, queue_starts
 from provision.model import CommandResult, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.workflow import queue_daemon
 from provision.workflow.job_watch import exit_code, wait_for
 from tests.support.node.direct import Way, direct_engine, recorded, signing_keys
-from tests.support.node.node import Engine, FakeNode, seat, until
+from tests.support.node.node import Engine, FakeNode, assignment, until
 
 
 @dataclass
@@ -90,7 +91,7 @@ def output(jobs: DirectEngine, name: str) -> dict[str, str]:
 
 def over(jobs: DirectEngine, name: str) -> JobRecord:
     """The job when it has ended."""
-    return until(lambda: (found := jobs.get(name)).status.over and found, f"the end of {name}")
+    return until(lambda: (job := jobs.get(name)).status.over and job, f"the end of {name}")
 
 
 @pytest.mark.long
@@ -99,8 +100,8 @@ def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(
     alone = submit(jobs, spec("alone", f"{SHOW}; exec sleep 60", gpus=1, gpu_ids=(2,), exclusive=True))
     other, cpu = submit(jobs, spec("other", SHOW, gpus=1)), submit(jobs, spec("cpu"))
 
-    assert [(seat.gpus, seat.uuids) for seat in alone.seats] == [((2,), ("GPU-c",))]
-    assert sorted(alone.leases["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    assert [(assignment.gpus, assignment.uuids) for assignment in alone.assignments] == [((2,), ("GPU-c",))]
+    assert sorted(alone.allocations["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
     for waits in (other, cpu):
         assert waits.status is JobStatus.PENDING
         assert "alone has the node for itself" in waits.reason
@@ -116,7 +117,7 @@ def test_the_workers_of_an_exclusive_job_share_its_node(jobs: DirectEngine) -> N
     """Each has a GPU of its own, and the job holds the others."""
     alone = submit(jobs, JobSpec("alone", Kind.PYTORCH, (SHOW,), image="image", gpus=1, workers=2, exclusive=True))
 
-    assert sorted(alone.leases["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    assert sorted(alone.allocations["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
     assert over(jobs, "alone").status is JobStatus.SUCCEEDED
     gpus = [line.split()[0] for line in output(jobs, "alone").values()]
     assert len(set(gpus)) == 2
@@ -168,7 +169,7 @@ def test_without_gang_as_many_workers_start_as_fit_on_the_gpus_that_were_named(j
     said: list[str] = []
     started = submit(jobs, spec("some", SHOW, gpus=1, workers=3, gang=False, gpu_ids=(1, 3)), said=said)
 
-    assert [(seat.rank, seat.gpus) for seat in started.seats] == [(0, (1,)), (1, (3,))]
+    assert [(assignment.rank, assignment.gpus) for assignment in started.assignments] == [(0, (1,)), (1, (3,))]
     assert any("it starts with 2 of 3 workers" in line for line in said)
     assert any("it starts with 2 of 3 workers" in event.message for event in started.events)
     over(jobs, "some")
@@ -178,7 +179,7 @@ def test_without_gang_as_many_workers_start_as_fit_on_the_gpus_that_were_named(j
 def finished(node: FakeNode, name: str, seconds: float) -> None:
     """Leave a job on a node that ended a minute ago, and asked to be kept for so long."""
     document = {"kind": "run", "name": name, "command": ["x"], "ttl_after_finished": seconds}
-    attempt = {"attempt": 1, "id": name, "seats": [seat(f"{name}-worker-0", "a", 0)], "node": "a"}
+    attempt = {"attempt": 1, "id": name, "seats": [assignment(f"{name}-worker-0", "a", 0)], "node": "a"}
     result = {"status": "SUCCEEDED", "exit_code": 0, "ended": time.time() - 60, "chief": True}
     node.attempt(name).mkdir(parents=True)
     for path, content in (
@@ -201,18 +202,20 @@ def test_a_job_is_forgotten_when_its_time_after_the_end_is_over(jobs: DirectEngi
     jobs.start_pending(said.append)
 
     assert sorted(path.name for path in node.root.iterdir()) == ["ever", "later", "long", "needed"]
-    assert said == ["short is forgotten: it was over for 59 s"]
+    assert said == ["short deleted: it finished more than 59 s ago"]
 
 
 def test_a_pass_writes_down_by_one_request_how_all_jobs_stand(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others wait for the queue meanwhile, and hundreds may have ended since the last pass."""
-    names, asked, ask = [f"j{number}" for number in range(4)], [], head.ask_jobs
+    names, asked, ask = [f"j{number}" for number in range(4)], [], queue_host.ask_jobs
     for name in names:
         finished(node, name, 0.0)
         (node.root / name / "queue.json").write_text('{"state": "started", "attempt": 1}')
-    monkeypatch.setattr(head, "ask_jobs", lambda way, do, kind, **more: asked.append(do) or ask(way, do, kind, **more))
+    monkeypatch.setattr(
+        queue_host, "ask_jobs", lambda connector, do, kind, **more: asked.append(do) or ask(connector, do, kind, **more)
+    )
     jobs.start_pending([].append)
 
     assert asked == ["queues"]
@@ -243,7 +246,7 @@ def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: D
 def test_a_job_whose_containers_do_not_run_yet_is_not_started_again(jobs: DirectEngine, node: FakeNode) -> None:
     """Its keeper has it: another look at the queue leaves it alone, and it is in nobody's way."""
     document = {"kind": "run", "name": "j", "command": ["x"], "workers": 1}
-    attempt = {"attempt": 1, "id": "j", "seats": [seat("j-worker-0", "a", 0)], "node": "a", "time": time.time()}
+    attempt = {"attempt": 1, "id": "j", "seats": [assignment("j-worker-0", "a", 0)], "node": "a", "time": time.time()}
     node.attempt("j").mkdir(parents=True)
     for path, content in (
         (node.root / "j" / "job.json", {"id": "j", "submitted": 1.0, "spec": document}),
@@ -268,13 +271,13 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: Engine) -> Ite
         jobs = direct_engine(monkeypatch, first.with_docker(docker), second.with_docker(docker))
         made, answers = Pair(jobs, first, second), Way.run
 
-        def run(way: Way, *words: Any, **more: Any) -> Any:
-            if way.name in made.cut:
-                raise ConnectionFailed("no route to host", node=way.name)
-            return answers(way, *words, **more)
+        def run(connector: Way, *words: Any, **more: Any) -> Any:
+            if connector.name in made.cut:
+                raise ConnectionFailed("no route to host", node=connector.name)
+            return answers(connector, *words, **more)
 
         monkeypatch.setattr(Way, "run", run)
-        monkeypatch.setattr(contact, "takes_connections", lambda node, _: node.name not in made.cut)
+        monkeypatch.setattr(node_contact, "takes_connections", lambda node, _: node.name not in made.cut)
         yield made
     docker.reset()
 
@@ -315,9 +318,9 @@ def test_a_node_that_does_not_answer_is_connected_to_once(
     connected: list[str] = []
     answers = Way.run
 
-    def run(way: Way, *words: Any, **more: Any) -> Any:
-        connected.append(way.name)
-        return answers(way, *words, **more)
+    def run(connector: Way, *words: Any, **more: Any) -> Any:
+        connected.append(connector.name)
+        return answers(connector, *words, **more)
 
     monkeypatch.setattr(Way, "run", run)
     pair.cut = {"b"}
@@ -433,7 +436,7 @@ def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> N
     pair.cut = {"b"}
     with pytest.raises(NodeUnreachable):
         pair.jobs.delete("j", [].append)
-    with pytest.raises(UsageError, match="never given"):
+    with pytest.raises(UsageError, match="never on this node"):
         pair.jobs.delete("j", [].append, lost=("a",))
     pair.jobs.delete("j", [].append, lost=("b",))
     new = submit(pair.jobs, spec("j", "exec sleep 60", gpus=1, nodes=("a",)))
@@ -454,7 +457,7 @@ def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> N
 def test_a_refused_deletion_changes_nothing(pair: Pair) -> None:
     """Neither a node that never had the job nor one that answers is given up, and the job continues."""
     running(pair, "j", **ON_B)
-    for node, problem in (("a", "never given"), ("b", "this node answers")):
+    for node, problem in (("a", "never on this node"), ("b", "this node answers")):
         with pytest.raises(UsageError, match=problem):
             pair.jobs.delete("j", [].append, lost=(node,))
     pair.jobs.jobs()
@@ -490,15 +493,15 @@ def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
 ) -> None:
     """As the job agent does for a job of somebody else: the verb fails with its reason."""
     running(pair, "j", **ON_B)
-    asked, ask = [], ending.ask_jobs
+    asked, ask = [], job_end.ask_jobs
 
-    def refuse(way: Any, do: str, kind: Any, **more: Any) -> Any:
+    def refuse(connector: Any, do: str, kind: Any, **more: Any) -> Any:
         asked.append(do)
         if do == "queue":
-            raise NodeError("the job j belongs to somebody else", node=way.name)
-        return ask(way, do, kind, **more)
+            raise NodeError("the job j belongs to somebody else", node=connector.name)
+        return ask(connector, do, kind, **more)
 
-    monkeypatch.setattr(ending, "ask_jobs", refuse)
+    monkeypatch.setattr(job_end, "ask_jobs", refuse)
     with pytest.raises(NodeError, match="belongs to somebody else"):
         getattr(pair.jobs, verb)("j", [].append)
     assert asked == ["report", "queue"]
@@ -512,14 +515,14 @@ def test_no_verb_connects_twice_to_a_queue_host_that_is_away(
     """Its first connection takes as long as the network lets it; the others are refused at once."""
     running(pair, "j", **ON_B)
     held = submit(pair.jobs, spec("held", hold=True))
-    connected, connect = [], contact.connect
+    connected, connect = [], node_contact.connect
     pair.cut = {"a"}
 
     def counted(node: Node) -> Any:
         connected.append(node.name)
         return connect(node)
 
-    monkeypatch.setattr(contact, "connect", counted)
+    monkeypatch.setattr(node_contact, "connect", counted)
     pair.jobs.jobs()  # which remembers that it did not answer
     monkeypatch.setattr(pair.jobs, "get", lambda name, **_: held if name == "held" else replace(held, attempt=2))
     act = {
@@ -539,11 +542,11 @@ def test_what_the_job_agent_refuses_exits_as_a_refusal(pair: Pair, monkeypatch: 
     running(pair, "j", **ON_B)
     answers = Way.run
 
-    def run(way: Way, script: str, *, stdin: bytes = b"", timeout: float | None = None) -> CommandResult:
+    def run(connector: Way, script: str, *, stdin: bytes = b"", timeout: float | None = None) -> CommandResult:
         if b'"do": "queue"' in stdin:
             problem = {"message": "the job j belongs to somebody else", "code": "job.not_owner"}
             return CommandResult(json.dumps({"error": problem}), "", 1)
-        return answers(way, script, stdin=stdin, timeout=timeout)
+        return answers(connector, script, stdin=stdin, timeout=timeout)
 
     monkeypatch.setattr(Way, "run", run)
     with pytest.raises(NotAllowed) as refused:
@@ -648,7 +651,7 @@ def test_a_job_that_was_stopped_while_it_was_made_ready_does_not_start(
 
     record = jobs.get("late")
     assert record.status is JobStatus.STOPPED
-    assert record.leases == {}
+    assert record.allocations == {}
     assert node.ask("look")["leases"] == {}
 
 
@@ -672,7 +675,7 @@ def test_a_queue_on_another_node_than_the_head_is_ignored_and_reported_by_name(
 def earlier(node: FakeNode, name: str, kind: str, *instances: str) -> None:
     """Leave a job with two attempts, the first with these instances, the second with another launcher."""
     document = {"kind": kind, "name": name, "command": ["x"]}
-    last = [seat(f"{name}-{word}", "a", 0) for word in ("launcher-zzzzz" if kind == "mpi" else "worker-0",)]
+    last = [assignment(f"{name}-{word}", "a", 0) for word in ("launcher-zzzzz" if kind == "mpi" else "worker-0",)]
     contents = {
         node.root / name / "job.json": {"id": name, "submitted": 1.0, "spec": document},
         node.root / name / "queue.json": {"state": "over", "attempt": 2},
@@ -690,17 +693,17 @@ def earlier(node: FakeNode, name: str, kind: str, *instances: str) -> None:
 def test_logs_of_an_earlier_attempt_are_those_of_its_own_instances(jobs: DirectEngine, node: FakeNode) -> None:
     """The launcher's name is another in each attempt; what there is not is said to be so."""
     earlier(node, "vgg", "mpi", "launcher-abcde", "worker-0")
-    found: list[tuple[str, bytes]] = []
+    lines: list[tuple[str, bytes]] = []
 
-    jobs.logs("vgg", LogRequest(attempt=1), lambda *line: found.append(line))
-    assert found == [("vgg-launcher-abcde", b"first\n")]
-    jobs.logs("vgg", LogRequest(attempt=1, every=True), lambda *line: found.append(line))
-    assert found[1:] == found[:1]  # one container, one output
-    jobs.logs("vgg", LogRequest(attempt=1, instances=("worker-0",)), lambda *line: found.append(line))
-    assert found[2:] == [("vgg-worker-0", b"first\n")]
+    jobs.logs("vgg", LogRequest(attempt=1), lambda *line: lines.append(line))
+    assert lines == [("vgg-launcher-abcde", b"first\n")]
+    jobs.logs("vgg", LogRequest(attempt=1, every=True), lambda *line: lines.append(line))
+    assert lines[1:] == lines[:1]  # one container, one output
+    jobs.logs("vgg", LogRequest(attempt=1, instances=("worker-0",)), lambda *line: lines.append(line))
+    assert lines[2:] == [("vgg-worker-0", b"first\n")]
     for request in (LogRequest(attempt=1, instances=("worker-7",)), LogRequest(attempt=5)):
         with pytest.raises(NotFound):
-            jobs.logs("vgg", request, lambda *line: found.append(line))
+            jobs.logs("vgg", request, lambda *line: lines.append(line))
 
 
 def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeNode) -> None:
@@ -714,7 +717,7 @@ def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeN
         lambda: jobs.exec_argv("old", "", ["ls"], terminal=False),
         lambda: jobs.forward_argv("old", 1, "1"),
     ):
-        with pytest.raises(NotFound, match="on gone, which is not in the inventory"):
+        with pytest.raises(NotFound, match="on gone, which is no longer in the inventory"):
             act()
 
 
@@ -748,15 +751,15 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
     with FakeNode(tmp_path / "a", "a") as a, FakeNode(tmp_path / "b", "b") as b, FakeNode(tmp_path / "c", "c") as c:
         nodes = [one.with_docker(docker) for one in (a, b, c)]
         jobs, asked = direct_engine(monkeypatch, *nodes), list[str]()
-        report, away = finding._report, set[str]()
+        report, away = job_reports._report, set[str]()
 
-        def told(name: str, way: Any) -> dict[str, Any]:
-            asked.append(way.name)
-            if way.name in away:
-                raise ConnectionFailed("no route to host", node=way.name)
-            return report(name, way)
+        def report_or_fail(name: str, connector: Any) -> dict[str, Any]:
+            asked.append(connector.name)
+            if connector.name in away:
+                raise ConnectionFailed("no route to host", node=connector.name)
+            return report(name, connector)
 
-        monkeypatch.setattr(finding, "_report", told)
+        monkeypatch.setattr(job_reports, "_report", report_or_fail)
 
         def asked_for(name: str) -> list[str]:
             asked.clear()
@@ -767,7 +770,7 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
         submit(jobs, spec("j", f"until [ -e {go} ]; do sleep 0.05; done; exit 1", nodes=("b",), retry=1))
         submit(jobs, spec("waits", gpus=4, depends=("j",)))
         go.touch()
-        until(lambda: jobs.get("j").again, "the first failure")
+        until(lambda: jobs.get("j").retrying, "the first failure")
         jobs.start_pending([].append)
         over(jobs, "j")
         assert asked_for("j") == ["a", "b"]
@@ -777,28 +780,28 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
         docker.reset()
 
 
-def test_what_is_booked_and_waits_for_its_turn_to_start_is_kept_for_it(
+def test_leases_of_a_job_that_waits_for_its_start_are_renewed(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of very many that a pass has booked some start later, behind images that take long to come."""
     for name in ("j1", "j2"):
         job = recorded(signing_keys(node), spec(name, gpus=1))
         node.ok("reserve", name=name, job=job, queue={"state": "pending"})
-    happened, start, renew = list[str](), starting.start, starting.renew
+    happened, start, renew = list[str](), attempt_start.start, attempt_start.renew
 
-    def slow(ways: Any, attempt: Any, *more: Any) -> str:
+    def slow(connections: Any, attempt: Any, *more: Any) -> str:
         happened.append(f"start {attempt.spec.name}")
         until(lambda: "renew j2" in happened, "a sign of life of the other one")
-        return start(ways, attempt, *more)
+        return start(connections, attempt, *more)
 
-    def renewed(ways: Any, attempt: Any) -> None:
-        renew(ways, attempt)
+    def renewed(connections: Any, attempt: Any) -> None:
+        renew(connections, attempt)
         happened.append(f"renew {attempt.spec.name}")
 
-    monkeypatch.setattr(starting, "start", slow)
-    monkeypatch.setattr(starting, "renew", renewed)
-    monkeypatch.setattr(starting, "BROKEN_SECONDS", 0.4)
-    monkeypatch.setattr(starts, "MANY", 1)
+    monkeypatch.setattr(attempt_start, "start", slow)
+    monkeypatch.setattr(attempt_start, "renew", renewed)
+    monkeypatch.setattr(attempt_start, "BROKEN_SECONDS", 0.4)
+    monkeypatch.setattr(queue_starts, "MANY", 1)
     assert jobs.start_pending([].append).started == ("j1", "j2")
 
     assert happened.index("renew j2") < happened.index("start j2")
@@ -808,18 +811,18 @@ def test_a_start_that_takes_long_keeps_no_other_job_waiting(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A submitter's registry may be as slow as it likes: the daemon's next pass comes, and the slow job starts too."""
-    start, may_go = starting.start, threading.Event()
+    start, may_go = attempt_start.start, threading.Event()
 
-    def slow(ways: Any, attempt: Any, *more: Any) -> str:
+    def slow(connections: Any, attempt: Any, *more: Any) -> str:
         if attempt.spec.name == "slow":
             may_go.wait(60)
-        return start(ways, attempt, *more)
+        return start(connections, attempt, *more)
 
     def record(name: str) -> None:
         job = recorded(signing_keys(node), spec(name, gpus=1))
         node.ok("reserve", name=name, job=job, queue={"state": "pending"})
 
-    monkeypatch.setattr(starting, "start", slow)
+    monkeypatch.setattr(attempt_start, "start", slow)
     monkeypatch.setattr(queue_daemon, "START_SECONDS", 0.1, raising=False)
     record("slow")
     stop, names = threading.Event(), list[str]()
@@ -848,10 +851,10 @@ def test_a_start_that_loses_its_head_gives_its_gpus_back(
 ) -> None:
     """Nobody waits two minutes for what nobody will use."""
 
-    def away(way: Any, *_: Any, **__: Any) -> Any:
-        raise ConnectionFailed("no route to host", node=way.name)
+    def away(connector: Any, *_: Any, **__: Any) -> Any:
+        raise ConnectionFailed("no route to host", node=connector.name)
 
-    monkeypatch.setattr(starts, "ask_jobs", away)
+    monkeypatch.setattr(queue_starts, "ask_jobs", away)
     with pytest.raises(ConnectionFailed):
         submit(jobs, spec("j", gpus=2))
 
@@ -872,7 +875,7 @@ def test_what_may_let_a_job_start_is_heard_of_when_it_happens(jobs: DirectEngine
 
     submit(jobs, spec("again", "exit 3", retry=1))
     assert heard(jobs)
-    until(lambda: jobs.get("again").again, "the first failure")
+    until(lambda: jobs.get("again").retrying, "the first failure")
     assert jobs.start_pending([].append).started == ("again",)
 
     submit(jobs, spec("second", "exec sleep 60", gpus=4))

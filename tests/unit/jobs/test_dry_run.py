@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from provision.batch.ranks import Place
-from provision.jobs.engines.direct.dry import dry_run
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.placing import Placed
+from provision.jobs.cluster_snapshot import ClusterSnapshot
+from provision.jobs.engines.direct.dry_run import dry_run
+from provision.jobs.engines.direct.placement import PlacementResult
 from provision.jobs.extras import JobExtras
 from provision.model import Cluster, Connection, Node
 from provision.model.job import CodeSource, JobSpec, Kind
 from provision.profiles import NodeNetwork
 
-PLACED = Placed((Place("a", "10.0.0.1", (0,), ("GPU-0",)), Place("b", "10.0.0.2", (0,), ("GPU-1",))))
+PLACED = PlacementResult((Place("a", "10.0.0.1", (0,), ("GPU-0",)), Place("b", "10.0.0.2", (0,), ("GPU-1",))))
 
 
 def started(**more):
     """Return the words of ``docker create`` by instance, of a job of two workers."""
     spec = JobSpec("j", Kind.PYTORCH, ("x",), image="train:1", gpus=1, workers=2, **more)
-    return dry_run(spec, PLACED, Known()).commands
+    return dry_run(spec, PLACED, ClusterSnapshot()).commands
 
 
 @pytest.mark.row(12)
@@ -42,11 +42,11 @@ def test_what_the_user_sets_comes_before_all_that_we_would():
     own = {"PYTHONUNBUFFERED": "0", "NCCL_DEBUG": "INFO", "MASTER_PORT": "23456"}
     network = NodeNetwork("a", "tcp", interface="eth0")
     spec = JobSpec("j", Kind.PYTORCH, ("x",), image="train:1", gpus=1, workers=2, env=own)
-    known = Known(networks={name: replace(network, node=name) for name in ("a", "b")})
-    found = dry_run(spec, PLACED, known).environment["j-worker-0"]
+    snapshot = ClusterSnapshot(networks={name: replace(network, node=name) for name in ("a", "b")})
+    result = dry_run(spec, PLACED, snapshot).environment["j-worker-0"]
 
-    assert {name: found[name] for name in own} == own
-    assert (found["RANK"], found["NCCL_SOCKET_IFNAME"]) == ("1", "=eth0")
+    assert {name: result[name] for name in own} == own
+    assert (result["RANK"], result["NCCL_SOCKET_IFNAME"]) == ("1", "=eth0")
 
 
 @pytest.mark.row(48)
@@ -71,7 +71,7 @@ def test_data_code_and_logs_are_mounted_as_they_will_be(tmp_path):
     spec = JobSpec(
         "j", Kind.RUN, ("x",), image="train:1", data=(("train", "/data"),), sync=CodeSource("git", "/r/m.git")
     )
-    (words,) = dry_run(spec, Placed(PLACED.places[:1]), Known(), extras).commands.values()
+    (words,) = dry_run(spec, PlacementResult(PLACED.places[:1]), ClusterSnapshot(), extras).commands.values()
 
     mounts = [word for option, word in pairwise(words) if option == "--volume"]
     assert "/srv/train:/data:ro" in mounts
@@ -86,8 +86,8 @@ def test_without_a_container_an_instance_is_a_unit_of_its_node():
         "j", Kind.RUN, ("x",), no_container=True, gpus=1, user="2042:2042", mounts=("/srv:/in:ro",), sync=code
     )
     extras = JobExtras(Cluster("c", Path("hosts.yml"), (Node("a", Connection("10.0.0.1")),)))
-    told = dry_run(spec, Placed(PLACED.places[:1]), Known(), extras)
-    (words,), (variables,) = told.commands.values(), told.environment.values()
+    plan = dry_run(spec, PlacementResult(PLACED.places[:1]), ClusterSnapshot(), extras)
+    (words,), (variables,) = plan.commands.values(), plan.environment.values()
 
     assert (words[0], words[-4:]) == ("systemd-run", ("--", "sh", "-c", "x"))
     assert {"--property=LimitMEMLOCK=infinity", "--property=KillMode=control-group"} <= set(words)

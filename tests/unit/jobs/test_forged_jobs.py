@@ -65,7 +65,7 @@ def write(head: FakeNode, document: dict[str, Any], name: str = "forged", **file
 
 
 def over(jobs: DirectEngine, name: str) -> JobRecord:
-    return until(lambda: (found := jobs.get(name)).status.over and found, f"the end of {name}")
+    return until(lambda: (job := jobs.get(name)).status.over and job, f"the end of {name}")
 
 
 def is_refused(jobs: DirectEngine, head: FakeNode, *words: str) -> None:
@@ -107,7 +107,7 @@ def test_a_job_with_the_id_of_a_running_job_neither_starts_nor_ends_it(
     person = Person("bob", own_signing_key(head.folder / "bob").public, "submitter", "1001:1001")
     jobs = direct_engine(monkeypatch, head, people={"bob": person})
     jobs.submit(spec("alice", "sleep 60", gpus=1), Secrets(), [].append)
-    record = until(lambda: (found := jobs.get("alice")).status is JobStatus.RUNNING and found, "alice runs")
+    record = until(lambda: (job := jobs.get("alice")).status is JobStatus.RUNNING and job, "alice runs")
     evil = dataclasses.replace(spec("evil", user="1001:1001", pull="never"), image="missing")
     write(head, {**recorded(own, evil, id=record.id), "submitted": time.time()}, "evil")
     said: list[str] = []
@@ -118,7 +118,7 @@ def test_a_job_with_the_id_of_a_running_job_neither_starts_nor_ends_it(
     assert (refused.status, refused.attempt) == (JobStatus.PENDING, 0)
     assert "has the id of another job (alice)" in refused.reason
     assert "provision delete evil" in refused.reason
-    assert (alice.status, alice.leases) == (JobStatus.RUNNING, record.leases)
+    assert (alice.status, alice.allocations) == (JobStatus.RUNNING, record.allocations)
     jobs.stop("alice", said.append, grace=0)
 
 
@@ -221,7 +221,7 @@ def test_a_start_that_fails_in_whatever_way_keeps_no_other_job_from_starting(
     monkeypatch: pytest.MonkeyPatch, jobs: DirectEngine, head: FakeNode
 ) -> None:
     """What somebody has signed may make an error that nobody thought of."""
-    from provision.jobs.engines.direct import attempt
+    from provision.jobs import attempt
 
     limits = attempt.create_words
 
@@ -568,7 +568,7 @@ def test_a_node_cannot_send_a_command_into_another_jobs_container(record: dict[s
     jobs, problems = job_reports(answer, "b")
 
     assert (len(jobs), len(problems)) == (1, 1)
-    assert jobs[0].record.seats[0].container == "j-worker-0"
+    assert jobs[0].record.assignments[0].container == "j-worker-0"
 
 
 @pytest.mark.parametrize(
@@ -635,7 +635,7 @@ def test_a_running_job_whose_record_is_damaged_is_ended_before_it_is_deleted(
     file.write_text(json.dumps({**json.loads(file.read_text()), "submitted": "now", "owner": "eve@x"}))
 
     with pytest.raises(InvalidRecord) as caught:
-        jobs.get("odd", hurry=True)
+        jobs.get("odd", time_limit=15.0)
     assert caught.value.other_owner == "eve@x"
     jobs.delete("odd", [].append)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.errors import NodeUnreachable, NotFound
-from provision.jobs.engines.direct.reading import instance_of
+from provision.jobs.job_access import instance_of
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 
 SPEC = JobSpec("mnist", Kind.PYTORCH, ("true",))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from provision.documents import decode
 from provision.documents.jobs import MOST_RETRIES, ReportAnswer, job_reports
 from provision.jobs.node_programs import FILES, agent_program
-from tests.support.node.node import Engine, FakeNode, job, run, seat
+from tests.support.node.node import Engine, FakeNode, assignment, job, run
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
@@ -231,8 +231,8 @@ def test_a_job_of_somebody_else_is_refused_to_a_submitter_and_not_to_an_operator
     assert agent.ask("eve", do, name="j", **more)["error"]["code"] == "job.not_owner"
     assert (agent.node.root / "j/job.json").exists()
     assert json.loads((agent.node.root / "j/queue.json").read_text())["state"] == "pending"
-    told = agent.ask("alice", do, name="j", **more)
-    assert "somebody else" not in json.dumps(told)
+    answer = agent.ask("alice", do, name="j", **more)
+    assert "somebody else" not in json.dumps(answer)
     assert agent.audited()[1]["action"] == "refused"
     assert agent.audited()[1]["caller"] == "eve"
     assert agent.audited()[1]["request"] == ("stop" if more == {"queue": {"state": "stopped"}} else do)
@@ -349,14 +349,14 @@ def test_a_request_without_end_is_refused(monkeypatch):
     monkeypatch.setattr(job_agent, "REQUEST_BYTES", 1000)
     ours, theirs = os.pipe()
     os.write(theirs, b"x" * 2000)
-    kept = os.dup(0)
+    saved = os.dup(0)
     os.dup2(ours, 0)
     try:
         with pytest.raises(job_agent.Refused, match="longer than 1000 bytes"):
             job_agent.request_line()
     finally:
-        os.dup2(kept, 0)
-        for handle in (ours, theirs, kept):
+        os.dup2(saved, 0)
+        for handle in (ours, theirs, saved):
             os.close(handle)
 
 
@@ -423,11 +423,11 @@ def test_no_request_does_more_than_the_rules_say(monkeypatch, request):
         assert checked["do"] == "upload" or checked.get("id", checked.get("if_id", "j1")) == "j1"
 
 
-def test_a_seat_is_no_secret():
+def test_an_assignment_is_no_secret():
     """Others see on which nodes and GPUs a job runs: GPUs are shared."""
-    told = {"name": "j", "attempt_record": {"seats": [seat("j-worker-0", "a", 0)], "image_digest": "x"}}
+    report = {"name": "j", "attempt_record": {"seats": [assignment("j-worker-0", "a", 0)], "image_digest": "x"}}
 
-    assert job_agent.visible(PEOPLE["eve"], told)["attempt_record"] == {"seats": [seat("j-worker-0", "a", 0)]}
+    assert job_agent.visible(PEOPLE["eve"], report)["attempt_record"] == {"seats": [assignment("j-worker-0", "a", 0)]}
 
 
 def test_a_report_of_another_job_of_the_same_name_is_shown_in_brief(agent):
@@ -499,5 +499,5 @@ def test_what_a_submitter_signs_can_be_read_by_every_reader_of_json(agent, odd):
         agent.raw("bob", line.encode())
         answer = agent.raw("alice", b'{"do": "report"}\n')[1]
 
-        found = decode(answer, ReportAnswer, node="a", what="answer")
-        assert job_reports(found, "a") == ((), ())
+        result = decode(answer, ReportAnswer, node="a", what="answer")
+        assert job_reports(result, "a") == ((), ())

@@ -6,16 +6,17 @@ import dataclasses
 
 import pytest
 
+from provision.batch.direct_record import DirectRecord
 from provision.batch.signed import secrets_digest
 from provision.connectors import ssh_signatures
 from provision.documents.jobs import SecretsDocument, SignedJob
 from provision.jobs.engines.direct import DirectEngine
 from provision.jobs.node_ask import owner
 from provision.jobs.signing import JobKeys
-from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
+from provision.model.job import JobSpec, JobStatus, Kind
 from provision.model.people import Person
 from provision.testing import make_cluster
-from tests.support.node.direct import FakeEyes
+from tests.support.node.direct import FakeClusterProbe
 
 SPEC = JobSpec("a", Kind.RUN, ("true",))
 
@@ -40,7 +41,7 @@ def job(by, *, owner="me@here", **changes):
     text, signature = by.sign(
         SignedJob(**{**words, "spec": SPEC, "secrets": secrets_digest(SecretsDocument()), "code": None, **changes})
     )
-    return JobRecord(SPEC, "1", owner, 1.0, JobStatus.RUNNING, signed=text, signature=signature)
+    return DirectRecord(SPEC, "1", owner, 1.0, JobStatus.RUNNING, signed=text, signature=signature)
 
 
 def test_a_job_that_my_key_signed_is_mine(tmp_path):
@@ -55,7 +56,7 @@ def test_a_job_with_my_name_and_the_key_of_another_is_not_mine(tmp_path):
     assert not keys(tmp_path).owns(job(keys(tmp_path, "other")), "me@here")
 
 
-def test_accounts_that_share_the_key_of_a_controller_are_told_apart_by_name(tmp_path):
+def test_accounts_that_share_the_key_of_a_controller_are_distinguished_by_name(tmp_path):
     mine = keys(tmp_path)
 
     assert not mine.owns(job(mine, owner="eve@here"), "me@here")
@@ -79,13 +80,15 @@ def test_text_that_was_signed_for_another_job_proves_nothing(tmp_path):
 def test_an_invalid_signature_is_nobodys(tmp_path):
     good = job(mine := keys(tmp_path))
 
-    assert not mine.owns(JobRecord(SPEC, "1", "me@here", 1.0, JobStatus.RUNNING, signed=good.signed, signature="x"), "")
+    assert not mine.owns(
+        DirectRecord(SPEC, "1", "me@here", 1.0, JobStatus.RUNNING, signed=good.signed, signature="x"), ""
+    )
 
 
 @pytest.mark.parametrize(("owner", "own"), [("me@here", True), ("", True), ("eve@here", False), ("me@there", False)])
 def test_jobs_without_a_signature_go_by_the_name(tmp_path, owner, own):
     """Those of earlier versions."""
-    assert keys(tmp_path).owns(JobRecord(SPEC, "1", owner, 1.0, JobStatus.RUNNING), "me@here") is own
+    assert keys(tmp_path).owns(DirectRecord(SPEC, "1", owner, 1.0, JobStatus.RUNNING), "me@here") is own
 
 
 def test_whose_a_job_is_does_not_depend_on_the_connection(tmp_path):
@@ -113,4 +116,4 @@ def through_agent(own, *, agent=True):
     cluster = make_cluster("gpu1")
     (node,) = cluster.nodes
     node = dataclasses.replace(node, connection=dataclasses.replace(node.connection, agent=agent))
-    return DirectEngine(dataclasses.replace(cluster, nodes=(node,)), FakeEyes(), own)
+    return DirectEngine(dataclasses.replace(cluster, nodes=(node,)), FakeClusterProbe(), own)

@@ -19,7 +19,7 @@ import pytest
 
 from provision.jobs.node_programs import keeper_programs
 from provision.jobs.session import FILES
-from tests.support.node.node import COMPILED, Engine, FakeNode, container, prepare, run, seat, start, until
+from tests.support.node.node import COMPILED, Engine, FakeNode, assignment, container, prepare, run, start, until
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
@@ -65,7 +65,9 @@ def events(node):
 
 def together(nodes, *commands, **told):
     """Run a job of one instance on each node."""
-    seats = [seat(f"j-worker-{rank}", node.name, rank, address=HOSTS[node.name]) for rank, node in enumerate(nodes)]
+    seats = [
+        assignment(f"j-worker-{rank}", node.name, rank, address=HOSTS[node.name]) for rank, node in enumerate(nodes)
+    ]
     port = 0
     for node in nodes:
         answer = prepare(node, seats, ports=1)
@@ -85,7 +87,7 @@ def together(nodes, *commands, **told):
 
 @pytest.mark.row(39)
 def test_a_job_that_succeeds_leaves_its_record_and_output_and_nothing_secret(node):
-    seats = [seat("j-worker-0", "a", 0)]
+    seats = [assignment("j-worker-0", "a", 0)]
     node.ok(
         "reserve", name="j", job={"id": "t1", "spec": {}}, queue={"retry": 1}, secrets={"env": {"TOKEN": "hunter2"}}
     )
@@ -117,7 +119,7 @@ def test_a_job_that_succeeds_leaves_its_record_and_output_and_nothing_secret(nod
 @pytest.mark.long
 def test_no_secret_is_on_a_command_line_while_the_job_runs(node):
     run_with_secret = container("j-worker-0", "sleep", "30", env={"TOKEN": "hunter2" * 3})
-    prepare(node, [seat("j-worker-0", "a", 0)])
+    prepare(node, [assignment("j-worker-0", "a", 0)])
     start(node, [run_with_secret])
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
     lines = list(map(_content, Path("/proc").glob("[0-9]*/cmdline")))
@@ -162,7 +164,7 @@ def test_a_failure_is_told_with_code_signal_and_last_words(node, command, code, 
 
 @pytest.mark.long
 def test_what_docker_says_of_memory_is_told(node):
-    prepare(node, [seat("j-worker-0", "a", 0)])
+    prepare(node, [assignment("j-worker-0", "a", 0)])
     start(node, [container("j-worker-0", "sh", "-c", "kill -9 $$", env={"STANDIN_OOM": "1"})])
     assert node.result()["reason"].endswith("out of memory: killed by signal 9 (SIGKILL)")
 
@@ -176,7 +178,7 @@ def _file_in(engine, path):
 
 def test_the_account_of_a_job_has_a_name_and_a_home_in_the_image_which_knows_neither(node, engines):
     """Without these ssh says "No user exists for uid 2000", and a program's caches have no place."""
-    prepare(node, [seat("j-worker-0", "a", 0)])
+    prepare(node, [assignment("j-worker-0", "a", 0)])
     start(node, [container("j-worker-0", "true", account="2000:3000")])
     assert node.result()["status"] == "SUCCEEDED"
     passwd = _file_in(engines[0], "/etc/passwd").splitlines()
@@ -187,7 +189,7 @@ def test_the_account_of_a_job_has_a_name_and_a_home_in_the_image_which_knows_nei
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts of an account are root's to make")
 def test_what_is_mounted_where_an_account_would_be_entered_stays_as_it_is(node, engines):
-    prepare(node, [seat("j-worker-0", "a", 0)])
+    prepare(node, [assignment("j-worker-0", "a", 0)])
     mounts = [word for path in ("/etc/passwd", "/root") for word in ("--volume", f"/usr:{path}")]
     start(node, [container("j-worker-0", "true", create=[*mounts, "image", "true"], account="2000:3000")])
     assert node.result()["status"] == "SUCCEEDED"
@@ -232,7 +234,7 @@ def test_an_engine_that_leaves_content_unread_has_answered_all_the_same(tmp_path
 
 @pytest.mark.long
 def test_what_cannot_be_started_ends_the_job_with_docker_s_words(node):
-    prepare(node, [seat("j-worker-0", "a", 0)])
+    prepare(node, [assignment("j-worker-0", "a", 0)])
     start(node, [container("j-worker-0", "true", create=["missing:1", "true"])])
     assert "No such image: missing:1" in node.result()["reason"]
     assert node.record("j-worker-0")["status"] == "Error"
@@ -412,7 +414,7 @@ def test_what_the_disk_does_not_take_is_written_later_and_a_stop_arrives_all_the
 def test_a_keeper_that_begins_anew_while_docker_is_away_keeps_the_gpus_and_ends_the_job_later(node, engines):
     impatient = "import keeper_containers; keeper_containers.AWAY_SECONDS = 0.1; import keeper"
     programs = {"keeper.py": COMPILED["keeper.py"].replace("import keeper\n", impatient + "\n")}
-    prepare(node, [seat("j-worker-0", "a", 0)])
+    prepare(node, [assignment("j-worker-0", "a", 0)])
     assert node.ok("lease", job="j", id="t1", attempt=1, leases={"GPU-a": "j-worker-0"}) == {"taken": {}}
     start(node, [container("j-worker-0", "sleep", "60")], leases=["GPU-a"], programs=programs)
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
@@ -569,7 +571,9 @@ class Network:
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_cut_network_ends_the_job_nowhere_before_its_last_part_has_ended(nodes, slow):
     """No node reports the end while the other one, which it does not hear, is still in its grace time."""
-    seats = [seat(f"j-worker-{rank}", node.name, rank, address=HOSTS[node.name]) for rank, node in enumerate(nodes)]
+    seats = [
+        assignment(f"j-worker-{rank}", node.name, rank, address=HOSTS[node.name]) for rank, node in enumerate(nodes)
+    ]
     port, _ = [prepare(node, seats, ports=1)["ports"][0] for node in nodes]
     network = Network(HOSTS["a"], port)
     ways = ({"chief_address": HOSTS["a"], "control_port": port}, {"control_port": network.port})
@@ -613,7 +617,7 @@ def test_a_rank_that_fails_of_a_node_that_is_gone_is_not_the_cause(nodes):
 @pytest.mark.long
 def test_a_start_that_reached_one_node_only_gives_up_soon_and_keeps_its_secrets(node):
     node.ok("reserve", name="j", job={"id": "t1", "spec": {}}, queue={}, secrets={"env": {"TOKEN": "hunter2"}})
-    seats = [seat("j-worker-0", "a", 0), seat("j-worker-1", "b", 1)]
+    seats = [assignment("j-worker-0", "a", 0), assignment("j-worker-1", "b", 1)]
     port = prepare(node, seats, ports=1)["ports"][0]
     told = {"nodes": ["a", "b"], "control_port": port, "coming_seconds": 0.6, "lost_seconds": 0.5, "secret": SECRET}
     start(node, [container("j-worker-0", "true")], **told)
@@ -644,7 +648,7 @@ def test_the_chief_s_keeper_may_be_killed_and_the_job_goes_on(nodes):
 
 @pytest.mark.long
 def test_a_node_that_is_not_ready_in_time_is_named(node):
-    seats = [seat("j-worker-0", "a", 0), seat("j-worker-1", "b", 1)]
+    seats = [assignment("j-worker-0", "a", 0), assignment("j-worker-1", "b", 1)]
     port = prepare(node, seats, ports=1)["ports"][0]
     told = {"nodes": ["a", "b", "c"], "control_port": port, "starting_timeout": 0.6, "secret": SECRET}
     start(node, [container("j-worker-0", "true")], **told)
@@ -684,9 +688,11 @@ def ended(connection):
 def mpi(nodes, launcher, **told):
     """Run an mpi job: the launcher beside worker 0 on the first node, a worker that waits on the second."""
     seats = [
-        seat("j-launcher-x", "a", 0, container="j-worker-0", address=HOSTS["a"]),
-        seat("j-worker-0", "a", 0, chief=False, uuids=["GPU-a", "GPU-b"], address=HOSTS["a"]),
-        seat("j-worker-1", "b", 1, container="j-worker-1", chief=False, uuids=["GPU-a", "GPU-b"], address=HOSTS["b"]),
+        assignment("j-launcher-x", "a", 0, container="j-worker-0", address=HOSTS["a"]),
+        assignment("j-worker-0", "a", 0, chief=False, uuids=["GPU-a", "GPU-b"], address=HOSTS["a"]),
+        assignment(
+            "j-worker-1", "b", 1, container="j-worker-1", chief=False, uuids=["GPU-a", "GPU-b"], address=HOSTS["b"]
+        ),
     ]
     ports = [prepare(node, seats, ports=1)["ports"][0] for node in nodes]
     shared = {

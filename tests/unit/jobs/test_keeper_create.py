@@ -18,7 +18,7 @@ import pytest
 
 from provision.batch.containers import NodeHardware, create_words
 from provision.jobs.session import FILES
-from provision.model.job import JobSpec, Kind, Seat
+from provision.model.job import Assignment, JobSpec, Kind
 from tests.support.node.node import Engine
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
@@ -81,7 +81,9 @@ def test_what_cannot_be_requested_is_refused(words: list[str], variables: dict[s
         keeper_create.container_request(words, variables, {})
 
 
-SEATS = [Seat("j-worker-0", "worker", 0, "a", "10.0.0.1", 0, chief=True, uuids=("GPU-a", "GPU-b"), container="j-0")]
+ASSIGNMENTS = [
+    Assignment("j-worker-0", "worker", 0, "a", "10.0.0.1", 0, is_leader=True, uuids=("GPU-a", "GPU-b"), container="j-0")
+]
 HARDWARE = NodeHardware(("/dev/infiniband/uverbs0",), {"memlock": 1 << 20})
 SPECS = [
     JobSpec("j", Kind.RUN, ("true",), image="i"),
@@ -132,7 +134,7 @@ class Recorder(http.server.BaseHTTPRequestHandler):
 def test_the_request_is_that_of_the_docker_client_for_the_same_words(tmp_path: Path, spec: JobSpec) -> None:
     """A dry run shows the words, and the container is created as the client would create it."""
     words = create_words(
-        spec, SEATS, "sha256:1", labels={"a": "b=c"}, hardware=HARDWARE, folder="/f", entry=("sh", "-c", "true")
+        spec, ASSIGNMENTS, "sha256:1", labels={"a": "b=c"}, hardware=HARDWARE, folder="/f", entry=("sh", "-c", "true")
     )
     server = socketserver.ThreadingUnixStreamServer(str(tmp_path / "s"), Recorder)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

@@ -17,7 +17,7 @@ import pytest
 
 from provision.jobs.node_programs import jobs_program, keeper_programs
 from provision.jobs.session import FILES
-from tests.support.node.node import Engine, FakeNode, job, prepare, run, seat, until
+from tests.support.node.node import Engine, FakeNode, assignment, job, prepare, run, until
 from tests.support.processes import marked
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
@@ -259,7 +259,7 @@ def test_a_job_with_the_id_of_another_one_does_not_end_it(docked, end):
     lease(docked, "evil", ["GPU-b"])
     run(docked, "sleep", "60", leases=[GPU])
     until(lambda: docked.record("j-worker-0").get("status") == "Running", "the job runs")
-    prepare(docked, [seat("evil-worker-0", "a", 0)], name="evil")
+    prepare(docked, [assignment("evil-worker-0", "a", 0)], name="evil")
 
     docked.ok(end, **{"job" if end == "release" else "name": "evil"}, id="t1", attempt=1, grace=0)
 
@@ -318,7 +318,7 @@ def test_all_or_none_and_a_second_try_of_the_same_attempt_is_no_conflict(docked)
 
 @pytest.mark.parametrize("request_", ["look", "report"])
 def test_a_lease_stands_while_somebody_makes_its_job_ready_and_not_much_longer(docked, request_):
-    prepare(docked, [seat("j-worker-0", "a", 0)])
+    prepare(docked, [assignment("j-worker-0", "a", 0)])
     for name, ident, gpu in (("j", "t1", "GPU-a"), ("never", "t2", "GPU-b")):
         assert lease(docked, name, [gpu], ident) == {"taken": {}}
         aged(docked, gpu, 100)
@@ -388,7 +388,7 @@ def test_a_process_in_a_job_s_container_is_not_foreign_where_that_job_has_the_gp
     docked.environment.pop("PROVISION_PROC")
     (docked.folder / "uses").write_text("")
     assert lease(docked) == {"taken": {}}
-    prepare(docked, [seat("j-worker-0", "a", 0)])
+    prepare(docked, [assignment("j-worker-0", "a", 0)])
     (docked.folder / "uses").write_text(f"{GPU}, 4711\n")
     docked.environment["PROVISION_PROC"] = str(tmp_path / "proc")
     for text, foreign in ((f"0::/system.slice/docker-{made}.scope\n", False), ("0::/user.slice\n", True)):
@@ -448,7 +448,7 @@ def test_a_drained_node_takes_no_job_unless_it_is_forced(docked):
 @pytest.mark.row(51)
 def test_prepare_makes_keys_of_the_job_s_account_and_hands_out_their_public_halves_alone(docked):
     answer = prepare(
-        docked, [seat("j-worker-0", "a", 0)], mpi=True, uid="1234:55", ports=2, images={"image": "missing"}
+        docked, [assignment("j-worker-0", "a", 0)], mpi=True, uid="1234:55", ports=2, images={"image": "missing"}
     )
     there = docked.attempt() / "ssh"
     assert answer["keys"]["client"] == (there / "client.pub").read_text().strip()
@@ -545,7 +545,9 @@ def test_five_hundred_jobs_are_told_of_in_no_time(node):
         folder.mkdir(parents=True)
         (folder.parents[1] / "job.json").write_text(json.dumps(job(f"j{number}", str(number), env={"A": "x" * 200})))
         (folder.parents[1] / "queue.json").write_text('{"state": "started"}')
-        (folder / "attempt.json").write_text(json.dumps({"seats": [seat(f"j{number}-worker-0", "a", 0)], "attempt": 1}))
+        (folder / "attempt.json").write_text(
+            json.dumps({"seats": [assignment(f"j{number}-worker-0", "a", 0)], "attempt": 1})
+        )
         (folder / f"j{number}-worker-0.json").write_text('{"instance": "x", "status": "Completed"}')
         (folder / "result.json").write_text('{"status": "SUCCEEDED"}')
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -557,7 +559,7 @@ def test_five_hundred_jobs_are_told_of_in_no_time(node):
 
 
 def log(node, text, status="Completed"):
-    prepare(node, [seat("j-worker-0", "a", 0)])
+    prepare(node, [assignment("j-worker-0", "a", 0)])
     (node.attempt() / "j-worker-0.log").write_bytes(text)
     path = node.attempt() / "j-worker-0.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": status}))
@@ -612,7 +614,7 @@ def test_who_follows_and_goes_away_leaves_no_process(node):
 
 @pytest.mark.long
 def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(docked, engine):
-    prepare(docked, [seat("j-worker-0", "a", 0)], ports=1)
+    prepare(docked, [assignment("j-worker-0", "a", 0)], ports=1)
     made = client(docked, "create", "--name=j-tensorboard", "--label=provision.job=j", "image", "true")
     assert docked.ok("delete", name="j", id="other") == {"deleted": False}
     assert docked.ok("delete", name="j", id="t1") == {"deleted": True}
@@ -625,7 +627,7 @@ def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(do
 
 @pytest.mark.long
 def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
-    prepare(docked, [seat("j-worker-0", "a", 0)], ports=1)
+    prepare(docked, [assignment("j-worker-0", "a", 0)], ports=1)
     assert docked.ok("stop", name="j", attempt=2) == {"asked": False}
     assert docked.ok("stop", name="j", reason="stopped by ann@h", grace=0, attempt=1) == {"asked": True}
     told = docked.ok("report", names=["j"], brief=True)["jobs"][0]

@@ -5,8 +5,8 @@ from provision.jobs.output import RankLines
 
 def lines(*pieces, stream="stdout", version=4):
     reader = RankLines(stream, version)
-    found = [line for piece in pieces for line in reader.feed(piece)]
-    return found + reader.end()
+    result = [line for piece in pieces for line in reader.feed(piece)]
+    return result + reader.end()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_output_cut_anywhere_gives_the_same_lines():
     assert lines(*(data[i : i + 1] for i in range(len(data)))) == whole
 
 
-def test_streams_are_kept_apart():
+def test_streams_stay_separate():
     """What a rank writes to stderr comes out on stderr, and mpirun's own words on the stream they came by."""
     assert lines(b"[1,2]<stderr>:bad\nmpirun: aborting\n", stream="stderr") == [
         ("stderr", b"[2] bad\n"),

@@ -27,9 +27,9 @@ def judge(stdout, stderr="", code=0):
 
 def test_a_container_that_has_everything_is_taken():
     """Version, place and user come from the container itself."""
-    found = judge(GOOD)
+    result = judge(GOOD)
 
-    assert (found.version, found.mpirun, found.root, found.library_path) == (4, "/usr/bin/mpirun", True, False)
+    assert (result.version, result.mpirun, result.root, result.library_path) == (4, "/usr/bin/mpirun", True, False)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_a_container_that_has_everything_is_taken():
 )
 def test_another_mpi_is_known_by_its_launchers_words(version, mpi):
     """Its line is another one."""
-    found = judge(GOOD.replace("mpirun (Open MPI) 4.1.4", version))
+    result = judge(GOOD.replace("mpirun (Open MPI) 4.1.4", version))
 
-    assert (found.mpi, found.version) == (mpi, 0)
+    assert (result.mpi, result.version) == (mpi, 0)
     assert judge(GOOD).mpi == "openmpi"
 
 

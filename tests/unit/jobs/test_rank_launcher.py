@@ -50,13 +50,13 @@ def environment_of(plan=RankPlan(PLACED), node="gpu1", **environment):  # noqa: 
 
 def test_a_rank_gets_its_nodes_variables_and_its_gpus():
     """GPUs in the order of local ranks, by which programs choose; cards match exactly, the same for all of the node."""
-    found = environment_of(**OPEN_MPI)
+    result = environment_of(**OPEN_MPI)
 
-    assert found["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
-    assert found["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1"
-    assert (found["NCCL_SOCKET_IFNAME"], found["NCCL_IB_GID_INDEX"]) == ("=bond0", "4")
-    assert "CUDA_DEVICE_ORDER" not in found
-    assert not {"RANK", "MASTER_ADDR"} & set(found)
+    assert result["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert result["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1"
+    assert (result["NCCL_SOCKET_IFNAME"], result["NCCL_IB_GID_INDEX"]) == ("=bond0", "4")
+    assert "CUDA_DEVICE_ORDER" not in result
+    assert not {"RANK", "MASTER_ADDR"} & set(result)
 
 
 def test_a_ranks_program_is_started_with_its_words_and_nothing_of_ours_is_left():
@@ -76,20 +76,20 @@ def test_a_rank_may_see_its_own_gpus_alone():
 
 def test_gpus_by_index_are_counted_as_nvidia_smi_does():
     """CUDA's own order is by speed."""
-    found = environment_of(node="gpu2", **OPEN_MPI)
+    result = environment_of(node="gpu2", **OPEN_MPI)
 
-    assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == ("0,3", "PCI_BUS_ID")
+    assert (result["CUDA_VISIBLE_DEVICES"], result["CUDA_DEVICE_ORDER"]) == ("0,3", "PCI_BUS_ID")
 
 
 def test_what_the_user_gave_is_left_alone():
     """Of all that would be set."""
     plan = RankPlan(PLACED, keep=("CUDA_VISIBLE_DEVICES", "NCCL_IB_GID_INDEX", "RANK"), master=("10.0.0.1", 20001))
-    found = environment_of(plan, CUDA_VISIBLE_DEVICES="7", **OPEN_MPI)
+    result = environment_of(plan, CUDA_VISIBLE_DEVICES="7", **OPEN_MPI)
 
-    assert found["CUDA_VISIBLE_DEVICES"] == "7"
-    assert "NCCL_IB_GID_INDEX" not in found
-    assert "RANK" not in found
-    assert found["LOCAL_RANK"] == "1"
+    assert result["CUDA_VISIBLE_DEVICES"] == "7"
+    assert "NCCL_IB_GID_INDEX" not in result
+    assert "RANK" not in result
+    assert result["LOCAL_RANK"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_what_the_user_gave_is_left_alone():
 )
 def test_ranks_are_known_whoever_started_them(environment, expected):
     """torch reads the same four variables under every launcher, and where its ranks meet."""
-    found = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001)), node="gpu2", **environment)
+    result = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001)), node="gpu2", **environment)
 
-    assert [found[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == expected
-    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("10.0.0.1", "20001")
+    assert [result[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == expected
+    assert (result["MASTER_ADDR"], result["MASTER_PORT"]) == ("10.0.0.1", "20001")
 
 
 def test_one_process_on_a_node_gets_torchruns_variables():
     """Nodes are counted in the order of the plan; nothing is left of mpirun's own, for its ranks are others."""
-    found = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001), mode="node"), node="gpu2", **OPEN_MPI)
-    of_torchrun = {name: value for name, value in found.items() if name.startswith("PET_")}
+    result = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001), mode="node"), node="gpu2", **OPEN_MPI)
+    of_torchrun = {name: value for name, value in result.items() if name.startswith("PET_")}
 
     assert of_torchrun == {
         "PET_NNODES": "2",
@@ -127,8 +127,8 @@ def test_one_process_on_a_node_gets_torchruns_variables():
         "PET_MASTER_ADDR": "10.0.0.1",
         "PET_MASTER_PORT": "20001",
     }
-    assert (found["RANK"], found["WORLD_SIZE"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "2", "0,3")
-    assert not [name for name in found if name.startswith("OMPI_")]
+    assert (result["RANK"], result["WORLD_SIZE"], result["CUDA_VISIBLE_DEVICES"]) == ("1", "2", "0,3")
+    assert not [name for name in result if name.startswith("OMPI_")]
 
 
 def test_the_old_launcher_of_torch_gets_flags(tmp_path):

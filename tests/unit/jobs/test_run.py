@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -60,7 +61,7 @@ def test_values_reach_the_ranks_and_never_the_docker_client(docker):
     written: list[bytes] = []
     script = 'printf "%s|" "$LD_LIBRARY_PATH" "$ODD" "$PATH"; exit 7'
     job = plan(script, LD_LIBRARY_PATH="/data/lib", ODD=odd, PATH="/mine:/usr/bin:/bin")
-    code = run(job, lambda _stream, line: written.append(line))
+    code = run(job, lambda _stream, line: written.append(line), lambda *_: contextlib.nullcontext())
 
     assert code == 7
     assert b"".join(written) == b"/data/lib|" + os.fsencode(odd) + b"|/mine:/usr/bin:/bin|\n"
@@ -115,7 +116,7 @@ def ended(monkeypatch):
         monkeypatch.setattr(module, "Session", Session(ending, interrupt))
         monkeypatch.setattr(module, "each", lambda *_: ends or {})
         with pytest.raises(ProvisionError) as caught:
-            run(plan("true"), lambda *_: None)
+            run(plan("true"), lambda *_: None, lambda *_: contextlib.nullcontext())
         return caught.value
 
     return call
@@ -126,7 +127,7 @@ def test_an_interrupted_job_that_left_something_is_not_said_to_be_gone(ended):
     error = ended(EndingRecord(None, "stop", {"n2": "4711 python3"}), interrupt=True)
 
     assert error.exit_code == 130
-    assert "something of it is left on n2" in error.message
+    assert "processes of it are left on n2" in error.message
     assert "4711 python3" in error.output
     assert "all its nodes" in ended(EndingRecord(None, "stop"), interrupt=True).message
     assert isinstance(ended(EndingRecord(None, "stop"), interrupt=True), Interrupted)

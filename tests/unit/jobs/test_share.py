@@ -76,7 +76,7 @@ def until(condition, seconds=10.0):
 
 
 @pytest.mark.row(62)
-def test_each_copy_is_told_its_number_behind_its_own_words_and_in_its_environment(share):
+def test_each_copy_gets_its_number_in_its_arguments_and_environment(share):
     """The command's own words are untouched, also those with blanks, or that look like ours."""
     words = ["-n", "2", *script('printf "%s|" "$@" "$PROCESS_INDEX/$PROCESS_NUM"; echo'), "--lr", "a  b", "--", "-n"]
 
@@ -123,7 +123,7 @@ def test_all_copies_are_waited_for(share):
     assert (code, out) == (3, "[process1] late\n")
 
 
-def test_a_copy_that_dies_of_a_signal_is_told_as_a_shell_does(share):
+def test_the_signal_of_a_copy_is_reported_as_by_a_shell(share):
     """128 and the signal's number."""
     assert share.run("-n", "1", *script("kill -SEGV $$"))[0] == 128 + signal.SIGSEGV
 

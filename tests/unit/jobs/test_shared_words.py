@@ -24,7 +24,7 @@ def test_a_registry_that_wants_a_login_is_known_by_the_same_words():
     assert node_prepare.NO_LOGIN == NO_LOGIN
 
 
-def test_a_job_lies_where_the_controller_looks_for_it():
+def test_a_job_is_in_the_folder_that_the_controller_uses():
     """Its attempts' folders."""
     assert node_records.attempt_folder("mine", 2) == attempt_folder("mine", 2)
 

@@ -66,14 +66,14 @@ def start():
 def marked(job):
     """The processes that carry the mark of a job."""
     mark = f"PROVISION_JOB={job}".encode()
-    found = []
+    result = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+                result.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return result
 
 
 def alive(pid):
@@ -89,8 +89,8 @@ def frames(child):
     return list(Frames("n1").feed(child.stdout.read()))
 
 
-def ending(found):
-    return json.loads(next(data for kind, data in found if kind == "x"))
+def ending(result):
+    return json.loads(next(data for kind, data in result if kind == "x"))
 
 
 def read_until(child, *texts):
@@ -106,11 +106,11 @@ def read_until(child, *texts):
 def test_the_jobs_output_and_exit_status_come_back(start):
     """Both streams arrive apart and the status is the launcher's own."""
     child, _ = start("echo out; echo err >&2; exit 7")
-    found = frames(child)
+    result = frames(child)
 
-    assert b"".join(data for kind, data in found if kind == "o") == b"out\n"
-    assert b"".join(data for kind, data in found if kind == "e") == b"err\n"
-    assert ending(found) == {"code": 7, "reason": None, "left": {}}
+    assert b"".join(data for kind, data in result if kind == "o") == b"out\n"
+    assert b"".join(data for kind, data in result if kind == "e") == b"err\n"
+    assert ending(result) == {"code": 7, "reason": None, "left": {}}
 
 
 def test_a_client_that_is_gone_ends_a_job_that_ignores_signals(start):
@@ -127,9 +127,9 @@ def test_a_client_that_is_gone_ends_a_job_that_ignores_signals(start):
 def test_a_silent_client_ends_the_job(start):
     """A cut network closes nothing; silence alone ends the job."""
     child, job = start(STUBBORN, silence_seconds=0.3)
-    found = frames(child)
+    result = frames(child)
 
-    assert ending(found)["reason"] == "silence"
+    assert ending(result)["reason"] == "silence"
     assert marked(job) == []
 
 
@@ -158,9 +158,9 @@ def test_stop_ends_the_job_and_says_so(start):
     child, job = start(STUBBORN)
     read_until(child, b"ready")
     child.stdin.write(b"stop\n")
-    found = frames(child)
+    result = frames(child)
 
-    assert ending(found)["reason"] == "stop"
+    assert ending(result)["reason"] == "stop"
     assert marked(job) == []
 
 
@@ -170,9 +170,9 @@ def test_children_without_the_mark_are_ended_too(start):
     data = read_until(child, b"child ", b"ready")
     pid = int(data.split(b"child ")[1].split()[0])
     child.stdin.write(b"stop\n")
-    found = frames(child)
+    result = frames(child)
 
-    assert ending(found)["left"] == {}
+    assert ending(result)["left"] == {}
     assert not alive(pid)
     assert marked(job) == []
 

@@ -80,7 +80,7 @@ def test_a_copy_is_equal_and_needs_nothing(project):
     ],
     ids=["content", "mode", "missing"],
 )
-def test_any_difference_is_found(project, change):
+def test_any_difference_is_detected(project, change):
     """One changed byte, permission or missing file is enough."""
     wanted, _ = manifest(project)
     change(project)
@@ -108,7 +108,7 @@ def test_what_a_former_sync_brought_is_removed_when_it_is_gone_here(project):
 
 
 @pytest.mark.parametrize("kind", ["old", "new"])
-def test_a_sync_that_was_killed_between_its_renames_is_mended(project, kind):
+def test_a_sync_that_was_killed_between_its_renames_is_repaired(project, kind):
     """The directory comes back under its own name with what the container alone had; half a copy goes away."""
     wanted, _ = manifest(project)
     (project / "checkpoint").write_text("weights")
@@ -301,7 +301,7 @@ def _info(name, size):
 def test_any_file_trouble_of_this_machine_is_the_nodes_reason(tmp_path):
     """No traceback, and the other nodes have their results."""
     nodes = [make_node("a", local=True), make_node("b", local=True)]
-    found = each(nodes, lambda c: (tmp_path / "none").read_text() if c.name == "a" else "fine")
+    result = each(nodes, lambda c: (tmp_path / "none").read_text() if c.name == "a" else "fine")
 
-    assert "none: No such file" in found["a"].message
-    assert found["b"] == "fine"
+    assert "none: No such file" in result["a"].message
+    assert result["b"] == "fine"

@@ -17,7 +17,7 @@ from provision.jobs.forward import attach_argv, forward_argv
 from provision.jobs.node_ask import FILES
 from provision.jobs.tensorboard import start_tensorboard, stop_tensorboard
 from provision.model import Cluster, Connection
-from provision.model.job import CodeSource, JobRecord, JobSpec, JobStatus, Kind, Seat
+from provision.model.job import Assignment, CodeSource, JobRecord, JobSpec, JobStatus, Kind
 from provision.testing import make_node
 from tests.support.git_server import NodeFolder
 
@@ -39,7 +39,7 @@ logs*) echo "ImportError: protobuf" ;;
 rm*) [ ! -e pid ] || kill "$(cat pid)" 2>/dev/null; rm -f pid ;;
 esac
 """
-SEAT = Seat("mnist-master-0", "master", 0, "gpu1", "127.0.0.1", 0, chief=True)
+ASSIGNMENT = Assignment("mnist-master-0", "master", 0, "gpu1", "127.0.0.1", 0, is_leader=True)
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def node(tmp_path):
     programs.mkdir()
     (programs / "docker").write_text(DOCKER.format(folder=tmp_path, python=sys.executable))
     (programs / "docker").chmod(0o755)
-    found = NodeFolder("gpu1", tmp_path, path=f"{programs}:{os.environ['PATH']}")
-    yield found
-    found.run("docker rm all")
+    result = NodeFolder("gpu1", tmp_path, path=f"{programs}:{os.environ['PATH']}")
+    yield result
+    result.run("docker rm all")
 
 
 def record(tmp_path, image):
     spec = JobSpec("mnist", Kind.PYTORCH, ("true",), image=image, tensorboard=True, logdir="/logs/a")
     spec = replace(spec, data=(("v", "/logs"),))
-    return JobRecord(spec, "id1", "a@h", 0.0, JobStatus.RUNNING, seats=(SEAT,), started=1.0), [
+    return JobRecord(spec, "id1", "a@h", 0.0, JobStatus.RUNNING, assignments=(ASSIGNMENT,), started=1.0), [
         new_volume("v", "path", str(tmp_path))
     ]
 

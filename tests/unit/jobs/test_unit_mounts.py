@@ -14,7 +14,7 @@ import pytest
 
 from provision.jobs.node_programs import unit_programs
 from provision.jobs.session import FILES
-from tests.support.node.node import COMPILED, HERE, FakeNode, container, prepare, seat, start
+from tests.support.node.node import COMPILED, HERE, FakeNode, assignment, container, prepare, start
 
 
 def can_mount() -> bool:
@@ -49,7 +49,7 @@ def run(folder: Path, line: str, user: str = ACCOUNT, **told: object) -> tuple[d
         **told,
     }
     with FakeNode(folder / "node") as node:
-        prepare(node, [seat("j-worker-0", "a", 0)])
+        prepare(node, [assignment("j-worker-0", "a", 0)])
         config = container("j-worker-0", env={}, unit=unit)
         start(node, [config], programs=COMPILED | unit_programs(), clean="All")
         result = node.result()

@@ -12,7 +12,7 @@ import pytest
 
 from provision.jobs.node_programs import unit_programs
 from provision.jobs.session import FILES
-from tests.support.node.node import COMPILED, FakeNode, container, prepare, seat, start
+from tests.support.node.node import COMPILED, FakeNode, assignment, container, prepare, start
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
@@ -27,16 +27,16 @@ ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="an account is taken, 
 
 def unit(instance, *command, **more):
     """What the keeper is told of a unit."""
-    told = {"user": "", "folder": "/", "command": list(command), "limits": {}, "binds": [], "private": []}
-    return container(instance, **{"env": {}, **more}, unit=told)
+    unit = {"user": "", "folder": "/", "command": list(command), "limits": {}, "binds": [], "private": []}
+    return container(instance, **{"env": {}, **more}, unit=unit)
 
 
 @ROOT_ALONE
 @pytest.mark.row(12)
-def test_a_process_of_the_node_is_kept_as_a_container_is(tmp_path):
+def test_a_process_of_the_node_is_supervised_like_a_container(tmp_path):
     """Its output by stream and time, its code, its lines of several words; nothing secret is left, nor its lease."""
     with FakeNode(tmp_path) as node:
-        prepare(node, [seat("j-worker-0", "a", 0)])
+        prepare(node, [assignment("j-worker-0", "a", 0)])
         line = "printf '%s' \"$TOKEN\" | tr a-z A-Z; printf '\\377\\n' >&2; echo \"$LINES\"; exit 7"
         env = {"TOKEN": "hunter2", "LINES": "one\ntwo"}
         start(node, [unit("j-worker-0", "sh", "-c", line, env=env)], programs=COMPILED | unit_programs(), clean="All")
@@ -56,15 +56,15 @@ def test_a_process_of_the_node_is_kept_as_a_container_is(tmp_path):
 def test_what_the_node_has_not_is_named(tmp_path):
     """As the job's end: a program that is not there."""
     with FakeNode(tmp_path) as node:
-        prepare(node, [seat("j-worker-0", "a", 0)])
+        prepare(node, [assignment("j-worker-0", "a", 0)])
         start(node, [unit("j-worker-0", "nosuch", "-x")], programs=COMPILED | unit_programs(), clean="All")
         assert node.result()["reason"].endswith("nosuch: there is no such program on the node")
 
 
 def test_systemd_gets_the_limits_and_no_mounts():
     """The shim makes the mounts: systemd would follow links of the account."""
-    told = {"limits": {"memlock": "-1", "nofile": "1024:-1"}, "binds": [["/a b:'c%n", "/d\\e", "ro"]], "private": []}
-    words = unit_words.unit_words("u", told)
+    unit = {"limits": {"memlock": "-1", "nofile": "1024:-1"}, "binds": [["/a b:'c%n", "/d\\e", "ro"]], "private": []}
+    words = unit_words.unit_words("u", unit)
     assert not any("Bind" in word for word in words)
     assert {"--property=LimitMEMLOCK=infinity", "--property=LimitNOFILE=1024:infinity"} <= set(words)
 
@@ -86,7 +86,7 @@ def test_nothing_is_mounted_by_way_of_another_accounts_link(tmp_path, monkeypatc
 
 
 @ROOT_ALONE
-def test_where_root_may_not_make_what_is_mounted_upon_somebody_is_told(monkeypatch):
+def test_a_mount_point_that_root_cannot_create_is_reported(monkeypatch):
     """As on homes of an NFS server that squashes root; what was made before that is known, and goes again."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:  # pytest's own are closed to other accounts
         folder = Path(made)
@@ -120,7 +120,7 @@ def driver(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_unit_is_kept_off_the_gpus_of_other_jobs_and_off_nothing_else(driver):
+def test_a_unit_is_excluded_from_the_gpus_of_other_jobs_only(driver):
     """Where the driver's parts are loaded; what would be loaded later would be denied."""
     devices = [word.partition("DeviceAllow=")[2] for word in node_units.device_words(["GPU-1"])]
     assert {"/dev/nvidia1 rwm", "char-mem rwm", "char-nvidia-uvm rwm", "block-* rwm"} <= set(devices)
@@ -138,5 +138,5 @@ def test_a_process_of_a_unit_is_foreign_only_on_gpus_of_other_jobs(tmp_path, mon
     (tmp_path / "4711/cgroup").write_text(f"0::/system.slice/{unit_name}/below\n")
     monkeypatch.setattr(node_gpus, "PROC", str(tmp_path))
     monkeypatch.setattr(node_gpus, "all_leases", lambda: {"GPU-0": {"job": "j", "id": "t1", "attempt": 1}})
-    found = node_gpus.foreign_uses("GPU-0, 4711\n", [{"uuid": "GPU-0", "mig": []}], {unit_name: owner})
-    assert list(found) == ([] if owner[:2] == ("j", "t1") else ["GPU-0"])
+    result = node_gpus.foreign_uses("GPU-0, 4711\n", [{"uuid": "GPU-0", "mig": []}], {unit_name: owner})
+    assert list(result) == ([] if owner[:2] == ("j", "t1") else ["GPU-0"])

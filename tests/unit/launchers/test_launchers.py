@@ -13,7 +13,7 @@ from provision import launchers
 from provision.batch.containers import program_words
 from provision.batch.mpi import host_files as submitted_files
 from provision.batch.mpi import launcher_variables
-from provision.batch.ranks import Place, seats_of
+from provision.batch.ranks import Place, assignments_of
 from provision.batch.submission import Here, read_words, submission
 from provision.cli.main import main
 from provision.commands.shell import is_environment_name
@@ -282,7 +282,7 @@ def test_a_container_with_the_mpi_of_a_new_module_is_recognised():
 def test_submit_and_hostfile_know_the_launchers_of_a_new_module():
     """Its host file and variables are there for a typed line, and --launcher takes it."""
     spec = JobSpec("j", Kind.MPI, ("acmerun x",), gpus=2, workers=1)
-    instances = seats_of(spec, [Place("a", "10.0.0.1")])
+    instances = assignments_of(spec, [Place("a", "10.0.0.1")])
     made = submission(read_words(["pytorch", "--name=j", "--image=i", "--launcher=acmenode", "python3 t.py"]), Here())
 
     assert submitted_files(spec, instances)["acmehosts"] == "host a 2\n"

@@ -158,7 +158,7 @@ def test_a_failed_job_says_who_failed_first_where_how_and_with_which_last_words(
 
 def test_a_waiting_job_says_why():
     """Without instances, which it has none of."""
-    job = job_of(status=JobStatus.PENDING, seats=False, record={"reason": "gpu1 has 0 of 8 GPUs free"})
+    job = job_of(status=JobStatus.PENDING, assignments=False, record={"reason": "gpu1 has 0 of 8 GPUs free"})
     text = job_detail.get_text(job, NOW)
 
     assert "Status:    PENDING" in text
@@ -169,7 +169,7 @@ def test_a_waiting_job_says_why():
 def test_a_reason_says_when_it_was_last_seen_to_hold():
     """The time of another day includes the date; a current reason has no time."""
     noon = time.mktime((2026, 1, 31, 12, 3, 0, 0, 0, -1))
-    waiting = {"status": JobStatus.PENDING, "seats": False, "record": {"reason": "no room", "reason_time": noon}}
+    waiting = {"status": JobStatus.PENDING, "assignments": False, "record": {"reason": "no room", "reason_time": noon}}
     job = job_of("waits", **waiting)
 
     assert re.search(r"Reason: +as of 12:03: no room\n", job_detail.get_text(job, noon + 60))
@@ -182,16 +182,16 @@ def test_events_of_a_waiting_job_explain_scheduling_passes():
     """Of one that is to be tried again too, and of no other."""
     nobody = "run `provision queue run --daemon`"
     waiting = {"status": JobStatus.PENDING}
-    lines = job_detail.get_text(job_of(seats=False, **waiting), NOW, events=True).splitlines()
+    lines = job_detail.get_text(job_of(assignments=False, **waiting), NOW, events=True).splitlines()
     assert nobody in lines[-1]
     assert max(map(len, lines)) <= 80
-    assert nobody in job_detail.get_text(job_of(record={"again": True}, **waiting), NOW, events=True)
+    assert nobody in job_detail.get_text(job_of(record={"retrying": True}, **waiting), NOW, events=True)
     assert nobody not in job_detail.get_text(job_of(**waiting), NOW, events=True)
     assert nobody not in job_detail.get_text(job_of(), NOW, events=True)
 
 
 def test_a_held_job_shows_the_command_that_releases_it():
-    held = job_of("mnist", status=JobStatus.QUEUING, seats=False)
+    held = job_of("mnist", status=JobStatus.QUEUING, assignments=False)
     why = "it is held until: provision queue release mnist"
     assert f"Reason:    {why}" in job_detail.get_text(held, NOW)
     assert f"It is QUEUING: {why}" in closing_lines(held)
@@ -267,7 +267,7 @@ def test_top_node_names_what_differs_and_what_is_simulated():
 def test_gpus_say_how_busy_and_whose():
     """For get -g and top gpu; values that the driver does not report are N/A."""
     job = job_of("j", gpus=1, nodes=("n1",))
-    uuid = job.seats[0].uuids[0]
+    uuid = job.assignments[0].uuids[0]
     process = GpuProcess(7, "python3", "eve", 100)
     busy = GpuUsage(0, uuid, "V100", 87, 1024, 32768, 45, 250.4, 300.0, (process,))
     block = job_detail.gpu_lines(job, {uuid: (job_nodes.per_cent(busy), job_nodes.memory(busy))})

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from provision.documents import convert
 from provision.documents.jobs import LookAnswer
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.engines.direct.placing import place_job
+from provision.jobs.cluster_snapshot import ClusterSnapshot
+from provision.jobs.engines.direct.node_probe import NodeProbe
+from provision.jobs.engines.direct.placement import place_job
 from provision.model.job import JobSpec, Kind
 from provision.topology.candidates import Candidate, Mode
 from provision.topology.placement import Request
@@ -31,7 +31,7 @@ def clusters(draw):
     kinds = [kinds[0]] * len(kinds) if alike else kinds
     every = [(1 << SCORES[kind].count) - 1 for kind in kinds]
     return tuple(
-        (kind, draw(st.one_of(st.just(whole), st.integers(0, whole)))) for kind, whole in zip(kinds, every, strict=True)
+        (kind, draw(st.one_of(st.just(total), st.integers(0, total)))) for kind, total in zip(kinds, every, strict=True)
     )
 
 
@@ -88,14 +88,14 @@ def fewest_nodes(cluster, shape):
 def test_a_job_is_split_only_to_be_faster(cluster, shape, uniform, pack, mode):
     """With every preference, the predicted bandwidth is at least that of the best single node, and more if split."""
     single = on_one_node(cluster, shape[0] * shape[1])
-    placed = place(candidates(cluster, mode), Request(*shape, uniform=uniform, pack=pack, mode=mode))
+    placement = place(candidates(cluster, mode), Request(*shape, uniform=uniform, pack=pack, mode=mode))
 
     if single is not None:
-        assert placed.key.bandwidth >= single
-        assert placed.key.nodes == 1 or placed.key.bandwidth > single
-        assert not pack or placed.key.nodes == 1
+        assert placement.key.bandwidth >= single
+        assert placement.key.nodes == 1 or placement.key.bandwidth > single
+        assert not pack or placement.key.nodes == 1
     if pack and not uniform and (fewest := fewest_nodes(cluster, shape)):
-        assert placed.key.nodes == fewest
+        assert placement.key.nodes == fewest
 
 
 @settings(max_examples=150, deadline=None)
@@ -122,7 +122,7 @@ def test_a_batch_job_is_split_only_to_be_faster(cluster, shape, gang, gputopolog
     snapshots = {name: _look(name, one) for name, one in nodes.items()}
     spec = JobSpec("j", kind, ("x",), gpus=shape[0], workers=shape[1], gang=gang, gputopology=gputopology)
 
-    places = place_job(spec, Known(nodes), snapshots, list(nodes)).places
+    places = place_job(spec, ClusterSnapshot(nodes), snapshots, list(nodes)).places
 
     used = {node: sum(1 << gpu for one in places if one.node == node for gpu in one.gpus) for node in nodes}
     used = {node: mask for node, mask in used.items() if mask}
@@ -142,12 +142,14 @@ def _look(name, candidate):
     gpus = [{"index": gpu.index, "uuid": f"{name}-{gpu.index}"} for gpu in candidate.machine.topology.gpus]
     leases = {f"{name}-{index}": {"job": "other"} for index in candidate.busy}
     answer = {"boot_id": "", "now": 0.0, "gpus": gpus, "leases": leases}
-    return NodeLook.of(name, convert(answer, LookAnswer, node=name, what="answer"))
+    return NodeProbe.of(name, convert(answer, LookAnswer, node=name, what="answer"))
 
 
 @pytest.mark.parametrize("shape", OBSERVED)
 def test_idle_nodes_are_filled_one_by_one(shape):
     """Four and eight workers of a GPU share a node at full bandwidth, eight of two GPUs need two."""
-    placed = place(candidates(IDLE), Request(*shape, pack=True))
+    placement = place(candidates(IDLE), Request(*shape, pack=True))
 
-    assert (placed.key.nodes, placed.key.bandwidth) == {4: (1, 800), 8: (1, 1200), 16: (2, 480)}[shape[0] * shape[1]]
+    assert (placement.key.nodes, placement.key.bandwidth) == {4: (1, 800), 8: (1, 1200), 16: (2, 480)}[
+        shape[0] * shape[1]
+    ]

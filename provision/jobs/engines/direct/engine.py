@@ -1,18 +1,20 @@
-"""The engine that needs nothing but SSH and docker: it reads the nodes, and acts on them."""
+"""The job engine that needs SSH and Docker only: it reads the state of the nodes and acts on them."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import secrets as random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from provision.batch.direct_record import DirectRecord
 from provision.batch.records import Report, contradictions, result_of
 from provision.batch.signed import SIGNED_VERSION, Refused, check_secrets, secrets_digest
 from provision.documents.jobs import (
@@ -37,32 +39,39 @@ from provision.errors import (
     TimedOut,
     UsageError,
 )
-from provision.jobs.engines.base import LogRequest, Secrets, Tried
-from provision.jobs.engines.direct import reading
-from provision.jobs.engines.direct.contact import Contact
-from provision.jobs.engines.direct.ending import Ending, carry_out, pending
-from provision.jobs.engines.direct.finding import PATIENCE_SECONDS, told_of
-from provision.jobs.engines.direct.head import (
+from provision.jobs import job_access
+from provision.jobs.cluster_snapshot import BackgroundProbe, ClusterProbe
+from provision.jobs.connections import Connections
+from provision.jobs.engines.base import (
+    Capability,
+    GpuRequest,
+    LogRequest,
+    MaintenanceResult,
+    NodeSample,
+    Secrets,
+    page_of,
+)
+from provision.jobs.engines.direct.invalid_jobs import InvalidJob, delete_invalid, insist_on_valid
+from provision.jobs.engines.direct.job_end import Ending, carry_out, pending
+from provision.jobs.engines.direct.job_reports import PATIENCE_SECONDS, reports_of
+from provision.jobs.engines.direct.node_probe import NodeProbe
+from provision.jobs.engines.direct.queue_host import (
     mark,
     owner,
     queue_held,
 )
-from provision.jobs.engines.direct.invalid import InvalidJob, delete_invalid, insist_on_valid
-from provision.jobs.engines.direct.known import Eyes, Sight
-from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.engines.direct.ways import Ways
+from provision.jobs.engines.direct.survey import job_list, node_views
 from provision.jobs.node_ask import ask_jobs
+from provision.jobs.node_contact import Contact
 from provision.model import Cluster, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, as_document
-from provision.model.job_views import DryRun, JobSurvey
+from provision.model.job_views import DryRun, JobPage, NodeList
 from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
-    import threading
-
     from provision.connectors.absent import AbsentNodes
+    from provision.jobs.attempt_start import Extras
     from provision.jobs.code import Archive
-    from provision.jobs.engines.direct.starting import Extras
     from provision.jobs.signing import JobKeys
 
 __all__ = ["DirectEngine", "head_of"]
@@ -70,28 +79,31 @@ __all__ = ["DirectEngine", "head_of"]
 Say = Callable[[str], None]
 
 LOOK_SECONDS = 60.0
+SHORT_SECONDS = 15.0
+"""Time limit for the state of a job in an error message."""
 TOKEN_BYTES = 6
 SALT_BYTES = 32
 _TOKEN = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
 class DirectEngine:
-    """Runs jobs on the nodes of one cluster. What only starts jobs is imported when one starts: reading is quick.
+    """Runs jobs on the nodes of one cluster. Modules that only start jobs are imported when a job starts.
 
     Args:
         cluster: with the roles' defaults; ``cluster_head`` names the node that keeps the queue, else it is the first.
-        eyes: looks at nodes as places for jobs.
-        keys: signs jobs, and says whose jobs start.
-        extras: brings code, data and TensorBoard.
-        absent: what is remembered of nodes that did not answer.
+        cluster_probe: probes nodes as targets of jobs.
+        keys: signs jobs, and verifies the signatures of jobs.
+        extras: code, data and TensorBoard.
+        absent: nodes that did not answer a short time ago.
     """
 
     name = "direct"
+    capabilities = frozenset(Capability) - {Capability.OWN_QUEUE}
 
     def __init__(
         self,
         cluster: Cluster,
-        eyes: Eyes,
+        cluster_probe: ClusterProbe,
         keys: JobKeys,
         extras: Extras | None = None,
         absent: AbsentNodes | None = None,
@@ -100,7 +112,7 @@ class DirectEngine:
         self._keys = keys
         self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
         self._contact = Contact(self._nodes, absent)
-        self._eyes = eyes
+        self._cluster_probe = cluster_probe
         self._agent = any(node.connection.agent for node in cluster.nodes)
         self._extras = extras
         self._watched: Mapping[str, Mapping[str, Any]] = {}
@@ -110,9 +122,9 @@ class DirectEngine:
     # Submitting
 
     def submit(self, spec: JobSpec, secrets: Secrets, say: Say) -> JobRecord:
-        """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
+        """Reserve the name and record the job; start it if it fits now, otherwise it is PENDING with the reason."""
         from provision.jobs.code import pack_code
-        from provision.jobs.engines.direct.placing import allowed
+        from provision.jobs.engines.direct.placement import allowed
 
         allowed(spec, self._cluster.nodes)
         with pack_code(spec.sync, secrets.sync, say) as (sync, code):
@@ -122,7 +134,7 @@ class DirectEngine:
         from provision.batch.spec_checks import check_recorded
 
         check_recorded(spec, packed=code is not None)
-        token, kept = random.token_hex(TOKEN_BYTES), _stored(secrets)
+        token, stored = random.token_hex(TOKEN_BYTES), _stored(secrets)
         signed = SignedJob(
             version=SIGNED_VERSION,
             cluster=self._keys.cluster,
@@ -131,13 +143,18 @@ class DirectEngine:
             owner=owner(),
             submitted=time.time(),
             spec=spec,
-            secrets=secrets_digest(kept),
+            secrets=secrets_digest(stored),
             code=code.about if code is not None else None,
         )
         text, signature = self._keys.sign(signed)
         job = {"id": token, "owner": signed.owner, "spec": as_document(spec), "signed": text, "signature": signature}
         queue = {"state": "held" if spec.hold else "pending", "attempt": 0, "failures": 0, "retry": spec.retry}
-        request = {"name": spec.name, "job": job, "queue": queue, "secrets": msgspec.to_builtins(kept) if kept else {}}
+        request = {
+            "name": spec.name,
+            "job": job,
+            "queue": queue,
+            "secrets": msgspec.to_builtins(stored) if stored else {},
+        }
         reserve = partial(self._reserve, token, code, request)
         if not reserve() and (self._is_taken(spec.name) or not reserve()):
             raise NameTaken(f"a job {spec.name} exists", remedy="Submit again.")
@@ -147,7 +164,7 @@ class DirectEngine:
             say(f"{spec.name} stays in the queue: {error.message}")
             refused = None
         if refused is not None:
-            self._forget_refused(spec.name, token)
+            self._delete_refused(spec.name, token)
             raise refused
         if self._agent:
             say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run --daemon)")
@@ -158,62 +175,66 @@ class DirectEngine:
         from provision.jobs.code_archives import store_archive
 
         try:
-            with contextlib.closing(self._contact.connect(self.head)) as way:
+            with contextlib.closing(self._contact.connect(self.head)) as connector:
                 if code is not None:
-                    store_archive(way, token, code)
+                    store_archive(connector, token, code)
                     request["upload"] = token
-                return ask_jobs(way, "reserve", Reserved, **request).reserved
+                return ask_jobs(connector, "reserve", Reserved, **request).reserved
         except NodeError:
             raise
         except ProvisionError as error:
             raise NodeUnreachable(
-                f"jobs are recorded on {self.head}, which does not answer: {error.message}",
+                f"the queue host {self.head}, which records jobs, does not answer: {error.message}",
                 node=self.head,
                 remedy=f"Submit again when {self.head} answers, or set another `cluster_head` in the inventory.",
             ) from error
 
     def owns(self, job: JobRecord) -> bool:
-        """Return whether a job (of `get`) is this user's own, by the key that signed it."""
-        return self._keys.owns(job, owner())
+        """Return whether a job (of `get`) is owned by this user: the key that signed it decides."""
+        return isinstance(job, DirectRecord) and self._keys.owns(job, owner())
 
     def owned(self, jobs: Sequence[JobRecord]) -> list[str]:
-        """Return the ids of those of these jobs (of `jobs`) that are this user's own, as `owns` decides."""
+        """Return the IDs of those jobs (of `jobs`) that are owned by this user."""
         if not jobs:
             return []
         names = sorted({job.spec.name for job in jobs})
-        with contextlib.closing(self._contact.connect(self.head)) as way:
-            answer = ask_jobs(way, "report", ReportAnswer, names=names, brief=False)
+        with contextlib.closing(self._contact.connect(self.head)) as connector:
+            answer = ask_jobs(connector, "report", ReportAnswer, names=names, brief=False)
         recorded = {job.id: job for job in Report.of(self.head, answer).jobs}
-        known = (
+        signed_records = (
             replace(job, signed=one.signed, signature=one.signature)
             for job in jobs
-            if (one := recorded.get(job.id)) is not None
+            if (one := recorded.get(job.id)) is not None and isinstance(job, DirectRecord)
         )
-        return [job.id for job in known if self.owns(job)]
+        return [job.id for job in signed_records if self.owns(job)]
 
     def refuses(self, job: JobRecord) -> bool:
         """Return whether the nodes refuse and record every change of a job (of `get`) by this user.
 
-        The job agent does so for submitters, to whom it does not show what others have signed.
+        The job agent does so for submitters; it does not show them the signed text of other users' jobs.
         """
-        return self._agent and not job.signed and not self.owns(job)
+        return self._agent and isinstance(job, DirectRecord) and not job.signed and not self.owns(job)
 
     def _is_taken(self, name: str) -> bool:
-        """Return False where the job of this name has gone meanwhile.
+        """Return False if the job of this name was deleted meanwhile.
 
         Raises:
             NameTaken: a job has the name, with its state.
         """
         try:
-            record = self.get(name, hurry=True)
+            record = self.get(name, time_limit=SHORT_SECONDS)
         except NotFound:
             return False
         except ProvisionError:
             raise _name_taken(name, None) from None
         raise _name_taken(name, record)
 
-    def start_pending(self, say: Say, *, patience: float | None = None) -> Tried:
-        """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked.
+    def maintenance(self) -> QueueMaintenance:
+        """Return the context of scheduling passes: this engine's queue is processed by commands."""
+        return QueueMaintenance(self)
+
+    def start_pending(self, say: Say, *, patience: float | None = None) -> MaintenanceResult:
+        """Start waiting jobs that fit, and retries; delete finished jobs after their retention time.
 
         With `patience`, starts that take longer than so many seconds continue after the return: a slow registry of one
         job keeps no other job waiting.
@@ -221,18 +242,18 @@ class DirectEngine:
         return self._start_waiting(say, start_patience=patience)[0]
 
     def await_starts(self) -> None:
-        """Return when all starts that continued after `start_pending` have ended."""
+        """Wait for the end of all starts that continued after `start_pending`."""
         for thread in self._starts:
             thread.join()
 
     def watch(self, seconds: float, stop: threading.Event) -> bool:
-        """Wait until something happened that may let a job start since `start_pending` last looked."""
-        from provision.jobs.engines.direct.watching import await_change
+        """Wait for a change since the last `start_pending` that may let a job start."""
+        from provision.jobs.engines.direct.change_watch import await_change
 
         return await_change(self._nodes, self._watched, seconds, stop)
 
     def release(self, name: str, say: Say) -> JobRecord:
-        """Let a job go that is held: it starts now where it fits, else it is PENDING; any other job stays as it is."""
+        """Release a held job: it starts if it fits now, otherwise it is PENDING; other jobs are not changed."""
         record = self.get(name)
         if record.status is not JobStatus.QUEUING:
             return record
@@ -245,8 +266,8 @@ class DirectEngine:
             "event": event,
             "if_id": record.id,
         }
-        with Ways(self._contact) as ways:
-            ask_jobs(ways.to(self.head), "queue", Written, **request, action="released")
+        with Connections(self._contact) as connections:
+            ask_jobs(connections.to(self.head), "queue", Written, **request, action="released")
         try:
             self._start_waiting(say)
         except LockedError as error:
@@ -261,116 +282,131 @@ class DirectEngine:
         patience: float | None = None,
         own: Mapping[str, Archive] | None = None,
         start_patience: float | None = None,
-    ) -> tuple[Tried, ProvisionError | None]:
-        """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
+    ) -> tuple[MaintenanceResult, ProvisionError | None]:
+        """Start all jobs that fit. Returns why the job `mine` can never start; the caller deletes it."""
         if self._agent:  # an operator's command or queue starts what submitters submit
-            return Tried(), None
-        from provision.jobs.engines.direct.booking import Booking
-        from provision.jobs.engines.direct.starts import start_all
-        from provision.jobs.engines.direct.watching import watches
+            return MaintenanceResult(), None
+        from provision.jobs.engines.direct.change_watch import watches
+        from provision.jobs.engines.direct.queue_starts import start_all
+        from provision.jobs.engines.direct.scheduling import SchedulingPass
 
-        sight = Sight(self._eyes, self._cluster, self._contact.present)
+        background_probe = BackgroundProbe(self._cluster_probe, self._cluster, self._contact.present)
         if mine:
-            sight.begin()
+            background_probe.begin()
         with contextlib.ExitStack() as stack:
-            ways = stack.enter_context(Ways(self._contact))
-            with queue_held(ways, self.head) as all_tried:
-                looks, unreachable = self._look(patience)
-                booking = Booking(ways, self._cluster, self.head, sight, self._keys)
-                attempts, refused = booking.book(looks, unreachable, mine)
-                if booking.whole:
+            connections = stack.enter_context(Connections(self._contact))
+            with queue_held(connections, self.head) as all_tried:
+                probes, unreachable = self._probe_nodes(patience)
+                scheduling_pass = SchedulingPass(connections, self._cluster, self.head, background_probe, self._keys)
+                attempts, refused = scheduling_pass.schedule(probes, unreachable, mine)
+                if scheduling_pass.is_complete:
                     all_tried()
-            for problem in (*contradictions(list(looks.values()), self.head), *booking.refused):
+            for problem in (*contradictions(list(probes.values()), self.head), *scheduling_pass.refused):
                 say(f"warning: {problem}")
-            self._forget_aged(booking.aged, say)
-            connections = stack.pop_all()
+            self._delete_aged(scheduling_pass.aged, say)
+            open_connections = stack.pop_all()
 
         failed: set[str] = set()
 
         def start() -> None:
-            with connections:
-                failed.update(start_all(ways, self.head, attempts, self._extras, say, mine=mine, own=own))
+            with open_connections:
+                failed.update(start_all(connections, self.head, attempts, self._extras, say, mine=mine, own=own))
 
         if start_patience is None:
             start()
         else:
-            self._start_beside(start, start_patience)
-        self._watched = watches(booking.looks, self.head, attempts, waits=bool(booking.waiting))
+            self._start_in_background(start, start_patience)
+        self._watched = watches(scheduling_pass.probes, self.head, attempts, waits=bool(scheduling_pass.waiting))
         started = tuple(attempt.spec.name for attempt in attempts if attempt.spec.name not in failed)
-        return Tried(started, tuple(booking.waiting)), refused
+        return MaintenanceResult(started, tuple(scheduling_pass.waiting)), refused
 
-    def _start_beside(self, start: Callable[[], None], seconds: float) -> None:
-        """Run a function in a thread, and wait for its end so many seconds at most."""
-        import threading
-
+    def _start_in_background(self, start: Callable[[], None], seconds: float) -> None:
+        """Run a function in a thread, and wait at most so many seconds for its end."""
         thread = threading.Thread(target=start, daemon=True, name="starts")
         thread.start()
         thread.join(seconds)
         self._starts = [one for one in (*self._starts, thread) if one.is_alive()]
 
-    def _look(self, patience: float | None = None) -> tuple[dict[str, NodeLook], dict[str, str]]:
-        """Ask all nodes what is taken and what waits, by one session each; with `patience` the late ones are away."""
-        found = self._contact.each(
-            self._cluster.nodes, lambda way: ask_jobs(way, "look", LookAnswer, timeout=LOOK_SECONDS), patience=patience
+    def _probe_nodes(self, patience: float | None = None) -> tuple[dict[str, NodeProbe], dict[str, str]]:
+        """Probe all nodes for leases and waiting jobs; with `patience`, late nodes count as unreachable."""
+        answers = self._contact.each(
+            self._cluster.nodes,
+            lambda connector: ask_jobs(connector, "look", LookAnswer, timeout=LOOK_SECONDS),
+            patience=patience,
         )
-        self._carry_out(found)
-        looks = {name: NodeLook.of(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)}
-        lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
+        self._carry_out(answers)
+        probes = {name: NodeProbe.of(name, one) for name, one in answers.items() if not isinstance(one, ProvisionError)}
+        lost = {name: one.message for name, one in answers.items() if isinstance(one, ProvisionError)}
         if self.head in lost:
             raise NodeUnreachable(f"{self.head}, which keeps the queue, does not answer: {lost[self.head]}")
-        return looks, lost
+        return probes, lost
 
     def dry_run(self, spec: JobSpec) -> DryRun:
-        """Say where it would go and what would be started; nothing is written on any node."""
+        """Return what would be started and where; nothing is written on any node."""
         if self._agent:
-            raise UsageError("the job agent does not look for places for jobs: this needs an operator")
-        from provision.jobs.engines.direct import dry
-        from provision.jobs.engines.direct.placing import allowed, place_job
+            raise UsageError("--dry-run needs an operator's inventory: the job agent does not place jobs")
+        from provision.jobs.engines.direct import dry_run as plan
+        from provision.jobs.engines.direct.placement import allowed, place_job
 
         nodes, _ = allowed(spec, self._cluster.nodes)
-        looks, _ = self._look()
-        known = self._eyes.look(self._cluster, list(looks))
-        placed = place_job(spec, known, looks, [node.name for node in nodes])
-        return dry.dry_run(spec, placed, known, self._extras)
+        probes, _ = self._probe_nodes()
+        snapshot = self._cluster_probe.probe(self._cluster, list(probes))
+        placement = place_job(spec, snapshot, probes, [node.name for node in nodes])
+        return plan.dry_run(spec, placement, snapshot, self._extras)
 
     # Reading
 
-    def jobs(self, *, nodes: bool = False) -> JobSurvey:
-        """Return all jobs, and with `nodes` the nodes too, by one SSH session each."""
-        do, kind = ("look", LookAnswer) if nodes else ("report", ReportAnswer)
-        found = self._contact.each(self._cluster.nodes, lambda way: ask_jobs(way, do, kind, names=None, brief=True))
-        self._carry_out(found)
-        survey = reading.survey(self._cluster, self.head, found, nodes=nodes)
-        self._record_results(survey.jobs)
-        return survey
+    def jobs(self, *, limit: int = 0, cursor: str = "", time_limit: float | None = None) -> JobPage:
+        """Return jobs, the newest first; all nodes are asked for every page."""
+        answers = self._contact.each(
+            self._cluster.nodes,
+            lambda connector: ask_jobs(connector, "report", ReportAnswer, names=None, brief=True),
+            time_limit=time_limit,
+        )
+        self._carry_out(answers)
+        everything = job_list(self.head, answers)
+        self._record_results(everything.jobs)
+        page, following = page_of(everything.jobs, limit, cursor)
+        return replace(everything, jobs=page, next_cursor=following)
 
-    def get(self, name: str, *, hurry: bool = False) -> JobRecord:
-        """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out.
+    def nodes(self, *, time_limit: float | None = None) -> NodeList:
+        """Return the nodes with their GPUs."""
+        answers = self._contact.each(
+            self._cluster.nodes,
+            lambda connector: ask_jobs(connector, "look", LookAnswer, names=None, brief=True),
+            time_limit=time_limit,
+        )
+        self._carry_out(answers)
+        unreachable = {name: one.message for name, one in answers.items() if isinstance(one, ProvisionError)}
+        return NodeList(node_views(self._cluster, self.head, answers), unreachable)
 
-        A job's ID is as good as its name: by it a job is found whose name another job has.
+    def get(self, name: str, *, time_limit: float | None = None) -> JobRecord:
+        """Return all that is known of a job, with its events; without nodes that have not answered in `time_limit`.
+
+        An ID is accepted in place of a name, also of a job whose name another job has now.
         """
-        found = told_of(name, self._contact, self.head, hurry=hurry)
-        if self._carry_out(found):
-            found = told_of(name, self._contact, self.head, hurry=hurry)
-        survey = reading.survey(self._cluster, self.head, found, nodes=False)
+        reports = reports_of(name, self._contact, self.head, time_limit=time_limit)
+        if self._carry_out(reports):
+            reports = reports_of(name, self._contact, self.head, time_limit=time_limit)
+        survey = job_list(self.head, reports)
         self._record_results(survey.jobs)
         named = [record for record in survey.jobs if record.spec.name == name]
         if named:
-            return next((record for record in named if not record.displaced), named[0])
-        insist_on_valid(name, found)
+            return next((record for record in named if not record.name_reused), named[0])
+        insist_on_valid(name, reports)
         away = ", ".join(survey.unreachable)
-        if away and hurry:
+        if away and time_limit is not None:
             return self.get(name)
         by_id = [record for record in self.jobs().jobs if record.id == name] if _TOKEN.fullmatch(name) else []
         if by_id:
             return by_id[0]
         if away:
-            raise NodeUnreachable(f"no node that answers knows a job {name}, and these do not answer: {away}")
+            raise NodeUnreachable(f"no answering node knows a job {name}, and these nodes do not answer: {away}")
         raise NotFound(f"there is no job {name}", remedy="See the names: provision list")
 
-    def _carry_out(self, found: Mapping[str, Any]) -> bool:
-        """Do what is left of requested ends on the nodes that answered; return whether there was something to do."""
-        ends = pending(found, self.head)
+    def _carry_out(self, reports: Mapping[str, Any]) -> bool:
+        """Carry out requested ends on the nodes that answered; return whether there were any."""
+        ends = pending(reports, self.head)
         if self._agent:
             ends = [end for end in ends if end.owner == owner()]
         if ends:
@@ -378,28 +414,30 @@ class DirectEngine:
         return bool(ends)
 
     def _record_results(self, jobs: Sequence[JobRecord]) -> None:
-        """Record new results on the queue host, so that they are known also when the jobs' nodes do not answer.
+        """Record new results on the queue host, so that they are known while the nodes of the jobs are silent.
 
-        What cannot be recorded now is recorded by the next command. The job agent records nothing.
+        After a failure the next command records them. The job agent records nothing.
         """
         many = []
         for job in jobs:
-            result = result_of(job) if job.unrecorded and not self._agent else None
+            result = result_of(job) if isinstance(job, DirectRecord) and job.unrecorded and not self._agent else None
             if result is not None:
                 queue = {"result": msgspec.to_builtins(result)}
                 only = {"if_id": job.id, "if_state": ["started"], "if_attempt": job.attempt}
                 many.append({"name": job.spec.name, "queue": queue, "merge": True, **only})
         if many:
-            self._contact.each([self._nodes[self.head]], lambda way: ask_jobs(way, "queues", WrittenMany, many=many))
+            self._contact.each(
+                [self._nodes[self.head]], lambda connector: ask_jobs(connector, "queues", WrittenMany, many=many)
+            )
 
     def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
-        """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
-        return reading.logs(self, self._contact, name, request, write)
+        """Write lines of output; with ``follow`` until the job has ended. Returns the job as it is then."""
+        return job_access.logs(self.get, self._contact, name, request, write)
 
     # Ending
 
     def stop(self, name: str, say: Say, *, grace: float = 15.0) -> JobRecord:
-        """End a job in good order; its record stays. A job that is over stays as it is.
+        """End a job gracefully; its record stays. A finished job is not changed.
 
         Returns:
             The job; STOPPING as long as a node has not confirmed the end.
@@ -411,14 +449,14 @@ class DirectEngine:
         if record.status.over:
             return record
         unconfirmed = self._end(record, say, grace)
-        self._start_others(say)
+        self._start_waiting_quietly(say)
         try:
             return self.get(name)
-        except NotFound:  # it was deleted meanwhile, or another job has its name and is the one that is listed
+        except NotFound:  # it was deleted meanwhile, or another job has its name
             return replace(record, status=JobStatus.STOPPING if unconfirmed else JobStatus.STOPPED)
 
-    def _start_others(self, say: Say) -> None:
-        """What has been given back may be what others wait for; if that cannot be seen to now, a later command does."""
+    def _start_waiting_quietly(self, say: Say) -> None:
+        """Start jobs that waited for released resources; after a failure a later command does it."""
         with contextlib.suppress(ProvisionError):
             self._start_waiting(say, patience=PATIENCE_SECONDS)
 
@@ -433,7 +471,7 @@ class DirectEngine:
         left = ending.stop(grace)
         ending.confirm(set(ending.nodes) - set(left))
         if unrecorded is not None and (left or not ending.nodes):
-            where = f"{record.spec.name} may still run: {_told(left)}; " if left else ""
+            where = f"{record.spec.name} may still run: {_error_text(left)}; " if left else ""
             raise NodeUnreachable(
                 f"{where}{unrecorded.message}",
                 remedy=f"Run `provision stop {record.spec.name}` again when the queue host {self.head} answers.",
@@ -441,12 +479,12 @@ class DirectEngine:
         return _unconfirmed(ending, record.spec.name, left) if left else None
 
     def delete(self, name: str, say: Say, *, lost: Sequence[str] = ()) -> None:
-        """Stop a job and forget it; its name is free when all of its nodes have confirmed that.
+        """Stop a job and delete its record; its name is free when all of its nodes have confirmed.
 
         Args:
-            name: the job's, or its ID.
+            name: the name or ID.
             say: takes lines of progress.
-            lost: nodes that never come back, and so cannot confirm.
+            lost: nodes that never come back, so their confirmation is not waited for.
 
         Raises:
             NotFound: there is no such job.
@@ -461,23 +499,23 @@ class DirectEngine:
                 self.head,
             )
             return
-        self._forget(record, say, lost)
+        self._delete(record, say, lost)
         if not record.status.over:
-            self._start_others(say)
+            self._start_waiting_quietly(say)
 
-    def _forget(self, record: JobRecord, say: Say, lost: Sequence[str] = ()) -> None:
-        """Forget a job everywhere; the queue host is the last, so that the name is free only when nothing is left.
+    def _delete(self, record: JobRecord, say: Say, lost: Sequence[str] = ()) -> None:
+        """Delete a job everywhere; on the queue host last, so that the name is free only when nothing is left.
 
         Raises:
             NodeUnreachable: a node has not confirmed that nothing is left there.
-            NodeError: a node could not do its part.
+            NodeError: a node could not delete it.
         """
         name, ending = record.spec.name, Ending(self._contact, self.head, record, delete=True)
         every = tuple(self._nodes) if record.attempt else ()
         gone = list(dict.fromkeys(lost))
         ending.check_lost(gone, ending.nodes or every)
         ending.request()
-        nodes = ending.nodes or every  # not known of jobs of old versions
+        nodes = ending.nodes or every  # jobs of old versions have no list of nodes
         ending.confirm(gone)
         asked = [node for node in nodes if node not in gone]
         left: dict[str, str] = {}
@@ -492,59 +530,65 @@ class DirectEngine:
         if ending.recorded:
             ending.remove([self.head])
 
-    def _forget_refused(self, name: str, token: str) -> None:
-        """Forget a job that never started: the queue host alone has it."""
+    def _delete_refused(self, name: str, token: str) -> None:
+        """Delete a job that never started, which only the queue host has."""
         answer = self._contact.each(
-            [self._nodes[self.head]], lambda way: ask_jobs(way, "delete", Deleted, name=name, id=token)
+            [self._nodes[self.head]], lambda connector: ask_jobs(connector, "delete", Deleted, name=name, id=token)
         )[self.head]
         if isinstance(answer, ProvisionError):
             raise answer
 
-    def _forget_aged(self, records: Sequence[JobRecord], say: Say) -> None:
-        """Forget jobs by their --ttl-after-finished; what cannot be forgotten now is tried at the next look."""
+    def _delete_aged(self, records: Sequence[JobRecord], say: Say) -> None:
+        """Delete jobs after their --ttl-after-finished; the next pass repeats it after a failure."""
         for record in records:
             try:
-                self._forget(record, say)
+                self._delete(record, say)
             except ProvisionError as error:
-                say(f"warning: {record.spec.name} is over for long and could not be forgotten: {error}")
+                say(f"warning: {record.spec.name} finished long ago and could not be deleted: {error}")
             else:
-                say(f"{record.spec.name} is forgotten: it was over for {record.spec.ttl_after_finished:g} s")
+                say(f"{record.spec.name} deleted: it finished more than {record.spec.ttl_after_finished:g} s ago")
 
     def restart(
         self, name: str, say: Say, *, supply: Callable[[JobSpec], Secrets] | None = None, renew: bool = False
     ) -> JobRecord:
-        """Start a job that is over (or stop it first) as its next attempt.
+        """Start the next attempt of a finished job; stop it first if it runs.
 
         Args:
-            name: the job's.
+            name: the name or ID.
             say: takes lines of progress.
-            supply: returns the secrets of one's own job again, which are removed when it ends.
-            renew: whether to use `supply` also where the secrets are still stored.
+            supply: returns the secrets of a job of this user again; they are deleted when a job ends.
+            renew: whether to use `supply` also while the secrets are still stored.
 
         Raises:
-            ProvisionError: it must not start, e.g. its secrets are missing; it continues to run then.
+            ProvisionError: it must not start, e.g. its secrets are missing; then a running attempt continues.
         """
         record = self.get(name)
         if record.deleting:
             raise NodeError(f"the job {name} is being deleted", remedy="Submit it again under another name.")
-        if record.displaced:
+        if record.name_reused:
             raise NodeError(
                 f"the queue host {self.head} has another job {record.spec.name}, so {record.id} cannot be restarted",
                 remedy=f"End it: provision delete {record.id}",
             )
         name = record.spec.name
-        kept, signed_again = self._secrets_of_next_attempt(record, supply, renew=renew)
+        stored, signed_again = self._secrets_of_next_attempt(record, supply, renew=renew)
         if not record.status.over:
             unconfirmed = self._end(record, say, 15.0, keep_secrets=True)
             if unconfirmed is not None:
                 remedy = f"Run `provision restart {name}` again when these nodes have confirmed the end."
                 raise type(unconfirmed)(unconfirmed.message, remedy=remedy)
             record = self.get(name)
-        with Ways(self._contact) as ways:
+        with Connections(self._contact) as connections:
             queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
-            more = {"secrets": msgspec.to_builtins(kept) if kept else {}, "job": signed_again, "action": "restarted"}
-            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, if_id=record.id, **more)
-            mark(ways, self.head, record, queue, state="pending")
+            more = {
+                "secrets": msgspec.to_builtins(stored) if stored else {},
+                "job": signed_again,
+                "action": "restarted",
+            }
+            ask_jobs(
+                connections.to(self.head), "queue", Written, name=name, queue={}, merge=True, if_id=record.id, **more
+            )
+            mark(connections, self.head, record, queue, state="pending")
         try:
             _, refused = self._start_waiting(say, mine=name)
         except LockedError as error:
@@ -557,27 +601,27 @@ class DirectEngine:
     def _secrets_of_next_attempt(
         self, record: JobRecord, supply: Callable[[JobSpec], Secrets] | None, *, renew: bool
     ) -> tuple[SecretsDocument, dict[str, str]]:
-        """Return the secrets for a restart, and what the owner signed again if they are not those that were signed.
+        """Return the secrets for a restart, and the new signed text if the secrets are not the signed ones.
 
         Raises:
             Refused: the job must not start, or its secrets are missing.
         """
         name = record.spec.name
-        with Ways(self._contact) as ways:
-            kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
-            answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
+        with Connections(self._contact) as connections:
+            stored = ask_jobs(connections.to(self.head), "secrets", SecretsDocument, name=name)
+            answer = ask_jobs(connections.to(self.head), "report", ReportAnswer, names=[name], brief=False)
         recorded = next((job for job in Report.of(self.head, answer).jobs if job.name == name), None)
         if recorded is None:
-            return kept, {}
+            return stored, {}
         signed = self._keys.check(recorded, self.head)
         try:
-            check_secrets(signed, kept, self.head)
+            check_secrets(signed, stored, self.head)
         except Refused as error:
             if error.code != "job.secrets_missing" or supply is None:
                 raise
         else:
             if not renew or supply is None:
-                return kept, {}
+                return stored, {}
         if not self.owns(record):
             raise Refused(
                 f"only its owner {record.owner} can supply the secrets of {name}",
@@ -585,48 +629,101 @@ class DirectEngine:
                 node=self.head,
                 remedy=f"Ask the owner to restart it, or delete it and submit it again: provision delete {name}",
             )
-        kept = _stored(supply(signed.spec))
-        if not (kept or signed.spec.secret_env or signed.spec.config_files):
+        stored = _stored(supply(signed.spec))
+        if not (stored or signed.spec.secret_env or signed.spec.config_files):
             raise Refused(
-                f"{name} needs a login for its image or its code, and logins are removed when a job ends",
+                f"{name} needs a credential for its image or its code, and credentials are deleted when a job ends",
                 "job.secrets_missing",
                 node=self.head,
-                remedy="Store it on this machine, then restart the job again: provision secret add --help",
+                remedy="Store it on the controller, then restart the job again: provision secret add --help",
             )
-        again = msgspec.structs.replace(signed, secrets=secrets_digest(kept))
-        check_secrets(again, kept, self.head)
+        again = msgspec.structs.replace(signed, secrets=secrets_digest(stored))
+        check_secrets(again, stored, self.head)
         text, signature = self._keys.sign(again)
-        return kept, {"signed": text, "signature": signature}
+        return stored, {"signed": text, "signature": signature}
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
-        """Return the command (of this machine) that runs `argv` inside an instance; the node records it."""
+        """Return the local command that runs `argv` in an instance; the node records it."""
         record = self.get(name)
-        line = reading.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
-        seat = reading.instance_of(record, instance)
-        with contextlib.closing(self._contact.connect(seat.node)) as way:
-            ask_jobs(way, "attached", Done, name=name, instance=seat.instance)
+        line = job_access.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
+        assignment = job_access.instance_of(record, instance)
+        with contextlib.closing(self._contact.connect(assignment.node)) as connector:
+            ask_jobs(connector, "attached", Done, name=name, instance=assignment.instance)
         return line
 
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
-        """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""
-        return reading.forward_argv(self.get(name), self._nodes, local, target)
+        """Return the local command that forwards 127.0.0.1:`local` to a port or ``tensorboard``."""
+        return job_access.forward_argv(self.get(name), self._nodes, local, target)
+
+    # Nodes
+
+    def drain(self, names: Sequence[str], reason: str) -> dict[str, ProvisionError | None]:
+        """Exclude nodes from new jobs, or include them again if `reason` is empty. Running jobs continue."""
+        answers = self._contact.each(
+            [self._nodes[name] for name in names], lambda connector: ask_jobs(connector, "drain", Done, reason=reason)
+        )
+        return {name: one if isinstance(one, ProvisionError) else None for name, one in answers.items()}
+
+    def set_labels(self, labels: Mapping[str, Mapping[str, str]]) -> None:
+        """Do nothing: this engine reads labels from the inventory at each start."""
+
+    def reserve_gpus(self, owner: str, requests: Sequence[GpuRequest]) -> contextlib.AbstractContextManager[None]:
+        """Lease all requested GPUs for the program `owner`, or none, while the context is open."""
+        from provision.jobs.engines.direct.gpu_reservation import reserved_gpus
+
+        return reserved_gpus(owner, requests, self._nodes)
+
+    def sample(self, job: JobRecord, *, seconds: float, interval: float) -> dict[str, NodeSample | ProvisionError]:
+        """Sample a running job on all of its nodes in parallel."""
+        from provision.jobs.sampling import sample_job
+
+        samples = sample_job(self._contact, job, seconds=seconds, interval=interval)
+        return {
+            name: sample if isinstance(sample, ProvisionError) else NodeSample(*sample)
+            for name, sample in samples.items()
+        }
+
+
+class QueueMaintenance:
+    """Scheduling passes; leaving the context waits for the starts that they began.
+
+    Args:
+        engine: the engine.
+    """
+
+    def __init__(self, engine: DirectEngine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.await_starts()
+
+    def run(self, progress: Say, *, time_limit: float | None = None) -> MaintenanceResult:
+        """Do one pass. Starts that take longer than `time_limit` seconds continue after the return."""
+        return self._engine.start_pending(progress, patience=time_limit)
+
+    def wait(self, seconds: float, stop: threading.Event) -> bool:
+        """Wait for a change that may let a job start."""
+        return self._engine.watch(seconds, stop)
 
 
 def head_of(cluster: Cluster) -> str:
-    """Return the node that keeps the queue."""
+    """Return the queue host."""
     wanted = str(cluster.nodes[0].variables.get("cluster_head") or "")
     return wanted if any(node.name == wanted for node in cluster.nodes) else cluster.nodes[0].name
 
 
 def _stored(secrets: Secrets) -> SecretsDocument:
-    """Return secrets as the head stores them, with a salt so that their hash tells nothing of them."""
+    """Return secrets as the queue host stores them, with a salt that protects their hash."""
     files = {path: text.encode("utf-8", "surrogateescape") for path, text in secrets.files.items()}
     document = SecretsDocument(dict(secrets.env), dict(secrets.sync), files, dict(secrets.registry))
     return msgspec.structs.replace(document, salt=random.token_hex(SALT_BYTES)) if document else document
 
 
-def _told(lost: Mapping[str, str]) -> str:
-    """Return why nodes could not, those with one reason together."""
+def _error_text(lost: Mapping[str, str]) -> str:
+    """Return the reasons of nodes; nodes with the same reason are grouped."""
     names: dict[str, list[str]] = {}
     for name, text in lost.items():
         names.setdefault(text, []).append(name)
@@ -634,9 +731,9 @@ def _told(lost: Mapping[str, str]) -> str:
 
 
 def _unconfirmed(ending: Ending, name: str, left: Mapping[str, str]) -> ProvisionError:
-    """Return the error of a job whose end some nodes have not confirmed."""
+    """Return the error of a job whose end is not confirmed by all nodes."""
     state = "not deleted on all of its nodes" if ending.has_result else "STOPPING and may still run"
-    text = f"{name} is {state}: {_told(left)}"
+    text = f"{name} is {state}: {_error_text(left)}"
     away = [node for node in left if node in ending.silent]
     if not away:
         return TimedOut(text, remedy=f"See what happens: provision get {name} -e")

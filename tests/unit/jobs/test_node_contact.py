@@ -9,8 +9,8 @@ import pytest
 
 from provision.connectors.absent import AbsentNodes
 from provision.errors import ConnectionFailed, HostNotTrusted, NodeError, NodeUnreachable, ProvisionError
-from provision.jobs.engines.direct import contact
-from provision.jobs.engines.direct.contact import Contact
+from provision.jobs import node_contact
+from provision.jobs.node_contact import Contact
 from provision.model import Connection, Node
 
 NODES = {name: Node(name, Connection(f"10.0.0.{number}")) for number, name in enumerate(("a", "b", "c"))}
@@ -33,16 +33,16 @@ class Network:
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     made = Network()
-    monkeypatch.setattr(contact, "each", made.each)
-    monkeypatch.setattr(contact, "takes_connections", lambda node, _seconds: node.name in made.takes)
+    monkeypatch.setattr(node_contact, "each", made.each)
+    monkeypatch.setattr(node_contact, "takes_connections", lambda node, _seconds: node.name in made.takes)
     return made
 
 
 def asked(network: Network, nodes: Contact) -> tuple[list[str], dict[str, Any]]:
     """Ask all nodes; return the nodes that were connected to, and the answers."""
     network.connected.clear()
-    found = nodes.each(list(NODES.values()), lambda way: way)
-    return network.connected, found
+    answers = nodes.each(list(NODES.values()), lambda connector: connector)
+    return network.connected, answers
 
 
 def test_a_silent_node_is_connected_to_again_when_it_takes_connections(network: Network) -> None:
@@ -51,20 +51,20 @@ def test_a_silent_node_is_connected_to_again_when_it_takes_connections(network: 
     network.errors["b"] = ConnectionFailed("no route to host", node="b")
     assert asked(network, nodes)[0] == ["a", "b", "c"]
 
-    connected, found = asked(network, nodes)
-    assert (connected, list(found)) == (["a", "c"], ["a", "b", "c"])
-    assert (found["a"], found["c"]) == ("answer of a", "answer of c")
-    assert isinstance(found["b"], NodeUnreachable)
-    assert found["b"].node == "b"
-    assert "no route to host" in found["b"].message
+    connected, answers = asked(network, nodes)
+    assert (connected, list(answers)) == (["a", "c"], ["a", "b", "c"])
+    assert (answers["a"], answers["c"]) == ("answer of a", "answer of c")
+    assert isinstance(answers["b"], NodeUnreachable)
+    assert answers["b"].node == "b"
+    assert "no route to host" in answers["b"].message
     present, absent = nodes.present()
     assert (present, list(absent)) == (["a", "c"], ["b"])
 
     network.takes.add("b")
     del network.errors["b"]
     assert nodes.present() == (["a", "b", "c"], {})
-    connected, found = asked(network, nodes)
-    assert (sorted(connected), found["b"]) == (["a", "b", "c"], "answer of b")
+    connected, answers = asked(network, nodes)
+    assert (sorted(connected), answers["b"]) == (["a", "b", "c"], "answer of b")
     network.takes.clear()
     assert asked(network, nodes)[0] == ["a", "b", "c"], "it is forgotten when it has answered"
 
@@ -99,7 +99,7 @@ def test_a_connection_to_a_silent_node_is_not_waited_for_again(network: Network,
             raise network.errors[node.name]
         return f"connection to {node.name}"
 
-    monkeypatch.setattr(contact, "connect", connect)
+    monkeypatch.setattr(node_contact, "connect", connect)
     network.errors["a"] = ConnectionFailed("no route to host", node="a")
     nodes = Contact(NODES)
     with pytest.raises(ConnectionFailed):

@@ -1,4 +1,4 @@
-"""Ways to many nodes that stay open between questions."""
+"""Connections to many nodes that stay open between requests."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from provision.threads import outcomes
 
 if TYPE_CHECKING:
     from provision.connectors import Connector
-    from provision.jobs.engines.direct.contact import Contact
+    from provision.jobs.node_contact import Contact
 
-__all__ = ["MANY", "Ways"]
+__all__ = ["MANY", "Connections"]
 
 T = TypeVar("T")
 
 MANY = 64
-"""Nodes at once."""
+"""Parallel requests."""
 
 
-class Ways:
-    """Connections to nodes that are kept as long as several questions follow each other.
+class Connections:
+    """Connections to nodes for several requests; they are closed together.
 
     Args:
         contact: connects to nodes.
@@ -41,22 +41,22 @@ class Ways:
             self._open.popitem()[1].close()
 
     def to(self, name: str) -> Connector:
-        """Return the connection to a node, made now unless it is there."""
+        """Return the connection to a node; open it if necessary."""
         with self._opening:
-            known = self._open.get(name)
-        if known is not None:
-            return known
+            existing = self._open.get(name)
+        if existing is not None:
+            return existing
         made = self._contact.connect(name)
         with self._opening:
             return self._open.setdefault(name, made)
 
     def all(self, names: Sequence[str], function: Callable[[Connector], T]) -> dict[str, T]:
-        """Run `function` for all nodes at once, and raise the first error after all have ended."""
-        found = outcomes(lambda name: function(self.to(name)), names, limit=MANY)
-        for name, one in zip(names, found, strict=True):
+        """Run `function` for all nodes in parallel; raise the first error after all have ended."""
+        results = outcomes(lambda name: function(self.to(name)), names, limit=MANY)
+        for name, one in zip(names, results, strict=True):
             if isinstance(one, ProvisionError):
                 one.node = one.node or name
                 raise one
             if isinstance(one, Exception):
                 raise one
-        return dict(zip(names, found, strict=True))  # type: ignore[arg-type]
+        return dict(zip(names, results, strict=True))  # type: ignore[arg-type]

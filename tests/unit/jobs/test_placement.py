@@ -11,9 +11,9 @@ import pytest
 from provision.documents import decode
 from provision.documents.jobs import LookAnswer
 from provision.errors import NeverFits
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.engines.direct.placing import allowed, place_job
+from provision.jobs.cluster_snapshot import ClusterSnapshot
+from provision.jobs.engines.direct.node_probe import NodeProbe
+from provision.jobs.engines.direct.placement import allowed, place_job
 from provision.model import Connection, Node, Topology, TopologyGpu
 from provision.model.job import JobSpec, Kind
 from provision.topology.candidates import Candidate, Machine, Mode
@@ -26,22 +26,22 @@ def node(name: str, **variables: Any) -> Node:
     return Node(name, Connection(name), variables=variables)
 
 
-def known(*names: str, mode: Mode = Mode.DEFAULT, **left_out: str) -> Known:
+def snapshot(*names: str, mode: Mode = Mode.DEFAULT, **left_out: str) -> ClusterSnapshot:
     """Return nodes of four GPUs each, joined by PCIe."""
     links = tuple(tuple("X" if a == b else "PIX" for b in range(GPUS)) for a in range(GPUS))
     machine = Machine(Topology(tuple(TopologyGpu(index) for index in range(GPUS)), (), links))
     candidates = {name: Candidate(name, machine, mode=mode) for name in names}
-    return Known(
+    return ClusterSnapshot(
         candidates, left_out, {name: f"10.0.0.{i}" for i, name in enumerate(names)}, cpus=dict.fromkeys(names, 2)
     )
 
 
-def look(name: str, *taken: int, **more: Any) -> NodeLook:
+def probe(name: str, *unavailable: int, **more: Any) -> NodeProbe:
     """Return a node of which some GPUs are held."""
     gpus = [{"index": index, "uuid": f"GPU-{name}-{index}"} for index in range(GPUS)]
-    leases = {f"GPU-{name}-{index}": {"job": "other"} for index in taken}
+    leases = {f"GPU-{name}-{index}": {"job": "other"} for index in unavailable}
     document = {"gpus": gpus, "leases": leases, "foreign": {}, "jobs": [], **more}
-    return NodeLook.of(name, decode(json.dumps(document), LookAnswer, node=name, what="answer"))
+    return NodeProbe.of(name, decode(json.dumps(document), LookAnswer, node=name, what="answer"))
 
 
 def job(gpus: int, workers: int, kind: Kind = Kind.PYTORCH, **more: Any) -> JobSpec:
@@ -49,58 +49,58 @@ def job(gpus: int, workers: int, kind: Kind = Kind.PYTORCH, **more: Any) -> JobS
     return JobSpec("j", kind, ("x",), gpus=gpus, workers=workers, **more)
 
 
-def looks(*found: NodeLook) -> dict[str, NodeLook]:
+def probes(*nodes: NodeProbe) -> dict[str, NodeProbe]:
     """Return them by name."""
-    return {one.node: one for one in found}
+    return {one.node: one for one in nodes}
 
 
 @pytest.mark.row(17, 41)
 def test_four_workers_of_one_gpu_go_to_one_node() -> None:
     """Fewest nodes first, as the documents show."""
-    placed = place_job(job(1, 4), known("a", "b"), looks(look("a"), look("b")), ["a", "b"])
+    placement = place_job(job(1, 4), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"])
 
-    assert {place.node for place in placed.places} in ({"a"}, {"b"})
-    assert len({uuid for place in placed.places for uuid in place.uuids}) == 4
+    assert {place.node for place in placement.places} in ({"a"}, {"b"})
+    assert len({uuid for place in placement.places for uuid in place.uuids}) == 4
 
 
 def test_a_node_with_lost_gpus_takes_jobs_without_gpus_alone() -> None:
     """Why its GPUs are no choice is told where a job misses them."""
-    there = replace(known(), gpus_out={"a": "nvidia-smi does not see all GPUs"}, cpus={"a": 2})
+    there = replace(snapshot(), gpus_out={"a": "nvidia-smi does not see all GPUs"}, cpus={"a": 2})
 
-    assert [place.node for place in place_job(job(0, 1), there, looks(look("a")), ["a"]).places] == ["a"]
-    refused = place_job(job(1, 1), there, looks(look("a")), ["a"])
+    assert [place.node for place in place_job(job(0, 1), there, probes(probe("a")), ["a"]).places] == ["a"]
+    refused = place_job(job(1, 1), there, probes(probe("a")), ["a"])
     assert (refused.places, "a: nvidia-smi does not see all GPUs" in refused.reason) == ((), True)
 
 
 def test_what_is_held_or_used_by_others_is_never_given() -> None:
     """A lease, a process of others."""
-    used = look("a", 0, foreign={"GPU-a-1": "python3 (pid 7)"})
-    placed = place_job(job(2, 1), known("a"), looks(used), ["a"])
+    used = probe("a", 0, foreign={"GPU-a-1": "python3 (pid 7)"})
+    placement = place_job(job(2, 1), snapshot("a"), probes(used), ["a"])
 
-    assert set(placed.places[0].uuids) == {"GPU-a-2", "GPU-a-3"}
+    assert set(placement.places[0].uuids) == {"GPU-a-2", "GPU-a-3"}
 
 
 @pytest.mark.row(3, 7)
 def test_all_workers_or_none() -> None:
     """What is missing is said."""
-    placed = place_job(job(4, 2), known("a", "b"), looks(look("a"), look("b", 3)), ["a", "b"])
+    placement = place_job(job(4, 2), snapshot("a", "b"), probes(probe("a"), probe("b", 3)), ["a", "b"])
 
-    assert placed.places == ()
-    assert "insufficient GPUs for 1 of 2 workers" in placed.reason
+    assert placement.places == ()
+    assert "insufficient GPUs for 1 of 2 workers" in placement.reason
 
 
 def test_what_never_fits_is_refused_at_once() -> None:
     """Waiting would not help."""
     with pytest.raises(NeverFits, match="even when they are idle"):
-        place_job(job(8, 1), known("a", "b"), looks(look("a"), look("b")), ["a", "b"])
+        place_job(job(8, 1), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"])
 
 
 def test_a_node_that_was_not_reached_may_have_what_is_missing() -> None:
     """Then the job waits."""
-    placed = place_job(job(4, 2), known("a", b="no route"), looks(look("a")), ["a", "b"])
+    placement = place_job(job(4, 2), snapshot("a", b="no route"), probes(probe("a")), ["a", "b"])
 
-    assert placed.places == ()
-    assert "b: no route" in placed.reason
+    assert placement.places == ()
+    assert "b: no route" in placement.reason
 
 
 @pytest.mark.row(2, 5, 6)
@@ -108,27 +108,29 @@ def test_a_node_that_was_not_reached_may_have_what_is_missing() -> None:
 def test_topology_jobs_go_to_topology_nodes_alone(kind: Kind) -> None:
     """Jobs of every kind, and others to none of them."""
     with pytest.raises(NeverFits, match=r"gpu\.schedule=topology"):
-        place_job(job(1, 1, kind=kind, gputopology=True), known("a"), looks(look("a")), ["a"])
+        place_job(job(1, 1, kind=kind, gputopology=True), snapshot("a"), probes(probe("a")), ["a"])
     with pytest.raises(NeverFits, match=r"gpu\.schedule=default"):
-        place_job(job(1, 1, kind=kind), known("a", mode=Mode.TOPOLOGY), looks(look("a")), ["a"])
-    placed = place_job(job(4, 1, kind=kind, gputopology=True), known("a", mode=Mode.TOPOLOGY), looks(look("a")), ["a"])
-    assert len(placed.places[0].uuids) == 4
+        place_job(job(1, 1, kind=kind), snapshot("a", mode=Mode.TOPOLOGY), probes(probe("a")), ["a"])
+    placement = place_job(
+        job(4, 1, kind=kind, gputopology=True), snapshot("a", mode=Mode.TOPOLOGY), probes(probe("a")), ["a"]
+    )
+    assert len(placement.places[0].uuids) == 4
 
 
 def test_a_drained_node_gets_nothing_unless_it_is_asked_for() -> None:
     """A toleration is --allow-drained."""
-    drained = looks(look("a", drained="fan broken"))
+    drained = probes(probe("a", drained="fan broken"))
 
-    assert "fan broken" in place_job(job(1, 1), known("a"), drained, ["a"]).reason
-    assert place_job(job(1, 1, allow_drained=True), known("a"), drained, ["a"]).places
+    assert "fan broken" in place_job(job(1, 1), snapshot("a"), drained, ["a"]).reason
+    assert place_job(job(1, 1, allow_drained=True), snapshot("a"), drained, ["a"]).places
 
 
 @pytest.mark.row(41)
 def test_spread_shares_out_and_a_limit_holds() -> None:
     """--spread and --max-per-node."""
-    names, found = ["a", "b"], looks(look("a"), look("b"))
-    spread = place_job(job(1, 2, spread=True), known("a", "b"), found, names)
-    capped = place_job(job(1, 4, max_per_node=2), known("a", "b"), found, names)
+    names, nodes = ["a", "b"], probes(probe("a"), probe("b"))
+    spread = place_job(job(1, 2, spread=True), snapshot("a", "b"), nodes, names)
+    capped = place_job(job(1, 4, max_per_node=2), snapshot("a", "b"), nodes, names)
 
     assert {place.node for place in spread.places} == {"a", "b"}
     assert sorted(place.node for place in capped.places) == ["a", "a", "b", "b"]
@@ -136,17 +138,17 @@ def test_spread_shares_out_and_a_limit_holds() -> None:
 
 def test_workers_without_gpus_fill_a_node_before_the_next() -> None:
     """A node takes as many as it has processors, then the rest is shared out."""
-    placed = place_job(job(0, 3), known("a", "b"), looks(look("a"), look("b")), ["a", "b"])
+    placement = place_job(job(0, 3), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"])
 
-    assert [place.node for place in placed.places] == ["a", "a", "b"]
-    assert all(place.uuids == () for place in placed.places)
+    assert [place.node for place in placement.places] == ["a", "a", "b"]
+    assert all(place.uuids == () for place in placement.places)
 
 
-def test_a_node_whose_gpus_cannot_be_told_gives_none() -> None:
+def test_a_node_with_unknown_gpus_gets_no_workers() -> None:
     """A hanging nvidia-smi is no free GPU."""
-    silent = looks(look("a", gpu_error="hung: nvidia-smi"))
+    silent = probes(probe("a", gpu_error="hung: nvidia-smi"))
 
-    assert place_job(job(1, 1), known("a"), silent, ["a"]).places == ()
+    assert place_job(job(1, 1), snapshot("a"), silent, ["a"]).places == ()
 
 
 def test_labels_names_and_failures_choose_the_nodes() -> None:
@@ -159,7 +161,7 @@ def test_labels_names_and_failures_choose_the_nodes() -> None:
         allowed(job(0, 1, nodes=("x",)), nodes)
 
 
-def alive(name: str, **spec: Any) -> dict[str, Any]:
+def live_job(name: str, **spec: Any) -> dict[str, Any]:
     """Return what a node tells of a job that is on it."""
     instance = f"{name}-worker-0"
     return {"name": name, "id": name, "spec": spec, "instances": {instance: {"instance": instance}}, "result": None}
@@ -167,63 +169,65 @@ def alive(name: str, **spec: Any) -> dict[str, Any]:
 
 def test_a_node_that_a_job_has_for_itself_gets_no_other_and_an_empty_one_is_wanted() -> None:
     """With GPUs and without; a job that is over, or never started, is not there."""
-    taken = looks(look("a", jobs=[alive("alone", exclusive=True)]))
-    busy = looks(look("a", jobs=[alive("other")]))
-    empty = looks(look("a", jobs=[{**alive("old"), "result": {"status": "FAILED"}}]))
-    failed = looks(look("a", jobs=[{**alive("old"), "queue": {"state": "failed"}}]))
+    nodes = probes(probe("a", jobs=[live_job("alone", exclusive=True)]))
+    busy = probes(probe("a", jobs=[live_job("other")]))
+    empty = probes(probe("a", jobs=[{**live_job("old"), "result": {"status": "FAILED"}}]))
+    failed = probes(probe("a", jobs=[{**live_job("old"), "queue": {"state": "failed"}}]))
 
     for gpus in (0, 1):
-        assert "alone has the node for itself" in place_job(job(gpus, 1), known("a"), taken, ["a"]).reason
-        assert place_job(job(gpus, 1), known("a"), busy, ["a"]).places
-        assert "other is on it" in place_job(job(gpus, 1, exclusive=True), known("a"), busy, ["a"]).reason
-        assert place_job(job(gpus, 1, exclusive=True), known("a"), empty, ["a"]).places
-        assert place_job(job(gpus, 1, exclusive=True), known("a"), failed, ["a"]).places
+        assert "alone has the node for itself" in place_job(job(gpus, 1), snapshot("a"), nodes, ["a"]).reason
+        assert place_job(job(gpus, 1), snapshot("a"), busy, ["a"]).places
+        assert "other is on it" in place_job(job(gpus, 1, exclusive=True), snapshot("a"), busy, ["a"]).reason
+        assert place_job(job(gpus, 1, exclusive=True), snapshot("a"), empty, ["a"]).places
+        assert place_job(job(gpus, 1, exclusive=True), snapshot("a"), failed, ["a"]).places
 
 
 def test_all_gpus_of_an_exclusive_node_are_held_cut_up_ones_by_their_instances() -> None:
     """So that nobody gets them between two looks."""
     gpus = [{"index": 0, "uuid": "GPU-0"}, {"index": 1, "uuid": "GPU-1", "mig": ["MIG-1a", "MIG-1b"]}]
 
-    assert look("a", gpus=gpus).whole() == ("GPU-0", "MIG-1a", "MIG-1b")
+    assert probe("a", gpus=gpus).all_gpus() == ("GPU-0", "MIG-1a", "MIG-1b")
 
 
 def test_gpus_are_those_that_were_named_or_none() -> None:
     """By nvidia-smi's numbers, on each node."""
-    found = place_job(job(1, 2, gpu_ids=(1, 3)), known("a"), looks(look("a")), ["a"])
-    assert sorted(place.gpus for place in found.places) == [(1,), (3,)]
-    waits = place_job(job(1, 1, gpu_ids=(1,)), known("a"), looks(look("a", 1)), ["a"])
+    placement = place_job(job(1, 2, gpu_ids=(1, 3)), snapshot("a"), probes(probe("a")), ["a"])
+    assert sorted(place.gpus for place in placement.places) == [(1,), (3,)]
+    waits = place_job(job(1, 1, gpu_ids=(1,)), snapshot("a"), probes(probe("a", 1)), ["a"])
     assert (waits.places, bool(waits.reason)) == ((), True)
     with pytest.raises(NeverFits):
-        place_job(job(1, 1, gpu_ids=(9,)), known("a"), looks(look("a")), ["a"])
+        place_job(job(1, 1, gpu_ids=(9,)), snapshot("a"), probes(probe("a")), ["a"])
 
 
 def test_without_gang_what_fits_starts_and_at_least_one() -> None:
     """The rest is left out, and said; what would never fit is refused all the same."""
-    some = place_job(job(2, 3, gang=False), known("a"), looks(look("a", 0)), ["a"])
+    some = place_job(job(2, 3, gang=False), snapshot("a"), probes(probe("a", 0)), ["a"])
     assert len(some.places) == 1
     assert "1 of 3 workers" in some.warnings[0]
-    all_of_it = place_job(job(2, 2, gang=False), known("a"), looks(look("a")), ["a"])
+    all_of_it = place_job(job(2, 2, gang=False), snapshot("a"), probes(probe("a")), ["a"])
     assert (len(all_of_it.places), all_of_it.warnings) == (2, ())
-    none = place_job(job(2, 3, gang=False), known("a"), looks(look("a", 0, 1, 2)), ["a"])
+    none = place_job(job(2, 3, gang=False), snapshot("a"), probes(probe("a", 0, 1, 2)), ["a"])
     assert (none.places, bool(none.reason)) == ((), True)
-    cpu = place_job(job(0, 3, gang=False, max_per_node=1), known("a", "b"), looks(look("a"), look("b")), ["a", "b"])
+    cpu = place_job(
+        job(0, 3, gang=False, max_per_node=1), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"]
+    )
     assert (len(cpu.places), "2 of 3 workers" in cpu.warnings[0]) == (2, True)
     with pytest.raises(NeverFits):
-        place_job(job(5, 2, gang=False), known("a"), looks(look("a")), ["a"])
+        place_job(job(5, 2, gang=False), snapshot("a"), probes(probe("a")), ["a"])
 
 
 def test_a_node_without_gpus_does_not_hide_what_never_fits() -> None:
     """It was reached and has none; one whose GPUs cannot be seen now may have what is missing."""
-    whole = known("a")
-    cluster = Known(whole.candidates, {}, whole.addresses, cpus={"a": 2, "login": 8})
-    login = look("login", gpus=[])
+    full = snapshot("a")
+    cluster = ClusterSnapshot(full.candidates, {}, full.addresses, cpus={"a": 2, "login": 8})
+    login = probe("login", gpus=[])
 
     with pytest.raises(NeverFits, match="even when they are idle"):
-        place_job(job(8, 1), cluster, looks(look("a"), login), ["a", "login"])
+        place_job(job(8, 1), cluster, probes(probe("a"), login), ["a", "login"])
     with pytest.raises(NeverFits, match="has a GPU"):
-        place_job(job(1, 1), cluster, looks(look("a"), login), ["login"])
-    hung = look("login", gpus=[], gpu_error="nvidia-smi hung")
-    assert place_job(job(8, 1), cluster, looks(look("a"), hung), ["a", "login"]).reason
+        place_job(job(1, 1), cluster, probes(probe("a"), login), ["login"])
+    hung = probe("login", gpus=[], gpu_error="nvidia-smi hung")
+    assert place_job(job(8, 1), cluster, probes(probe("a"), hung), ["a", "login"]).reason
 
 
 def test_a_choice_of_nodes_that_leaves_none_is_refused_with_the_reasons() -> None:
@@ -240,28 +244,30 @@ def test_a_choice_of_nodes_that_leaves_none_is_refused_with_the_reasons() -> Non
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_a_node_whose_docker_does_not_answer_gets_nothing(gpus: int) -> None:
     """No container can be made there; another node is taken."""
-    silent = look("a", docker_error="docker's engine does not answer")
+    silent = probe("a", docker_error="docker's engine does not answer")
 
-    waits = place_job(job(gpus, 1), known("a"), looks(silent), ["a"])
+    waits = place_job(job(gpus, 1), snapshot("a"), probes(silent), ["a"])
     assert waits.places == ()
     assert "docker's engine does not answer" in waits.reason
     assert waits.reason.endswith("To set up a, run: provision apply")
-    some = place_job(job(gpus, 1), known("a", "b"), looks(silent, look("b", drained="repair")), ["a", "b"])
+    some = place_job(job(gpus, 1), snapshot("a", "b"), probes(silent, probe("b", drained="repair")), ["a", "b"])
     assert some.reason.endswith("To set up a, run: provision apply --limit a")
-    two = [look(name, docker_error="docker's engine does not answer") for name in ("a", "gpu9")]
-    most = place_job(job(gpus, 1), known("a", "gpu9", "b"), looks(*two, look("b", drained="x")), ["a", "gpu9", "b"])
+    two = [probe(name, docker_error="docker's engine does not answer") for name in ("a", "gpu9")]
+    most = place_job(
+        job(gpus, 1), snapshot("a", "gpu9", "b"), probes(*two, probe("b", drained="x")), ["a", "gpu9", "b"]
+    )
     assert most.reason.endswith("run: provision apply --limit a,gpu9")
-    found = place_job(job(gpus, 1), known("a", "b"), looks(silent, look("b")), ["a", "b"])
-    assert [place.node for place in found.places] == ["b"]
+    placement = place_job(job(gpus, 1), snapshot("a", "b"), probes(silent, probe("b")), ["a", "b"])
+    assert [place.node for place in placement.places] == ["b"]
 
 
 def test_many_workers_without_gpus_are_shared_out_as_few_are() -> None:
     """The processors first, in the inventory's order, then in turn; spread ones in turn from the start."""
-    names, found = ["a", "b", "c"], looks(look("a"), look("b", jobs=[alive("other")]), look("c"))
+    names, nodes = ["a", "b", "c"], probes(probe("a"), probe("b", jobs=[live_job("other")]), probe("c"))
 
     def counts(**more: Any) -> list[int]:
-        placed = place_job(job(0, more.pop("workers"), **more), known(*names), found, names)
-        return [sum(place.node == name for place in placed.places) for name in names]
+        placement = place_job(job(0, more.pop("workers"), **more), snapshot(*names), nodes, names)
+        return [sum(place.node == name for place in placement.places) for name in names]
 
     assert counts(workers=16000) == [5334, 5333, 5333]
     assert counts(workers=5) == [2, 1, 2]
@@ -275,17 +281,17 @@ def test_many_workers_without_gpus_are_shared_out_as_few_are() -> None:
 @pytest.mark.parametrize("limits", [{"max_per_node": 4}, {"exclusive": True}, {"exclusive": True, "gputopology": True}])
 def test_workers_share_a_node_unless_spread(limits: dict[str, Any]) -> None:
     """Limits that one node satisfies, and a node without other jobs, do not split a job."""
-    nodes = known("a", "b", mode=Mode.TOPOLOGY if limits.get("gputopology") else Mode.DEFAULT)
-    placed = place_job(job(1, 4, **limits), nodes, looks(look("a"), look("b")), ["a", "b"])
+    nodes = snapshot("a", "b", mode=Mode.TOPOLOGY if limits.get("gputopology") else Mode.DEFAULT)
+    placement = place_job(job(1, 4, **limits), nodes, probes(probe("a"), probe("b")), ["a", "b"])
 
-    assert [place.node for place in placed.places] == ["a"] * 4
+    assert [place.node for place in placement.places] == ["a"] * 4
 
 
 def test_a_limit_of_workers_per_node_is_named_when_they_do_not_fit() -> None:
     """With the workers that would fit."""
-    taken = looks(look("a", 0, 1, 2), look("b"))
-    placed = place_job(job(1, 4, max_per_node=2), known("a", "b"), taken, ["a", "b"])
+    nodes = probes(probe("a", 0, 1, 2), probe("b"))
+    placement = place_job(job(1, 4, max_per_node=2), snapshot("a", "b"), nodes, ["a", "b"])
 
-    assert placed.places == ()
-    assert "1 of 4 workers" in placed.reason
-    assert "at most 2 workers on a node" in placed.reason
+    assert placement.places == ()
+    assert "1 of 4 workers" in placement.reason
+    assert "at most 2 workers on a node" in placement.reason

@@ -1,4 +1,4 @@
-"""Asking nodes in parallel, without waiting again and again for those that did not answer a short while ago."""
+"""Parallel requests to nodes, which do not wait for nodes that did not answer a short time ago."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from provision.connectors.absent import AbsentNode, AbsentNodes
 from provision.connectors.knock import takes_connections
 from provision.errors import ConnectionFailed, HostNotTrusted, NodeUnreachable, ProvisionError
 from provision.model import Node
-from provision.threads import outcomes
+from provision.threads import outcomes, within
 
 __all__ = ["Contact", "is_silent"]
 
 T = TypeVar("T")
 
 KNOCK_SECONDS = 1.0
-"""So long a node that was silent may take to take a connection; else it counts as silent still."""
+"""The time in which a node that was silent must accept a connection; otherwise it still counts as silent."""
 _AT_ONCE = 64
 
 
 def is_silent(answer: object) -> bool:
-    """Return whether a node's outcome is that it could not be reached."""
+    """Return whether a node's answer is that it could not be reached."""
     return isinstance(answer, ConnectionFailed | NodeUnreachable)
 
 
 class Contact:
-    """Asks the nodes of a cluster.
+    """Sends requests to the nodes of a cluster.
 
     Args:
         nodes: by name.
-        absent: what is remembered of nodes that did not answer.
+        absent: nodes that did not answer a short time ago.
     """
 
     def __init__(self, nodes: Mapping[str, Node], absent: AbsentNodes | None = None) -> None:
@@ -47,31 +47,56 @@ class Contact:
         *,
         patience: float | None = None,
         answered: float = 0.0,
+        time_limit: float | None = None,
     ) -> dict[str, T | ProvisionError]:
         """Run `work` on all nodes in parallel, as `provision.connectors.each` does.
 
-        Nodes that did not answer a short while ago are connected to only when they take connections by now.
+        Nodes that did not answer a short time ago are connected to only if they accept connections now. With
+        `time_limit`, nodes that have not answered after so many seconds count as unreachable.
         """
+        if time_limit is not None:
+            return self._each_within(time_limit, nodes, work, patience, answered)
         absent = self._absent.among(nodes)
         back: list[Node] = []
         knocking = threading.Thread(target=lambda: back.extend(self._back(nodes, absent)), daemon=True)
         knocking.start()
         asked = [node for node in nodes if node.name not in absent]
-        found: dict[str, T | ProvisionError] = (
+        answers: dict[str, T | ProvisionError] = (
             dict(each(asked, work, patience=patience, answered=answered)) if asked else {}
         )
         knocking.join()
         if back:
-            found |= each(back, work)
-        self._remember(nodes, found)
-        late = {name: _still_silent(entry) for name, entry in absent.items() if name not in found}
-        return {node.name: found[node.name] if node.name in found else late[node.name] for node in nodes}
+            answers |= each(back, work)
+        self._remember(nodes, answers)
+        late = {name: _still_silent(entry) for name, entry in absent.items() if name not in answers}
+        return {node.name: answers[node.name] if node.name in answers else late[node.name] for node in nodes}
+
+    def _each_within(
+        self,
+        time_limit: float,
+        nodes: Sequence[Node],
+        work: Callable[[Connector], T],
+        patience: float | None,
+        answered: float,
+    ) -> dict[str, T | ProvisionError]:
+        results: dict[str, T | ProvisionError] = {}
+
+        def work_and_store(connector: Connector) -> T:
+            result = work(connector)
+            results[connector.name] = result
+            return result
+
+        complete = within(time_limit, lambda: self.each(nodes, work_and_store, patience=patience, answered=answered))
+        if complete is not None:
+            return complete
+        late = f"no answer within {time_limit:g} s"
+        return {node.name: results.get(node.name) or NodeUnreachable(late, node=node.name) for node in nodes}
 
     def connect(self, name: str) -> Connector:
         """Return a connection to one node; the caller closes it.
 
         Raises:
-            NodeUnreachable: the node did not answer a short while ago, and takes no connections now.
+            NodeUnreachable: the node did not answer a short time ago, and accepts no connections now.
             ConnectionFailed: it cannot be reached.
         """
         node = self.nodes[name]
@@ -79,16 +104,16 @@ class Contact:
         if absent and not self._back([node], absent):
             raise _still_silent(absent[name])
         try:
-            way = connect(node)
+            connector = connect(node)
         except ConnectionFailed as error:
             self._remember([node], {name: error})
             raise
         if absent:
             self._absent.remember((), [name])
-        return way
+        return connector
 
     def present(self) -> tuple[list[str], dict[str, str]]:
-        """Return the nodes that are expected to answer, and why each of the others is not."""
+        """Return the nodes that are expected to answer, and the reason of each other node."""
         nodes = list(self.nodes.values())
         absent = self._absent.among(nodes)
         back = {node.name for node in self._back(nodes, absent)}
@@ -100,15 +125,15 @@ class Contact:
         knocks = outcomes(lambda node: takes_connections(node, KNOCK_SECONDS), silent, limit=_AT_ONCE)
         return [node for node, took in zip(silent, knocks, strict=True) if took is True]
 
-    def _remember(self, nodes: Sequence[Node], found: Mapping[str, object]) -> None:
+    def _remember(self, nodes: Sequence[Node], answers: Mapping[str, object]) -> None:
         silent = [
             (node, answer.message)
             for node in nodes
-            for answer in [found.get(node.name)]
+            for answer in [answers.get(node.name)]
             if isinstance(answer, ConnectionFailed | NodeUnreachable) and not isinstance(answer, HostNotTrusted)
         ]
         quiet = {node.name for node, _ in silent}
-        self._absent.remember(silent, [name for name in found if name not in quiet])
+        self._absent.remember(silent, [name for name in answers if name not in quiet])
 
 
 def _still_silent(entry: AbsentNode) -> NodeUnreachable:

@@ -14,9 +14,9 @@ import pytest
 
 from provision.connectors.local import LocalConnector
 from provision.errors import LaunchError
-from provision.jobs import held
-from provision.jobs.request import JobRequest
+from provision.jobs.engines.direct import gpu_reservation
 from provision.jobs.session import FILES
+from provision.model.job_requests import GpuRequest
 from provision.testing import make_node
 from tests.support.node.node import GPUS, FakeNode, until
 
@@ -39,17 +39,17 @@ def nodes(tmp_path, monkeypatch):
             exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in pairs)
             return super().start(exports + script, become=become)
 
-    monkeypatch.setattr(held, "connect", Way)
+    monkeypatch.setattr(gpu_reservation, "connect", Way)
     yield made
     for node in made.values():
         node.end_engine()
 
 
-def request(job):
-    """A job that wants GPUs of both nodes; its nodes' account tells whose connection one is."""
+def reserved(job, counts):
+    """Reserve GPUs of nodes for a job; the account of a node identifies the connections of the job."""
     made = {name: make_node(name, local=True) for name in NODES}
     made = {name: replace(node, connection=replace(node.connection, user=job)) for name, node in made.items()}
-    return JobRequest(("true",), (), made, "a", job=job)
+    return gpu_reservation.reserved_gpus(job, [GpuRequest(name, count) for name, count in counts.items()], made)
 
 
 def leases(node):
@@ -59,7 +59,7 @@ def leases(node):
 
 def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(nodes, monkeypatch):
     """Though each took a node from the other first; the other one is told whose they are."""
-    connect, first, over = held.connect, {"one": "a", "two": "b"}, threading.Event()
+    connect, first, over = gpu_reservation.connect, {"one": "a", "two": "b"}, threading.Event()
     both, was_late = threading.Barrier(2), dict.fromkeys(first, False)
 
     def crossing(node):
@@ -72,12 +72,12 @@ def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(nodes, monkeypatc
             both.wait(10)
         return connect(node)
 
-    monkeypatch.setattr(held, "connect", crossing)
+    monkeypatch.setattr(gpu_reservation, "connect", crossing)
     ends: dict[str, str] = {}
 
     def run(job):
         try:
-            with held.held_gpus(request(job), ALL):
+            with reserved(job, ALL):
                 ends[job] = "started"
                 over.wait(30)
         except LaunchError as error:
@@ -102,8 +102,8 @@ def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(nodes, monkeypatc
 
 def test_who_is_refused_holds_nothing(nodes):
     """Neither while the other one runs, nor afterwards."""
-    with held.held_gpus(request("one"), {"a": 1}):
-        with pytest.raises(LaunchError, match="held by the job one"), held.held_gpus(request("two"), ALL):
+    with reserved("one", {"a": 1}):
+        with pytest.raises(LaunchError, match="held by the job one"), reserved("two", ALL):
             pass
         until(lambda: [leases(node) for node in nodes.values()] == [{"one"}, set()], "what was held is given back")
 

@@ -1,4 +1,4 @@
-"""Starting one job whose GPUs are held: everything is made ready on all its nodes, then it starts on all of them."""
+"""The start of an attempt with leased GPUs: all nodes are prepared first, then all are started."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Protocol
 from provision.batch import mpi
 from provision.batch.containers import SHARE
 from provision.connectors import Connector
-from provision.documents.jobs import Done, Prepared, Taken
+from provision.documents.jobs import Done, Prepared, Taken, assignment_document
 from provision.errors import InvalidDocument, NodeError, ProvisionError
+from provision.jobs.attempt import Attempt, containers_of, image_of
 from provision.jobs.code import Archive
-from provision.jobs.engines.direct.attempt import Attempt, containers_of, image_of
-from provision.jobs.engines.direct.ways import MANY, Ways
+from provision.jobs.connections import MANY, Connections
 from provision.jobs.files.keeper_greeting import node_secret
 from provision.jobs.node_ask import ask_jobs
 from provision.jobs.node_programs import FILES, keeper_programs, unit_programs
-from provision.model.job import JobSpec, Kind, as_document
+from provision.model.job import JobSpec, Kind
 from provision.threads import outcomes
 
 __all__ = [
@@ -32,20 +32,20 @@ __all__ = [
 
 
 PULL_SECONDS = 1800.0
-"""A large image takes its time, where --starting-timeout does not say how much."""
+"""For pulling a large image, unless --starting-timeout is set."""
 PREPARE_SECONDS = 60.0
-"""What else a node does to make itself ready."""
+"""For the other preparations of a node."""
 BROKEN_SECONDS = 90.0
-"""A start of which nobody tells any more for so long was broken off."""
+"""A start that has not renewed its leases for so long was interrupted."""
 GRACE_SECONDS = 15.0
 BEAT_SECONDS = 2.0
 LOST_SECONDS = 12.0
 _CLEAN = "All"
-"""A container that has ended is of no more use: what it printed is kept beside the attempt."""
+"""A container that has ended is removed, because its output is stored with the attempt."""
 
 
 class Extras(Protocol):
-    """What a job needs beside its containers: code, data, TensorBoard."""
+    """What a job needs in addition to its containers: code, data, TensorBoard."""
 
     def mounts(self, spec: JobSpec, node: str) -> list[str]:
         """Return ``/source:/target[:ro]`` for the containers on a node."""
@@ -53,40 +53,40 @@ class Extras(Protocol):
     def before(
         self, attempt: Attempt, connectors: Mapping[str, Connector], say: Callable[[str], None], code: Archive | None
     ) -> str:
-        """Bring the code, look at the data; return the code's SHA, empty without code."""
+        """Copy the code and check the data; return the SHA of the code, empty without code."""
 
     def after(self, attempt: Attempt, connector: Connector, say: Callable[[str], None]) -> str:
-        """Start what goes beside the job on the chief's node; return TensorBoard's address, empty without it."""
+        """Start TensorBoard on the node of the leader; return its address, empty without TensorBoard."""
 
 
-def take_leases(ways: Ways, attempt: Attempt, *, force: bool = False) -> str:
-    """Hold all GPUs of the attempt, node by node in the order of their names; return why not, empty when it is done."""
+def take_leases(connections: Connections, attempt: Attempt, *, force: bool = False) -> str:
+    """Lease all GPUs of the attempt, node by node in the order of names; return why not, empty for success."""
     done: list[str] = []
     for name in sorted(attempt.nodes):
         wanted = attempt.leases(name)
         try:
-            answer = ask_jobs(ways.to(name), "lease", Taken, **_who(attempt), leases=wanted, force=force)
+            answer = ask_jobs(connections.to(name), "lease", Taken, **_who(attempt), leases=wanted, force=force)
         except ProvisionError as error:
-            release(ways, attempt, done)
+            release(connections, attempt, done)
             return f"{name}: {error.message}"
         done.append(name)
         if answer.taken:
-            release(ways, attempt, done)
+            release(connections, attempt, done)
             uuid, lease = next(iter(answer.taken.items()))
             return f"{name}: {uuid} was taken by {lease.job} meanwhile"
     return ""
 
 
-def renew(ways: Ways, attempt: Attempt) -> None:
-    """Tell the nodes that what is held for an attempt is still wanted; nothing is taken, and nothing given back."""
-    outcomes(lambda name: ask_jobs(ways.to(name), "renew", Done, **_who(attempt)), attempt.nodes, limit=MANY)
+def renew(connections: Connections, attempt: Attempt) -> None:
+    """Renew the leases of an attempt; none is added or released."""
+    outcomes(lambda name: ask_jobs(connections.to(name), "renew", Done, **_who(attempt)), attempt.nodes, limit=MANY)
 
 
-def release(ways: Ways, attempt: Attempt, names: Sequence[str]) -> None:
-    """Give the GPUs back; a node that is gone forgets them by itself."""
+def release(connections: Connections, attempt: Attempt, names: Sequence[str]) -> None:
+    """Release the GPUs; the leases on an unreachable node expire."""
     for name in names:
         with contextlib.suppress(ProvisionError):
-            ask_jobs(ways.to(name), "release", Done, **_who(attempt))
+            ask_jobs(connections.to(name), "release", Done, **_who(attempt))
 
 
 def _who(attempt: Attempt) -> dict[str, Any]:
@@ -94,30 +94,30 @@ def _who(attempt: Attempt) -> dict[str, Any]:
 
 
 def start(
-    ways: Ways,
+    connections: Connections,
     attempt: Attempt,
     extras: Extras | None,
     say: Callable[[str], None],
     hand_over: Callable[[], None] = lambda: None,
     code: Archive | None = None,
 ) -> str:
-    """Start an attempt whose leases are held; return TensorBoard's address, empty without it.
+    """Start an attempt that has its leases; return the address of TensorBoard, empty without TensorBoard.
 
-    `hand_over` is called when all is ready and before anything starts: from then on the job is its nodes'. It raises
-    when the job was stopped or forgotten meanwhile.
+    `hand_over` is called when all nodes are prepared and before anything starts: from then on the nodes have the job.
+    It raises an error if the job was stopped or deleted meanwhile.
 
     Raises:
-        ProvisionError: something failed on a node; nothing of the attempt is left, the leases are given back.
+        ProvisionError: a node failed; nothing of the attempt is left, and the leases are released.
     """
     try:
-        return _start(ways, attempt, extras, say, hand_over, code)
+        return _start(connections, attempt, extras, say, hand_over, code)
     except BaseException:
-        _tear_down(ways, attempt)
+        _tear_down(connections, attempt)
         raise
 
 
 def _start(
-    ways: Ways,
+    connections: Connections,
     attempt: Attempt,
     extras: Extras | None,
     say: Callable[[str], None],
@@ -125,30 +125,30 @@ def _start(
     code: Archive | None,
 ) -> str:
     spec = attempt.spec
-    prepared = ways.all(attempt.nodes, lambda way: _prepare(way, attempt))
+    prepared = connections.all(attempt.nodes, lambda connector: _prepare(connector, attempt))
     _same_images(prepared)
-    sha = extras.before(attempt, {name: ways.to(name) for name in attempt.nodes}, say, code) if extras else ""
+    sha = extras.before(attempt, {name: connections.to(name) for name in attempt.nodes}, say, code) if extras else ""
     ports = {name: answer.ports for name, answer in prepared.items()}
     logins = _logins(attempt, prepared, ports) if spec.kind is Kind.MPI else []
     files = _files(attempt, logins)
     configs = {str(n): attempt.secrets.files[text.partition(":")[2]] for n, text in enumerate(spec.config_files)}
-    board = extras.after(attempt, ways.to(attempt.chief.node), say) if extras and spec.tensorboard else ""
+    board = extras.after(attempt, connections.to(attempt.leader.node), say) if extras and spec.tensorboard else ""
     secret = random.token_bytes(32)
-    record = {"code_sha": sha, "tensorboard": board, "image_digest": _digest(prepared[attempt.chief.node], spec.image)}
-    control, rendezvous = ports[attempt.chief.node][:2]
+    record = {"code_sha": sha, "tensorboard": board, "image_digest": _digest(prepared[attempt.leader.node], spec.image)}
+    control, rendezvous = ports[attempt.leader.node][:2]
 
-    def one(way: Connector) -> None:
-        name = way.name
+    def one(connector: Connector) -> None:
+        name = connector.name
         mounts = extras.mounts(spec, name) if extras else []
-        keeper = {
+        supervisor = {
             **_who(attempt),
             "name": spec.name,
             "node": name,
-            "chief": name == attempt.chief.node,
-            "chief_node": attempt.chief.node,
-            "chief_address": attempt.chief.address,
+            "chief": name == attempt.leader.node,
+            "chief_node": attempt.leader.node,
+            "chief_address": attempt.leader.address,
             "control_port": control,
-            "secret": _keeper_secret(secret, name, attempt.chief.node),
+            "secret": _supervisor_secret(secret, name, attempt.leader.node),
             "nodes": attempt.nodes,
             "ends": "chief" if spec.kind is Kind.MPI else "all",
             "grace_seconds": GRACE_SECONDS,
@@ -160,46 +160,48 @@ def _start(
             "containers": list(containers_of(attempt, name, logins, rendezvous, prepared[name], mounts)),
             "leases": [*attempt.leases(name), *(f"port-{port}" for port in ports[name])],
         }
-        ask_jobs(
-            way,
-            "start",
-            Done,
-            name=spec.name,
-            attempt=attempt.number,
-            keeper=keeper,
-            files=files,
-            configs=configs,
-            record=record,
-            programs=keeper_programs() | (unit_programs() if spec.no_container else {}),
-        )
+        request: dict[str, Any] = {
+            "name": spec.name,
+            "attempt": attempt.number,
+            "keeper": supervisor,
+            "files": files,
+            "configs": configs,
+            "record": record,
+            "programs": keeper_programs() | (unit_programs() if spec.no_container else {}),
+        }
+        ask_jobs(connector, "start", Done, **request)
 
     hand_over()
-    ways.all(attempt.nodes, one)
+    connections.all(attempt.nodes, one)
     return board
 
 
-def _keeper_secret(secret: bytes, node: str, chief: str) -> str:
-    """Return what a node's keeper proves itself with: the chief knows the attempt's secret, each other node its own."""
-    return (secret if node == chief else node_secret(secret, node)).hex()
+def _supervisor_secret(secret: bytes, node: str, leader_node: str) -> str:
+    """Return the secret of a node's supervisor: that of the attempt for the leader, else one of the node."""
+    return (secret if node == leader_node else node_secret(secret, node)).hex()
 
 
 def _files(attempt: Attempt, logins: Sequence[mpi.Login]) -> dict[str, str]:
-    """Return the files that all containers see."""
-    files = mpi.files(attempt.spec, attempt.seats, logins) if logins else {}
+    """Return the files that are mounted into all containers."""
+    files = mpi.files(attempt.spec, attempt.assignments, logins) if logins else {}
     if attempt.spec.procs_per_gpu > 1:
         files[SHARE] = (FILES / SHARE).read_text(encoding="utf-8")
     return files
 
 
-def _prepare(way: Connector, attempt: Attempt) -> Prepared:
-    spec, name = attempt.spec, way.name
-    images = {image_of(spec, seat): spec.pull for seat in attempt.seats if seat.node == name and image_of(spec, seat)}
-    seats = [as_document(seat) for seat in attempt.seats]
-    ports = 2 * (name == attempt.chief.node) + (spec.kind is Kind.MPI)
-    record = {"attempt": attempt.number, "id": attempt.id, "seats": seats, "node": name, "time": time.time()}
+def _prepare(connector: Connector, attempt: Attempt) -> Prepared:
+    spec, name = attempt.spec, connector.name
+    images = {
+        image_of(spec, assignment): spec.pull
+        for assignment in attempt.assignments
+        if assignment.node == name and image_of(spec, assignment)
+    }
+    assignments = [assignment_document(assignment) for assignment in attempt.assignments]
+    ports = 2 * (name == attempt.leader.node) + (spec.kind is Kind.MPI)
+    record = {"attempt": attempt.number, "id": attempt.id, "seats": assignments, "node": name, "time": time.time()}
     pulling = PULL_SECONDS if spec.starting_timeout in {0.0, JobSpec.starting_timeout} else spec.starting_timeout
     answer = ask_jobs(
-        way,
+        connector,
         "prepare",
         Prepared,
         timeout=pulling + PREPARE_SECONDS,
@@ -223,16 +225,16 @@ def _prepare(way: Connector, attempt: Attempt) -> Prepared:
 
 
 def _same_images(prepared: Mapping[str, Prepared]) -> None:
-    """Ranks of different images would fail in the middle of the training, if they fail at all."""
+    """Refuse different images under one name: the ranks would fail during the training, or train wrongly."""
     seen: dict[str, tuple[str, str]] = {}
     for name, answer in prepared.items():
         for reference, image in answer.images.items():
             other, before = seen.setdefault(reference, (name, image.id))
             if image.id != before:
                 raise NodeError(
-                    f"the image {reference} is another one here ({image.id[:19]}) than on {other} ({before[:19]})",
+                    f"the image {reference} differs here ({image.id[:19]}) from the one on {other} ({before[:19]})",
                     node=name,
-                    remedy="name the image by its digest, or submit with --image-pull-policy Always",
+                    remedy="Specify the image by its digest, or submit with --image-pull-policy Always.",
                 )
 
 
@@ -242,7 +244,7 @@ def _digest(answer: Prepared, reference: str) -> str:
 
 
 def _logins(attempt: Attempt, prepared: Mapping[str, Prepared], ports: Mapping[str, Sequence[int]]) -> list[mpi.Login]:
-    address = {seat.node: seat.address for seat in attempt.seats}
+    address = {assignment.node: assignment.address for assignment in attempt.assignments}
     return mpi.logins_of(
         {name: address[name] for name in attempt.nodes},
         {name: ports[name][-1] if ports[name] else 0 for name in attempt.nodes},
@@ -250,12 +252,12 @@ def _logins(attempt: Attempt, prepared: Mapping[str, Prepared], ports: Mapping[s
     )
 
 
-def _tear_down(ways: Ways, attempt: Attempt) -> None:
-    """Leave nothing of a start that failed."""
+def _tear_down(connections: Connections, attempt: Attempt) -> None:
+    """Remove everything of a failed start."""
     for name in attempt.nodes:
         with contextlib.suppress(ProvisionError):
             ask_jobs(
-                ways.to(name),
+                connections.to(name),
                 "stop",
                 Done,
                 name=attempt.spec.name,
@@ -263,4 +265,4 @@ def _tear_down(ways: Ways, attempt: Attempt) -> None:
                 reason="its start failed",
                 grace=1,
             )
-    release(ways, attempt, attempt.nodes)
+    release(connections, attempt, attempt.nodes)

@@ -11,24 +11,24 @@ from provision.testing import make_cluster
 from provision.workflow import cluster_snapshot
 
 
-def test_gpus_that_cannot_be_used_are_told_and_nodes_without_any_are_no_trouble(
+def test_unusable_gpus_are_reported_and_nodes_without_gpus_are_no_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A node without GPUs takes jobs that want none; one whose GPUs are lost is left out with the reason."""
     none = NodeFacts(gpus=(), gpu_pci=(), topology=Topology((), (), ()))
     lost = NodeFacts(gpus=(), gpu_pci=("0000:17:00.0",), topology=Topology((), (), ()))
     driverless = NodeFacts(gpus=Unknown("nvidia-smi failed"), gpu_pci=(), topology=Unknown("nvidia-smi failed"))
-    found = {"login": none, "gpu1": lost, "bare": driverless}
-    monkeypatch.setattr(cluster_snapshot, "probe", lambda *_words, **_more: found)
+    facts_by_node = {"login": none, "gpu1": lost, "bare": driverless}
+    monkeypatch.setattr(cluster_snapshot, "probe", lambda *_words, **_more: facts_by_node)
     monkeypatch.setattr(
         cluster_snapshot, "degraded", lambda *_words: {}
     )  # what the check at boot found is not the matter here
 
-    known = cluster_snapshot.ProbeSnapshot().look(make_cluster(*found), list(found))
+    snapshot = cluster_snapshot.ProbeSnapshot().probe(make_cluster(*facts_by_node), list(facts_by_node))
 
-    assert known.candidates == {}
-    assert dict(known.left_out) == {}
-    assert dict(known.gpus_out) == {"gpu1": "nvidia-smi does not see all GPUs that are on the PCI bus"}
+    assert snapshot.candidates == {}
+    assert dict(snapshot.left_out) == {}
+    assert dict(snapshot.gpus_out) == {"gpu1": "nvidia-smi does not see all GPUs that are on the PCI bus"}
 
 
 @pytest.mark.row(48)
@@ -44,4 +44,4 @@ def test_locked_memory_has_no_limit_where_docker_is_root_of_the_whole_machine(
     monkeypatch.setattr(cluster_snapshot, "probe", lambda *_words, **_more: {"gpu1": facts})
     monkeypatch.setattr(cluster_snapshot, "degraded", lambda *_words: {})
 
-    assert cluster_snapshot.ProbeSnapshot().look(make_cluster("gpu1"), ["gpu1"]).hardware["gpu1"].limits == most
+    assert cluster_snapshot.ProbeSnapshot().probe(make_cluster("gpu1"), ["gpu1"]).hardware["gpu1"].limits == most

@@ -1,4 +1,4 @@
-"""What the node that keeps the queue is told: who starts jobs now, and how each job stands."""
+"""Requests to the queue host: the lock of the queue, and the state of each job in it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from provision.errors import LockedError, NodeError, ProvisionError
 from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line, owner
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.direct.attempt import Attempt
-    from provision.jobs.engines.direct.ways import Ways
+    from provision.jobs.attempt import Attempt
+    from provision.jobs.connections import Connections
     from provision.model.job import JobRecord
 
 __all__ = [
@@ -31,31 +31,33 @@ __all__ = [
 ]
 
 QUEUE_SECONDS = 60.0
-"""So long a command waits for another one that starts jobs."""
+"""The time that a command waits for another one that starts jobs."""
 WRITE_SECONDS = 0.1
-"""So long a slow disk may take for one job's place in the queue."""
+"""The time of a slow disk for the entry of one job."""
 BEAT_SECONDS = 15.0
-"""The node lets the queue go when it hears nothing of us for a minute."""
+"""The node releases the lock if it receives nothing for a minute."""
 
 
-def mark(ways: Ways, head: str, record: JobRecord, queue: QueueEntry, *, over: bool = False, **changes: Any) -> bool:
-    """Write down how a job stands in the queue, and as an event why it waits.
+def mark(
+    connections: Connections, head: str, record: JobRecord, queue: QueueEntry, *, over: bool = False, **changes: Any
+) -> bool:
+    """Record the state of a job in the queue, and an event with the reason if the job waits.
 
-    Returns whether it was written: not when it stands otherwise than in `queue` by now, or is another job. The node
-    puts the time to it, by its own clock. With `over` the job's secrets go.
+    Returns whether it was recorded: not if the state differs from `queue` by now, or the name belongs to another job.
+    The node adds the time of its own clock. With `over`, the secrets of the job are deleted.
     """
-    return ask_jobs(ways.to(head), "queue", Written, **marking(record, queue, over=over, **changes)).written
+    return ask_jobs(connections.to(head), "queue", Written, **marking(record, queue, over=over, **changes)).written
 
 
-def mark_all(ways: Ways, head: str, markings: Sequence[Mapping[str, Any]]) -> None:
-    """Write down how several jobs stand in the queue, each as `mark` does, by one request; nothing where none is."""
+def mark_all(connections: Connections, head: str, markings: Sequence[Mapping[str, Any]]) -> None:
+    """Record the states of several jobs as `mark` does, by one request; without jobs, send none."""
     if markings:
         seconds = ANSWER_SECONDS + WRITE_SECONDS * len(markings)
-        ask_jobs(ways.to(head), "queues", WrittenMany, timeout=seconds, many=list(markings))
+        ask_jobs(connections.to(head), "queues", WrittenMany, timeout=seconds, many=list(markings))
 
 
 def marking(record: JobRecord, queue: QueueEntry, *, over: bool = False, **changes: Any) -> dict[str, Any]:
-    """Return what the request ``queue`` is told of a job whose place is to change from what it is in `queue`."""
+    """Return the fields of the request ``queue`` that change the state of a job from `queue`."""
     now = {**msgspec.to_builtins(queue), **changes}
     event = None
     if changes.get("reason") and changes["reason"] != queue.reason:
@@ -65,18 +67,18 @@ def marking(record: JobRecord, queue: QueueEntry, *, over: bool = False, **chang
     return {"name": name, "queue": now, "event": event, "over": over, "if_id": record.id, "if_state": seen}
 
 
-def hand_over(ways: Ways, head: str, attempt: Attempt) -> None:
-    """Write down that the job is its nodes' from now on, so that nobody starts it a second time.
+def hand_over(connections: Connections, head: str, attempt: Attempt) -> None:
+    """Record that the nodes of the job have it now, so that it is not started a second time.
 
     Raises:
-        NodeError: it was stopped, forgotten or started by somebody else meanwhile.
+        NodeError: it was stopped, deleted or started by another command meanwhile.
     """
-    if not write_queue(ways, head, attempt, {"handed": True}, merge=True):
-        raise NodeError(f"{attempt.spec.name} was stopped, deleted or started by somebody else meanwhile")
+    if not write_queue(connections, head, attempt, {"handed": True}, merge=True):
+        raise NodeError(f"{attempt.spec.name} was stopped, deleted or started by another command meanwhile")
 
 
 def write_queue(
-    ways: Ways,
+    connections: Connections,
     head: str,
     attempt: Attempt,
     queue: Mapping[str, Any],
@@ -85,9 +87,9 @@ def write_queue(
     event: Mapping[str, Any] | None = None,
     over: bool = False,
 ) -> bool:
-    """Write to a job's place in the queue, as long as it is there for this very attempt."""
+    """Change the entry of a job in the queue, as long as it has this attempt."""
     answer = ask_jobs(
-        ways.to(head),
+        connections.to(head),
         "queue",
         Written,
         name=attempt.spec.name,
@@ -102,8 +104,8 @@ def write_queue(
     return answer.written
 
 
-def write_failure(ways: Ways, head: str, attempt: Attempt, error: ProvisionError) -> None:
-    """Write down that a start failed: nothing of it runs, and its GPUs are free."""
+def write_failure(connections: Connections, head: str, attempt: Attempt, error: ProvisionError) -> None:
+    """Record that a start failed: nothing of it runs, and its GPUs are free."""
     queue = {
         "state": "failed",
         "attempt": attempt.number,
@@ -111,16 +113,16 @@ def write_failure(ways: Ways, head: str, attempt: Attempt, error: ProvisionError
     }
     event = {"time": time.time(), "source": "start", "type": "Warning", "message": queue["reason"]}
     with contextlib.suppress(ProvisionError):
-        write_queue(ways, head, attempt, queue, event=event, over=True)
+        write_queue(connections, head, attempt, queue, event=event, over=True)
 
 
 @contextlib.contextmanager
-def queue_held(ways: Ways, head: str) -> Iterator[Callable[[], None]]:
-    """Be the only one that starts jobs; the lock goes with our connection.
+def queue_held(connections: Connections, head: str) -> Iterator[Callable[[], None]]:
+    """Hold the lock of the queue; it ends with the connection.
 
-    Yields what tells the head that all that waits was tried, so that the reasons there are as new as this look.
+    Yields a function that records that all waiting jobs were tried, so that their reasons are up to date.
     """
-    process = begin(ways.to(head), "hold_queue", seconds=QUEUE_SECONDS, who=owner(), beats=True)
+    process = begin(connections.to(head), "hold_queue", seconds=QUEUE_SECONDS, who=owner(), beats=True)
     over = threading.Event()
 
     def write(line: bytes) -> None:
@@ -137,9 +139,9 @@ def queue_held(ways: Ways, head: str) -> Iterator[Callable[[], None]]:
         if not answer.held:
             seconds = "?" if answer.by.seconds is None else answer.by.seconds
             raise LockedError(
-                f"somebody else is starting jobs ({answer.by.who or 'unknown'}, for {seconds} s)",
+                f"another command is starting jobs ({answer.by.who or 'unknown'}, for {seconds} s)",
                 node=head,
-                remedy="what waits is started by any later command, or by: provision queue run",
+                remedy="Waiting jobs are started by any later command, or by: provision queue run",
             )
         yield lambda: write(b"tried\n")
     finally:

@@ -1,4 +1,4 @@
-"""Jobs whose recorded entry is not valid: they cannot be shown, started or stopped, but deleted."""
+"""Jobs with an invalid entry: they can only be deleted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["InvalidJob", "delete_invalid", "insist_on_valid"]
 
 GRACE_SECONDS = 15.0
 ENDING_SECONDS = 30.0
-"""What an end may take beside the grace time."""
+"""The time of an end in addition to the grace time."""
 
 
 class InvalidJob(InvalidRecord):
@@ -33,15 +33,15 @@ class InvalidJob(InvalidRecord):
         self.other_owner = next((one.owner for one in entries.values() if one.owner not in {"", owner()}), "")
 
 
-def insist_on_valid(name: str, found: Mapping[str, Any]) -> None:
-    """Refuse a job of which nodes report no valid entry.
+def insist_on_valid(name: str, answers: Mapping[str, Any]) -> None:
+    """Refuse a job whose entry on a node is not valid.
 
     Raises:
-        InvalidJob: nodes have an entry that is not valid.
+        InvalidJob: a node has an invalid entry.
     """
     entries = {
         node: entry
-        for node, answer in found.items()
+        for node, answer in answers.items()
         if isinstance(answer, ReportAnswer)
         for entry in invalid_entries(answer, node)
         if entry.name == name
@@ -55,15 +55,15 @@ def delete_invalid(
     each: Callable[[list[str], Callable[[Connector], Any]], Mapping[str, Any]],
     head: str,
 ) -> None:
-    """End a job without a valid entry on its nodes and remove it there; on the queue host last.
+    """End and delete a job with an invalid entry on its nodes, on the queue host last.
 
     Raises:
         NodeError: a node could not remove it.
-        NodeUnreachable: a node does not answer any more.
+        NodeUnreachable: a node does not answer.
     """
     nodes = sorted(job.entries, key=lambda node: node == head)
     for group in (nodes[:-1], nodes[-1:]):
-        for node, answer in each(group, lambda way: _remove(way, job)).items():
+        for node, answer in each(group, lambda connector: _remove(connector, job)).items():
             if isinstance(answer, NodeError):
                 raise answer
             if isinstance(answer, ProvisionError):
@@ -74,20 +74,20 @@ def delete_invalid(
                 )
 
 
-def _remove(way: Connector, job: InvalidJob) -> None:
-    """Stop and remove the job on one node; the node refuses to remove it while it runs."""
-    token = job.entries[way.name].id
+def _remove(connector: Connector, job: InvalidJob) -> None:
+    """Stop and delete the job on one node; the node refuses to delete a running job."""
+    token = job.entries[connector.name].id
     request: dict[str, Any] = {"name": job.name, **({"id": token} if token else {})}
     reason = f"deleted by {owner()}"
-    ask_jobs(way, "stop", Done, timeout=GRACE_SECONDS + 60, **request, reason=reason, grace=GRACE_SECONDS)
+    ask_jobs(connector, "stop", Done, timeout=GRACE_SECONDS + 60, **request, reason=reason, grace=GRACE_SECONDS)
     end = time.monotonic() + GRACE_SECONDS + ENDING_SECONDS
     while True:
         try:
-            is_deleted = ask_jobs(way, "delete", Deleted, **request).deleted
+            is_deleted = ask_jobs(connector, "delete", Deleted, **request).deleted
             break
         except NodeError:
             if time.monotonic() > end:
                 raise
         time.sleep(0.5)
     if not is_deleted:
-        raise NodeError(f"{way.name} has another job {job.name} by now", node=way.name)
+        raise NodeError(f"{connector.name} has another job {job.name} by now", node=connector.name)

@@ -14,9 +14,9 @@ from provision.errors import LaunchError, UsageError
 from provision.facts.network import Listening
 from provision.jobs.line import launch_line
 from provision.jobs.preflight import Container
+from provision.jobs.rank_assignment import placed_entries, with_uuids
 from provision.jobs.request import JobRequest
 from provision.jobs.running import _plan, prepare_offline
-from provision.jobs.seating import placed_entries, with_uuids
 from provision.launchers import HostEntry
 from provision.model import NodePlacement, RankPlacement, Secret
 from provision.profiles import NodeNetwork
@@ -37,7 +37,12 @@ def job(**changes):
     """A job of four ranks on two nodes that differ in nothing."""
     known = {"gpu1": GPU1, "gpu2": dataclasses.replace(GPU1, node="gpu2")}
     usual = JobRequest(
-        ("python3", "train.py"), ENTRIES, {n: make_node(n) for n in known}, "gpu1", found=known, job="0000000004d2"
+        ("python3", "train.py"),
+        ENTRIES,
+        {n: make_node(n) for n in known},
+        "gpu1",
+        node_networks=known,
+        job="0000000004d2",
     )
     return dataclasses.replace(usual, **changes)
 
@@ -60,7 +65,7 @@ def test_where_nothing_differs_the_program_is_started_as_it_is():
 
 def test_a_variable_that_differs_goes_to_each_node_by_the_plan():
     """Neither of the values is for all, so none is on the command line; the program's words stay the last."""
-    made, plan = line(job(found={"gpu1": GPU1, "gpu2": GPU2}))
+    made, plan = line(job(node_networks={"gpu1": GPU1, "gpu2": GPU2}))
 
     assert [node["environment"] for node in plan["nodes"]] == [{"NCCL_IB_GID_INDEX": "3"}, {"NCCL_IB_GID_INDEX": "5"}]
     assert [len(node["ranks"]) for node in plan["nodes"]] == [2, 2]
@@ -72,7 +77,7 @@ def test_a_variable_that_differs_goes_to_each_node_by_the_plan():
 
 def test_a_value_of_the_user_is_for_all_nodes():
     """Then nothing differs."""
-    made, plan = line(job(found={"gpu1": GPU1, "gpu2": GPU2}, environment={"NCCL_IB_GID_INDEX": Secret("4")}))
+    made, plan = line(job(node_networks={"gpu1": GPU1, "gpu2": GPU2}, environment={"NCCL_IB_GID_INDEX": Secret("4")}))
 
     assert plan is None
     assert "NCCL_IB_GID_INDEX" in made.argv
@@ -80,7 +85,7 @@ def test_a_value_of_the_user_is_for_all_nodes():
 
 def test_a_container_without_python_is_named_before_the_start():
     """Only where it is needed."""
-    different = job(found={"gpu1": GPU1, "gpu2": GPU2})
+    different = job(node_networks={"gpu1": GPU1, "gpu2": GPU2})
     with pytest.raises(LaunchError, match=r"no python3.*\(on gpu2\)"):
         _plan(different, LOOKED_AT, 4, ENTRIES, ["gpu2"])
 
@@ -129,9 +134,9 @@ def test_a_placement_that_no_longer_fits_is_refused(placement, said):
 def test_gpus_go_by_uuid_where_the_node_is_known():
     """A container may number them otherwise; an index that there is not is refused."""
     facts = {"gpu2": dataclasses.replace(healthy(), gpus=(gpu(0), gpu(1)))}
-    found = with_uuids(PLACEMENT, facts)
+    placement = with_uuids(PLACEMENT, facts)
 
-    assert [rank.gpus for node in found for rank in node.ranks] == [("GPU-1",), ("GPU-0",), ("0",)]
+    assert [rank.gpus for node in placement for rank in node.ranks] == [("GPU-1",), ("GPU-0",), ("0",)]
     with pytest.raises(UsageError, match="names GPU 7 of gpu2, which has 0, 1"):
         with_uuids([NodePlacement("gpu2", ranks=(RankPlacement(("7",)),))], facts)
 

@@ -1,4 +1,4 @@
-"""Who sits where: from a job's nodes, placement and variables to the plan for its ranks."""
+"""Assignment of ranks: from the nodes, the placement and the variables of a job to the plan of its ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provision.model import NodePlacement, RankPlacement, Setting
 __all__ = ["placed_entries", "placed_variables", "rank_plan", "with_uuids"]
 
 _FIRST_PORT, _PORTS = 20000, 10000
-"""Below the ports that the kernel gives to outgoing connections; jobs begin to look at different ones."""
+"""Below the ports of outgoing connections; each job starts at a different port."""
 
 
 def rank_plan(request: JobRequest, used: Sequence[HostEntry], variables: Iterable[Setting]) -> RankPlan | None:
@@ -26,12 +26,12 @@ def rank_plan(request: JobRequest, used: Sequence[HostEntry], variables: Iterabl
     differing = {setting.name: setting.nodes for setting in variables if setting.nodes and setting.source != _PLACED}
     if not (differing or request.placement or request.launcher != MPIRUN):
         return None
-    seats = {node.node: node.ranks for node in request.placement}
+    ranks = {node.node: node.ranks for node in request.placement}
     nodes = tuple(
         NodePlacement(
             entry.name,
             entry.address,
-            seats.get(entry.name, (RankPlacement(),) * entry.slots)[: entry.slots],
+            ranks.get(entry.name, (RankPlacement(),) * entry.slots)[: entry.slots],
             {name: values[entry.name] for name, values in differing.items() if entry.name in values},
         )
         for entry in used
@@ -61,13 +61,13 @@ _PLACED = "placement"
 def placed_variables(variables: Iterable[Setting], placement: Sequence[NodePlacement]) -> tuple[Setting, ...]:
     """Return the variables as a placement changes them: cards and GPUs are those that it names."""
     nics, gpus = _listed(placement, "nics"), _listed(placement, "gpus")
-    found = [setting for setting in variables if not (setting.name == "NCCL_IB_HCA" and nics)]
+    settings = [setting for setting in variables if not (setting.name == "NCCL_IB_HCA" and nics)]
     if nics:
         cards = {node: f"={value}" for node, value in nics.items()}
-        found.append(Setting("-x", "NCCL_IB_HCA", None, _PLACED, "the cards near the GPUs", cards))
+        settings.append(Setting("-x", "NCCL_IB_HCA", None, _PLACED, "the cards near the GPUs", cards))
     if gpus:
-        found.append(Setting("-x", "CUDA_VISIBLE_DEVICES", None, _PLACED, "in the order of local ranks", gpus))
-    return tuple(found)
+        settings.append(Setting("-x", "CUDA_VISIBLE_DEVICES", None, _PLACED, "in the order of local ranks", gpus))
+    return tuple(settings)
 
 
 def _listed(placement: Sequence[NodePlacement], kind: str) -> dict[str, str]:
@@ -92,10 +92,10 @@ def placed_entries(entries: Sequence[HostEntry], placement: Sequence[NodePlaceme
                 node=node.node,
                 remedy="Make the placement anew: provision place",
             )
-    found = [replace(known[node.node], slots=len(node.ranks)) for node in placement if node.ranks]
-    if not found:
+    placed = [replace(known[node.node], slots=len(node.ranks)) for node in placement if node.ranks]
+    if not placed:
         raise LaunchError("the placement has no ranks", remedy="Make it for at least one GPU: provision place")
-    return found
+    return placed
 
 
 def with_uuids(placement: Sequence[NodePlacement], facts: Mapping[str, NodeFacts]) -> tuple[NodePlacement, ...]:
@@ -111,17 +111,17 @@ def with_uuids(placement: Sequence[NodePlacement], facts: Mapping[str, NodeFacts
 
 
 def _uuids(node: str, gpus: Sequence[str], facts: Mapping[str, NodeFacts]) -> tuple[str, ...]:
-    found = facts.get(node)
-    if found is None or isinstance(found.gpus, Unknown) or not found.gpus:
+    node_facts = facts.get(node)
+    if node_facts is None or isinstance(node_facts.gpus, Unknown) or not node_facts.gpus:
         return tuple(gpus)
-    known = {str(gpu.index): gpu.uuid for gpu in found.gpus}
+    known = {str(gpu.index): gpu.uuid for gpu in node_facts.gpus}
     missing = [gpu for gpu in gpus if gpu not in known and gpu not in known.values() and not gpu.startswith("MIG-")]
     if missing:
         raise UsageError(
             f"the placement names GPU {', '.join(missing)} of {node}, which has {', '.join(known)}",
             remedy="Make the placement anew: provision place",
         )
-    cut = {name for gpu in found.gpus if gpu.health.mig for name in (str(gpu.index), gpu.uuid)}
+    cut = {name for gpu in node_facts.gpus if gpu.health.mig for name in (str(gpu.index), gpu.uuid)}
     whole = [gpu for gpu in gpus if gpu in cut]
     if whole:
         raise UsageError(

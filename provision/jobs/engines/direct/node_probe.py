@@ -1,0 +1,76 @@
+"""The result of probing a node for jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from provision.batch.records import Report
+from provision.documents.jobs import Gpu, JobReport, Lease, LookAnswer
+
+__all__ = ["NodeProbe"]
+
+
+@dataclass(frozen=True)
+class NodeProbe(Report):
+    """The answer of the node program to ``look``."""
+
+    answer: LookAnswer
+
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        """The GPUs; empty if there are none, or if they are not known."""
+        return self.answer.gpus or []
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        """UUID -> lease."""
+        return self.answer.leases
+
+    @property
+    def foreign(self) -> Mapping[str, str]:
+        """UUID -> a process on it that belongs to no job."""
+        return self.answer.foreign
+
+    @property
+    def drained(self) -> str:
+        """Why the node accepts no new jobs; empty if it does."""
+        return self.answer.drained
+
+    @property
+    def container_problem(self) -> str:
+        """Why no container can be created on the node; empty if it can."""
+        return self.answer.docker_error
+
+    @property
+    def gpu_problem(self) -> str:
+        """Why its GPUs cannot be allocated; empty if they can."""
+        return self.container_problem or self.answer.gpu_error
+
+    def uuids(self) -> dict[int, str]:
+        """Return index -> UUID."""
+        return {gpu.index: gpu.uuid for gpu in self.gpus}
+
+    def all_gpus(self) -> tuple[str, ...]:
+        """Return the UUIDs of all GPUs that can be leased; the MIG instances in place of a partitioned GPU."""
+        return tuple(uuid for gpu in self.gpus for uuid in gpu.mig or [gpu.uuid])
+
+    def unavailable(self) -> dict[int, str]:
+        """Return index -> why the GPU is not available."""
+        reasons: dict[int, str] = {}
+        for index, uuid in self.uuids().items():
+            if uuid in self.leases:
+                reasons[index] = f"held by {self.leases[uuid].job}"
+            elif uuid in self.foreign:
+                reasons[index] = f"in use by {self.foreign[uuid]}"
+        return reasons
+
+    def live_jobs(self) -> dict[str, bool]:
+        """Return the jobs with a running part on the node, and whether each one is exclusive."""
+        living = [job for job in self.jobs if job.instances and not job.result and not _broken(job)]
+        return {job.name: job.spec.get("exclusive") is True for job in living}
+
+
+def _broken(job: JobReport) -> bool:
+    """Return whether the start failed, so that nothing of the job is here despite the records of its instances."""
+    return job.queue.state == "failed" or (job.queue.state == "stopped" and job.supervisor != "active")

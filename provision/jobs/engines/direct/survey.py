@@ -1,0 +1,59 @@
+"""Lists of jobs and nodes from the answers of the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from provision.batch.records import Report, contradictions, records
+from provision.documents.jobs import Lease, LookAnswer, ReportAnswer
+from provision.errors import ProvisionError
+from provision.jobs.engines.direct.node_probe import NodeProbe
+from provision.model import Cluster
+from provision.model.cluster import NO_JOBS
+from provision.model.job_views import GpuView, JobPage, NodeView
+
+__all__ = ["job_list", "node_views"]
+
+
+def job_list(head: str, answers: Mapping[str, ReportAnswer | ProvisionError]) -> JobPage:
+    """Return all jobs of which the nodes report, the newest first."""
+    reports = [Report.of(name, one) for name, one in answers.items() if not isinstance(one, ProvisionError)]
+    lost = {name: one.message for name, one in answers.items() if isinstance(one, ProvisionError)}
+    jobs = sorted(records(reports, lost, head).values(), key=lambda record: (-record.submitted, record.spec.name))
+    incomplete = f"{head}, which has the records of jobs, does not answer: {lost[head]}" if head in lost else ""
+    return JobPage(tuple(jobs), "", lost, tuple(contradictions(reports, head)), incomplete)
+
+
+def node_views(cluster: Cluster, head: str, answers: Mapping[str, LookAnswer | ProvisionError]) -> tuple[NodeView, ...]:
+    """Return the nodes with their GPUs."""
+    return tuple(_node_view(cluster, head, name, one) for name, one in answers.items())
+
+
+def _node_view(cluster: Cluster, head: str, name: str, answer: LookAnswer | ProvisionError) -> NodeView:
+    node = cluster.node(name)
+    labels = node.variables.get("cluster_labels")
+    address = str(node.variables.get("cluster_data_address") or node.connection.host)
+    shared = {
+        "head": name == head,
+        "mode": str(node.variables.get("cluster_gpu_schedule") or "default"),
+        "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
+    }
+    if isinstance(answer, ProvisionError):
+        return NodeView(name, address, ready=False, reason=answer.message, **shared)  # type: ignore[arg-type]
+    probe = NodeProbe(name, answer)
+    return NodeView(
+        name,
+        address,
+        ready=node.takes_jobs and not probe.gpu_problem,
+        reason=(probe.gpu_problem or probe.drained) if node.takes_jobs else NO_JOBS,
+        drained=bool(probe.drained),
+        gpus=tuple(_gpu_views(probe)),
+        simulated=answer.simulated,
+        **shared,  # type: ignore[arg-type]
+    )
+
+
+def _gpu_views(probe: NodeProbe) -> Iterator[GpuView]:
+    for gpu in probe.gpus:
+        lease = probe.leases.get(gpu.uuid, Lease())
+        yield GpuView(gpu.index, gpu.uuid, gpu.name, lease.job, lease.instance, probe.foreign.get(gpu.uuid, ""))
