@@ -67,8 +67,8 @@ def test_list_has_the_documented_layout():
         )
         for name, status, trainer, age, _ in rows(expected)
     ]
-    first = dataclasses.replace(jobs[0].seats[0], address=rows(expected)[0][4])
-    jobs[0] = dataclasses.replace(jobs[0], seats=(first,))
+    first = dataclasses.replace(jobs[0].assignments[0], address=rows(expected)[0][4])
+    jobs[0] = dataclasses.replace(jobs[0], assignments=(first,))
 
     table = job_list.list_text(job_list.newest_first(jobs), NOW).replace("MPIJOB", "TFJOB ")
     owner = table.index("OWNER")
@@ -89,11 +89,11 @@ def test_top_job_has_the_documented_layout():
             name, kinds(trainer), status=JobStatus(status), submitted=ago(age), nodes=nodes, gpus=1, workers=len(nodes)
         )
         assignments = tuple(
-            dataclasses.replace(assignment, address=node) if assignment.chief else assignment
-            for assignment in job.seats
+            dataclasses.replace(assignment, address=node) if assignment.is_leader else assignment
+            for assignment in job.assignments
         )
-        jobs.append(dataclasses.replace(job, seats=assignments))
-        assert sum(map(len, job.leases.values())) == int(held)
+        jobs.append(dataclasses.replace(job, assignments=assignments))
+        assert sum(map(len, job.allocations.values())) == int(held)
     jobs.sort(key=lambda job: job.spec.name)
 
     printed = job_list.top_text(jobs, NOW).replace("mpijob", "tfjob ").splitlines()

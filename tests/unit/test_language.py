@@ -25,7 +25,6 @@ PENDING = frozenset(
         "provision/batch",
         "provision/commands",
         "provision/jobs",
-        "provision/model",
         "provision/workflow",
         "roles/base_system",
         "tests/baremetal",

@@ -291,4 +291,4 @@ def test_ctrl_c_stops_sampling_and_not_the_job(capsys, monkeypatch):
     code, _, err = outcome(capsys, monkeypatch, interrupted)
 
     assert code == 130
-    assert "train goes on" in err
+    assert "train continues" in err

@@ -44,7 +44,7 @@ class Nodes:
     def start(self, plan, write, _reserve):
         """Stand in for the transport: everything up to it is ours."""
         self.plans.append(plan)
-        ranks = sum(seat.slots for seat in plan.assignments)
+        ranks = sum(assignment.slots for assignment in plan.assignments)
         about = 'About: {"torch": "2.4.0", "nccl": "2.20.5"}\n'
         text = rendered(gpus=ranks, iterations=[SPEED[ranks] + wobble for wobble in (-0.1, 0.0, 0.1)])
         failed = self.cut or ranks == self.fails_at

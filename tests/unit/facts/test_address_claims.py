@@ -118,7 +118,7 @@ def test_refused_nodes_get_no_ranks_and_no_jobs(monkeypatch) -> None:
     result = probed()
     entries, left_out = workflow.host_entries(CLUSTER, result)
     monkeypatch.setattr(cluster_snapshot, "probe", lambda *_, **__: result)
-    known = cluster_snapshot.ProbeSnapshot().look(CLUSTER, list(CLAIMS))
+    known = cluster_snapshot.ProbeSnapshot().probe(CLUSTER, list(CLAIMS))
 
     assert [entry.name for entry in entries] == ["c"]
     assert [name for name, _ in left_out] == ["a", "b"]

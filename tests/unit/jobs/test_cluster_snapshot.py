@@ -13,7 +13,7 @@ from provision.facts import ALL_FACTS
 from provision.jobs import cluster_snapshot
 from provision.jobs.cluster_snapshot import BackgroundProbe, ClusterSnapshot
 from provision.model import Cluster
-from provision.workflow import job_sight
+from provision.workflow import cluster_snapshot as probe_snapshot
 
 
 class ClusterProbe:
@@ -66,7 +66,7 @@ def test_what_was_seen_before_a_long_wait_is_looked_at_anew(monkeypatch: pytest.
 
 def test_what_places_are_not_chosen_by_is_not_asked_of_nodes() -> None:
     """Each name is a fact's: one that is not would leave nothing out."""
-    assert set(job_sight._UNUSED) < {fact.name for fact in ALL_FACTS}
+    assert set(probe_snapshot._UNUSED) < {fact.name for fact in ALL_FACTS}
 
 
 def test_what_goes_wrong_is_said_where_it_is_needed() -> None:

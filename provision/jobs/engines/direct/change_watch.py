@@ -34,7 +34,7 @@ def watches(
     The queue host reports new jobs, and jobs that other commands have started. While a job `waits`, it may wait for any
     lease or attempt; otherwise only attempts matter that start again when they fail.
     """
-    requests: dict[str, dict[str, Any]] = {}
+    node_requests: dict[str, dict[str, Any]] = {}
     jobs = {job for probe in probes.values() for job, *_ in _attempts(probe, started)}
     for name, probe in probes.items():
         leases = sorted(probe.leases) if waits else []
@@ -42,11 +42,11 @@ def watches(
             {"name": job, "attempt": number} for job, number, again in _attempts(probe, started) if waits or again
         ]
         if leases or attempts:
-            requests[name] = {"leases": leases, "attempts": attempts}
+            node_requests[name] = {"leases": leases, "attempts": attempts}
     if head in probes:
         since = probes[head].now - SETTLING_SECONDS
-        requests[head] = {**requests.get(head, {}), "since": since, "known": sorted(jobs)}
-    return requests
+        node_requests[head] = {**node_requests.get(head, {}), "since": since, "known": sorted(jobs)}
+    return node_requests
 
 
 def _attempts(probe: NodeProbe, started: Sequence[Attempt]) -> Iterator[tuple[str, int, bool]]:
@@ -60,7 +60,7 @@ def _attempts(probe: NodeProbe, started: Sequence[Attempt]) -> Iterator[tuple[st
 
 
 def await_change(
-    nodes: Mapping[str, Node], requests: Mapping[str, Mapping[str, Any]], seconds: float, stop: threading.Event
+    nodes: Mapping[str, Node], node_requests: Mapping[str, Mapping[str, Any]], seconds: float, stop: threading.Event
 ) -> bool:
     """Return whether a node reported a change before the time was over or `stop` was set.
 
@@ -71,12 +71,12 @@ def await_change(
 
     def watch(name: str) -> None:
         with contextlib.suppress(ProvisionError), contextlib.closing(connect(nodes[name])) as connector:
-            process = begin(connector, "watch", seconds=seconds, **requests[name])
+            process = begin(connector, "watch", seconds=seconds, **node_requests[name])
             open_ones.append(process)
             if not over.is_set() and first_line(process, name, Watched).changed:
                 changed.set()
 
-    for name in list(requests)[:MANY]:
+    for name in list(node_requests)[:MANY]:
         threading.Thread(target=watch, args=(name,), daemon=True, name=f"watch {name}").start()
     try:
         while not stop.is_set() and (left := end - time.monotonic()) > 0:
