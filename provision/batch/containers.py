@@ -21,7 +21,7 @@ CAPABILITIES = ("IPC_LOCK", "SYS_NICE", "SYS_PTRACE")
 DROPPED = ("MKNOD", "NET_RAW")
 """Of a container that is root's; one with ``--user`` has none but `CAPABILITIES`, and no setuid program gives them."""
 ULIMITS: Mapping[str, int] = {"memlock": -1, "nofile": 1048576, "stack": 67108864}
-"""-1: none. facts of the cards' makers: registered memory is locked, and MPI opens many files."""
+"""-1: none. Recommended by the card vendors: registered memory is locked, and MPI opens many files."""
 
 
 @dataclass(frozen=True)

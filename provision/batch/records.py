@@ -334,7 +334,7 @@ def _of_nodes(
     again = _may_retry(queue) if queue.state or not unreachable else _has_tries(record)
     if record.status is JobStatus.FAILED and again:
         failure = f"attempt {record.attempt} failed: {record.reason}"
-        reason = f"{failure}; it is to be tried retrying"
+        reason = f"{failure}; it is to be tried again"
         return replace(record, status=JobStatus.PENDING, retrying=True, reason=reason, last_failure=failure)
     return record
 
