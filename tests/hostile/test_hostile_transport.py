@@ -97,8 +97,8 @@ def test_an_honest_node_is_reached(node: Any, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("behaviour", "said"),
     [
-        ("endless", "it sent more than 1 MiB"),
-        ("flood", "the connection to 127.77.1.1 broke|it sent more than 1 MiB"),
+        ("endless", "it sent more than the limit of 1 MiB"),
+        ("flood", "the connection to 127.77.1.1 broke|it sent more than the limit of 1 MiB"),
         ("mute", "starting a command"),
         ("silent", "did not end within its time limit"),
         ("no exit", "did not end within its time limit"),
