@@ -161,13 +161,14 @@ def hidden(jobs, on_both, marker, names, *said):
 def test_the_documents_line_for_private_code_works_with_a_warning(jobs, forge, own, on_both):
     """The password stands on the command line; beside that it is nowhere, while the job runs and afterwards."""
     typed = (f"--env=GIT_SYNC_USERNAME={USER}", f"--env=GIT_SYNC_PASSWORD={forge.marker.password}")
-    line = "env; cat /root/code/mnist/train.txt; sleep 4"
+    line = "env; cat /root/code/mnist/train.txt; until [ -e /tmp/end ]; do sleep 1.5; done"
     words = ("--workers=2", "--spread", "--loglevel=info", *forge.words, *typed, line)
     with Watch(forge.marker.forms, 0.02, submitter) as watch:
         told = own().ok("submit", "pytorch", "--lab", LAB, "--name=private", f"--image={jobs.image}", *words)
         jobs.until("private", "RUNNING")
         containers = on_both("docker inspect $(docker ps -q --filter label=provision.job=private)")
         strangers = on_both(forge.marker.searching(f"{STRANGER} grep -rlaFs -f {MARKS} {OPEN} {PROCESSES}"))
+        on_both("docker exec $(docker ps -q --filter label=provision.job=private) touch /tmp/end")
         jobs.until("private", "SUCCEEDED")
 
     assert told.err.count(WARNING) == 1
@@ -177,7 +178,7 @@ def test_the_documents_line_for_private_code_works_with_a_warning(jobs, forge, o
         assert "private code" in seen
         assert not any(line.startswith("GIT_SYNC") for line in seen)
     assert any("git fetch" in program for program in watch.there), "git was seen at work on a node"
-    assert any("sleep 4" in program for program in watch.there), "the training was seen"
+    assert any("sleep 1.5" in program for program in watch.there), "the training was seen"
     assert watch.found == set()
     assert strangers == dict.fromkeys(NODES, "")
     assert [len(json.loads(text)) for text in containers.values()] == [1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 
 import pytest
@@ -86,8 +87,8 @@ def test_ranks_that_ignore_signals_end_with_their_client(provision, cluster, lef
     assert cluster["nodes"]
     process = provision.start("run", "--lab", LAB, "--", "python3", "-c", STUBBORN)
     try:
-        for _ in range(4):
-            assert "ready" in process.stdout.readline()
+        lines = iter(process.stdout.readline, "")
+        assert len(list(itertools.islice((line for line in lines if "ready" in line), 4))) == 4
         assert all(left().values())
         process.send_signal(how)
         eventually(lambda: not any(left().values()), seconds=limit, what="no process of the job on any node")

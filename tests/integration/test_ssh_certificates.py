@@ -31,7 +31,7 @@ class Site:
         tools.mkdir()
         (folder / "ssh_config").write_text(
             f"Host {self.node}\n  HostName {self.address}\n  User root\n  IdentityFile {files}/id_ed25519\n"
-            f"  UserKnownHostsFile {files}/known_hosts\n"
+            f"  UserKnownHostsFile {files}/known_hosts\n  ConnectionAttempts 20\n"  # sshd starts again when it reloads
         )
         for name in ("ssh", "scp"):
             (tools / name).write_text(f'#!/bin/sh\nexec /usr/bin/{name} -F {folder}/ssh_config "$@"\n')
