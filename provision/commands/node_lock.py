@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from provision.documents.locks import LockAnswer, LookAnswer, UnlockAnswer, entries_of
@@ -22,8 +18,6 @@ __all__ = [
     "locked_error",
     "look_request",
     "node_python",
-    "program_input",
-    "program_script",
     "read_keeper",
     "read_look",
     "read_unlocked",
@@ -50,52 +44,12 @@ _REMEDIES = {
     "EDQUOT": "Make room there (df -h shows what is full).",
     "EACCES": "Is it root there that we are?",
 }
-_FILES = Path(__file__).parent / "files"
-_PARTS = ("node_audit.py", "node_state.py", "lock_keeper.py")
-"""The last one is the program, which imports the others."""
-_LIBRARY = "provision.commands.files."
-
-# Isolated (-I, -S): else a file such as json.py in the login user's home would be imported, as root.
-_LOADER = """
-command -v {python} >/dev/null 2>&1 || {{ echo "there is no {python} on this node" >&2; exit 127; }}
-exec {python} -I -S -c '
-import os, sys, types
-def part(length):
-    code = b""
-    while len(code) < length:
-        piece = os.read(0, length - len(code))
-        if not piece:
-            sys.exit(1)
-        code += piece
-    return code
-for name, length in {parts}:
-    library = sys.modules["{library}" + name[:-3]] = types.ModuleType(name)
-    exec(compile(part(length), name, "exec"), library.__dict__)
-exec(compile(part({last}), "{name}", "exec"))' provision-lock-keeper
-"""
 
 
 def node_python(node: Node) -> str:
     """Return the Python to use on a node: the one that the inventory gives Ansible, where it is a plain path."""
     given = node.variables.get("ansible_python_interpreter")
     return given if isinstance(given, str) and given.startswith("/") and "{{" not in given else "python3"
-
-
-def program_script(python: str) -> str:
-    """Return the script that runs our program, which comes by its standard input."""
-    *libraries, (name, last) = zip(_PARTS, map(len, _parts()), strict=True)
-    parts = ", ".join(f'("{library}", {length})' for library, length in libraries)
-    return _LOADER.format(python=shlex.quote(python), library=_LIBRARY, parts=f"[{parts}]", last=last, name=name)
-
-
-def program_input(request: Mapping[str, Any]) -> bytes:
-    """Return the program and what it is to do."""
-    return b"".join(_parts()) + json.dumps(request).encode() + b"\n"
-
-
-@functools.cache
-def _parts() -> tuple[bytes, ...]:
-    return tuple((_FILES / name).read_bytes() for name in _PARTS)
 
 
 def keep_request(holder: Mapping[str, Any]) -> dict[str, Any]:

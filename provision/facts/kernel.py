@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
-from provision.facts.units import TIME_SERVICES, UNITS, units
+from provision.facts.units import UNITS, units
+from provision.node.probe.units import TIME_SERVICES
 
 __all__ = ["ModulesFact", "PackagesFact", "SysctlsFact", "TimeSync", "TimeSyncFact"]
 

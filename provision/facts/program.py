@@ -13,7 +13,7 @@ from provision.documents import decode
 from provision.documents.probe import EngineAnswer, EngineContainer, EngineImage, EngineInfo, ProbeAnswer
 from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput, Unknown
-from provision.facts.units import TIME_SERVICES, UNIT_SEARCH_PATH
+from provision.node.probe.units import TIME_SERVICES, UNIT_SEARCH_PATH
 
 __all__ = [
     "BEGIN",
@@ -30,7 +30,7 @@ __all__ = [
 FOLDER = "/var/lib/provision/receipts"
 LIMIT_SECONDS = 40
 _NO_PYTHON = "there is no python3 on the node"
-_FILES = Path(__file__).with_name("files")
+_FILES = Path(__file__).parent.parent / "node" / "probe"
 _NAMES = ("busy.py", "managed.py", "engine.py")
 _MAIN = "import sys\nprint(json.dumps(managed_and_engine(sys.argv[1])))\n"
 _OWN_IMPORTS = re.compile(r"^from provision\.\S+ import (?:\([^)]*\)|.*)\n", re.MULTILINE)

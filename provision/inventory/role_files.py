@@ -94,9 +94,7 @@ def _seen(roles: Path) -> _Seen | None:
                     it = entry.stat()  # the target of a link
                     times = it.st_ctime_ns, it.st_mtime_ns
                     results.append((entry.path, it.st_mode, it.st_size, it.st_dev, it.st_ino, *times))
-                elif entry.is_symlink():
-                    return None
-                else:
+                else:  # a link to a folder of the programs of nodes, too
                     folders.append(entry.path)
     except OSError:
         return None
@@ -145,7 +143,8 @@ def _systems(folder: Path) -> dict[str, Any]:
 
 def _contents(folder: Path) -> dict[str, bytes]:
     """Return path below the role -> content."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    walked = os.walk(folder, followlinks=True)
+    files = sorted(Path(place, name) for place, _, names in walked for name in names)
     named = ((path.relative_to(folder), path) for path in files)
     return {str(name): path.read_bytes() for name, path in named if not _LEFT_OUT.intersection(name.parts)}
 

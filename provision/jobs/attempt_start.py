@@ -16,10 +16,10 @@ from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.jobs.attempt import Attempt, containers_of, image_of
 from provision.jobs.code import Archive
 from provision.jobs.connections import MANY, Connections
-from provision.jobs.files.keeper_greeting import node_secret
 from provision.jobs.node_ask import ask_jobs
-from provision.jobs.node_programs import FILES, keeper_programs, unit_programs
 from provision.model.job import JobSpec, Kind
+from provision.node.supervisor.greeting import node_secret
+from provision.node_archive import source
 from provision.threads import outcomes
 
 __all__ = [
@@ -167,7 +167,6 @@ def _start(
             "files": files,
             "configs": configs,
             "record": record,
-            "programs": keeper_programs() | (unit_programs() if spec.no_container else {}),
         }
         ask_jobs(connector, "start", Done, **request)
 
@@ -185,7 +184,7 @@ def _files(attempt: Attempt, logins: Sequence[mpi.Login]) -> dict[str, str]:
     """Return the files that are mounted into all containers."""
     files = mpi.files(attempt.spec, attempt.assignments, logins) if logins else {}
     if attempt.spec.procs_per_gpu > 1:
-        files[SHARE] = (FILES / SHARE).read_text(encoding="utf-8")
+        files[SHARE] = source("run/share")
     return files
 
 

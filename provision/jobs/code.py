@@ -20,17 +20,19 @@ from provision.batch.code import FALLBACK_KINDS, FILES, explain, fetch_request, 
 from provision.connectors import Connector
 from provision.documents.jobs import CodeProblem, CodeResult, PackedCode
 from provision.errors import NodeError, ProvisionError, UsageError
-from provision.jobs.files import code_git, code_tools, code_tree
 from provision.jobs.node_ask import ask
 from provision.jobs.syncing import add_member
 from provision.model.job import CodeSource
+from provision.node.code import git as code_git
+from provision.node.code import tools as code_tools
+from provision.node.code import tree as code_tree
 from provision.threads import outcomes
 
 __all__ = ["Archive", "NotFetchedHere", "pack_code", "read_files", "sync_code"]
 
 Say = Callable[[str], None]
 
-_PROGRAM = "code_sync.py"
+_PROGRAM = "code"
 _ANSWER_SECONDS = 60.0
 """Beyond what fetching may take."""
 _MOST_BYTES = 2 * 1024**3

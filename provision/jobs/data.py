@@ -23,7 +23,7 @@ def look_at(connector: Connector, volumes: Sequence[Volume], user: str = "") -> 
     """Return what one node says of each volume, by name."""
     asked = [{"name": v.name, "path": v.path, "read_only": v.read_only} for v in volumes]
     request = {"volumes": asked, "seconds": SECONDS, "user": user}
-    return ask(connector, "data_check.py", request, DataResult, seconds=SECONDS + 30).volumes
+    return ask(connector, "data-check", request, DataResult, seconds=SECONDS + 30).volumes
 
 
 def check_data(connectors: Mapping[str, Connector], volumes: Sequence[Volume], *, user: str = "") -> list[DataFinding]:

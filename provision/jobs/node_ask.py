@@ -1,14 +1,12 @@
-"""Sends a program of ``files/`` to a node with one request, and reads its answer, or what it says as it comes.
+"""Sends a request to one of our programs on a node, and reads its answer, or its output as it arrives.
 
-`ask` is for any program with one answer; `ask_jobs` and `begin` are for ``node_jobs.py`` and its parts.
+`ask` is for any program with one answer; `ask_jobs` and `begin` are for the program ``jobs``.
 """
 
 from __future__ import annotations
 
-import functools
 import getpass
 import json
-import shlex
 import socket
 import threading
 import time
@@ -21,14 +19,14 @@ from msgspec import Struct
 
 from provision.commands.ssh import JOB_AGENT
 from provision.connectors import Connector, RemoteProcess
+from provision.connectors.limits import OUTPUT_LIMIT
+from provision.connectors.programs import run_program, start_program
 from provision.documents import decode, decode_last_line
 from provision.documents.jobs import NodeProblem
 from provision.errors import ConnectionFailed, InvalidDocument, NodeError, NotAllowed
-from provision.jobs.node_programs import FILES, code_program, jobs_program
 
 __all__ = [
     "ANSWER_SECONDS",
-    "FILES",
     "JOBS",
     "ask",
     "ask_jobs",
@@ -36,7 +34,6 @@ __all__ = [
     "first_line",
     "owner",
     "refusal",
-    "start_program",
 ]
 
 T = TypeVar("T")
@@ -46,22 +43,8 @@ FIRST_LINE_SECONDS = 180.0
 """How long the first line of an answer may take; for the queue's lock a node waits a minute."""
 FIRST_LINE_LIMIT = 16 * 1024 * 1024
 """Bytes in which the first line of an answer has to end."""
-JOBS = "node_jobs.py"
-_CODE = "code_sync.py"
-
-# Isolated (-I, -S): else a file such as json.py in the login user's home would be imported, as root.
-_LOADER = """
-command -v {python} >/dev/null 2>&1 || {{ echo "there is no {python} on this node" >&2; exit 127; }}
-exec {python} -I -S -c '
-import os, sys
-code = b""
-while len(code) < {length}:
-    piece = os.read(0, {length} - len(code))
-    if not piece:
-        sys.exit(1)
-    code += piece
-exec(compile(code, "{name}", "exec"))' provision-{name}
-"""
+JOBS = "jobs"
+"""The program that answers requests about jobs."""
 
 
 def ask(
@@ -74,11 +57,11 @@ def ask(
     seconds: float = 60.0,
     python: str = "python3",
 ) -> T:
-    """Run `program` (a file of ``files/``) as root on a node and return its answer.
+    """Run `program` as root on a node and return its answer.
 
     Args:
         connector: the way to the node.
-        program: name of the file.
+        program: a key of ``provision.node.main.PROGRAMS``.
         request: what it is to do, as JSON can carry it; it travels by standard input alone.
         kind: the type of its answer, of `provision.documents`.
         archive: a file whose bytes follow the request.
@@ -89,9 +72,7 @@ def ask(
         NodeError: it gave no answer, or none in time.
         ConnectionFailed: the node cannot be reached.
     """
-    name = _name(program)
-    script, text = _sent(connector, program, request, python)
-    process = connector.start(script)
+    process, text = _started(connector, program, request, python=python)
     late = threading.Event()
 
     def give_up() -> None:
@@ -106,7 +87,7 @@ def ask(
             for piece in (text, *_chunks(archive)):
                 process.write(piece)
             process.close_stdin()
-        out, err = _outputs(connector.name, name, process, late, seconds)
+        out, err = _outputs(connector.name, program, process, late, seconds)
     finally:
         timer.cancel()
         process.close()
@@ -114,7 +95,7 @@ def ask(
     if problem is not None:
         raise _refused(problem, connector.name)
     try:
-        return decode_last_line(out, kind, node=connector.name, what=f"answer of {name}")
+        return decode_last_line(out, kind, node=connector.name, what=f"answer of {program}")
     except InvalidDocument as error:
         said = err.decode(errors="replace").strip()
         if "there is no" in said:
@@ -123,13 +104,8 @@ def ask(
         raise
 
 
-def start_program(connector: Connector, code: bytes, name: str, *, python: str = "python3") -> RemoteProcess:
-    """Start an interpreter as root on a node that waits for `code`, which is to be written first, and runs it."""
-    return connector.start(_LOADER.format(python=shlex.quote(python), length=len(code), name=name))
-
-
 def _outputs(
-    node: str, name: str, process: RemoteProcess, late: threading.Event, seconds: float
+    node: str, program: str, process: RemoteProcess, late: threading.Event, seconds: float
 ) -> tuple[bytes, bytes]:
     """Return what a program printed, and its messages."""
     out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
@@ -141,7 +117,7 @@ def _outputs(
         if not late.is_set():
             raise
     if late.is_set():
-        text = f"{name} did not end within {seconds:g} s"
+        text = f"{program} did not end within {seconds:g} s"
         raise NodeError(text, node=node, remedy="its disk or its network may hang: look at it by hand (dmesg)")
     return b"".join(out["stdout"]), b"".join(out["stderr"])
 
@@ -153,25 +129,6 @@ def _chunks(archive: Path | None) -> Iterator[bytes]:
                 yield piece
 
 
-@functools.cache
-def _code(program: str) -> bytes:
-    made = {JOBS: jobs_program, _CODE: code_program}.get(program)
-    return made() if made else (FILES / program).read_bytes()
-
-
-def _name(program: str) -> str:
-    return program.removesuffix(".py").replace("_", "-")
-
-
-def _script(program: str, python: str = "python3") -> str:
-    """Return the shell script that runs a program; the program itself and a request come on standard input."""
-    return _LOADER.format(python=shlex.quote(python), length=len(_code(program)), name=_name(program))
-
-
-def _input(program: str, request: Mapping[str, Any]) -> bytes:
-    return _code(program) + json.dumps(request).encode() + b"\n"
-
-
 def ask_jobs(connector: Connector, do: str, kind: type[T], *, timeout: float = ANSWER_SECONDS, **request: Any) -> T:
     """Send a request to a node's program for jobs, and return its answer, of a type of `provision.documents.jobs`.
 
@@ -179,17 +136,33 @@ def ask_jobs(connector: Connector, do: str, kind: type[T], *, timeout: float = A
         NodeError: the node was asked and could not, or its answer is not valid.
         ConnectionFailed: it could not be asked.
     """
-    script, text = _sent(connector, JOBS, {"do": do, **request})
-    result = connector.run(script, stdin=text, timeout=timeout)
+    text = _line({"by": owner(), "do": do, **request})
+    if connector.agent:
+        result = connector.run(JOB_AGENT, stdin=text, timeout=timeout)
+    else:
+        result = run_program(connector, JOBS, stdin=text, timeout=timeout)
     return _parsed(connector.name, do, kind, result.stdout, result.stderr, result.exit_code)
 
 
-def _sent(connector: Connector, program: str, request: Mapping[str, Any], python: str = "python3") -> tuple[str, bytes]:
-    """Return a program's script and its input; the job agent has the program for jobs, and takes the request alone."""
-    request = {"by": owner(), **request} if program == JOBS else request
-    if program == JOBS and getattr(connector, "agent", False):
-        return JOB_AGENT, json.dumps(request).encode() + b"\n"
-    return _script(program, python), _input(program, request)
+def _started(
+    connector: Connector,
+    program: str,
+    request: Mapping[str, Any],
+    *,
+    python: str = "python3",
+    limit: int | None = OUTPUT_LIMIT,
+) -> tuple[RemoteProcess, bytes]:
+    """Start a program and return it with its input; the node agent has the program for jobs, and is asked instead."""
+    if program != JOBS:
+        return start_program(connector, program, python=python, limit=limit), _line(request)
+    text = _line({"by": owner(), **request})
+    if connector.agent:
+        return connector.start(JOB_AGENT, limit=limit), text
+    return start_program(connector, program, python=python, limit=limit), text
+
+
+def _line(request: Mapping[str, Any]) -> bytes:
+    return json.dumps(request).encode() + b"\n"
 
 
 def owner() -> str:
@@ -203,8 +176,7 @@ def owner() -> str:
 
 def begin(connector: Connector, do: str, **request: Any) -> RemoteProcess:
     """Start a request for jobs that stays: its output comes as it is made, and it ends when its input does."""
-    script, text = _sent(connector, JOBS, {"do": do, **request})
-    process = connector.start(script, limit=None)
+    process, text = _started(connector, JOBS, {"do": do, **request}, limit=None)
     process.write(text)
     return process
 

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from provision.errors import LaunchError
-from provision.jobs.session import FILES
 from provision.model import NodePlacement, RankPlacement
+from provision.node_archive import source
 
 __all__ = ["LAUNCHER_WORDS", "VARIABLES", "RankPlan", "rank_variables"]
 
@@ -60,7 +60,7 @@ def rank_variables(plan: RankPlan) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _launcher() -> str:
-    return _packed((FILES / "rank_launcher.py").read_bytes())
+    return _packed(source("run/rank_launcher").encode())
 
 
 def _packed(data: bytes) -> str:

@@ -22,10 +22,11 @@ from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
 from provision.jobs.request import JobRequest, chosen_entries, rank_count, used_entries
-from provision.jobs.session import FILES, Session, reap_script
+from provision.jobs.session import Session, reap_script
 from provision.launchers import HostEntry
 from provision.model import Setting
 from provision.model.job_requests import GpuRequest
+from provision.node_archive import shell_script
 
 __all__ = ["Plan", "Reserve", "dry_run", "gpu_requests", "prepare", "prepare_offline", "run"]
 
@@ -272,8 +273,8 @@ def _spec(plan: Plan) -> dict[str, Any]:
         "input": exports + plan.hostfile,
         "reap": reap_script(),
         "reach": exec_argv(container, reach, stdin=True),
-        "sweep": _file("sweep.sh"),
-        "tidy": exec_argv(container, ["sh", "-c", f"rm -f {hostfile}\n{_file('sweep.sh')}"]),
+        "sweep": shell_script("run/sweep.sh"),
+        "tidy": exec_argv(container, ["sh", "-c", f"rm -f {hostfile}\n{shell_script('run/sweep.sh')}"]),
         "grace_seconds": 3,
     }
 
@@ -282,10 +283,6 @@ def _exports(plan: Plan) -> str:
     """Shell lines that set the launcher's and the ranks' variables; no process list shows standard input."""
     ranks = {name: value.reveal() for name, value in plan.request.environment.items()}
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in {**plan.environment, **ranks}.items())
-
-
-def _file(name: str) -> str:
-    return (FILES / name).read_text(encoding="utf-8")
 
 
 def _end_everywhere(plan: Plan) -> dict[str, str]:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from posixpath import normpath
 from typing import Any
 
-import provision.advisor
 from provision.advisor.records import read_series
 from provision.advisor.series import NodeSeries
 from provision.batch.names import attempt_folder
 from provision.connectors import Connector, RemoteProcess
+from provision.connectors.programs import start_program
 from provision.documents.sampler import LINE_LIMIT
 from provision.errors import ConnectionFailed, NodeUnreachable, ProvisionError
-from provision.jobs.node_ask import start_program
 from provision.jobs.node_contact import Contact
 from provision.model.job import Assignment, JobRecord
 
 __all__ = ["containers_of", "sample_job", "sample_node"]
 
-_SAMPLER = Path(provision.advisor.__file__).parent / "files" / "sampler.py"
 _LATE_SECONDS = 45.0
 """The sampler itself gives up half a minute after its window."""
 
@@ -47,8 +43,7 @@ def sample_node(
     Raises:
         ConnectionFailed: the node cannot be reached.
     """
-    code = _code()
-    process = start_program(connector, code, "sampler")
+    process = start_program(connector, "sampler")
     late = threading.Timer(seconds + _LATE_SECONDS, process.close)
     late.daemon = True
     late.start()
@@ -56,7 +51,7 @@ def sample_node(
     said: list[bytes] = []
     try:
         with suppress(ConnectionFailed, OSError, ValueError):  # what ended before it read all of it says why
-            process.write(code + json.dumps(request).encode() + b"\n")
+            process.write(json.dumps(request).encode() + b"\n")
         series = read_series(connector.name, _lines(process, said))
     finally:
         late.cancel()
@@ -118,8 +113,3 @@ def containers_of(record: JobRecord, node: str) -> Iterator[dict[str, Any]]:
             "speaks_for_all": any(assignment.role == "launcher" for assignment in assignments),
             "watch": [normpath(spec.logdir)] if spec.tensorboard else [],
         }
-
-
-@functools.cache
-def _code() -> bytes:
-    return _SAMPLER.read_bytes()

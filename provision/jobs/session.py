@@ -8,35 +8,20 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from provision.connectors import Connector, RemoteProcess
+from provision.connectors.programs import start_program
 from provision.documents.run import EndingRecord, Frames
 from provision.errors import ConnectionFailed, LaunchError, ProvisionError
+from provision.node_archive import shell_script, source
 
-__all__ = ["FILES", "Session", "reap_script"]
+__all__ = ["Session", "reap_script"]
 
 BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 30
 """The supervisor ends the job after this long without a beat."""
 _ANSWER_SECONDS = 45.0
-
-FILES = Path(__file__).parent / "files"
-
-# Isolated (-I): else a file such as json.py in the login user's home would be imported, as root.
-_LOADER = """
-command -v python3 >/dev/null 2>&1 || {{ echo "there is no python3 on this node" >&2; exit 127; }}
-exec python3 -I -c '
-import os
-code = b""
-while len(code) < {length}:
-    piece = os.read(0, {length} - len(code))
-    if not piece:
-        raise SystemExit(1)
-    code += piece
-exec(compile(code, "supervisor.py", "exec"))'
-"""
 
 
 class Session:
@@ -44,8 +29,8 @@ class Session:
 
     def __init__(self, connector: Connector, spec: dict[str, Any]) -> None:
         self._node = connector.name
-        self._process: RemoteProcess = connector.start(_LOADER.format(length=len(_supervisor())), limit=None)
-        self._process.write(_supervisor() + json.dumps(spec | {"silence_seconds": SILENCE_SECONDS}).encode() + b"\n")
+        self._process: RemoteProcess = start_program(connector, "run", limit=None)
+        self._process.write(json.dumps(spec | {"silence_seconds": SILENCE_SECONDS}).encode() + b"\n")
         self._heard = time.monotonic()
         self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._errors = b""
@@ -121,9 +106,4 @@ class Session:
 
 def reap_script() -> str:
     """Return the script that ends what is left of a job on a machine; its caller sets variables before it."""
-    script, program = ((FILES / name).read_text(encoding="utf-8") for name in ("reap.sh", "reap.py"))
-    return script.replace("@reap.py@\n", program)
-
-
-def _supervisor() -> bytes:
-    return (FILES / "supervisor.py").read_bytes()
+    return shell_script("run/reap.sh").replace("@reap.py@\n", source("run/reap"))

@@ -20,6 +20,7 @@ from provision.commands.shell import join
 from provision.connectors import Connector, RemoteProcess, each
 from provision.errors import LaunchError, ProvisionError, UsageError
 from provision.jobs.request import JobRequest, together
+from provision.node_archive import shell_script
 
 __all__ = ["add_member", "check_target", "compare", "manifest", "sync"]
 
@@ -206,12 +207,10 @@ def parse_listing(data: bytes) -> Remote:
     return Remote(entries, marked="marked" in lines, brought=brought, mounts=mounts, busy=busy)
 
 
-def _script(name: str) -> str:
-    return (Path(__file__).parent / "files" / name).read_text(encoding="utf-8")
-
-
 def _look(connector: Connector, container: str, folder: Path) -> Remote:
-    process = connector.start(join(exec_argv(container, ["sh", "-c", _script("sync-list.sh"), "sh", str(folder)])))
+    process = connector.start(
+        join(exec_argv(container, ["sh", "-c", shell_script("code/sync-list.sh"), "sh", str(folder)]))
+    )
     process.close_stdin()
     return parse_listing(_finish(process, connector.name, f"{folder} could not be read in the container {container}"))
 
@@ -237,7 +236,11 @@ def _bring(connector: Connector, container: str, folder: Path, wanted: Manifest,
     """Copy beside the directory, swap, and read back what is there then."""
     removed = b"".join(os.fsencode(name) + b"\0" for name in change.remove)
     script = join(
-        exec_argv(container, ["sh", "-c", _script("sync-unpack.sh"), "sh", str(folder), str(len(removed))], stdin=True)
+        exec_argv(
+            container,
+            ["sh", "-c", shell_script("code/sync-unpack.sh"), "sh", str(folder), str(len(removed))],
+            stdin=True,
+        )
     )
     process = connector.start(script)
     try:

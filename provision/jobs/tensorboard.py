@@ -14,7 +14,7 @@ from provision.model.job import JobRecord
 
 __all__ = ["start_tensorboard", "stop_tensorboard"]
 
-_PROGRAM = "tensorboard.py"
+_PROGRAM = "tensorboard"
 _PULL_SECONDS = 600
 _WAIT_SECONDS = 30
 """TensorBoard imports for several seconds before it listens; the job does not wait longer."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Requested", "preflight"]
 
-_PROGRAM = "package_preflight.py"
+_PROGRAM = "package-preflight"
 _ANSWER_SECONDS = 10
 """How long a package source or a registry may take to answer."""
 _LIMIT_SECONDS = 900.0

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from provision.commands import node_lock
+from provision.connectors.programs import run_program, start_program
 from provision.documents import decode_last_line
 from provision.documents.locks import ANSWER_LIMIT, LookAnswer, UnlockAnswer
 from provision.errors import InvalidDocument, NodeError, ProvisionError
@@ -33,14 +34,14 @@ class RemoteLock:
 
     def __init__(self, connector: Connector, python: str) -> None:
         self._connector = connector
-        self._process = connector.start(node_lock.program_script(python))
+        self._process = start_program(connector, "lock", python=python)
         self._output = self._process.output()
         self._sending = threading.Lock()
         self._errors = b""
 
     def begin(self, request: Mapping[str, Any]) -> None:
         """Start it: what it is, and what it is to do."""
-        self._process.write(node_lock.program_input(request))
+        self._process.write(_line(request))
 
     def send(self, document: Mapping[str, Any]) -> None:
         """Send one line; ConnectionFailed when the node is gone."""
@@ -141,9 +142,14 @@ def _unlocked(name: str, outcome: Unlocked | ProvisionError, holder: Holder) -> 
     return outcome
 
 
+def _line(request: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(request)).encode() + b"\n"
+
+
 def _asked(connector: Connector, kind: type[T], python: str, request: Mapping[str, Any]) -> T:
-    script, data = node_lock.program_script(python), node_lock.program_input(request)
-    result = connector.run(script, stdin=data, timeout=ANSWER_SECONDS, limit=ANSWER_LIMIT)
+    result = run_program(
+        connector, "lock", stdin=_line(request), timeout=ANSWER_SECONDS, python=python, limit=ANSWER_LIMIT
+    )
     return _document(connector.name, kind, result.stdout, result.stderr.encode())
 
 

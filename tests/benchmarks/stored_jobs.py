@@ -11,9 +11,9 @@ from pathlib import Path
 
 folder, one, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sys.path.insert(0, folder)
-from node_files import read_json, write_json  # noqa: E402 - they lie where we were told
-from node_queue import reserve  # noqa: E402
-from node_records import ROOT  # noqa: E402
+from provision.node.files import read_json, write_json  # noqa: E402 - they lie where we were told
+from provision.node.jobs.queue import reserve  # noqa: E402
+from provision.node.jobs.records import ROOT  # noqa: E402
 
 there = Path(ROOT) / one
 job, queue = read_json(there / "job.json"), read_json(there / "queue.json")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from provision.jobs.node_programs import FILES, agent_program
 
 from provision.components import JOB_ROLES
 from provision.inventory.load import AGENT_ACCOUNT
-from provision.jobs.node_programs import FILES, agent_program
 from tests.support.expressions import ROLES, Role
 from tests.support.modules import load, provide_utils, run
 from tests.unit.inventory.test_people import ALICE, BOB

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision.commands.files import node_audit
 from provision.documents.audit import AuditRecord, AuditTrail, audit_trail
 from provision.errors import ConnectionFailed, NodeError
+from provision.node import audit as node_audit
 from provision.report.audit_report import audit_document, audit_text
 from provision.testing import make_node
 from provision.workflow.audit_records import read_audit

@@ -24,6 +24,7 @@ options:
       path: {description: Absolute path., type: path, required: true}
       state: {description: What it should be., type: str, choices: [file, block, directory, absent], default: file}
       content: {description: The whole file, or the block's lines., type: str, default: ""}
+      encoding: {description: How I(content) is given; base64 is for a whole file that is not text., type: str, choices: [text, base64], default: text}
       marker: {description: Names the block in its BEGIN and END lines., type: str, default: provision}
       at_start: {description: A new block goes to the top of the file., type: bool, default: false}
       drop: {description: 'state=block: regular expression; lines outside the block that match are removed.', type: str}
@@ -56,6 +57,7 @@ changed_paths:
   elements: str
 """
 
+import base64
 import errno
 import grp
 import os
@@ -73,6 +75,7 @@ SUBOPTIONS = {
     "path": {"type": "path", "required": True},
     "state": {"type": "str", "choices": ["file", "block", "directory", "absent"], "default": "file"},
     "content": {"type": "str", "default": ""},
+    "encoding": {"type": "str", "choices": ["text", "base64"], "default": "text"},
     "marker": {"type": "str", "default": "provision"},
     "at_start": {"type": "bool", "default": False},
     "drop": {"type": "str"},
@@ -115,7 +118,7 @@ def read(path):
     handle = opened(path)
     if handle is None:
         return None
-    with os.fdopen(handle, encoding="utf-8", errors="surrogateescape") as stream:
+    with os.fdopen(handle, encoding="utf-8", errors="surrogateescape", newline="") as stream:
         return stream.read()
 
 
@@ -134,6 +137,13 @@ def with_block(text, content, marker, at_start, drop):
     if position is None:
         position = 0 if at_start else len(outside)
     return "".join(line + "\n" for line in [*outside[:position], *block, *outside[position:]])
+
+
+def whole(item):
+    """Return the text of a whole file."""
+    if item["encoding"] == "text":
+        return item["content"]
+    return base64.b64decode(item["content"]).decode("utf-8", errors="surrogateescape")
 
 
 class Writer:
@@ -188,9 +198,10 @@ class Writer:
             after = with_block(before or "", item["content"], item["marker"], item["at_start"], item["drop"])
             mode = int(item["mode"], 8) if item["mode"] else None
         else:
-            after, mode = item["content"], int(item["mode"] or "0644", 8)
+            after, mode = whole(item), int(item["mode"] or "0644", 8)
         if before != after and not (before is None and item["state"] == "block" and not after):
-            self._note(item["path"], before or "", after)
+            texts = (before or "", after) if item["encoding"] == "text" else ("", "a file that is not text\n")
+            self._note(item["path"], *texts)
             if self.module.check_mode:
                 return
             self._write(item, path, after, mode)
@@ -202,7 +213,7 @@ class Writer:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".provision-")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
                 stream.write(text)
                 stream.flush()
                 old = os.lstat(path).st_mode if os.path.lexists(path) else 0o644
@@ -241,7 +252,9 @@ class Writer:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            with os.fdopen(opened(path, os.O_WRONLY), "w", encoding="utf-8", errors="surrogateescape") as stream:
+            with os.fdopen(
+                opened(path, os.O_WRONLY), "w", encoding="utf-8", errors="surrogateescape", newline=""
+            ) as stream:
                 stream.truncate()
                 stream.write(text)
 

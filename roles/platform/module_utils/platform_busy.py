@@ -1,1 +1,1 @@
-../../../provision/facts/files/busy.py
+../../../provision/node/probe/busy.py

@@ -1,1 +1,1 @@
-../../../provision/facts/files/managed.py
+../../../provision/node/probe/managed.py

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from provision.jobs.node_programs import jobs_program
 
 from provision.batch.signed import secrets_digest
 from provision.documents.jobs import SecretsDocument, SignedJob
@@ -15,7 +16,6 @@ from provision.jobs import attempt_start, node_contact
 from provision.jobs.cluster_snapshot import ClusterSnapshot
 from provision.jobs.engines.direct import DirectEngine, change_watch
 from provision.jobs.extras import JobExtras
-from provision.jobs.node_programs import jobs_program
 from provision.jobs.signing import JobKeys
 from provision.model import Cluster, CommandResult, Node, Topology, TopologyGpu
 from provision.model.job import JobSpec, as_document

@@ -19,9 +19,9 @@ sys.path.insert(0, PROGRAMS)
 os.environ.setdefault("PROVISION_JOBS_ROOT", WORK + "/jobs")
 os.environ.setdefault("PROVISION_JOBS_RUN", WORK + "/run")
 
-import keeper_units
-import unit_shim
-from keeper_runtime import Trouble
+from provision.node.supervisor import units as keeper_units
+from provision.node.supervisor.runtime import Trouble
+from provision.node.unit import shim as unit_shim
 
 MINE = WORK + "/mine"
 VICTIM = WORK + "/victim"

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from provision.jobs.files.keeper_greeting import node_secret
 from provision.jobs.session import FILES
+from provision.node.supervisor.greeting import node_secret
 from tests.support.node.program import NodeProgram
 
 HERE = Path(__file__).parent

@@ -46,7 +46,7 @@ for number, handle in enumerate(handles[:3]):
 os.set_inheritable(handles[3], False)
 os.environ.clear()
 os.environ.update(json.loads(environment))
-import node_jobs
+from provision.node.jobs import requests as node_jobs
 code = 70
 try:
     code = node_jobs.main()

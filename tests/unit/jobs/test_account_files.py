@@ -15,8 +15,8 @@ from provision.jobs.session import FILES
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
-import keeper_account
-import node_docker
+from provision.node import docker as node_docker
+from provision.node.supervisor import account as keeper_account
 
 
 class Archive:

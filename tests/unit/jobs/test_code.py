@@ -16,17 +16,17 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from provision.jobs.node_programs import code_program
 
 from provision.batch.code import fetch_request
 from provision.documents.jobs import CodeResult
 from provision.errors import NodeError, UsageError
 from provision.jobs.code import NotFetchedHere, pack_code, read_files, sync_code
-from provision.jobs.files.code_git import find_commit
-from provision.jobs.files.code_tools import Tools
-from provision.jobs.files.code_tree import Failed
 from provision.jobs.node_ask import FILES, ask
-from provision.jobs.node_programs import code_program
 from provision.model.job import CodeSource
+from provision.node.code.git import find_commit
+from provision.node.code.tools import Tools
+from provision.node.code.tree import Failed
 from tests.support.git_server import BACKEND, NodeFolder, certificate, commit, git, git_server
 from tests.support.watch import Watch
 
@@ -459,7 +459,7 @@ def test_logins_of_a_fetch_that_was_killed_go_with_the_next_one_whoever_has_its_
         monkeypatch.setenv(used, str(tmp_path))
         monkeypatch.setenv(unused, "/dev/null/other")
         tmp_path = tmp_path / "provision"
-    words = "import sys, time; from provision.jobs.files.code_tools import Tools\n"
+    words = "import sys, time; from provision.node.code.tools import Tools\n"
     words += (
         "with Tools({'password': 'hunter2', 'server': 'https://h'}) as t: print(t.folder, flush=True); time.sleep(60)"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.jobs.files.code_tree import own
+from provision.node.code.tree import own
 
 EXCHANGE = 2
 

@@ -10,8 +10,8 @@ import pytest
 from provision.batch.data import new_volume
 from provision.errors import NodeError
 from provision.jobs.data import check_data, require_data
-from provision.jobs.files import data_check
 from provision.jobs.node_ask import FILES
+from provision.node import data_check
 from tests.support.git_server import NodeFolder
 
 MOUNTINFO = [

@@ -22,7 +22,7 @@ from tests.support.node.node import GPUS, FakeNode, until
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
-import node_leasing
+from provision.node.jobs import leasing as node_leasing
 
 NODES = ("a", "b")
 ALL = {name: len(GPUS) for name in NODES}

@@ -12,16 +12,16 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from provision.jobs.node_programs import FILES, agent_program
 
 from provision.documents import decode
 from provision.documents.jobs import MOST_RETRIES, ReportAnswer, job_reports
-from provision.jobs.node_programs import FILES, agent_program
 from tests.support.node.node import Engine, FakeNode, assignment, job, run
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
-import job_agent
-import node_queue
+from provision.node.jobs import agent as job_agent
+from provision.node.jobs import queue as node_queue
 
 KEYS = {name: b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + name.encode().ljust(32, b".") for name in ("alice", "bob", "eve")}
 PEOPLE = {

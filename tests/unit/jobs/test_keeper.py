@@ -16,17 +16,17 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-
 from provision.jobs.node_programs import keeper_programs
+
 from provision.jobs.session import FILES
 from tests.support.node.node import COMPILED, Engine, FakeNode, assignment, container, prepare, run, start, until
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
-import keeper_account
-import keeper_network
-import keeper_output
-import node_docker
+from provision.node import docker as node_docker
+from provision.node import output as keeper_output
+from provision.node.supervisor import account as keeper_account
+from provision.node.supervisor import network as keeper_network
 
 SECRET = "5e" * 32
 HOSTS = {"a": "127.0.0.2", "b": "127.0.0.3", "c": "127.0.0.4"}

@@ -16,9 +16,9 @@ from tests.support.node.node import until
 
 sys.path.insert(0, str(FILES))  # as on a node
 
-import keeper_channel
-import keeper_greeting
-import keeper_messages
+from provision.node.supervisor import channel as keeper_channel
+from provision.node.supervisor import greeting as keeper_greeting
+from provision.node.supervisor import messages as keeper_messages
 
 SECRET = bytes(range(32))
 

@@ -23,9 +23,9 @@ from tests.support.node.node import Engine
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
-import keeper_containers
-import keeper_create
-import node_docker
+from provision.node import docker as node_docker
+from provision.node.supervisor import containers as keeper_containers
+from provision.node.supervisor import create as keeper_create
 
 LONG = "x" * 100_000
 VARIABLES = ("PATH", "LD_PRELOAD", "DOCKER_HOST", "CONTAINERS_CONF", "CONTAINER_HOST", "BASH_ENV", "ZONEINFO", "TZ")

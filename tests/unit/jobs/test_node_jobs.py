@@ -14,16 +14,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
 from provision.jobs.node_programs import jobs_program, keeper_programs
+
 from provision.jobs.session import FILES
 from tests.support.node.node import Engine, FakeNode, assignment, job, prepare, run, until
 from tests.support.processes import marked
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
-import node_queue
-import node_records
+from provision.node.jobs import queue as node_queue
+from provision.node.jobs import records as node_records
 
 GPU = "GPU-a"
 

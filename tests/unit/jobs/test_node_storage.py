@@ -9,14 +9,14 @@ import subprocess
 import sys
 
 import pytest
+from provision.jobs.node_programs import jobs_program
 
 from provision.facts import parameters
-from provision.jobs.node_programs import jobs_program
 from provision.jobs.session import FILES
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
-import node_storage
+from provision.node.jobs import storage as node_storage
 
 FILL = """
 mount -t tmpfs -o {options} none "$1" || exit 77

@@ -17,9 +17,9 @@ import pytest
 
 from provision.commands.signing_keys import nvidia_key
 from provision.documents.preflight import PreflightAnswer
-from provision.jobs.files import package_preflight
 from provision.jobs.node_ask import FILES, ask
 from provision.lab.services.ca import ensure_certificates
+from provision.node import package_preflight
 from provision.planning.requirements import Repository
 from provision.workflow.apply_preflight import Requested
 from tests.support.git_server import NodeFolder

@@ -13,10 +13,10 @@ import zlib
 import pytest
 
 from provision.errors import LaunchError
-from provision.jobs.files import rank_launcher
 from provision.jobs.ranks import LAUNCHER_WORDS, RankPlan, rank_variables
 from provision.launchers import LAUNCHERS
 from provision.model import NodePlacement, RankPlacement
+from provision.node.run import rank_launcher
 
 PLACED = (
     NodePlacement(

@@ -15,8 +15,8 @@ from provision.workflow.stored_secrets import server_of_image
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
-import node_prepare
-import node_records
+from provision.node.jobs import prepare as node_prepare
+from provision.node.jobs import records as node_records
 
 
 def test_a_registry_that_wants_a_login_is_known_by_the_same_words():

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from provision.jobs.node_programs import unit_programs
+
 from provision.jobs.session import FILES
 from tests.support.node.node import COMPILED, HERE, FakeNode, assignment, container, prepare, start
 
@@ -130,7 +130,7 @@ def test_an_account_that_exchanges_its_mount_point_has_nothing_made_mounted_or_r
 def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the account could open them, whatever becomes of their paths; what is the job's own is as it was."""
     monkeypatch.syspath_prepend(str(FILES))
-    import keeper_mounts
+    from provision.node.supervisor import mounts as keeper_mounts
 
     monkeypatch.setattr(keeper_mounts, "MOUNTS", str(folder / "mounts"))
     (folder / "open/data").mkdir(parents=True)
@@ -156,7 +156,7 @@ def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, mo
 def test_docker_follows_no_link_in_the_code_of_an_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The account may commit a link to what it cannot reach, and ask for a mount of that link."""
     monkeypatch.syspath_prepend(str(FILES))
-    import keeper_mounts
+    from provision.node.supervisor import mounts as keeper_mounts
 
     monkeypatch.setattr(keeper_mounts, "MOUNTS", str(folder / "mounts"))
     (folder / "other/code/x").mkdir(parents=True)

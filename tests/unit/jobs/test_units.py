@@ -9,18 +9,18 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
 from provision.jobs.node_programs import unit_programs
+
 from provision.jobs.session import FILES
 from tests.support.node.node import COMPILED, FakeNode, assignment, container, prepare, start
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
-import node_files
-import node_gpus
-import node_mountpoints
-import node_units
-import unit_words
+from provision.node import files as node_files
+from provision.node.jobs import gpus as node_gpus
+from provision.node.jobs import mountpoints as node_mountpoints
+from provision.node.jobs import units as node_units
+from provision.node.unit import command_line as unit_words
 
 ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="an account is taken, which root alone can")
 

@@ -14,9 +14,9 @@ from provision.jobs.cluster_snapshot import ClusterSnapshot
 from provision.jobs.command_check import command_notes
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.placement import PlacementResult
-from provision.jobs.files.unit_words import unit_words
 from provision.model.job import Assignment, JobSpec, Kind
 from provision.model.job_views import DryRun
+from provision.node.unit.command_line import unit_words
 
 __all__ = ["dry_run"]
 

@@ -1,1 +1,0 @@
-../../commands/files/node_audit.py

@@ -1,0 +1,1 @@
+"""Brings code to nodes: git, rsync and archives."""

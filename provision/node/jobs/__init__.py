@@ -1,0 +1,1 @@
+"""Requests about batch jobs, and the node's records, leases and GPUs."""

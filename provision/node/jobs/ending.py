@@ -1,0 +1,84 @@
+"""Requests that end: stop, delete."""
+
+import os
+import signal
+import time
+
+from provision.node.docker import labels_of
+from provision.node.files import Refused, read_json, remove, remove_tree, write_json
+from provision.node.jobs import mountpoints as node_mountpoints
+from provision.node.jobs.leases import release_all
+from provision.node.jobs.reaping import close_attempt, unwatched
+from provision.node.jobs.records import (
+    ROOT,
+    UNIT_FILES,
+    attempt_folder,
+    attempts_of,
+    insist_on_id,
+    job_folder,
+    job_name,
+    number_of,
+    unit_name,
+)
+from provision.node.jobs.runs import end_runs, job_runs, remove_run
+from provision.node.jobs.supervisors import STOP_SIGNAL, keepers, signal_keeper
+
+
+def stop(request):
+    """Ask for the end of a job's last attempt: its keeper ends it everywhere; without one its containers end here.
+
+    With ``attempt`` only where the last one here is that one, with ``id`` only where the job is that one.
+    """
+    name = job_name(request)
+    if os.path.isdir(job_folder(name)):
+        insist_on_id(request, name)
+    attempts = attempts_of(name)
+    if not attempts:
+        return {"asked": False}
+    attempt = attempts[-1]
+    if request.get("attempt") is not None and number_of(request) != attempt:
+        return {"asked": False}
+    folder = attempt_folder(name, attempt)
+    if os.path.exists(os.path.join(folder, "result.json")) and not keepers([(name, attempt)]):
+        return {"asked": False}
+    grace = request.get("grace")
+    told = {"reason": str(request.get("reason") or "stopped"), "grace": grace, "time": time.time()}
+    unwatched_ones = {(job, number) for job, number, _ in unwatched([name])}
+    if os.path.exists(os.path.join(folder, "keeper.json")) and (name, attempt) not in unwatched_ones:
+        try:
+            write_json(os.path.join(folder, "stop.json"), told)
+        except OSError:  # the disk is full
+            if not signal_keeper(folder, STOP_SIGNAL):
+                raise
+            return {"asked": True}
+        signal_keeper(folder, signal.SIGUSR1)
+        return {"asked": True}
+    token = str(read_json(os.path.join(folder, "attempt.json")).get("id"))
+    end_runs(name, token, attempt, 15 if grace is None else float(grace))
+    return {"asked": close_attempt(name, attempt, {"status": "STOPPED", "reason": told["reason"]}, "Stopped")}
+
+
+def delete(request):
+    """Forget a job: its containers, keys, leases and folder; not while a keeper watches over it."""
+    name = job_name(request)
+    folder = job_folder(name)
+    job = read_json(os.path.join(folder, "job.json"))
+    token = str(request.get("id") or job.get("id") or "")
+    if not os.path.isdir(folder) or (job and str(job.get("id") or "") != token):
+        return {"deleted": False}
+    if keepers([(name, attempt) for attempt in attempts_of(name)]):
+        raise Refused("the job {} still runs on this node".format(name), "provision stop {}".format(name))
+    runs = job_runs("job", name) if attempts_of(name) else []  # where nothing ran, docker need not be installed
+    if runs is None:
+        raise Refused("docker's engine does not answer", "systemctl status docker")
+    for item in runs:
+        if labels_of(item)[1] in ("", token):
+            remove_run(item)
+    node_mountpoints.take_away()  # of units that a reboot has ended
+    for attempt in attempts_of(name):
+        remove(os.path.join(UNIT_FILES, unit_name(name, attempt)))
+    release_all(name, token)
+    gone = os.path.join(ROOT, ".new-{}-{}-{}".format(name, os.getpid(), int(time.time())))
+    os.rename(folder, gone)
+    remove_tree(gone)
+    return {"deleted": True}

@@ -1,0 +1,34 @@
+"""Runs one program of the archive: ``python3 ARCHIVE PROGRAM [ARGUMENT...]``."""
+
+import importlib
+import sys
+from typing import Optional
+
+PROGRAMS = {
+    "agent": "provision.node.jobs.agent",
+    "attach": "provision.node.unit.attach",
+    "code": "provision.node.code.sync",
+    "data-check": "provision.node.data_check",
+    "jobs": "provision.node.jobs.requests",
+    "lock": "provision.node.lock.holder",
+    "package-preflight": "provision.node.package_preflight",
+    "run": "provision.node.run.supervisor",
+    "sampler": "provision.node.sampler",
+    "supervisor": "provision.node.supervisor.main",
+    "tensorboard": "provision.node.tensorboard",
+    "unit": "provision.node.unit.shim",
+}
+"""Program -> its module, whose function `main` takes no argument and reads ``sys.argv``."""
+
+
+def main() -> Optional[int]:
+    """Run the program that the first argument names; return its exit status.
+
+    ``sys.argv`` of the program begins with the path of the archive.
+    """
+    words = sys.argv[1:2]
+    if not words or words[0] not in PROGRAMS:
+        sys.exit("provision: unknown program {}; programs: {}".format(words, ", ".join(sorted(PROGRAMS))))
+    del sys.argv[1]
+    program = importlib.import_module(PROGRAMS[words[0]])
+    return program.main()

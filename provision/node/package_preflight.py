@@ -1,0 +1,393 @@
+"""Checks on a node, before anything changes there, whether its packages and its training image can be had.
+
+It arrives over SSH on standard input as root, followed by one line of JSON, and needs Python 3.6 and nothing else.
+apt works in a folder of its own, which is removed again: the node's sources, lists and packages stay as they are.
+Answer: one line of JSON, `PreflightAnswer` of the controller.
+"""
+
+import base64
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any, Dict, List, Optional, Tuple
+
+LISTS = "/var/lib/apt/lists"
+SOURCES = "/etc/apt/sources.list"
+PARTS = "/etc/apt/sources.list.d"
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+DOCKER_LOGINS = "/root/.docker/config.json"
+HUB, HUB_HOST, HUB_LOGIN = "docker.io", "registry-1.docker.io", "https://index.docker.io/v1/"
+FORMS = (
+    "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json"
+)
+ANSWERS = re.compile(
+    r"NO_PUBKEY|not signed|signature|BADSIG|EXPKEYSIG|KEYEXPIRED|Signed-By|not valid yet|[Ee]xpired|Conflicting values"
+    r"|Hash Sum|Release file|Malformed| 40[0-9] |Unauthorized|Forbidden|Missing key|[Vv]erif"
+)
+INTERRUPTED = re.compile(r"dpkg was interrupted|--fix-broken|not configured yet|reinstall it before")
+MOST = 2000
+
+
+def main() -> None:
+    """Answer, and end at once: a thread that waits for a name server would keep the session open."""
+    try:
+        answer = check_node()
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    print(json.dumps(answer))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def check_node() -> Dict[str, Any]:
+    """Check packages and image at the same time."""
+    request = json.loads(sys.stdin.readline())
+    os.environ.update(LC_ALL="C", **request.get("environment") or {})
+    answer: Dict[str, Any] = {}
+    image = request.get("image")
+
+    def ask() -> None:
+        answer["image"] = check_image(image, request["seconds"])
+
+    asking = threading.Thread(target=ask, daemon=True)
+    if image:
+        asking.start()
+    if request["packages"]:
+        answer.update(check_packages(request["packages"], request["repositories"], request["seconds"]))
+    if image:
+        asking.join(6 * request["seconds"])
+        answer.setdefault("image", {"code": "unreachable", "reason": "no answer in time"})
+    print(json.dumps(answer))
+    sys.stdout.flush()
+    os._exit(0)  # a thread that waits for a name server would keep the session open
+
+
+# Packages
+
+
+def check_packages(names: List[str], repositories: List[Dict[str, Any]], seconds: int) -> Dict[str, Any]:
+    """Return what apt would install, and which of its sources cannot be used."""
+    if shutil.which("apt-get") is None:
+        return {}
+    folder = tempfile.mkdtemp(prefix="provision-preflight.", dir="/var/tmp")  # nosec B108 # mkdtemp makes a new folder
+
+    def leave(*_: Any) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, leave)
+    try:
+        os.chmod(folder, 0o755)  # nosec B103 # apt's own account reads in it
+        return Apt(folder, repositories, seconds).check(names)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Apt:
+    """apt with lists of its own: those of the node, and those of repositories that are not configured yet."""
+
+    def __init__(self, folder: str, repositories: List[Dict[str, Any]], seconds: int) -> None:
+        """Write the sources into `folder`."""
+        known = other_sources()
+        self.repositories = [item for item in repositories if item["written"] or address(item["uri"]) not in known]
+        self.folder, self.seconds = folder, seconds
+        for name in ("old", "all", "lists", "release", "cache", "auth"):
+            os.makedirs(os.path.join(folder, name), mode=0o755)
+        replaced = {"provision-{}.sources".format(item["name"]) for item in self.repositories}
+        for path in sorted(glob.glob(PARTS + "/*.list") + glob.glob(PARTS + "/*.sources")):
+            if os.path.basename(path) not in replaced:
+                for part in ("old", "all"):
+                    os.symlink(path, os.path.join(folder, part, os.path.basename(path)))
+        for path in sorted(glob.glob("/etc/apt/auth.conf.d/*.conf")):
+            os.symlink(path, os.path.join(folder, "auth", os.path.basename(path)))
+        for number, item in enumerate(self.repositories):
+            os.makedirs(os.path.join(folder, "new{}".format(number)), mode=0o755)
+            for part in ("all", "new{}".format(number)):
+                self.write(os.path.join(part, "provision-{}.sources".format(item["name"])), item["source"], 0o644)
+            if item.get("auth"):
+                self.write(os.path.join("auth", "provision-{}.conf".format(item["name"])), item["auth"], 0o600)
+
+    def write(self, name: str, text: str, mode: int) -> None:
+        """Write a file below the folder."""
+        path = os.path.join(self.folder, name)
+        if os.path.islink(path):
+            os.unlink(path)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as stream:
+            stream.write(text)
+
+    def check(self, names: List[str]) -> Dict[str, Any]:
+        """Return candidates, the whole transaction, and problems of sources."""
+        problems = self.update_old()
+        for number, item in enumerate(self.repositories):
+            code, output = self.update("new{}".format(number), "lists")
+            if code != 0:
+                problems.append(problem_of(output, item["uri"], item["name"]))
+        code, output = self.run(["apt-cache", "policy", *names], "all", "lists", 60)
+        if code != 0 and not problems:
+            problems.append(problem_of(output, "", ""))
+        versions = candidates(output)
+        packages = {name: versions.get(name) for name in names}
+        there = [name for name in names if packages[name]]
+        conflict, install = "", []  # type: Tuple[str, List[Dict[str, str]]]
+        if there and not problems:
+            code, output = self.run(
+                ["apt-get", "-s", "-q", "--no-install-recommends", "install", *there], "all", "lists", 120
+            )
+            install = [
+                {"name": n, "version": v}
+                for n, v in re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+)", output, re.MULTILINE)
+            ]
+            if code != 0 and not INTERRUPTED.search(output):
+                conflict = errors(output)
+        return {"packages": packages, "sources": problems, "install": install, "conflict": conflict}
+
+    def update_old(self) -> List[Dict[str, str]]:
+        """Fetch what tells whether the node's own sources answer; all of their lists where the node has none yet."""
+        known = glob.glob(LISTS + "/*Packages*")
+        if known:
+            for path in glob.glob(LISTS + "/*"):
+                if os.path.isfile(path) and os.path.basename(path) != "lock":
+                    os.symlink(path, os.path.join(self.folder, "lists", os.path.basename(path)))
+        lists, more = (
+            ("release", ["-o", "Acquire::IndexTargets::deb::Packages::DefaultEnabled=false"])
+            if known
+            else ("lists", [])
+        )
+        code, output = self.update("old", lists, more)
+        if code == 0:
+            return []
+        failed = list(dict.fromkeys(re.findall(r"^Err:\d+ (\S+)", output, re.MULTILINE)))
+        return [problem_of(output, uri, "") for uri in failed] or [problem_of(output, "", "")]
+
+    def update(self, sources: str, lists: str, more: Optional[List[str]] = None) -> Tuple[int, str]:
+        """Fetch the lists of some sources."""
+        wait = str(self.seconds)
+        options = ["-o", "Acquire::http::Timeout=" + wait, "-o", "Acquire::https::Timeout=" + wait]
+        options += ["-o", "Acquire::Retries=1", "-o", "APT::Update::Error-Mode=any", "-o", "APT::Get::List-Cleanup=0"]
+        options += [
+            "-o",
+            "Acquire::IndexTargets::deb::Translations::DefaultEnabled=false",
+            "-o",
+            "Acquire::Languages=none",
+        ]
+        return self.run(["apt-get", "-q", *options, *(more or []), "update"], sources, lists, 30 * self.seconds)
+
+    def run(self, command: List[str], sources: str, lists: str, limit: int) -> Tuple[int, str]:
+        """Run an apt program in the folder."""
+        main = SOURCES if sources in ("old", "all") and os.path.exists(SOURCES) else "/dev/null"
+        places = {
+            "Dir::Etc::sourcelist": main,
+            "Dir::Etc::sourceparts": os.path.join(self.folder, sources),
+            "Dir::Etc::netrcparts": os.path.join(self.folder, "auth"),
+            "Dir::State::lists": os.path.join(self.folder, lists),
+            "Dir::Cache": os.path.join(self.folder, "cache"),
+            "Dir::Cache::archives": os.path.join(self.folder, "cache"),
+            "Debug::NoLocking": "1",
+        }
+        options = [word for name, value in places.items() for word in ("-o", "{}={}".format(name, value))]
+        return run([command[0], *options, *command[1:]], limit)
+
+
+def address(uri: str) -> str:
+    """Return the address of a source as it is compared."""
+    machine = os.uname().machine
+    return uri.replace("$(ARCH)", {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)).rstrip("/")
+
+
+def other_sources() -> List[str]:
+    """Return the addresses of the node's sources that provision did not write; the role platform preserves them."""
+    found = []
+    for path in [SOURCES, *glob.glob(PARTS + "/*.list"), *glob.glob(PARTS + "/*.sources")]:
+        if "/provision-" in path or not os.path.isfile(path):
+            continue
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            lines = [line for line in stream if not line.lstrip().startswith("#")]
+        found += [address(word) for line in lines for word in re.findall(r"https?://\S+", line)]
+    return found
+
+
+def run(command: List[str], limit: int) -> Tuple[int, str]:
+    """Run a command and return its code and output; one that does not end is ended."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+    )
+    try:
+        out, _ = process.communicate(timeout=limit)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, _ = process.communicate()
+        code, out = 124, out + "\nE: no answer within {} seconds\n".format(limit).encode()
+    return code, out.decode(errors="replace")
+
+
+def candidates(output: str) -> Dict[str, str]:
+    """Return the versions that ``apt-cache policy`` would install."""
+    found, name = {}, ""
+    for line in output.splitlines():
+        if line and not line.startswith(" ") and line.endswith(":"):
+            name = line[:-1]
+        match = re.match(r"  Candidate: (\S+)$", line)
+        if match and match.group(1) != "(none)":
+            found[name] = match.group(1)
+    return found
+
+
+def errors(output: str) -> str:
+    """Return what apt says of a failure, as one text."""
+    lines = [line.strip() for line in output.splitlines()]
+    told = [line for line in lines if re.match(r"E:|W: (GPG|Failed)|Err:", line)]
+    told += [line for line in lines if re.search(r" (Depends|Conflicts|Breaks): ", line)]
+    return "; ".join(dict.fromkeys(told))[:MOST] or output.strip()[-300:]
+
+
+def problem_of(output: str, uri: str, name: str) -> Dict[str, str]:
+    """Return why a source cannot be used: it does not answer, or what it answers is no repository to be trusted."""
+    lines = [line for line in output.splitlines() if not uri or uri in line] or output.splitlines()
+    about = errors("\n".join(lines)) or errors(output)
+    code = "invalid" if ANSWERS.search(errors(output)) else "unreachable"
+    return {"uri": uri, "repository": name, "code": code, "reason": about}
+
+
+# The image
+
+
+class Refused(Exception):
+    """The registry answered, and not with what was asked for."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        """Keep both."""
+        super().__init__(reason)
+        self.code = code
+
+
+def check_image(image: Dict[str, Any], seconds: int) -> Dict[str, str]:
+    """Return whether the registry has the image for this node: a mirror of Docker Hub counts as well."""
+    places = image["mirrors"] if image["registry"] == HUB else []
+    registry = HUB_HOST if image["registry"] == HUB else image["registry"]
+    answer = {"code": "unreachable", "reason": ""}
+    for place in 2 * [*places, "https://" + registry]:  # each once more: one lost packet stops no apply
+        answer = check_place(place.rstrip("/"), image, seconds)
+        if answer["code"] == "ok" or (answer["code"] != "unreachable" and not places):
+            break
+    return answer
+
+
+def check_place(place: str, image: Dict[str, Any], seconds: int) -> Dict[str, str]:
+    """Return whether one registry has the image."""
+    try:
+        Registry(place, image, seconds).manifest()
+    except Refused as error:
+        return {"code": error.code, "reason": str(error)}
+    except Exception as error:  # noqa: BLE001 - the answer of a strange server ends no check
+        return failure(error)
+    return {"code": "ok", "reason": ""}
+
+
+def failure(error: BaseException) -> Dict[str, str]:
+    """Return why a registry could not be asked."""
+    cause = getattr(error, "reason", error)
+    if isinstance(cause, ssl.SSLCertVerificationError if hasattr(ssl, "SSLCertVerificationError") else ssl.SSLError):
+        return {"code": "untrusted" if os.path.exists(CA_BUNDLE) else "unchecked", "reason": str(cause)[:MOST]}
+    return {"code": "unreachable", "reason": (str(cause) or type(cause).__name__)[:MOST]}
+
+
+class Registry:
+    """The part of a registry's HTTP interface that tells whether it has an image."""
+
+    def __init__(self, place: str, image: Dict[str, Any], seconds: int) -> None:
+        """Trust what the node's docker would trust."""
+        self.place, self.image, self.seconds = place, image, seconds
+        context = ssl.create_default_context()
+        host = urllib.parse.urlsplit(place).netloc
+        if image.get("ca"):
+            context.load_verify_locations(cadata=image["ca"])
+        for path in glob.glob("/etc/docker/certs.d/{}/*.crt".format(glob.escape(host))):
+            context.load_verify_locations(cafile=path)
+        if image.get("insecure"):
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self.opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+
+    def manifest(self) -> None:
+        """Ask for the image's manifest; Refused where the registry does not give it."""
+        path, reference = self.image["path"], self.image["digest"] or self.image["tag"]
+        url = "{}/v2/{}/manifests/{}".format(self.place, path, reference)
+        try:
+            self.ask(url, {})
+        except urllib.error.HTTPError as error:
+            if error.code != 401:
+                raise refused(error) from error
+            try:
+                self.ask(url, {"Authorization": self.authorization(error.headers.get("WWW-Authenticate", ""))})
+            except urllib.error.HTTPError as again:
+                raise refused(again) from again
+
+    def ask(self, url: str, headers: Dict[str, str]) -> bytes:
+        """Return the beginning of a document."""
+        request = urllib.request.Request(url, headers={"Accept": FORMS, **headers})
+        with self.opener.open(request, timeout=self.seconds) as response:
+            return bytes(response.read(1 << 16))
+
+    def authorization(self, challenge: str) -> str:
+        """Return what the registry asks for: a login, or a token that its server gives for one."""
+        basic = login(self.image)
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic":
+            if not basic:
+                raise Refused("refused", "the registry requires a login")
+            return "Basic " + basic
+        fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        realm = fields.get("realm", "")
+        if kind.lower() != "bearer" or urllib.parse.urlsplit(realm).scheme != "https":
+            raise Refused("unchecked", "the registry asks for {!r}".format(challenge[:200]))
+        query = {"scope": "repository:{}:pull".format(self.image["path"]), "service": fields.get("service", "")}
+        answer = self.ask(
+            realm + "?" + urllib.parse.urlencode(query), {"Authorization": "Basic " + basic} if basic else {}
+        )
+        token = json.loads(answer.decode())
+        return "Bearer " + str(token.get("token") or token.get("access_token"))
+
+
+def refused(error: urllib.error.HTTPError) -> Refused:
+    """Return what a registry's status means."""
+    reason = "the registry answered {} {}".format(error.code, error.reason)
+    if error.code == 404:
+        return Refused("missing", reason)
+    if error.code in (401, 403):
+        return Refused("refused", reason)
+    return Refused("unchecked" if error.code == 429 else "unreachable", reason)
+
+
+def login(image: Dict[str, Any]) -> str:
+    """Return the login for the registry as HTTP carries it: the inventory's, else that of the node's docker."""
+    given = image.get("login")
+    if given:
+        return base64.b64encode("{username}:{password}".format(**given).encode()).decode()
+    try:
+        with open(DOCKER_LOGINS, encoding="utf-8") as stream:
+            auths = json.load(stream).get("auths", {})
+        name = HUB_LOGIN if image["registry"] == HUB else image["registry"]
+        return str(auths[name].get("auth", ""))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return ""

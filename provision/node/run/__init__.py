@@ -1,0 +1,1 @@
+"""Programs for `provision run`; those for containers are sent as the text of one module."""

@@ -1,0 +1,1 @@
+"""The job supervisor: one process for each job, attempt and node."""

@@ -1,0 +1,1 @@
+"""Instances that are processes of their node, in a systemd unit."""

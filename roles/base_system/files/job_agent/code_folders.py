@@ -1,1 +1,0 @@
-../../../../provision/jobs/files/code_folders.py

@@ -1,1 +1,0 @@
-../../../../provision/jobs/files/job_agent.py

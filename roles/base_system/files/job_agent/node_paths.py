@@ -1,1 +1,0 @@
-../../../../provision/jobs/files/node_paths.py

@@ -1,1 +1,0 @@
-../../../provision/jobs/node_programs.py
