@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from provision.jobs.node_programs import FILES, agent_program
 
+from provision import node_archive
 from provision.components import JOB_ROLES
 from provision.inventory.load import AGENT_ACCOUNT
 from tests.support.expressions import ROLES, Role
@@ -32,14 +33,7 @@ def files(**variables: Any) -> dict[str, dict[str, Any]]:
 
 def test_the_role_has_all_parts_of_the_program() -> None:
     """A part that is added or removed is so in the role's folder too, by which a plan sees that the role changed."""
-    folder = ROLES / "base_system/files/job_agent"
-    parts = {path.name for path in FILES.glob("node_*.py")} | {"job_agent.py", "code_folders.py"}
-
-    assert {path.name for path in folder.iterdir()} == parts
-    assert all(
-        path.resolve().parent.parent in (FILES.parent, FILES.parents[1] / "commands") for path in folder.iterdir()
-    )
-    assert agent_program(folder) == agent_program()
+    assert node_archive.build(ROLES / "base_system/files/node") == node_archive.archive()
 
 
 def test_each_key_runs_the_agent_for_its_person_and_nothing_else() -> None:
@@ -60,8 +54,11 @@ def test_each_key_runs_the_agent_for_its_person_and_nothing_else() -> None:
         f"provision-jobs ALL=(root) NOPASSWD: {program} alice",
         f"provision-jobs ALL=(root) NOPASSWD: {program} bob",
     ]
-    assert made[program]["content"] == agent_program()
+    archive = made["/usr/local/lib/provision/node.pyz"]
     assert made[program]["mode"] == "0700"
+    assert made[program]["content"].endswith('node.pyz agent "$@"\n')
+    assert base64.b64decode(archive["content"]) == node_archive.archive()
+    assert (archive["encoding"], archive["mode"]) == ("base64", "0600")
     people = json.loads(made["/etc/provision/job-agent.json"]["content"])["people"]
     assert people["bob"] == {"name": "bob", "key": BOB, "role": "submitter", "user": "1001:1001"}
     assert people["alice"]["role"] == "operator"

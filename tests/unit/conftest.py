@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from provision import node_archive
 from provision.inventory import listing
 from provision.report import layout
 from tests.support import ansible_inventory
@@ -18,6 +19,14 @@ def _ansible_has_begun() -> Iterator[None]:
     """Inventories are listed by a program that need not be started anew each time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": ansible_inventory.run}))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _programs_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs that tests run on this machine are stored in a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_archive, "FOLDER", str(tmp_path_factory.mktemp("programs")))
         yield
 
 

@@ -9,7 +9,13 @@ from provision.node.files import Refused, names_in, read_json, read_text, remove
 
 ROOT = os.environ.get("PROVISION_JOBS_ROOT") or "/var/lib/provision/jobs"
 RUN = os.environ.get("PROVISION_JOBS_RUN") or "/run/provision"
-FOR_TESTS = ("PROVISION_JOBS_ROOT", "PROVISION_JOBS_RUN", "PROVISION_PROC", "PROVISION_DOCKER_SOCKET")
+FOR_TESTS = (
+    "PROVISION_JOBS_ROOT",
+    "PROVISION_JOBS_RUN",
+    "PROVISION_PROC",
+    "PROVISION_DOCKER_SOCKET",
+    "PROVISION_DOCKER_AWAY_SECONDS",
+)
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?\Z")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\Z")
 UPLOAD_BYTES = 2 << 30  # of packed code

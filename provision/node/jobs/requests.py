@@ -1,10 +1,10 @@
 """Answers one request about batch jobs on this node, and ends. README.md of `provision/jobs` has the requests.
 
-It arrives over SSH on standard input with its parts, the modules `node_*.py`, followed by the request as one line of
-JSON, and is root's. Only the parts that a request needs are compiled, because each request starts Python anew. Python
-3.6 or newer, and nothing else.
+The request is one line of JSON on standard input. Only the modules that a request needs are imported, because each
+request starts Python anew.
 """
 
+import importlib
 import json
 import os
 
@@ -14,30 +14,30 @@ from provision.node.files import Refused
 from provision.node.jobs import records as node_records
 
 REQUESTS = {
-    "upload": "node_queue",
-    "reserve": "node_queue",
-    "code": "node_queue",
-    "hold_queue": "node_queue",
-    "queue": "node_queue",
-    "queues": "node_queue",
-    "secrets": "node_queue",
-    "event": "node_queue",
-    "drain": "node_queue",
-    "look": "node_look",
-    "watch": "node_watch",
-    "report": "node_reports",
-    "lease": "node_leasing",
-    "hold": "node_leasing",
-    "release": "node_leasing",
-    "renew": "node_leasing",
-    "prepare": "node_prepare",
-    "start": "node_start",
-    "logs": "node_logs",
-    "stop": "node_ending",
-    "delete": "node_ending",
-    "attached": "node_audit",
+    "upload": "jobs.queue",
+    "reserve": "jobs.queue",
+    "code": "jobs.queue",
+    "hold_queue": "jobs.queue",
+    "queue": "jobs.queue",
+    "queues": "jobs.queue",
+    "secrets": "jobs.queue",
+    "event": "jobs.queue",
+    "drain": "jobs.queue",
+    "look": "jobs.snapshot",
+    "watch": "jobs.watch",
+    "report": "jobs.reports",
+    "lease": "jobs.leasing",
+    "hold": "jobs.leasing",
+    "release": "jobs.leasing",
+    "renew": "jobs.leasing",
+    "prepare": "jobs.prepare",
+    "start": "jobs.start",
+    "logs": "jobs.logs",
+    "stop": "jobs.ending",
+    "delete": "jobs.ending",
+    "attached": "audit",
 }
-"""Request -> the part that has a function of its name."""
+"""Request -> the module below `provision.node` that has a function of its name."""
 
 
 def main():
@@ -49,7 +49,7 @@ def main():
         job = recorded_job(do, request)
         if do == "logs":  # which goes on for as long as somebody reads
             node_audit.of_request(do, request, job=job)
-        answer = getattr(__import__(REQUESTS[do]), do)(request)
+        answer = getattr(importlib.import_module("provision.node." + REQUESTS[do]), do)(request)
     except Refused as refusal:
         return refused(do, request, refusal, job)
     except BrokenPipeError:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import select
 import signal
 import threading
@@ -15,7 +16,9 @@ from provision.node.supervisor import create as keeper_create
 from provision.node.supervisor.runtime import Runtime, Trouble
 
 CREATE_SECONDS = 600
-AWAY_SECONDS = 60  # an engine may be away so long before a container is made
+AWAY_SECONDS = float(
+    os.environ.get("PROVISION_DOCKER_AWAY_SECONDS") or 60
+)  # an engine may be away so long before a container is made
 ENGINE_PATIENCE = 0.5
 REMOVAL_SECONDS = 0.1
 POLL_SECONDS = 0.5

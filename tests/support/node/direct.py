@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from provision.jobs.node_programs import jobs_program
 
 from provision.batch.signed import secrets_digest
 from provision.documents.jobs import SecretsDocument, SignedJob
@@ -20,25 +19,29 @@ from provision.jobs.signing import JobKeys
 from provision.model import Cluster, CommandResult, Node, Topology, TopologyGpu
 from provision.model.job import JobSpec, as_document
 from provision.model.people import Person
+from provision.node_archive import check_script
 from provision.testing import make_cluster
 from provision.topology.candidates import Candidate, Machine, Mode
-from tests.support.node.node import COMPILED, GPUS, FakeNode
+from tests.support.node.node import GPUS, FakeNode
 
 __all__ = ["direct_engine", "recorded", "signing_keys"]
 
-PROGRAM = jobs_program()
-
 
 class Way:
-    """The way to one node; what was compiled once is used again, in place of the program that comes along."""
+    """A connection to one node, where a process of the test answers requests."""
+
+    agent = False
 
     def __init__(self, node: FakeNode) -> None:
         self.name, self._node = node.name, node
 
-    def run(self, _script: str, *, stdin: bytes = b"", timeout: float | None = None) -> CommandResult:
+    def run(self, script: str, *, stdin: bytes = b"", timeout: float | None = None, limit: int = 0) -> CommandResult:
         """Answer one request."""
-        process = self.start("")
-        out, err = process.child.communicate(stdin.removeprefix(PROGRAM) + b"\n", timeout=timeout)
+        del limit
+        if script == check_script():
+            return CommandResult("", "", 0)
+        process = self.start(script)
+        out, err = process.child.communicate(stdin + b"\n", timeout=timeout)
         return CommandResult(out.decode(), err.decode(), process.child.returncode)
 
     def start(self, _script: str, **_: Any) -> Process:
@@ -57,9 +60,9 @@ class Process:
         self.child = node.program(subprocess.PIPE)
 
     def write(self, data: bytes) -> None:
-        """Send the request, without the program before it."""
+        """Send the request."""
         assert self.child.stdin is not None
-        self.child.stdin.write(data.removeprefix(PROGRAM))
+        self.child.stdin.write(data)
         self.child.stdin.flush()
 
     def output(self) -> Iterator[tuple[str, bytes]]:
@@ -120,7 +123,6 @@ def direct_engine(
     monkeypatch.setattr(node_contact, "each", each)
     monkeypatch.setattr(node_contact, "takes_connections", lambda *_: True)
     monkeypatch.setattr(change_watch, "connect", connect)
-    monkeypatch.setattr(attempt_start, "keeper_programs", lambda: COMPILED)
     monkeypatch.setattr(attempt_start, "GRACE_SECONDS", 1.0)
     return DirectEngine(make_cluster(*by_name), FakeClusterProbe(), signing_keys(nodes[0], people), extras)
 

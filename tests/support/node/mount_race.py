@@ -1,6 +1,6 @@
 """Starts instances of an account that keeps exchanging its mount point for links, and prints what came of it as JSON.
 
-Arguments: the folder of the node programs, a folder to work in, the account (UID:GID), the number of attempts, and
+Arguments: the archive of the node programs, a folder to work in, the account (UID:GID), the number of attempts, and
 ``shim`` or ``systemd``: what starts the shim. It is root's and runs on this machine or on a node.
 """
 
@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -44,10 +45,7 @@ def prepare() -> None:
         os.lchown(f"{MINE}/link{number}", uid, gid)
     os.makedirs(WORK + "/elsewhere")
     Path(WORK + "/job/programs").mkdir(parents=True)
-    Path(WORK + "/job/programs/unit.py").write_text(f"import sys\nsys.path.insert(0, {PROGRAMS!r})\n" + SHIM)
-
-
-SHIM = "import unit_shim\nsys.exit(unit_shim.main(sys.argv[1:]))\n"
+    shutil.copyfile(PROGRAMS, WORK + "/job/programs/node.pyz")
 
 
 def exchange() -> int:

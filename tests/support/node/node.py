@@ -13,16 +13,10 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from provision.jobs.session import FILES
 from provision.node.supervisor.greeting import node_secret
 from tests.support.node.program import NodeProgram
 
 HERE = Path(__file__).parent
-COMPILED = {
-    "keeper.py": f"import os, sys\nsys.path.insert(0, {str(FILES)!r})\n"
-    "import keeper\nos._exit(keeper.main(sys.argv[1]))\n"
-}
-"""Stands for the keeper's programs where many are started: what was compiled once is used again."""
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 
 
@@ -212,7 +206,6 @@ def start(
     containers: list[dict[str, Any]],
     name: str = "j",
     ident: str = "t1",
-    programs: dict[str, str] | None = None,
     **told: Any,
 ) -> None:
     """Start the first attempt of a job on a node."""
@@ -237,7 +230,7 @@ def start(
     }
     if not keeper["chief"]:
         keeper["secret"] = node_secret(bytes.fromhex(keeper["secret"]), node.name).hex()
-    node.ok("start", name=name, attempt=1, keeper=keeper, programs=programs or COMPILED)
+    node.ok("start", name=name, attempt=1, keeper=keeper)
 
 
 def run(node: FakeNode, *command: str, **told: Any) -> None:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping
 from typing import IO
 
-from provision.jobs.node_programs import FILES
+from tests.support.node.archive import ARCHIVE
 
 __all__ = ["NodeProgram"]
 
@@ -65,7 +65,7 @@ class _Server:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = [sys.executable, "-I", "-S", "-c", _SERVER, str(FILES), str(theirs.fileno())]
+        words = [sys.executable, "-I", "-S", "-c", _SERVER, str(ARCHIVE), str(theirs.fileno())]
         self._process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
         self._requests = ours

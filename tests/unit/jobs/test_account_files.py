@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import io
 import socket
-import sys
 import tarfile
 import threading
 from pathlib import Path
 
 import pytest
-
-from provision.jobs.session import FILES
-
-sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
 from provision.node import docker as node_docker
 from provision.node.supervisor import account as keeper_account

@@ -16,18 +16,18 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from provision.jobs.node_programs import code_program
 
 from provision.batch.code import fetch_request
 from provision.documents.jobs import CodeResult
 from provision.errors import NodeError, UsageError
 from provision.jobs.code import NotFetchedHere, pack_code, read_files, sync_code
-from provision.jobs.node_ask import FILES, ask
+from provision.jobs.node_ask import ask
 from provision.model.job import CodeSource
 from provision.node.code.git import find_commit
 from provision.node.code.tools import Tools
 from provision.node.code.tree import Failed
 from tests.support.git_server import BACKEND, NodeFolder, certificate, commit, git, git_server
+from tests.support.node.archive import NODE
 from tests.support.watch import Watch
 
 MARKER = "m4rk/er:passw@rd"
@@ -82,11 +82,18 @@ def files_with(folder, words):
     return [path for path in result if any(word.encode() in path.read_bytes() for word in words)]
 
 
+TOOLS = ("cat", "mkdir", "mktemp", "mv", "rm", "sha256sum")
+
+
 def bare_node(name, folder):
     """Return a node that has a shell and Python, and neither git nor rsync."""
     programs = folder / "programs"
     programs.mkdir()
-    for program, path in (("sh", "/bin/sh"), ("head", shutil.which("head")), ("python3", sys.executable)):
+    for program, path in (
+        ("sh", "/bin/sh"),
+        ("python3", sys.executable),
+        *((tool, shutil.which(tool)) for tool in TOOLS),
+    ):
         (programs / program).symlink_to(os.path.realpath(path))
     return NodeFolder(name, folder, path=programs)
 
@@ -345,8 +352,8 @@ def test_what_git_says_is_cleaned(form):
 
 def test_the_program_speaks_old_python():
     """The nodes may have Python 3.6, as CentOS 7 does."""
-    texts = [path.read_text() for path in FILES.glob("code_*.py")]
-    assert all(ast.parse(text, feature_version=(3, 6)).body for text in (*texts, code_program().decode()))
+    texts = [path.read_text() for path in (NODE / "code").glob("*.py")]
+    assert all(ast.parse(text, feature_version=(3, 6)).body for text in texts)
 
 
 def test_an_archive_cannot_write_outside_its_folder(nodes, tmp_path):
@@ -356,7 +363,7 @@ def test_an_archive_cannot_write_outside_its_folder(nodes, tmp_path):
         archive.add(tmp_path / "f", arcname="../../../escaped")
     request = {"do": "unpack", "job": "job1", "repository": "p", "content": ""}
 
-    answer = ask(nodes["gpu1"], "code_sync.py", request, CodeResult, archive=tmp_path / "a.tar")
+    answer = ask(nodes["gpu1"], "code", request, CodeResult, archive=tmp_path / "a.tar")
 
     assert answer.error.kind == "damaged"
     assert not list(tmp_path.rglob("escaped"))
@@ -367,8 +374,8 @@ class LyingNode(NodeFolder):
 
     answer = "{}"
 
-    def start(self, script, *, become=True):
-        del script
+    def start(self, script, *, become=True, limit=None):
+        del script, limit
         return super().start(f"cat > /dev/null; echo {shlex.quote(self.answer)}", become=become)
 
 

@@ -10,9 +10,9 @@ import pytest
 from provision.batch.data import new_volume
 from provision.errors import NodeError
 from provision.jobs.data import check_data, require_data
-from provision.jobs.node_ask import FILES
 from provision.node import data_check
 from tests.support.git_server import NodeFolder
+from tests.support.node.archive import NODE
 
 MOUNTINFO = [
     {"at": "/", "type": "ext4", "source": "/dev/sda1"},
@@ -86,4 +86,4 @@ def test_the_mount_of_a_path_is_the_nearest_and_the_last(path, source):
 
 def test_the_program_speaks_old_python():
     """The nodes may have Python 3.6."""
-    assert ast.parse((FILES / "data_check.py").read_text(), feature_version=(3, 6))
+    assert ast.parse((NODE / "data_check.py").read_text(), feature_version=(3, 6))

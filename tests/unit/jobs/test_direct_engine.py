@@ -542,11 +542,11 @@ def test_what_the_job_agent_refuses_exits_as_a_refusal(pair: Pair, monkeypatch: 
     running(pair, "j", **ON_B)
     answers = Way.run
 
-    def run(connector: Way, script: str, *, stdin: bytes = b"", timeout: float | None = None) -> CommandResult:
+    def run(connector: Way, script: str, *, stdin: bytes = b"", **limits: Any) -> CommandResult:
         if b'"do": "queue"' in stdin:
             problem = {"message": "the job j belongs to somebody else", "code": "job.not_owner"}
             return CommandResult(json.dumps({"error": problem}), "", 1)
-        return answers(connector, script, stdin=stdin, timeout=timeout)
+        return answers(connector, script, stdin=stdin, **limits)
 
     monkeypatch.setattr(Way, "run", run)
     with pytest.raises(NotAllowed) as refused:

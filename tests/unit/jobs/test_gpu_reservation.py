@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -15,14 +14,10 @@ import pytest
 from provision.connectors.local import LocalConnector
 from provision.errors import LaunchError
 from provision.jobs.engines.direct import gpu_reservation
-from provision.jobs.session import FILES
 from provision.model.job_requests import GpuRequest
+from provision.node.jobs import leasing as node_leasing
 from provision.testing import make_node
 from tests.support.node.node import GPUS, FakeNode, until
-
-sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
-
-from provision.node.jobs import leasing as node_leasing
 
 NODES = ("a", "b")
 ALL = {name: len(GPUS) for name in NODES}

@@ -1,6 +1,5 @@
 """The job agent: what people without a root login may do on a node. docker and systemd are STAND-INS."""
 
-import ast
 import base64
 import json
 import os
@@ -12,16 +11,13 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from provision.jobs.node_programs import FILES, agent_program
 
 from provision.documents import decode
 from provision.documents.jobs import MOST_RETRIES, ReportAnswer, job_reports
-from tests.support.node.node import Engine, FakeNode, assignment, job, run
-
-sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
-
 from provision.node.jobs import agent as job_agent
 from provision.node.jobs import queue as node_queue
+from tests.support.node.archive import ARCHIVE
+from tests.support.node.node import Engine, FakeNode, assignment, job, run
 
 KEYS = {name: b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + name.encode().ljust(32, b".") for name in ("alice", "bob", "eve")}
 PEOPLE = {
@@ -34,8 +30,8 @@ PEOPLE = {
 }
 AUDIT = """
 import json, sys
-sys.path.insert(0, {files!r})
-import job_agent, node_audit
+sys.path.insert(0, {archive!r})
+from provision.node.jobs import agent as job_agent
 job_agent.CONFIG = {config!r}
 class Syslog:
     LOG_AUTHPRIV = LOG_INFO = 0
@@ -60,7 +56,7 @@ class Agent:
 
     def raw(self, caller, data, **environment):
         """Return exit status and output of the agent for some input."""
-        code = AUDIT.format(files=str(FILES), config=str(self.config), record=str(self.record))
+        code = AUDIT.format(archive=str(ARCHIVE), config=str(self.config), record=str(self.record))
         done = subprocess.run(
             [*self.wrapper, sys.executable, "-I", "-S", "-c", code, caller],
             input=data,
@@ -142,17 +138,11 @@ def test_the_id_of_another_job_or_lease_is_refused(agent):
     assert not (agent.node.root / "evil").exists()
 
 
-def test_python_3_6_can_read_the_agent():
-    assert ast.parse(agent_program(), feature_version=(3, 6)).body
-
-
 def test_the_agent_is_one_file_that_runs_by_itself(tmp_path):
     """What the role installs needs nothing beside it, and nothing of its environment."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
-    program = tmp_path / "job-agent"
-    program.write_text(agent_program())
     done = subprocess.run(
-        [sys.executable, "-I", "-S", program, "nobody"],
+        [sys.executable, "-I", "-S", ARCHIVE, "agent", "nobody"],
         input=b'{"do": "report"}\n',
         capture_output=True,
         check=False,

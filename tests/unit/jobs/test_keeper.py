@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import stat
-import sys
 import tarfile
 import threading
 import time
@@ -16,17 +15,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from provision.jobs.node_programs import keeper_programs
-
-from provision.jobs.session import FILES
-from tests.support.node.node import COMPILED, Engine, FakeNode, assignment, container, prepare, run, start, until
-
-sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
 from provision.node import docker as node_docker
 from provision.node import output as keeper_output
 from provision.node.supervisor import account as keeper_account
 from provision.node.supervisor import network as keeper_network
+from tests.support.node.node import Engine, FakeNode, assignment, container, prepare, run, start, until
 
 SECRET = "5e" * 32
 HOSTS = {"a": "127.0.0.2", "b": "127.0.0.3", "c": "127.0.0.4"}
@@ -96,7 +90,7 @@ def test_a_job_that_succeeds_leaves_its_record_and_output_and_nothing_secret(nod
     line = 'echo "$TOKEN" | tr a-z A-Z; echo "$LINES"'
     env = {"TOKEN": "hunter2", "LINES": "one\ntwo"}
     box = container("j-worker-0", "sh", "-c", line, env=env)
-    start(node, [box], leases=["GPU-a", f"port-{ports[0]}"], programs=keeper_programs())
+    start(node, [box], leases=["GPU-a", f"port-{ports[0]}"])
     assert node.result() == {
         **node.record("result"),
         "status": "SUCCEEDED",
@@ -411,12 +405,13 @@ def test_what_the_disk_does_not_take_is_written_later_and_a_stop_arrives_all_the
 
 
 @pytest.mark.long
-def test_a_keeper_that_begins_anew_while_docker_is_away_keeps_the_gpus_and_ends_the_job_later(node, engines):
-    impatient = "import keeper_containers; keeper_containers.AWAY_SECONDS = 0.1; import keeper"
-    programs = {"keeper.py": COMPILED["keeper.py"].replace("import keeper\n", impatient + "\n")}
+def test_a_keeper_that_begins_anew_while_docker_is_away_keeps_the_gpus_and_ends_the_job_later(
+    node, engines, monkeypatch
+):
+    monkeypatch.setitem(node.environment, "PROVISION_DOCKER_AWAY_SECONDS", "0.1")
     prepare(node, [assignment("j-worker-0", "a", 0)])
     assert node.ok("lease", job="j", id="t1", attempt=1, leases={"GPU-a": "j-worker-0"}) == {"taken": {}}
-    start(node, [container("j-worker-0", "sleep", "60")], leases=["GPU-a"], programs=programs)
+    start(node, [container("j-worker-0", "sleep", "60")], leases=["GPU-a"])
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
     away = engines[0].socket.with_suffix(".away")
     engines[0].socket.rename(away)

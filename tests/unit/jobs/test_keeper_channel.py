@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from provision.jobs.session import FILES
-from tests.support.node.node import until
-
-sys.path.insert(0, str(FILES))  # as on a node
-
 from provision.node.supervisor import channel as keeper_channel
 from provision.node.supervisor import greeting as keeper_greeting
 from provision.node.supervisor import messages as keeper_messages
+from tests.support.node.node import until
 
 SECRET = bytes(range(32))
 

@@ -17,15 +17,11 @@ from typing import Any, ClassVar
 import pytest
 
 from provision.batch.containers import NodeHardware, create_words
-from provision.jobs.session import FILES
 from provision.model.job import Assignment, JobSpec, Kind
-from tests.support.node.node import Engine
-
-sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
-
 from provision.node import docker as node_docker
 from provision.node.supervisor import containers as keeper_containers
 from provision.node.supervisor import create as keeper_create
+from tests.support.node.node import Engine
 
 LONG = "x" * 100_000
 VARIABLES = ("PATH", "LD_PRELOAD", "DOCKER_HOST", "CONTAINERS_CONF", "CONTAINER_HOST", "BASH_ENV", "ZONEINFO", "TZ")

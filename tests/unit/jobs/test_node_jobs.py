@@ -14,16 +14,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from provision.jobs.node_programs import jobs_program, keeper_programs
-
-from provision.jobs.session import FILES
-from tests.support.node.node import Engine, FakeNode, assignment, job, prepare, run, until
-from tests.support.processes import marked
-
-sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
 from provision.node.jobs import queue as node_queue
 from provision.node.jobs import records as node_records
+from tests.support.node.archive import ARCHIVE, NODE
+from tests.support.node.node import Engine, FakeNode, assignment, job, prepare, run, until
+from tests.support.processes import marked
 
 GPU = "GPU-a"
 
@@ -59,10 +55,9 @@ def aged(node, uuid, seconds):
 
 
 def test_python_3_6_can_read_all_that_goes_to_a_node():
-    texts = [path.read_text() for pattern in ("node_*.py", "keeper*.py", "unit_*.py") for path in FILES.glob(pattern)]
-    texts += [jobs_program().decode(), *keeper_programs().values()]
-    parsed = [ast.parse(text, feature_version=(3, 6)) for text in texts]
-    assert all(tree.body for tree in parsed)
+    paths = [path for path in NODE.rglob("*.py") if path.parent.name != "run"]
+
+    assert all(ast.parse(path.read_text(), feature_version=(3, 6)).body for path in paths)
 
 
 @pytest.mark.row(9)
@@ -146,8 +141,8 @@ def make_deep(top):
 def beating(node, part, **request):
     """A request that gives signs of life until its `silence` is set; three quarters of a second are its minute."""
     code = (
-        f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs, {part}; {part}.BEAT_SECONDS = 0.75;"
-        "sys.exit(node_jobs.main())"
+        f"import sys; sys.path.insert(0, {str(ARCHIVE)!r});"
+        f"from provision.node.jobs import requests, {part}; {part}.BEAT_SECONDS = 0.75; sys.exit(requests.main())"
     )
     silence = threading.Event()
 
@@ -173,7 +168,7 @@ def beating(node, part, **request):
 def test_gpus_of_a_run_whose_machine_lost_its_power_are_given_back(docked):
     """Its job is ended by then, and nobody would end its connection for hours."""
     request = {"do": "hold", "job": "r", "id": "r", "attempt": 1, "leases": {GPU: ""}}
-    with beating(docked, "node_leasing", **request) as (holder, held, silence):
+    with beating(docked, "leasing", **request) as (holder, held, silence):
         assert held == {"taken": {}, "starting": False}
         time.sleep(1)
         assert GPU in docked.ok("look")["leases"], "it beats"
@@ -184,7 +179,7 @@ def test_gpus_of_a_run_whose_machine_lost_its_power_are_given_back(docked):
 
 def test_the_queue_s_holder_that_gives_no_sign_of_life_any_more_loses_it(node):
     """A connection that nobody ends may stand for hours."""
-    with beating(node, "node_queue", do="hold_queue", seconds=1) as (holder, held, silence):
+    with beating(node, "queue", do="hold_queue", seconds=1) as (holder, held, silence):
         assert held == {"held": True}
         time.sleep(1)
         assert node.ask("hold_queue", seconds=0)["held"] is False, "it beats"
@@ -640,7 +635,7 @@ def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
 @pytest.mark.long
 def test_a_program_without_its_input_ends():
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", jobs_program().decode()],
+        [sys.executable, "-I", "-S", ARCHIVE, "jobs"],
         input=b"",
         capture_output=True,
         check=False,

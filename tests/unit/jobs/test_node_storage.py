@@ -9,20 +9,16 @@ import subprocess
 import sys
 
 import pytest
-from provision.jobs.node_programs import jobs_program
 
 from provision.facts import parameters
-from provision.jobs.session import FILES
-
-sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
-
 from provision.node.jobs import storage as node_storage
+from tests.support.node.archive import ARCHIVE
 
 FILL = """
 mount -t tmpfs -o {options} none "$1" || exit 77
 dd if=/dev/zero of="$1/fill" bs=1k 2>/dev/null
 touch "$1/last" 2>/dev/null
-PROVISION_JOBS_ROOT="$1/jobs" PROVISION_JOBS_RUN="$2" exec {python} -I -S "$3"
+PROVISION_JOBS_ROOT="$1/jobs" PROVISION_JOBS_RUN="$2" exec {python} -I -S "$3" jobs
 """
 
 
@@ -35,11 +31,10 @@ def asked(tmp_path):
             pytest.skip("unshare is not installed")
         (tmp_path / "full").mkdir()
         (tmp_path / "run").mkdir()
-        (tmp_path / "program.py").write_bytes(jobs_program())
         script = FILL.format(options=options, python=sys.executable)
         words = ["unshare", "-rm", "sh", "-c", script, "sh", *map(str, (tmp_path / "full", tmp_path / "run"))]
         done = subprocess.run(
-            [*words, str(tmp_path / "program.py")],
+            [*words, str(ARCHIVE)],
             input=json.dumps({"do": do, **request}) + "\n",
             capture_output=True,
             text=True,

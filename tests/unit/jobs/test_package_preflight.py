@@ -17,12 +17,13 @@ import pytest
 
 from provision.commands.signing_keys import nvidia_key
 from provision.documents.preflight import PreflightAnswer
-from provision.jobs.node_ask import FILES, ask
+from provision.jobs.node_ask import ask
 from provision.lab.services.ca import ensure_certificates
 from provision.node import package_preflight
 from provision.planning.requirements import Repository
 from provision.workflow.apply_preflight import Requested
 from tests.support.git_server import NodeFolder
+from tests.support.node.archive import NODE
 
 IMAGE = {"registry": "r", "path": "team/train", "tag": "1", "digest": "", "mirrors": []}
 LOGIN = {"username": "bob", "password": "pass:word"}
@@ -214,7 +215,7 @@ def test_it_takes_the_request_that_the_controller_makes(tmp_path):
     repository = Repository("site", (address,), ("/",), (), nvidia_key().text, "x", role)
     request = Requested({"docker_engine": ("no-such-package-anywhere",)}, (repository,)).request()
 
-    answer = ask(NodeFolder("gpu1", tmp_path), "package_preflight.py", request, PreflightAnswer)
+    answer = ask(NodeFolder("gpu1", tmp_path), "package-preflight", request, PreflightAnswer)
 
     assert answer.packages == {"no-such-package-anywhere": None}
     assert ("unreachable", "site", address) in {(item.code, item.repository, item.uri) for item in answer.sources}
@@ -223,4 +224,4 @@ def test_it_takes_the_request_that_the_controller_makes(tmp_path):
 
 def test_the_program_speaks_old_python():
     """The nodes may have Python 3.6."""
-    assert ast.parse((FILES / "package_preflight.py").read_text(), feature_version=(3, 6))
+    assert ast.parse((NODE / "package_preflight.py").read_text(), feature_version=(3, 6))

@@ -15,9 +15,9 @@ import pytest
 from provision.documents.run import EndingRecord
 from provision.errors import ConnectionFailed, Interrupted, ProvisionError
 from provision.jobs import JobRequest, Plan, new_job_id, run
-from provision.jobs.session import _LOADER
 from provision.launchers import HostEntry
 from provision.model import CommandResult, Secret
+from provision.node_archive import archive, install_script, run_script
 from provision.testing import make_node
 
 module = sys.modules["provision.jobs.running"]
@@ -71,14 +71,15 @@ def test_values_reach_the_ranks_and_never_the_docker_client(docker):
 
 
 def test_nothing_in_the_login_users_home_is_imported(tmp_path):
-    """The supervisor runs as root; a json.py in the current folder stays a file."""
-    (tmp_path / "select.py").write_text("raise SystemExit('imported')")
-    code = b"import select, sys; print('fine')"
-    done = subprocess.run(
-        ["sh", "-c", _LOADER.format(length=len(code))], input=code, cwd=tmp_path, capture_output=True, check=False
-    )
+    """Programs run as root; a json.py in the current folder stays a file."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for script, text in ((install_script(), archive()), (run_script("data-check"), b'{"volumes": []}\n')):
+        done = subprocess.run(
+            ["sh", "-c", script], input=text, cwd=tmp_path, capture_output=True, check=False, env=environment
+        )
 
-    assert (done.stdout, done.returncode) == (b"fine\n", 0)
+    assert (json.loads(done.stdout), done.returncode) == ({"volumes": []}, 0)
 
 
 class Session:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.processes import marked
 
-PROGRAM = Path(__file__).parents[3] / "provision/jobs/files/share.py"
+PROGRAM = Path(__file__).parents[3] / "provision/node/run/share.py"
 FAKE_MPS = """#!/bin/sh
 if [ "$1" = -d ]; then
   env | grep CUDA_MPS >"$MPS_SEEN"; touch "$CUDA_MPS_PIPE_DIRECTORY/control"; exit "${MPS_FAILS:-0}"

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from provision.batch.names import attempt_folder
 from provision.commands.docker import NO_LOGIN, login_file
-from provision.jobs.session import FILES
-from provision.workflow.stored_secrets import server_of_image
-
-sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
-
 from provision.node.jobs import prepare as node_prepare
 from provision.node.jobs import records as node_records
+from provision.workflow.stored_secrets import server_of_image
 
 
 def test_a_registry_that_wants_a_login_is_known_by_the_same_words():

@@ -18,7 +18,8 @@ import pytest
 
 from provision.documents.run import Frames
 from provision.jobs.request import new_job_id
-from provision.jobs.session import FILES, reap_script
+from provision.jobs.session import reap_script
+from tests.support.node.archive import ARCHIVE, NODE
 
 STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.1; done"
 
@@ -48,7 +49,7 @@ def start():
     def begin(launcher, **changes):
         job = new_job_id()
         child = subprocess.Popen(
-            [sys.executable, FILES / "supervisor.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, str(ARCHIVE), "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         running.append((child, job))
         child.stdin.write(json.dumps(spec(job, launcher, **changes)).encode() + b"\n")
@@ -234,7 +235,7 @@ def test_a_container_without_python_is_cleared_of_what_carries_the_mark(start, t
 
 def test_the_supervisor_speaks_old_python():
     """The head node may have Python 3.8."""
-    source = (FILES / "supervisor.py").read_text()
+    source = (NODE / "run/supervisor.py").read_text()
 
     assert ast.parse(source, feature_version=(3, 8))
     assert "from __future__ import annotations" in source
@@ -242,7 +243,7 @@ def test_the_supervisor_speaks_old_python():
 
 def test_no_script_turns_host_keys_off():
     """Nothing that runs on nodes weakens SSH's checking."""
-    texts = [path.read_text() for path in FILES.iterdir() if path.is_file()]
+    texts = [path.read_text() for path in NODE.rglob("*") if path.suffix in (".py", ".sh")]
 
     weaker = re.compile(r"StrictHostKeyChecking(?![= ]yes)|/dev/null known")
     assert not [weaker.search(text) for text in texts if weaker.search(text)]

@@ -11,7 +11,6 @@ import pytest
 from provision.connectors import each
 from provision.errors import LaunchError, UsageError
 from provision.jobs.request import JobRequest
-from provision.jobs.session import FILES
 from provision.jobs.syncing import (
     MARK,
     Change,
@@ -27,6 +26,7 @@ from provision.jobs.syncing import (
 from provision.launchers import HostEntry
 from provision.model import CommandResult, Connection, Node
 from provision.testing import FakeProcess, make_node
+from tests.support.node.archive import NODE
 
 MORE = {"new.py": Entry("f", 0o644, "0" * 64)}
 EMPTY = Remote({}, marked=False, brought=frozenset(), mounts=())
@@ -58,7 +58,7 @@ def request_for(tmp_path, monkeypatch):
 
 def listing(folder):
     """What the listing script prints about a folder, run here instead of in a container."""
-    done = subprocess.run(["sh", FILES / "sync-list.sh", str(folder)], capture_output=True, check=True)
+    done = subprocess.run(["sh", NODE / "code/sync-list.sh", str(folder)], capture_output=True, check=True)
     return parse_listing(done.stdout)
 
 
@@ -208,7 +208,7 @@ def test_unpacking_swaps_and_keeps_what_only_the_container_has(project, tmp_path
     (target / "checkpoint").write_text("weights")
     held = (target / "train.py").open()
     tar = subprocess.run(["tar", "-c", "-C", project, "."], capture_output=True, check=True).stdout
-    subprocess.run(["sh", FILES / "sync-unpack.sh", str(target), "6"], input=b"stale\0" + tar, check=True)
+    subprocess.run(["sh", NODE / "code/sync-unpack.sh", str(target), "6"], input=b"stale\0" + tar, check=True)
     old = held.read()
     held.close()
 

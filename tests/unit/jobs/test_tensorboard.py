@@ -14,12 +14,12 @@ from provision.batch.data import new_volume
 from provision.errors import NodeError
 from provision.jobs.extras import JobExtras
 from provision.jobs.forward import attach_argv, forward_argv
-from provision.jobs.node_ask import FILES
 from provision.jobs.tensorboard import start_tensorboard, stop_tensorboard
 from provision.model import Cluster, Connection
 from provision.model.job import Assignment, CodeSource, JobRecord, JobSpec, JobStatus, Kind
 from provision.testing import make_node
 from tests.support.git_server import NodeFolder
+from tests.support.node.archive import NODE
 
 DOCKER = """#!/bin/sh
 cd {folder}
@@ -191,4 +191,4 @@ def test_attaching_runs_the_words_as_they_are():
 
 def test_the_program_speaks_old_python():
     """The nodes may have Python 3.6."""
-    assert ast.parse((FILES / "tensorboard.py").read_text(), feature_version=(3, 6))
+    assert ast.parse((NODE / "tensorboard.py").read_text(), feature_version=(3, 6))

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from provision.jobs.node_programs import unit_programs
 
-from provision.jobs.session import FILES
-from tests.support.node.node import COMPILED, HERE, FakeNode, assignment, container, prepare, start
+from tests.support.node.archive import ARCHIVE
+from tests.support.node.node import HERE, FakeNode, assignment, container, prepare, start
 
 
 def can_mount() -> bool:
@@ -51,7 +50,7 @@ def run(folder: Path, line: str, user: str = ACCOUNT, **told: object) -> tuple[d
     with FakeNode(folder / "node") as node:
         prepare(node, [assignment("j-worker-0", "a", 0)])
         config = container("j-worker-0", env={}, unit=unit)
-        start(node, [config], programs=COMPILED | unit_programs(), clean="All")
+        start(node, [config], clean="All")
         result = node.result()
         log = node.attempt() / "j-worker-0.log"
         return result, [line[30:] for line in log.read_text().splitlines()] if log.exists() else []
@@ -117,7 +116,7 @@ def test_a_setuid_program_gains_nothing_in_an_instance_of_an_account(folder: Pat
 
 def test_an_account_that_exchanges_its_mount_point_has_nothing_made_mounted_or_removed_elsewhere(folder: Path) -> None:
     """In 100 attempts here, in 1,000 on the container lab: root's folders stay as they are, inside and outside."""
-    argv = [sys.executable, str(HERE / "mount_race.py"), str(FILES), f"{folder}/race", ACCOUNT, "100", "shim"]
+    argv = [sys.executable, str(HERE / "mount_race.py"), str(ARCHIVE), f"{folder}/race", ACCOUNT, "100", "shim"]
     done = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE, timeout=120).stdout)
 
     assert done["roots"] == ["victim/made", "victim/made/deep", "victim/mark"]
@@ -129,7 +128,6 @@ def test_an_account_that_exchanges_its_mount_point_has_nothing_made_mounted_or_r
 
 def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the account could open them, whatever becomes of their paths; what is the job's own is as it was."""
-    monkeypatch.syspath_prepend(str(FILES))
     from provision.node.supervisor import mounts as keeper_mounts
 
     monkeypatch.setattr(keeper_mounts, "MOUNTS", str(folder / "mounts"))
@@ -155,7 +153,6 @@ def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, mo
 
 def test_docker_follows_no_link_in_the_code_of_an_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The account may commit a link to what it cannot reach, and ask for a mount of that link."""
-    monkeypatch.syspath_prepend(str(FILES))
     from provision.node.supervisor import mounts as keeper_mounts
 
     monkeypatch.setattr(keeper_mounts, "MOUNTS", str(folder / "mounts"))

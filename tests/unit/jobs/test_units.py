@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from provision.jobs.node_programs import unit_programs
-
-from provision.jobs.session import FILES
-from tests.support.node.node import COMPILED, FakeNode, assignment, container, prepare, start
-
-sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
 from provision.node import files as node_files
 from provision.node.jobs import gpus as node_gpus
 from provision.node.jobs import mountpoints as node_mountpoints
 from provision.node.jobs import units as node_units
 from provision.node.unit import command_line as unit_words
+from tests.support.node.node import FakeNode, assignment, container, prepare, start
 
 ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="an account is taken, which root alone can")
 
@@ -39,7 +33,7 @@ def test_a_process_of_the_node_is_supervised_like_a_container(tmp_path):
         prepare(node, [assignment("j-worker-0", "a", 0)])
         line = "printf '%s' \"$TOKEN\" | tr a-z A-Z; printf '\\377\\n' >&2; echo \"$LINES\"; exit 7"
         env = {"TOKEN": "hunter2", "LINES": "one\ntwo"}
-        start(node, [unit("j-worker-0", "sh", "-c", line, env=env)], programs=COMPILED | unit_programs(), clean="All")
+        start(node, [unit("j-worker-0", "sh", "-c", line, env=env)], clean="All")
         result = node.result()
         lines = (node.attempt() / "j-worker-0.log").read_bytes().splitlines()
         record = node.record("j-worker-0")
@@ -57,7 +51,7 @@ def test_what_the_node_has_not_is_named(tmp_path):
     """As the job's end: a program that is not there."""
     with FakeNode(tmp_path) as node:
         prepare(node, [assignment("j-worker-0", "a", 0)])
-        start(node, [unit("j-worker-0", "nosuch", "-x")], programs=COMPILED | unit_programs(), clean="All")
+        start(node, [unit("j-worker-0", "nosuch", "-x")], clean="All")
         assert node.result()["reason"].endswith("nosuch: there is no such program on the node")
 
 
