@@ -66,9 +66,13 @@ def archive_path() -> str:
     return f"{FOLDER}/{_digest()}.pyz"
 
 
-def check_script() -> str:
-    """Return the shell script that ends with 0 where a node has the archive, else with `MISSING`."""
-    return f"echo '{_digest()}  {archive_path()}' | sha256sum -c --status 2>/dev/null || exit {MISSING}"
+def check_script(python: str = "python3") -> str:
+    """Return the shell script that ends with 0 where a node has the archive, `MISSING` else, 127 without Python."""
+    absent = shlex.quote(f"there is no {python} on this node")
+    return (
+        f"command -v {shlex.quote(python)} >/dev/null 2>&1 || {{ echo {absent} >&2; exit 127; }}\n"
+        f"echo '{_digest()}  {archive_path()}' | sha256sum -c --status 2>/dev/null || exit {MISSING}"
+    )
 
 
 def run_script(program: str, *arguments: str, python: str = "python3") -> str:
@@ -82,11 +86,7 @@ def run_script(program: str, *arguments: str, python: str = "python3") -> str:
         python: the interpreter on the node.
     """
     words = shlex.join((python, "-I", "-S", archive_path(), program, *arguments))
-    return (
-        f"command -v {shlex.quote(python)} >/dev/null 2>&1 || "
-        f"{{ echo {shlex.quote(f'there is no {python} on this node')} >&2; exit 127; }}\n"
-        f"{check_script()}\nexec {words}"
-    )
+    return f"{check_script(python)}\nexec {words}"
 
 
 def install_script() -> str:

@@ -1,4 +1,4 @@
-"""What is sent to a node for its lock and its history, and how its answers are read; nothing is executed here."""
+"""Requests to a node about its lock and its history, and the meaning of its answers. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
     "locked_error",
     "look_request",
     "node_python",
-    "read_keeper",
+    "read_lock",
     "read_look",
     "read_unlocked",
     "strange",
@@ -26,23 +26,23 @@ __all__ = [
 ]
 
 BEAT_SECONDS = 20.0
-"""How often the keeper is told that we are here."""
+"""Interval of the heartbeats that a lock holder receives."""
 TIMES: dict[str, float] = {"silence": 90, "linger": 600, "quiet": 3}
-"""Seconds: a keeper that hears nothing for so long takes us for dead; so long it waits for Ansible's tasks then at the
-most; and so long none may be seen until it takes them for ended (between two tasks there is a moment)."""
+"""Seconds: a lock holder without a heartbeat for ``silence`` assumes that the controller is dead. It then waits at most
+``linger`` for Ansible's tasks, which have ended when none was seen for ``quiet``: tasks have pauses between them."""
 PLACES: dict[str, Any] = {
     "folders": ["/run/lock", "/var/lock", "/var/lib/provision"],
     "history": "/var/lib/provision/history.jsonl",
     "marks": ["AnsiballZ", "ansible-tmp", "BECOME-SUCCESS-", "&& sleep 0"],
 }
-"""The lock is in the first folder that there is. Marks: what command lines of Ansible hold, the last one at the end."""
+"""The lock is in the first existing folder. Marks identify command lines of Ansible; the last one is at the end."""
 _PATIENCE_SECONDS = 5.0
-"""A keeper that is to end is asked, and so long after that killed."""
+"""Seconds between SIGTERM and SIGKILL for a lock holder."""
 _REMEDIES = {
-    "EROFS": "Its file system is mounted read-only: look at its disk (dmesg), mend it, and mount it read-write.",
-    "ENOSPC": "Make room there (df -h shows what is full).",
-    "EDQUOT": "Make room there (df -h shows what is full).",
-    "EACCES": "Is it root there that we are?",
+    "EROFS": "Its file system is mounted read-only. Check its disk (dmesg), repair it, and mount it read-write.",
+    "ENOSPC": "Free space there (df -h shows which file system is full).",
+    "EDQUOT": "Free space there (df -h shows which file system is full).",
+    "EACCES": "Check that the connection is that of root.",
 }
 
 
@@ -53,23 +53,23 @@ def node_python(node: Node) -> str:
 
 
 def keep_request(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask for the lock."""
+    """Return the request for the lock."""
     return {"do": "keep", "holder": dict(holder), **PLACES, **TIMES}
 
 
 def look_request(entries: int = 0) -> dict[str, Any]:
-    """Ask who has the lock, and for the newest `entries` applies."""
+    """Return the request for the lock holder and the newest `entries` applies."""
     return {"do": "look", "entries": entries, **PLACES}
 
 
 def unlock_request(holder: Holder, who: str) -> dict[str, Any]:
-    """Ask for the end of this holder's keeper, and of no other one's."""
+    """Return the request to end this lock holder, and no other."""
     message = f"unlocked by {who}"
     return {"do": "unlock", "id": holder.id, "message": message, "patience": _PATIENCE_SECONDS, **PLACES}
 
 
-def read_keeper(node: str, answer: LockAnswer, own_id: str) -> tuple[ProvisionError | None, str]:
-    """Return why the lock could not be had, None when we have it; and a warning, empty when there is none."""
+def read_lock(node: str, answer: LockAnswer, own_id: str) -> tuple[ProvisionError | None, str]:
+    """Return why the lock was not acquired, None if it was; and a warning, which may be empty."""
     if answer.locked is not None:
         return None, "" if answer.usual else f"there is no {PLACES['folders'][0]}; the lock is {answer.locked}"
     if answer.held:
@@ -82,7 +82,7 @@ def read_keeper(node: str, answer: LockAnswer, own_id: str) -> tuple[ProvisionEr
 
 
 def locked_error(node: str, holder: Holder | None) -> LockedError:
-    """Somebody else changes the node."""
+    """Return the error that another process has locked the node."""
     if holder is None:
         text = "in use: another program has locked it, or somebody has just begun"
         return LockedError(text, node=node, remedy="Wait until it has ended.")
@@ -93,7 +93,7 @@ def locked_error(node: str, holder: Holder | None) -> LockedError:
 
 
 def read_look(node: str, answer: LookAnswer) -> NodeLook:
-    """Read the answer to a look.
+    """Return the state of a node's lock.
 
     Raises:
         NodeError: the node could not read its own files.
@@ -109,7 +109,7 @@ def read_look(node: str, answer: LookAnswer) -> NodeLook:
 
 
 def read_unlocked(node: str, answer: UnlockAnswer, holder: Holder) -> Unlocked:
-    """Read what came of unlocking."""
+    """Return the result of unlocking."""
     if answer.unlocked:
         text = f"the lock of {holder.user} on {holder.host} is gone"
         if answer.working:
@@ -129,9 +129,9 @@ def read_unlocked(node: str, answer: UnlockAnswer, holder: Holder) -> Unlocked:
 
 
 def strange(node: str, holder: Holder | None = None) -> Unlocked:
-    """Return what to say of a lock that is none of ours."""
-    remedy = f"See what it is: fuser -v {PLACES['folders'][0]}/provision.lock"
-    return Unlocked(node, "refused", "what holds the lock there is none of our programs", holder, remedy)
+    """Return the result for a lock that another program holds."""
+    remedy = f"Find the process: fuser -v {PLACES['folders'][0]}/provision.lock"
+    return Unlocked(node, "refused", "another program holds the lock", holder, remedy)
 
 
 def _trouble(node: str, what: str, answer: LockAnswer | LookAnswer) -> NodeError:

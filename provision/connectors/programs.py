@@ -58,7 +58,7 @@ def start_program(
 ) -> RemoteProcess:
     """Start a program as root on a node with a connected standard input and output; errors as of `run_program`."""
     if connector not in _have_archive:
-        if connector.run(check_script(), timeout=_COPY_SECONDS).exit_code == MISSING:
+        if connector.run(check_script(python), timeout=_COPY_SECONDS).exit_code == MISSING:
             _copy(connector)
         _have_archive.add(connector)
     return connector.start(run_script(program, *arguments, python=python), limit=limit)

@@ -150,7 +150,7 @@ class NodeLocks:
                 closing.callback(remote.close)
                 remote.begin(node_lock.keep_request({**self._holder, "node": node.name}))
                 answer = remote.answer(LockAnswer, ANSWER_SECONDS)
-                error, warning = node_lock.read_keeper(node.name, answer, str(self._holder["id"]))
+                error, warning = node_lock.read_lock(node.name, answer, str(self._holder["id"]))
                 if warning:
                     self.warnings[node.name] = warning
                 if error is None and not self._over.is_set():

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import shlex
@@ -21,13 +22,13 @@ from pathlib import Path
 
 import yaml
 
+from provision.node_archive import archive
 from tests.support.command import ROOT, Provision
 
 LAB = f"bench{os.getpid()}"
 LINES, PAUSE = 12, 0.3
 WRITES = f"for i in $(seq {LINES}); do date +%s.%N; sleep {PAUSE}; done"
 STORED = Path(__file__).with_name("stored_jobs.py")
-NODE_PROGRAMS = ROOT / "provision/jobs/files"
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,11 @@ class Bench:
     def store(self, count: int) -> None:
         """Leave so many finished jobs on the nodes, as copies of the first."""
         for node in self.addresses:
-            for path in NODE_PROGRAMS.glob("node_*.py"):
-                self.on(node, f"mkdir -p /run/bench && cat > /run/bench/{path.name}", path.read_text())
+            packed = base64.b64encode(archive()).decode()
+            self.on(node, "mkdir -p /run/bench && base64 -d > /run/bench/node.pyz", packed)
             there = self.on(node, "test -d /var/lib/provision/jobs/bench-0 && echo yes || true")
             if there:
-                self.on(node, f"python3 - /run/bench bench-0 {count}", STORED.read_text())
+                self.on(node, f"python3 - /run/bench/node.pyz bench-0 {count}", STORED.read_text())
 
     def reads(self, count: int) -> list[Row]:
         """``list`` and ``get`` with so many jobs on the nodes, beside one session to each that runs ``true``."""

@@ -28,7 +28,7 @@ __all__ = ["Nodes", "address_of", "serve"]
 
 _IDLE_SECONDS = 5.0
 _HEAD = re.compile(rb"head -c (\d+)")
-_PREFLIGHT = re.compile(r"while len\(code\) < (\d+):.* provision-package-preflight", re.DOTALL)
+_PREFLIGHT = re.compile(r"\.pyz package-preflight\s*$")
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class _Node(paramiko.ServerInterface):
         replied.wait()
         try:
             script, out = self._input(channel, command), ""
-            if program := _PREFLIGHT.search(script):
-                out = preflight_answer(self._request(channel, int(program[1])))
+            if _PREFLIGHT.search(script):
+                out = preflight_answer(self._request(channel))
             elif script:
                 total = self._nodes.count if self._nodes.cluster_keys else 0
                 told = answer(Description(self._number, total, self._told), script)
@@ -149,12 +149,12 @@ class _Node(paramiko.ServerInterface):
         return data.decode(errors="replace")
 
     @staticmethod
-    def _request(channel: paramiko.Channel, length: int) -> bytes:
-        """The line that follows a program of this length."""
+    def _request(channel: paramiko.Channel) -> bytes:
+        """The first line of standard input."""
         data = b""
-        while b"\n" not in data[length:] and (piece := channel.recv(65536)):
+        while b"\n" not in data and (piece := channel.recv(65536)):
             data += piece
-        return data[length:]
+        return data
 
 
 def serve(folder: Path, part: int) -> None:

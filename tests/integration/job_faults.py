@@ -45,8 +45,8 @@ ls -d /var/lib/provision/jobs/*/attempts/*/{keeper.json,stop.json,ssh,programs,c
 ls -d /var/lib/provision/jobs/*/secrets.json /var/lib/provision/jobs/.new-* 2>/dev/null
 ls -d /run/systemd/system/provision-job-* 2>/dev/null
 systemctl list-units --all --plain --no-legend 'provision-job-*' | sed 's/^/unit /'
-pgrep -af '[/]programs/keeper.py' | sed 's/^/process /'
-pgrep -af 'provision-node[-]jobs' | sed 's/^/process /'
+pgrep -af '[/]programs/node.pyz supervisor' | sed 's/^/process /'
+pgrep -af '[/]run/provision/programs/.*[.]pyz jobs' | sed 's/^/process /'
 ss -Hltn 'sport >= 20000 and sport < 32000' | sed 's/^/port /'
 true
 """
@@ -273,7 +273,7 @@ def container_removed(struck: Struck) -> None:
 def keeper_killed(struck: Struck) -> None:
     """systemd starts it anew, and nobody notices."""
     job, instance = struck.one()
-    command = f"pkill -9 -f '[/]{job.name}/attempts/1/programs/keeper.py'"
+    command = f"pkill -9 -f '[/]{job.name}/attempts/1/programs/node.pyz supervisor'"
     struck.comes(f"the keeper of {job.name} on {instance['node']} is killed", instance["node"], command)
 
 

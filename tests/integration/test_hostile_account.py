@@ -14,9 +14,9 @@ import time
 
 import pytest
 
-from provision.jobs.session import FILES
 from tests.integration.conftest import LAB
 from tests.support.command import Provision, eventually
+from tests.support.node.archive import ARCHIVE
 from tests.support.node.node import HERE
 
 NODE, OTHER = f"{LAB}-1", f"{LAB}-2"
@@ -121,11 +121,11 @@ def test_an_account_wins_no_race_on_a_mount_point(provision, on_node, starter):
     """In 1,000 attempts of the shim, and some in units: nothing is made, mounted or removed in a folder of root's."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for path in (*FILES.glob("*.py"), HERE / "mount_race.py"):
+        for path in (ARCHIVE, HERE / "mount_race.py"):
             archive.add(path, path.name)
     attempts = 1000 if starter == "shim" else 40
     work = "/opt/race/work"
-    words = f"/opt/race {work} {ALICE} {attempts} {starter}"
+    words = f"/opt/race/{ARCHIVE.name} {work} {ALICE} {attempts} {starter}"
     run = f"PROVISION_JOBS_RUN={work}/run python3 -IB /opt/race/mount_race.py {words}"
     unpack = "rm -rf /opt/race; mkdir /opt/race; base64 -d | tar -C /opt/race -xz --no-same-owner"
     sent = base64.b64encode(packed.getvalue()).decode()

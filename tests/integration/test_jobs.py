@@ -236,7 +236,7 @@ def test_a_killed_keeper_is_started_anew_and_loses_nothing(jobs, on_node):
     """No line is lost or there twice."""
     jobs.submit("run", "kept", f"--nodes={NODES[0]}", "for i in 1 2 3 4 5 6; do echo $i; sleep 1; done; exit 4")
     jobs.until("kept", "RUNNING")
-    on_node(NODES[0], "pkill -9 -f kept/attempts/1/programs/keeper.py")
+    on_node(NODES[0], "pkill -9 -f 'kept/attempts/1/programs/node.pyz supervisor'")
 
     job = jobs.until("kept", "FAILED")
     assert job["exitCodes"] == {"kept-worker-0": 4}

@@ -7,8 +7,10 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,8 +20,20 @@ from provision.commands import node_lock
 from provision.documents import convert
 from provision.documents.locks import LockAnswer, LookAnswer, merged
 from tests.support.command import eventually
+from tests.support.node.archive import ARCHIVE, NODE
 
-FILES = Path(node_lock.__file__).parent / "files"
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs(tmp_path_factory):
+    """The archive in a folder whose name marks a lock holder, as on a node."""
+    folder = tmp_path_factory.mktemp("node") / "provision/programs"
+    folder.mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "PROGRAMS", shutil.copy(ARCHIVE, folder))
+        yield
+
+
+PROGRAMS = ARCHIVE
 
 
 def read(kind, answer):
@@ -46,11 +60,14 @@ class Keeper:
     """One program of the node, at work."""
 
     def __init__(self, request):
-        script = node_lock.program_script("python3")
         self.process = subprocess.Popen(
-            ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+            [sys.executable, "-I", "-S", str(PROGRAMS), "lock"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
         )
-        self.process.stdin.write(node_lock.program_input(request))
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
 
     def answer(self):
         line = self.process.stdout.readline()
@@ -134,7 +151,7 @@ def test_a_second_operator_is_told_who_holds_the_node(node):
     first = node.keep("alice")
     assert first.answer() == {"locked": f"{node.run}/provision.lock", "usual": True}
     answer = node.keep("bob").answer()
-    error, _ = node_lock.read_keeper("gpu1", read(LockAnswer, answer), "id-bob")
+    error, _ = node_lock.read_lock("gpu1", read(LockAnswer, answer), "id-bob")
 
     assert error.exit_code == 4
     assert "in use by alice on ops1 (process 4711), since 2026-11-22" in str(error)
@@ -149,7 +166,7 @@ def test_a_lock_is_held_whatever_time_stands_in_it(node, since, monkeypatch):
     time.tzset()
     first = node.keep("alice", holder={**holder("alice"), "since": since})
     first.answer()
-    error, _ = node_lock.read_keeper("gpu1", read(LockAnswer, node.keep("bob").answer()), "id-bob")
+    error, _ = node_lock.read_lock("gpu1", read(LockAnswer, node.keep("bob").answer()), "id-bob")
     look = node_lock.read_look("gpu1", read(LookAnswer, node.ask("look", entries=1)))
     told = look.holder.describe()
     monkeypatch.undo()
@@ -265,7 +282,7 @@ def test_the_lock_outlives_its_operator_while_a_task_is_at_work(node):
 
     assert refused["holder"]["gone"] == gone
     assert "the connection to its controller is lost since" in str(
-        node_lock.read_keeper("n1", read(LockAnswer, refused), "")[0]
+        node_lock.read_lock("n1", read(LockAnswer, refused), "")[0]
     )
     assert working == [f"process {task.pid} (sh of {os.environ.get('USER', 'root')})"]
     assert node.look()["held"] is False
@@ -342,14 +359,14 @@ def test_a_node_without_the_usual_folder_says_where_its_lock_is(node):
     answer = node.keep("alice", folders=[f"{node.run}/none", str(node.run)]).answer()
 
     assert answer == {"locked": f"{node.run}/provision.lock", "usual": False}
-    assert "the lock is " in node_lock.read_keeper("n1", read(LockAnswer, answer), "")[1]
+    assert "the lock is " in node_lock.read_lock("n1", read(LockAnswer, answer), "")[1]
 
 
 def test_a_node_that_can_write_nothing_is_no_locked_node(node):
     """What could not be written where is said, and nothing is held."""
     (node.run / "file").write_text("")
     answer = node.keep("alice", history=f"{node.run}/file/history.jsonl").answer()
-    error, _ = node_lock.read_keeper("gpu1", read(LockAnswer, answer), "")
+    error, _ = node_lock.read_lock("gpu1", read(LockAnswer, answer), "")
 
     assert error.exit_code == 1
     assert f"{node.run}/file" in str(error)
@@ -448,6 +465,6 @@ def test_unlock_of_a_free_node_changes_nothing(node):
 
 def test_the_programs_speak_old_python():
     """A node may have Python 3.6."""
-    for file in FILES.glob("*.py"):
+    for file in (NODE / "lock").glob("*.py"):
         assert ast.parse(file.read_text(), feature_version=(3, 6))
         assert "annotations" not in file.read_text()

@@ -26,7 +26,7 @@ def _ansible_has_begun() -> Iterator[None]:
 def _programs_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Programs that tests run on this machine are stored in a folder of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_archive, "FOLDER", str(tmp_path_factory.mktemp("programs")))
+        patch.setattr(node_archive, "FOLDER", f"{tmp_path_factory.mktemp('node')}/provision/programs")
         yield
 
 

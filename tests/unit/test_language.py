@@ -23,10 +23,8 @@ FORBIDDEN = frozenset(
 PENDING = frozenset(
     [
         "provision/batch",
-        "provision/commands",
-        "provision/jobs",
+        "provision/node",
         "provision/workflow",
-        "roles/base_system",
         "tests/baremetal",
         "tests/benchmarks",
         "tests/hostile",

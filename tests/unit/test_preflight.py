@@ -37,7 +37,7 @@ def asked(monkeypatch):
         for node in nodes:
             answer = answers.get(node.name, GOOD)
             text = answer if isinstance(answer, str | Exception) else json.dumps(answer)
-            way = FakeConnector({"provision-package-preflight": text}, node.name)
+            way = FakeConnector({".pyz package-preflight": text, "sha256sum": ""}, node.name)
             processes = []
             start = way.start
             way.start = lambda script, start=start, processes=processes, **more: (
@@ -47,9 +47,7 @@ def asked(monkeypatch):
                 found[node.name] = function(way)
             except ProvisionError as error:
                 found[node.name] = error
-            requests[node.name] = (
-                json.loads(processes[0].stdin.rpartition(b"\n{")[2].join([b"{", b""])) if processes else {}
-            )
+            requests[node.name] = json.loads(processes[0].stdin) if processes else {}
         return found
 
     monkeypatch.setattr(connectors, "each", each)

@@ -30,10 +30,8 @@ LEFT_OUT = {
     "inventory": "read what the operator has written",
     "lab": "reads what programs of this machine print",
     "cli": "reads words of the command line",
-    "jobs/files": "runs on nodes, on what their own programs print",
-    "facts/files": "likewise",
+    "node": "runs on nodes, on what their own programs print",
     "commands/files": "likewise",
-    "advisor/files": "likewise",
     "advisor/script": "reads the operator's own program",
 }
 """Files and folders whose expressions see nothing of a node -> why."""

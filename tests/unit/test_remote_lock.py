@@ -8,6 +8,7 @@ import pytest
 
 from provision.documents.locks import LockAnswer
 from provision.errors import NodeError
+from provision.model import CommandResult
 from provision.workflow.remote_lock import RemoteLock
 
 
@@ -19,7 +20,10 @@ class Talker:
     def __init__(self, chunk, times=None):
         self.chunk, self.times = chunk, times
 
-    def start(self, _script):
+    def run(self, _script, **_limits):
+        return CommandResult("", "", 0)
+
+    def start(self, _script, **_limits):
         return self
 
     def output(self):

@@ -17,16 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provision.commands.node_lock import program_input
 from provision.facts.gpu_usage import SCRIPT as USAGE_SCRIPT
+from provision.node_archive import check_script, install_script
 from tests.benchmarks import described_hardware as hardware
 from tests.benchmarks.described_node import DIGEST, IMAGE, Description, answer
 from tests.support.node.node import FakeNode
 
 __all__ = ["Answer", "Cluster", "Question", "uuids"]
 
-_NAME = re.compile(r"\"exec\"\)\)' provision-([\w-]+)\s*$|\"(supervisor)\.py\", \"exec\"\)\)'\s*$")
-_LENGTH = re.compile(r"len\(code\) < (\d+)")
+_NAME = re.compile(r"\.pyz ([\w-]+)\s*$")
 
 
 @dataclass(frozen=True)
@@ -38,18 +37,14 @@ class Question:
 
     @functools.cached_property
     def program(self) -> str:
-        """The name of the program that comes on standard input; empty for a script without one."""
-        found = _NAME.search(self.script)
-        return (found[1] or found[2]) if found else ""
+        """The program of the archive that the script runs; empty for other scripts."""
+        match = _NAME.search(self.script)
+        return match[1] if match else ""
 
     @functools.cached_property
     def lines(self) -> list[bytes]:
-        """What follows the program: requests, one a line."""
-        found = _LENGTH.search(self.script)
-        length = int(found[1]) if found else 0
-        if self.program == "lock-keeper":
-            length = len(program_input({})) - len(b"{}\n")
-        return self.stdin[length:].split(b"\n")
+        """Requests, one a line."""
+        return self.stdin.split(b"\n")
 
     @functools.cached_property
     def request(self) -> dict[str, Any]:
@@ -88,9 +83,9 @@ class Cluster:
 
     def answer(self, node: str, question: Question) -> Answer:
         """Return what the node answers."""
-        if question.program == "node-jobs":
+        if question.program == "jobs":
             return self._jobs(node, question)
-        if question.program == "lock-keeper":
+        if question.program == "lock":
             return self._lock(node, question)
         return self._canned(node, question)
 
@@ -102,6 +97,8 @@ class Cluster:
             return _text(before + text)
         if question.program in _PROGRAMS:
             return _PROGRAMS[question.program](question)
+        if script in (check_script(), install_script()):
+            return _text("")
         if script == USAGE_SCRIPT:
             return _text(_usage())
         for part, text in _SCRIPTS.items():
@@ -272,7 +269,7 @@ def _data(question: Question) -> Answer:
 
 
 _PROGRAMS = {
-    "supervisor": _supervisor,
+    "run": _supervisor,
     "sampler": _sampler,
     "data-check": _data,
     "package-preflight": lambda q: _text(

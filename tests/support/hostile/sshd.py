@@ -137,7 +137,7 @@ class HostileSshd:
                 for chunk in answer.chunks[given:]:
                     channel.sendall(chunk)
                 given = len(answer.chunks)
-                stays = question.program == "lock-keeper" and question.request.get("do") == "keep"
+                stays = question.program == "lock" and question.request.get("do") == "keep"
                 if over or not stays or b'"release"' in b"".join(question.lines[1:]):
                     channel.sendall_stderr(answer.errors)
                     channel.send_exit_status(answer.code)

@@ -18,9 +18,10 @@ from provision.advisor.base import Verdict
 from provision.advisor.records import read_series
 from provision.lab.machines import load, to_json
 from tests.support.command import eventually
+from tests.support.node.archive import ARCHIVE
 
 ROOT = Path(__file__).parents[3]
-SAMPLER = ROOT / "provision/advisor/files/sampler.py"
+SAMPLER = ROOT / "provision/node/sampler.py"
 STAND_IN = ROOT / "provision/lab/files/nvidia_smi.py"
 WORKING = "import time\nwhile True: sum(range(50_000)); time.sleep(0.002)"
 
@@ -41,7 +42,7 @@ def node(tmp_path):
 def start(environment, **asked):
     """Start the program as on a node, with its input open."""
     child = subprocess.Popen(
-        [sys.executable, "-IS", "-c", SAMPLER.read_text()],
+        [sys.executable, "-IS", str(ARCHIVE), "sampler"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -228,7 +229,12 @@ while :; do echo 'GPU-1, 0, H100, 00000000:3B:00.0, 97, 100, [N/A], 10.5, 20, 30
 @pytest.mark.parametrize("line", [b"", b"rubbish\n", b"[]\n"])
 def test_invalid_requests_are_refused(line):
     done = subprocess.run(
-        [sys.executable, "-IS", SAMPLER], input=line, capture_output=True, timeout=20, check=False, env={"PATH": ""}
+        [sys.executable, "-IS", ARCHIVE, "sampler"],
+        input=line,
+        capture_output=True,
+        timeout=20,
+        check=False,
+        env={"PATH": ""},
     )
 
     if line:

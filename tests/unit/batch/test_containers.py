@@ -14,8 +14,8 @@ import pytest
 from provision.batch import mpi
 from provision.batch.containers import SHARE, NodeHardware, create_words, program_words
 from provision.batch.ranks import Place, assignments_of
-from provision.jobs.node_ask import FILES
 from provision.model.job import Assignment, JobSpec, Kind
+from tests.support.node.archive import NODE
 
 PLACES = (Place("a", "10.0.0.1", (0, 1), ("GPU-0", "GPU-1")), Place("b", "10.0.0.2", (0, 1), ("GPU-2", "GPU-3")))
 
@@ -275,7 +275,7 @@ def shared(tmp_path: Path, *command: str, path: str = "", **more: Any) -> tuple[
     """Run the command of an instance as its container would; return code, output and the logs of the processes."""
     logs = tmp_path / "logs"
     spec = JobSpec("j", Kind.PYTORCH, command, gpus=1, logdir=f"{logs}", mounts=(f"/x:{logs}",), **more)
-    line = [word.replace(f"{mpi.MOUNT}/{SHARE}", str(FILES / SHARE)) for word in program_words(spec)]
+    line = [word.replace(f"{mpi.MOUNT}/{SHARE}", str(NODE / "run" / SHARE)) for word in program_words(spec)]
     environment = {"PATH": path or os.environ["PATH"], "PROVISION_INSTANCE": "j-master-0"}
     done = subprocess.run(["/bin/sh", *line[1:]], capture_output=True, text=True, check=False, env=environment)
     found = {file.name: file.read_text() for file in (logs / "j-master-0").glob("*.file")}

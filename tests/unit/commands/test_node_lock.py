@@ -45,8 +45,8 @@ def test_nothing_in_an_answer_can_do_anything_to_a_terminal():
     """The names of processes and files are others'."""
     evil = "\x1b[2Jgone\nall is well"
     look = node_lock.read_look("gpu1", read(LookAnswer, held=True, working=[evil]))
-    error, _ = node_lock.read_keeper("gpu1", read(LockAnswer, failed=evil), "id-2")
-    _, warning = node_lock.read_keeper("gpu1", read(LockAnswer, locked=evil), "id-2")
+    error, _ = node_lock.read_lock("gpu1", read(LockAnswer, failed=evil), "id-2")
+    _, warning = node_lock.read_lock("gpu1", read(LockAnswer, locked=evil), "id-2")
     told = node_lock.read_unlocked("gpu1", read(UnlockAnswer, unlocked=True, working=[evil], trouble=evil), HOLDER)
 
     assert isinstance(error, NodeError)

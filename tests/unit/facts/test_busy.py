@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.facts import managed
+from tests.support.node.archive import NODE
 
-SOURCE = Path(managed.__file__).with_name("files") / "busy.py"
+SOURCE = NODE / "probe/busy.py"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
 SLICE = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice/cri-x.scope"
 CGROUPFS = f"12:devices:/kubepods/besteffort/pod{POD}/0123"

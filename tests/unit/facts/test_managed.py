@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from provision.facts import RawOutput, Unknown, managed, parse, script
+from provision.facts import RawOutput, Unknown, parse, script
 from provision.facts.managed import Managed, ManagedFact
 from provision.facts.program import command
+from tests.support.node.archive import NODE
 from tests.unit.facts.conftest import KEY, Node
 
 
@@ -373,7 +374,7 @@ def test_a_job_is_detected_by_its_open_device(node: Node) -> None:
 @pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py", "probe.py", "begin.py"])
 def test_the_program_is_valid_python_3_6(name: str) -> None:
     """CentOS 7 has Python 3.6."""
-    source = Path(managed.__file__).with_name("files").joinpath(name).read_text()
+    source = (NODE / "probe" / name).read_text()
 
     ast.parse(source, feature_version=(3, 6))
     assert "from __future__" not in source
