@@ -135,5 +135,5 @@ def strange(node: str, holder: Holder | None = None) -> Unlocked:
 
 
 def _trouble(node: str, what: str, answer: LockAnswer | LookAnswer) -> NodeError:
-    remedy = _REMEDIES.get(answer.errno, "Look at that file on the node.")
-    return NodeError(f"{what}: {answer.failed or 'no answer that makes sense'}", node=node, remedy=remedy)
+    remedy = _REMEDIES.get(answer.errno, "Check that file on the node.")
+    return NodeError(f"{what}: {answer.failed or 'no valid answer'}", node=node, remedy=remedy)

@@ -24,7 +24,6 @@ PENDING = frozenset(
     [
         "provision/batch",
         "provision/node",
-        "provision/workflow",
         "tests/baremetal",
         "tests/benchmarks",
         "tests/hostile",
