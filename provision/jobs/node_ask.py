@@ -118,7 +118,7 @@ def _outputs(
             raise
     if late.is_set():
         text = f"{program} did not end within {seconds:g} s"
-        raise NodeError(text, node=node, remedy="its disk or its network may hang: look at it by hand (dmesg)")
+        raise NodeError(text, node=node, remedy="Its disk or its network may hang: check it manually (dmesg).")
     return b"".join(out["stdout"]), b"".join(out["stderr"])
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProbeSnapshot"]
 
-# A place is chosen by none of these, and docker's client is most of what a look costs a node. Containers of jobs have
+# Placement uses none of these, and docker's client is most of the cost of a probe. Containers of jobs have
 # nothing to do with the training container.
 _UNUSED = (
     "container", "container_ssh", "container_trust", "docker_config", "docker_info", "docker_service", "image",

@@ -1,4 +1,4 @@
-"""Making the nodes what the inventory says: look, lock, run what is needed, look again, and tell of every node."""
+"""Apply the inventory to the nodes: probe, lock, run the planned roles, probe again, and report every node."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def apply(
     become_password: Secret | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> ApplyReport:
-    """Make `nodes` what the inventory wants, and report on every one of them.
+    """Apply the inventory to `nodes`, and report every one of them.
 
-    What is run is what the plan names, or the single `steps` of roles alone where these are given. `found` is a look
-    that was just taken and shown. Nodes that cannot be reached are reported with the exact reason; they never hold up
-    or stop the others. Where there is nothing to do, nothing is locked and nothing is written.
+    Runs the roles of the plan, or only the single `steps` of roles if these are given. `found` is the probe result that
+    was shown to the operator. Unreachable nodes are reported with their reason and do not affect the other nodes. If
+    there is nothing to do, nothing is locked and nothing is written.
 
-    Where the plan of `found` has problems (see `preflight`), nothing is changed at all; with `Pace.keep_going` the
-    nodes without a problem are.
+    If the plan of `found` has problems (see `preflight`), nothing is changed; with `Pace.keep_going` the nodes without
+    a problem are changed.
 
     Raises:
         LockedError: another apply is at work on the inventory or on one of the nodes; the message says whose.
@@ -95,7 +95,7 @@ class _Options:
     become_password: Secret | None
 
     def command(self) -> str:
-        """Return what others are told that is under way."""
+        """Return the command that other operators see."""
         words = [f"--only {name}" for name in (*self.request.only, *self.steps)]
         words += [f"--force {name}" for name in self.request.forced]
         return " ".join(["provision apply", *words])
@@ -172,13 +172,13 @@ class _Apply:
                 self._on_event(Event(name, None, task, status))
 
     def _look_on(self, names: Sequence[str], request: Request, task: str = "probe") -> PlanResult:
-        """Look at nodes while something is under way there, and take it down."""
+        """Probe nodes while their roles run, and record the result."""
         result = self._look(names, request, task)
         self._saw(result)
         return result
 
     def _saw(self, result: PlanResult) -> None:
-        """Take down what a look showed, and tell at once who is lost."""
+        """Record a probe result, and report lost nodes at once."""
         lost = self._results.saw(result)
         if self._on_event and lost:
             from provision.engine import Event
@@ -187,9 +187,9 @@ class _Apply:
                 self._on_event(Event(name, None, "connect", status.value))
 
     def _wanted(self, result: PlanResult) -> dict[str, tuple[Step, ...]]:
-        """Return what is to be run, by node; with single steps of roles, all nodes that can be worked on.
+        """Return node -> roles to run; with single steps of roles, all usable nodes.
 
-        A node that an earlier apply left drained, and that is as wanted, has nothing to run: it is resumed.
+        A converged node that an earlier apply left drained has nothing to run: it is resumed.
         """
         if self._options.steps:
             return dict.fromkeys(result.facts, ())

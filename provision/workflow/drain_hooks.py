@@ -1,4 +1,4 @@
-"""Running a node's drain hook on this machine, without a shell; what goes wrong is told without secrets."""
+"""Run a node's drain hook on the controller, without a shell; errors contain no secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARGIN_SECONDS = 30.0
 
 
 class NoAnswer(NodeError):
-    """A hook's program did not end in time; what it did nobody knows."""
+    """A hook's program did not end in time; its effect is unknown."""
 
 
 class NodeHook:
@@ -42,7 +42,7 @@ class NodeHook:
         return state
 
     def drain(self, reason: str) -> bool:
-        """Keep new jobs away; return whether it was us who did it, as a command of the operator's own tells."""
+        """Keep new jobs away; return whether we did it, according to the operator's own command."""
         argv = self.hook.drain(reason)
         answer = self._run(argv, self._limit)
         if answer.exit_code == DRAINED_BEFORE and self.hook.kind == "command":

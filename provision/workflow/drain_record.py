@@ -18,7 +18,7 @@ __all__ = ["DrainRecord"]
 class DrainRecord:
     """The record of an inventory: node -> how it was drained (``kind``, ``name``, ``since``, ``user``).
 
-    Whoever changes it holds `alone`.
+    Changes require the lock `alone`.
     """
 
     def __init__(self, cluster: Cluster) -> None:

@@ -28,7 +28,7 @@ Out = TypeVar("Out")
 
 
 def pauses() -> Iterator[float]:
-    """Yield how long to wait before each look at whether jobs have ended: a quarter of what was waited so far."""
+    """Yield the pause before each check for ended jobs: a quarter of the time waited so far."""
     waited = 0.0
     while True:
         pause = min(max(_SHORTEST_PAUSE, waited / 4), _LONGEST_PAUSE)
@@ -40,10 +40,10 @@ class Draining:
     """The drained nodes of one apply.
 
     Args:
-        cluster: what is applied to.
-        outcomes: are told of nodes whose hook failed.
-        look: looks at nodes again and takes down what it shows.
-        request: what the operator asks for.
+        cluster: the nodes of the apply.
+        outcomes: receives the nodes whose hook failed.
+        look: probes nodes again and records the result.
+        request: the options of the operator.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Draining:
         self._cluster, self._results, self._look = cluster, outcomes, look
         self._disruptive = request.disruptive
         self._whole = not request.only
-        """A plan that is cut to some roles does not tell whether a node is as wanted."""
+        """A plan of only some roles does not show whether a node has converged."""
         self._hooks: dict[str, NodeHook] = {}
         self._met: set[str] = set()
         """Whose turn has come."""
@@ -65,14 +65,14 @@ class Draining:
         """Those that are drained, by us, for what this apply does."""
         self._cleared: set[str] = set()
         self._busy: dict[str, str] = {}
-        """Those that have jobs by what their scheduler says, which a look at the node may not show."""
+        """Nodes that have jobs according to their scheduler; a probe of the node may not show them."""
         self._stuck: list[str] = []
         self._spared: list[str] = []
         self._others: list[str] = []
         self._resumed: list[str] = []
 
     def left(self, result: PlanResult) -> dict[str, tuple[Step, ...]]:
-        """Return the nodes that are still drained by an earlier apply and are as wanted now, with no step."""
+        """Return the converged nodes, without a step, that an earlier apply left drained."""
         names = self._record.nodes if self._whole else ()
         return {name: () for name in names if name in result.facts and self._as_wanted(result, name, ())}
 
@@ -112,7 +112,7 @@ class Draining:
         return result
 
     def resume(self, result: PlanResult, names: Collection[str], later: Collection[str] = ()) -> None:
-        """Resume those of the nodes that we drained and that `found` shows as wanted, apart from what comes `later`."""
+        """Resume the nodes that we drained and that have converged according to `found`, apart from `later`."""
         self._record.read()  # as it is by now: an apply of others may have ended before this one began to change nodes
         mine = [name for name in self._record.nodes if name in names and name in result.facts]
         mine = [name for name in mine if self._results.going(name) and (self._whole or name in self._own)]
@@ -125,10 +125,10 @@ class Draining:
         self._forget([*done, *(name for name in states if name not in ours)])
 
     def tell(self, names: Collection[str]) -> None:
-        """Tell who was drained and resumed, and who is drained still and how to resume it."""
+        """Report the drained and resumed nodes, and how to resume those that are still drained."""
         warnings = []
         if self._record.trouble:
-            warnings.append(f"which nodes earlier applies drained cannot be told: {self._record.trouble}")
+            warnings.append(f"the nodes that earlier applies drained are unknown: {self._record.trouble}")
         if self._resumed:
             warnings.append(f"drained for this, and resumed: {', '.join(sorted(self._resumed))}")
         if self._others:
@@ -148,7 +148,7 @@ class Draining:
     def _why(self, name: str) -> str:
         if not self._results.going(name):
             return "something failed there"
-        return "jobs run there" if name in self._stuck else "it is not as wanted yet"
+        return "jobs run there" if name in self._stuck else "it has not converged yet"
 
     def _hook(self, name: str) -> NodeHook | None:
         """Return the hook of a node; one that cannot be made fails it."""
@@ -187,7 +187,7 @@ class Draining:
                 self._record.add(entries)
         except OSError as error:
             why = f"{self._record.path} cannot be written: {error.strerror}"
-            text = f"it was not drained, because nobody would know to resume it: {why}"
+            text = f"it was not drained, because its resumption cannot be recorded: {why}"
             for name in entries:
                 self._results.fail(name, "drain the node", NodeError(text, node=name, remedy="Make room there."))
             wanted = [name for name in wanted if name in before]
@@ -211,7 +211,7 @@ class Draining:
         return {"kind": hook.hook.kind, "name": hook.hook.name, "since": since, "user": user()}
 
     def _wait(self, hooks: Mapping[str, NodeHook], agreed: Collection[str], request: Request) -> PlanResult:
-        """Look until no job is left or the time that the inventory gives is over; at once, and then after pauses."""
+        """Check at once and then after pauses, until no job is left or the time limit of the inventory has passed."""
         started, pause = time.monotonic(), pauses()
         while True:
             self._ask_for_jobs([name for name in hooks if self._results.going(name)])

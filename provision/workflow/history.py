@@ -36,7 +36,7 @@ MAX_ENTRIES = 200
 
 
 def begin(cluster: Cluster, *, command: str, nodes: Sequence[str]) -> Entry:
-    """Write down that an apply begins; whoever calls holds `alone`. That it cannot be written is told by `end`."""
+    """Record the start of an apply; requires the lock `alone`. `end` reports a record that cannot be written."""
     file = _file(cluster)
     began = Entry(
         id=f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}",
@@ -140,9 +140,9 @@ def read_fleet(cluster: Cluster, nodes: Sequence[Node], *, newest: int = MAX_ENT
 
 
 def _is_same(own: Entry, entry: Entry) -> bool:
-    """Return whether a node's record is of an apply of this machine: the same process, at that time.
+    """Return whether a node's record is of an apply of this controller: the same process, at that time.
 
-    Ids do not tell: the lock of the nodes has one of its own.
+    Ids do not match: the lock of the nodes has its own.
     """
     during = own.started <= entry.started <= (own.ended or entry.started)
     return during and (own.user, own.host, own.pid) == (entry.user, entry.host, entry.pid)
@@ -175,14 +175,14 @@ def _file(cluster: Cluster) -> Path:
 
 
 def _as_it_is(entry: Entry) -> Entry:
-    """Take an apply of this machine for dead whose process is no more; of another machine's nobody here knows."""
+    """Return whether an apply of this controller is dead because its process is gone; others are unknown here."""
     if entry.status != "running" or entry.host != os.uname().nodename or _process(entry.pid) == entry.process:
         return entry
     return replace(entry, status="died", message="its process went without a word")
 
 
 def _process(pid: int) -> str:
-    """Return what tells a process from a later one of the same number; empty when it is gone."""
+    """Return the start time of a process, which identifies it beside its number; empty when it is gone."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()

@@ -32,9 +32,9 @@ def agreeable(result: PlanResult) -> dict[str, tuple[Step, ...]]:
 
 
 def drained_first(result: PlanResult) -> str:
-    """Return which nodes an apply takes out of their scheduler, for whoever has to agree; empty: none."""
+    """Return the text about nodes that an apply drains, for the operator's consent; empty if there are none."""
     names = [name for name, steps in agreeable(result).items() if _drains(result, name) and disturbing(steps)]
-    return f"drained before, and resumed when they are as wanted: {in_short(names)}" if names else ""
+    return f"drained before, and resumed when they have converged: {in_short(names)}" if names else ""
 
 
 def steps_of(result: PlanResult, name: str) -> tuple[Step, ...]:
@@ -43,7 +43,7 @@ def steps_of(result: PlanResult, name: str) -> tuple[Step, ...]:
 
 
 def disturbing(steps: Sequence[Step]) -> bool:
-    """Return whether any of the steps can hurt a job."""
+    """Return whether any of the steps is disruptive."""
     return any(step.step_class is not StepClass.SAFE for step in steps)
 
 

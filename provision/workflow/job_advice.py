@@ -1,4 +1,4 @@
-"""Why a running job does not use its GPUs: its nodes are looked at for a while, and what they tell is judged."""
+"""Sample the nodes of a running job, and judge why it does not use its GPUs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _TELL_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class JobAdvice:
-    """What a look at a job came to."""
+    """The result of sampling a job."""
 
     job: JobRecord
     seconds: float
     """The window."""
     findings: tuple[Finding, ...]
     nodes: tuple[NodeSeries, ...]
-    """All nodes of the job in the order of its ranks; one that told nothing is empty."""
+    """All nodes of the job in the order of its ranks; a node without samples is empty."""
     lost: Mapping[str, str]
-    """Node -> why it told nothing, or not all."""
+    """Node -> why its samples are missing or incomplete."""
     idle: float | None = None
     """For how many seconds no GPU of the job did anything; None where one did, or where that is not known."""
 
@@ -45,7 +45,7 @@ class JobAdvice:
 
     @property
     def ok(self) -> bool:
-        """Whether all nodes told what they know, and nothing was found."""
+        """Whether all nodes were sampled, and there is no advice."""
         return not self.lost and all(finding.verdict is not Verdict.PROBLEM for finding in self.findings)
 
 
@@ -57,13 +57,13 @@ def advise_job(
     tell: Callable[[str], None],
     interval: float = 1.0,
 ) -> JobAdvice:
-    """Look at all nodes of a running job at the same time, by one SSH session each, and judge what they show.
+    """Sample all nodes of a running job in parallel, one SSH session each, and judge the samples.
 
     Args:
-        engine: what knows the job.
-        name: the job's.
-        seconds: for how long.
-        tell: takes lines of progress.
+        engine: the job engine.
+        name: the job.
+        seconds: the window.
+        tell: receives lines of progress.
         interval: seconds between two samples.
 
     Raises:
@@ -88,7 +88,7 @@ def advise_job(
     )
     if not any(one.samples for one in series):
         raise NodeUnreachable(
-            f"no node of {name} could be looked at: " + "; ".join(f"{node}: {why}" for node, why in lost.items()),
+            f"no node of {name} could be sampled: " + "; ".join(f"{node}: {why}" for node, why in lost.items()),
             remedy="see that the nodes can be reached (provision verify) and have Python 3.8 or later",
         )
     transport = _transport(series)
@@ -101,7 +101,7 @@ def advise_job(
 
 
 def _ended(engine: JobEngine, before: JobRecord) -> str:
-    """Return how the job ended since, or that it began again; empty where it goes on, or nobody can tell."""
+    """Return how the job ended meanwhile, or that it began again; empty if it goes on or its state is unknown."""
     try:
         now = engine.get(before.spec.name)
     except ProvisionError:
@@ -121,7 +121,7 @@ def _insist_on_running(record: JobRecord) -> None:
         else f"wait for it (provision wait {name} --for running) and ask again"
     )
     raise UsageError(
-        f"{name} is {record.status}: only a job that runs can be looked at" + _because(record),
+        f"{name} is {record.status}: only a running job can be sampled" + _because(record),
         remedy=f"{then[0].upper()}{then[1:]}; its script can be judged at any time: provision advise --script FILE",
     )
 
@@ -131,7 +131,7 @@ def _because(record: JobRecord) -> str:
 
 
 def _transport(job: Sequence[NodeSeries]) -> str | None:
-    """Return what NCCL's own log proves of the network; one rank's lines tell of all ranks."""
+    """Return what NCCL's own log proves about the network; the lines of one rank stand for all ranks."""
     from provision.checks.nccl_log import judge_nccl_log
     from provision.facts.nccl_log import read
 

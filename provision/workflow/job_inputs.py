@@ -26,12 +26,12 @@ MOST_BYTES = 1 << 20
 
 
 def collect_job_inputs(submission: Submission) -> tuple[JobSpec, Secrets]:
-    """Return a job's spec and its secrets, with all that only this machine has; whoever starts it may be another.
+    """Return a job's spec and secrets with all inputs from this machine; another machine may start the job.
 
-    What proves who may fetch the code leaves our environment, so that no program that we start has it.
+    Credentials for the code are removed from our environment, so that no program that we start has them.
 
     Raises:
-        UsageError: a file cannot be read, a setting cannot be, or no login is kept under the name that was given.
+        UsageError: a file or a setting cannot be read, or there is no stored login of that name.
     """
     spec = submission.spec
     sync = {name: value.reveal() for name, value in submission.sync.items()}

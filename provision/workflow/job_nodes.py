@@ -26,7 +26,7 @@ class Usage:
     simulated: tuple[str, ...] = ()
     """Nodes whose nvidia-smi says that it is a stand-in."""
     unreachable: Mapping[str, str] = field(default_factory=dict)
-    """Node -> why it told nothing."""
+    """Node -> why it did not answer."""
 
 
 def usage(cluster: Cluster, names: Sequence[str]) -> Usage:

@@ -37,16 +37,15 @@ def wait_for(
     push: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> JobRecord:
-    """Look until the job is as wanted, or over.
+    """Wait until the job is in the desired state, or has ended.
 
     Args:
-        look: returns the job as it is.
-        wanted: a job that is over is never RUNNING any more.
-        timeout: seconds; 0 for no end.
-        tell: is called for each new state, and for each new reason of a job that waits in line.
-        enough: says of a job that is not as wanted yet that it is waited for no longer.
-        push: starts what waits and fits now, and finds out why the rest does not; called again and again while the job
-            waits in line.
+        look: returns the current job.
+        wanted: the desired states; an ended job is never RUNNING again.
+        timeout: seconds; 0 for no limit.
+        tell: is called for each new state, and for each new reason of a pending job.
+        enough: returns whether to stop waiting although the job is not in the desired state.
+        push: runs a scheduling pass; called repeatedly while the job is pending.
         sleep: waits.
 
     Raises:
@@ -91,10 +90,10 @@ def chosen_jobs(
 
     Args:
         jobs: all of them.
-        kind: a type as it was typed; empty for all.
+        kind: a type on the command line; empty for all.
         labels: labels that a job must have.
         user: names of owners, separated by commas; empty for all.
-        status: a status as it was typed; empty for all.
+        status: a status on the command line; empty for all.
 
     Raises:
         UsageError: there is no such type or status.

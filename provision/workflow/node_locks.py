@@ -1,4 +1,4 @@
-"""A lock on every node that is being changed: one SSH session each, in which a keeper on the node holds it."""
+"""Lock every node that is changed: one SSH session each, in which a lock holder on the node has the lock."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _ASK_SECONDS, _LAST_SECONDS = 2.0, 30.0
 def acquire(
     nodes: Sequence[Node], *, command: str, on_event: Callable[[Event], None] | None = None
 ) -> Iterator[NodeLocks]:
-    """Hold the locks of `nodes`, as far as they can be had; whoever wants one meanwhile is told `command` and whose.
+    """Lock all `nodes` that are free. Other operators who need a lock meanwhile see `command` and its operator.
 
-    `command` is shown to other operators: it must hold no secret. When the block is left by an exception, a lock stays
-    until Ansible's tasks on its node have ended, and so it does when this process dies. What such a dead one left at
-    work is waited for, and `on_event` told so; a lock that a living one holds is not.
+    `command` must contain no secret. When the block is left by an exception, or this process dies, a lock stays until
+    Ansible's tasks on its node have ended. Tasks that a dead process left running are awaited and reported to
+    `on_event`; a lock of a live process is not awaited.
     """
     locks = NodeLocks(command, on_event)
     failure: BaseException | None = None
@@ -174,7 +174,7 @@ class NodeLocks:
             self._lost[node] = error.message
 
     def _beat(self) -> None:
-        """Let the keepers know that we are here; one thread for all nodes."""
+        """Send heartbeats to the lock holders; one thread for all nodes."""
         while not self._over.wait(node_lock.BEAT_SECONDS):
             self.lost()
             for name in list(self._remote_locks):
@@ -200,7 +200,7 @@ class NodeLocks:
 
 
 def _unfinished(failure: BaseException | None) -> dict[str, Any]:
-    """Return how a node ended of which nobody said it."""
+    """Return the ending of a node without a reported one."""
     if failure is None:
         return {"status": "ended", "roles": [], "message": ""}
     if isinstance(failure, LockedError):

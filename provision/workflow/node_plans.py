@@ -99,12 +99,12 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
     if unseen:
         return _blind(node, unseen.reason)
     others = unreadable_facts(node, facts)
-    return _blind(node, f"what others set up cannot be told ({others})") if others else None
+    return _blind(node, f"the pre-existing configuration is unknown ({others})") if others else None
 
 
 def _blind(node: Node, reason: str) -> NodeError:
     return NodeError(
         f"what is managed there cannot be seen, and so nothing can be planned: {reason}",
         node=node.name,
-        remedy="Log in to the node and look at /var/lib/provision and at what hangs (ps axf).",
+        remedy="Log in to the node; check /var/lib/provision and processes that hang (ps axf).",
     )

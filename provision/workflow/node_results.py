@@ -32,7 +32,7 @@ class _Node:
 
 
 class NodeResults:
-    """Collects what looks and runs tell of each node, in the order of `names`."""
+    """Collects the results of probes and runs by node, in the order of `names`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._nodes = {name: _Node() for name in names}
@@ -41,7 +41,7 @@ class NodeResults:
         self.warnings: list[str] = []
 
     def began_before(self, seconds: float) -> None:
-        """Count the time of a look that was taken beforehand."""
+        """Add the time of an earlier probe."""
         self._started -= seconds
 
     def going(self, name: str) -> bool:
@@ -53,7 +53,7 @@ class NodeResults:
         return sum(not self.going(name) for name in names)
 
     def saw(self, result: PlanResult) -> dict[str, NodeStatus]:
-        """Take what a look showed; return who was lost by it."""
+        """Record a probe result; return the nodes that it lost."""
         lost: dict[str, NodeStatus] = {}
         for plan in result.plan.nodes:
             node = self._nodes[plan.name]
@@ -97,14 +97,14 @@ class NodeResults:
                 node.error, node.status = done.error, done.status
 
     def judge(self, names: Iterable[str], *, later: frozenset[str], hint: str) -> None:
-        """Take for failed who is still not as wanted though all ran: what counts is what the newest look shows."""
+        """Mark nodes as failed that have not converged although all roles ran, according to the newest probe."""
         for name in names:
             node = self._nodes[name]
             steps = node.plan.steps if node.plan and not node.error else ()
             left = [step for step in steps if not step.waits_for and step.role not in later]
             if left:
                 message = (
-                    f"the role ran, and a look afterwards still finds: {'; '.join(messages(left[0].reasons, name))}"
+                    f"the role ran, and the final probe still reports: {'; '.join(messages(left[0].reasons, name))}"
                 )
                 node.error, node.status = Failure(left[0].role, "look again", message, "", hint), NodeStatus.FAILED
                 node.roles[left[0].role] = RoleReport(

@@ -155,7 +155,7 @@ def _machine(node: Node, facts: NodeFacts, p2p: Matrix | None, texts: list[str])
     slots = [pcie_rate(gpu.health.pcie_generation_max or 0, gpu.health.pcie_width_max or 16) for gpu in gpus]
     slot = min((rate for rate in slots if rate is not None), default=None)
     if slot is None:
-        texts.append(f"the generation of its PCIe slots is not told: {DEFAULT_PCIE // 10} GB/s are taken for one")
+        texts.append(f"the generation of its PCIe slots is unknown: {DEFAULT_PCIE // 10} GB/s per slot are assumed")
     return Machine(
         topology,
         lane=known.rate if known else DEFAULT_LANE,
@@ -167,7 +167,7 @@ def _machine(node: Node, facts: NodeFacts, p2p: Matrix | None, texts: list[str])
 
 
 def _busy(facts: NodeFacts, texts: list[str]) -> frozenset[int]:
-    """A job's process is told with one of its devices, so all GPUs of the node count as busy; so does the unknown."""
+    """A process is reported with one of its devices, so all GPUs of its node count as busy; unknown is busy too."""
     from provision.facts import Unknown
 
     topology, _ = _known(facts)

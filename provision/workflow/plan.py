@@ -1,4 +1,4 @@
-"""One look at the nodes, and what would have to be done there."""
+"""Probe the nodes once, and plan the necessary steps."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def probe_and_plan(
     read_only: bool = False,
     meanwhile: Callable[[], None] | None = None,
 ) -> PlanResult:
-    """Look at `nodes`, all at once and in one SSH session each, and plan.
+    """Probe all `nodes` in parallel, one SSH session each, and plan.
 
-    With `read_only` nothing at all is written on a node; the look takes longer then. `meanwhile` is called once while
-    the nodes are at work.
+    With `read_only` nothing is written on a node; such a probe takes longer. `meanwhile` is called once while the nodes
+    work.
     """
     asked, started = request or Request(), time.monotonic()
     complete = with_defaults(cluster)
@@ -122,7 +122,7 @@ def read_saved(path: Path) -> tuple[SavedPlan, Request]:
 
 
 def saved_differences(document: SavedPlan, result: PlanResult) -> list[str]:
-    """Return what is not as it was when the plan was saved, a line for each; empty: the plan still holds."""
+    """Return the differences from the time when the plan was saved, one per line; empty if the plan is valid."""
     lines: list[str] = []
     if document.inventory != str(result.cluster.inventory):
         lines.append(f"it was made for {document.inventory}")

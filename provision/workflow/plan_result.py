@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True)
 class PlanResult:
-    """What a look at the nodes showed, and the plan that follows."""
+    """The result of a probe, and the plan that follows from it."""
 
     cluster: Cluster
     """With the roles' defaults, and what is kept."""
@@ -46,7 +46,7 @@ class PlanResult:
     stated: Cluster | None = None
     """As the inventory has it, without the roles' defaults."""
     preserved: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """What others set up and the inventory does not mention: node -> role -> variables that keep it."""
+    """Pre-existing configuration that the inventory lacks: node -> role -> variables that preserve it."""
 
     def provisioned(self, name: str) -> bool:
         """Return whether every role that is enabled on the node has left a receipt there."""

@@ -32,18 +32,18 @@ def serve(
     warn: Callable[[str], None],
     every: float = 0.0,
 ) -> None:
-    """Try to start what waits, again and again until `stop` is set; starts that have begun end before.
+    """Run scheduling passes until `stop` is set; starts that have begun are finished first.
 
-    Between two tries it is heard from the nodes when GPUs become free, a job is over or a new one waits.
+    Between two passes the nodes report free GPUs, ended jobs and new jobs.
 
     Args:
         engine: runs the jobs.
-        stop: ends this.
-        say: takes lines of progress.
-        started: takes the name of each job that was started.
-        warn: takes what kept it from a try; the same again is said once.
-        every: seconds from one try to the next, whatever happens meanwhile; 0: as soon as something does, after
-            `BUSY_SECONDS` as long as a job waits, and after `IDLE_SECONDS` else.
+        stop: ends this function.
+        say: receives lines of progress.
+        started: receives the name of each started job.
+        warn: receives the reason of a failed pass; repetitions are reported once.
+        every: fixed seconds between two passes; 0: as soon as something happens, after `BUSY_SECONDS` while a job is
+            pending, and after `IDLE_SECONDS` otherwise.
     """
     last = ""
     with engine.maintenance() as maintenance:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class RemoteLock:
-    """Our end of a keeper: the session in which it holds a lock."""
+    """Our end of the session in which a lock holder has a lock."""
 
     def __init__(self, connector: Connector, python: str) -> None:
         self._connector = connector
@@ -74,7 +74,7 @@ class RemoteLock:
             timer.cancel()
         if late.is_set():
             text = f"no answer about its lock within {seconds:g} s"
-            raise NodeError(text, node=self._connector.name, remedy="Its disk may hang: look at it by hand (dmesg).")
+            raise NodeError(text, node=self._connector.name, remedy="Its disk may hang: check it manually (dmesg).")
         return _document(self._connector.name, kind, line, self._errors)
 
     def end(self) -> str:
@@ -82,7 +82,7 @@ class RemoteLock:
         if not self._process.ended():
             return ""
         try:
-            return f"the keeper of its lock has ended (exit {self._process.wait()}): was it unlocked?"
+            return f"its lock holder has ended (exit {self._process.wait()}): was the node unlocked?"
         except ProvisionError as error:
             return error.message
 
@@ -116,7 +116,7 @@ def probe_locks(
 
 
 def unlock(nodes: Sequence[Node], holders: Mapping[str, Holder]) -> tuple[Unlocked, ...]:
-    """End the keepers that hold these locks for these holders; another one's, who came meanwhile, is left alone."""
+    """End the lock holders of these applies; locks of other applies that came meanwhile are not touched."""
     from provision.connectors import each
 
     who = f"{user()} on {os.uname().nodename}"
@@ -132,7 +132,7 @@ def unlock(nodes: Sequence[Node], holders: Mapping[str, Holder]) -> tuple[Unlock
 
 
 def without_holder(name: str, look: NodeLook) -> Unlocked:
-    """Return what to say of a node whose lock nobody holds, or something that none of our programs is."""
+    """Return the result for a node whose lock is free, or held by another program."""
     return node_lock.strange(name) if look.held else Unlocked(name, "free", "there is no lock to take away")
 
 

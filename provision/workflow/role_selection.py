@@ -45,7 +45,7 @@ def chosen_roles(words: Sequence[str], option: str = "--only") -> tuple[str, ...
 
 
 def asked_for(words: Sequence[str]) -> Asked:
-    """Tell what ``--only`` names apart: roles, which are planned, and single steps of roles, which are run as they are.
+    """Separate the names of ``--only``: roles, which are planned, and single steps of roles, which always run.
 
     Raises:
         UsageError: nothing is called so, or both kinds are named at once.

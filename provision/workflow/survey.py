@@ -51,7 +51,7 @@ def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
 
 
 def role_defaults() -> dict[str, Any]:
-    """Return the variables of every role's defaults/main.yml; what the inventory does not say is wanted so."""
+    """Return the variables of every role's defaults/main.yml, the desired state where the inventory has none."""
     from provision.inventory.role_files import defaults
     from provision.inventory.specs import roles_folder
 
@@ -82,12 +82,12 @@ def with_defaults(cluster: Cluster) -> Cluster:
 def with_preserved(
     cluster: Cluster, complete: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]
 ) -> tuple[Cluster, dict[str, dict[str, dict[str, Any]]]]:
-    """Return the cluster with what others set up on its nodes, and for each such node those variables by role.
+    """Return the cluster with the pre-existing configuration of its nodes, and node -> role -> these variables.
 
     Args:
-        cluster: as the inventory has it; what it says is wanted, whatever is there.
+        cluster: the cluster of the inventory, which has precedence over existing configuration.
         complete: the same with the roles' defaults.
-        facts: of the nodes that were looked at.
+        facts: those of the probed nodes.
     """
     from provision.planning import preserved_variables
 
@@ -189,7 +189,7 @@ def _no_answer(node: str, result: CommandResult) -> NodeError:
     said = result.last_lines()
     if _NO_PROCESS.search(said):
         return NodeError(
-            "it can start no further process, so that nothing can be looked at or done there",
+            "it cannot start another process, so it can be neither probed nor changed",
             node=node,
             output=said,
             remedy="Something has used up its processes, or its memory: on its console, end what starts so many "

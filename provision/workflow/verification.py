@@ -52,9 +52,9 @@ def verify(
 ) -> Survey:
     """Probe the nodes and judge them by all checks; `pairs` tries all logins between containers too.
 
-    With `full` the bandwidth between the containers is measured as well, and `full` is told how that goes. With `keep`
-    the facts hold the text that they were read from. With `profile` the nodes are held against what that guide asks
-    for too, one of `checks.minimums.MINIMUMS`. With `collective` and `full` an all-reduce runs over all idle nodes.
+    With `full` the bandwidth between the containers is measured as well, and `full` receives progress. With `keep` the
+    facts include their source text. With `profile` the nodes are also compared with the requirements of that guide, one
+    of `checks.minimums.MINIMUMS`. With `collective` and `full` an all-reduce runs over all idle nodes.
     """
     from provision import checks
     from provision.workflow.bandwidth import measure

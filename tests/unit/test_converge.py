@@ -270,7 +270,7 @@ def test_what_the_look_afterwards_still_finds_is_a_failure(answers, tmp_path):
 
     assert answers[1] == ["a"]
     assert report.nodes[0].status is NodeStatus.FAILED
-    assert "a look afterwards still finds" in report.nodes[0].error.message
+    assert "the final probe still reports" in report.nodes[0].error.message
 
 
 @pytest.mark.usefixtures("answers")

@@ -280,7 +280,7 @@ def test_where_it_cannot_be_written_down_no_node_is_drained(world):
 
     assert world.calls() == []
     assert world.ran == []
-    assert "nobody would know to resume it" in report.nodes[0].error.message
+    assert "its resumption cannot be recorded" in report.nodes[0].error.message
 
 
 def test_pauses_are_short_at_first_and_never_longer_than_a_minute():
