@@ -119,7 +119,7 @@ def _observe(job: str, window: float, inventory: str | None, lab: str | None) ->
 
     runner = engine_of(inventory, lab)
     try:
-        result = advise_job(runner, job, seconds=window, tell=info)
+        result = advise_job(runner, job, seconds=window, report=info)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; {job} continues", remedy="To observe it for a shorter time: --for 15s"

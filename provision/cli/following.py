@@ -69,7 +69,7 @@ def follow(runner: JobEngine, job: JobRecord, request: LogRequest | None = None)
     with leaving(name):
         if not job.status.over and not _is_assigned(job):
             push = pusher(runner)
-            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell, push=push, enough=_is_assigned)
+            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, report=tell, push=push, enough=_is_assigned)
         job = runner.logs(name, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
         if not job.status.over:
             silent = _silent_for(SILENT_SECONDS)
@@ -104,7 +104,7 @@ def wait_to_the_end(runner: JobEngine, name: str, *, timeout: float = 0.0) -> Jo
     from provision.workflow.job_watch import wait_for
 
     with leaving(name):
-        job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, tell=tell, push=pusher(runner))
+        job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, report=tell, push=pusher(runner))
     report_end(job)
     return job
 

@@ -53,7 +53,9 @@ def wait(
     with patience("querying the nodes"):
         runner.get(name)
     with leaving(name):
-        job = wait_for(lambda: runner.get(name), states[wanted.lower()], timeout=limit, tell=tell, push=pusher(runner))
+        job = wait_for(
+            lambda: runner.get(name), states[wanted.lower()], timeout=limit, report=tell, push=pusher(runner)
+        )
     if job.status.over:
         report_end(job)
     if form or as_json:

@@ -54,7 +54,7 @@ def advise_job(
     name: str,
     *,
     seconds: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     interval: float = 1.0,
 ) -> JobAdvice:
     """Sample all nodes of a running job in parallel, one SSH session each, and judge the samples.
@@ -63,7 +63,7 @@ def advise_job(
         engine: the job engine.
         name: the job.
         seconds: the window.
-        tell: receives lines of progress.
+        report: receives lines of progress.
         interval: seconds between two samples.
 
     Raises:
@@ -76,7 +76,7 @@ def advise_job(
     _insist_on_running(record)
     foreign = _foreign(engine)
     names = {assignment.node for assignment in record.assignments}
-    with _progress(seconds, len(names), tell):
+    with _progress(seconds, len(names), report):
         samples = engine.sample(record, seconds=seconds, interval=interval)
     lost = {
         node: problem
@@ -145,16 +145,16 @@ def _foreign(engine: JobEngine) -> dict[str, dict[str, str]]:
 
 
 @contextmanager
-def _progress(seconds: float, nodes: int, tell: Callable[[str], None]) -> Iterator[None]:
+def _progress(seconds: float, nodes: int, report: Callable[[str], None]) -> Iterator[None]:
     """Say now and then for how long it still looks."""
     over, begun = threading.Event(), time.monotonic()
 
     def go() -> None:
         while not over.wait(_TELL_SECONDS):
             left = seconds - (time.monotonic() - begun)
-            tell(f"{left:.0f} s left" if left > 0 else "waiting for the last nodes")
+            report(f"{left:.0f} s left" if left > 0 else "waiting for the last nodes")
 
-    tell(f"looking at {nodes} node{'s' if nodes != 1 else ''} for {seconds:g} s")
+    report(f"sampling {nodes} node{'s' if nodes != 1 else ''} for {seconds:g} s")
     threading.Thread(target=go, daemon=True, name="progress").start()
     try:
         yield

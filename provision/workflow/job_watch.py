@@ -32,7 +32,7 @@ def wait_for(
     wanted: JobStatus,
     *,
     timeout: float = 0.0,
-    tell: Callable[[JobRecord], None] = lambda _job: None,
+    report: Callable[[JobRecord], None] = lambda _job: None,
     enough: Callable[[JobRecord], bool] = lambda _job: False,
     push: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
@@ -43,7 +43,7 @@ def wait_for(
         look: returns the current job.
         wanted: the desired states; an ended job is never RUNNING again.
         timeout: seconds; 0 for no limit.
-        tell: is called for each new state, and for each new reason of a pending job.
+        report: is called for each new state, and for each new reason of a pending job.
         enough: returns whether to stop waiting although the job is not in the desired state.
         push: runs a scheduling pass; called repeatedly while the job is pending.
         sleep: waits.
@@ -59,7 +59,7 @@ def wait_for(
             job = look()
         now = (job.status, job.reason if _in_line(job) else "")
         if now != last:
-            tell(job)
+            report(job)
             last = now
         if job.status == wanted or job.status.over or enough(job):
             return job

@@ -131,7 +131,7 @@ def test_a_node_that_can_start_no_process_says_so(cluster, monkeypatch, said):
     )
     error = workflow.probe(cluster.nodes[:1])["good"]
 
-    assert "it can start no further process" in error.message
+    assert "it cannot start another process" in error.message
     assert "pid_max" in error.remedy
 
 
