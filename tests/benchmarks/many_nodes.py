@@ -98,11 +98,11 @@ def table(results: Sequence[Result]) -> str:
 
 def curves(results: Sequence[Result], value: str) -> dict[str, list[tuple[float, float]]]:
     """Return for each program its line over the number of nodes."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    lines: dict[str, list[tuple[float, float]]] = {}
     for result in results:
         if not result.slow:
-            found.setdefault(result.program, []).append((result.nodes, getattr(result.cost, value)))
-    return found
+            lines.setdefault(result.program, []).append((result.nodes, getattr(result.cost, value)))
+    return lines
 
 
 def _say(result: Result) -> None:

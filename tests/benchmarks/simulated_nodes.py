@@ -97,8 +97,8 @@ class SimulatedNodes:
             f"cluster_name: simulated\ncluster_data_networks: [10.77.0.0/16]\n"
             f"training_image_reference: {IMAGE}\ntraining_image_digest: {DIGEST}\n"
         )
-        told = applied.answers(self.inventory) if self.nodes.applied else {}
-        (self.folder / "applied.json").write_text(json.dumps(told))
+        outputs = applied.answers(self.inventory) if self.nodes.applied else {}
+        (self.folder / "applied.json").write_text(json.dumps(outputs))
 
 
 def _new_key() -> str:

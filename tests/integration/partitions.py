@@ -37,7 +37,7 @@ BESIDE_A_START = (("stop", "submit", "get", "wait"), ("delete", "list", "queue r
 
 `wait` is not beside `restart`, which ends an attempt: then it reports that end while the next attempt runs already.
 """
-NOT_FOUND, NAME_TAKEN, TIMED_OUT, NODE_UNREACHABLE = 3, 4, 6, 7
+MISSING, NAME_TAKEN, TIMED_OUT, NODE_UNREACHABLE = 3, 4, 6, 7
 GONE = "gone"
 CARRIED_OUT_SECONDS = 90.0
 """So long after a node is back a requested end is carried out, by verbs that only look."""
@@ -181,7 +181,7 @@ class Case:
         may_be_pruned = self.pruned and self.state in {"finished", "spread"} and self.moment == "during"
         has_no_instance_yet = self.verb == "logs" and self.state in {"waiting", "starting"}
         if self.verb in OF_ONE_JOB and not (self.is_refused() or may_be_pruned or has_no_instance_yet):
-            assert done.code != NOT_FOUND, f"{self}: the job exists: {done}"
+            assert done.code != MISSING, f"{self}: the job exists: {done}"
         if running and self.verb in {"list", "get"} and done.code == 0:
             jobs = done.document if self.verb == "list" else [done.document]
             status = {job["name"]: job["status"] for job in jobs}.get(self.name)
@@ -266,7 +266,7 @@ class Case:
     def status(self) -> str:
         """Return the job's status; GONE if there is no such job, empty if no node can tell."""
         done = self.scene.by(self.scene.other, "get", self.name, "--json", timeout=60)
-        if done.code == NOT_FOUND:
+        if done.code == MISSING:
             return GONE
         return str(done.document["status"]) if done.code == 0 else ""
 
@@ -324,10 +324,10 @@ class Group:
     @property
     def jobs(self) -> list[Case]:
         """One case for each job: its first, which is the one that changes the job if any does."""
-        found: dict[str, Case] = {}
+        first_cases: dict[str, Case] = {}
         for case in self.cases:
-            found.setdefault(case.name, case)
-        return list(found.values())
+            first_cases.setdefault(case.name, case)
+        return list(first_cases.values())
 
     def run(self) -> None:
         """Prepare the jobs, cut the node off, run the verbs, connect the node again, and judge."""
@@ -418,8 +418,8 @@ class Group:
 
         eventually(deleted, seconds=CARRIED_OUT_SECONDS, what=f"{names} are deleted")
         for node in self.scene.nodes:
-            kept = self.scene.on(node, "ls -A /var/lib/provision/jobs").split()
-            assert not set(kept) & set(names), f"{self.first}: {node} keeps {kept}"
+            names_on_node = self.scene.on(node, "ls -A /var/lib/provision/jobs").split()
+            assert not set(names_on_node) & set(names), f"{self.first}: {node} keeps {names_on_node}"
         self.scene.nothing_left(str(self.first))
 
     def log(self, text: str) -> None:

@@ -44,12 +44,12 @@ def output(*argv):
 
 def processes_of(folder):
     """Pids of processes that name the lab's folder."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if str(folder).encode() in path.read_bytes():
-                found.append(path.parent.name)
-    return found
+                pids.append(path.parent.name)
+    return pids
 
 
 def test_bare_nodes_have_ssh_and_python_and_nothing_of_ours(provision, lab):

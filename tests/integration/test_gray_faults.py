@@ -69,37 +69,37 @@ def program(on_node, node: str, path: str, text: str = STOPPED) -> Iterator[None
         on_node(node, f"mv {path}.whole {path}; rm -f /run/provision-probe.stuck")
 
 
-@pytest.mark.parametrize(("path", "told"), [("/usr/bin/nvidia-smi", "nvidia-smi"), ("/usr/bin/stat", "stat -f")])
-def test_a_program_that_hangs_is_named(planned, on_node, names, path, told) -> None:
+@pytest.mark.parametrize(("path", "command"), [("/usr/bin/nvidia-smi", "nvidia-smi"), ("/usr/bin/stat", "stat -f")])
+def test_a_program_that_hangs_is_named(planned, on_node, names, path, command) -> None:
     """A driver that does not answer; a dead mount."""
     with program(on_node, names[0], path):
-        found = planned()
+        node_plan = planned()
 
-    assert any(f"hung: {told}" in shown_document(finding) for finding in found["finding_codes"]), found
+    assert any(f"hung: {command}" in shown_document(finding) for finding in node_plan["finding_codes"]), node_plan
 
 
 def test_a_file_system_that_became_read_only_is_named(planned, on_node, names) -> None:
     """As the kernel does after an error. Others write to / here, so that it cannot be made so; /etc stands for it."""
     on_node(names[0], "mount --rbind /etc /etc && mount -o remount,bind,ro /etc")
     try:
-        found = planned()
+        node_plan = planned()
     finally:
         on_node(names[0], "umount -l /etc")
 
-    findings = list(map(shown_document, found["finding_codes"]))
-    assert any("node.disks.read_only /etc" in finding for finding in findings), found
+    findings = list(map(shown_document, node_plan["finding_codes"]))
+    assert any("node.disks.read_only /etc" in finding for finding in findings), node_plan
 
 
 def test_no_inode_left_is_named(planned, on_node, names) -> None:
     """Its free space alone would show much."""
     on_node(names[0], "mount -t tmpfs -o nr_inodes=2 none /tmp && touch /tmp/last")
     try:
-        found = planned()
+        node_plan = planned()
     finally:
         on_node(names[0], "umount /tmp")
 
-    findings = list(map(shown_document, found["finding_codes"]))
-    assert any("node.disks.inodes /tmp 0" in finding for finding in findings), found
+    findings = list(map(shown_document, node_plan["finding_codes"]))
+    assert any("node.disks.inodes /tmp 0" in finding for finding in findings), node_plan
 
 
 def test_a_clock_that_jumped_is_named_and_changes_no_plan(provision, names, on_node) -> None:
@@ -139,10 +139,10 @@ def room_for(provision, node: str, processes: int) -> Iterator[None]:
 def test_a_node_that_can_start_no_process_is_named(provision, planned, names, processes) -> None:
     """None at all, not for the login, none after it, and not all that a look starts."""
     with room_for(provision, names[0], processes):
-        found = planned()
+        node_plan = planned()
 
-    assert found["error"], found
-    assert "process" in found["remedy"], found
+    assert node_plan["error"], node_plan
+    assert "process" in node_plan["remedy"], node_plan
 
 
 def test_a_node_that_goes_silent_in_the_middle_is_named(provision, names, on_node) -> None:
@@ -194,7 +194,7 @@ def test_a_node_that_was_installed_anew_is_named(provision, cluster, trusting, n
     assert "ssh-keygen -R" in sick["remedy"]
 
 
-def test_two_nodes_with_swapped_addresses_are_told_as_that(provision, trusting) -> None:
+def test_two_nodes_with_swapped_addresses_are_named(provision, trusting) -> None:
     """Each answers at the other's address; nothing is sent to either."""
     make, known = trusting
     (first, kind, key), (second, other_kind, other_key) = known

@@ -53,7 +53,7 @@ def test_ranks_are_processes_of_their_nodes(jobs, on_node):
 
 
 @pytest.mark.row(12)
-def test_nothing_of_a_stopped_job_lives_on_though_its_keeper_and_its_submitter_were_killed(jobs, on_node):
+def test_no_process_of_a_stopped_job_survives_after_supervisor_and_submit_were_killed(jobs, on_node):
     """Not what daemonizes either, nor what was attached; and a secret was in the program's variables alone."""
     marker = f"marker{os.getpid()}x{time.monotonic_ns()}"
     mine = jobs.provision

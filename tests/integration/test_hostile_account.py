@@ -182,7 +182,7 @@ time.sleep(600)
 """
 
 
-def test_who_reaches_the_ports_of_keepers_gains_nothing(jobs, on_node):
+def test_an_unauthenticated_connection_to_a_job_supervisor_gets_nothing(jobs, on_node):
     """Nothing of the job is told to strangers, and the job goes on and ends while they keep their connections."""
     line = "until [ -e /tmp/go ]; do sleep 0.2; done; echo over"
     words = ("--workers=2", "--spread", f"--user={BOB}", line)

@@ -132,8 +132,8 @@ def output(jobs, name, instance=""):
 
 def settings(lines, *beginnings):
     """The variables with these beginnings, of the output of ``env``."""
-    found = dict(line.split("=", 1) for line in lines if "=" in line)
-    return {name: value for name, value in found.items() if name.startswith(beginnings)}
+    variables = dict(line.split("=", 1) for line in lines if "=" in line)
+    return {name: value for name, value in variables.items() if name.startswith(beginnings)}
 
 
 def test_a_job_runs_as_its_submitter_on_all_nodes(jobs):
@@ -157,9 +157,9 @@ def test_ranks_meet_however_they_are_started(jobs, programs):
     jobs.submit("pytorch", "typed", *two, "--spread", line)
     jobs.submit("py", "elastic", *two, *own, f"python3 {program} --lr 0.1")
 
-    told = "; ".join(f"{rank} --local_rank={rank % 2} --lr 0.1" for rank in range(4))
+    arguments = "; ".join(f"{rank} --local_rank={rank % 2} --lr 0.1" for rank in range(4))
     assert output(jobs, "plain") == ["2 ranks met: 0 --lr 0.1; 1 --lr 0.1 in /root"]
-    assert output(jobs, "typed") == [f"4 ranks met: {told} in /root"]
+    assert output(jobs, "typed") == [f"4 ranks met: {arguments} in /root"]
     assert output(jobs, "elastic") == [f"4 ranks met: {'; '.join(f'{rank} --lr 0.1' for rank in range(4))} in /root"]
     seen = {name: {one["node"] for one in jobs.get(name)["instances"]} for name in ("plain", "typed", "elastic")}
     assert {name: len(nodes) for name, nodes in seen.items()} == {"plain": 1, "typed": 2, "elastic": 2}

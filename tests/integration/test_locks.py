@@ -35,7 +35,7 @@ def locked(cluster, on_node):
     return look
 
 
-def test_the_second_of_two_operators_is_told_who_is_at_work(provision, cluster, locked, other_operator):
+def test_the_second_of_two_operators_is_refused_and_sees_the_lock_holder(provision, cluster, locked, other_operator):
     """Exit 4, with process, time and command of the first; the first one ends as if it were alone."""
     command, folder = other_operator
     names = [node["name"] for node in cluster["nodes"]]

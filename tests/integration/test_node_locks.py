@@ -120,11 +120,11 @@ def test_an_interrupted_apply_is_recorded_and_its_lock_waits_for_the_last_task(n
 
 def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
     """The next apply says so and goes on by itself, where it would refuse for an operator who is alive."""
-    told: list[Event] = []
+    events: list[Event] = []
     with subprocess.Popen(["sh", "-c", f"read line # a mark in {tmp_path}"], stdin=subprocess.PIPE) as task:
 
         def on_event(event: Event) -> None:
-            told.append(event)
+            events.append(event)
             task.stdin.close()
 
         with pytest.raises(Interrupted), node_locks.acquire(nodes[:1], command="provision apply"):
@@ -133,7 +133,7 @@ def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
             refused = dict(locks.refused)
 
     assert refused == {}
-    (event,) = told
+    (event,) = events
     assert (event.node, event.status) == ("a", "waiting")
     assert "waits for the end of what was left at work" in event.task
     assert "the connection to its controller is lost since" in event.task

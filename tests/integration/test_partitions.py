@@ -59,18 +59,18 @@ def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_b
     with case.cut():
         done = case.done = case.act()
         assert (done.code, done.out) == (NODE_UNREACHABLE, "cut-stop STOPPING\n"), str(done)
-        told = case.get()
-        assert told is not None
-        assert (told["status"], told["unconfirmedNodes"]) == ("STOPPING", [scene.nodes[-1]])
+        status = case.get()
+        assert status is not None
+        assert (status["status"], status["unconfirmedNodes"]) == ("STOPPING", [scene.nodes[-1]])
         listed = scene.by(scene.other, "list", "-o", "wide")
         assert scene.nodes[-1] in listed.out
         assert "still unreachable after" in listed.err, "the node was remembered, and is not waited for again"
         case.judge_answer(cut=True)
         case.judge_job_while_cut()
     case.judge_afterwards()
-    told = case.get()
-    assert told is not None
-    assert told["status"] == "STOPPED"
+    status = case.get()
+    assert status is not None
+    assert status["status"] == "STOPPED"
     case.clean()
 
 

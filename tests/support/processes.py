@@ -9,11 +9,11 @@ __all__ = ["marked"]
 
 def marked(mark: str) -> list[int]:
     """Return the pids of living processes whose environment holds `mark`, as ``NAME=VALUE``; zombies have none."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return pids

@@ -60,14 +60,14 @@ def answers(monkeypatch, tmp_path):
     reached: list[str] = []
 
     def each(nodes, function, **_):
-        found = {}
+        results = {}
         for node in nodes:
             outputs = {"system": said.get(node.name, DEBIAN)}
             try:
-                found[node.name] = function(FakeConnector({"provision-probe": answer(outputs)}, node.name))
+                results[node.name] = function(FakeConnector({"provision-probe": answer(outputs)}, node.name))
             except ProvisionError as error:
-                found[node.name] = error
-        return found
+                results[node.name] = error
+        return results
 
     def run_playbook(_inventory, names, *, log, **_):
         reached.extend(names)
@@ -115,7 +115,7 @@ def test_the_final_probe_is_named_in_the_progress(answers, tmp_path):
     assert begun == ["probe", "probe", "final probe"]
 
 
-def test_a_node_without_python_is_told_so(answers, tmp_path):
+def test_a_node_without_python_is_reported(answers, tmp_path):
     """Unless the inventory says where its Python is."""
     said, reached = answers
     said["a"] = said["b"] = DEBIAN.replace("/usr/bin/python3", "")
@@ -127,7 +127,7 @@ def test_a_node_without_python_is_told_so(answers, tmp_path):
     assert "apt-get install python3" in report.nodes[0].error.remedy
 
 
-def test_a_second_apply_is_told_who_is_at_work(answers, tmp_path):
+def test_a_second_apply_is_refused_and_names_the_lock_holder(answers, tmp_path):
     """Two applies of one inventory would undo each other's steps; another inventory is free."""
     _, reached = answers
     path = tmp_path / "prod" / "hosts.yml"

@@ -74,8 +74,8 @@ def test_a_node_that_failed_stays_drained_and_the_next_apply_resumes_it(world):
     assert world.file("a.state") == "IDLE+DRAIN"
     assert world.file("b.state") == "IDLE"
     assert world.record() == ["a"]
-    (told,) = warned(report, "a stays drained in Slurm: something failed there")
-    assert told.endswith("scontrol update NodeName=a State=RESUME")
+    (message,) = warned(report, "a stays drained in Slurm: something failed there")
+    assert message.endswith("scontrol update NodeName=a State=RESUME")
     world.failing = set()
     assert world.apply("a", "b", cluster_drain="slurm").ok
     assert world.file("a.state") == "IDLE"
@@ -261,10 +261,10 @@ def test_jobs_that_only_slurm_knows_of_count(world, disruptive):
         assert "waits for: jobs of the scheduler, which says ALLOCATED+DRAIN" in reasons
 
 
-def test_a_difference_that_is_kept_for_its_owner_drains_no_node(world):
+def test_an_ignored_difference_drains_no_node(world):
     """It would wait for ever; and it keeps no node from being resumed."""
-    kept = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), ("alice, who keeps a difference",))
-    world.steps["a"] = (kept,)
+    ignored = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), ("alice, who keeps a difference",))
+    world.steps["a"] = (ignored,)
     world.apply(cluster_drain="slurm", cluster_drain_seconds=60)
 
     assert world.calls() == []
@@ -284,8 +284,8 @@ def test_where_it_cannot_be_written_down_no_node_is_drained(world):
 
 
 def test_pauses_are_short_at_first_and_never_longer_than_a_minute():
-    found = list(islice(draining.pauses(), 60))
+    pauses = list(islice(draining.pauses(), 60))
 
-    assert found[0] == 5
-    assert max(found) == 60
-    assert found == sorted(found)
+    assert pauses[0] == 5
+    assert max(pauses) == 60
+    assert pauses == sorted(pauses)

@@ -33,7 +33,7 @@ def asked(monkeypatch):
     requests: dict[str, dict] = {}
 
     def each(nodes, function, **_):
-        found = {}
+        results = {}
         for node in nodes:
             answer = answers.get(node.name, GOOD)
             text = answer if isinstance(answer, str | Exception) else json.dumps(answer)
@@ -44,13 +44,13 @@ def asked(monkeypatch):
                 processes.append(start(script, **more)) or processes[-1]
             )
             try:
-                found[node.name] = function(way)
+                results[node.name] = function(way)
             except ProvisionError as error:
-                found[node.name] = error
+                results[node.name] = error
             requests[node.name] = (
                 json.loads(processes[0].stdin.rpartition(b"\n{")[2].join([b"{", b""])) if processes else {}
             )
-        return found
+        return results
 
     monkeypatch.setattr(connectors, "each", each)
     return answers, requests
@@ -69,7 +69,7 @@ def look(*roles, nodes=("gpu1", "gpu2"), bare=True, **variables):
     return PlanResult(cluster, Plan(plans), facts, {}, stated=stated)
 
 
-def found(seen):
+def problems(seen):
     return {(item.code.value, item.role, item.object) for node in seen.plan.nodes for item in node.problems}
 
 
@@ -93,7 +93,7 @@ def test_only_nodes_with_something_to_install_are_asked(asked):
     assert asked[1] == {}
 
 
-def test_what_will_be_installed_and_written_is_told_by_role(asked):
+def test_the_preflight_report_lists_packages_and_files_by_role(asked):
     """With versions where they are known; a package only once."""
     answers, _ = asked
     answers["gpu1"] = GOOD | {
@@ -111,7 +111,7 @@ def test_what_will_be_installed_and_written_is_told_by_role(asked):
     assert "+ installs docker.io 20.10, " in text
     assert "with 1 dependency: runc" in text
     assert max(map(len, text.splitlines())) <= 80
-    assert found(seen) == set()
+    assert problems(seen) == set()
 
 
 def test_problems_of_variables_and_of_the_node_come_together(asked):
@@ -122,7 +122,7 @@ def test_problems_of_variables_and_of_the_node_come_together(asked):
         look("nvidia_container", "docker_engine", "training_image", nvidia_container_repository_uri="https://m/x")
     )
 
-    assert found(seen) == {
+    assert problems(seen) == {
         ("variable.missing", "nvidia_container", "nvidia_container_repository_key"),
         ("package.missing", "docker_engine", "apparmor, iptables, pigz, python3-requests"),
         ("image.refused", "training_image", "r:5000/t:1"),
@@ -183,8 +183,8 @@ def test_apply_changes_no_node_while_one_has_a_problem(asked, played):
     seen = look("training_image", training_image_reference="")
     steps = seen.plan.nodes[0].steps
     plans = [workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", steps)]
-    found = dataclasses.replace(seen, plan=Plan(tuple(plans)))
-    report = workflow.apply(seen.cluster, seen.cluster.nodes, result=found)
+    result = dataclasses.replace(seen, plan=Plan(tuple(plans)))
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, result=result)
 
     assert not report.ok
     assert [node.status for node in report.nodes] == [NodeStatus.FAILED, NodeStatus.SKIPPED]
@@ -223,8 +223,8 @@ def test_keep_going_leaves_out_only_the_nodes_with_a_problem(asked, played):
     asked[0]["gpu2"] = ConnectionFailed("the test ends here")
     seen = look("training_image", training_image_reference="")
     plans = (workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", seen.plan.nodes[0].steps))
-    found = dataclasses.replace(seen, plan=Plan(plans))
-    report = workflow.apply(seen.cluster, seen.cluster.nodes, pace=workflow.Pace(keep_going=True), result=found)
+    result = dataclasses.replace(seen, plan=Plan(plans))
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, pace=workflow.Pace(keep_going=True), result=result)
 
     assert played[1] == ["gpu2"]
     assert not report.ok

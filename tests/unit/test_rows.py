@@ -25,14 +25,14 @@ def rows_of(decorator):
 @pytest.fixture(scope="module")
 def marked():
     """Row -> the files below tests/ with a test that is marked with it, from their source alone."""
-    found = defaultdict(set)
+    files = defaultdict(set)
     for file in sorted(TESTS.rglob("test_*.py")):
         text = file.read_text(encoding="utf-8")
         for node in ast.parse(text).body if "mark.row" in text else ():
             for row in [row for decorator in getattr(node, "decorator_list", ()) for row in rows_of(decorator)]:
                 assert node.name.startswith("test_"), f"{file}: {node.name} is marked and is no test"
-                found[row].add(str(file.relative_to(TESTS)))
-    return found
+                files[row].add(str(file.relative_to(TESTS)))
+    return files
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ CLOCKS = {"time.monotonic", "time.perf_counter", "monotonic", "perf_counter"}
 
 def test_no_unit_test_measures_elapsed_time() -> None:
     """A busy machine must not fail a test: wait for a condition, or count what is done (a deadline is allowed)."""
-    found = [
+    comparisons = [
         f"{path.relative_to(UNIT)}:{node.lineno}: {ast.unparse(node)}"
         for path in sorted(UNIT.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if _measures(node)
     ]
 
-    assert found == []
+    assert comparisons == []
 
 
 def _measures(node: ast.AST) -> bool:

@@ -61,8 +61,10 @@ class StandInRunner:
     def _variables(words: list[str]) -> dict[str, Any]:
         if "--extra-vars" not in words:
             return {}
-        found: dict[str, Any] = json.loads(Path(words[words.index("--extra-vars") + 1].removeprefix("@")).read_text())
-        return found
+        variables: dict[str, Any] = json.loads(
+            Path(words[words.index("--extra-vars") + 1].removeprefix("@")).read_text()
+        )
+        return variables
 
     def _node(self, name: str, handler: Callable[[Mapping[str, Any]], Any], failures: dict[str, int]) -> None:
         for number, (kind, result) in enumerate(_RESULTS[:2] if name == "gpu0002" else _RESULTS):

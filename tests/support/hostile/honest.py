@@ -39,14 +39,14 @@ class Question:
     @functools.cached_property
     def program(self) -> str:
         """The name of the program that comes on standard input; empty for a script without one."""
-        found = _NAME.search(self.script)
-        return (found[1] or found[2]) if found else ""
+        match = _NAME.search(self.script)
+        return (match[1] or match[2]) if match else ""
 
     @functools.cached_property
     def lines(self) -> list[bytes]:
         """What follows the program: requests, one a line."""
-        found = _LENGTH.search(self.script)
-        length = int(found[1]) if found else 0
+        match = _LENGTH.search(self.script)
+        length = int(match[1]) if match else 0
         if self.program == "lock-keeper":
             length = len(program_input({})) - len(b"{}\n")
         return self.stdin[length:].split(b"\n")
@@ -78,7 +78,7 @@ class Cluster:
     """Nodes gpu0001, gpu0002, ... of eight GPUs each."""
 
     folder: Path
-    told: Mapping[str, Mapping[str, str]]
+    outputs: Mapping[str, Mapping[str, str]]
     """Node -> fact -> what its command prints where that is no constant."""
     nodes: dict[str, FakeNode] = field(default_factory=dict)
     recorded: dict[tuple[str, str], Answer] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Cluster:
     def _canned(self, node: str, question: Question) -> Answer:
         script = question.script
         if question.label == "probe":
-            text = answer(Description(int(node[3:]) - 1, 3, self.told.get(node, {})), script) or ""
+            text = answer(Description(int(node[3:]) - 1, 3, self.outputs.get(node, {})), script) or ""
             before = "reload.step=done\nreload.code=0\nreload.said=\n" if "reload." in script else ""
             return _text(before + text)
         if question.program in _PROGRAMS:

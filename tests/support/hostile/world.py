@@ -109,8 +109,8 @@ class World:
         from provision.inventory import load
 
         load(self.inventory)
-        told = applied.answers(self.inventory)
-        self.cluster = Cluster(folder, told)
+        outputs = applied.answers(self.inventory)
+        self.cluster = Cluster(folder, outputs)
 
     def _write(self) -> None:
         for path in (self.home, self.inventory / "group_vars", self.away, self.folder / "tmp", self.folder / "bin"):
