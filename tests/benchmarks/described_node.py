@@ -51,7 +51,7 @@ def data_address(number: int) -> str:
 
 @dataclass(frozen=True)
 class Description:
-    """What tells one node from the next."""
+    """What differs between nodes."""
 
     number: int
     total: int

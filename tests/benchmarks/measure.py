@@ -62,7 +62,7 @@ def measure(argv: Sequence[str], *, environment: Mapping[str, str] | None = None
 
 
 class _Watch(threading.Thread):
-    """Looks at a process until it is gone."""
+    """Samples a process until it ends."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)

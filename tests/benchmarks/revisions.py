@@ -168,7 +168,7 @@ def _cells(times: Sequence[float]) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Measure, print the table, and write it with the numbers; exit 1 where a ratio is over the limit."""
+    """Measure, print the table, and write it with the numbers; exit 1 if a ratio exceeds the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("before", type=Path, help="the other checkout, with a .venv of its own")
     parser.add_argument("--plan-nodes", type=int, default=1000)

@@ -78,7 +78,7 @@ class _Gate:
 
 
 class _Transport(paramiko.Transport):
-    """Knows when the client was told that its command begins; a command may end no sooner."""
+    """Records when the client received the start of its command; a command does not end earlier."""
 
     def __init__(self, peer: socket.socket) -> None:
         super().__init__(peer)

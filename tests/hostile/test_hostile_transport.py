@@ -120,7 +120,7 @@ def test_a_command_is_bounded_in_bytes_and_in_time(
 
 
 def test_data_beyond_the_window_ends_the_connection(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads the output of this command; paramiko would keep all that comes."""
+    """No caller reads the output of this command; paramiko would keep all of it."""
     _really(monkeypatch)
     sshd, where = node
     sshd.behaviours["gpu1"] = "flood"

@@ -50,11 +50,11 @@ pgrep -af 'provision-node[-]jobs' | sed 's/^/process /'
 ss -Hltn 'sport >= 20000 and sport < 32000' | sed 's/^/port /'
 true
 """
-"""Prints what is left of jobs that are over, a line for each."""
+"""Prints what ended jobs left behind, a line for each."""
 
 
 class Scene:
-    """A lab's nodes, looked at and broken from their own side, and operators with a state folder each."""
+    """A lab's nodes, inspected and broken from the nodes themselves, and operators with a state folder each."""
 
     def __init__(self, provision: Provision, lab: str) -> None:
         self.provision, self.lab = provision, lab
@@ -81,7 +81,7 @@ class Scene:
         return done.stdout
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """What another operator is told of a job; None where there is no such job, or nobody to ask."""
+        """Return the job's status as another operator gets it; None if there is no such job or no node answers."""
         done = self.by(self.other, "get", name, "--json", timeout=60)
         return done.document if done.code == 0 else None
 
@@ -90,11 +90,11 @@ class Scene:
         self.by(self.other, "queue", "run", timeout=300)
 
     def left(self) -> dict[str, list[str]]:
-        """What is left on the nodes of jobs that are over."""
+        """Return what ended jobs left on the nodes."""
         return {node: self.on(node, LEFT).splitlines() for node in self.nodes}
 
     def nothing_left(self, context: str) -> None:
-        """Nothing may be left of jobs that are over, at the latest after a look at the nodes."""
+        """Check that ended jobs leave nothing, at the latest after the nodes were probed."""
 
         def clean() -> bool:
             self.by(self.other, "list")
@@ -152,7 +152,7 @@ class Job:
         return self.submit
 
     def get(self) -> dict[str, Any] | None:
-        """What another operator is told of it."""
+        """Return its status as another operator gets it."""
         return self.scene.get(self.name)
 
     def said(self, attempt: int = 0) -> dict[int, list[int]]:
@@ -276,10 +276,10 @@ def container_removed(struck: Struck) -> None:
 
 
 def supervisor_killed(struck: Struck) -> None:
-    """systemd starts it anew, and nobody notices."""
+    """systemd restarts it, and the job's status does not change."""
     job, instance = struck.one()
     command = f"pkill -9 -f '[/]{job.name}/attempts/1/programs/keeper.py'"
-    struck.comes(f"the keeper of {job.name} on {instance['node']} is killed", instance["node"], command)
+    struck.comes(f"the job supervisor of {job.name} on {instance['node']} is killed", instance["node"], command)
 
 
 def docker_restarted(struck: Struck) -> None:
@@ -325,7 +325,7 @@ def data_network_flaps(struck: Struck) -> None:
 
 
 def management_cut(struck: Struck) -> None:
-    """Nobody can ask a node, and its jobs go on."""
+    """No operator reaches a node, and its jobs continue."""
     node, seconds = struck.node(), struck.dice.uniform(3, 30)
     cut(struck, node, ("eth0",), f"the management network of {node} is cut for {seconds:.1f} s", seconds)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a node is found on the node, named in the report, and hurts no other node."""
+"""Problems of a node are detected on it, named in the report, and do not affect other nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever comes while an apply is at work: afterwards one apply makes all nodes as wanted, and no file is torn."""
+"""Whatever interrupts an apply, the next apply converges all nodes, and no file is torn."""
 
 from __future__ import annotations
 

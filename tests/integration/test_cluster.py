@@ -27,7 +27,7 @@ def test_the_first_apply_brings_both_nodes_up(cluster):
 
 
 def test_a_second_apply_changes_nothing(provision, cluster):
-    """On nodes that are as wanted an apply reports every node unchanged, with at most 60 remote tasks."""
+    """On converged nodes an apply reports every node unchanged, with at most 60 remote tasks."""
     assert cluster["apply"]["ok"]
     done = provision("apply", "--lab", LAB, "--yes", "--json")
 

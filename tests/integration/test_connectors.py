@@ -127,7 +127,7 @@ def test_a_node_behind_a_jump_host_is_reached(make, lab, ssh_files, tmp_path, tr
 
 @pytest.fixture
 def sessions(make):
-    """Set how many commands at once sshd lets in of a connection; those that are open stay as they were."""
+    """Set how many concurrent commands sshd accepts on a connection; open connections keep their limit."""
     connector = connect(make())
     yield lambda most: connector.run(f"echo MaxSessions {most} >{EXTRA}; {RESTART}")
     connector.run(f"rm -f {EXTRA}; {RESTART}")

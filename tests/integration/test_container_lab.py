@@ -101,7 +101,7 @@ def test_a_pulled_node_and_a_cut_node_come_back_with_lab_up(provision, lab):
 
 
 def test_a_connected_node_has_the_interfaces_and_routes_of_before(provision, lab):
-    """A cut node answers nobody; connected again, its interfaces have the same names, addresses and default route."""
+    """A cut node does not answer; connected again, its interfaces have the same names, addresses and default route."""
     before = shell(provision, SECOND, "ip -br -4 address && ip route")
     provision.ok("lab", "link", LAB, SECOND, "off")
     cut = provision("lab", "ssh", LAB, SECOND, "--", "true")

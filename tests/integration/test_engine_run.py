@@ -175,7 +175,7 @@ def test_the_log_has_no_colours_and_its_loss_loses_nothing_else(playbook, tmp_pa
 
 
 def test_a_change_by_a_task_with_secrets_is_reported(playbook):
-    """Its role and task are named as the reason, though nothing else of it is told."""
+    """Its role and task are named as the reason, and nothing else of it is shown."""
     tasks = Path("roles/safe/tasks")
     tasks.mkdir(parents=True)
     (tasks / "main.yml").write_text(

@@ -239,7 +239,7 @@ def test_an_image_that_cannot_be_had_is_named(site, changes, code):
 
 
 def test_the_steps_of_the_readme_bring_fresh_nodes_to_a_job(site):
-    """Init on a terminal with its questions; then plan, apply, verify and run, as they stand in the README."""
+    """Init on a terminal with its questions; then plan, apply, verify and run, exactly as in the README."""
     words = site.init("--registry-ca", site.options["--registry-ca"], without=("--image",))
     init = on_terminal(
         site.provision,

@@ -35,7 +35,7 @@ def names(cluster) -> tuple[str, str]:
 
 @pytest.fixture
 def planned(provision, names):
-    """Plan both nodes; returns what is told of the sick one, once the other was seen to be planned as when alone.
+    """Plan both nodes; return the sick node's plan after checking that the other is planned as when alone.
 
     Alone it is planned before and after: the machine may be busy with other things, and counts by its worse moment.
     """
@@ -137,7 +137,7 @@ def room_for(provision, node: str, processes: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("processes", [0, 2, 4, 8])
 def test_a_node_that_can_start_no_process_is_named(provision, planned, names, processes) -> None:
-    """None at all, not for the login, none after it, and not all that a look starts."""
+    """Not for the login, not after it, or not all processes of the probe."""
     with room_for(provision, names[0], processes):
         node_plan = planned()
 
@@ -146,7 +146,7 @@ def test_a_node_that_can_start_no_process_is_named(provision, planned, names, pr
 
 
 def test_a_node_that_goes_silent_in_the_middle_is_named(provision, names, on_node) -> None:
-    """A half-open connection: no word comes, and none says that it is over."""
+    """A half-open connection: no data arrives, and no end."""
     sick, healthy = names
     with program(on_node, sick, "/usr/bin/nvidia-smi"):
         began = time.monotonic()

@@ -43,13 +43,13 @@ ROUNDS = int(os.environ.get("JOB_FAULTS_ROUNDS") or 20)
 
 
 def say(text: str) -> None:
-    """Tell what is done, so that a run can be followed and repeated."""
+    """Print each action, so that a run can be followed and repeated."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def finished(job: Job, context: str, seconds: float = 180) -> dict:
-    """Wait until a job is over; what is to be tried again is started now and then, as by a daemon."""
+    """Wait until a job has ended; a job that is to be retried is started now and then, as by a daemon."""
     end, last = time.monotonic() + seconds, None
     while time.monotonic() < end:
         last = job.get()
@@ -62,7 +62,7 @@ def finished(job: Job, context: str, seconds: float = 180) -> dict:
 
 
 def right_in_time(struck: Struck, jobs: Sequence[Job], context: str) -> None:
-    """Soon after a fault each job is told of as it has to be, with the reason."""
+    """Soon after a fault each job has the right status and reason."""
     wrong = {job.name: "not asked" for job in jobs}
     with ThreadPoolExecutor(len(jobs)) as pool:
         while wrong and time.monotonic() - struck.since < WITHIN_SECONDS:
@@ -82,7 +82,7 @@ def one_round(
 ) -> None:
     """Two jobs, of which one is on all nodes, and a fault in the first half of their life.
 
-    Each job is told of as it has to be soon after it, and ends so; nothing is left of it.
+    Soon after it each job has the right status, and ends so; nothing is left of it.
     """
     sizes = {f"wide-{number}": len(scene.nodes), f"side-{number}": 2}
     jobs = [

@@ -43,7 +43,7 @@ for epoch in range(10):
     for batch in DataLoader(dataset, sampler=sampler):
         model(batch)
 """
-"""Never tells its sampler the epoch."""
+"""Never calls its sampler's set_epoch."""
 MAKE_BOARD = f"""set -e
 printf '#!/bin/sh\\nexec python3 -m http.server --directory "$2" --bind "$4" "$6"\\n' >/root/tensorboard
 chmod 755 /root/tensorboard
@@ -57,7 +57,7 @@ docker rm board >/dev/null
 
 @pytest.fixture
 def inventory(cluster, ssh_files, tmp_path):
-    """The lab's inventory, which is as it was when the test is over."""
+    """The lab's inventory, restored after the test."""
     assert cluster["nodes"]
     folder, backup = ssh_files / "inventory", tmp_path / "kept"
     shutil.copytree(folder, backup, symlinks=True)

@@ -96,7 +96,7 @@ def test_the_first_rank_that_fails_ends_the_job_and_is_named(jobs, on_node):
 
 
 def test_a_stopped_job_leaves_its_record_and_nothing_else(jobs, on_node):
-    """Containers, leases, ports and keepers are gone; a second stop changes nothing."""
+    """Containers, leases, ports and job supervisors are gone; a second stop changes nothing."""
     jobs.submit("pytorch", "long", "--gpus=1", "--workers=2", "--spread", "echo begun; sleep 600")
     jobs.until("long", "RUNNING")
 
@@ -244,7 +244,7 @@ def test_a_killed_job_supervisor_is_restarted_and_loses_nothing(jobs, on_node):
 
 
 def test_a_removed_container_is_the_failure(jobs, on_node):
-    """Whoever removed it; the job does not hang."""
+    """Also if it was removed by hand; the job does not hang."""
     jobs.submit("pytorch", "robbed", "--gpus=1", "--workers=2", "--spread", "sleep 600")
     jobs.until("robbed", "RUNNING")
     on_node(NODES[1], "docker rm -f robbed-worker-0")

@@ -24,7 +24,7 @@ needs_skopeo = pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo
 
 
 class Silent:
-    """A progress that nobody watches."""
+    """A progress display without a viewer."""
 
     def step(self, message: str) -> None:
         """Say nothing."""
@@ -135,7 +135,7 @@ def test_no_secret_can_be_read_by_others(served):
 
 
 def test_a_service_that_was_killed_comes_back_on_its_port(served):
-    """After a crash, `up` mends what is missing and leaves the rest as it is."""
+    """After a crash, `up` restarts what is missing and does not touch the rest."""
     record = served.folder / "services/registry-127.0.0.77.json"
     untouched = processes.read_record(served.folder / "services/repository.json")
     before = processes.read_record(record)

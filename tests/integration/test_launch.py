@@ -359,7 +359,7 @@ def test_torchrun_trains_by_the_lines_for_it(provision, equipped):
 def test_pytorch_trains_over_both_nodes(provision, equipped, tmp_path, words):
     """Nine processes, of which one is on the second node, end with the same gradient.
 
-    Of PyTorch 1.13 torchrun fails with Python 3.11 unless it is told which output it shows.
+    With PyTorch 1.13, torchrun fails on Python 3.11 unless PET_TEE and PET_REDIRECTS are set.
     """
     (tmp_path / "train.py").write_text(TRAIN)
     launcher, *more = words

@@ -1,4 +1,4 @@
-"""Many batch jobs that two operators hand in at once: who gets the GPUs, when, and what is left of it all.
+"""Many batch jobs that two operators submit at once: the leases of GPUs, their order, and what is left behind.
 
 What is promised is judged by what the nodes' docker engines and leases said meanwhile. The GPUs are SIMULATED.
 """
@@ -29,7 +29,7 @@ SEEN = "/run/gpu-watch.jsonl"
 
 @dataclass
 class Crowd:
-    """Two operators who hand in jobs of several sizes at once, and what was seen on the nodes meanwhile."""
+    """Two operators who submit jobs of several sizes at once, and the events that the nodes recorded meanwhile."""
 
     provision: Provision
     lab: str
@@ -54,7 +54,7 @@ class Crowd:
             self.watch(node)
         try:
             self.hand_in()
-            eventually(self.all_over, seconds=60 + 30 * len(self.sizes), what="all jobs are over")
+            eventually(self.all_over, seconds=60 + 30 * len(self.sizes), what="all jobs have ended")
         finally:
             for node in self.nodes:
                 self.on(node, "systemctl stop gpu-watch")
@@ -66,7 +66,7 @@ class Crowd:
         self.on(node, f"systemd-run --collect --unit gpu-watch python3 /run/gpu_watch.py {SEEN}")
 
     def hand_in(self) -> None:
-        """Let each operator hand in every other job, one after the other, as fast as they can."""
+        """Let each operator submit every other job, one after the other, as fast as possible."""
         inventory = self.provision.ok("lab", "inventory", self.lab).out.strip()
         jobs = [(f"many-{number}", *size) for number, size in enumerate(self.sizes)]
         lines = {name: f"sleep {self.chance.randint(*self.seconds)}" for name, *_ in jobs}
@@ -84,7 +84,7 @@ class Crowd:
             list(pool.map(one_after_the_other, range(len(OPERATORS))))
 
     def jobs(self) -> list[dict]:
-        """The jobs as ``list`` tells of them."""
+        """Return the jobs as ``list`` reports them."""
         all_jobs = self.provision.ok("list", "--lab", self.lab, "-o", "json").document
         return [job for job in all_jobs if job["name"].startswith("many-")]
 
@@ -112,7 +112,7 @@ class Crowd:
         return [job["spec"]["name"] for job in sorted(jobs, key=lambda job: job["submitted"])]
 
     def left(self) -> dict[str, list[str]]:
-        """What is left on the nodes of jobs that are over: containers, leases, units, processes, what was secret."""
+        """Return what ended jobs left on the nodes: containers, leases, units, processes, secrets."""
         look = (
             "docker ps -aq --filter label=provision.job; ls /run/provision/leases; pgrep -f '[k]eeper.py' || true; "
             "systemctl list-units --all --plain --no-legend 'provision-job-*'; "

@@ -1,4 +1,4 @@
-"""A hundred SIMULATED nodes: what it costs to look at them, and what some of them may do without harm to the rest."""
+"""A hundred SIMULATED nodes: the cost of probing them, and which faults of some must not affect the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def probe(nodes: SimulatedNodes) -> dict[str, object]:
-    """Look at all nodes as verify does."""
+    """Probe all nodes as verify does."""
     return workflow.probe(workflow.with_defaults(load(nodes.inventory)).nodes)
 
 
@@ -49,7 +49,7 @@ def test_a_plan_of_a_hundred_nodes_costs_little_more_than_their_logins(tmp_path)
 
 
 def _start_seconds() -> float:
-    """What the command costs that looks at nothing."""
+    """What the command costs without a probe."""
     return measure([sys.executable, "-m", "provision", "plan", "--help"], cwd=ROOT).cpu_seconds
 
 

@@ -75,7 +75,7 @@ def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_b
 
 
 def test_a_deleted_job_on_a_node_that_is_cut_off_keeps_its_name(scene: Scene) -> None:
-    """`delete` exits with 7, nobody gets the name meanwhile, and a queue run removes it when the node is back."""
+    """`delete` exits with 7, its name stays taken, and a queue run removes it when the node is back."""
     case = Case(scene, "cut-delete", "running", "delete", "before", scene.nodes[-1])
     case.prepare()
     with case.cut():

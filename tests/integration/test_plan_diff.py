@@ -1,4 +1,4 @@
-"""``plan --diff`` on real nodes: what would change in files is shown, nothing is changed, and no secret is told."""
+"""``plan --diff`` on real nodes shows changes of files, changes nothing, and prints no secret."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def drifted(provision, own_inventory, cluster, on_node) -> Iterator[tuple[Path, 
 
 
 def test_the_changed_lines_are_shown_and_nothing_is_changed(provision, drifted, on_node) -> None:
-    """Of the plan's steps alone; what holds the password is named and not told, in text and JSON, stdout and stderr."""
+    """Only steps of the plan; the password is never shown, in text or JSON, stdout or stderr."""
     inventory, node = drifted
     before = on_node(node, STATE)
     plain = provision.ok("plan", "-i", str(inventory))

@@ -1,7 +1,7 @@
-"""Code and images that ask for a login, from real servers: jobs get them, and nobody else sees the login.
+"""Code and images that need a credential, from real servers: only the jobs get them, and no one else sees it.
 
 The git server speaks HTTPS on this machine, and OpenSSH on a node; the registry is a second process of the lab's, with
-passwords. Everything that runs on this machine and on the nodes is looked at while it runs.
+passwords. Everything that runs on this machine and on the nodes is inspected while it runs.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def own(jobs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def nodes_with_git(on_both):
-    """Both nodes have git, until these tests are over."""
+    """Install git on both nodes until the end of these tests."""
     on_both(install("git"))
     yield NODES
     on_both(PURGE)
@@ -151,7 +151,7 @@ def here(jobs):
 
 
 def hidden(jobs, on_both, marker, names, *said):
-    """Insist that jobs that are over have left nothing of a secret: not in what is shown, in files or in journals."""
+    """Check that ended jobs have left nothing of a secret: not in output, in files or in journals."""
     texts = [jobs.ok(*words.replace("NAME", name).split()).out for name in names for words in SHOWN]
     assert [text for text in (*said, *texts, jobs.ok("list", "-o", "json").out) if marker.in_text(text)] == []
     assert on_both(marker.searching(FILES, JOURNAL)) == dict.fromkeys(NODES, "")
@@ -328,7 +328,7 @@ def registry(jobs, ssh_files, on_both, tmp_path):
 
 @pytest.mark.row(24, 47)
 def test_an_image_of_a_private_registry_by_secret_set(jobs, registry, own, on_both):
-    """Without a login and with a wrong one it is told where, why and what to do; with it jobs and `image pull` work."""
+    """Without or with a wrong credential the error names node, cause and remedy; with it jobs and `image pull` work."""
     server, image, marker = registry
     words = ("run", "--lab", LAB, f"--image={server}/{image}", "--workers=2", "--spread", "env")
     wrong = Marker.of(ROBOT)

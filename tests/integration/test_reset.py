@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.integration.conftest import LAB
 
-# Only the node's history tells of what was.
+# Only the node's history records the past.
 LEFT = """
 ls -A /var/lib/provision
 ls -d /etc/provision /usr/local/lib/provision /var/lib/containerd

@@ -150,7 +150,7 @@ def encrypted(name: str, value: str, password_file: Path) -> str:
 
 @pytest.fixture
 def site(provision: Provision, own_inventory, on_node, cluster: dict, tmp_path: Path) -> Iterator[Site]:
-    """The lab's nodes by an inventory whose secrets are in vault; afterwards the lab is as it was."""
+    """The lab's nodes with an inventory whose secrets are in vault; restores the lab afterwards."""
     values = Secrets(*(f"{word}{secrets.token_hex(12)}" for word in ("container", "registry", "sudo", "vault")))
     folder = own_inventory("secrets")
     password_file = tmp_path / "vault-password"
@@ -197,7 +197,7 @@ def lines_of(text: str) -> list[dict]:
 
 @contextmanager
 def nodes_watched(site: Site, provision: Provision, on_node, names: list[str]) -> Iterator[dict[str, list[dict]]]:
-    """Look at all programs of the nodes five times a second; the answers are there at the end."""
+    """Inspect all programs of the nodes five times a second; the answers are available at the end."""
     answers: dict[str, list[dict]] = {}
     command = on_the_node(site, "watch", STOP, LONGEST_SECONDS)
     watching = {name: provision.start("lab", "ssh", LAB, name, "--", command) for name in names}
@@ -213,7 +213,7 @@ def nodes_watched(site: Site, provision: Provision, on_node, names: list[str]) -
 
 @contextmanager
 def this_machine_watched(site: Site) -> Iterator[tuple[set[tuple[str, str]], set[str]]]:
-    """Look at all programs that our commands start here, known by a variable that they inherit."""
+    """Inspect all programs that our commands start here, known by a variable that they inherit."""
     leaks: set[tuple[str, str]] = set()
     programs: set[str] = set()
     mine = f"SECRETS_TEST={site.command.environment['SECRETS_TEST']}".encode()

@@ -159,7 +159,7 @@ def test_it_says_first_what_it_will_do(provision, before, applied, planned):
 
 
 def test_without_an_answer_nothing_is_undone(provision, planned):
-    """Nobody is there to be asked: exit 2, and the plan stands as it was."""
+    """There is no terminal to ask: exit 2, and the plan stays unchanged."""
     done = provision("reset", "--lab", LAB)
 
     assert done.code == 2, str(done)
@@ -193,7 +193,7 @@ def test_what_stood_before_is_as_it_was(provision, before, back):
 
 
 def test_of_a_bare_node_nothing_of_ours_is_left(provision, before, back):
-    """No file in /etc, no package, no docker, no folder: only the node's history tells of an apply."""
+    """No file in /etc, no package, no docker, no folder: only the node's history mentions an apply."""
     commands = (
         # /var/lib/docker is a volume on nodes of the lab. It stood there before, and so it stays as it is.
         "ls -d /var/lib/containerd /etc/provision /usr/local/lib/provision",
@@ -209,7 +209,7 @@ def test_of_a_bare_node_nothing_of_ours_is_left(provision, before, back):
 
 
 def test_a_second_reset_has_nothing_to_do(provision, back):
-    """It asks nobody, and changes nothing."""
+    """It asks no question, and changes nothing."""
     done = provision("reset", "--lab", LAB, "--json")
 
     assert back["reset"]["ok"]

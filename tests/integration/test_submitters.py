@@ -1,4 +1,4 @@
-"""People without a root login on a lab of their own: one submits, follows and stops his job, and nobody else's.
+"""People without a root login on a lab of their own: one submits, follows and stops his job, but no other user's.
 
 The head of the lab takes no jobs and has no docker.
 """
@@ -280,7 +280,7 @@ def test_what_needs_an_operator_says_so(site: Site) -> None:
 
 
 def test_the_head_holds_the_queue_without_docker(site: Site) -> None:
-    """It is as wanted, and nothing for jobs is there."""
+    """It is converged, and has nothing for jobs."""
     assert site.operator("plan", "--exit-code", "-i", str(site.inventory)).code == 0
     assert site.on(HEAD, "command -v dockerd docker || echo none").strip() == "none"
     assert site.op("hostfile").out == f"{WORKER} slots=2\n"

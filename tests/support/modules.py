@@ -31,7 +31,7 @@ def load(role: str, name: str, *, part: str = "library") -> ModuleType:
 
 
 def run(module: ModuleType, *, check: bool = False, **parameters: Any) -> dict[str, Any]:
-    """Run a module with these parameters; return what it tells Ansible."""
+    """Run a module with these parameters; return its result for Ansible."""
     output = io.StringIO()
     with (
         patch_module_args({**parameters, "_ansible_check_mode": check}),

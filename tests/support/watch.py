@@ -1,4 +1,4 @@
-"""Looks at all processes of this machine, those in containers among them, for texts that nobody may see there."""
+"""Inspects all processes of this machine, including those in containers, for texts that must not be visible there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Watch(threading.Thread):
         self._seconds, self._may = seconds, may
         self._own = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
         self._seen: dict[str, bytes] = {}
-        """The arguments of each process when it was looked at: another program is looked at again."""
+        """The arguments of each process at its last inspection: a process with a new program is inspected again."""
         self._over = threading.Event()
 
     def __enter__(self) -> Self:

@@ -100,7 +100,7 @@ def test_the_table_says_who_did_what_and_how_it_is_known():
 
 
 def test_the_address_is_that_of_the_ssh_session(tmp_path, monkeypatch):
-    """sudo takes the variable away, so the processes above are looked at; what is no address is left out."""
+    """sudo removes the variable, so the parent processes are read; values that are no address are ignored."""
     monkeypatch.setattr(node_audit, "PROC", str(tmp_path))
     me = os.getpid()
     for pid, parent, variables in ((me, 500, "A=1"), (500, 400, "B=2"), (400, 1, "SSH_CONNECTION=198.51.100.7 5 x 22")):

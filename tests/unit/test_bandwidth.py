@@ -43,7 +43,7 @@ else:
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """Stand-ins on the PATH; docker runs its command right here, and nobody has a device open."""
+    """Stand-ins on the PATH; docker runs its command right here, and no process has a device open."""
     texts = {
         "docker": '#!/bin/sh\nshift; [ "$1" != -i ] || shift; shift; exec "$@"\n',
         "id": "#!/bin/sh\necho 0\n",
@@ -100,7 +100,7 @@ def test_nodes_whose_gpus_could_not_be_measured_are_named(programs):  # noqa: AR
 
 
 def test_a_way_that_is_closed_is_the_reason(programs):  # noqa: ARG001
-    """The receiving end listens on 127.0.0.1 only, so nobody gets to 127.0.0.9; its end is not left behind."""
+    """The receiving end listens on 127.0.0.1 only, so 127.0.0.9 is unreachable; its end is not left behind."""
     result = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts("127.0.0.9")}, lambda _: None)
     results = {p.a.node: p for p in result.pairs}
 

@@ -35,7 +35,7 @@ DONE = NodeReport("a", NodeStatus.CHANGED, ())
 
 @pytest.fixture
 def show(monkeypatch, tmp_path):
-    """Compare two steps of node a, one of which waits, while Ansible answers as given; return also what it was told."""
+    """Compare two steps of node a, one of which waits, while Ansible answers as given; also return its calls."""
 
     def call(*differences, node=DONE, private=(), raises=None):
         calls = []

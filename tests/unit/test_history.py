@@ -44,7 +44,7 @@ def killed(cluster, monkeypatch):
 
 
 def done(cluster, *names, status="ok"):
-    """One apply of these nodes that came to its end."""
+    """One finished apply of these nodes."""
     entry = history.begin(cluster, command="provision apply", nodes=names)
     outcome = {name: {"status": "changed", "roles": ["base_system"], "message": ""} for name in names}
     assert history.end(entry, status=status, seconds=1.5, nodes=outcome) is None
@@ -90,7 +90,7 @@ def test_a_later_apply_of_the_same_nodes_ends_the_matter(cluster, killed):
 
 
 def test_another_inventory_has_another_history(cluster, tmp_path):
-    """Nothing is told of somebody else's nodes."""
+    """Nodes of other inventories are not mentioned."""
     done(cluster, "a")
 
     assert history.read(Cluster("c", tmp_path / "other.yml", cluster.nodes)) == ()

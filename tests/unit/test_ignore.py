@@ -1,4 +1,4 @@
-"""Local differences that the inventory says to keep stay, and are told."""
+"""Ignored local differences of an inventory stay, and are reported."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken(*words: str, image: str = "registry.example.com/team/train:1") -> tuple[JobSpec, Secrets]:
-    """What is handed in for a command line."""
+    """The request of a command line."""
     line = ["run", "--name=a", f"--image={image}", *words, "x"]
     return collect_job_inputs(submission(read_words(line), Here("/home/me")))
 

@@ -57,7 +57,7 @@ def asked(monkeypatch):
 
 
 def look(*roles, nodes=("gpu1", "gpu2"), bare=True, **variables):
-    """A look whose first node has steps of these roles, and the others none."""
+    """A cluster snapshot whose first node has steps of these roles, and the others none."""
     own = {"training_image_reference": "r:5000/t:1", **variables}
     stated = cluster_of(len(nodes), **own)
     cluster = cluster_of(len(nodes), **{**defaults(roles_folder()), **own})
@@ -138,7 +138,7 @@ def test_problems_of_variables_and_of_the_node_come_together(asked):
     ["", "nonsense", '{"packages": 3}', '{"image": {"code": "fine"}}', ConnectionFailed("gone"), "[" * 100_000],
 )
 def test_a_node_that_does_not_answer_properly_is_not_changed(asked, answer):
-    """Nobody knows whether an apply would fail there."""
+    """Whether an apply would fail there is unknown."""
     asked[0]["gpu1"] = answer
     seen = workflow.preflight(look("docker_engine"))
 
@@ -219,7 +219,7 @@ def test_an_apply_that_would_fail_changes_nothing(asked, played, roles, variable
 
 
 def test_keep_going_leaves_out_only_the_nodes_with_a_problem(asked, played):
-    """The exit code tells that they were."""
+    """The exit code shows that they were left out."""
     asked[0]["gpu2"] = ConnectionFailed("the test ends here")
     seen = look("training_image", training_image_reference="")
     plans = (workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", seen.plan.nodes[0].steps))

@@ -66,7 +66,7 @@ def test_each_row_is_shown_by_a_test_or_said_not_to_hold(table, marked):
 
 
 def test_the_tests_that_the_table_names_show_the_row(table, marked):
-    """Whoever looks there finds a test with the mark."""
+    """Each file there has a test with the mark."""
     wrong = {row: sorted(set(files) - marked[row]) for row, _, _, _, files, _ in table if set(files) - marked[row]}
     nameless = [row for row, _, _, state, files, _ in table if (state != "not yet") is not bool(files)]
 

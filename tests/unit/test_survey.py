@@ -71,7 +71,7 @@ def test_probe_gives_facts_or_the_reason(cluster):
 
 
 def test_the_inventory_wins_over_the_roles_defaults(cluster):
-    """What is not said is wanted as the roles have it."""
+    """Without a variable the defaults of the roles apply."""
     node = workflow.with_defaults(cluster).nodes[0]
 
     assert node.variables["cluster_data_address"] == "10.0.0.0"

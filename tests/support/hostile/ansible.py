@@ -41,7 +41,7 @@ class StandInRunner:
     def run(
         self, *, private_data_dir: str, cmdline: str, event_handler: Callable[[Mapping[str, Any]], Any], **_: Any
     ) -> SimpleNamespace:
-        """Tell of each node that two tasks went well; one that is hostile may say of its own anything."""
+        """Report for each node that two tasks succeeded; a hostile node may report anything of its own."""
         words = shlex.split(cmdline)
         names = Path(words[words.index("--limit") + 1].removeprefix("@")).read_text().split()
         variables = self._variables(words)

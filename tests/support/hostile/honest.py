@@ -84,7 +84,7 @@ class Cluster:
     recorded: dict[tuple[str, str], Answer] = field(default_factory=dict)
     recording: bool = True
     missed: list[str] = field(default_factory=list)
-    """Questions that nobody answers, for whoever adds a verb."""
+    """Questions without an answer, for developers who add a verb."""
 
     def answer(self, node: str, question: Question) -> Answer:
         """Return what the node answers."""

@@ -160,7 +160,7 @@ def test_a_known_host_runs_a_script_with_input(node):
 
 
 def test_a_command_says_at_once_whether_it_has_ended(node):
-    """Nobody has to wait for it in a thread of its own."""
+    """No thread has to wait for it."""
     connector = connect(node())
     process = connector.start("read line; exit 4")
     before = process.ended()
@@ -276,7 +276,7 @@ def test_a_key_with_a_passphrase_is_said(node, tmp_path):
 
 
 def test_a_closed_port_is_a_refused_connection(node):
-    """Nobody listening is told from nobody there."""
+    """A refused connection and an unreachable host have different reasons."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         free = unused.getsockname()[1]
     with pytest.raises(ConnectionFailed, match=f"refuses connections on port {free}"):
@@ -293,7 +293,7 @@ def test_a_node_that_drops_us_at_once_is_tried_again(node, to_drop):
 
 
 def test_a_node_that_never_lets_us_in_is_given_up(node, to_drop, monkeypatch):
-    """After its time the reason is told, with MaxStartups as what to look at."""
+    """After the time limit the reason is shown, with MaxStartups as what to check."""
     monkeypatch.setattr(ssh_transport, "_KNOCK_SECONDS", 0.5)
     to_drop.extend([1] * 100)
     with pytest.raises(ConnectionFailed, match="failed the SSH handshake") as caught:
@@ -443,7 +443,7 @@ def test_a_certificate_authority_in_known_hosts_chooses_openssh(node, keys, port
 
 
 def test_a_jump_host_is_held_to_the_same_trust(node, port):
-    """The key of a jump host that nobody knows ends the connection."""
+    """An unknown key of a jump host ends the connection."""
     with pytest.raises(ConnectionFailed, match="is not known"):
         connect(node(trust=None, jump=f"root@localhost:{port}"))
 
