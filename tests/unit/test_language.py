@@ -79,8 +79,6 @@ TERMS = {
 """Regular expression -> the term to use instead (the comments, docstrings and Markdown of finished folders)."""
 PENDING_PAGES = frozenset(
     [
-        "CHANGELOG.md",
-        "provision/README.md",
         "provision/batch/ROWS.md",
         "provision/jobs/README.md",
     ]
