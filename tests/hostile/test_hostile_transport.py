@@ -16,9 +16,10 @@ from provision.errors import ConnectionFailed
 from provision.jobs import job_access, session
 from provision.model import Connection, Node
 from tests.support.hostile.honest import Answer
-from tests.support.hostile.sshd import GARBAGE, HostileSshd, new_key, public
+from tests.support.hostile.sshd import GARBAGE, HostileSshd
 from tests.support.hostile.verbs import CASES
 from tests.support.hostile.world import GOOD, World
+from tests.support.ssh_keys import new_key, public
 
 MOST = 1024 * 1024
 """Bytes that a command may print here."""

@@ -9,9 +9,9 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ __all__ = [
     "killed_after",
     "killed_at_a_mark",
     "killed_in_between",
+    "scene_of_a_lab",
     "strike",
 ]
 
@@ -120,6 +121,18 @@ class Scene:
         for node in self.nodes:
             names_on_node = self.on(node, "ls -A /var/lib/provision/jobs").split()
             assert not set(names_on_node) & set(names), f"{node} keeps {names_on_node}"
+
+
+@contextmanager
+def scene_of_a_lab(provision: Provision, name: str, machine: str) -> Iterator[Scene]:
+    """Start and apply a lab of three nodes, and remove it at the end."""
+    try:
+        provision.ok("lab", "up", name, "--driver", "container", "--nodes", "3", "--machine", machine)
+        provision.ok("apply", "--lab", name, "--yes")
+        yield Scene(provision, name)
+    finally:
+        down = provision("lab", "down", name)
+    assert down.code == 0, str(down)
 
 
 @dataclass

@@ -78,28 +78,29 @@ def test_a_program_that_hangs_is_named(planned, on_node, names, path, command) -
     assert any(f"hung: {command}" in shown_document(finding) for finding in node_plan["finding_codes"]), node_plan
 
 
-def test_a_file_system_that_became_read_only_is_named(planned, on_node, names) -> None:
-    """As the kernel does after an error. Others write to / here, so that it cannot be made so; /etc stands for it."""
-    on_node(names[0], "mount --rbind /etc /etc && mount -o remount,bind,ro /etc")
+@pytest.mark.parametrize(
+    ("fault", "repair", "finding"),
+    [
+        # Other programs write to /, so it cannot be made read-only, as the kernel does after an error; /etc represents it.
+        (
+            "mount --rbind /etc /etc && mount -o remount,bind,ro /etc",
+            "umount -l /etc",
+            "node.disks.read_only /etc",
+        ),
+        # Its free space alone would show much.
+        ("mount -t tmpfs -o nr_inodes=2 none /tmp && touch /tmp/last", "umount /tmp", "node.disks.inodes /tmp 0"),
+    ],
+    ids=["read-only", "no inode"],
+)
+def test_an_unusable_file_system_is_named(planned, on_node, names, fault, repair, finding) -> None:
+    on_node(names[0], fault)
     try:
         node_plan = planned()
     finally:
-        on_node(names[0], "umount -l /etc")
+        on_node(names[0], repair)
 
     findings = list(map(shown_document, node_plan["finding_codes"]))
-    assert any("node.disks.read_only /etc" in finding for finding in findings), node_plan
-
-
-def test_no_inode_left_is_named(planned, on_node, names) -> None:
-    """Its free space alone would show much."""
-    on_node(names[0], "mount -t tmpfs -o nr_inodes=2 none /tmp && touch /tmp/last")
-    try:
-        node_plan = planned()
-    finally:
-        on_node(names[0], "umount /tmp")
-
-    findings = list(map(shown_document, node_plan["finding_codes"]))
-    assert any("node.disks.inodes /tmp 0" in finding for finding in findings), node_plan
+    assert any(finding in text for text in findings), node_plan
 
 
 def test_a_clock_that_jumped_is_named_and_changes_no_plan(provision, names, on_node) -> None:

@@ -30,6 +30,7 @@ from tests.integration.job_faults import (
     killed_after,
     killed_at_a_mark,
     killed_in_between,
+    scene_of_a_lab,
     strike,
 )
 from tests.support.command import Provision
@@ -213,15 +214,9 @@ def killed_operators(scene: Scene, dice: random.Random, number: int | str, start
 @pytest.fixture(scope="module")
 def own_scene(provision: Provision) -> Iterator[Scene]:
     """Three nodes for many faults; applied once."""
-    try:
-        provision.ok("lab", "up", OWN, "--driver", "container", "--nodes", "3", "--machine", "pair")
-        provision.ok("apply", "--lab", OWN, "--yes")
-        scene = Scene(provision, OWN)
+    with scene_of_a_lab(provision, OWN, machine="pair") as scene:
         ENGINES.add(scene.host)
         yield scene
-    finally:
-        down = provision("lab", "down", OWN)
-    assert down.code == 0, str(down)
 
 
 def test_a_few_faults_at_random_moments_of_jobs(provision: Provision, cluster: dict) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.conftest import ENGINES, LAB
-from tests.integration.job_faults import Scene
+from tests.integration.job_faults import Scene, scene_of_a_lab
 from tests.integration.partitions import (
     CUTS,
     MOMENTS,
@@ -41,15 +41,9 @@ def scene(provision: Provision, cluster: dict) -> Scene:
 @pytest.fixture(scope="module")
 def own_scene(provision: Provision) -> Iterator[Scene]:
     """Three nodes for many cases; applied once."""
-    try:
-        provision.ok("lab", "up", OWN, "--driver", "container", "--nodes", "3", "--machine", "dgx1v")
-        provision.ok("apply", "--lab", OWN, "--yes")
-        made = Scene(provision, OWN)
+    with scene_of_a_lab(provision, OWN, machine="dgx1v") as made:
         ENGINES.add(made.host)
         yield made
-    finally:
-        down = provision("lab", "down", OWN)
-    assert down.code == 0, str(down)
 
 
 def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_back(scene: Scene) -> None:

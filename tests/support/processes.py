@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["marked"]
+__all__ = ["marked", "own_cgroup"]
 
 
 def marked(mark: str) -> list[int]:
@@ -17,3 +17,8 @@ def marked(mark: str) -> list[int]:
         except OSError:
             continue
     return pids
+
+
+def own_cgroup() -> str:
+    """Return a word in the cgroup of this test's processes, in place of a container id."""
+    return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"

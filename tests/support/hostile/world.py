@@ -43,8 +43,8 @@ from tests.support.hostile.ansible import StandInRunner
 from tests.support.hostile.guard import Guard
 from tests.support.hostile.honest import Answer, Cluster, Question, uuids
 from tests.support.hostile.mutation import Change, mutated
-from tests.support.hostile.sshd import new_key, public
 from tests.support.node.node import Engine, FakeNode
+from tests.support.ssh_keys import new_key, public
 
 __all__ = ["GOOD", "NODES", "Outcome", "World"]
 

@@ -23,6 +23,7 @@ from provision.model.job_views import GpuView, NodeView
 from provision.testing import make_node
 from provision.workflow import job_advice
 from tests.support.memory_engine import MemoryEngine
+from tests.support.processes import own_cgroup
 
 WORKING = "import time\nwhile True: sum(range(50_000)); time.sleep(0.005)"
 CHANNEL = "2026-01-31T12:00:00.123456Z o a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
@@ -69,11 +70,6 @@ def job_on(*nodes, gpus=(), status=JobStatus.RUNNING, container="", **spec):
     known = {slot.instance: InstanceRecord(slot.instance, "Running", container_id=container) for slot in slots}
     made = JobSpec("train", Kind.RUN, ("x",), image="i", gpus=1, workers=len(nodes), **spec)
     return JobRecord(made, "id", "me@here", 1000.0, status, attempt=1, assignments=slots, instances=known)
-
-
-def own_cgroup():
-    """Return a word in the cgroup of this test's processes, in place of a container id."""
-    return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"
 
 
 def cluster_of(*nodes, dead=()):

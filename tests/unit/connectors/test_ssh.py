@@ -22,6 +22,7 @@ from provision.connectors import connect, each, ssh_algorithms, ssh_packets, ssh
 from provision.errors import ConnectionFailed, UsageError
 from provision.inventory.connection import connection_of
 from provision.model import Connection, Node, Secret
+from tests.support.ssh_server import ssh_server
 
 RELAY = """
 import os, socket, sys, threading
@@ -94,38 +95,21 @@ def outdated():
 @pytest.fixture
 def port(keys, to_drop, outdated):
     """A server with an ed25519 and an ecdsa host key."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    transports = []
 
-    def accept():
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            if to_drop:
-                to_drop.pop()
-                peer.close()
-                continue
-            transport = paramiko.Transport(peer)
-            for name, algorithms in outdated.items():
-                setattr(transport.get_security_options(), name, algorithms)
-            for name in ("host", "host2"):
-                transport.add_server_key(paramiko.PKey.from_path(keys / name))
-            transports.append(transport)
-            try:
-                transport.start_server(server=Server(paramiko.PKey.from_path(keys / "user")))
-            except (paramiko.SSHException, EOFError, OSError):
-                continue
+    def transport_of(peer):
+        if to_drop:
+            to_drop.pop()
+            peer.close()
+            return None
+        transport = paramiko.Transport(peer)
+        for name, algorithms in outdated.items():
+            setattr(transport.get_security_options(), name, algorithms)
+        for name in ("host", "host2"):
+            transport.add_server_key(paramiko.PKey.from_path(keys / name))
+        return transport
 
-    accepting = threading.Thread(target=accept, daemon=True)
-    accepting.start()
-    yield listener.getsockname()[1]
-    listener.shutdown(socket.SHUT_RDWR)  # a close alone leaves the thread waiting, and its port open
-    accepting.join()
-    listener.close()
-    for transport in transports:
-        transport.close()
+    with ssh_server(transport_of, lambda: Server(paramiko.PKey.from_path(keys / "user"))) as port:
+        yield port
 
 
 @pytest.fixture
