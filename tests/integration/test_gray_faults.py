@@ -81,7 +81,7 @@ def test_a_program_that_hangs_is_named(planned, on_node, names, path, command) -
 @pytest.mark.parametrize(
     ("fault", "repair", "finding"),
     [
-        # Other programs write to /, so it cannot be made read-only, as the kernel does after an error; /etc represents it.
+        # Other programs write to /, so it cannot be made read-only, as the kernel does after an error: /etc is.
         (
             "mount --rbind /etc /etc && mount -o remount,bind,ro /etc",
             "umount -l /etc",
