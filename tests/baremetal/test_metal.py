@@ -20,7 +20,7 @@ ALL = ("apply", "--lab", LAB, "--yes", "--json")
 
 def processes_naming(text):
     """Pids of processes whose command line holds `text`."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -28,8 +28,8 @@ def processes_naming(text):
             except OSError:
                 continue
             if text in line:
-                found.append((int(entry.name), line[:120]))
-    return found
+                processes.append((int(entry.name), line[:120]))
+    return processes
 
 
 def cut_power_during(provision, words, node, role):
@@ -148,8 +148,12 @@ def test_bandwidth_is_measured_between_containers_and_a_cut_data_network_is_name
     provision.ok("lab", "reboot", LAB, second)
 
     assert cut.code == 1, str(cut)
-    found = {check["id"]: check for check in cut.document["cluster"]}["rdma_stack.bandwidth"]
-    assert (found["status"], second in found["reason"], first in found["reason"]) == ("fail", True, False), found
+    bandwidth = {check["id"]: check for check in cut.document["cluster"]}["rdma_stack.bandwidth"]
+    assert (bandwidth["status"], second in bandwidth["reason"], first in bandwidth["reason"]) == (
+        "fail",
+        True,
+        False,
+    ), bandwidth
 
 
 LOOK = "ibv_devices | tail -n +3; ls /dev/infiniband; grep CapEff /proc/self/status; grep locked /proc/self/limits; env"
@@ -170,22 +174,22 @@ def test_a_job_has_the_node_s_rdma_devices_and_nccl_s_settings_for_them(provisio
     provision.ok(*UP)
     provision.ok(*ALL)
     jobs = Jobs(provision, "direct", LAB)
-    ways = {"less": (), "none": ("--no-rdma",), "all": ("--privileged",), "roce": ("--fabric=roce",)}
-    said = {}
-    for name, words in ways.items():
+    options = {"less": (), "none": ("--no-rdma",), "all": ("--privileged",), "roce": ("--fabric=roce",)}
+    outputs = {}
+    for name, words in options.items():
         jobs.submit("run", name, "--gpus=1", f"--nodes={second}", *words, "--wait", LOOK)
-        said[name] = jobs.logs(name)
+        outputs[name] = jobs.logs(name)
     gids = on_node(provision, second, "cd /sys/class/infiniband/rxe0/ports/1/gids && grep . [0-9]")
 
     for name in ("less", "all", "roce"):
-        assert said[name][0].split()[0] == "rxe0", said[name]
-        assert {"uverbs0", "rdma_cm"} <= set(said[name])
-        assert any(re.match(r"Max locked memory +unlimited +unlimited", line) for line in said[name])
-    assert "rxe0" not in " ".join(said["none"])
-    rights = {name: next(line for line in lines if line.startswith("CapEff")) for name, lines in said.items()}
+        assert outputs[name][0].split()[0] == "rxe0", outputs[name]
+        assert {"uverbs0", "rdma_cm"} <= set(outputs[name])
+        assert any(re.match(r"Max locked memory +unlimited +unlimited", line) for line in outputs[name])
+    assert "rxe0" not in " ".join(outputs["none"])
+    rights = {name: next(line for line in lines if line.startswith("CapEff")) for name, lines in outputs.items()}
     assert rights["less"] == rights["roce"] != rights["all"]
     nccl = {
-        name: dict(line.split("=", 1) for line in lines if line.startswith("NCCL_")) for name, lines in said.items()
+        name: dict(line.split("=", 1) for line in lines if line.startswith("NCCL_")) for name, lines in outputs.items()
     }
     assert (nccl["less"]["NCCL_IB_DISABLE"], "NCCL_IB_HCA" in nccl["less"]) == ("1", False)  # made in software
     assert (nccl["roce"]["NCCL_IB_DISABLE"], nccl["roce"]["NCCL_IB_HCA"]) == ("0", "=rxe0:1")
@@ -196,7 +200,7 @@ def test_a_job_has_the_node_s_rdma_devices_and_nccl_s_settings_for_them(provisio
     whole, lacking = (jobs.ok("image inspect", image, "--node", second).out for image in (jobs.image, "norxe:1"))
     mismatch = "the image has no library for the RDMA driver rxe"
     assert (mismatch in whole, mismatch in lacking) == (False, True)
-    jobs.ok("delete", *ways)
+    jobs.ok("delete", *options)
 
 
 def test_lab_down_leaves_nothing_behind(provision, lab):

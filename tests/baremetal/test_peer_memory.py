@@ -137,11 +137,11 @@ def test_both_modules_at_once_are_refused(built: Node) -> None:
 @pytest.mark.long
 def test_a_module_in_use_is_not_unloaded(built: Node) -> None:
     """Memory of a running job may be registered through it."""
-    told = built.shell(f"exec 9</dev/simulated_gpu_job; {PROGRAM} unload 2>&1; echo exit $?")
+    output = built.shell(f"exec 9</dev/simulated_gpu_job; {PROGRAM} unload 2>&1; echo exit $?")
 
-    assert "nv_peer_mem is in use (1 user" in told
-    assert "Stop the jobs on this node" in told
-    assert told.endswith("exit 1\n")
+    assert "nv_peer_mem is in use (1 user" in output
+    assert "Stop the jobs on this node" in output
+    assert output.endswith("exit 1\n")
     assert "nv_peer_mem" in built.loaded()
 
 
@@ -179,9 +179,9 @@ def test_a_modprobe_that_never_returns_delays_the_boot_by_its_limit_only(built: 
 def test_symbols_of_another_stack_are_reported_as_that(built: Node) -> None:
     """The stack changed after the module was built: what differs is named, and apply builds it anew."""
     built.shell(f"{INSTALL} --allow-downgrades mlnx-ofed-kernel-dkms=4.9~simulated")
-    told = built.shell(f"{PROGRAM} check || true")
-    assert "ib_register_peer_memory_client" in told
-    assert "was built against another version" in told
+    output = built.shell(f"{PROGRAM} check || true")
+    assert "ib_register_peer_memory_client" in output
+    assert "was built against another version" in output
 
     done = built.apply("peer_memory")
 

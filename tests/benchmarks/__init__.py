@@ -1,1 +1,1 @@
-"""How fast many nodes are looked at; README.md says how to read the numbers."""
+"""How fast many nodes are probed; README.md explains the numbers."""

@@ -21,7 +21,7 @@ _FILE = {"type": "file", "mode": "0644", "owner": "root:root", "sum": hashlib.sh
 def answers(inventory: Path) -> dict[str, dict[str, str]]:
     """Return for each node what the facts ``receipts`` and ``managed`` print: as many files as roles really manage."""
     cluster, sources = workflow.with_defaults(load(inventory)), role_sources()
-    found = {}
+    outputs = {}
     for node in cluster.nodes:
         salt = hashlib.sha256(node.name.encode()).hexdigest()[:32]
         observed = {role: _state(role) for role in ROLES}
@@ -32,7 +32,7 @@ def answers(inventory: Path) -> dict[str, dict[str, str]]:
             }
             for role in ROLES
         }  # fmt: skip
-        found[node.name] = {
+        outputs[node.name] = {
             "receipts": "\n".join(
                 f"{role}.json:{line}"
                 for role, receipt in sorted(receipts.items())
@@ -40,7 +40,7 @@ def answers(inventory: Path) -> dict[str, dict[str, str]]:
             ),
             "managed": json.dumps({"sealed": dict.fromkeys(ROLES, True), "observed": observed, "jobs": [], "hung": []}),
         }
-    return found
+    return outputs
 
 
 def _state(role: str) -> dict[str, Any]:

@@ -76,11 +76,11 @@ class Bench:
 
     def times(self, work: Callable[[int], float]) -> list[float]:
         """Do something as often as asked, and say each time."""
-        found = []
+        durations = []
         for number in range(self.repeat):
-            found.append(work(number))
-            sys.stderr.write(f"  {found[-1]:.2f} s\n")
-        return found
+            durations.append(work(number))
+            sys.stderr.write(f"  {durations[-1]:.2f} s\n")
+        return durations
 
     def until_first_line(self, argv: Sequence[str]) -> float:
         """Return the seconds from a program's start to its first line; it is let to its end."""
@@ -176,9 +176,9 @@ class Bench:
         """Return for each line that was written while we read how old it was when it came."""
         child, begun = self.start(argv), time.time()
         assert child.stdout
-        found = [(float(line), time.time()) for line in child.stdout]
+        arrivals = [(float(line), time.time()) for line in child.stdout]
         child.wait()
-        return [came - written for written, came in found if written > begun + 1]
+        return [came - written for written, came in arrivals if written > begun + 1]
 
     def clear(self) -> None:
         """Leave nothing of ours on the nodes."""

@@ -51,12 +51,12 @@ def data_address(number: int) -> str:
 
 @dataclass(frozen=True)
 class Description:
-    """What tells one node from the next."""
+    """What differs between nodes."""
 
     number: int
     total: int
     """How many nodes the cluster has: each knows the keys of all."""
-    told: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
     """Fact -> what its command prints, for what is not the same on all nodes."""
 
 
@@ -69,7 +69,7 @@ def answer(node: Description, script: str) -> str | None:
     parts = [f"provision-probe 1 {token}"]
     known = frozenset(variables.get("PROBE_KNOWN", "").split())
     for fact in asked:
-        out = _FACTS[fact](node, variables) if fact in _FACTS else node.told.get(fact, "")
+        out = _FACTS[fact](node, variables) if fact in _FACTS else node.outputs.get(fact, "")
         word, out = ("same", digest) if known and (digest := _digest(out)) in known else ("out", out)
         parts.append(f"{token} {word} {fact}\n{out}\n{token} err {fact}\n\n{token} end {fact} 0")
     return "\n".join(parts) + "\n"
@@ -113,8 +113,8 @@ def _resolved(names: str) -> str:
 def _sysctls(_node: Description, variables: Mapping[str, str]) -> str:
     values = {"kernel.numa_balancing": 0, "net.core.somaxconn": 4096, "vm.max_map_count": 262144}
     keys = variables.get("PROBE_SYSCTLS", "").split()
-    told = [f"/proc/sys/{key.replace('.', '/')}:{values.get(key, 16777216)}" for key in keys]
-    return "\n".join([*(f"key {key}" for key in keys), *told])
+    lines = [f"/proc/sys/{key.replace('.', '/')}:{values.get(key, 16777216)}" for key in keys]
+    return "\n".join([*(f"key {key}" for key in keys), *lines])
 
 
 def _disks(_node: Description, variables: Mapping[str, str]) -> str:
@@ -205,7 +205,7 @@ def _nvidia_modules() -> str:
 def _managed(node: Description, _variables: Mapping[str, str]) -> str:
     """What the probe's own program prints: what stands in `told`, and what the docker engine says."""
     nothing = {"sealed": {}, "observed": {}, "jobs": [], "hung": []}
-    seen = json.loads(node.told["managed"]) if "managed" in node.told else nothing
+    seen = json.loads(node.outputs["managed"]) if "managed" in node.outputs else nothing
     repository = IMAGE.rpartition(":")[0]
     image = {"Id": "sha256:" + "1" * 64, "RepoDigests": [f"{repository}@{DIGEST}"], "RepoTags": [IMAGE]}
     engine = {"info": _docker_info(), "image": image, "container": _container(4700 + node.number)}

@@ -94,7 +94,7 @@ def by_fabric(nodes: list[Place]) -> int:
     return sum(result.ok for result in group.run("true", hide=True, in_stream=False).values())
 
 
-WAYS: dict[str, Callable[[list[Place]], int]] = {
+PROGRAMS: dict[str, Callable[[list[Place]], int]] = {
     "paramiko": by_paramiko,
     "connectors": by_connectors,
     "fabric": by_fabric,
@@ -105,7 +105,7 @@ def main() -> None:
     """Do it, and fail unless every node answered."""
     way, inventory = sys.argv[1:]
     nodes = places(Path(inventory))
-    good = WAYS[way](nodes)
+    good = PROGRAMS[way](nodes)
     sys.stdout.write(f"{good} of {len(nodes)} nodes answered\n")
     raise SystemExit(good != len(nodes))
 

@@ -24,10 +24,10 @@ def main() -> None:
 
     cluster = workflow.with_defaults(load(Path(sys.argv[1])))
     step("inventory")
-    found = workflow.probe(cluster.nodes)
+    results = workflow.probe(cluster.nodes)
     step("probe")
-    lost = {name: str(value) for name, value in found.items() if isinstance(value, ProvisionError)}
-    reached = {name: value for name, value in found.items() if not isinstance(value, ProvisionError)}
+    lost = {name: str(value) for name, value in results.items() if isinstance(value, ProvisionError)}
+    reached = {name: value for name, value in results.items() if not isinstance(value, ProvisionError)}
     supported = workflow.supported_systems()
     judged = [
         result

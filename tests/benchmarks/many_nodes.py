@@ -1,4 +1,4 @@
-"""``make bench-look``: what it costs to look at many nodes, each program a whole process, all in one run.
+"""``make bench-look``: the cost of probing many nodes, each program a whole process, all in one run.
 
 ``python -m tests.benchmarks.many_nodes --nodes 10,100,1000 --program 'plan=provision plan --json -i {inventory}'``
 """
@@ -98,11 +98,11 @@ def table(results: Sequence[Result]) -> str:
 
 def curves(results: Sequence[Result], value: str) -> dict[str, list[tuple[float, float]]]:
     """Return for each program its line over the number of nodes."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    lines: dict[str, list[tuple[float, float]]] = {}
     for result in results:
         if not result.slow:
-            found.setdefault(result.program, []).append((result.nodes, getattr(result.cost, value)))
-    return found
+            lines.setdefault(result.program, []).append((result.nodes, getattr(result.cost, value)))
+    return lines
 
 
 def _say(result: Result) -> None:
@@ -139,7 +139,7 @@ def main() -> None:
         row["cost"] = {key: value for key, value in row["cost"].items() if key not in {"out", "err"}}
     (given.out / "many_nodes.json").write_text(json.dumps(rows, indent=1) + "\n")
     for value, unit in (("seconds", "s"), ("rss_mib", "MiB")):
-        title = f"A look at many SIMULATED nodes: {'time' if unit == 's' else 'memory'} of the whole process"
+        title = f"A probe of many SIMULATED nodes: {'time' if unit == 's' else 'memory'} of the whole process"
         (given.out / f"many_nodes_{value}.svg").write_text(plot.lines(title, unit, curves(results, value)))
     sys.stdout.write(head + table(results))
     raise SystemExit(any(result.cost.code for result in results))

@@ -62,7 +62,7 @@ def measure(argv: Sequence[str], *, environment: Mapping[str, str] | None = None
 
 
 class _Watch(threading.Thread):
-    """Looks at a process until it is gone."""
+    """Samples a process until it ends."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -78,8 +78,8 @@ class _Watch(threading.Thread):
                 files = len(os.listdir(self._folder / "fd"))  # noqa: PTH208 - names alone
             except OSError:
                 return
-            told = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-            if "VmHWM" in told:
-                self.rss_kib = max(self.rss_kib, int(told["VmHWM"].split()[0]))
-            self.threads = max(self.threads, int(told["Threads"]))
+            fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+            if "VmHWM" in fields:
+                self.rss_kib = max(self.rss_kib, int(fields["VmHWM"].split()[0]))
+            self.threads = max(self.threads, int(fields["Threads"]))
             self.files = max(self.files, files)

@@ -134,7 +134,7 @@ def lab_rows(checkouts: Sequence[Checkout], nodes: int, repeat: int) -> dict[str
         def submit(one: Checkout, number: int) -> float:
             inventory = Path(one.run("provision", "lab", "inventory", one.lab).strip())
             texts = [path.read_text() for path in inventory.parent.rglob("*.yml")]
-            reference = next(found[1] for text in texts if (found := image.search(text)))
+            reference = next(match[1] for text in texts if (match := image.search(text)))
             return one.seconds_to_first_line(
                 "provision", "submit", "pytorch", "--lab", one.lab, f"--image={reference}", "--gpus=1", "--workers=2",
                 "--spread", f"--name=bench-{number}", "--follow", "echo begun",
@@ -168,7 +168,7 @@ def _cells(times: Sequence[float]) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Measure, print the table, and write it with the numbers; exit 1 where a ratio is over the limit."""
+    """Measure, print the table, and write it with the numbers; exit 1 if a ratio exceeds the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("before", type=Path, help="the other checkout, with a .venv of its own")
     parser.add_argument("--plan-nodes", type=int, default=1000)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import io
 import json
 import subprocess
 import sys
@@ -23,13 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import paramiko
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
 from tests.benchmarks import applied
 from tests.benchmarks.described_node import DIGEST, IMAGE, data_address, name_of
 from tests.benchmarks.simulated_sshd import Nodes, address_of, serve
+from tests.support.ssh_keys import new_key, public
 
 __all__ = ["Nodes", "SimulatedNodes", "address_of", "name_of"]
 
@@ -74,11 +70,11 @@ class SimulatedNodes:
         folder = self.inventory / "group_vars"
         folder.mkdir(parents=True)
         (self.folder / "nodes.json").write_text(json.dumps(dataclasses.asdict(self.nodes)))
-        user = _new_key()
+        user = new_key()
         self.key.write_text(user)
         self.key.chmod(0o600)
-        (self.folder / "id_ed25519.pub").write_text(_public(user) + " SIMULATED\n")
-        keys = [_new_key() for _ in range(self.nodes.count)]
+        (self.folder / "id_ed25519.pub").write_text(public(user) + " SIMULATED\n")
+        keys = [new_key() for _ in range(self.nodes.count)]
         (self.folder / "host_keys.json").write_text(json.dumps(keys))
         (self.folder / "host_keys.json").chmod(0o600)
         hosts, known = [], []
@@ -86,7 +82,7 @@ class SimulatedNodes:
             name, address = name_of(number), address_of(number)
             hosts += [f"    {name}:", f"      ansible_host: {address}"]
             hosts.append(f"      cluster_data_address: {data_address(number)}")
-            known.append(f"[{address}]:{self.nodes.port} {_public(key)} {name}")
+            known.append(f"[{address}]:{self.nodes.port} {public(key)} {name}")
         (self.inventory / "hosts.yml").write_text("\n".join(["---", "gpu_nodes:", "  hosts:", *hosts, ""]))
         self.known_hosts.write_text("\n".join([*known, ""]))
         (folder / "all.yml").write_text(
@@ -97,18 +93,8 @@ class SimulatedNodes:
             f"cluster_name: simulated\ncluster_data_networks: [10.77.0.0/16]\n"
             f"training_image_reference: {IMAGE}\ntraining_image_digest: {DIGEST}\n"
         )
-        told = applied.answers(self.inventory) if self.nodes.applied else {}
-        (self.folder / "applied.json").write_text(json.dumps(told))
-
-
-def _new_key() -> str:
-    key = Ed25519PrivateKey.generate()
-    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
-
-
-def _public(private: str) -> str:
-    key = paramiko.Ed25519Key(file_obj=io.StringIO(private))
-    return f"{key.get_name()} {key.get_base64()}"
+        outputs = applied.answers(self.inventory) if self.nodes.applied else {}
+        (self.folder / "applied.json").write_text(json.dumps(outputs))
 
 
 def main() -> None:

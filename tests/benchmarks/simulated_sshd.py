@@ -78,7 +78,7 @@ class _Gate:
 
 
 class _Transport(paramiko.Transport):
-    """Knows when the client was told that its command begins; a command may end no sooner."""
+    """Records when the client received the start of its command; a command does not end earlier."""
 
     def __init__(self, peer: socket.socket) -> None:
         super().__init__(peer)
@@ -94,10 +94,10 @@ class _Node(paramiko.ServerInterface):
     """One connection to one node."""
 
     def __init__(
-        self, nodes: Nodes, number: int, key: paramiko.PKey, gate: _Gate, told: Mapping[str, Mapping[str, str]]
+        self, nodes: Nodes, number: int, key: paramiko.PKey, gate: _Gate, outputs: Mapping[str, Mapping[str, str]]
     ) -> None:
         self._nodes, self._number, self._key, self._gate = nodes, number, key, gate
-        self._told = told.get(name_of(number), {})
+        self._outputs = outputs.get(name_of(number), {})
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
@@ -125,9 +125,9 @@ class _Node(paramiko.ServerInterface):
                 out = preflight_answer(self._request(channel))
             elif script:
                 total = self._nodes.count if self._nodes.cluster_keys else 0
-                told = answer(Description(self._number, total, self._told), script)
-                if told is not None:
-                    out = told
+                reply = answer(Description(self._number, total, self._outputs), script)
+                if reply is not None:
+                    out = reply
                     threading.Event().wait(
                         None if self._number in self._nodes.hung else self._nodes.smi_seconds or 0.001
                     )
@@ -165,7 +165,7 @@ def serve(folder: Path, part: int) -> None:
     nodes = Nodes(**json.loads((folder / "nodes.json").read_text()))
     user = paramiko.PKey.from_path(folder / "id_ed25519")
     keys = json.loads((folder / "host_keys.json").read_text())
-    told = json.loads((folder / "applied.json").read_text())
+    outputs = json.loads((folder / "applied.json").read_text())
     gate, listeners, silent = _Gate(nodes.max_startups), selectors.DefaultSelector(), []
     for number in range(part, nodes.count, nodes.processes):
         listener = socket.create_server((address_of(number), nodes.port), backlog=128)
@@ -186,7 +186,7 @@ def serve(folder: Path, part: int) -> None:
                 continue
             if number not in loaded:
                 loaded[number] = paramiko.Ed25519Key(file_obj=io.StringIO(keys[number]))
-            server = _Node(nodes, number, user, gate, told)
+            server = _Node(nodes, number, user, gate, outputs)
             if not gate.enter(id(server)):
                 peer.close()
                 continue

@@ -1,6 +1,6 @@
 """Makes many finished jobs of one, on a node: ``python3 - FOLDER-OF-NODE-PROGRAMS NAME COUNT``, as root.
 
-Each has what the keeper has written of the one, under a name and an id of its own. Where the one is in the queue (on
+Each has what the job supervisor wrote for the one, under a name and an id of its own. Where the one is in the queue (on
 the node that keeps it), the name is taken by the node program's own ``reserve``.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 folder, one, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sys.path.insert(0, folder)
-from provision.node.files import read_json, write_json  # noqa: E402 - they lie where we were told
+from provision.node.files import read_json, write_json  # noqa: E402 - the archive is an argument
 from provision.node.jobs.queue import reserve  # noqa: E402
 from provision.node.jobs.records import ROOT  # noqa: E402
 

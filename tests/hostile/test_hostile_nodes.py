@@ -74,8 +74,8 @@ def _judge(world: World, verb: str, line: str, todo: Any) -> None:
     assert not world.guard.problems, (line, world.guard.problems)
     assert not list(Path("/tmp").glob(f"*{MARK}*"))
     printed = done.err if case.raw else done.out + done.err
-    found = _CONTROL.search(printed)
-    assert found is None, (line, printed[max(0, found.start() - 200) : found.end() + 50])
+    match = _CONTROL.search(printed)
+    assert match is None, (line, printed[max(0, match.start() - 200) : match.end() + 50])
     forged = [text for text in printed.splitlines() if text.lstrip().startswith(FORGED)]
     assert not forged, (line, printed[-2000:])
     if case.good is not None:

@@ -16,9 +16,10 @@ from provision.errors import ConnectionFailed
 from provision.jobs import job_access, session
 from provision.model import Connection, Node
 from tests.support.hostile.honest import Answer
-from tests.support.hostile.sshd import GARBAGE, HostileSshd, new_key, public
+from tests.support.hostile.sshd import GARBAGE, HostileSshd
 from tests.support.hostile.verbs import CASES
 from tests.support.hostile.world import GOOD, World
+from tests.support.ssh_keys import new_key, public
 
 MOST = 1024 * 1024
 """Bytes that a command may print here."""
@@ -120,7 +121,7 @@ def test_a_command_is_bounded_in_bytes_and_in_time(
 
 
 def test_data_beyond_the_window_ends_the_connection(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads the output of this command; paramiko would keep all that comes."""
+    """No caller reads the output of this command; paramiko would keep all of it."""
     _really(monkeypatch)
     sshd, where = node
     sshd.behaviours["gpu1"] = "flood"

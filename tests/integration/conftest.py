@@ -25,7 +25,7 @@ ENGINES: set[str] = set()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What breaks the common lab on purpose comes last: if it is not mended, other tests do not fail for it."""
+    """Tests that break the common lab on purpose run last, so that a failed repair does not fail other tests."""
     items.sort(key=lambda item: "test_chaos.py" in item.nodeid)
 
 
@@ -116,7 +116,7 @@ def own_inventory(provision: Provision, cluster: dict, ssh_files: Path):
 
 @pytest.fixture(scope="session", autouse=True)
 def docker_left() -> Iterator[None]:
-    """Nothing that a lab made may be left in the docker engine when all tests are over."""
+    """Nothing that a lab made may be left in the docker engine after all tests."""
     yield
     for host in ENGINES:
         assert held(host, "ps", "-aq", "--filter", f"name=provision-{LAB}-") == []

@@ -9,9 +9,9 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ __all__ = [
     "killed_after",
     "killed_at_a_mark",
     "killed_in_between",
+    "scene_of_a_lab",
     "strike",
 ]
 
@@ -50,11 +51,11 @@ pgrep -af '[/]run/provision/programs/.*[.]pyz jobs' | sed 's/^/process /'
 ss -Hltn 'sport >= 20000 and sport < 32000' | sed 's/^/port /'
 true
 """
-"""Prints what is left of jobs that are over, a line for each."""
+"""Prints what ended jobs left behind, a line for each."""
 
 
 class Scene:
-    """A lab's nodes, looked at and broken from their own side, and operators with a state folder each."""
+    """A lab's nodes, inspected and broken from the nodes themselves, and operators with a state folder each."""
 
     def __init__(self, provision: Provision, lab: str) -> None:
         self.provision, self.lab = provision, lab
@@ -81,7 +82,7 @@ class Scene:
         return done.stdout
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """What another operator is told of a job; None where there is no such job, or nobody to ask."""
+        """Return the job's status as another operator gets it; None if there is no such job or no node answers."""
         done = self.by(self.other, "get", name, "--json", timeout=60)
         return done.document if done.code == 0 else None
 
@@ -90,11 +91,11 @@ class Scene:
         self.by(self.other, "queue", "run", timeout=300)
 
     def left(self) -> dict[str, list[str]]:
-        """What is left on the nodes of jobs that are over."""
+        """Return what ended jobs left on the nodes."""
         return {node: self.on(node, LEFT).splitlines() for node in self.nodes}
 
-    def nothing_left(self, told: str) -> None:
-        """Nothing may be left of jobs that are over, at the latest after a look at the nodes."""
+    def nothing_left(self, context: str) -> None:
+        """Check that ended jobs leave nothing, at the latest after the nodes were probed."""
 
         def clean() -> bool:
             self.by(self.other, "list")
@@ -102,7 +103,7 @@ class Scene:
 
         end = time.monotonic() + WITHIN_SECONDS
         while not clean():
-            assert time.monotonic() < end, f"{told}: left behind: {self.left()}"
+            assert time.monotonic() < end, f"{context}: left behind: {self.left()}"
 
     def ready(self) -> None:
         """Wait until all nodes and their docker engines answer."""
@@ -118,8 +119,20 @@ class Scene:
         done = self.by(self.other, "delete", "--force", *names)
         assert done.code == 0, str(done)
         for node in self.nodes:
-            kept = self.on(node, "ls -A /var/lib/provision/jobs").split()
-            assert not set(kept) & set(names), f"{node} keeps {kept}"
+            names_on_node = self.on(node, "ls -A /var/lib/provision/jobs").split()
+            assert not set(names_on_node) & set(names), f"{node} keeps {names_on_node}"
+
+
+@contextmanager
+def scene_of_a_lab(provision: Provision, name: str, machine: str) -> Iterator[Scene]:
+    """Start and apply a lab of three nodes, and remove it at the end."""
+    try:
+        provision.ok("lab", "up", name, "--driver", "container", "--nodes", "3", "--machine", machine)
+        provision.ok("apply", "--lab", name, "--yes")
+        yield Scene(provision, name)
+    finally:
+        down = provision("lab", "down", name)
+    assert down.code == 0, str(down)
 
 
 @dataclass
@@ -152,7 +165,7 @@ class Job:
         return self.submit
 
     def get(self) -> dict[str, Any] | None:
-        """What another operator is told of it."""
+        """Return its status as another operator gets it."""
         return self.scene.get(self.name)
 
     def said(self, attempt: int = 0) -> dict[int, list[int]]:
@@ -160,10 +173,10 @@ class Job:
         words = ("--attempt", str(attempt)) if attempt else ()
         done = self.scene.by(self.scene.other, "logs", self.name, "--all", *words)
         assert done.code == 0, f"logs of {self.name}: {done}"
-        found: dict[int, list[int]] = {}
+        numbers: dict[int, list[int]] = {}
         for rank, number in re.findall(r"^(?:\[\S+\] )?(\d+) (\d+)$", done.out, re.MULTILINE):
-            found.setdefault(int(rank), []).append(int(number))
-        return found
+            numbers.setdefault(int(rank), []).append(int(number))
+        return numbers
 
     def is_whole(self) -> None:
         """All lines of all ranks are there, once each and in their order."""
@@ -204,27 +217,32 @@ class Struck:
     lift: ExitStack = field(default_factory=ExitStack)
     ends: dict[str, str] = field(default_factory=dict)
     """Job -> pattern that its reason has to fit; other jobs go on."""
-    told: str = ""
+    description: str = ""
     since: float = 0.0
     """When it came."""
 
     def places(self) -> dict[str, list[dict[str, Any]]]:
         """Job -> its instances."""
-        return {job.name: told["instances"] for job in self.jobs for told in [job.get()] if told and told["instances"]}
+        return {
+            job.name: status["instances"]
+            for job in self.jobs
+            for status in [job.get()]
+            if status and status["instances"]
+        }
 
-    def one(self, *, chief: bool = True) -> tuple[Job, dict[str, Any]]:
+    def one(self, *, launcher: bool = True) -> tuple[Job, dict[str, Any]]:
         """A job and one of its instances, drawn; without `chief` none that only launches."""
         name, instances = self.dice.choice(sorted(self.places().items()))
         job = next(one for one in self.jobs if one.name == name)
-        return job, self.dice.choice([one for one in instances if chief or one["role"] != "launcher"])
+        return job, self.dice.choice([one for one in instances if launcher or one["role"] != "launcher"])
 
     def node(self) -> str:
         """A node, drawn."""
         return self.dice.choice(self.scene.nodes)
 
-    def comes(self, told: str, node: str, command: str) -> None:
+    def comes(self, description: str, node: str, command: str) -> None:
         """Let it come: the clock runs from here."""
-        self.told, self.since = told, time.monotonic()
+        self.description, self.since = description, time.monotonic()
         self.scene.on(node, command)
 
     def ends_all_of(self, node: str, pattern: str) -> None:
@@ -252,7 +270,7 @@ sys.exit("there is no such process")
 
 def rank_killed(struck: Struck) -> None:
     """The program of one rank is killed with SIGKILL."""
-    job, instance = struck.one(chief=False)
+    job, instance = struck.one(launcher=False)
     node, rank = instance["node"], instance["rank"]
     struck.ends[job.name] = rf"({instance['name']}|rank {rank}) on {node} failed: killed by signal 9"
     variable = f"{'OMPI_COMM_WORLD_RANK' if job.kind == 'mpi' else 'RANK'}={rank}"
@@ -270,11 +288,11 @@ def container_removed(struck: Struck) -> None:
     struck.comes(f"{box} on {node} is removed", node, f"docker rm -f {box}")
 
 
-def keeper_killed(struck: Struck) -> None:
-    """systemd starts it anew, and nobody notices."""
+def supervisor_killed(struck: Struck) -> None:
+    """systemd restarts it, and the job's status does not change."""
     job, instance = struck.one()
     command = f"pkill -9 -f '[/]{job.name}/attempts/1/programs/node.pyz supervisor'"
-    struck.comes(f"the keeper of {job.name} on {instance['node']} is killed", instance["node"], command)
+    struck.comes(f"the job supervisor of {job.name} on {instance['node']} is killed", instance["node"], command)
 
 
 def docker_restarted(struck: Struck) -> None:
@@ -302,7 +320,7 @@ def power_cut(struck: Struck) -> None:
     node, verb = struck.node(), struck.scene.provision.ok
     struck.ends_all_of(node, rf"\bnode {node}\b.*(reboot|does not answer)")
     struck.lift.callback(verb, "lab", "power", struck.scene.lab, node, "on")
-    struck.told, struck.since = f"the power of {node} is cut", time.monotonic()
+    struck.description, struck.since = f"the power of {node} is cut", time.monotonic()
     verb("lab", "power", struck.scene.lab, node, "off")
 
 
@@ -320,7 +338,7 @@ def data_network_flaps(struck: Struck) -> None:
 
 
 def management_cut(struck: Struck) -> None:
-    """Nobody can ask a node, and its jobs go on."""
+    """No operator reaches a node, and its jobs continue."""
     node, seconds = struck.node(), struck.dice.uniform(3, 30)
     cut(struck, node, ("eth0",), f"the management network of {node} is cut for {seconds:.1f} s", seconds)
 
@@ -332,13 +350,13 @@ def all_networks_cut(struck: Struck) -> None:
     cut(struck, node, ("eth0", "eth1"), f"all networks of {node} are cut")
 
 
-def cut(struck: Struck, node: str, interfaces: Sequence[str], told: str, seconds: float = 0.0) -> None:
+def cut(struck: Struck, node: str, interfaces: Sequence[str], description: str, seconds: float = 0.0) -> None:
     """Take interfaces down until it is lifted, or for a while, in which the jobs are asked for."""
     down, up = ("; ".join(f"ip link set {one} {way}" for one in interfaces) for way in ("down", "up"))
     down = f"ip route show default >/run/default-route; {down}"
     up = f"{up}; if [ -s /run/default-route ]; then ip route replace $(cat /run/default-route); fi"
     struck.lift.callback(struck.scene.on, node, up)
-    struck.comes(told, node, down)
+    struck.comes(description, node, down)
     if seconds:
         struck.lift.callback(lambda: time.sleep(max(0.0, struck.since + seconds - time.monotonic())))
 
@@ -361,7 +379,7 @@ def up_again(scene: Scene, node: str, before: str) -> None:
 FAULTS: tuple[Callable[[Struck], None], ...] = (
     rank_killed,
     container_removed,
-    keeper_killed,
+    supervisor_killed,
     docker_restarted,
     docker_killed,
     rebooted,
@@ -373,7 +391,7 @@ FAULTS: tuple[Callable[[Struck], None], ...] = (
 )
 
 
-QUICK = (rank_killed, container_removed, keeper_killed, docker_killed)
+QUICK = (rank_killed, container_removed, supervisor_killed, docker_killed)
 """Those that need no more than seconds."""
 
 
@@ -390,16 +408,16 @@ def strike(scene: Scene, dice: random.Random, jobs: Sequence[Job], fault: Callab
 
 def judged(struck: Struck, job: Job) -> str:
     """Return what is wrong with a job's status after a fault; empty when it is as it has to be."""
-    told = job.get()
-    if told is None:
+    status = job.get()
+    if status is None:
         return "it cannot be asked for"
-    said = f"{told['status']}, attempt {told['attempt']}: {told['reason']}"
+    summary = f"{status['status']}, attempt {status['attempt']}: {status['reason']}"
     pattern = struck.ends.get(job.name)
     if pattern is None:
-        return "" if told["status"] in {"RUNNING", "SUCCEEDED"} and told["attempt"] == 1 else said
-    again = job.retry and told["status"] == "PENDING" and "it is to be tried again" in told["reason"]
-    right = again if job.retry else told["status"] == "FAILED"
-    return "" if right and re.search(pattern, told["reason"]) else f"{said} (wanted: {pattern})"
+        return "" if status["status"] in {"RUNNING", "SUCCEEDED"} and status["attempt"] == 1 else summary
+    again = job.retry and status["status"] == "PENDING" and "it is to be tried again" in status["reason"]
+    right = again if job.retry else status["status"] == "FAILED"
+    return "" if right and re.search(pattern, status["reason"]) else f"{summary} (wanted: {pattern})"
 
 
 MARKS = (

@@ -33,11 +33,11 @@ OF_ONE_JOB = ("stop", "delete", "restart", "get", "wait", "logs")
 ON_QUEUE_HOST = ("waiting", "on-head")
 """States in which the queue host is cut off: in the others it is the last node of the job."""
 BESIDE_A_START = (("stop", "submit", "get", "wait"), ("delete", "list", "queue run"), ("restart", "logs", "prune"))
-"""Verbs that run at the same time on one job that is being started: a start is over soon, so each group is short.
+"""Verbs that run at the same time on one job that is being started: a start is short, so each group is short.
 
 `wait` is not beside `restart`, which ends an attempt: then it reports that end while the next attempt runs already.
 """
-NOT_FOUND, NAME_TAKEN, TIMED_OUT, NODE_UNREACHABLE = 3, 4, 6, 7
+MISSING, NAME_TAKEN, TIMED_OUT, NODE_UNREACHABLE = 3, 4, 6, 7
 GONE = "gone"
 CARRIED_OUT_SECONDS = 90.0
 """So long after a node is back a requested end is carried out, by verbs that only look."""
@@ -110,7 +110,7 @@ class Case:
     # The job
 
     def prepare(self) -> None:
-        """Submit the job, and wait for the state that is wanted."""
+        """Submit the job, and wait for the desired state."""
         more = {
             "waiting": ("--hold",),
             "spread": ("--workers=2", "--max-per-node=1", f"--nodes={self.head},{self.place}"),
@@ -135,7 +135,7 @@ class Case:
         return begun(self.scene.provision, [*words, "--gpus=1", *more, line])
 
     def get(self) -> dict[str, Any] | None:
-        """What another operator is told of the job."""
+        """Return the job as another operator gets it."""
         return self.scene.get(self.name)
 
     def runs_on(self) -> list[str]:
@@ -181,20 +181,20 @@ class Case:
         may_be_pruned = self.pruned and self.state in {"finished", "spread"} and self.moment == "during"
         has_no_instance_yet = self.verb == "logs" and self.state in {"waiting", "starting"}
         if self.verb in OF_ONE_JOB and not (self.is_refused() or may_be_pruned or has_no_instance_yet):
-            assert done.code != NOT_FOUND, f"{self}: the job exists: {done}"
+            assert done.code != MISSING, f"{self}: the job exists: {done}"
         if running and self.verb in {"list", "get"} and done.code == 0:
             jobs = done.document if self.verb == "list" else [done.document]
             status = {job["name"]: job["status"] for job in jobs}.get(self.name)
             assert status not in OVER, f"{self}: it runs on {running}, and is reported as {status}: {done}"
         if running and self.verb == "wait":
             assert done.code in {NODE_UNREACHABLE, TIMED_OUT}, f"{self}: it runs on {running}: {done}"
-        # A stop needs the queue host only for the part of a job there: other nodes confirm the end of theirs.
+        # A stop needs the queue host only for the part of a job there: other nodes confirm the end of their parts.
         needs_head = {"delete", "restart", "submit"} | ({"stop"} if self.state in {*ON_QUEUE_HOST, "spread"} else set())
         if cut and self.moment == "before" and self.node == self.head and self.verb in needs_head:
             assert done.code == NODE_UNREACHABLE, f"{self}: the queue host is cut off: {done}"
 
     def judge_job_while_cut(self) -> None:
-        """Check that the job is listed, that nobody gets its name, and that at most one attempt of it runs."""
+        """Check that the job is listed, that its name is not given away, and that at most one attempt of it runs."""
         self.is_visible()
         running = self.runs_on()
         if running and self.node != self.head:
@@ -257,24 +257,24 @@ class Case:
             return set()
         if self.verb == "delete":
             return {GONE}
-        over = {"SUCCEEDED"} if self.state == "finished" else OVER  # a stop changes no job that is over
+        over = {"SUCCEEDED"} if self.state == "finished" else OVER  # a stop does not change an ended job
         return {*over, GONE} if self.pruned else set(over)
 
     pruned: bool = False
-    """Whether `prune` runs in the same group, and may remove the job once it is over."""
+    """Whether `prune` runs in the same group, and may remove the job once it has ended."""
 
     def status(self) -> str:
-        """Return the job's status; GONE if there is no such job, empty if no node can tell."""
+        """Return the job's status; GONE if there is no such job, empty if no node has it."""
         done = self.scene.by(self.scene.other, "get", self.name, "--json", timeout=60)
-        if done.code == NOT_FOUND:
+        if done.code == MISSING:
             return GONE
         return str(done.document["status"]) if done.code == 0 else ""
 
     def must_exist(self) -> None:
-        """Check that a job that nobody has deleted is not gone."""
+        """Check that a job that was not deleted is not gone."""
         if not self.is_refused():
             status = eventually(self.status, seconds=CARRIED_OUT_SECONDS, what=f"{self}: its status")
-            assert status != GONE, f"{self}: the job is gone, and nobody has deleted it"
+            assert status != GONE, f"{self}: the job is gone, but was not deleted"
 
     def nothing_runs(self) -> None:
         """No container of the job is left, and no GPU is leased to it."""
@@ -324,10 +324,10 @@ class Group:
     @property
     def jobs(self) -> list[Case]:
         """One case for each job: its first, which is the one that changes the job if any does."""
-        found: dict[str, Case] = {}
+        first_cases: dict[str, Case] = {}
         for case in self.cases:
-            found.setdefault(case.name, case)
-        return list(found.values())
+            first_cases.setdefault(case.name, case)
+        return list(first_cases.values())
 
     def run(self) -> None:
         """Prepare the jobs, cut the node off, run the verbs, connect the node again, and judge."""
@@ -418,8 +418,8 @@ class Group:
 
         eventually(deleted, seconds=CARRIED_OUT_SECONDS, what=f"{names} are deleted")
         for node in self.scene.nodes:
-            kept = self.scene.on(node, "ls -A /var/lib/provision/jobs").split()
-            assert not set(kept) & set(names), f"{self.first}: {node} keeps {kept}"
+            names_on_node = self.scene.on(node, "ls -A /var/lib/provision/jobs").split()
+            assert not set(names_on_node) & set(names), f"{self.first}: {node} keeps {names_on_node}"
         self.scene.nothing_left(str(self.first))
 
     def log(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A node that others set up is taken as it is: its docker serves on, never restarted, with its own settings.
+"""Pre-existing configuration is preserved: docker keeps running with its own settings and is never restarted.
 
 It has a lab of its own, because its node is not bare.
 """
@@ -52,7 +52,7 @@ def planned(provision: Provision) -> dict[str, Any]:
 
 
 def test_what_others_set_up_is_adopted_and_serves_on(provision: Provision, site: str) -> None:
-    """No step of a first plan can hurt a job, what stands is recorded once, and an apply leaves docker alone."""
+    """A first plan has no disruptive step, records existing settings once, and an apply does not touch docker."""
     first = planned(provision)
     adopted = provision.ok("adopt", "--lab", LAB, "--yes", "--json").document
     again = provision.ok("adopt", "--lab", LAB, "--json").document

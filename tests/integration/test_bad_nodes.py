@@ -1,4 +1,4 @@
-"""What is wrong with a node is found on the node, named in the report, and hurts no other node."""
+"""Problems of a node are detected on it, named in the report, and do not affect other nodes."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def test_a_full_disk_is_named_with_what_is_free(without_package, apply_rdma, on_
         code, nodes = apply_rdma()
     finally:
         on_node(name, "umount /var/cache/apt/archives")
-    again, mended = apply_rdma()
+    again, repaired = apply_rdma()
 
     assert code == 1
     assert "/var/cache/apt/archives has 0 MiB free" in nodes[name]["error"]["message"]
     assert nodes[other]["status"] == "unchanged"
-    assert (again, mended[name]["status"]) == (0, "changed")
+    assert (again, repaired[name]["status"]) == (0, "changed")
 
 
 def test_an_unsupported_system_is_named_with_those_that_are(cluster, apply_rdma, on_node):

@@ -54,11 +54,11 @@ def look(tmp_path):
 @pytest.mark.parametrize("width", [1280, 600])
 def test_no_label_lies_on_another_or_leaves_its_plot(look, width):
     """On a wide screen and on a narrow one; plots and tables scroll by themselves, the page does not."""
-    found = look(width)
+    layout = look(width)
 
-    assert found["overlaps"] == []
-    assert found["outside"] == []
-    assert not found["wide"]
+    assert layout["overlaps"] == []
+    assert layout["outside"] == []
+    assert not layout["wide"]
 
 
 def test_the_page_is_dark_where_the_reader_wants_it(look):

@@ -1,4 +1,4 @@
-"""Whatever comes while an apply is at work: afterwards one apply makes all nodes as wanted, and no file is torn."""
+"""Whatever interrupts an apply, the next apply converges all nodes, and no file is torn."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def one_round(provision: Provision, lab: dict, dice: random.Random, number: int)
     name, names = lab["name"], [node["name"] for node in lab["nodes"]]
     node, fault = dice.choice(names), dice.choice(FAULTS)
     unmade, moment = dice.sample(UNMAKE, 3), dice.uniform(0, MOST_SECONDS)
-    told = f"seed {SEED}, round {number}: {fault.__name__} on {node} after {moment:.1f} s; before: {'; '.join(unmade)}"
-    sys.stdout.write(told + "\n")
+    description = (
+        f"seed {SEED}, round {number}: {fault.__name__} on {node} after {moment:.1f} s; before: {'; '.join(unmade)}"
+    )
+    sys.stdout.write(description + "\n")
     for each in names:
         provision.ok("lab", "ssh", name, each, "--", "touch /root/begun; " + "; ".join([*unmade, "true"]))
     with subprocess.Popen(
@@ -82,12 +84,12 @@ def one_round(provision: Provision, lab: dict, dice: random.Random, number: int)
             if apply.poll() is None:
                 os.killpg(apply.pid, signal.SIGKILL)
     done = provision("apply", "--lab", name, "--yes")
-    assert done.code == 0, f"{told}: {done}"
+    assert done.code == 0, f"{description}: {done}"
     plan = provision("plan", "--lab", name, "--exit-code")
-    assert plan.code == 0, f"{told}: {plan}"
+    assert plan.code == 0, f"{description}: {plan}"
     for each in names:
         torn = provision.ok("lab", "ssh", name, each, "--", TORN).out
-        assert torn.strip() == "", f"{told}: {torn}"
+        assert torn.strip() == "", f"{description}: {torn}"
 
 
 def test_a_fault_at_a_random_moment(provision: Provision, cluster: dict) -> None:

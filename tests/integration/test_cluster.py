@@ -27,7 +27,7 @@ def test_the_first_apply_brings_both_nodes_up(cluster):
 
 
 def test_a_second_apply_changes_nothing(provision, cluster):
-    """On nodes that are as wanted an apply reports every node unchanged, with at most 60 remote tasks."""
+    """On converged nodes an apply reports every node unchanged, with at most 60 remote tasks."""
     assert cluster["apply"]["ok"]
     done = provision("apply", "--lab", LAB, "--yes", "--json")
 
@@ -178,8 +178,8 @@ def test_a_killed_run_leaves_no_rank_behind(provision, cluster, on_node, how):
     names = [node["name"] for node in cluster["nodes"]]
 
     def running():
-        found = {name: on_node(name, f"pgrep -fc '^({JOB_PROCESSES})' || true").strip() for name in names}
-        return {name: int(count) for name, count in found.items()}
+        outputs = {name: on_node(name, f"pgrep -fc '^({JOB_PROCESSES})' || true").strip() for name in names}
+        return {name: int(count) for name, count in outputs.items()}
 
     process = provision.start("run", "--lab", LAB, "--", "sleep", "98765")
     try:
@@ -193,7 +193,7 @@ def test_a_killed_run_leaves_no_rank_behind(provision, cluster, on_node, how):
     assert process.returncode in {-signal.SIGKILL, 130}
 
 
-def test_a_broken_daemon_json_is_kept_and_reported(provision, cluster, on_node):
+def test_an_invalid_daemon_json_is_preserved_and_reported(provision, cluster, on_node):
     """A daemon.json that is not JSON stays as it is; the report names the file, and the other node goes on."""
     name, other = (node["name"] for node in cluster["nodes"])
     on_node(name, "cp /etc/docker/daemon.json /root/daemon.json.kept; echo '{ \"broken\": ' > /etc/docker/daemon.json")
@@ -239,8 +239,8 @@ def test_a_changed_host_key_is_refused(provision, cluster, ssh_files):
     """A node that shows another host key than the known one is not talked to."""
     name = cluster["nodes"][0]["name"]
     known = ssh_files / "known_hosts"
-    kept = known.read_text()
-    lines = kept.splitlines()
+    original = known.read_text()
+    lines = original.splitlines()
     keys = [line.split()[-1] for line in lines if not line.startswith("#")]
     swapped = {keys[0]: keys[-1], keys[-1]: keys[0]}
     for number, line in enumerate(lines):
@@ -249,7 +249,7 @@ def test_a_changed_host_key_is_refused(provision, cluster, ssh_files):
     try:
         done = provision("verify", "--lab", LAB, "--json")
     finally:
-        known.write_text(kept)
+        known.write_text(original)
 
     checks = {c["id"]: c for n in done.document["nodes"] if n["name"] == name for c in n["checks"]}
     assert done.code == 1

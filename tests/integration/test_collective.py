@@ -29,13 +29,17 @@ def held(provision):
 def test_all_idle_nodes_take_part_and_the_gpus_are_marked_as_simulated(provision, collective):
     """It counts as a measurement where no node has an RDMA device; every lease is released."""
     code, document, checks = collective()
-    found = document["collective"]
+    collective_result = document["collective"]
 
     assert code == 0, checks
-    assert (found["program"], found["memory"], found["ranks"]) == ("mpi4py", "host", 2)
-    assert found["nodes"] == [f"{LAB}-1", f"{LAB}-2"]
-    assert found["bus_bandwidth_gb_s"] > 0
-    assert (found["wrong"], found["simulated"], found["left_out"]) == (0, True, [])
+    assert (collective_result["program"], collective_result["memory"], collective_result["ranks"]) == (
+        "mpi4py",
+        "host",
+        2,
+    )
+    assert collective_result["nodes"] == [f"{LAB}-1", f"{LAB}-2"]
+    assert collective_result["bus_bandwidth_gb_s"] > 0
+    assert (collective_result["wrong"], collective_result["simulated"], collective_result["left_out"]) == (0, True, [])
     assert (checks["cluster.collective"]["status"], checks["cluster.collective"]["simulated"]) == ("pass", True)
     assert checks["rdma_stack.bandwidth"]["status"] == "skip"
     assert eventually(lambda: not held(provision), seconds=30, what="the leases are released")
@@ -51,10 +55,10 @@ def test_a_busy_node_is_left_out(collective, jobs):
         status = jobs.get("keeps")["status"]
     finally:
         jobs.ok("delete", "keeps")
-    found = document["collective"]
+    collective_result = document["collective"]
 
-    assert found["nodes"] == [f"{LAB}-1"]
-    assert [one["node"] for one in found["left_out"]] == [node]
+    assert collective_result["nodes"] == [f"{LAB}-1"]
+    assert [one["node"] for one in collective_result["left_out"]] == [node]
     assert (code, checks["cluster.collective"]["status"], status) == (0, "warn", "RUNNING")
 
 

@@ -79,7 +79,7 @@ def test_root_is_reached_by_every_way(make, transport, user, password):
         ({"known_hosts": Path("/dev/null")}, "is not known"),
     ],
 )
-def test_every_refusal_is_told_apart(make, transport, changes, words):
+def test_each_cause_of_a_refusal_has_its_own_message(make, transport, changes, words):
     """Whichever transport is used, each cause has its own sentence and remedy, and no secret in it."""
     with pytest.raises(ConnectionFailed, match=words) as caught:
         connect(make(ssh_args=TRANSPORTS[transport], **changes)).run("true")
@@ -89,7 +89,7 @@ def test_every_refusal_is_told_apart(make, transport, changes, words):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_files_go_both_ways(make, transport, tmp_path):
+def test_files_are_copied_to_and_from_a_node(make, transport, tmp_path):
     """A file arrives whole with its permissions, as root by sudo, and comes back the same."""
     source = tmp_path / "source"
     source.write_bytes(bytes(range(256)) * 8192)
@@ -98,11 +98,11 @@ def test_files_go_both_ways(make, transport, tmp_path):
     connector.run("rm -rf /root/into && mkdir /root/into")
     connector.put(source, "/root/into/copy")
     connector.get("/root/into/copy", tmp_path / "back")
-    told = connector.run("cd /root/into && stat -c '%a %U' copy; ls -A").stdout.split()
+    output = connector.run("cd /root/into && stat -c '%a %U' copy; ls -A").stdout.split()
     connector.close()
 
     assert (tmp_path / "back").read_bytes() == source.read_bytes()
-    assert told == ["640", "root", "copy"]
+    assert output == ["640", "root", "copy"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -127,7 +127,7 @@ def test_a_node_behind_a_jump_host_is_reached(make, lab, ssh_files, tmp_path, tr
 
 @pytest.fixture
 def sessions(make):
-    """Set how many commands at once sshd lets in of a connection; those that are open stay as they were."""
+    """Set how many concurrent commands sshd accepts on a connection; open connections keep their limit."""
     connector = connect(make())
     yield lambda most: connector.run(f"echo MaxSessions {most} >{EXTRA}; {RESTART}")
     connector.run(f"rm -f {EXTRA}; {RESTART}")
@@ -139,12 +139,12 @@ def test_there_may_be_more_commands_at_once_than_sshd_lets_in_of_a_connection(ma
     sessions(3)
     connector = connect(make())
     lasting = [connector.start("cat") for _ in range(7)]
-    found = outcomes(lambda number: connector.run(f"echo {number}"), range(20), limit=20)
+    results = outcomes(lambda number: connector.run(f"echo {number}"), range(20), limit=20)
     for process in lasting:
         process.close()
     connector.close()
 
-    assert [getattr(one, "stdout", one) for one in found] == [f"{number}\n" for number in range(20)]
+    assert [getattr(one, "stdout", one) for one in results] == [f"{number}\n" for number in range(20)]
 
 
 def test_where_sshd_lets_no_command_in_that_is_said_at_once(make, sessions):

@@ -44,12 +44,12 @@ def output(*argv):
 
 def processes_of(folder):
     """Pids of processes that name the lab's folder."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if str(folder).encode() in path.read_bytes():
-                found.append(path.parent.name)
-    return found
+                pids.append(path.parent.name)
+    return pids
 
 
 def test_bare_nodes_have_ssh_and_python_and_nothing_of_ours(provision, lab):
@@ -101,7 +101,7 @@ def test_a_pulled_node_and_a_cut_node_come_back_with_lab_up(provision, lab):
 
 
 def test_a_connected_node_has_the_interfaces_and_routes_of_before(provision, lab):
-    """A cut node answers nobody; connected again, its interfaces have the same names, addresses and default route."""
+    """A cut node does not answer; connected again, its interfaces have the same names, addresses and default route."""
     before = shell(provision, SECOND, "ip -br -4 address && ip route")
     provision.ok("lab", "link", LAB, SECOND, "off")
     cut = provision("lab", "ssh", LAB, SECOND, "--", "true")

@@ -160,9 +160,9 @@ def test_distributed_pytorch_as_in_the_document(jobs, tmp_path):
     alike(jobs, "top node", footer=("Allocated/Total GPUs In Cluster:", "3/16 (18%)"))
 
     on_both(jobs, "touch /srv/nas/pytorch_data/go")
-    told = shape(expected(ARENA, "arena logs pytorch-dist"))
+    documented = shape(expected(ARENA, "arena logs pytorch-dist"))
     followed = jobs.ok("logs", "-f", "pytorch-dist").out.splitlines()
-    assert shape(followed) == [told[0], *told[-5:]]
+    assert shape(followed) == [documented[0], *documented[-5:]]
     assert jobs.logs("pytorch-dist", "pytorch-dist-worker-0")[0] == "WORLD_SIZE: 3, CURRENT_RANK: 1"
     last = jobs.ok("logs", "pytorch-dist", "-t", "5").out.splitlines()
     assert len(last) == 5
@@ -175,13 +175,13 @@ def test_distributed_pytorch_as_in_the_document(jobs, tmp_path):
 def alike(jobs, command, *, footer=()):
     """The document's header, its row of the job, and what stands below; None stands for any figure."""
     shown = shape(jobs.ok(command).out.splitlines())
-    told = shape(expected(ARENA, f"arena {command}"))
+    documented = shape(expected(ARENA, f"arena {command}"))
 
-    assert shown[0] == told[0]
+    assert shown[0] == documented[0]
     assert [line for line in shown if line.startswith("pytorch-dist ")] == [
-        line for line in told if line.startswith("pytorch-dist ")
+        line for line in documented if line.startswith("pytorch-dist ")
     ]
     if footer:
         below = shown[-len(footer) :]
         assert [line if wanted else None for line, wanted in zip(below, footer, strict=True)] == list(footer)
-        assert [line for line in told if line in footer] == [line for line in footer if line in told]
+        assert [line for line in documented if line in footer] == [line for line in footer if line in documented]

@@ -28,17 +28,17 @@ COMPANIONS = {
 @pytest.fixture
 def image(ssh_files: Path) -> str:
     inventory = yaml.safe_load((ssh_files / "inventory/hosts.yml").read_text())["all"]
-    found = {**inventory.get("vars", {}), **inventory["children"]["gpu_nodes"].get("vars", {})}
-    return str(found["training_image_reference"])
+    variables = {**inventory.get("vars", {}), **inventory["children"]["gpu_nodes"].get("vars", {})}
+    return str(variables["training_image_reference"])
 
 
 def steps_of(document: dict, node: str) -> dict[str, list[str]]:
-    found = next(entry for entry in document["nodes"] if entry["name"] == node)
-    assert found["error"] is None, found
-    return {step["role"]: list(map(shown_document, step["reason_codes"])) for step in found["steps"]}
+    node_plan = next(entry for entry in document["nodes"] if entry["name"] == node)
+    assert node_plan["error"] is None, node_plan
+    return {step["role"]: list(map(shown_document, step["reason_codes"])) for step in node_plan["steps"]}
 
 
-def found_and_repaired(provision, cluster, on_node, image: str, drifts: tuple[Drift, ...]) -> None:
+def assert_detected_and_repaired(provision, cluster, on_node, image: str, drifts: tuple[Drift, ...]) -> None:
     """Make the drifts on the first node, find each by its reason, repair them with one apply, find none."""
     node, other = (entry["name"] for entry in cluster["nodes"])
     provision.ok("apply", "--lab", LAB, "--yes")
@@ -70,16 +70,16 @@ SHORT = {"files", "records"}
 
 
 @pytest.mark.parametrize("batch", [b if b in SHORT else pytest.param(b, marks=pytest.mark.long) for b in BATCHES])
-def test_what_others_changed_is_found_and_repaired(provision, cluster, on_node, image, batch: str) -> None:
+def test_manual_changes_are_detected_and_repaired(provision, cluster, on_node, image, batch: str) -> None:
     """All of a batch at once."""
-    found_and_repaired(provision, cluster, on_node, image, BATCHES[batch])
+    assert_detected_and_repaired(provision, cluster, on_node, image, BATCHES[batch])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("drift", [d for batch in BATCHES.values() for d in batch], ids=lambda d: d.name)
-def test_each_change_alone_is_found_and_repaired(provision, cluster, on_node, image, drift: Drift) -> None:
+def test_each_change_alone_is_detected_and_repaired(provision, cluster, on_node, image, drift: Drift) -> None:
     """So that none is found only because of another."""
-    found_and_repaired(provision, cluster, on_node, image, (drift,))
+    assert_detected_and_repaired(provision, cluster, on_node, image, (drift,))
 
 
 @pytest.fixture
@@ -162,8 +162,8 @@ def test_plans_of_a_converged_fleet_have_no_step_and_leave_nothing(provision, cl
     provision.ok("apply", "--lab", LAB, "--yes")
     on_node(node, "touch /root/before; sleep 1")
     for words in ([], ["--read-only"], [], [], []):
-        found = provision("plan", "--lab", LAB, "--exit-code", "--json", *words)
-        assert found.code == 0, str(found)
+        plan = provision("plan", "--lab", LAB, "--exit-code", "--json", *words)
+        assert plan.code == 0, str(plan)
     provision.ok("apply", "--lab", LAB)  # nothing is asked, though there is no terminal
     newer = on_node(node, "find /etc /var/lib/provision /usr/local -newer /root/before -type f; rm /root/before")
     assert newer.strip() == ""
@@ -174,5 +174,5 @@ def test_plans_of_a_converged_fleet_have_no_step_and_leave_nothing(provision, cl
 def test_a_hundred_plans_of_a_converged_fleet_have_no_step(provision) -> None:
     provision.ok("apply", "--lab", LAB, "--yes")
     for number in range(100):
-        found = provision("plan", "--lab", LAB, "--exit-code", "--json")
-        assert found.code == 0, f"plan {number}: {found}"
+        plan = provision("plan", "--lab", LAB, "--exit-code", "--json")
+        assert plan.code == 0, f"plan {number}: {plan}"

@@ -137,11 +137,11 @@ def test_plugins_of_the_operator_are_passed_on_and_host_keys_are_not(tmp_path, m
         "[inventory]\nenable_plugins = ini, yaml\n"
         "[ssh_connection]\nssh_args = -o StrictHostKeyChecking=no\n"
     )
-    found = reading_environment()
+    environment = reading_environment()
 
-    assert found["ANSIBLE_INVENTORY_ENABLED"] == "ini,yaml"
-    assert found["ANSIBLE_INVENTORY_PLUGINS"] == f"{tmp_path}/one:{tmp_path}/two"
-    assert not any("HOST_KEY" in name or "SSH" in name for name in found)
+    assert environment["ANSIBLE_INVENTORY_ENABLED"] == "ini,yaml"
+    assert environment["ANSIBLE_INVENTORY_PLUGINS"] == f"{tmp_path}/one:{tmp_path}/two"
+    assert not any("HOST_KEY" in name or "SSH" in name for name in environment)
 
 
 def test_a_relative_path_counts_from_the_current_folder(playbook, tmp_path, monkeypatch):
@@ -175,7 +175,7 @@ def test_the_log_has_no_colours_and_its_loss_loses_nothing_else(playbook, tmp_pa
 
 
 def test_a_change_by_a_task_with_secrets_is_reported(playbook):
-    """Its role and task are named as the reason, though nothing else of it is told."""
+    """Its role and task are named as the reason, and nothing else of it is shown."""
     tasks = Path("roles/safe/tasks")
     tasks.mkdir(parents=True)
     (tasks / "main.yml").write_text(
@@ -225,10 +225,10 @@ def test_ctrl_c_ends_ansible_and_its_workers(playbook):
             time.sleep(0.1)
         started = descendants(process.pid)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=20)
     finally:
         process.kill()
-    assert "Interrupted: interrupted; finished tasks remain in effect" in told
+    assert "Interrupted: interrupted; finished tasks remain in effect" in errors
     assert len(started) > len(sleeping)
     assert [_command(pid) for pid in started if _command(pid)] == []
 

@@ -28,7 +28,7 @@ def test_words_of_a_command_reach_the_program_as_they_are(provision, lab):
 
 
 def test_streamed_lines_have_the_name_of_their_node(provision, lab):
-    """Lines of several nodes can be told apart while the command runs."""
+    """Lines carry the node's name while the command runs."""
     names = [node["name"] for node in lab["nodes"]]
     done = provision.ok("exec", "--lab", lab["name"], "--stream", "--", "echo one; echo two")
 

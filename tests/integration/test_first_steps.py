@@ -150,7 +150,7 @@ def test_init_refuses_a_key_that_nobody_approved_and_one_with_another_fingerprin
     assert not (site.provision.folder / "inventories/wrong").exists()
 
 
-def test_a_missing_image_is_found_by_plan_and_stops_apply_before_the_first_change(site):
+def test_plan_reports_a_missing_image_and_apply_stops_before_the_first_change(site):
     """An inventory that init wrote without an image says TODO; docker is not installed first and missed later."""
     site.provision.ok(*site.init("--name", "bare", *mirror(site)[:4], *mirror(site)[6:], "--yes", without=("--image",)))
     before = site.on_node(STATE)
@@ -239,7 +239,7 @@ def test_an_image_that_cannot_be_had_is_named(site, changes, code):
 
 
 def test_the_steps_of_the_readme_bring_fresh_nodes_to_a_job(site):
-    """Init on a terminal with its questions; then plan, apply, verify and run, as they stand in the README."""
+    """Init on a terminal with its questions; then plan, apply, verify and run, exactly as in the README."""
     words = site.init("--registry-ca", site.options["--registry-ca"], without=("--image",))
     init = on_terminal(
         site.provision,

@@ -35,7 +35,7 @@ def names(cluster) -> tuple[str, str]:
 
 @pytest.fixture
 def planned(provision, names):
-    """Plan both nodes; returns what is told of the sick one, once the other was seen to be planned as when alone.
+    """Plan both nodes; return the sick node's plan after checking that the other is planned as when alone.
 
     Alone it is planned before and after: the machine may be busy with other things, and counts by its worse moment.
     """
@@ -69,37 +69,38 @@ def program(on_node, node: str, path: str, text: str = STOPPED) -> Iterator[None
         on_node(node, f"mv {path}.whole {path}; rm -f /run/provision-probe.stuck")
 
 
-@pytest.mark.parametrize(("path", "told"), [("/usr/bin/nvidia-smi", "nvidia-smi"), ("/usr/bin/stat", "stat -f")])
-def test_a_program_that_hangs_is_named(planned, on_node, names, path, told) -> None:
+@pytest.mark.parametrize(("path", "command"), [("/usr/bin/nvidia-smi", "nvidia-smi"), ("/usr/bin/stat", "stat -f")])
+def test_a_program_that_hangs_is_named(planned, on_node, names, path, command) -> None:
     """A driver that does not answer; a dead mount."""
     with program(on_node, names[0], path):
-        found = planned()
+        node_plan = planned()
 
-    assert any(f"hung: {told}" in shown_document(finding) for finding in found["finding_codes"]), found
+    assert any(f"hung: {command}" in shown_document(finding) for finding in node_plan["finding_codes"]), node_plan
 
 
-def test_a_file_system_that_became_read_only_is_named(planned, on_node, names) -> None:
-    """As the kernel does after an error. Others write to / here, so that it cannot be made so; /etc stands for it."""
-    on_node(names[0], "mount --rbind /etc /etc && mount -o remount,bind,ro /etc")
+@pytest.mark.parametrize(
+    ("fault", "repair", "finding"),
+    [
+        # Other programs write to /, so it cannot be made read-only, as the kernel does after an error: /etc is.
+        (
+            "mount --rbind /etc /etc && mount -o remount,bind,ro /etc",
+            "umount -l /etc",
+            "node.disks.read_only /etc",
+        ),
+        # Its free space alone would show much.
+        ("mount -t tmpfs -o nr_inodes=2 none /tmp && touch /tmp/last", "umount /tmp", "node.disks.inodes /tmp 0"),
+    ],
+    ids=["read-only", "no inode"],
+)
+def test_an_unusable_file_system_is_named(planned, on_node, names, fault, repair, finding) -> None:
+    on_node(names[0], fault)
     try:
-        found = planned()
+        node_plan = planned()
     finally:
-        on_node(names[0], "umount -l /etc")
+        on_node(names[0], repair)
 
-    findings = list(map(shown_document, found["finding_codes"]))
-    assert any("node.disks.read_only /etc" in finding for finding in findings), found
-
-
-def test_no_inode_left_is_named(planned, on_node, names) -> None:
-    """Its free space alone would show much."""
-    on_node(names[0], "mount -t tmpfs -o nr_inodes=2 none /tmp && touch /tmp/last")
-    try:
-        found = planned()
-    finally:
-        on_node(names[0], "umount /tmp")
-
-    findings = list(map(shown_document, found["finding_codes"]))
-    assert any("node.disks.inodes /tmp 0" in finding for finding in findings), found
+    findings = list(map(shown_document, node_plan["finding_codes"]))
+    assert any(finding in text for text in findings), node_plan
 
 
 def test_a_clock_that_jumped_is_named_and_changes_no_plan(provision, names, on_node) -> None:
@@ -137,16 +138,16 @@ def room_for(provision, node: str, processes: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("processes", [0, 2, 4, 8])
 def test_a_node_that_can_start_no_process_is_named(provision, planned, names, processes) -> None:
-    """None at all, not for the login, none after it, and not all that a look starts."""
+    """Not for the login, not after it, or not all processes of the probe."""
     with room_for(provision, names[0], processes):
-        found = planned()
+        node_plan = planned()
 
-    assert found["error"], found
-    assert "process" in found["remedy"], found
+    assert node_plan["error"], node_plan
+    assert "process" in node_plan["remedy"], node_plan
 
 
 def test_a_node_that_goes_silent_in_the_middle_is_named(provision, names, on_node) -> None:
-    """A half-open connection: no word comes, and none says that it is over."""
+    """A half-open connection: no data arrives, and no end."""
     sick, healthy = names
     with program(on_node, sick, "/usr/bin/nvidia-smi"):
         began = time.monotonic()
@@ -194,7 +195,7 @@ def test_a_node_that_was_installed_anew_is_named(provision, cluster, trusting, n
     assert "ssh-keygen -R" in sick["remedy"]
 
 
-def test_two_nodes_with_swapped_addresses_are_told_as_that(provision, trusting) -> None:
+def test_two_nodes_with_swapped_addresses_are_named(provision, trusting) -> None:
     """Each answers at the other's address; nothing is sent to either."""
     make, known = trusting
     (first, kind, key), (second, other_kind, other_key) = known

@@ -28,7 +28,7 @@ def submit(jobs, kind, name, *words):
 
 
 def left(on_node):
-    """What a job that is over has left on its nodes."""
+    """What an ended job has left on its nodes."""
     return {node: on_node(node, LEFT).split() for node in NODES}
 
 
@@ -37,7 +37,7 @@ NOTHING = {node: [] for node in NODES}
 
 @pytest.mark.row(12)
 def test_ranks_are_processes_of_their_nodes(jobs, on_node):
-    """They are told who they are and see their GPUs; which failed first, and how, is the job's end."""
+    """They know their ranks and see their GPUs; the first failure is the job's reason."""
     line = 'echo "$RANK of $WORLD_SIZE, $(hostname), $CUDA_VISIBLE_DEVICES"; pwd; '
     end = 'if [ "$RANK" = 1 ]; then sleep 1; exit 7; fi; exec sleep 4300'
     submit(jobs, "pytorch", "bare", "--gpus=2", "--workers=2", "--spread", line + end)
@@ -53,7 +53,7 @@ def test_ranks_are_processes_of_their_nodes(jobs, on_node):
 
 
 @pytest.mark.row(12)
-def test_nothing_of_a_stopped_job_lives_on_though_its_keeper_and_its_submitter_were_killed(jobs, on_node):
+def test_no_process_of_a_stopped_job_survives_after_supervisor_and_submit_were_killed(jobs, on_node):
     """Not what daemonizes either, nor what was attached; and a secret was in the program's variables alone."""
     marker = f"marker{os.getpid()}x{time.monotonic_ns()}"
     mine = jobs.provision

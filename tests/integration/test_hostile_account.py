@@ -48,7 +48,7 @@ def submit(jobs, kind, name, *words, provision=None):
 
 
 def ended(jobs, name):
-    """The job, once it is over, and what it printed."""
+    """The job after its end, and what it printed."""
     return jobs.until(name, "SUCCEEDED", "FAILED"), jobs.logs(name)
 
 
@@ -182,15 +182,15 @@ time.sleep(600)
 """
 
 
-def test_who_reaches_the_ports_of_keepers_gains_nothing(jobs, on_node):
-    """Nothing of the job is told to strangers, and the job goes on and ends while they keep their connections."""
+def test_an_unauthenticated_connection_to_a_job_supervisor_gets_nothing(jobs, on_node):
+    """Strangers receive nothing about the job, which continues and ends while they keep their connections."""
     line = "until [ -e /tmp/go ]; do sleep 0.2; done; echo over"
     words = ("--workers=2", "--spread", f"--user={BOB}", line)
     jobs.submit("run", "bobs", *words)
     jobs.until("bobs", "RUNNING")
     rows = "".join(on_node(node, "ss -Hltnp | grep python; true") for node in (NODE, OTHER)).splitlines()
     listening = [row.split()[3].rpartition(":") for row in rows]
-    assert listening, "no keeper listens"
+    assert listening, "no job supervisor listens"
     address, ports = listening[0][0], {port for _, _, port in listening}
     code = base64.b64encode(KNOCK.replace("@ADDRESS@", address).encode()).decode()
     on_node(NODE, f"echo {code} | base64 -d >/home/alice/knock.py; chown alice: /home/alice/knock.py; "

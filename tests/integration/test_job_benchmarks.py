@@ -33,15 +33,15 @@ def test_topology_is_measured_against_the_default_model_by_model(provision, clus
     """One command runs each model both ways, and says how much faster which is."""
     assert cluster["nodes"]
     words = ("--lab", LAB, "--json", "--a", "--gputopology", "-n", "2")
-    told = provision.ok("bench", "ab", *words, *COMMAND, "{model}")
+    comparison = provision.ok("bench", "ab", *words, *COMMAND, "{model}")
 
-    pairs = told.document["comparisons"]
+    pairs = comparison.document["comparisons"]
     assert [(pair["model"], pair["gpus"], pair["verdict"]) for pair in pairs] == [
         ("vgg16", 2, "real"),
         ("resnet50", 2, "real"),
     ]
     assert all(pair["ratio"] == pytest.approx(1.9, rel=0.01) for pair in pairs)
-    assert "Iter #9: " in told.err
+    assert "Iter #9: " in comparison.err
 
 
 @pytest.mark.row(19, 50, 55)

@@ -30,6 +30,7 @@ from tests.integration.job_faults import (
     killed_after,
     killed_at_a_mark,
     killed_in_between,
+    scene_of_a_lab,
     strike,
 )
 from tests.support.command import Provision
@@ -43,13 +44,13 @@ ROUNDS = int(os.environ.get("JOB_FAULTS_ROUNDS") or 20)
 
 
 def say(text: str) -> None:
-    """Tell what is done, so that a run can be followed and repeated."""
+    """Print each action, so that a run can be followed and repeated."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
-def finished(job: Job, told: str, seconds: float = 180) -> dict:
-    """Wait until a job is over; what is to be tried again is started now and then, as by a daemon."""
+def finished(job: Job, context: str, seconds: float = 180) -> dict:
+    """Wait until a job has ended; a job that is to be retried is started now and then, as by a daemon."""
     end, last = time.monotonic() + seconds, None
     while time.monotonic() < end:
         last = job.get()
@@ -58,19 +59,19 @@ def finished(job: Job, told: str, seconds: float = 180) -> dict:
         if last and last["status"] == "PENDING":
             job.scene.start_waiting()
         time.sleep(0.5)
-    raise AssertionError(f"{told}: {job.name} did not end: {last}")
+    raise AssertionError(f"{context}: {job.name} did not end: {last}")
 
 
-def right_in_time(struck: Struck, jobs: Sequence[Job], told: str) -> None:
-    """Soon after a fault each job is told of as it has to be, with the reason."""
+def right_in_time(struck: Struck, jobs: Sequence[Job], context: str) -> None:
+    """Soon after a fault each job has the right status and reason."""
     wrong = {job.name: "not asked" for job in jobs}
     with ThreadPoolExecutor(len(jobs)) as pool:
         while wrong and time.monotonic() - struck.since < WITHIN_SECONDS:
             answers = pool.map(lambda job: judged(struck, job), jobs)
             wrong = {job.name: why for job, why in zip(jobs, answers, strict=True) if why}
     took = time.monotonic() - struck.since
-    assert not wrong, f"{told}: after {took:.1f} s: {wrong}"
-    assert took < WITHIN_SECONDS, f"{told}: right after {took:.1f} s"
+    assert not wrong, f"{context}: after {took:.1f} s: {wrong}"
+    assert took < WITHIN_SECONDS, f"{context}: right after {took:.1f} s"
     say(f"  right after {took:.1f} s; ends: {struck.ends or 'none'}")
 
 
@@ -82,7 +83,7 @@ def one_round(
 ) -> None:
     """Two jobs, of which one is on all nodes, and a fault in the first half of their life.
 
-    Each job is told of as it has to be soon after it, and ends so; nothing is left of it.
+    Soon after it each job has the right status, and ends so; nothing is left of it.
     """
     sizes = {f"wide-{number}": len(scene.nodes), f"side-{number}": 2}
     jobs = [
@@ -91,42 +92,42 @@ def one_round(
     ]
     moment = dice.uniform(0, LINES / LINES_A_SECOND / 2)
     words = ", ".join(f"{job.name} ({job.kind}, --retry={job.retry})" for job in jobs)
-    told = f"seed {SEED}, round {number}: {words}"
-    say(told)
+    context = f"seed {SEED}, round {number}: {words}"
+    say(context)
     for job in jobs:
         job.hand_in()
     for job in jobs:
         said, _ = job.submit.communicate(timeout=200)
-        assert job.submit.returncode == 0, f"{told}: {said}"
-        running(job, told)
+        assert job.submit.returncode == 0, f"{context}: {said}"
+        running(job, context)
     time.sleep(moment)
     struck = strike(scene, dice, jobs, fault)
-    told = f"{told}; after {moment:.1f} s {struck.told}"
-    say(f"  after {moment:.1f} s {struck.told}")
+    context = f"{context}; after {moment:.1f} s {struck.description}"
+    say(f"  after {moment:.1f} s {struck.description}")
     with struck.lift:
-        right_in_time(struck, jobs, told)
+        right_in_time(struck, jobs, context)
     scene.ready()
     for job in jobs:
-        ended = finished(job, told)
+        ended = finished(job, context)
         tried = job.name in struck.ends and job.retry
         wanted = "FAILED" if job.name in struck.ends and not job.retry else "SUCCEEDED"
-        assert (ended["status"], ended["attempt"]) == (wanted, 2 if tried else 1), f"{told}: {ended}"
+        assert (ended["status"], ended["attempt"]) == (wanted, 2 if tried else 1), f"{context}: {ended}"
         if wanted == "SUCCEEDED":
             job.is_whole()
         else:
             job.has_no_gap()
-            assert judged(struck, job) == "", told
+            assert judged(struck, job) == "", context
         if tried:
             job.has_no_gap(1)
-    scene.nothing_left(told)
+    scene.nothing_left(context)
     scene.forget([job.name for job in jobs])
 
 
-def running(job: Job, told: str) -> None:
+def running(job: Job, context: str) -> None:
     """Wait until a job runs."""
     end = time.monotonic() + 60
     while (job.get() or {}).get("status") != "RUNNING":
-        assert time.monotonic() < end, f"{told}: {job.name} does not run: {job.get()}"
+        assert time.monotonic() < end, f"{context}: {job.name} does not run: {job.get()}"
 
 
 def killed_starts(scene: Scene, dice: random.Random, number: int | str, count: int) -> None:
@@ -142,23 +143,23 @@ def killed_starts(scene: Scene, dice: random.Random, number: int | str, count: i
             when = killed_in_between(scene, dice, job, process)
         else:
             when = killed_at_a_mark(scene, dice, job, process)
-        told = f"seed {SEED}: submit of {job.name} ({job.kind}, {' '.join(more) or 'alone'}) killed {when}"
-        say(told)
-        jobs.append((job, told))
-    for job, told in jobs:
-        ends_well(job, told)
+        context = f"seed {SEED}: submit of {job.name} ({job.kind}, {' '.join(more) or 'alone'}) killed {when}"
+        say(context)
+        jobs.append((job, context))
+    for job, context in jobs:
+        ends_well(job, context)
 
 
-def ends_well(job: Job, told: str) -> None:
+def ends_well(job: Job, context: str) -> None:
     """A job whose submit was killed ends well; where it is not there, its name is free for another operator."""
     asked = job.scene.by(job.scene.other, "get", job.name, "--json")
-    assert asked.code in {0, 3}, f"{told}: {asked}"
+    assert asked.code in {0, 3}, f"{context}: {asked}"
     if asked.code == 3:
         said, _ = job.hand_in(job.scene.other).communicate(timeout=300)
-        assert job.submit.returncode == 0, f"{told}: {said}"
-    ended = finished(job, told, seconds=400)
+        assert job.submit.returncode == 0, f"{context}: {said}"
+    ended = finished(job, context, seconds=400)
     say(f"  {job.name}: {'submitted again, ' if asked.code else ''}{ended['status']}, attempt {ended['attempt']}")
-    assert ended["status"] == "SUCCEEDED", f"{told}: {ended}"
+    assert ended["status"] == "SUCCEEDED", f"{context}: {ended}"
     job.is_whole()
 
 
@@ -178,11 +179,11 @@ def killed_followers(scene: Scene, dice: random.Random, number: int | str, verbs
             when = killed_at_a_mark(scene, dice, job, process)
         else:
             when = killed_after(process, dice.uniform(0.5, 5))
-        told = f"seed {SEED}: `{verb}` of {job.name} ({job.kind}) killed {when}"
-        say(told)
-        ended = finished(job, told, seconds=300)
+        context = f"seed {SEED}: `{verb}` of {job.name} ({job.kind}) killed {when}"
+        say(context)
+        ended = finished(job, context, seconds=300)
         say(f"  {job.name}: {ended['status']}, attempt {ended['attempt']}")
-        assert ended["status"] in {"SUCCEEDED", *(["STOPPED"] if verb == "stop" else [])}, f"{told}: {ended}"
+        assert ended["status"] in {"SUCCEEDED", *(["STOPPED"] if verb == "stop" else [])}, f"{context}: {ended}"
         if ended["status"] == "SUCCEEDED":
             job.is_whole()
         else:
@@ -195,9 +196,9 @@ def waits_for_a_node(scene: Scene, job: Job) -> None:
     assert scene.by(scene.other, "node", "drain", node).code == 0
     said, _ = job.hand_in(None, "--max-per-node=1").communicate(timeout=200)
     assert job.submit.returncode == 0, said
-    told = job.get()
-    assert told is not None
-    assert told["status"] == "PENDING", told
+    status = job.get()
+    assert status is not None
+    assert status["status"] == "PENDING", status
     assert scene.by(scene.other, "node", "resume", node).code == 0
 
 
@@ -206,22 +207,16 @@ def killed_operators(scene: Scene, dice: random.Random, number: int | str, start
     killed_starts(scene, dice, number, starts)
     killed_followers(scene, dice, number, verbs)
     scene.nothing_left(f"seed {SEED}")
-    found = scene.by(scene.other, "list", "-o", "name").out.split()
-    scene.forget([name for name in found if name.startswith((f"cut-{number}-", f"seen-{number}-"))])
+    names = scene.by(scene.other, "list", "-o", "name").out.split()
+    scene.forget([name for name in names if name.startswith((f"cut-{number}-", f"seen-{number}-"))])
 
 
 @pytest.fixture(scope="module")
 def own_scene(provision: Provision) -> Iterator[Scene]:
     """Three nodes for many faults; applied once."""
-    try:
-        provision.ok("lab", "up", OWN, "--driver", "container", "--nodes", "3", "--machine", "pair")
-        provision.ok("apply", "--lab", OWN, "--yes")
-        scene = Scene(provision, OWN)
+    with scene_of_a_lab(provision, OWN, machine="pair") as scene:
         ENGINES.add(scene.host)
         yield scene
-    finally:
-        down = provision("lab", "down", OWN)
-    assert down.code == 0, str(down)
 
 
 def test_a_few_faults_at_random_moments_of_jobs(provision: Provision, cluster: dict) -> None:

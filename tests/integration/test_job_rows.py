@@ -43,7 +43,7 @@ for epoch in range(10):
     for batch in DataLoader(dataset, sampler=sampler):
         model(batch)
 """
-"""Never tells its sampler the epoch."""
+"""Never calls its sampler's set_epoch."""
 MAKE_BOARD = f"""set -e
 printf '#!/bin/sh\\nexec python3 -m http.server --directory "$2" --bind "$4" "$6"\\n' >/root/tensorboard
 chmod 755 /root/tensorboard
@@ -57,13 +57,13 @@ docker rm board >/dev/null
 
 @pytest.fixture
 def inventory(cluster, ssh_files, tmp_path):
-    """The lab's inventory, which is as it was when the test is over."""
+    """The lab's inventory, restored after the test."""
     assert cluster["nodes"]
-    folder, kept = ssh_files / "inventory", tmp_path / "kept"
-    shutil.copytree(folder, kept, symlinks=True)
+    folder, backup = ssh_files / "inventory", tmp_path / "kept"
+    shutil.copytree(folder, backup, symlinks=True)
     yield folder
     shutil.rmtree(folder)
-    shutil.copytree(kept, folder, symlinks=True)
+    shutil.copytree(backup, folder, symlinks=True)
 
 
 @pytest.fixture
@@ -182,12 +182,12 @@ def running(jobs):
 def advised(jobs, script):
     """While the SIMULATED GPUs do nothing and no events are written; the script is judged in the same breath."""
     script.write_text(SCRIPT)
-    told = jobs("advise", "dist", "--for", "15s", "--script", str(script), "--json")
-    checks = {finding["check"]: finding for finding in told.document["findings"]}
-    rules = {rule["rule"]: rule["verdict"] for rule in told.document["rules"]}
+    advice = jobs("advise", "dist", "--for", "15s", "--script", str(script), "--json")
+    checks = {finding["check"]: finding for finding in advice.document["findings"]}
+    rules = {rule["rule"]: rule["verdict"] for rule in advice.document["rules"]}
 
-    assert told.code == 1, str(told)
-    assert {node["node"] for node in told.document["nodes"]} == set(NODES)
+    assert advice.code == 1, str(advice)
+    assert {node["node"] for node in advice.document["nodes"]} == set(NODES)
     assert checks["no-tensorboard-events"]["evidence"].startswith("no file of events yet")
     assert checks["low-duty-cycle"]["verdict"] == "found"
     assert checks["low-duty-cycle"]["simulated"]
@@ -221,9 +221,9 @@ def test_a_running_job_is_seen_on_its_gpu_and_has_no_more_rights_than_it_needs(j
 
     assert (host["NetworkMode"], host["Privileged"], host["ShmSize"]) == ("host", False, 2 * 1024**3)
     assert any(name.endswith("IPC_LOCK") for name in host["CapAdd"])
-    for told in (jobs.ok("top gpu").out, jobs.ok("top job", "box").out):
-        assert "box-worker-0" in told
-        assert "SIMULATED" in told
+    for table in (jobs.ok("top gpu").out, jobs.ok("top job", "box").out):
+        assert "box-worker-0" in table
+        assert "SIMULATED" in table
     jobs.ok("stop", "box")
     assert has_row(jobs.ok("list").out, "box", "STOPPED", "RUNJOB", AGE, "N/A", OWNER)
     jobs.submit("run", "cpu", "--wait", "echo $NVIDIA_VISIBLE_DEVICES")
@@ -234,10 +234,12 @@ def test_a_running_job_is_seen_on_its_gpu_and_has_no_more_rights_than_it_needs(j
 def test_a_node_that_may_start_no_privileged_container_is_named_with_the_flag(jobs, on_node):
     """As every node of this lab, which is a container; without the flag the same job runs, and locks what it may."""
     words = ("--gpus=1", f"--nodes={NODES[1]}", "--wait", "grep ^CapEff /proc/self/status; command -v ibv_devices")
-    told = jobs.submit("run", "all", "--privileged", *words, code=1).err
+    errors = jobs.submit("run", "all", "--privileged", *words, code=1).err
     jobs.submit("run", "less", *words)
 
-    assert f"node {NODES[1]}: starting all-worker-0 failed: this node may start no container with --privileged" in told
+    assert (
+        f"node {NODES[1]}: starting all-worker-0 failed: this node may start no container with --privileged" in errors
+    )
     assert "operation not permitted" in jobs.get("all")["reason"]
     assert on_node(NODES[1], "docker ps -aq --filter label=provision.job=all") == ""
     rights, program = jobs.logs("less")
@@ -251,11 +253,13 @@ def test_nodes_are_held_against_what_the_guides_ask_for(jobs):
     new = jobs("verify", "--profile", "topology", "--json").document
     rdma = jobs("verify", "--profile", "taco")
 
-    found = {part["component"]: (part["found"], part["status"]) for part in new["profile"]["nodes"][1]["components"]}
+    components = {
+        part["component"]: (part["found"], part["status"]) for part in new["profile"]["nodes"][1]["components"]
+    }
     assert [node["name"] for node in new["profile"]["nodes"]] == list(NODES)
-    assert found["driver"] == ("535.183.06", "pass")
-    assert (found["docker"][1], found["system"]) == ("pass", ("debian 13", "pass"))
-    assert found["Kubernetes"] == (None, "skip")
+    assert components["driver"] == ("535.183.06", "pass")
+    assert (components["docker"][1], components["system"]) == ("pass", ("debian 13", "pass"))
+    assert components["Kubernetes"] == (None, "skip")
     assert rdma.code == 1
     assert has_row(rdma.out, "RDMA", "an active device", "-", "fail")
     assert has_row(rdma.out, "driver", "any", "535.183.06", "pass SIMULATED")

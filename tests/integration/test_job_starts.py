@@ -29,7 +29,7 @@ def called():
             return socket.create_connection(place, timeout=5)
         except OSError:
             time.sleep(0.1)
-    sys.exit("nobody is at %s:%s" % place)
+    sys.exit("no server at %s:%s" % place)
 
 
 words = " ".join(sys.argv[1:])
@@ -44,7 +44,7 @@ else:
                 met.append(other.makefile().read())
     print(f"{size} ranks met:", "; ".join(sorted(met)), "in", os.getcwd())
 """
-"""Every rank finds the master by torch's variables; the master tells who came, with which words."""
+"""Every rank finds the master by torch's variables; the master prints who connected, with which arguments."""
 LAUNCH = """\
 import argparse
 import os
@@ -52,13 +52,13 @@ import subprocess
 import sys
 
 
-def start(options, told):
+def start(options, local_rank):
     size = options.nnodes * options.nproc_per_node
     shared = {"MASTER_ADDR": options.master_addr, "MASTER_PORT": str(options.master_port), "WORLD_SIZE": str(size)}
     started = []
     for local in range(options.nproc_per_node):
         own = {"RANK": str(options.node_rank * options.nproc_per_node + local), "LOCAL_RANK": str(local)}
-        words = [sys.executable, options.script, *(["--local_rank=%d" % local] if told else []), *options.words]
+        words = [sys.executable, options.script, *(["--local_rank=%d" % local] if local_rank else []), *options.words]
         started.append(subprocess.Popen(words, env={**os.environ, **shared, **own}))
     sys.exit(max(child.wait() for child in started))
 
@@ -74,7 +74,7 @@ def read(prefix):
 
 
 if __name__ == "__main__":
-    start(read(""), told=True)
+    start(read(""), local_rank=True)
 """
 """torch.distributed.launch as it is documented: numbers by its options, and --local_rank for the script."""
 WHERE = "docker run --rm IMAGE python3 -c 'import sys; print(sys.path[-1])'"
@@ -88,7 +88,7 @@ touch /srv/starts/torch/__init__.py /srv/starts/torch/distributed/__init__.py
 cat >/srv/starts/torchrun <<'END'
 #!/usr/bin/python3
 from torch.distributed.launch import read, start
-start(read("PET_"), told=False)
+start(read("PET_"), local_rank=False)
 END
 chmod 755 /srv/starts/torchrun
 """
@@ -132,8 +132,8 @@ def output(jobs, name, instance=""):
 
 def settings(lines, *beginnings):
     """The variables with these beginnings, of the output of ``env``."""
-    found = dict(line.split("=", 1) for line in lines if "=" in line)
-    return {name: value for name, value in found.items() if name.startswith(beginnings)}
+    variables = dict(line.split("=", 1) for line in lines if "=" in line)
+    return {name: value for name, value in variables.items() if name.startswith(beginnings)}
 
 
 def test_a_job_runs_as_its_submitter_on_all_nodes(jobs):
@@ -157,9 +157,9 @@ def test_ranks_meet_however_they_are_started(jobs, programs):
     jobs.submit("pytorch", "typed", *two, "--spread", line)
     jobs.submit("py", "elastic", *two, *own, f"python3 {program} --lr 0.1")
 
-    told = "; ".join(f"{rank} --local_rank={rank % 2} --lr 0.1" for rank in range(4))
+    arguments = "; ".join(f"{rank} --local_rank={rank % 2} --lr 0.1" for rank in range(4))
     assert output(jobs, "plain") == ["2 ranks met: 0 --lr 0.1; 1 --lr 0.1 in /root"]
-    assert output(jobs, "typed") == [f"4 ranks met: {told} in /root"]
+    assert output(jobs, "typed") == [f"4 ranks met: {arguments} in /root"]
     assert output(jobs, "elastic") == [f"4 ranks met: {'; '.join(f'{rank} --lr 0.1' for rank in range(4))} in /root"]
     seen = {name: {one["node"] for one in jobs.get(name)["instances"]} for name in ("plain", "typed", "elastic")}
     assert {name: len(nodes) for name, nodes in seen.items()} == {"plain": 1, "typed": 2, "elastic": 2}

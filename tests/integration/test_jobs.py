@@ -28,7 +28,7 @@ def facts_of(lines):
 
 
 @pytest.mark.row(10, 11, 22, 34, 35, 39, 40, 43)
-def test_each_instance_is_told_who_it_is_and_its_output_is_kept(jobs, on_node):
+def test_each_instance_gets_its_identity_and_its_output_is_logged(jobs, on_node):
     """Names, ranks, the master's address, its GPUs, its folder; and nothing of it stays behind but the record."""
     command = 'env | sort; pwd; nvidia-smi -L; echo "rank $RANK"'
     jobs.submit(
@@ -53,8 +53,8 @@ def test_each_instance_is_told_who_it_is_and_its_output_is_kept(jobs, on_node):
 @pytest.mark.row(14, 15, 16, 51)
 def test_an_mpi_job_reaches_all_of_its_workers_and_none_other(jobs):
     """The line is the user's own; the launcher has no GPU; the layout is arena's."""
-    told = "sh -c 'echo $OMPI_COMM_WORLD_RANK on $PROVISION_NODE'"
-    line = f"mpirun --allow-run-as-root -np 4 -bind-to none -map-by slot -x PATH {told}"
+    command = "sh -c 'echo $OMPI_COMM_WORLD_RANK on $PROVISION_NODE'"
+    line = f"mpirun --allow-run-as-root -np 4 -bind-to none -map-by slot -x PATH {command}"
     jobs.submit("mpi", "span", "--gpus=2", "--workers=2", "--wait", line)
 
     said = sorted(jobs.logs("span"))
@@ -96,7 +96,7 @@ def test_the_first_rank_that_fails_ends_the_job_and_is_named(jobs, on_node):
 
 
 def test_a_stopped_job_leaves_its_record_and_nothing_else(jobs, on_node):
-    """Containers, leases, ports and keepers are gone; a second stop changes nothing."""
+    """Containers, leases, ports and job supervisors are gone; a second stop changes nothing."""
     jobs.submit("pytorch", "long", "--gpus=1", "--workers=2", "--spread", "echo begun; sleep 600")
     jobs.until("long", "RUNNING")
 
@@ -232,7 +232,7 @@ def test_the_job_does_not_need_whoever_submitted_it(jobs):
     assert jobs.logs("orphan") == ["one", "two"]
 
 
-def test_a_killed_keeper_is_started_anew_and_loses_nothing(jobs, on_node):
+def test_a_killed_job_supervisor_is_restarted_and_loses_nothing(jobs, on_node):
     """No line is lost or there twice."""
     jobs.submit("run", "kept", f"--nodes={NODES[0]}", "for i in 1 2 3 4 5 6; do echo $i; sleep 1; done; exit 4")
     jobs.until("kept", "RUNNING")
@@ -244,7 +244,7 @@ def test_a_killed_keeper_is_started_anew_and_loses_nothing(jobs, on_node):
 
 
 def test_a_removed_container_is_the_failure(jobs, on_node):
-    """Whoever removed it; the job does not hang."""
+    """Also if it was removed by hand; the job does not hang."""
     jobs.submit("pytorch", "robbed", "--gpus=1", "--workers=2", "--spread", "sleep 600")
     jobs.until("robbed", "RUNNING")
     on_node(NODES[1], "docker rm -f robbed-worker-0")
@@ -267,7 +267,7 @@ def test_secrets_reach_the_program_and_nothing_else(jobs, on_node):
     jobs.until("private", "SUCCEEDED")
 
     assert jobs.logs("private") == [f"length {len(marker)}"]
-    found = on_node(NODES[0], f"grep -rl {marker} /var/lib/provision /run/provision /tmp 2>/dev/null || true")
+    files = on_node(NODES[0], f"grep -rl {marker} /var/lib/provision /run/provision /tmp 2>/dev/null || true")
     assert marker not in processes
-    assert found == ""
+    assert files == ""
     assert marker not in jobs("get", "private", "-o", "json").out + jobs("events", "private").out

@@ -24,7 +24,7 @@ needs_skopeo = pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo
 
 
 class Silent:
-    """A progress that nobody watches."""
+    """A progress display without a viewer."""
 
     def step(self, message: str) -> None:
         """Say nothing."""
@@ -65,14 +65,14 @@ def skopeo(*arguments: str, authority: str, folder: Path) -> subprocess.Complete
 
 def listeners(port: int) -> set[str]:
     """Local IPv4 addresses that listen on `port`, from the kernel."""
-    found = set()
+    addresses = set()
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
             address, state = line.split()[1], line.split()[3]
             if state == "0A" and int(address.rpartition(":")[2], 16) == port:
                 octets = bytes.fromhex(address.rpartition(":")[0])
-                found.add(".".join(str(octet) for octet in reversed(octets)))
-    return found
+                addresses.add(".".join(str(octet) for octet in reversed(octets)))
+    return addresses
 
 
 @needs_skopeo
@@ -114,7 +114,7 @@ def test_a_client_without_the_labs_ca_is_refused(served, tmp_path):
     assert "x509" in done.stderr
 
 
-def test_services_listen_where_they_were_told_and_nowhere_else(served):
+def test_services_listen_only_on_the_configured_address(served):
     """Neither registry nor repository is reachable from outside this machine."""
     ports = json.loads((served.folder / "services/ports.json").read_text())
 
@@ -135,9 +135,9 @@ def test_no_secret_can_be_read_by_others(served):
 
 
 def test_a_service_that_was_killed_comes_back_on_its_port(served):
-    """After a crash, `up` mends what is missing and leaves the rest as it is."""
+    """After a crash, `up` restarts what is missing and does not touch the rest."""
     record = served.folder / "services/registry-127.0.0.77.json"
-    kept = processes.read_record(served.folder / "services/repository.json")
+    untouched = processes.read_record(served.folder / "services/repository.json")
     before = processes.read_record(record)
     os.kill(before.pid, signal.SIGKILL)
     os.waitpid(before.pid, 0)
@@ -148,7 +148,7 @@ def test_a_service_that_was_killed_comes_back_on_its_port(served):
     assert not broken["registry-127.0.0.77"]
     assert all(state.running for state in served.services.status(served.folder))
     assert info == served.info
-    assert processes.read_record(served.folder / "services/repository.json") == kept
+    assert processes.read_record(served.folder / "services/repository.json") == untouched
 
 
 class Apt:

@@ -26,7 +26,7 @@ NETWORKS = "--mca oob_tcp_if_include eth1 --mca btl_tcp_if_include eth1"
 OPENMPI = f"mpirun --allow-run-as-root --hostfile /tmp/hosts --mca plm_rsh_agent '{REACH}' {NETWORKS}"
 
 
-def told(done):
+def words_by_rank(done):
     """Return the words of each rank, by rank."""
     assert done.code == 0, str(done)
     lines = [line.partition("] ")[2].split() for line in done.out.splitlines() if line.startswith("[")]
@@ -47,10 +47,10 @@ def gpus_of(provision, lab, node):
 
 def trained(output):
     """Count by node the nine ranks that trained, which have to end with one gradient."""
-    told = [line.replace("]:", "] ").split()[-4:] for line in output.splitlines() if " 9 " in line]
-    assert sorted(int(rank) for rank, *_ in told) == list(range(9)), output
-    assert len({gradient for *_, gradient in told}) == 1, output
-    return Counter(node for _, _, node, _ in told)
+    words = [line.replace("]:", "] ").split()[-4:] for line in output.splitlines() if " 9 " in line]
+    assert sorted(int(rank) for rank, *_ in words) == list(range(9)), output
+    assert len({gradient for *_, gradient in words}) == 1, output
+    return Counter(node for _, _, node, _ in words)
 
 
 def by_mpich(provision, lab, folder):
@@ -75,18 +75,20 @@ def started_by(provision, lab, launcher, command, ranks, program="hostname"):
 
 def test_a_job_runs_on_the_gpus_that_were_chosen_for_it(provision, cluster):
     """Two GPUs of one node rather than one of each, and each rank sees one of them."""
-    ranks = told(provision("run", "--lab", LAB, "--gputopology", "-n", "2", "--own-gpus", "--", "sh", "-c", TELL))
+    ranks = words_by_rank(
+        provision("run", "--lab", LAB, "--gputopology", "-n", "2", "--own-gpus", "--", "sh", "-c", TELL)
+    )
 
     assert cluster["nodes"]
     assert len({node for node, *_ in ranks}) == 1
     assert [gpu for _, gpu in ranks] == gpus_of(provision, LAB, ranks[0][0])
 
 
-def test_a_placement_is_kept_in_a_file_for_later(provision, cluster):
+def test_a_placement_is_written_to_a_file_and_used_later(provision, cluster):
     """Both workers' nodes, each rank with all GPUs of its worker in the order of the ring."""
     file = provision.folder / "placement.json"
     file.write_text(provision.ok("place", "--lab", LAB, "--gpus", "2", "--workers", "2", "--json").out)
-    ranks = told(provision("run", "--lab", LAB, "--placement", str(file), "--", "sh", "-c", TELL))
+    ranks = words_by_rank(provision("run", "--lab", LAB, "--placement", str(file), "--", "sh", "-c", TELL))
 
     assert [node for node, *_ in ranks] == [f"{LAB}-{number}" for number in (1, 1, 2, 2)]
     for node, gpus in ranks:
@@ -147,7 +149,7 @@ def test_open_mpi_reads_its_host_file(provision, cluster):
 BOUND = "sh -c 'echo $(hostname):$(grep Cpus_allowed_list /proc/self/status | cut -f 2)'"
 
 
-def binds_as_told(provision, lab, launcher, command):
+def assert_rank_file_binds(provision, lab, launcher, command):
     """Write a rank file for nine ranks into the first node's container; ranks that it starts have its CPUs."""
     text = provision.ok("hostfile", "--lab", lab, "--launcher", launcher, "-n", "9", "--rankfile").out
     in_container(provision, lab, f"{lab}-1", "cat > /tmp/ranks", stdin=text)
@@ -230,7 +232,7 @@ def test_four_ranks_get_the_four_gpus_that_are_joined_best(provision, mesh, tmp_
     placement = tmp_path / "placement.json"
     placement.write_text(provision.ok("place", "-g", "1", "--workers", "4", "--topo-file", recorded, "--json").out)
     words = ["--placement", str(placement), "--own-gpus", "--", "sh", "-c", TELL]
-    ranks = told(provision("run", "--lab", mesh, *words))
+    ranks = words_by_rank(provision("run", "--lab", mesh, *words))
 
     assert [gpu for _, gpu, _ in ranks] == gpus_of(provision, mesh, f"{mesh}-2")[4:]
     assert {(node, cards) for node, _, cards in ranks} == {(f"{mesh}-2", "=mlx5_2,mlx5_3")}
@@ -248,7 +250,7 @@ def test_a_node_with_a_job_is_no_choice(provision, mesh):
         first.terminate()
         first.wait(60)
 
-    assert {node for node, *_ in told(second)} == {f"{mesh}-2"}
+    assert {node for node, *_ in words_by_rank(second)} == {f"{mesh}-2"}
     assert third.code == 125
     assert "count as busy" in third.err
 
@@ -315,7 +317,9 @@ def test_ranks_of_mpich_get_the_gpus_and_cpus_of_a_placement(provision, equipped
     """As those of Open MPI do."""
     inventory = by_mpich(provision, equipped, tmp_path)
     tell = 'echo "$PMI_RANK $(hostname) $CUDA_VISIBLE_DEVICES"'
-    ranks = told(provision("run", "-i", inventory, "--gputopology", "-n", "4", "--own-gpus", "--", "sh", "-c", tell))
+    ranks = words_by_rank(
+        provision("run", "-i", inventory, "--gputopology", "-n", "4", "--own-gpus", "--", "sh", "-c", tell)
+    )
 
     assert {node for node, *_ in ranks} == {f"{equipped}-1"}
     assert [gpu for _, gpu in ranks] == gpus_of(provision, equipped, f"{equipped}-1")[:4]
@@ -326,7 +330,7 @@ def test_open_mpi_4_reads_its_rank_file(provision, equipped):
     """Each rank is bound to the CPUs that the file gives it; ranks outnumber CPUs here."""
     mapped = "--rankfile /tmp/ranks --mca rmaps_rank_file_physical 1 -np 9"
 
-    binds_as_told(provision, equipped, "openmpi", f"{OPENMPI} {mapped}")
+    assert_rank_file_binds(provision, equipped, "openmpi", f"{OPENMPI} {mapped}")
 
 
 @pytest.mark.long
@@ -355,7 +359,7 @@ def test_torchrun_trains_by_the_lines_for_it(provision, equipped):
 def test_pytorch_trains_over_both_nodes(provision, equipped, tmp_path, words):
     """Nine processes, of which one is on the second node, end with the same gradient.
 
-    Of PyTorch 1.13 torchrun fails with Python 3.11 unless it is told which output it shows.
+    With PyTorch 1.13, torchrun fails on Python 3.11 unless PET_TEE and PET_REDIRECTS are set.
     """
     (tmp_path / "train.py").write_text(TRAIN)
     launcher, *more = words
@@ -367,7 +371,7 @@ def test_pytorch_trains_over_both_nodes(provision, equipped, tmp_path, words):
 
 
 @pytest.mark.long
-def test_the_synthetic_benchmark_runs_on_chosen_gpus_and_is_kept(provision, equipped):
+def test_the_synthetic_benchmark_runs_on_chosen_gpus_and_is_recorded(provision, equipped):
     """On CPUs, with our own program and torch's gloo: as the first node is busy, all of it is on the second."""
     first = provision.start(
         "run", "--lab", equipped, "--limit", f"{equipped}-1", "-n", "1", "--", "sh", "-c", "echo ready; sleep 600"
@@ -380,10 +384,10 @@ def test_the_synthetic_benchmark_runs_on_chosen_gpus_and_is_kept(provision, equi
     finally:
         first.terminate()
         first.wait(60)
-    (kept,) = provision.ok("bench", "list", "--json").document["results"]
+    (recorded,) = provision.ok("bench", "list", "--json").document["results"]
 
     assert [run["model"] for run in document["runs"]] == ["convnet"]
-    assert [(node["name"], node["ranks"]) for node in kept["nodes"]] == [(f"{equipped}-2", 2)]
+    assert [(node["name"], node["ranks"]) for node in recorded["nodes"]] == [(f"{equipped}-2", 2)]
 
 
 @pytest.mark.row(50)
@@ -448,12 +452,12 @@ def test_open_mpi_5_reads_its_rank_file(provision, modern):
     """As version 4 does, from where version 5 wants it named."""
     mapped = "--map-by rankfile:file=/tmp/ranks --bind-to core:overload-allowed"
 
-    binds_as_told(provision, modern, "openmpi5", f"{OPENMPI5} {mapped}")
+    assert_rank_file_binds(provision, modern, "openmpi5", f"{OPENMPI5} {mapped}")
 
 
 @pytest.mark.long
 def test_a_job_runs_by_open_mpi_5(provision, modern):
     """In its own names, with its ranks' numbers before their lines."""
-    ranks = told(provision("run", "--lab", modern, "-n", "9", "--", "sh", "-c", TELL))
+    ranks = words_by_rank(provision("run", "--lab", modern, "-n", "9", "--", "sh", "-c", TELL))
 
     assert [node for node, *_ in ranks] == [f"{modern}-1"] * 8 + [f"{modern}-2"]

@@ -1,4 +1,4 @@
-"""Two operators at once, on real nodes: one works, the other is told who; and what is left of one that was killed."""
+"""Two concurrent operators on real nodes: the second is refused with the holder's name; cleanup after a kill."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ APPLY = ("apply", "--lab", LAB, "--force", "base_system", "--yes")
 
 @pytest.fixture
 def other_operator(own_inventory, tmp_path):
-    """A second operator with a state folder of its own, so that only the nodes can tell them apart."""
+    """A second operator with a state folder of its own, so that only the nodes can distinguish the two."""
     folder = own_inventory("second")
     return Provision(tmp_path, XDG_STATE_HOME=str(tmp_path / "state")), str(folder)
 
 
 @pytest.fixture
 def locked(cluster, on_node):
-    """Tell on which nodes an apply holds the lock."""
+    """Return the nodes on which an apply holds the lock."""
 
     def look():
         names = [node["name"] for node in cluster["nodes"]]
@@ -35,7 +35,7 @@ def locked(cluster, on_node):
     return look
 
 
-def test_the_second_of_two_operators_is_told_who_is_at_work(provision, cluster, locked, other_operator):
+def test_the_second_of_two_operators_is_refused_and_sees_the_lock_holder(provision, cluster, locked, other_operator):
     """Exit 4, with process, time and command of the first; the first one ends as if it were alone."""
     command, folder = other_operator
     names = [node["name"] for node in cluster["nodes"]]
@@ -53,7 +53,7 @@ def test_the_second_of_two_operators_is_told_who_is_at_work(provision, cluster, 
 
 
 def test_a_killed_apply_frees_its_nodes_and_the_next_one_says_so(provision, cluster, locked):
-    """kill -9: nobody cleans up, the nodes are free once Ansible's last task there has ended."""
+    """kill -9 leaves no cleanup; the nodes are unlocked once Ansible's last task there has ended."""
     names = [node["name"] for node in cluster["nodes"]]
     with provision.start(*APPLY) as first:
         eventually(lambda: locked() == names or first.poll() is not None, seconds=120, what="it holds all nodes")

@@ -1,4 +1,4 @@
-"""Many batch jobs that two operators hand in at once: who gets the GPUs, when, and what is left of it all.
+"""Many batch jobs that two operators submit at once: the leases of GPUs, their order, and what is left behind.
 
 What is promised is judged by what the nodes' docker engines and leases said meanwhile. The GPUs are SIMULATED.
 """
@@ -29,7 +29,7 @@ SEEN = "/run/gpu-watch.jsonl"
 
 @dataclass
 class Crowd:
-    """Two operators who hand in jobs of several sizes at once, and what was seen on the nodes meanwhile."""
+    """Two operators who submit jobs of several sizes at once, and the events that the nodes recorded meanwhile."""
 
     provision: Provision
     lab: str
@@ -40,7 +40,7 @@ class Crowd:
     """A job takes something between."""
     chance: random.Random = field(default_factory=lambda: random.Random(7))  # noqa: S311 - how long jobs take, no secret
     image: str = ""
-    handed_in: dict[str, float] = field(default_factory=dict)
+    submit_seconds: dict[str, float] = field(default_factory=dict)
     """Job -> how long its ``submit`` took."""
 
     def on(self, node: str, command: str) -> str:
@@ -54,7 +54,7 @@ class Crowd:
             self.watch(node)
         try:
             self.hand_in()
-            eventually(self.all_over, seconds=60 + 30 * len(self.sizes), what="all jobs are over")
+            eventually(self.all_over, seconds=60 + 30 * len(self.sizes), what="all jobs have ended")
         finally:
             for node in self.nodes:
                 self.on(node, "systemctl stop gpu-watch")
@@ -66,7 +66,7 @@ class Crowd:
         self.on(node, f"systemd-run --collect --unit gpu-watch python3 /run/gpu_watch.py {SEEN}")
 
     def hand_in(self) -> None:
-        """Let each operator hand in every other job, one after the other, as fast as they can."""
+        """Let each operator submit every other job, one after the other, as fast as possible."""
         inventory = self.provision.ok("lab", "inventory", self.lab).out.strip()
         jobs = [(f"many-{number}", *size) for number, size in enumerate(self.sizes)]
         lines = {name: f"sleep {self.chance.randint(*self.seconds)}" for name, *_ in jobs}
@@ -78,32 +78,32 @@ class Crowd:
                 size = (f"--gpus={gpus}", f"--workers={workers}")
                 begun = time.monotonic()
                 mine.ok(*words, *size, lines[name], timeout=300)
-                self.handed_in[name] = time.monotonic() - begun
+                self.submit_seconds[name] = time.monotonic() - begun
 
         with ThreadPoolExecutor(len(OPERATORS)) as pool:
             list(pool.map(one_after_the_other, range(len(OPERATORS))))
 
     def jobs(self) -> list[dict]:
-        """The jobs as ``list`` tells of them."""
-        found = self.provision.ok("list", "--lab", self.lab, "-o", "json").document
-        return [job for job in found if job["name"].startswith("many-")]
+        """Return the jobs as ``list`` reports them."""
+        all_jobs = self.provision.ok("list", "--lab", self.lab, "-o", "json").document
+        return [job for job in all_jobs if job["name"].startswith("many-")]
 
     def all_over(self) -> list[dict] | None:
         """All jobs once they have ended; those that wait are started."""
-        found = self.jobs()
-        if any(job["status"] == "PENDING" for job in found):
+        jobs = self.jobs()
+        if any(job["status"] == "PENDING" for job in jobs):
             self.provision("queue", "run", "--lab", self.lab)
-        return found if all(job["status"] in {"SUCCEEDED", "FAILED", "STOPPED"} for job in found) else None
+        return jobs if all(job["status"] in {"SUCCEEDED", "FAILED", "STOPPED"} for job in jobs) else None
 
     def seen(self) -> list[dict]:
         """What was written down on all nodes; GPUs have the node's name before their own."""
-        found = []
+        events = []
         for node in self.nodes:
             for line in self.on(node, f"cat {SEEN}").splitlines():
-                told = json.loads(line)
-                own = {key: [f"{node}/{gpu}" for gpu in told[key]] for key in ("gpus",) if key in told}
-                found.append({**told, **own, "node": node})
-        return found
+                event = json.loads(line)
+                own = {key: [f"{node}/{gpu}" for gpu in event[key]] for key in ("gpus",) if key in event}
+                events.append({**event, **own, "node": node})
+        return events
 
     def in_line(self) -> list[str]:
         """The names of all jobs in the order in which the head took them down."""
@@ -112,7 +112,7 @@ class Crowd:
         return [job["spec"]["name"] for job in sorted(jobs, key=lambda job: job["submitted"])]
 
     def left(self) -> dict[str, list[str]]:
-        """What is left on the nodes of jobs that are over: containers, leases, units, processes, what was secret."""
+        """Return what ended jobs left on the nodes: containers, leases, units, processes, secrets."""
         look = (
             "docker ps -aq --filter label=provision.job; ls /run/provision/leases; pgrep -f '[k]eeper.py' || true; "
             "systemctl list-units --all --plain --no-legend 'provision-job-*'; "
@@ -129,41 +129,41 @@ class Crowd:
 
 def uses(seen):
     """GPU -> (from when, until when, job) of each container that had it, in the order of time."""
-    gone = {told["container"]: told["time"] for told in seen if told["event"] == "destroy"}
-    found: dict[str, list[tuple[float, float, str]]] = {}
-    for told in seen:
-        for gpu in told["gpus"] if told["event"] == "create" else ():
-            found.setdefault(gpu, []).append((told["time"], gone[told["container"]], told["job"]))
-    return {gpu: sorted(spans) for gpu, spans in found.items()}
+    gone = {event["container"]: event["time"] for event in seen if event["event"] == "destroy"}
+    spans_by_gpu: dict[str, list[tuple[float, float, str]]] = {}
+    for event in seen:
+        for gpu in event["gpus"] if event["event"] == "create" else ():
+            spans_by_gpu.setdefault(gpu, []).append((event["time"], gone[event["container"]], event["job"]))
+    return {gpu: sorted(spans) for gpu, spans in spans_by_gpu.items()}
 
 
 def given_at(seen):
     """Job -> when its first GPU was leased to it, by the node's own record."""
-    found: dict[str, float] = {}
-    for told in seen:
-        if told["event"] == "lease":
-            job, when = told["lease"]["job"], told["lease"]["time"]
-            found[job] = min(when, found.get(job, when))
-    return found
+    times: dict[str, float] = {}
+    for event in seen:
+        if event["event"] == "lease":
+            job, when = event["lease"]["job"], event["lease"]["time"]
+            times[job] = min(when, times.get(job, when))
+    return times
 
 
 def keeps_all_promises(crowd):
     """Every GPU had one job at a time, each job had all it asked for, came in its turn, ended, and left nothing."""
     jobs, seen = {job["name"]: job for job in crowd.all_over() or crowd.jobs()}, crowd.seen()
     others = [name for name, job in jobs.items() if job["status"] != "SUCCEEDED"]
-    told = [crowd.provision("get", "--lab", crowd.lab, name, "-e").out for name in others[:3]]
-    assert not others, "\n".join([f"did not succeed: {others}", *told])
-    assert sorted(jobs) == sorted(crowd.handed_in)
+    reports = [crowd.provision("get", "--lab", crowd.lab, name, "-e").out for name in others[:3]]
+    assert not others, "\n".join([f"did not succeed: {others}", *reports])
+    assert sorted(jobs) == sorted(crowd.submit_seconds)
 
-    made = [told for told in seen if told["event"] == "create"]
+    made = [event for event in seen if event["event"] == "create"]
     sizes = {f"many-{number}": size for number, size in enumerate(crowd.sizes)}
     for name, (gpus, workers) in sizes.items():
-        assert [len(told["gpus"]) for told in made if told["job"] == name] == [gpus] * workers, name
+        assert [len(event["gpus"]) for event in made if event["job"] == name] == [gpus] * workers, name
     for gpu, spans in uses(seen).items():
         twice = [(before, after) for before, after in pairwise(spans) if before[1] > after[0]]
         assert not twice, f"{gpu} was booked twice: {twice}"
-    for told in made:
-        assert {lease.get("job") for lease in told["leases"].values()} <= {told["job"]}, told
+    for event in made:
+        assert {lease.get("job") for lease in event["leases"].values()} <= {event["job"]}, event
 
     given, in_line = given_at(seen), crowd.in_line()
     for size in set(sizes.values()):

@@ -1,4 +1,4 @@
-"""A hundred SIMULATED nodes: what it costs to look at them, and what some of them may do without harm to the rest."""
+"""A hundred SIMULATED nodes: the cost of probing them, and which faults of some must not affect the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def probe(nodes: SimulatedNodes) -> dict[str, object]:
-    """Look at all nodes as verify does."""
+    """Probe all nodes as verify does."""
     return workflow.probe(workflow.with_defaults(load(nodes.inventory)).nodes)
 
 
@@ -49,7 +49,7 @@ def test_a_plan_of_a_hundred_nodes_costs_little_more_than_their_logins(tmp_path)
 
 
 def _start_seconds() -> float:
-    """What the command costs that looks at nothing."""
+    """What the command costs without a probe."""
     return measure([sys.executable, "-m", "provision", "plan", "--help"], cwd=ROOT).cpu_seconds
 
 
@@ -58,10 +58,10 @@ def test_a_hundred_slow_nodes_take_little_longer_than_one(tmp_path):
     options = {"login_seconds": 0.5, "smi_seconds": 3.0}
     with SimulatedNodes(tmp_path / "nodes", Nodes(100, **options)) as nodes:
         begun = time.monotonic()
-        found = probe(nodes)
+        results = probe(nodes)
         seconds = time.monotonic() - begun
 
-    assert not [value for value in found.values() if isinstance(value, ProvisionError)]
+    assert not [value for value in results.values() if isinstance(value, ProvisionError)]
     assert seconds < 3.5 + 6
 
 
@@ -71,13 +71,13 @@ def test_silent_and_hung_nodes_hold_up_no_other(tmp_path, monkeypatch):
     hung, silent = (5,), tuple(range(20, 60))
     with SimulatedNodes(tmp_path / "nodes", Nodes(100, hung=hung, silent=silent)) as nodes:
         begun = time.monotonic()
-        found = probe(nodes)
+        results = probe(nodes)
         seconds = time.monotonic() - begun
-    lost = {name for name, value in found.items() if isinstance(value, ProvisionError)}
+    lost = {name for name, value in results.items() if isinstance(value, ProvisionError)}
 
     assert lost == {name_of(number) for number in (*hung, *silent)}
-    assert "did not answer" in str(found[name_of(20)])
-    assert "did not end within its time limit" in str(found[name_of(5)])
+    assert "did not answer" in str(results[name_of(20)])
+    assert "did not end within its time limit" in str(results[name_of(5)])
     assert seconds < 30
 
 
@@ -127,9 +127,9 @@ def test_sixty_four_nodes_are_a_page_and_not_a_book(crowd, words, out, err):
 def test_dropped_connections_are_tried_again(tmp_path):
     """Servers that take five logins at a time drop the others at first; in the end every node was reached."""
     with SimulatedNodes(tmp_path / "nodes", Nodes(40, login_seconds=0.1, max_startups=5)) as nodes:
-        found = probe(nodes)
+        results = probe(nodes)
 
-    assert not [value for value in found.values() if isinstance(value, ProvisionError)]
+    assert not [value for value in results.values() if isinstance(value, ProvisionError)]
 
 
 def test_host_keys_are_really_checked(tmp_path):
@@ -138,8 +138,8 @@ def test_host_keys_are_really_checked(tmp_path):
         lines = nodes.known_hosts.read_text().splitlines()
         swapped = [" ".join([lines[1].split()[0], *lines[0].split()[1:]]), *lines[2:]]
         nodes.known_hosts.write_text("\n".join([lines[0], *swapped, ""]))
-        found = probe(nodes)
-    lost = {name: value for name, value in found.items() if isinstance(value, ProvisionError)}
+        results = probe(nodes)
+    lost = {name: value for name, value in results.items() if isinstance(value, ProvisionError)}
 
     assert set(lost) == {name_of(1)}
     assert isinstance(lost[name_of(1)], ConnectionFailed)

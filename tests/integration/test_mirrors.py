@@ -23,19 +23,19 @@ PACKAGE = "nvidia-docker2"
 """The guide's; here it is SIMULATED, and no role wants it unless it is asked for."""
 REFUSALS = 4
 """Of each package: one more than apt's own three retries bear."""
-KEPT = "/root/kept"
+BACKUP = "/root/kept"
 SAVE = f"""set -e
-rm -rf {KEPT} && mkdir {KEPT}
-cp -a /etc/apt/sources.list.d /var/lib/provision/origins {KEPT}
-mv /var/lib/apt/lists {KEPT}
+rm -rf {BACKUP} && mkdir {BACKUP}
+cp -a /etc/apt/sources.list.d /var/lib/provision/origins {BACKUP}
+mv /var/lib/apt/lists {BACKUP}
 rm -f /etc/apt/sources.list.d/debian.sources /var/cache/apt/archives/{PACKAGE}_*
 sed -i 's#^URIs: .*#URIs: MIRROR#' /etc/apt/sources.list.d/provision-provision-lab.sources"""
 """From now on the mirror is the node's only source of packages; all that is known of others is put aside."""
 RESTORE = f"""apt-get -qq purge -y {PACKAGE} >/dev/null 2>&1
 rm -rf /etc/apt/sources.list.d /var/lib/provision/origins /var/lib/apt/lists
-mv {KEPT}/sources.list.d /etc/apt && mv {KEPT}/origins /var/lib/provision && mv {KEPT}/lists /var/lib/apt
+mv {BACKUP}/sources.list.d /etc/apt && mv {BACKUP}/origins /var/lib/provision && mv {BACKUP}/lists /var/lib/apt
 touch /var/lib/apt/lists/partial
-rmdir {KEPT}"""
+rmdir {BACKUP}"""
 
 
 @contextmanager
@@ -87,12 +87,12 @@ def test_a_package_that_a_mirror_fails_to_give_is_asked_for_again(provision, clu
                 text=True,
                 check=False,
             )  # fmt: skip
-            found = on_node(NODE, f"dpkg-query -W -f '${{db:Status-Status}}' {PACKAGE} || true")
+            package_status = on_node(NODE, f"dpkg-query -W -f '${{db:Status-Status}}' {PACKAGE} || true")
         finally:
             on_node(NODE, RESTORE)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert found == "installed"
+    assert package_status == "installed"
     packages = {path: count for path, count in asked.items() if path.endswith(".deb")}
     assert packages, "the mirror was asked for the package"
     assert set(packages.values()) == {REFUSALS + 1}

@@ -1,4 +1,4 @@
-"""Locks of nodes as an apply takes them: with real keepers on this machine that have a folder of their own."""
+"""Locks of nodes as an apply takes them: with real lock holders on this machine that have a folder of their own."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_node_in_use_is_refused_and_the_others_are_held(nodes):
 
 
 def test_a_node_whose_lock_cannot_be_had_says_why(nodes):
-    """No Python, nobody there: each with its own reason, and the good node is held."""
+    """No Python, no answer: each with its own reason, and the good node is locked."""
     bad = Node("c", Connection("127.0.0.1", port=1, user="root", ssh_args=("-F", "none")))
     old = make_node("b", local=True, ansible_python_interpreter="/no/such/python")
     with node_locks.acquire([nodes[0], old, bad], command="x") as locks:
@@ -80,7 +80,7 @@ def test_a_node_whose_lock_cannot_be_had_says_why(nodes):
 
 
 def test_a_machine_that_the_inventory_names_twice_is_said_so(nodes, monkeypatch):
-    """It would else be told that we ourselves keep it from us."""
+    """Otherwise the message would name our own apply as the holder."""
     request = node_lock.keep_request
     folders = request({"node": "a"})["folders"]
     monkeypatch.setattr(node_lock, "keep_request", lambda holder: {**request(holder), "folders": folders})
@@ -91,7 +91,7 @@ def test_a_machine_that_the_inventory_names_twice_is_said_so(nodes, monkeypatch)
 
 
 def test_what_was_done_is_in_the_nodes_history(nodes):
-    """The steps and the end, as the apply tells them; and who it was."""
+    """The steps and the end, as the apply reports them; and the operator."""
     with node_locks.acquire(nodes, command="provision apply") as locks:
         running = status(nodes)
         locks.note("a", "run base_system")
@@ -120,11 +120,11 @@ def test_an_interrupted_apply_is_recorded_and_its_lock_waits_for_the_last_task(n
 
 def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
     """The next apply says so and goes on by itself, where it would refuse for an operator who is alive."""
-    told: list[Event] = []
+    events: list[Event] = []
     with subprocess.Popen(["sh", "-c", f"read line # a mark in {tmp_path}"], stdin=subprocess.PIPE) as task:
 
         def on_event(event: Event) -> None:
-            told.append(event)
+            events.append(event)
             task.stdin.close()
 
         with pytest.raises(Interrupted), node_locks.acquire(nodes[:1], command="provision apply"):
@@ -133,7 +133,7 @@ def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
             refused = dict(locks.refused)
 
     assert refused == {}
-    (event,) = told
+    (event,) = events
     assert (event.node, event.status) == ("a", "waiting")
     assert "waits for the end of what was left at work" in event.task
     assert "the connection to its controller is lost since" in event.task

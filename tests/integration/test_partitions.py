@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.conftest import ENGINES, LAB
-from tests.integration.job_faults import Scene
+from tests.integration.job_faults import Scene, scene_of_a_lab
 from tests.integration.partitions import (
     CUTS,
     MOMENTS,
@@ -41,15 +41,9 @@ def scene(provision: Provision, cluster: dict) -> Scene:
 @pytest.fixture(scope="module")
 def own_scene(provision: Provision) -> Iterator[Scene]:
     """Three nodes for many cases; applied once."""
-    try:
-        provision.ok("lab", "up", OWN, "--driver", "container", "--nodes", "3", "--machine", "dgx1v")
-        provision.ok("apply", "--lab", OWN, "--yes")
-        made = Scene(provision, OWN)
+    with scene_of_a_lab(provision, OWN, machine="dgx1v") as made:
         ENGINES.add(made.host)
         yield made
-    finally:
-        down = provision("lab", "down", OWN)
-    assert down.code == 0, str(down)
 
 
 def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_back(scene: Scene) -> None:
@@ -59,23 +53,23 @@ def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_b
     with case.cut():
         done = case.done = case.act()
         assert (done.code, done.out) == (NODE_UNREACHABLE, "cut-stop STOPPING\n"), str(done)
-        told = case.get()
-        assert told is not None
-        assert (told["status"], told["unconfirmedNodes"]) == ("STOPPING", [scene.nodes[-1]])
+        status = case.get()
+        assert status is not None
+        assert (status["status"], status["unconfirmedNodes"]) == ("STOPPING", [scene.nodes[-1]])
         listed = scene.by(scene.other, "list", "-o", "wide")
         assert scene.nodes[-1] in listed.out
         assert "still unreachable after" in listed.err, "the node was remembered, and is not waited for again"
         case.judge_answer(cut=True)
         case.judge_job_while_cut()
     case.judge_afterwards()
-    told = case.get()
-    assert told is not None
-    assert told["status"] == "STOPPED"
+    status = case.get()
+    assert status is not None
+    assert status["status"] == "STOPPED"
     case.clean()
 
 
 def test_a_deleted_job_on_a_node_that_is_cut_off_keeps_its_name(scene: Scene) -> None:
-    """`delete` exits with 7, nobody gets the name meanwhile, and a queue run removes it when the node is back."""
+    """`delete` exits with 7, its name stays taken, and a queue run removes it when the node is back."""
     case = Case(scene, "cut-delete", "running", "delete", "before", scene.nodes[-1])
     case.prepare()
     with case.cut():

@@ -1,4 +1,4 @@
-"""``plan --diff`` on real nodes: what would change in files is shown, nothing is changed, and no secret is told."""
+"""``plan --diff`` on real nodes shows changes of files, changes nothing, and prints no secret."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def drifted(provision, own_inventory, cluster, on_node) -> Iterator[tuple[Path, 
 
 
 def test_the_changed_lines_are_shown_and_nothing_is_changed(provision, drifted, on_node) -> None:
-    """Of the plan's steps alone; what holds the password is named and not told, in text and JSON, stdout and stderr."""
+    """Only steps of the plan; the password is never shown, in text or JSON, stdout or stderr."""
     inventory, node = drifted
     before = on_node(node, STATE)
     plain = provision.ok("plan", "-i", str(inventory))
     text = provision.ok("plan", "-i", str(inventory), "--diff")
-    told = provision.ok("plan", "-i", str(inventory), "--diff", "--json")
+    plan = provision.ok("plan", "-i", str(inventory), "--diff", "--json")
 
     assert on_node(node, STATE) == before
     assert text.out.startswith(plain.out.rstrip("\n"))
@@ -49,11 +49,11 @@ def test_the_changed_lines_are_shown_and_nothing_is_changed(provision, drifted, 
     assert "-# login: bob [removed]" in section.splitlines()
     assert "compare the files" in text.err
 
-    steps = {step["role"]: step for step in told.document["nodes"][0]["steps"]}
+    steps = {step["role"]: step for step in plan.document["nodes"][0]["steps"]}
     assert [file["path"] for file in steps["base_system"]["diffs"]] == [LIMITS]
     assert any("may contain secrets" in file["note"] for file in steps["docker_engine"]["diffs"]), steps
     assert all(step["diffs_note"] == "" for step in steps.values()), steps
-    assert PASSWORD not in text.out + text.err + told.out + told.err
+    assert PASSWORD not in text.out + text.err + plan.out + plan.err
 
 
 @pytest.mark.long

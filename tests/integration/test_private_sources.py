@@ -1,7 +1,7 @@
-"""Code and images that ask for a login, from real servers: jobs get them, and nobody else sees the login.
+"""Code and images that need a credential, from real servers: only the jobs get them, and no one else sees it.
 
 The git server speaks HTTPS on this machine, and OpenSSH on a node; the registry is a second process of the lab's, with
-passwords. Everything that runs on this machine and on the nodes is looked at while it runs.
+passwords. Everything that runs on this machine and on the nodes is inspected while it runs.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Marker:
     def searching(self, *commands):
         """A shell command that looks for it by ``grep -f MARKS``, and in which it does not stand itself."""
         octal = "".join(f"\\{byte:03o}" for byte in "\n".join(self.forms).encode())
-        looks = "; ".join(f"{{ {command}; }} || test $? -le 2" for command in commands)
-        return f"printf '{octal}\\n' >{MARKS}; {looks}; rm {MARKS}"
+        searches = "; ".join(f"{{ {command}; }} || test $? -le 2" for command in commands)
+        return f"printf '{octal}\\n' >{MARKS}; {searches}; rm {MARKS}"
 
     def below(self, *folders):
         """The files of this machine below folders that hold it."""
@@ -109,7 +109,7 @@ def own(jobs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def nodes_with_git(on_both):
-    """Both nodes have git, until these tests are over."""
+    """Install git on both nodes until the end of these tests."""
     on_both(install("git"))
     yield NODES
     on_both(PURGE)
@@ -151,7 +151,7 @@ def here(jobs):
 
 
 def hidden(jobs, on_both, marker, names, *said):
-    """Insist that jobs that are over have left nothing of a secret: not in what is shown, in files or in journals."""
+    """Check that ended jobs have left nothing of a secret: not in output, in files or in journals."""
     texts = [jobs.ok(*words.replace("NAME", name).split()).out for name in names for words in SHOWN]
     assert [text for text in (*said, *texts, jobs.ok("list", "-o", "json").out) if marker.in_text(text)] == []
     assert on_both(marker.searching(FILES, JOURNAL)) == dict.fromkeys(NODES, "")
@@ -164,14 +164,14 @@ def test_the_documents_line_for_private_code_works_with_a_warning(jobs, forge, o
     line = "env; cat /root/code/mnist/train.txt; until [ -e /tmp/end ]; do sleep 1.5; done"
     words = ("--workers=2", "--spread", "--loglevel=info", *forge.words, *typed, line)
     with Watch(forge.marker.forms, 0.02, submitter) as watch:
-        told = own().ok("submit", "pytorch", "--lab", LAB, "--name=private", f"--image={jobs.image}", *words)
+        submitted = own().ok("submit", "pytorch", "--lab", LAB, "--name=private", f"--image={jobs.image}", *words)
         jobs.until("private", "RUNNING")
         containers = on_both("docker inspect $(docker ps -q --filter label=provision.job=private)")
         strangers = on_both(forge.marker.searching(f"{STRANGER} grep -rlaFs -f {MARKS} {OPEN} {PROCESSES}"))
         on_both("docker exec $(docker ps -q --filter label=provision.job=private) touch /tmp/end")
         jobs.until("private", "SUCCEEDED")
 
-    assert told.err.count(WARNING) == 1
+    assert submitted.err.count(WARNING) == 1
     assert jobs.get("private")["codeSHA"] == forge.sha
     for instance in ("private-master-0", "private-worker-0"):
         seen = jobs.logs("private", instance)
@@ -179,10 +179,10 @@ def test_the_documents_line_for_private_code_works_with_a_warning(jobs, forge, o
         assert not any(line.startswith("GIT_SYNC") for line in seen)
     assert any("git fetch" in program for program in watch.there), "git was seen at work on a node"
     assert any("sleep 1.5" in program for program in watch.there), "the training was seen"
-    assert watch.found == set()
+    assert watch.leaks == set()
     assert strangers == dict.fromkeys(NODES, "")
     assert [len(json.loads(text)) for text in containers.values()] == [1, 1]
-    hidden(jobs, on_both, forge.marker, ["private"], told.err, told.out, *containers.values())
+    hidden(jobs, on_both, forge.marker, ["private"], submitted.err, submitted.out, *containers.values())
     assert forge.marker.below(*here(jobs)) == []
     assert list(own.temporary.iterdir()) == []
 
@@ -196,7 +196,7 @@ def test_a_login_that_is_not_typed_works_without_a_warning(jobs, forge, own, on_
     file.chmod(0o600)
     exported = own(GIT_SYNC_PASSWORD=password, GIT_SYNC_USERNAME=USER)
     names = ("--env=GIT_SYNC_USERNAME", "--env=GIT_SYNC_PASSWORD")
-    kept = ("--server", server, "--username", USER)
+    options = ("--server", server, "--username", USER)
 
     def submit(command, name, *words):
         line = "env; cat /root/code/mnist/train.txt"
@@ -208,7 +208,7 @@ def test_a_login_that_is_not_typed_works_without_a_warning(jobs, forge, own, on_
         waiting = on_both(forge.marker.searching(FILES))
         strangers = on_both(forge.marker.searching(f"{STRANGER} grep -rlaFs -f {MARKS} {OPEN} {PROCESSES}"))
         said += [jobs.ok("queue release", "held").err, submit(own(), "filed", f"--env-file={file}")]
-        done = own()("secret", "set", "git", *kept, stdin=f"{password}\n")
+        done = own()("secret", "set", "git", *options, stdin=f"{password}\n")
         said += [done.err + done.out, own().ok("secret", "list").out, submit(own(), "kept")]
         for name in ("held", "filed", "kept"):
             jobs.until(name, "SUCCEEDED")
@@ -220,7 +220,7 @@ def test_a_login_that_is_not_typed_works_without_a_warning(jobs, forge, own, on_
     for name in ("held", "filed", "kept"):
         assert "private code" in jobs.logs(name)
         assert not any(line.startswith("GIT_SYNC") for line in jobs.logs(name))
-    assert watch.found == set()
+    assert watch.leaks == set()
     hidden(jobs, on_both, forge.marker, ["held", "filed", "kept"], *said)
     (file,) = forge.marker.below(*here(jobs))
     assert (file.parent.name, file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (
@@ -233,21 +233,21 @@ def test_a_login_that_is_not_typed_works_without_a_warning(jobs, forge, own, on_
 
 
 @pytest.mark.row(24)
-def test_a_wrong_password_is_told_with_node_reason_and_remedy_and_without_it(jobs, forge, own, on_both):
+def test_a_wrong_password_is_reported_with_node_reason_and_remedy_but_not_itself(jobs, forge, own, on_both):
     """The job has failed, and neither what is said nor what is recorded of it has the password."""
     wrong = Marker.of(USER)
-    told = own(GIT_SYNC_PASSWORD=wrong.password)(
+    submitted = own(GIT_SYNC_PASSWORD=wrong.password)(
         "submit", "run", "--lab", LAB, "--name=wrong", f"--image={jobs.image}", *forge.words,
         f"--env=GIT_SYNC_USERNAME={USER}", "--env=GIT_SYNC_PASSWORD", "true",
     )  # fmt: skip
 
-    assert told.code == 1, str(told)
-    assert NODES[0] in told.err
-    assert "the server wants a login, or takes another than this one" in told.err
-    assert "provision secret add git" in told.err
+    assert submitted.code == 1, str(submitted)
+    assert NODES[0] in submitted.err
+    assert "the server wants a login, or takes another than this one" in submitted.err
+    assert "provision secret add git" in submitted.err
     failed = jobs.get("wrong")
     assert (failed["status"], "takes another than this one" in failed["reason"]) == ("FAILED", True)
-    hidden(jobs, on_both, wrong, ["wrong"], told.err, told.out)
+    hidden(jobs, on_both, wrong, ["wrong"], submitted.err, submitted.out)
 
 
 ACCOUNT = """set -e
@@ -284,14 +284,14 @@ def test_private_code_over_ssh_by_a_key(jobs, ssh_forge, ssh_files, on_both):
     words += (f"--env=GIT_SYNC_SSH_KNOWN_HOSTS_FILE={ssh_files / 'known_hosts'}",)
     line = "env; cat /root/code/digits/train.txt"
     with Watch(marker.forms, 0.02) as watch:
-        told = jobs.submit("run", "digits", *words, f"--env=GIT_SSH_KEY_FILE={key}", "--wait", line)
+        submitted = jobs.submit("run", "digits", *words, f"--env=GIT_SSH_KEY_FILE={key}", "--wait", line)
     refused = jobs.submit("run", "closed", *words, f"--env=GIT_SSH_KEY_FILE={other}", "true", code=1)
 
     seen = jobs.logs("digits")
     assert "private digits" in seen
     assert not any(line.startswith("GIT_") for line in seen)
-    assert watch.found == set()
-    hidden(jobs, on_both, marker, ["digits"], told.err)
+    assert watch.leaks == set()
+    hidden(jobs, on_both, marker, ["digits"], submitted.err)
     assert marker.below(*here(jobs)) == []
     assert NODES[0] in refused.err
     assert "the server wants a login, or takes another than this one" in refused.err
@@ -309,8 +309,8 @@ def registry(jobs, ssh_files, on_both, tmp_path):
     passwords.write_text(f"{ROBOT}:{bcrypt.hashpw(marker.password.encode(), bcrypt.gensalt(5)).decode()}\n")
     known, _, image = jobs.image.partition("/")
     address = known.partition(":")[0]
-    with socket.create_server((address, 0)) as found:
-        port = found.getsockname()[1]
+    with socket.create_server((address, 0)) as listener:
+        port = listener.getsockname()[1]
     config = json.loads((services / f"registry-{address}.yml").read_text())
     config["http"]["addr"] = f"{address}:{port}"
     config["auth"] = {"htpasswd": {"realm": "lab", "path": str(passwords)}}
@@ -328,7 +328,7 @@ def registry(jobs, ssh_files, on_both, tmp_path):
 
 @pytest.mark.row(24, 47)
 def test_an_image_of_a_private_registry_by_secret_set(jobs, registry, own, on_both):
-    """Without a login and with a wrong one it is told where, why and what to do; with it jobs and `image pull` work."""
+    """Without or with a wrong credential the error names node, cause and remedy; with it jobs and `image pull` work."""
     server, image, marker = registry
     words = ("run", "--lab", LAB, f"--image={server}/{image}", "--workers=2", "--spread", "env")
     wrong = Marker.of(ROBOT)
@@ -342,7 +342,7 @@ def test_an_image_of_a_private_registry_by_secret_set(jobs, registry, own, on_bo
     refused = own()("submit", *words[:3], "--name=refused", *words[3:])
     with Watch(marker.forms, 0.02) as watch:
         login(marker.password)
-        told = own().ok("submit", *words[:3], "--name=pulled", *words[3:])
+        submitted = own().ok("submit", *words[:3], "--name=pulled", *words[3:])
         jobs.until("pulled", "SUCCEEDED")
         pulled = jobs("image pull", f"{server}/{image}", "--json")
 
@@ -353,8 +353,8 @@ def test_an_image_of_a_private_registry_by_secret_set(jobs, registry, own, on_bo
     assert pulled.document["same"], str(pulled)
     assert len(pulled.document["nodes"]) == len(NODES)
     assert any("docker --config" in program for program in watch.there), "docker was seen at work on a node"
-    assert watch.found == set()
-    said = [done.err + done.out for done in (told, pulled)]
+    assert watch.leaks == set()
+    said = [done.err + done.out for done in (submitted, pulled)]
     hidden(jobs, on_both, marker, ["pulled"], *said, *jobs.logs("pulled"))
     hidden(jobs, on_both, wrong, ["refused"], refused.err + refused.out)
     own().ok("secret", "rm", "registry", "--server", server)

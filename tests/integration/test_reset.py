@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.integration.conftest import LAB
 
-# Only the node's history tells of what was.
+# Only the node's history records the past.
 LEFT = """
 ls -A /var/lib/provision
 ls -d /etc/provision /usr/local/lib/provision /var/lib/containerd
@@ -16,17 +16,17 @@ find /etc /usr/local /var/lib -name '*provision*' ! -path '*provision-lab*' ! -p
 
 def test_a_node_that_was_reset_is_bare_and_is_set_up_again(provision, cluster, on_node):
     """It says first what it will do; the other node is left as it is."""
-    other, node = (found["name"] for found in cluster["nodes"])
+    other, node = (entry["name"] for entry in cluster["nodes"])
     provision.ok("apply", "--lab", LAB, "--yes")
     planned = provision.ok("reset", "--lab", LAB, "--limit", node, "--dry-run", "--json").document["nodes"]
-    assert [found["name"] for found in planned] == [node]
+    assert [entry["name"] for entry in planned] == [node]
     assert "stop and remove the container provision-training" in planned[0]["steps"]
     assert "docker.io" in str(planned[0]["steps"])
     assert on_node(node, "docker inspect --format '{{.State.Running}}' provision-training").strip() == "true"
 
     done = provision.ok("reset", "--lab", LAB, "--limit", node, "--yes", "--json").document["nodes"]
     left = on_node(node, f"({LEFT}) 2>/dev/null; true").splitlines()
-    assert [(found["name"], found["result"]) for found in done] == [(node, "reset")]
+    assert [(entry["name"], entry["result"]) for entry in done] == [(node, "reset")]
     assert [line for line in left if line and "provision-lab" not in line] == ["history.jsonl", "/var/lib/provision"]
     assert on_node(other, "docker inspect --format '{{.State.Running}}' provision-training").strip() == "true"
 

@@ -113,8 +113,8 @@ class Secrets:
 
     def marks(self) -> dict[str, bytes]:
         """Every form in which they would be found; docker keeps a login in base64."""
-        told = {name: value.encode() for name, value in vars(self).items()}
-        return {**told, "login": base64.b64encode(f"bob:{self.registry}".encode())}
+        marks = {name: value.encode() for name, value in vars(self).items()}
+        return {**marks, "login": base64.b64encode(f"bob:{self.registry}".encode())}
 
 
 @dataclass
@@ -150,16 +150,16 @@ def encrypted(name: str, value: str, password_file: Path) -> str:
 
 @pytest.fixture
 def site(provision: Provision, own_inventory, on_node, cluster: dict, tmp_path: Path) -> Iterator[Site]:
-    """The lab's nodes by an inventory whose secrets are in vault; afterwards the lab is as it was."""
-    kept = Secrets(*(f"{word}{secrets.token_hex(12)}" for word in ("container", "registry", "sudo", "vault")))
+    """The lab's nodes with an inventory whose secrets are in vault; restores the lab afterwards."""
+    values = Secrets(*(f"{word}{secrets.token_hex(12)}" for word in ("container", "registry", "sudo", "vault")))
     folder = own_inventory("secrets")
     password_file = tmp_path / "vault-password"
-    password_file.write_text(kept.vault + "\n")
+    password_file.write_text(values.vault + "\n")
     password_file.chmod(0o600)
     variables = folder / "group_vars/all.yml"
     image = str(yaml.safe_load(variables.read_text())["training_image_reference"])
     registry = image.partition("/")[0]
-    given = {"site_word": kept.container, "site_login": kept.registry, "ansible_become_password": kept.sudo}
+    given = {"site_word": values.container, "site_login": values.registry, "ansible_become_password": values.sudo}
     vault = "".join(encrypted(name, value, password_file) for name, value in given.items())
     wanted = {
         "training_container_env": {"WORD_OF_TEST": "{{ site_word }}"},
@@ -178,7 +178,7 @@ def site(provision: Provision, own_inventory, on_node, cluster: dict, tmp_path: 
         "ANSIBLE_VAULT_PASSWORD_FILE": str(password_file),
         "SECRETS_TEST": secrets.token_hex(8),
     }
-    yield Site(Provision(provision.folder, **own), str(folder), kept.marks(), [])
+    yield Site(Provision(provision.folder, **own), str(folder), values.marks(), [])
     for node in cluster["nodes"]:
         on_node(node["name"], f"touch {STOP}; sleep 1; docker logout {shlex.quote(registry)}; rm -f {STOP}")
     provision.ok("apply", "--lab", LAB, "--yes")
@@ -197,7 +197,7 @@ def lines_of(text: str) -> list[dict]:
 
 @contextmanager
 def nodes_watched(site: Site, provision: Provision, on_node, names: list[str]) -> Iterator[dict[str, list[dict]]]:
-    """Look at all programs of the nodes five times a second; the answers are there at the end."""
+    """Inspect all programs of the nodes five times a second; the answers are available at the end."""
     answers: dict[str, list[dict]] = {}
     command = on_the_node(site, "watch", STOP, LONGEST_SECONDS)
     watching = {name: provision.start("lab", "ssh", LAB, name, "--", command) for name in names}
@@ -213,7 +213,7 @@ def nodes_watched(site: Site, provision: Provision, on_node, names: list[str]) -
 
 @contextmanager
 def this_machine_watched(site: Site) -> Iterator[tuple[set[tuple[str, str]], set[str]]]:
-    """Look at all programs that our commands start here, known by a variable that they inherit."""
+    """Inspect all programs that our commands start here, known by a variable that they inherit."""
     leaks: set[tuple[str, str]] = set()
     programs: set[str] = set()
     mine = f"SECRETS_TEST={site.command.environment['SECRETS_TEST']}".encode()
@@ -246,7 +246,7 @@ def this_machine_watched(site: Site) -> Iterator[tuple[set[tuple[str, str]], set
 
 def held_here(site: Site, *tops: Path) -> list[tuple[str, str]]:
     """Return which files below folders of this machine hold a secret."""
-    found: list[tuple[str, str]] = []
+    matches: list[tuple[str, str]] = []
     for path in (path for top in tops for path in top.rglob("*")):
         try:
             if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
@@ -254,13 +254,13 @@ def held_here(site: Site, *tops: Path) -> list[tuple[str, str]]:
             content = path.read_bytes()
         except OSError:
             continue
-        found += [(name, str(path)) for name, mark in site.marks.items() if mark in content]
-    return found
+        matches += [(name, str(path)) for name, mark in site.marks.items() if mark in content]
+    return matches
 
 
 def held_in_bundle(site: Site, file: Path) -> list[tuple[str, str]]:
     """Return which files of a support bundle hold a secret; the archive itself is compressed."""
-    found: list[tuple[str, str]] = []
+    matches: list[tuple[str, str]] = []
     with tarfile.open(file) as archive:
         members = [member for member in archive.getmembers() if member.isfile()]
         assert members, "the support bundle is empty, so that it proves nothing"
@@ -268,8 +268,10 @@ def held_in_bundle(site: Site, file: Path) -> list[tuple[str, str]]:
             stream = archive.extractfile(member)
             assert stream is not None, member.name
             content = stream.read()
-            found += [(name, f"support bundle: {member.name}") for name, mark in site.marks.items() if mark in content]
-    return found
+            matches += [
+                (name, f"support bundle: {member.name}") for name, mark in site.marks.items() if mark in content
+            ]
+    return matches
 
 
 def may_be_there(secret: str, where: str) -> bool:
@@ -323,11 +325,11 @@ def test_secrets_of_an_inventory_are_where_they_have_to_be_and_nowhere_else(
     assert any("ansible" in program for program in programs), f"Ansible was not seen at work here: {programs}"
 
     # Then that nothing else has it.
-    found = [
+    readable = [
         *leaks,
         *((item["secret"], item["where"]) for said in answers.values() for item in said if "secret" in item),
     ]
-    assert found == [], f"while it ran, anybody on the machine could read: {found}"
+    assert readable == [], f"while it ran, anybody on the machine could read: {readable}"
     spoken = [
         (name, words)
         for words, done in site.said
@@ -336,8 +338,8 @@ def test_secrets_of_an_inventory_are_where_they_have_to_be_and_nowhere_else(
     ]
     assert spoken == [], f"said on the terminal: {spoken}"
     folders = [provision.folder, Path(os.environ.get("ANSIBLE_HOME") or Path.home() / ".ansible")]
-    kept = held_here(site, *folders)
-    assert kept == [], f"kept on this machine (state, cache, saved plan, temporary files): {kept}"
+    stored = held_here(site, *folders)
+    assert stored == [], f"kept on this machine (state, cache, saved plan, temporary files): {stored}"
     assert bundle.is_file(), f"there is no support bundle: {site.said[-1]}"
     assert held_in_bundle(site, bundle) == [], "a support bundle is for others to read"
     for name in names:

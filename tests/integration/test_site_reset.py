@@ -88,14 +88,14 @@ def shell(provision: Provision, node: str, command: str) -> str:
 
 def look(provision: Provision, node: str) -> dict[str, Any]:
     """What there is on a node, without caches."""
-    found: dict[str, Any] = json.loads(shell(provision, node, f"python3 -c '{LOOK}'"))
-    found["etc"] = {path: what for path, what in found["etc"].items() if path not in CACHES}
-    return found
+    state: dict[str, Any] = json.loads(shell(provision, node, f"python3 -c '{LOOK}'"))
+    state["etc"] = {path: what for path, what in state["etc"].items() if path not in CACHES}
+    return state
 
 
 def docker_of(provision: Provision) -> list[str]:
     """What the site's docker is and holds."""
-    looks = (
+    commands = (
         "systemctl is-active docker.service",
         "systemctl is-enabled docker.service",
         "docker info --format '{{.LoggingDriver}} {{.Labels}}'",
@@ -103,7 +103,7 @@ def docker_of(provision: Provision) -> list[str]:
         "docker volume ls --quiet",
         "docker image ls --format '{{.Repository}}'",
     )
-    return shell(provision, OWN, "; ".join(looks)).splitlines()
+    return shell(provision, OWN, "; ".join(commands)).splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_it_says_first_what_it_will_do(provision, before, applied, planned):
 
 
 def test_without_an_answer_nothing_is_undone(provision, planned):
-    """Nobody is there to be asked: exit 2, and the plan stands as it was."""
+    """There is no terminal to ask: exit 2, and the plan stays unchanged."""
     done = provision("reset", "--lab", LAB)
 
     assert done.code == 2, str(done)
@@ -193,8 +193,8 @@ def test_what_stood_before_is_as_it_was(provision, before, back):
 
 
 def test_of_a_bare_node_nothing_of_ours_is_left(provision, before, back):
-    """No file in /etc, no package, no docker, no folder: only the node's history tells of an apply."""
-    looks = (
+    """No file in /etc, no package, no docker, no folder: only the node's history mentions an apply."""
+    commands = (
         # /var/lib/docker is a volume on nodes of the lab. It stood there before, and so it stays as it is.
         "ls -d /var/lib/containerd /etc/provision /usr/local/lib/provision",
         "ls -A /var/lib/provision",
@@ -202,14 +202,14 @@ def test_of_a_bare_node_nothing_of_ours_is_left(provision, before, back):
         "systemctl list-units --all --no-legend 'provision-*'",
         "find /etc /usr/local /var/lib -name '*provision*' ! -path '*provision-lab*' ! -path '/var/lib/apt/*'",
     )
-    found = shell(provision, BARE, f"({'; '.join(looks)}) 2>/dev/null; true").splitlines()
+    lines = shell(provision, BARE, f"({'; '.join(commands)}) 2>/dev/null; true").splitlines()
 
     assert differences(before[BARE], back[BARE]) == []
-    assert [line for line in found if line and "provision-lab" not in line] == ["history.jsonl", "/var/lib/provision"]
+    assert [line for line in lines if line and "provision-lab" not in line] == ["history.jsonl", "/var/lib/provision"]
 
 
 def test_a_second_reset_has_nothing_to_do(provision, back):
-    """It asks nobody, and changes nothing."""
+    """It asks no question, and changes nothing."""
     done = provision("reset", "--lab", LAB, "--json")
 
     assert back["reset"]["ok"]

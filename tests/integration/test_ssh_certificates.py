@@ -79,7 +79,7 @@ def lab_trust(ssh_files) -> Path:
     return ssh_files / "known_hosts"
 
 
-def both_ways(site: Site, known_hosts: Path) -> list[Node]:
+def both_nodes(site: Site, known_hosts: Path) -> list[Node]:
     return [site.connection(), site.connection(known_hosts=known_hosts)]
 
 
@@ -97,7 +97,7 @@ def test_the_recipe_ends_with_verbs_that_work(site) -> None:
 def test_both_transports_log_in_with_the_operators_certificate(site, lab_trust) -> None:
     """The ssh program where the host has a certificate, paramiko where its key is known."""
     reasons = []
-    for node in both_ways(site, lab_trust):
+    for node in both_nodes(site, lab_trust):
         connector = connect(node)
         assert connector.run("id -u").stdout == "0\n"
         connector.close()
@@ -127,13 +127,13 @@ def test_a_certificate_that_is_not_valid_is_refused_with_the_reason(site, lab_tr
     """Expired, too early, or of another principal: both transports say so, and a new certificate counts at once."""
     good = (site.folder / "alice-cert.pub").read_bytes()
     sign(words)
-    for node in both_ways(site, lab_trust):
+    for node in both_nodes(site, lab_trust):
         with pytest.raises(ConnectionFailed, match=reason) as caught:
             connect(node).run("true")
         assert caught.value.remedy
 
     (site.folder / "alice-cert.pub").write_bytes(good)
-    for node in both_ways(site, lab_trust):
+    for node in both_nodes(site, lab_trust):
         connect(node).close()
 
 
@@ -211,8 +211,8 @@ def test_the_operators_agent_reaches_no_node(lab, ssh_files, tmp_path) -> None:
                         first["name"], Connection(first["address"], ssh_args=("-F", str(config), *arguments), **words)
                     )
                     connector = connect(node)
-                    found = connector.run('echo "agent=$SSH_AUTH_SOCK"').stdout
+                    output = connector.run('echo "agent=$SSH_AUTH_SOCK"').stdout
                     connector.close()
-                    assert found == "agent=\n", connector.reason
+                    assert output == "agent=\n", connector.reason
         finally:
             agent.terminate()

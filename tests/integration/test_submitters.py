@@ -1,4 +1,4 @@
-"""People without a root login on a lab of their own: one submits, follows and stops his job, and nobody else's.
+"""People without a root login on a lab of their own: one submits, follows and stops his job, but no other user's.
 
 The head of the lab takes no jobs and has no docker.
 """
@@ -71,10 +71,10 @@ class Site:
 
     def audit(self) -> list[dict[str, Any]]:
         """Return the records of all nodes."""
-        told = self.operator("history", "--audit", "--json", "-n", "1000", "-i", str(self.inventory)).document
-        assert told["ok"], told
-        assert [node["invalid"] for node in told["nodes"]] == [0, 0]
-        return [{**record, "node": node["name"]} for node in told["nodes"] for record in node["records"]]
+        answer = self.operator("history", "--audit", "--json", "-n", "1000", "-i", str(self.inventory)).document
+        assert answer["ok"], answer
+        assert [node["invalid"] for node in answer["nodes"]] == [0, 0]
+        return [{**record, "node": node["name"]} for node in answer["nodes"] for record in node["records"]]
 
 
 def _key(folder: Path) -> str:
@@ -280,7 +280,7 @@ def test_what_needs_an_operator_says_so(site: Site) -> None:
 
 
 def test_the_head_holds_the_queue_without_docker(site: Site) -> None:
-    """It is as wanted, and nothing for jobs is there."""
+    """It is converged, and has nothing for jobs."""
     assert site.operator("plan", "--exit-code", "-i", str(site.inventory)).code == 0
     assert site.on(HEAD, "command -v dockerd docker || echo none").strip() == "none"
     assert site.op("hostfile").out == f"{WORKER} slots=2\n"
@@ -291,7 +291,7 @@ def test_the_head_holds_the_queue_without_docker(site: Site) -> None:
     assert codes == {"check.no_jobs"}
 
 
-def test_what_others_change_is_found_and_who_leaves_loses_the_access(site: Site) -> None:
+def test_manual_changes_are_detected_and_removed_submitters_lose_access(site: Site) -> None:
     """An edited file of the agent is a drift; a person who is no longer in the inventory cannot log in."""
     keys = "/var/lib/provision-jobs/.ssh/authorized_keys"
     site.on(HEAD, f"echo 'ssh-ed25519 AAAA mallory' >> {keys}; chmod 600 /etc/sudoers.d/provision-jobs")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from provision.benchmarks import Verdict, compare, parse
 from tests.recorded.data import document, outputs_in
 from tests.unit.benchmarks.test_compare import runs_of
 from tests.unit.benchmarks.test_training_bench import printed
-from tests.unit.cli.test_bench import exit_of
+from tests.unit.cli.test_bench import assert_documented_speedups
 
 ACK = ("ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt")
 
@@ -23,17 +21,7 @@ def test_the_recorded_differences_are_reported_as_real(capsys, tmp_path):
     aware.write_text(vgg_aware + resnet_aware)
     default.write_text(vgg_default + resnet_default)
 
-    code, out, _ = exit_of(capsys, "compare", aware, default)
-    vgg, resnet = (" ".join(line.split()) for line in out.splitlines() if "real:" in line)
-    assert code == 0
-    assert "1.89x" in vgg
-    assert "1.06x" in resnet
-    assert max(map(len, out.splitlines())) <= 80
-    turned = json.loads(exit_of(capsys, "compare", "--json", default, aware)[1])["comparisons"]
-    assert [(item["faster"], f"{item['speedup']:.2f}", item["verdict"]) for item in turned] == [
-        ("b", "1.89", "real"),
-        ("b", "1.06", "real"),
-    ]
+    assert_documented_speedups(capsys, aware, default)
 
 
 @pytest.mark.row(20)

@@ -55,7 +55,7 @@ def kinds(word):
 
 @pytest.mark.row(36)
 def test_list_has_the_documented_layout():
-    """NAME STATUS TRAINER AGE NODE, in two-space columns, N/A for jobs that are over; and then our own column OWNER."""
+    """NAME STATUS TRAINER AGE NODE, in two-space columns, N/A for ended jobs; and then our own column OWNER."""
     expected = documented_lines(ARENA, "NAME          STATUS     TRAINER     AGE  NODE", 5)
     jobs = [
         job_of(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import pytest
 
 from provision.errors import UsageError
@@ -13,6 +11,7 @@ from provision.topology.faults import find_faults, switched_lanes
 from provision.topology.machine import MachineTopology
 from provision.topology.matrix import parse
 from tests.recorded import data
+from tests.support.matrices import assert_matrix, mlx
 from tests.unit.topology.test_matrix import COPIES
 from tests.unit.topology.test_tree import drawn
 
@@ -20,10 +19,6 @@ from tests.unit.topology.test_tree import drawn
 def recorded(name: str) -> str:
     """Return a recorded matrix."""
     return data.recorded(f"topo/{name}")
-
-
-def mlx(*numbers: int) -> list[str]:
-    return [f"mlx5_{number}" for number in numbers]
 
 
 # File -> NUMA node of each GPU, CPUs of the first and the last GPU, cards, some links as "row column class".
@@ -132,19 +127,8 @@ TREES = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_recorded_matrix_is_parsed_unchanged(name):
     """GPUs, cards, NUMA nodes, CPUs and links of machines of all ages."""
-    numa, first, last, cards, links = WHOLE[name]
     topology = parse(recorded(name))
-    names = [*(f"GPU{gpu.index}" for gpu in topology.gpus), *(nic.name for nic in topology.nics)]
-    read = {
-        (a, b): cell for a, row in zip(names, topology.links, strict=True) for b, cell in zip(names, row, strict=True)
-    }
-
-    assert names == [*(f"GPU{index}" for index in range(len(numa))), *cards]
-    assert [gpu.numa for gpu in topology.gpus] == numa
-    assert [",".join(gpu.cpus) for gpu in (topology.gpus[0], topology.gpus[-1])] == [first, last]
-    assert [text for text in links.split(", ") if read[tuple(text.split()[:2])] != text.split()[2]] == []
-    assert {cell for (a, b), cell in read.items() if a == b} == {"X"}
-    assert all(read[a, b] == read[b, a] for a, b in combinations(names, 2))
+    assert_matrix(topology, *WHOLE[name])
     assert [WARNED[name] in warning for warning in topology.warnings] == [True] * (name in WARNED)
 
 

@@ -65,11 +65,11 @@ class _Server:
 
     def run(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """Run the program to its end."""
-        told, tell = os.pipe()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, os.fdopen(told) as status:
+        reader, writer = os.pipe()
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, os.fdopen(reader) as status:
             request = json.dumps([words, str(Path.cwd()), dict(environment)]).encode()
-            socket.send_fds(self._requests, [request], [out.fileno(), err.fileno(), tell])
-            os.close(tell)
+            socket.send_fds(self._requests, [request], [out.fileno(), err.fileno(), writer])
+            os.close(writer)
             code = int(status.read() or -9)
             texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0) for file in (out, err)]
         return subprocess.CompletedProcess(words, code, *(text.decode(errors="replace") for text in texts))

@@ -17,9 +17,9 @@ class Jobs:
         self.provision = provision
         self.engine = engine
         self.lab = lab
-        look = "docker image inspect $(docker image ls -q | head -1)"
-        found = provision.ok("lab", "ssh", lab, f"{lab}-1", "--", look).out
-        self.image: str = json.loads(found)[0]["RepoTags"][0]
+        command = "docker image inspect $(docker image ls -q | head -1)"
+        images = provision.ok("lab", "ssh", lab, f"{lab}-1", "--", command).out
+        self.image: str = json.loads(images)[0]["RepoTags"][0]
         """The lab's training image, which all nodes have."""
 
     def __call__(self, verb: str, *words: str, **options: Any) -> Done:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import combinations
 
 from provision.lab.machines import Machine
+from provision.model import Topology
 from tests.support.nvidia_smi import described, run
 
-__all__ = ["LAYOUTS", "REFUSED", "rendered"]
+__all__ = ["LAYOUTS", "REFUSED", "assert_matrix", "mlx", "rendered"]
 
 NAMED_BY_DEVICE, NUMA_COLUMN, NUMBERED_NICS = "418.126.02", "450.51.06", "550.90.07"
 """Drivers that name cards by device, have a column for the NUMA node, and number the cards above a legend."""
@@ -107,3 +110,34 @@ REFUSED = {
     "topo -p2p": "\tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n\nLegend:\n\n  GNS  = no peer access\n",
 }
 """Incomplete matrices, and the tables of other commands."""
+
+
+def mlx(*numbers: int) -> list[str]:
+    """Return names of network cards."""
+    return [f"mlx5_{number}" for number in numbers]
+
+
+def assert_matrix(
+    topology: Topology, numa: Sequence[int | None], first: str, last: str, cards: Sequence[str], links: str
+) -> None:
+    """Compare a parsed matrix with what it is to have.
+
+    Args:
+        topology: the parsed matrix.
+        numa: NUMA node of each GPU.
+        first: CPUs of the first GPU.
+        last: CPUs of the last GPU.
+        cards: names of the network cards.
+        links: some links as "row column class", separated by commas.
+    """
+    names = [*(f"GPU{gpu.index}" for gpu in topology.gpus), *(nic.name for nic in topology.nics)]
+    read = {
+        (a, b): cell for a, row in zip(names, topology.links, strict=True) for b, cell in zip(names, row, strict=True)
+    }
+
+    assert names == [*(f"GPU{index}" for index in range(len(numa))), *cards]
+    assert [gpu.numa for gpu in topology.gpus] == numa
+    assert [",".join(gpu.cpus) for gpu in (topology.gpus[0], topology.gpus[-1])] == [first, last]
+    assert [f"{a} {b} {read[a, b]}" for a, b, _ in map(str.split, links.split(", "))] == links.split(", ")
+    assert {cell for (a, b), cell in read.items() if a == b} == {"X"}
+    assert all(read[a, b] == read[b, a] for a, b in combinations(names, 2))

@@ -50,7 +50,7 @@ def job_of(
     record: Mapping[str, object] | None = None,
     **spec: object,
 ) -> JobRecord:
-    """Return a job with a seat for each of its workers, dealt out over the nodes in turn."""
+    """Return a job with a placement for each of its workers, distributed over the nodes in turn."""
     workers = int(spec.setdefault("workers", len(nodes)))  # type: ignore[call-overload]
     made = JobSpec(name, kind, ("python3 x.py",), image="i", **spec)  # type: ignore[arg-type]
     roles = [("master", 0)] + [("worker", n) for n in range(workers - 1)]

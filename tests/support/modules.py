@@ -31,15 +31,15 @@ def load(role: str, name: str, *, part: str = "library") -> ModuleType:
 
 
 def run(module: ModuleType, *, check: bool = False, **parameters: Any) -> dict[str, Any]:
-    """Run a module with these parameters; return what it tells Ansible."""
-    told = io.StringIO()
+    """Run a module with these parameters; return its result for Ansible."""
+    output = io.StringIO()
     with (
         patch_module_args({**parameters, "_ansible_check_mode": check}),
-        redirect_stdout(told),
+        redirect_stdout(output),
         pytest.raises(SystemExit),
     ):
         module.main()
-    result: dict[str, Any] = json.loads(told.getvalue())
+    result: dict[str, Any] = json.loads(output.getvalue())
     return result
 
 

@@ -7,7 +7,7 @@ import base64
 __all__ = ["BLOB", "Person"]
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
-"""A public host key, as it stands in known_hosts."""
+"""A public host key in the format of known_hosts."""
 
 
 class Person:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["marked"]
+__all__ = ["marked", "own_cgroup"]
 
 
 def marked(mark: str) -> list[int]:
     """Return the pids of living processes whose environment holds `mark`, as ``NAME=VALUE``; zombies have none."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return pids
+
+
+def own_cgroup() -> str:
+    """Return a word in the cgroup of this test's processes, in place of a container id."""
+    return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"

@@ -112,7 +112,7 @@ def make_world(monkeypatch, tmp_path):
         return answer({"system": DEBIAN, "managed": json.dumps(managed)})
 
     def look(cluster, nodes, request=None):
-        found = real(cluster, nodes, request)
+        result = real(cluster, nodes, request)
         disruptive = request.disruptive if request else frozenset()
 
         def waiting(name, step):
@@ -120,7 +120,7 @@ def make_world(monkeypatch, tmp_path):
             return replace(step, waits_for=step.waits_for + (jobs if step.step_class is not StepClass.SAFE else ()))
 
         plans = (NodePlan(n.name, tuple(waiting(n.name, s) for s in made.steps.get(n.name, ()))) for n in nodes)
-        return replace(found, plan=Plan(tuple(plans)))
+        return replace(result, plan=Plan(tuple(plans)))
 
     def run_playbook(_inventory, names, **_):
         made.ran.append(list(names))

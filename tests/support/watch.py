@@ -1,4 +1,4 @@
-"""Looks at all processes of this machine, those in containers among them, for texts that nobody may see there."""
+"""Inspects all processes of this machine, including those in containers, for texts that must not be visible there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Watch(threading.Thread):
         self, forms: Sequence[str], seconds: float = 0.01, may: Callable[[list[str]], bool] = lambda _words: False
     ) -> None:
         super().__init__(daemon=True)
-        self.found: set[str] = set()
+        self.leaks: set[str] = set()
         """``arguments of PROGRAM`` or ``environment of PROGRAM``."""
         self.programs: set[str] = set()
         """The first words of all that was seen; `there` are those of other process namespaces: nodes, containers."""
@@ -33,7 +33,7 @@ class Watch(threading.Thread):
         self._seconds, self._may = seconds, may
         self._own = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
         self._seen: dict[str, bytes] = {}
-        """The arguments of each process when it was looked at: another program is looked at again."""
+        """The arguments of each process at its last inspection: a process with a new program is inspected again."""
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class Watch(threading.Thread):
         (self.programs if os.readlink(f"{place}/ns/pid") == self._own else self.there).add(seen)  # noqa: PTH115
         for what, text in (("arguments", argv), ("environment", environment)):
             if any(form in text for form in self._forms) and not self._may(words):
-                self.found.add(f"{what} of {words[0]}")
+                self.leaks.add(f"{what} of {words[0]}")
 
 
 def _content(path: str) -> bytes:

@@ -50,11 +50,11 @@ def test_no_value_makes_a_second_line_or_another_field(caller, job, result, secr
 def test_whatever_a_journal_has_is_read_or_counted(messages):
     """A node that lies about its journal gets nothing else done."""
     text = "\n".join([*(entry(one) for one in messages), "{", "NaN", "[" * 100000])
-    found = audit_trail(text, "a")
+    trail = audit_trail(text, "a")
 
-    assert len(found.records) + found.invalid == len(messages) + 3
-    assert max(map(len, audit_text({"a": found}).splitlines())) <= 80
-    json.dumps(audit_document({"a": found}))
+    assert len(trail.records) + trail.invalid == len(messages) + 3
+    assert max(map(len, audit_text({"a": trail}).splitlines())) <= 80
+    json.dumps(audit_document({"a": trail}))
 
 
 def test_a_journal_that_cannot_be_read_is_an_error_of_the_node(tmp_path, monkeypatch):
@@ -64,10 +64,10 @@ def test_a_journal_that_cannot_be_read_is_an_error_of_the_node(tmp_path, monkeyp
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    found = read_audit([make_node("a", local=True)], newest=5)
+    trails = read_audit([make_node("a", local=True)], newest=5)
 
-    assert isinstance(found["a"], NodeError)
-    assert "Failed to open the journal" in found["a"].message
+    assert isinstance(trails["a"], NodeError)
+    assert "Failed to open the journal" in trails["a"].message
     program.write_text("#!/bin/sh\nexit 0\n")
     assert read_audit([make_node("a", local=True)], newest=5) == {"a": AuditTrail((), 0)}
 
@@ -100,7 +100,7 @@ def test_the_table_says_who_did_what_and_how_it_is_known():
 
 
 def test_the_address_is_that_of_the_ssh_session(tmp_path, monkeypatch):
-    """sudo takes the variable away, so the processes above are looked at; what is no address is left out."""
+    """sudo removes the variable, so the parent processes are read; values that are no address are ignored."""
     monkeypatch.setattr(node_audit, "PROC", str(tmp_path))
     me = os.getpid()
     for pid, parent, variables in ((me, 500, "A=1"), (500, 400, "B=2"), (400, 1, "SSH_CONNECTION=198.51.100.7 5 x 22")):

@@ -18,6 +18,7 @@ from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
 from provision.model import Connection, Node
 from provision.workflow.bandwidth import measure
 from tests.support import processes
+from tests.support.command import eventually
 from tests.unit.checks.conftest import healthy
 
 PERFTEST = f"""#!{sys.executable} -S
@@ -43,7 +44,7 @@ else:
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """Stand-ins on the PATH; docker runs its command right here, and nobody has a device open."""
+    """Stand-ins on the PATH; docker runs its command right here, and no process has a device open."""
     texts = {
         "docker": '#!/bin/sh\nshift; [ "$1" != -i ] || shift; shift; exec "$@"\n',
         "id": "#!/bin/sh\necho 0\n",
@@ -100,7 +101,7 @@ def test_nodes_whose_gpus_could_not_be_measured_are_named(programs):  # noqa: AR
 
 
 def test_a_way_that_is_closed_is_the_reason(programs):  # noqa: ARG001
-    """The receiving end listens on 127.0.0.1 only, so nobody gets to 127.0.0.9; its end is not left behind."""
+    """The receiving end listens on 127.0.0.1 only, so 127.0.0.9 is unreachable; its end is not left behind."""
     result = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts("127.0.0.9")}, lambda _: None)
     results = {p.a.node: p for p in result.pairs}
 
@@ -214,25 +215,21 @@ def test_nothing_is_left_of_an_interrupted_measurement(programs, signal_name):
     try:
         while "round 1" not in child.stdout.readline():
             assert child.poll() is None
-        assert eventually(lambda: len([pid for pid in processes.marked(marked) if "ib_write_bw" in command(pid)]) >= 2)
+        eventually(
+            lambda: len([pid for pid in processes.marked(marked) if "ib_write_bw" in command(pid)]) >= 2,
+            seconds=15,
+            what="two processes of ib_write_bw",
+        )
         child.send_signal(getattr(signal, signal_name))
         child.wait(20)
 
-        assert eventually(lambda: not processes.marked(marked)), [command(pid) for pid in processes.marked(marked)]
+        eventually(lambda: not processes.marked(marked), seconds=15, what="the end of all processes")
     finally:
         child.kill()
         child.wait()
         child.stdout.close()
         for pid in processes.marked(marked):
             os.kill(pid, 9)
-
-
-def eventually(condition, seconds=15):
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return condition()
 
 
 def command(pid):

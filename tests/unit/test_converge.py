@@ -34,7 +34,7 @@ with alone(Cluster("c", Path(sys.argv[1]), (make_node("a"),)), "apply"):
 
 
 class Locks:
-    """The locks of nodes that nobody else works on."""
+    """Locks of nodes that no other process uses."""
 
     def __init__(self):
         self.refused, self.failed, self.warnings, self.notes, self.ends = {}, {}, {}, [], {}
@@ -51,7 +51,7 @@ class Locks:
 
 @pytest.fixture
 def answers(monkeypatch, tmp_path):
-    """What each node prints of its system when it is looked at; Ansible is not run, and who it would reach is returned.
+    """What each node prints of its system when probed; Ansible does not run, and the nodes it would reach are returned.
 
     After a run a node has nothing left to be done: its roles are switched off for the looks that follow.
     """
@@ -60,14 +60,14 @@ def answers(monkeypatch, tmp_path):
     reached: list[str] = []
 
     def each(nodes, function, **_):
-        found = {}
+        results = {}
         for node in nodes:
             outputs = {"system": said.get(node.name, DEBIAN)}
             try:
-                found[node.name] = function(FakeConnector({"provision-probe": answer(outputs)}, node.name))
+                results[node.name] = function(FakeConnector({"provision-probe": answer(outputs)}, node.name))
             except ProvisionError as error:
-                found[node.name] = error
-        return found
+                results[node.name] = error
+        return results
 
     def run_playbook(_inventory, names, *, log, **_):
         reached.extend(names)
@@ -115,7 +115,7 @@ def test_the_final_probe_is_named_in_the_progress(answers, tmp_path):
     assert begun == ["probe", "probe", "final probe"]
 
 
-def test_a_node_without_python_is_told_so(answers, tmp_path):
+def test_a_node_without_python_is_reported(answers, tmp_path):
     """Unless the inventory says where its Python is."""
     said, reached = answers
     said["a"] = said["b"] = DEBIAN.replace("/usr/bin/python3", "")
@@ -127,7 +127,7 @@ def test_a_node_without_python_is_told_so(answers, tmp_path):
     assert "apt-get install python3" in report.nodes[0].error.remedy
 
 
-def test_a_second_apply_is_told_who_is_at_work(answers, tmp_path):
+def test_a_second_apply_is_refused_and_names_the_lock_holder(answers, tmp_path):
     """Two applies of one inventory would undo each other's steps; another inventory is free."""
     _, reached = answers
     path = tmp_path / "prod" / "hosts.yml"
@@ -148,7 +148,7 @@ def test_a_second_apply_is_told_who_is_at_work(answers, tmp_path):
 
 
 def test_a_home_that_cannot_be_written_is_a_warning(answers, tmp_path, monkeypatch):
-    """The nodes are mended all the same."""
+    """The nodes are repaired all the same."""
     _, reached = answers
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
@@ -190,7 +190,7 @@ def test_what_is_written_down_of_degraded_nodes_has_an_end(tmp_path):
 
 
 def test_a_bundle_holds_only_the_logs_of_its_own_inventory(answers, tmp_path):
-    """Another cluster's host names and outputs are nobody else's business."""
+    """Host names and outputs of another cluster stay private."""
     said, _ = answers
     one = cluster(tmp_path / "one.yml", make_node("of-one"))
     other = cluster(tmp_path / "other.yml", make_node("of-other"))
@@ -275,7 +275,7 @@ def test_what_the_look_afterwards_still_finds_is_a_failure(answers, tmp_path):
 
 @pytest.mark.usefixtures("answers")
 def test_a_node_in_other_hands_stops_the_apply_before_anything_is_run(tmp_path, monkeypatch):
-    """Whose hands they are is told; exit code 4."""
+    """The lock holder is named; exit code 4."""
 
     @contextmanager
     def acquire(_nodes, *, command, on_event):
@@ -335,7 +335,7 @@ def test_a_saved_plan_goes_through_nobodys_file(tmp_path):
     ids=range(6),
 )
 def test_what_is_no_saved_plan_is_refused(tmp_path, text):
-    """No traceback; what to do is told."""
+    """No traceback; the remedy is shown."""
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(UsageError, match=r"plan\.json is") as refused:
         workflow.read_saved(tmp_path / "plan.json")

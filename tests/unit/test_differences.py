@@ -35,13 +35,13 @@ DONE = NodeReport("a", NodeStatus.CHANGED, ())
 
 @pytest.fixture
 def show(monkeypatch, tmp_path):
-    """Compare two steps of node a, one of which waits, while Ansible answers as given; return also what it was told."""
+    """Compare two steps of node a, one of which waits, while Ansible answers as given; also return its calls."""
 
     def call(*differences, node=DONE, private=(), raises=None):
-        told = []
+        calls = []
 
         def run_playbook(_inventory, names, **given):
-            told.append((names, given))
+            calls.append((names, given))
             if raises:
                 raise raises
             return ApplyReport((node,), 1.0, differences=differences)
@@ -56,9 +56,9 @@ def show(monkeypatch, tmp_path):
             receipts={"docker_engine": Receipt("docker_engine", {"files": files})}, managed=Managed()
         )
         cluster = Cluster("c", tmp_path / "hosts.yml", (make_node("a", docker_engine_registry_logins=LOGINS),))
-        found = PlanResult(cluster, Plan((NodePlan("a", steps), NodePlan("b"))), {"a": facts}, {})
+        result = PlanResult(cluster, Plan((NodePlan("a", steps), NodePlan("b"))), {"a": facts}, {})
         monkeypatch.setattr("provision.workflow.differences.write_fingerprints", lambda *_: None)
-        return workflow.content_differences(cluster, found), told
+        return workflow.content_differences(cluster, result), calls
 
     return call
 

@@ -1,4 +1,4 @@
-"""Nodes are drained before steps that need them idle, and those that we drained are resumed when they are as wanted."""
+"""Nodes are drained before steps that require them idle, and are resumed once they have converged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_node_that_others_drained_is_left_so(world, state):
 
 
 def test_a_node_that_failed_stays_drained_and_the_next_apply_resumes_it(world):
-    """How to resume it by hand is told; once it is as wanted, nobody has to."""
+    """The command to resume it manually is shown; once it has converged, the next apply resumes it."""
     world.need("a", "b")
     world.failing = {"a"}
     report = world.apply("a", "b", cluster_drain="slurm")
@@ -74,8 +74,8 @@ def test_a_node_that_failed_stays_drained_and_the_next_apply_resumes_it(world):
     assert world.file("a.state") == "IDLE+DRAIN"
     assert world.file("b.state") == "IDLE"
     assert world.record() == ["a"]
-    (told,) = warned(report, "a stays drained in Slurm: something failed there")
-    assert told.endswith("scontrol update NodeName=a State=RESUME")
+    (message,) = warned(report, "a stays drained in Slurm: something failed there")
+    assert message.endswith("scontrol update NodeName=a State=RESUME")
     world.failing = set()
     assert world.apply("a", "b", cluster_drain="slurm").ok
     assert world.file("a.state") == "IDLE"
@@ -96,7 +96,7 @@ def test_what_a_crash_left_drained_is_resumed_by_the_next_apply(world, monkeypat
         world.apply(cluster_drain="slurm")
     assert world.record() == ["a"]
     assert world.file("a.state") == "IDLE+DRAIN"
-    only = world.apply(request=workflow.Request(only=("base_system",)))  # does not tell whether it is as wanted
+    only = world.apply(request=workflow.Request(only=("base_system",)))  # does not show whether it has converged
     assert warned(only, "a stays drained in Slurm")
     report = world.apply()
 
@@ -107,7 +107,7 @@ def test_what_a_crash_left_drained_is_resumed_by_the_next_apply(world, monkeypat
 
 
 def test_a_node_is_written_down_before_it_is_drained(world):
-    """A crash at any moment leaves no drained node that nobody knows of."""
+    """A crash at any moment leaves no drained node without a record."""
     world.need("a")
     world.apply(cluster_drain="slurm")
 
@@ -168,7 +168,7 @@ def test_a_program_that_is_missing_is_named(world):
 
 
 def test_a_node_that_could_not_be_resumed_is_tried_again(world):
-    """It is as wanted, and yet the apply did not succeed."""
+    """It has converged, and yet the apply did not succeed."""
     world.need("a")
     command = {"cluster_drain": "command", "cluster_drain_command": ["own", "off", "{node}"]}
     report = world.apply(**command, cluster_resume_command=["false"])
@@ -247,7 +247,7 @@ def test_without_a_time_nothing_is_waited_for(world):
 
 @pytest.mark.parametrize("disruptive", [False, True])
 def test_jobs_that_only_slurm_knows_of_count(world, disruptive):
-    """One that has no GPU open at the moment would be hurt all the same; unless it may be disturbed."""
+    """A job that has no GPU open at the moment would be disrupted all the same; unless --disruptive allows it."""
     world.need("a")
     world.file("a.state", "ALLOCATED+DRAIN")
     world.file("a.reason", "planned outage")
@@ -261,10 +261,10 @@ def test_jobs_that_only_slurm_knows_of_count(world, disruptive):
         assert "waits for: jobs of the scheduler, which says ALLOCATED+DRAIN" in reasons
 
 
-def test_a_difference_that_is_kept_for_its_owner_drains_no_node(world):
+def test_an_ignored_difference_drains_no_node(world):
     """It would wait for ever; and it keeps no node from being resumed."""
-    kept = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), ("alice, who keeps a difference",))
-    world.steps["a"] = (kept,)
+    ignored = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), ("alice, who keeps a difference",))
+    world.steps["a"] = (ignored,)
     world.apply(cluster_drain="slurm", cluster_drain_seconds=60)
 
     assert world.calls() == []
@@ -272,7 +272,7 @@ def test_a_difference_that_is_kept_for_its_owner_drains_no_node(world):
 
 
 def test_where_it_cannot_be_written_down_no_node_is_drained(world):
-    """Nobody would resume it after a crash."""
+    """After a crash no one would resume it."""
     world.need("a")
     (world.path / "state/provision").mkdir(parents=True)
     (world.path / "state/provision/drained").write_text("")
@@ -284,8 +284,8 @@ def test_where_it_cannot_be_written_down_no_node_is_drained(world):
 
 
 def test_pauses_are_short_at_first_and_never_longer_than_a_minute():
-    found = list(islice(draining.pauses(), 60))
+    pauses = list(islice(draining.pauses(), 60))
 
-    assert found[0] == 5
-    assert max(found) == 60
-    assert found == sorted(found)
+    assert pauses[0] == 5
+    assert max(pauses) == 60
+    assert pauses == sorted(pauses)

@@ -1,4 +1,4 @@
-"""The report of an apply, from the events that Ansible tells."""
+"""The report of an apply, from Ansible's events."""
 
 import pytest
 
@@ -86,7 +86,7 @@ def test_the_log_of_an_apply_contains_no_secret(tmp_path):
 
 
 def test_a_rescued_failure_is_no_failure():
-    """What a role itself mended does not count against the node."""
+    """What a role itself repaired does not count against the node."""
     report = collect(ran("failed", msg="first try"), ran("ok", task="Second try", changed=True))
 
     assert report.ok
@@ -147,7 +147,7 @@ def test_only_tasks_that_reach_the_node_are_counted():
 
 
 def test_progress_hears_every_step():
-    """Whoever shows progress is told node, role, task and status as they happen."""
+    """Callers that show progress get node, role, task and status as they happen."""
     heard = []
     collect(ran("start"), ran("ok", changed=True), on_event=heard.append)
 
@@ -169,7 +169,7 @@ def compared(*events):
 
 
 def entry(path, before, after):
-    """A difference as a module tells it."""
+    """A difference as a module reports it."""
     return {"before_header": path, "after_header": path, "before": before, "after": after}
 
 

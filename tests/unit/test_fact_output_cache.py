@@ -26,7 +26,7 @@ def keep_one() -> None:
     fact_output_cache.save(NAMES, outputs)
 
 
-def test_what_was_kept_is_there_at_the_next_look(cache: Path):
+def test_the_next_probe_reads_the_cached_outputs(cache: Path):
     """For the same nodes; others' are others."""
     keep_one()
     (digest,) = fact_output_cache.load(NAMES).digests()

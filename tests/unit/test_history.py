@@ -44,7 +44,7 @@ def killed(cluster, monkeypatch):
 
 
 def done(cluster, *names, status="ok"):
-    """One apply of these nodes that came to its end."""
+    """One finished apply of these nodes."""
     entry = history.begin(cluster, command="provision apply", nodes=names)
     outcome = {name: {"status": "changed", "roles": ["base_system"], "message": ""} for name in names}
     assert history.end(entry, status=status, seconds=1.5, nodes=outcome) is None
@@ -63,15 +63,18 @@ def test_an_apply_is_remembered_with_its_end(cluster):
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_an_apply_that_was_cut_short_is_told_to_the_next_one(cluster, killed):
+def test_the_next_apply_reports_an_interrupted_one(cluster, killed):
     """Who it was and when; the one that runs now is not taken for it."""
     killed("a", "b")
     mine = history.begin(cluster, command="provision apply", nodes=["a"])
-    found = history.interrupted(cluster)
+    interrupted = history.interrupted(cluster)
 
-    assert found.status == "died"
-    assert found.id != mine.id
-    assert found.describe() == f"the apply of {found.describe()[13:29]} by {found.user} on {found.host}"
+    assert interrupted.status == "died"
+    assert interrupted.id != mine.id
+    assert (
+        interrupted.describe()
+        == f"the apply of {interrupted.describe()[13:29]} by {interrupted.user} on {interrupted.host}"
+    )
     assert [entry.status for entry in history.read(cluster)] == ["died", "running"]
 
 
@@ -87,7 +90,7 @@ def test_a_later_apply_of_the_same_nodes_ends_the_matter(cluster, killed):
 
 
 def test_another_inventory_has_another_history(cluster, tmp_path):
-    """Nothing is told of somebody else's nodes."""
+    """Nodes of other inventories are not mentioned."""
     done(cluster, "a")
 
     assert history.read(Cluster("c", tmp_path / "other.yml", cluster.nodes)) == ()
@@ -104,16 +107,16 @@ def test_half_a_line_is_passed_over(cluster):
     assert [list(entry.nodes) for entry in history.read(cluster)] == [["a"], ["b"]]
 
 
-def test_history_has_an_end(cluster):
+def test_history_is_limited_to_200_entries(cluster):
     """The newest 200 applies are kept."""
     done(cluster, "first")
     file = history.read(cluster)[0].file
     old = ({"id": f"{number}", "started": "x", "status": "ok", "nodes": {f"n{number}": {}}} for number in range(500))
     file.write_text("".join(json.dumps(record) + "\n" for record in old))
     done(cluster, "last")
-    found = history.read(cluster)
+    entries = history.read(cluster)
 
-    assert (len(found), list(found[0].nodes), list(found[-1].nodes)) == (200, ["n301"], ["last"])
+    assert (len(entries), list(entries[0].nodes), list(entries[-1].nodes)) == (200, ["n301"], ["last"])
     assert len(file.read_text().splitlines()) == 202
 
 

@@ -1,4 +1,4 @@
-"""Local differences that the inventory says to keep stay, and are told."""
+"""Ignored local differences of an inventory stay, and are reported."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def node(*entries):
     return make_node("a", cluster_ignore=list(entries))
 
 
-def test_a_kept_difference_is_no_step_and_is_told_with_owner_and_reason():
-    found = with_ignored(plan(DAEMON), node(KEEP))
+def test_an_ignored_difference_is_no_step_and_is_reported_with_owner_and_reason():
+    result = with_ignored(plan(DAEMON), node(KEEP))
 
-    assert found.steps == ()
-    assert found.findings == (
+    assert result.steps == ()
+    assert result.findings == (
         reason("plan.ignored", difference=DAEMON, owner="alice", cause="the log collector needs it"),
     )
 
 
-def test_a_role_with_a_kept_difference_waits_whatever_else_there_is():
+def test_an_ignored_difference_holds_back_all_steps_of_its_role():
     """It runs whole and would undo the difference."""
     (step,) = with_ignored(plan(DAEMON, STOPPED), node(KEEP)).steps
 

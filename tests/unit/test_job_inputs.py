@@ -23,7 +23,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken(*words: str, image: str = "registry.example.com/team/train:1") -> tuple[JobSpec, Secrets]:
-    """What is handed in for a command line."""
+    """The request of a command line."""
     line = ["run", "--name=a", f"--image={image}", *words, "x"]
     return collect_job_inputs(submission(read_words(line), Here("/home/me")))
 
@@ -49,7 +49,7 @@ def test_a_key_s_contents_travel_and_its_file_s_name_does_not(tmp_path: Path) ->
 
 
 @pytest.mark.row(24)
-def test_a_kept_login_goes_to_its_own_git_server_and_gives_way_to_a_given_one() -> None:
+def test_a_stored_credential_goes_only_to_its_git_server_and_options_override_it() -> None:
     store_credential("git", "git.example.com", "t0ken")
 
     assert taken(*GIT)[1].sync == {"GIT_SYNC_USERNAME": "robot", "GIT_SYNC_PASSWORD": "t0ken"}
@@ -79,7 +79,7 @@ def test_what_would_fail_on_the_nodes_is_refused_here(setting: str, said: str) -
         taken(*GIT, f"--env={setting}")
 
 
-def test_a_kept_registry_login_is_for_the_image_s_registry() -> None:
+def test_a_stored_registry_credential_is_used_for_the_registry_of_the_image() -> None:
     """With or without --image-pull-secret; without one that is kept nothing is sent."""
     assert taken()[1].registry == {}
     store_credential("registry", "registry.example.com", "pw")

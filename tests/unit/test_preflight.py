@@ -33,7 +33,7 @@ def asked(monkeypatch):
     requests: dict[str, dict] = {}
 
     def each(nodes, function, **_):
-        found = {}
+        results = {}
         for node in nodes:
             answer = answers.get(node.name, GOOD)
             text = answer if isinstance(answer, str | Exception) else json.dumps(answer)
@@ -44,18 +44,18 @@ def asked(monkeypatch):
                 processes.append(start(script, **more)) or processes[-1]
             )
             try:
-                found[node.name] = function(way)
+                results[node.name] = function(way)
             except ProvisionError as error:
-                found[node.name] = error
+                results[node.name] = error
             requests[node.name] = json.loads(processes[0].stdin) if processes else {}
-        return found
+        return results
 
     monkeypatch.setattr(connectors, "each", each)
     return answers, requests
 
 
 def look(*roles, nodes=("gpu1", "gpu2"), bare=True, **variables):
-    """A look whose first node has steps of these roles, and the others none."""
+    """A cluster snapshot whose first node has steps of these roles, and the others none."""
     own = {"training_image_reference": "r:5000/t:1", **variables}
     stated = cluster_of(len(nodes), **own)
     cluster = cluster_of(len(nodes), **{**defaults(roles_folder()), **own})
@@ -67,7 +67,7 @@ def look(*roles, nodes=("gpu1", "gpu2"), bare=True, **variables):
     return PlanResult(cluster, Plan(plans), facts, {}, stated=stated)
 
 
-def found(seen):
+def problems(seen):
     return {(item.code.value, item.role, item.object) for node in seen.plan.nodes for item in node.problems}
 
 
@@ -91,7 +91,7 @@ def test_only_nodes_with_something_to_install_are_asked(asked):
     assert asked[1] == {}
 
 
-def test_what_will_be_installed_and_written_is_told_by_role(asked):
+def test_the_preflight_report_lists_packages_and_files_by_role(asked):
     """With versions where they are known; a package only once."""
     answers, _ = asked
     answers["gpu1"] = GOOD | {
@@ -109,7 +109,7 @@ def test_what_will_be_installed_and_written_is_told_by_role(asked):
     assert "+ installs docker.io 20.10, " in text
     assert "with 1 dependency: runc" in text
     assert max(map(len, text.splitlines())) <= 80
-    assert found(seen) == set()
+    assert problems(seen) == set()
 
 
 def test_problems_of_variables_and_of_the_node_come_together(asked):
@@ -120,7 +120,7 @@ def test_problems_of_variables_and_of_the_node_come_together(asked):
         look("nvidia_container", "docker_engine", "training_image", nvidia_container_repository_uri="https://m/x")
     )
 
-    assert found(seen) == {
+    assert problems(seen) == {
         ("variable.missing", "nvidia_container", "nvidia_container_repository_key"),
         ("package.missing", "docker_engine", "apparmor, iptables, pigz, python3-requests"),
         ("image.refused", "training_image", "r:5000/t:1"),
@@ -136,7 +136,7 @@ def test_problems_of_variables_and_of_the_node_come_together(asked):
     ["", "nonsense", '{"packages": 3}', '{"image": {"code": "fine"}}', ConnectionFailed("gone"), "[" * 100_000],
 )
 def test_a_node_that_does_not_answer_properly_is_not_changed(asked, answer):
-    """Nobody knows whether an apply would fail there."""
+    """Whether an apply would fail there is unknown."""
     asked[0]["gpu1"] = answer
     seen = workflow.preflight(look("docker_engine"))
 
@@ -181,8 +181,8 @@ def test_apply_changes_no_node_while_one_has_a_problem(asked, played):
     seen = look("training_image", training_image_reference="")
     steps = seen.plan.nodes[0].steps
     plans = [workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", steps)]
-    found = dataclasses.replace(seen, plan=Plan(tuple(plans)))
-    report = workflow.apply(seen.cluster, seen.cluster.nodes, result=found)
+    result = dataclasses.replace(seen, plan=Plan(tuple(plans)))
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, result=result)
 
     assert not report.ok
     assert [node.status for node in report.nodes] == [NodeStatus.FAILED, NodeStatus.SKIPPED]
@@ -217,12 +217,12 @@ def test_an_apply_that_would_fail_changes_nothing(asked, played, roles, variable
 
 
 def test_keep_going_leaves_out_only_the_nodes_with_a_problem(asked, played):
-    """The exit code tells that they were."""
+    """The exit code shows that they were left out."""
     asked[0]["gpu2"] = ConnectionFailed("the test ends here")
     seen = look("training_image", training_image_reference="")
     plans = (workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", seen.plan.nodes[0].steps))
-    found = dataclasses.replace(seen, plan=Plan(plans))
-    report = workflow.apply(seen.cluster, seen.cluster.nodes, pace=workflow.Pace(keep_going=True), result=found)
+    result = dataclasses.replace(seen, plan=Plan(plans))
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, pace=workflow.Pace(keep_going=True), result=result)
 
     assert played[1] == ["gpu2"]
     assert not report.ok

@@ -1,4 +1,4 @@
-"""Jobs that wait are started soon, by a daemon that rests when nothing waits and ends when it is told to."""
+"""A daemon starts pending jobs soon, rests when none is pending, and ends when it gets a signal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def served(*tries: Pass | Exception, changes: int = 0, **more: float) -> tuple[l
 
 
 def test_it_tries_often_while_a_job_waits_and_seldom_else() -> None:
-    """For what nodes do not tell of, as that a process of others has left a GPU; no needless looks at idle nodes."""
+    """Nodes do not report a GPU that another user's process released; idle nodes are not probed needlessly."""
     pauses, started, _ = served(
         Pass((), ("a", "b")),
         Pass(("a",), ("b",)),

@@ -175,9 +175,9 @@ def attacks(pattern: re.Pattern[Any]) -> Iterator[str]:
 
 def test_no_expression_takes_more_than_linear_time() -> None:
     """Each is tried with texts that are made to keep it busy, under a limit of CPU time."""
-    found = list(uses())
-    assert len(found) > 80
-    slow = [f"{use.where}: {use.pattern.pattern!r}" for use in found if not _is_fast(use)]
+    expressions = list(uses())
+    assert len(expressions) > 80
+    slow = [f"{use.where}: {use.pattern.pattern!r}" for use in expressions if not _is_fast(use)]
     assert slow == []
 
 

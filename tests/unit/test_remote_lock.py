@@ -1,4 +1,4 @@
-"""The session with a keeper, as far as nodes can spoil it."""
+"""The session with a lock holder, and nodes that disturb it."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ def rows_of(decorator):
 @pytest.fixture(scope="module")
 def marked():
     """Row -> the files below tests/ with a test that is marked with it, from their source alone."""
-    found = defaultdict(set)
+    files = defaultdict(set)
     for file in sorted(TESTS.rglob("test_*.py")):
         text = file.read_text(encoding="utf-8")
         for node in ast.parse(text).body if "mark.row" in text else ():
             for row in [row for decorator in getattr(node, "decorator_list", ()) for row in rows_of(decorator)]:
                 assert node.name.startswith("test_"), f"{file}: {node.name} is marked and is no test"
-                found[row].add(str(file.relative_to(TESTS)))
-    return found
+                files[row].add(str(file.relative_to(TESTS)))
+    return files
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_each_row_is_shown_by_a_test_or_said_not_to_hold(table, marked):
 
 
 def test_the_tests_that_the_table_names_show_the_row(table, marked):
-    """Whoever looks there finds a test with the mark."""
+    """Each file there has a test with the mark."""
     wrong = {row: sorted(set(files) - marked[row]) for row, _, _, _, files, _ in table if set(files) - marked[row]}
     nameless = [row for row, _, _, state, files, _ in table if (state != "not yet") is not bool(files)]
 

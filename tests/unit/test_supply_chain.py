@@ -32,12 +32,12 @@ def locked(name):
     """Return name -> (version, hashes) of a lock file, which contains nothing else but comments."""
     text = re.sub(r"^#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE)
     entries = [entry for entry in re.split(r"\n(?=\S)", text.strip().replace("\\\n", " ")) if entry]
-    found = {}
+    packages = {}
     for entry in entries:
         match = re.fullmatch(r"([a-z0-9-]+)==(\S+)( ; [^#]+?)?((?:\s+--hash=sha256:[0-9a-f]{64})+)\s*", entry)
         assert match, entry
-        found[match[1]] = (match[2], frozenset(match[4].split()))
-    return found
+        packages[match[1]] = (match[2], frozenset(match[4].split()))
+    return packages
 
 
 def required(groups):
@@ -70,9 +70,9 @@ def imports(*folders):
 
 def modules_of(requirement):
     """Return the top-level packages that an installed distribution has."""
-    found = importlib.metadata.packages_distributions().items()
+    distributions = importlib.metadata.packages_distributions().items()
     name = canonicalize_name(requirement.name)
-    return {module for module, owners in found if name in map(canonicalize_name, owners)}
+    return {module for module, owners in distributions if name in map(canonicalize_name, owners)}
 
 
 def test_every_requirement_is_used():

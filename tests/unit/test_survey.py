@@ -44,15 +44,15 @@ def cluster():
 @pytest.fixture(autouse=True)
 def _nodes(monkeypatch, tmp_path):
     def each(nodes, function, **_):
-        found = {}
+        results = {}
         for node in nodes:
             try:
                 if node.name == "gone":
                     raise ConnectionFailed("no route to host with sudo-pw-1", node="gone")
-                found[node.name] = function(Answer(node.name, code=int(node.name == "nosudo")))
+                results[node.name] = function(Answer(node.name, code=int(node.name == "nosudo")))
             except ProvisionError as error:
-                found[node.name] = error
-        return found
+                results[node.name] = error
+        return results
 
     monkeypatch.setattr(connectors, "each", each)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -60,18 +60,18 @@ def _nodes(monkeypatch, tmp_path):
 
 def test_probe_gives_facts_or_the_reason(cluster):
     """One bad node is a value among the others."""
-    found = workflow.probe(cluster.nodes)
+    results = workflow.probe(cluster.nodes)
 
-    assert list(found) == ["good", "nosudo", "gone"]
-    assert isinstance(found["good"], NodeFacts)
-    assert found["good"].hardware == Hardware(4, 2)
-    assert isinstance(found["good"].system, Unknown)
-    assert isinstance(found["nosudo"], NodeError)
-    assert "a password is required" in found["nosudo"].output
+    assert list(results) == ["good", "nosudo", "gone"]
+    assert isinstance(results["good"], NodeFacts)
+    assert results["good"].hardware == Hardware(4, 2)
+    assert isinstance(results["good"].system, Unknown)
+    assert isinstance(results["nosudo"], NodeError)
+    assert "a password is required" in results["nosudo"].output
 
 
 def test_the_inventory_wins_over_the_roles_defaults(cluster):
-    """What is not said is wanted as the roles have it."""
+    """Without a variable the defaults of the roles apply."""
     node = workflow.with_defaults(cluster).nodes[0]
 
     assert node.variables["cluster_data_address"] == "10.0.0.0"

@@ -32,7 +32,7 @@ LAB = "from provision.lab import vm; vm._in_parallel(hang, nodes)"
 
 
 def test_who_takes_much_longer_than_the_others_is_given_up():
-    """As long as nobody has answered, nobody is late."""
+    """Until the first answer, no node is late."""
     over = threading.Event()
     results = threads.outcomes(lambda number: over.wait(5) if number else "here", [1, 0], limit=2, patience=0.1)
     over.set()

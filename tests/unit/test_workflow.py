@@ -9,10 +9,10 @@ import pytest
 from provision import workflow
 
 
-def test_each_step_is_had_by_its_name():
+def test_the_package_exports_each_step_by_name():
     """And what there is not is an ordinary error."""
-    found = [getattr(workflow, name) for name in workflow.__all__]
+    steps = [getattr(workflow, name) for name in workflow.__all__]
 
-    assert [item for item in found if not inspect.isfunction(item) and not inspect.isclass(item)] == []
+    assert [item for item in steps if not inspect.isfunction(item) and not inspect.isclass(item)] == []
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = workflow.nothing

@@ -41,7 +41,7 @@ class StandInRunner:
     def run(
         self, *, private_data_dir: str, cmdline: str, event_handler: Callable[[Mapping[str, Any]], Any], **_: Any
     ) -> SimpleNamespace:
-        """Tell of each node that two tasks went well; one that is hostile may say of its own anything."""
+        """Report for each node that two tasks succeeded; a hostile node may report anything of its own."""
         words = shlex.split(cmdline)
         names = Path(words[words.index("--limit") + 1].removeprefix("@")).read_text().split()
         variables = self._variables(words)
@@ -61,8 +61,10 @@ class StandInRunner:
     def _variables(words: list[str]) -> dict[str, Any]:
         if "--extra-vars" not in words:
             return {}
-        found: dict[str, Any] = json.loads(Path(words[words.index("--extra-vars") + 1].removeprefix("@")).read_text())
-        return found
+        variables: dict[str, Any] = json.loads(
+            Path(words[words.index("--extra-vars") + 1].removeprefix("@")).read_text()
+        )
+        return variables
 
     def _node(self, name: str, handler: Callable[[Mapping[str, Any]], Any], failures: dict[str, int]) -> None:
         for number, (kind, result) in enumerate(_RESULTS[:2] if name == "gpu0002" else _RESULTS):

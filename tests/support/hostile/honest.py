@@ -73,13 +73,13 @@ class Cluster:
     """Nodes gpu0001, gpu0002, ... of eight GPUs each."""
 
     folder: Path
-    told: Mapping[str, Mapping[str, str]]
+    outputs: Mapping[str, Mapping[str, str]]
     """Node -> fact -> what its command prints where that is no constant."""
     nodes: dict[str, FakeNode] = field(default_factory=dict)
     recorded: dict[tuple[str, str], Answer] = field(default_factory=dict)
     recording: bool = True
     missed: list[str] = field(default_factory=list)
-    """Questions that nobody answers, for whoever adds a verb."""
+    """Questions without an answer, for developers who add a verb."""
 
     def answer(self, node: str, question: Question) -> Answer:
         """Return what the node answers."""
@@ -92,7 +92,7 @@ class Cluster:
     def _canned(self, node: str, question: Question) -> Answer:
         script = question.script
         if question.label == "probe":
-            text = answer(Description(int(node[3:]) - 1, 3, self.told.get(node, {})), script) or ""
+            text = answer(Description(int(node[3:]) - 1, 3, self.outputs.get(node, {})), script) or ""
             before = "reload.step=done\nreload.code=0\nreload.said=\n" if "reload." in script else ""
             return _text(before + text)
         if question.program in _PROGRAMS:

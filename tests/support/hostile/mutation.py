@@ -278,17 +278,17 @@ def _json(text: str, change: Change) -> str | None:
 
 def _places(document: Any) -> list[tuple[Any, Any]]:
     """Return all places of values: in a document of many alike (a list of files) each kind once, then the rest."""
-    found: list[tuple[Any, Any]] = []
+    first: list[tuple[Any, Any]] = []
     later: list[tuple[Any, Any]] = []
     todo = [document]
     while todo:
         holder = todo.pop()
         items = list(holder.items() if isinstance(holder, dict) else enumerate(holder))
         for number, (key, value) in enumerate(items):
-            (found if number < 12 else later).append((holder, key))
+            (first if number < 12 else later).append((holder, key))
             if isinstance(value, dict | list) and value and number < 40:
                 todo.append(value)
-    return found + later[:100]
+    return first + later[:100]
 
 
 def _dumped(document: Any) -> str:

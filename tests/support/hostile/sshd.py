@@ -12,29 +12,15 @@ from collections.abc import Callable
 from typing import Self
 
 import paramiko
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from paramiko.common import cMSG_CHANNEL_DATA
 
 from tests.support.hostile.honest import Answer, Question
 
-__all__ = ["GARBAGE", "HostileSshd", "new_key", "public"]
+__all__ = ["GARBAGE", "HostileSshd"]
 
 _SCRIPT = re.compile(rb"head -c (\d+)")
 GARBAGE = ("noise", "endless banner", "many banners", "huge packet", "endless handshake")
 """What is no SSH."""
-
-
-def new_key() -> str:
-    """Return a private key as text."""
-    key = Ed25519PrivateKey.generate()
-    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
-
-
-def public(private: str) -> str:
-    """Return its public key as known_hosts has it."""
-    key = paramiko.Ed25519Key(file_obj=io.StringIO(private))
-    return f"{key.get_name()} {key.get_base64()}"
 
 
 class HostileSshd:

@@ -43,8 +43,8 @@ from tests.support.hostile.ansible import StandInRunner
 from tests.support.hostile.guard import Guard
 from tests.support.hostile.honest import Answer, Cluster, Question, uuids
 from tests.support.hostile.mutation import Change, mutated
-from tests.support.hostile.sshd import new_key, public
 from tests.support.node.node import Engine, FakeNode
+from tests.support.ssh_keys import new_key, public
 
 __all__ = ["GOOD", "NODES", "Outcome", "World"]
 
@@ -109,8 +109,8 @@ class World:
         from provision.inventory import load
 
         load(self.inventory)
-        told = applied.answers(self.inventory)
-        self.cluster = Cluster(folder, told)
+        outputs = applied.answers(self.inventory)
+        self.cluster = Cluster(folder, outputs)
 
     def _write(self) -> None:
         for path in (self.home, self.inventory / "group_vars", self.away, self.folder / "tmp", self.folder / "bin"):

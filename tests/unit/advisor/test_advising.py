@@ -23,6 +23,7 @@ from provision.model.job_views import GpuView, NodeView
 from provision.testing import make_node
 from provision.workflow import job_advice
 from tests.support.memory_engine import MemoryEngine
+from tests.support.processes import own_cgroup
 
 WORKING = "import time\nwhile True: sum(range(50_000)); time.sleep(0.005)"
 CHANNEL = "2026-01-31T12:00:00.123456Z o a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
@@ -71,11 +72,6 @@ def job_on(*nodes, gpus=(), status=JobStatus.RUNNING, container="", **spec):
     return JobRecord(made, "id", "me@here", 1000.0, status, attempt=1, assignments=slots, instances=known)
 
 
-def own_cgroup():
-    """Return a word in the cgroup of this test's processes, in place of a container id."""
-    return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"
-
-
 def cluster_of(*nodes, dead=()):
     """Return nodes that all are this machine; `dead` ones have a port without a listener."""
     made = [make_node(name, local=True) for name in nodes]
@@ -103,7 +99,7 @@ def test_a_running_job_is_sampled_on_all_nodes_in_parallel(gpus, tmp_path, monke
     )
     by_check = {one.check: one for one in advice.findings}
 
-    assert said == ["looking at 2 nodes for 0.5 s"]
+    assert said == ["sampling 2 nodes for 0.5 s"]
     assert (advice.lost, [one.node for one in advice.nodes]) == ({}, ["a", "b"])
     assert [list(one.given()) for one in advice.nodes] == [gpus[:1], gpus[:1]]
     assert [list(one.job_gpus()) for one in advice.nodes] == [gpus[:1], gpus[:1]]
@@ -123,7 +119,7 @@ def test_an_unreachable_node_is_reported_and_the_others_are_checked(gpus):
         (job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),), cluster=cluster_of("a", dead=("gone",))
     )
 
-    advice = job_advice.advise_job(engine, "train", tell=lambda _: None, **WINDOW)
+    advice = job_advice.advise_job(engine, "train", report=lambda _: None, **WINDOW)
     by_check = {one.check: one for one in advice.findings}
 
     assert list(advice.lost) == ["gone"]
@@ -139,7 +135,7 @@ def test_processes_without_a_known_job_are_reported(gpus):
     nodes = (NodeView("a", "10.0.0.1", ready=True, gpus=(other,)),)
     engine = MemoryEngine((job_on("a", gpus=gpus[:1]),), nodes=nodes, cluster=cluster_of("a"))
 
-    advice = job_advice.advise_job(engine, "train", seconds=0.1, tell=lambda _: None)
+    advice = job_advice.advise_job(engine, "train", seconds=0.1, report=lambda _: None)
 
     assert advice.nodes[0].foreign == {gpus[1]: "xmrig (pid 4711 of mallory)"}
 
@@ -150,7 +146,7 @@ def test_a_job_that_ends_during_sampling_is_not_idle(gpus):
         engine = MemoryEngine((job,), cluster=cluster_of("a"))
         engine.coming = [job, dataclasses.replace(job, **after)]
 
-        advice = job_advice.advise_job(engine, "train", seconds=0.3, interval=0.1, tell=lambda _: None)
+        advice = job_advice.advise_job(engine, "train", seconds=0.3, interval=0.1, report=lambda _: None)
 
         assert advice.idle is None
         assert advice.ended in {"it is SUCCEEDED", "it was started again"}
@@ -165,7 +161,7 @@ def test_a_node_without_python_is_reported(tmp_path, monkeypatch):
 
     with pytest.raises(NodeUnreachable, match="no python3 on this node"):
         job_advice.advise_job(
-            MemoryEngine((job_on("a"),), cluster=cluster_of("a")), "train", tell=lambda _: None, **WINDOW
+            MemoryEngine((job_on("a"),), cluster=cluster_of("a")), "train", report=lambda _: None, **WINDOW
         )
 
 
@@ -177,7 +173,7 @@ def test_a_job_that_does_not_run_is_refused(status, hint):
     engine = MemoryEngine((dataclasses.replace(job_on("a", status=status), reason="no GPU is free"),))
 
     with pytest.raises(UsageError, match=f"train is {status}.*no GPU is free") as caught:
-        job_advice.advise_job(engine, "train", tell=lambda _: None, **WINDOW)
+        job_advice.advise_job(engine, "train", report=lambda _: None, **WINDOW)
 
     assert hint in caught.value.remedy
     assert "--script" in caught.value.remedy
@@ -225,7 +221,7 @@ def test_the_text_report_is_printed(typed, gpus):
     code, out, err = typed(engine, cluster_of("a"), "train")
 
     assert code == 1
-    assert "looking at 1 node for" in err
+    assert "sampling 1 node for" in err
     assert out.startswith("NODE")
     assert "worker-0" in out
     assert "provision stop train" in out

@@ -19,6 +19,7 @@ from provision.advisor.records import read_series
 from provision.lab.machines import load, to_json
 from tests.support.command import eventually
 from tests.support.node.archive import ARCHIVE
+from tests.support.processes import own_cgroup
 
 ROOT = Path(__file__).parents[3]
 SAMPLER = ROOT / "provision/node/sampler.py"
@@ -66,11 +67,6 @@ def until(child, kind):
     while records[-1]["kind"] != kind:
         records.append(json.loads(child.stdout.readline()))
     return records
-
-
-def own_cgroup():
-    """Return a word in the cgroup of this test's processes, in place of a container id."""
-    return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"
 
 
 def alive(pid):

@@ -119,7 +119,7 @@ def test_one_bad_rail_of_many_does_not_accuse_the_node_or_the_other_rails():
 
 
 def test_a_single_slow_way_is_named_as_a_pair():
-    """Both nodes are good with the others, so neither fails; both are told that they are part of it."""
+    """Both nodes are good with the others, so neither fails; both are named as part of it."""
     cluster, nodes = judged(measured(*table(4, lambda a, b: {a, b} == {"gpu1", "gpu4"})))
 
     assert cluster.status is CheckStatus.FAIL
@@ -160,7 +160,7 @@ def test_two_bad_nodes_are_both_reported():
 
 
 def test_a_node_whose_data_port_is_down_fails_without_a_measurement():
-    """The cut node is named with what is wrong, and the other has had nobody to be measured with."""
+    """The cut node is named with its problem, and the other has had no partner for a measurement."""
     cluster, nodes = judged(Bandwidth(idle=("gpu1",), broken={"gpu2": "rxe0 port 1 is DOWN"}), 2)
 
     assert cluster.status is CheckStatus.FAIL
@@ -173,7 +173,7 @@ def test_a_node_whose_data_port_is_down_fails_without_a_measurement():
 
 
 def test_a_measurement_in_which_no_pair_took_part_fails_with_the_reason():
-    """As in a lab of containers: who asks for level full is never told that all is well without a measurement."""
+    """As in a lab of containers: level full never passes without a measurement."""
     none = "it has no RDMA device"
     cluster, nodes = judged(Bandwidth(left_out={"gpu1": none, "gpu2": none}), 2)
     alone, _ = judged(Bandwidth(idle=("gpu1",)), 1)

@@ -180,7 +180,7 @@ CASES = {
 
 @pytest.mark.parametrize(("status", "said", "advice", "facts"), CASES.values(), ids=CASES)
 def test_a_boot_is_judged_with_reason_and_remedy(status, said, advice, facts):
-    """Each way in which a boot can differ from the record is told apart, with what to do about it."""
+    """Each way in which a boot can differ from the record has its own reason and remedy."""
     verdict = verdict_on(**facts)
 
     assert (verdict.status, said in shown(verdict.reason)) == (status, True), verdict

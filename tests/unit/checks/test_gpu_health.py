@@ -127,7 +127,7 @@ HARMLESS = [
 
 @pytest.mark.parametrize(("name", "status", "reason", "facts"), HARMLESS, ids=lambda v: v if isinstance(v, str) else "")
 def test_what_only_resembles_a_fault_is_none(judged, name, status, reason, facts):
-    """Idle links, errors long mended, power caps, cards without a bridge, narrow slots, MIG, virtual machines."""
+    """Idle links, errors fixed long ago, power caps, cards without a bridge, narrow slots, MIG, virtual machines."""
     result = judged(**facts)[name]
 
     assert (result.status, reason in shown(result.reason)) == (status, True), shown(result.reason)
@@ -153,7 +153,7 @@ def test_what_nobody_tells_is_not_judged(judged):
 
 
 def test_a_hung_nvidia_smi_is_one_failure(judged):
-    """What nvidia-smi would have told waits; the kernel's log is read all the same."""
+    """The output of nvidia-smi is missing; the kernel's log is read all the same."""
     results = judged(gpus=Unknown("hung: nvidia-smi (no end within 40 s)"), xids=log(xid(79)))
     failed = {name for name, result in results.items() if result.status is FAIL and name.startswith("gpu.")}
 
@@ -194,7 +194,7 @@ OLD_DRIVER = {"gpus": (gpu(0, recovery=""),)}
     ],
 )  # fmt: skip
 def test_xids_are_weighed(judged, status, reason, events, facts):
-    """A program's error is none of the node's; what the driver says was mended since weighs less."""
+    """A program's error is none of the node's; an error that the driver has corrected weighs less."""
     result = judged(xids=log(*events), **facts)["gpu.xid"]
 
     assert (result.status, reason in shown(result.reason)) == (status, True), shown(result.reason)
@@ -210,7 +210,7 @@ def test_a_recovered_gpu_does_not_excuse_another(judged):
 
 
 def test_a_log_that_does_not_reach_back_says_so(judged):
-    """Nobody reads two hours of silence as silence since boot."""
+    """Two hours of silence do not count as silence since boot."""
     assert "gpu.xid.ok: gpu.xid.since_log 3600.0" in shown(judged(xids=log(since=3600.0))["gpu.xid"].reason)
 
 

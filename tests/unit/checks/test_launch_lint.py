@@ -196,7 +196,7 @@ def test_an_interface_that_only_one_node_lacks_is_reported_with_that_node():
     ],
 )
 def test_what_is_not_known_accuses_nobody(change, variable):
-    """A look that failed is no evidence; nor is a container whose network is its own."""
+    """A failed probe is no evidence; nor is a container with its own network."""
     texts = findings("", variable, second=dataclasses.replace(healthy(2), **change))
 
     assert texts
@@ -257,7 +257,7 @@ def test_a_fabric_that_a_node_lacks_is_refused():
 
 
 def test_cards_that_cannot_be_used_are_reported():
-    """The job would be slow, and nobody would know why."""
+    """The job would be slow without a visible reason."""
     down = dataclasses.replace(healthy(2), rdma=RdmaStack((rdma_device(state="DOWN"),), 1, (), ""))
 
     assert "gpu2 has RDMA cards and the job goes over TCP: mlx5_0; mlx5_0 port 1 is DOWN" in one(second=down)

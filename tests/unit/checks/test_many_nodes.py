@@ -1,4 +1,4 @@
-"""Many nodes: each is judged by what it should know of all, and no pair of nodes is looked at by itself."""
+"""Many nodes: each is compared with what all should have, and no pair of nodes is compared by itself."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def with_one(**facts):
 
 
 def test_no_pair_of_nodes_is_looked_at_by_itself():
-    """Four hundred nodes are 160 000 pairs; a look at each would be seen here three times over and more."""
+    """Four hundred nodes are 160 000 pairs; comparing each would exceed this count three times over and more."""
     count = 400
     trust = trust_of(range(1, count + 1))
     counted = dataclasses.replace(
@@ -99,7 +99,7 @@ def test_no_pair_of_nodes_is_looked_at_by_itself():
 
 
 def test_no_pair_of_nodes_is_looked_at_when_all_nodes_miss_one():
-    """A node that was added concerns all others, and they are told by one comparison."""
+    """A node that was added concerns all others, and one comparison reports it for all."""
     count = 400
     trust = trust_of(range(1, count))
     counted = dataclasses.replace(trust, known_hosts=Counted(trust.known_hosts))

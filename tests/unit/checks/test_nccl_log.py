@@ -50,7 +50,7 @@ def test_every_wording_of_a_channel_is_understood(channel, gdr):
     [("gIB", "gIB"), ("Libfabric", "Libfabric"), ("OPA", "OPA"), ("IBext_v6", "IB"), ("Socket", "Socket")],
 )
 def test_a_plugin_whose_cards_are_not_listed_has_its_own_name(plugin, transport):
-    """Without a list of cards nothing is known of the link; NVIDIA's own plugin goes by the name of the network."""
+    """Without a list of cards nothing is known of the link; NVIDIA's own plugin uses the name of the network."""
     assert verdict(f"Channel 00/0 : 0[0] -> 8[0] [send] via NET/{plugin}/0").transport == transport
 
 
@@ -169,7 +169,7 @@ def test_a_distance_without_a_version_stays_a_number():
 
 
 def test_far_cards_beside_near_ones_prove_nothing():
-    """Every GPU has cards that are too far for it; as long as one is near, only the channels tell."""
+    """Every GPU has distant cards; as long as one is near, only the channels are evidence."""
     judgement = verdict(
         "GPU Direct RDMA Enabled for GPU 7000 / HCA 0 (distance 3 <= 4), read 0",
         "GPU Direct RDMA Disabled for GPU 7000 / HCA 1 (distance 6 > 4), read 0",

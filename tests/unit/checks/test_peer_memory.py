@@ -156,7 +156,7 @@ CASES = {
         "peer_memory.kernels.incomplete",
         {**WITH_OFED, "kernels": (*WITH_OFED["kernels"], kernel("6.8.0"))},
     ),
-    "a stub that nobody loads, beside nv_peer_mem": (
+    "a stub that is not loaded, beside nv_peer_mem": (
         "kernels",
         WARN,
         "peer_memory.kernels.incomplete_running",

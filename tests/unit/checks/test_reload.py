@@ -1,4 +1,4 @@
-"""Loading the peer-memory module by hand: what is done on a node, in which order, and how its outcome is told."""
+"""Loading the peer-memory module by hand: the actions on a node, their order, and how the outcome is reported."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Node:
         return file
 
     def reload(self, busy: str = IDLE) -> tuple[dict[str, str], list[str]]:
-        """Run the script's own part; return what it told, and what it called."""
+        """Run the script's own part; return its output, and what it called."""
         text = reload_script(busy).partition("LC_ALL=C\n")[0]
         text = text.replace(PROGRAM, str(self.program)).replace(UNITS, f"{self.root}/units/")
         path = f"{self.root}/bin:{os.environ['PATH']}"
@@ -111,7 +111,7 @@ def test_a_module_in_use_stays_and_the_unit_is_left_alone(tmp_path):
     [(JOBS, "busy", "(python3 of root) holds /dev/nvidia0; process 8"), (BROKEN, "unknown", "no python here")],
 )
 def test_a_busy_node_is_not_touched(tmp_path, busy, step, said):
-    """A job that has no memory registered yet would lose it; where that cannot be told, the node counts as busy."""
+    """A job that has no memory registered yet would lose it; if that is unknown, the node counts as busy."""
     outcome, calls = Node(tmp_path).reload(busy)
 
     assert outcome["step"] == step
@@ -120,7 +120,7 @@ def test_a_busy_node_is_not_touched(tmp_path, busy, step, said):
 
 
 def test_the_roles_own_knowledge_of_jobs_runs_on_a_node(tmp_path):
-    """The very file that the roles go by is understood by the node's python; this machine has no GPU job."""
+    """The file that the roles use is understood by the node's python; this machine has no GPU job."""
     outcome, _ = Node(tmp_path).reload(BUSY)
 
     assert outcome["step"] in {"done", "busy"}
@@ -136,7 +136,7 @@ def test_without_the_role_nothing_is_done(tmp_path, lacks):
 
 
 def test_the_limit_is_that_of_the_unit_and_what_comes_before():
-    """Nobody waits for longer than the unit may take, with unloading, looking and a slow node's slack on top."""
+    """The wait ends with the unit's time limit, plus unloading, probing and a slow node's slack."""
     assert LOAD_SECONDS == 120
     assert LOAD_SECONDS < RELOAD_SECONDS < 600
     unit = (ROLES / "peer_memory/templates/provision-peer-memory.service.j2").read_text()

@@ -77,7 +77,7 @@ def test_a_slow_sample_is_followed_by_second_opinions():
 
 
 def test_more_suspects_than_good_nodes_take_more_rounds():
-    """Nobody is left without a second opinion because the good ones are few."""
+    """Every node gets a second opinion even if the good nodes are few."""
     nodes = names(66)
     good = set(nodes[:4])
     first = [pair for round_ in rounds.plan(nodes) for pair in round_]
@@ -90,7 +90,7 @@ def test_more_suspects_than_good_nodes_take_more_rounds():
 
 
 def test_nothing_follows_where_nothing_can_be_learned():
-    """Not when all is good, not when nobody is, and not when all pairs were measured anyway."""
+    """Not when all is good, not when no node is, and not when all pairs were measured anyway."""
     nodes = names(70)
     first = [pair for round_ in rounds.plan(nodes) for pair in round_]
 

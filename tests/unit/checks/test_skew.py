@@ -43,7 +43,7 @@ def test_several_odd_values_are_all_named():
     ],
 )
 def test_a_tie_names_nobody_odd(values, said):
-    """With two nodes, or two halves, nobody can tell who is right."""
+    """With two nodes, or two halves, the right value is unknown."""
     assert shown(odd_ones("driver", values)) == said
 
 

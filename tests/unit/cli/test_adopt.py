@@ -1,4 +1,4 @@
-"""``provision adopt`` as it is typed: what others set up gets into the inventory, once, and nothing else changes."""
+"""``provision adopt`` on the command line writes pre-existing configuration to the inventory, once, and no more."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_stands_is_recorded_once_and_where_it_belongs(adopt, inventory):
 
 @pytest.mark.usefixtures("known")
 def test_it_says_first_what_it_finds_and_records_and_asks(adopt, inventory):
-    """Without an answer nothing is written; a dry run asks nobody."""
+    """Without an answer nothing is written; a dry run asks nothing."""
     before = files(inventory)
     code, out, err = adopt()
     dry = adopt("--dry-run")

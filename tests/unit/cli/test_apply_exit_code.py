@@ -1,4 +1,4 @@
-"""The exit code of ``provision apply`` tells waiting from failing."""
+"""The exit code of ``provision apply`` distinguishes waiting from failing."""
 
 from __future__ import annotations
 

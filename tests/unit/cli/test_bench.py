@@ -25,6 +25,21 @@ def exit_of(capsys, *words):
     return stopped.value.code, out.out, out.err
 
 
+def assert_documented_speedups(capsys, aware, default):
+    """Compare two files whose models differ by 1.89x and 1.06x, in both orders."""
+    code, out, _ = exit_of(capsys, "compare", aware, default)
+    vgg, resnet = (" ".join(line.split()) for line in out.splitlines() if "real:" in line)
+    assert code == 0
+    assert "1.89x" in vgg
+    assert "1.06x" in resnet
+    assert max(map(len, out.splitlines())) <= 80
+    turned = json.loads(exit_of(capsys, "compare", "--json", default, aware)[1])["comparisons"]
+    assert [(item["faster"], f"{item['speedup']:.2f}", item["verdict"]) for item in turned] == [
+        ("b", "1.89", "real"),
+        ("b", "1.06", "real"),
+    ]
+
+
 @pytest.fixture
 def figures(tmp_path):
     """One output for each of the reference's figures."""
@@ -76,17 +91,7 @@ def test_differences_beyond_the_noise_are_real(capsys, tmp_path):
             )
         )
 
-    code, out, _ = exit_of(capsys, "compare", aware, default)
-    vgg, resnet = (" ".join(line.split()) for line in out.splitlines() if "real:" in line)
-    assert code == 0
-    assert "1.89x" in vgg
-    assert "1.06x" in resnet
-    assert max(map(len, out.splitlines())) <= 80
-    turned = json.loads(exit_of(capsys, "compare", "--json", default, aware)[1])["comparisons"]
-    assert [(item["faster"], f"{item['speedup']:.2f}", item["verdict"]) for item in turned] == [
-        ("b", "1.89", "real"),
-        ("b", "1.06", "real"),
-    ]
+    assert_documented_speedups(capsys, aware, default)
 
 
 def test_standard_input_and_packed_files_are_read(capsys, monkeypatch, tmp_path):

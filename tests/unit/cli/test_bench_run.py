@@ -135,7 +135,7 @@ def test_our_program_is_copied_and_gets_the_address_of_rank_0(nodes):
 
 
 def met_at(plan):
-    """The address that every rank is told."""
+    """The address that every rank gets."""
     packed = base64.b64decode(plan.environment["PROVISION_RANKS"])
     return json.loads(zlib.decompress(packed))["master"]["address"]
 

@@ -15,7 +15,7 @@ from tests.support.command import ROOT, eventually
 from tests.support.memory_engine import MemoryEngine, job_of
 
 UNROUTABLE = "192.0.2.1"
-"""Nobody answers there, and nothing refuses: a connection would take until its limit."""
+"""There is no answer and no refusal: a connection would take until its limit."""
 
 
 @pytest.fixture

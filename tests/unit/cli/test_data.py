@@ -118,7 +118,7 @@ def test_what_a_volume_is_must_be_said_once(typed):
 
 
 def test_credentials_are_stored_for_one_server_and_never_shown(typed, tmp_path):
-    """In a file that nobody else can read; another server gets nothing."""
+    """In a file that other users cannot read; another server gets nothing."""
     typed("secret", "set", "git", "--server", "git.example.com", "--username", "alice", typing=MARKER + "\n")
     code, out, err = typed("secret", "list", "--json")
     (file,) = (tmp_path / "state/provision/secrets").iterdir()

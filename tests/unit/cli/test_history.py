@@ -49,7 +49,7 @@ def past(cluster, *names, status="ok", result="changed"):
 
 
 def test_history_shows_who_did_what_and_how_it_ended(cluster, typed):
-    """A table of 80 columns; nodes that are not as wanted are named."""
+    """A table of 80 columns; nodes that are not converged are named."""
     past(cluster, "gpu1")
     past(cluster, *(f"gpu{number}" for number in range(1, 1001)), status="interrupted", result="failed")
     code, out, _ = typed("history", "--local")
@@ -120,7 +120,7 @@ def test_a_second_operator_sees_the_history_of_the_fleet(cluster, typed):
 
 
 def test_an_apply_of_this_machine_is_listed_once(cluster, typed):
-    """Its nodes have records of it too, with another id: who, which process and when tell that it is the same."""
+    """Its nodes have records of it with another id: operator, process and time identify it."""
     entry = history.begin(cluster, command="provision apply", nodes=["gpu1", "gone"])
     applied_elsewhere(cluster)
     results = {name: {"status": "changed", "roles": [], "message": ""} for name in ("gpu1", "gone")}
@@ -146,7 +146,7 @@ def test_what_nodes_send_is_bounded_and_parsed(typed):
 
 
 def test_nodes_tell_what_every_operator_did(cluster, typed):
-    """One that cannot be asked is named, with the reason and exit 1; the others tell all the same."""
+    """An unreachable node is named, with the reason and exit 1; the others are listed all the same."""
     with node_locks.acquire(cluster.nodes[:1], command="provision apply") as locks:
         locks.finish("gpu1", {"status": "changed", "roles": ["base_system"], "message": ""})
     code, out, _ = typed("history", "--nodes", "--json")
@@ -161,7 +161,7 @@ def test_nodes_tell_what_every_operator_did(cluster, typed):
 
 
 def test_unlock_shows_the_holder_and_asks_before_it_does_anything(cluster, typed):
-    """Nobody is there to answer: nothing is done; with --yes it is, and said, and written down."""
+    """Without a terminal nothing is done; with --yes it is done, reported and recorded."""
     with node_locks.acquire(cluster.nodes[:1], command="provision apply --only rdma_stack") as locks:
         refused, _, warned = typed("unlock", "gpu1")
         still = dict(locks.lost())

@@ -97,7 +97,7 @@ def test_an_image_without_a_library_for_the_hosts_cards_is_named():
 
 
 def test_what_fits_is_not_called_a_mismatch():
-    """Equal releases, and what nobody knows."""
+    """Equal releases, and unknown ones."""
     assert mismatch(ImageContents({"ofed": "5.8-1"}), ImageContents({"ofed": "5.8-3"})) == ""
     assert mismatch(ImageContents({}), ImageContents({"ofed": "5.8"})) == ""
 

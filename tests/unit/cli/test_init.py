@@ -18,7 +18,7 @@ def pinned(source, name="gpu1", blob=b"a"):
 
 
 def test_without_a_terminal_new_keys_are_shown_and_refused(capsys):
-    """Nobody there to look at a fingerprint means that it is not trusted."""
+    """Without a terminal no one can compare a fingerprint, so the key is not trusted."""
     key = pinned(KeySource.NEW)
 
     with pytest.raises(UsageError) as caught:
@@ -46,7 +46,7 @@ def test_machines_with_one_host_key_are_warned_of(capsys):
 
 
 def test_add_and_remove_exclude_each_other():
-    """Both at once is refused before anything is looked at."""
+    """Both at once is refused before any node is contacted."""
     with pytest.raises(UsageError, match="exclude each other"):
         init(["gpu1"], add=True, remove=True)
 

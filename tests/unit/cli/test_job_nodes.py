@@ -61,7 +61,7 @@ def test_top_node(typed):
 @pytest.mark.row(37, 60)
 @pytest.mark.usefixtures("written")
 def test_top_job_and_top_gpu(typed):
-    """All jobs with totals; one job with its GPUs; a node that tells nothing is named; stand-ins are called so."""
+    """All jobs with totals; one job with its GPUs; a node without an answer is named; simulated GPUs are labelled."""
     assert typed("top", "job")[1].splitlines()[-4:] == [
         "2",
         "",

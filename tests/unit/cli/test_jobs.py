@@ -137,7 +137,7 @@ def test_ctrl_c_leaves_the_job_and_says_so(engine, typed, monkeypatch):
 
 @pytest.mark.row(9)
 def test_a_name_that_is_taken_exits_4_and_no_job_exits_3(engine, typed):
-    """Scripts tell them apart; JSON has the error too."""
+    """Scripts can distinguish them; JSON has the error too."""
     engine.known["pytorch-dist"] = job_of()
 
     assert typed(*SUBMIT, "x")[0] == 4
@@ -188,7 +188,7 @@ def test_a_dry_run_exits_as_the_submission_would(engine, typed, monkeypatch):
 
 
 def test_what_is_odd_about_a_line_is_said_at_a_dry_run_too(engine, typed):
-    """What the words tell, and what the nodes tell; in JSON the latter."""
+    """The specification from the command line and the nodes' records; in JSON the latter."""
     engine.plan = DryRun((), "", {}, {}, {}, ("btl_tcp_if_include eth7: gpu1 has eth0",))
     words = ("submit", "mpi", "--name=a", "--image=i", "--gpus=2", "--dry-run")
     code, out, err = typed(*words, "--json", "mpirun -np 1 x")
@@ -225,7 +225,7 @@ def test_a_spec_comes_from_standard_input(engine, typed, monkeypatch):
 
 
 def test_a_file_of_variables_that_others_can_read_is_refused(engine, typed, tmp_path):
-    """With how to mend it; nothing was handed in."""
+    """With a remedy; nothing was submitted."""
     file = tmp_path / "env"
     file.write_text("API_TOKEN=t\n")
     file.chmod(0o644)
@@ -327,19 +327,21 @@ def test_logs_that_follow_end_with_the_jobs_code(engine, typed):
 
 def test_logs_of_a_job_that_never_ran_say_why(engine, typed):
     """Silence would look like a job without output."""
-    engine.known = {"a": job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": "no room"})}
+    engine.known = {
+        "a": job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": "insufficient resources"})
+    }
 
-    assert "a is PENDING and has no output yet: no room" in typed("logs", "a")[2]
+    assert "a is PENDING and has no output yet: insufficient resources" in typed("logs", "a")[2]
 
 
 def test_wait_tells_success_failure_and_time(engine, typed):
     """0, the job's code, 6, and 3 for no job."""
-    waiting = job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": "no room"})
+    waiting = job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": "insufficient resources"})
     engine.known = {"a": waiting}
     code, _, err = typed("wait", "a", "--for", "running", "--timeout", "20ms")
 
     assert code == 6
-    assert "a is PENDING after 0.02 s, not RUNNING: no room" in err
+    assert "a is PENDING after 0.02 s, not RUNNING: insufficient resources" in err
     engine.coming = [waiting, waiting, job_of("a")]
     assert typed("wait", "a", "--for", "running")[0] == 0
     engine.coming = [job_of("a"), dataclasses.replace(failed(5), spec=job_of("a").spec)]
@@ -369,9 +371,9 @@ def test_waiting_tells_what_holds_now_and_each_new_reason(engine, typed):
 
 
 def test_waiting_starts_what_waits_for_its_next_attempt_too(engine, typed):
-    """Its last attempt's instances are still told; a job whose containers are being made is not pushed."""
+    """Its last attempt's instances are still listed; a job whose containers are being created is not started again."""
     coming = job_of("a", status=JobStatus.PENDING, record={"reason": "a-master-0 is ContainerCreating"})
-    waiting = dataclasses.replace(coming, retrying=True, reason="no room")
+    waiting = dataclasses.replace(coming, retrying=True, reason="insufficient resources")
     for first, pushes in ((waiting, 1), (coming, 0)):
         engine.calls, engine.known, engine.coming = [], {"a": first}, [first, first, job_of("a")]
 
@@ -524,14 +526,14 @@ def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path, monkey
     waiting = {"status": JobStatus.PENDING, "assignments": False}
     engine.known = {
         "late": job_of("late", submitted=1010.0, **waiting),
-        "first": job_of("first", submitted=1020.0, priority=5, record={"reason": "no room"}, **waiting),
+        "first": job_of("first", submitted=1020.0, priority=5, record={"reason": "insufficient resources"}, **waiting),
         "early": job_of("early", submitted=1000.0, **waiting),
         "going": job_of("going"),
     }
     _, out, _ = typed("queue")
 
     assert [line.split()[0] for line in out.splitlines()[1:4]] == ["first", "early", "late"]
-    assert "first: no room" in out
+    assert "first: insufficient resources" in out
     assert set(typed("queue", "run")[1].split()) == {"late", "first", "early", "started"}
     assert json.loads(typed("queue", "run", "--json")[1]) == {"started": ["late", "first", "early"]}
     inventory = tmp_path / "a b"

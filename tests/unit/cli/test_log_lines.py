@@ -1,4 +1,4 @@
-"""Lines of a job's output on the terminal of whoever reads them."""
+"""Lines of a job's output on the reader's terminal."""
 
 import pytest
 

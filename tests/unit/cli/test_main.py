@@ -103,7 +103,7 @@ def test_a_wrong_option_is_a_usage_error(capsys):
 
 
 def test_to_compare_files_and_to_write_nothing_at_all_exclude_each_other(capsys):
-    """Refused before anything is looked at, with the reason."""
+    """Refused before any node is contacted, with the reason."""
     code, _, err = exit_of(capsys, "plan", "--diff", "--read-only", "-i", "none.yml")
 
     assert code == 2

@@ -91,7 +91,7 @@ def test_a_folder_is_a_usage_error(capsys, tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_a_sentence(capsys, tmp_path):
-    """The system's reason is told, without a traceback."""
+    """The system's reason is shown, without a traceback."""
     file = tmp_path / "loop"
     file.symlink_to(file)
 

@@ -275,7 +275,7 @@ def test_cards_that_are_no_rail_of_the_inventory_are_not_used(probed):
     ],
 )
 def test_a_node_in_use_or_unknown_is_busy(probed, changed, said):
-    """A job is told with one of its GPUs only, so none of the node's is given away."""
+    """Only one of the job's GPUs is known, so none of the node's is given away."""
     code, out, _ = probed({"a": ({}, node(**changed))}, "-g", "1", "--json")
     document = json.loads(out)
 

@@ -10,7 +10,7 @@ from tests.support.command import eventually
 
 
 def test_a_long_task_is_named_while_it_runs_and_not_after(monkeypatch, capsys):
-    """Whoever watches a log sees what a node is at, however long a task takes; a finished one is not named again."""
+    """The log shows each node's current task, however long it takes; a finished node is not named again."""
     monkeypatch.setattr(progress, "_LONG_SECONDS", 0.05)
     monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
     said = []

@@ -108,7 +108,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_done(reload):
 
 
 def test_limit_and_switched_off_nodes_are_not_asked(reload):
-    """Only what was chosen and is wanted gets a connection; the rest is said."""
+    """Only chosen nodes that need it get a connection; the rest is listed."""
     answers = dict.fromkeys(("gpu1", "gpu2", "gpu3"), printed("done"))
     off = {"gpu3": {"peer_memory_enabled": False}}
     code, out, _, asked = reload(answers, "--limit", "gpu2,gpu3", "--yes", "--json", variables=off)
@@ -121,7 +121,7 @@ def test_limit_and_switched_off_nodes_are_not_asked(reload):
 
 
 def test_it_does_not_run_beside_an_apply(reload, tmp_path, monkeypatch):
-    """The second is told who is at work, and exits 4."""
+    """The second is refused with the lock holder, and exits 4."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with alone(Cluster("c", Path("hosts.yml"), (make_node("gpu1", "10.77.0.1"),)), "apply"):
         code, _, err, asked = reload({"gpu1": printed("done")}, "--yes")

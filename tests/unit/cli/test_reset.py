@@ -154,7 +154,7 @@ def test_a_failed_node_is_reported_with_its_reason(reset):
 
 
 def test_a_node_that_others_change_stops_it(reset):
-    """Who holds the node is told, nothing is undone, and the exit code is 4."""
+    """The lock holder is shown, nothing is undone, and the exit code is 4."""
     held = {"gpu1": LockedError("process 9 of alice holds it, for `provision apply`", remedy="Wait.")}
     code, _, err, ran = reset({"gpu1": STEPS}, "--yes", held=held)
 

@@ -92,7 +92,7 @@ def test_several_missing_nodes_are_all_named():
 
 
 def test_one_may_go_on_without_a_node_that_is_down(run):
-    """--allow-missing names it and goes on; --limit never looks at it."""
+    """--allow-missing names it and goes on; --limit never contacts it."""
     gone = ConnectionFailed("b port 22 did not answer", node="b")
     code, out, err = run(gone, "run", "--allow-missing", "--dry-run", "--", "true")
 
@@ -129,7 +129,7 @@ def test_one_may_go_on_without_a_degraded_node(run):
     ],
 )
 def test_a_degraded_node_can_be_taken_and_that_is_said_and_written_down(run, tmp_path, words, purpose):
-    """Whoever wonders later why a job was slow finds who took the node, when, for what and why one should not have."""
+    """The record says who used the node, when, for what and against which warning."""
     code, out, err = run(DEGRADED, *words)
     (log,) = tmp_path.glob("provision/logs/*/degraded.log")
     (entry,) = [json.loads(line) for line in log.read_text().splitlines()]
@@ -185,7 +185,7 @@ def test_a_host_file_leaves_a_degraded_node_out_with_the_reason(run):
 
 
 def test_nobody_goes_on_past_a_changed_host_key(run):
-    """Whoever answers in a node's place may be an attacker; --allow-missing does not cover it."""
+    """A wrong host key may be an attacker; --allow-missing does not cover it."""
     code, out, err = run(OLD_HOST_KEY, "run", "--allow-missing", "--dry-run", "--", "true")
 
     assert (code, out) == (125, "")
@@ -194,7 +194,7 @@ def test_nobody_goes_on_past_a_changed_host_key(run):
 
 
 def test_a_host_file_without_a_lost_node_is_printed_with_exit_1(run):
-    """The rest is there for whoever wants it, and a script can see that it is not all."""
+    """The rest can be requested, and a script can see that the output is incomplete."""
     code, out, err = run(ConnectionFailed("no answer", node="b"), "hostfile", "--json")
 
     assert code == 1
@@ -223,7 +223,7 @@ def test_a_name_that_only_ansible_could_make_is_not_taken_literally(run, monkeyp
     ],
 )
 def test_what_fails_before_the_start_exits_125(capsys, monkeypatch, tmp_path, words):
-    """Scripts tell our own failures from those of the program."""
+    """Scripts can distinguish our own failures from those of the program."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
@@ -352,7 +352,7 @@ def test_a_job_for_which_there_are_too_few_gpus_does_not_start(run, b, said):
 
 
 def test_a_node_that_cannot_take_ranks_is_no_choice(run):
-    """Nobody asked for just this node, so the job goes elsewhere, and stderr says why."""
+    """The user did not name this node, so the job runs elsewhere, and stderr says why."""
     probe_results = ConnectionFailed("no answer", node="b")
     _, _, err = run(probe_results, "run", "--gputopology", "-n", "9", "--", "true")
 
@@ -420,7 +420,7 @@ def test_what_surely_fails_is_not_started(run, options, typed, said):
 
 
 def test_one_may_start_it_all_the_same(run):
-    """Then it is a warning; whoever knows better than the lint is not stopped by it."""
+    """Then it is a warning; the user can override the lint."""
     words = ["-x", "NCCL_SOCKET_IFNAME=eth0", "--", "prog"]
     code, out, err = run(healthy(2), "run", "--dry-run", "--no-lint", *words)
 

@@ -155,7 +155,7 @@ def test_the_host_file_follows_the_command(dry_run):
 
 
 def test_a_lossy_preset_says_so(dry_run):
-    """Nobody trains with compressed gradients without having been told."""
+    """Compressed gradients are never used without a warning."""
     assert "LIGHT_TOPK_ALLREDUCE=1 compresses gradients" in dry_run(*CASES["LightCC"][0], "--", *RESNET)[2].err
     assert "LIGHT_TOPK" not in dry_run(*CASES["plain Horovod"][0], "--", *RESNET)[2].err
 
@@ -170,7 +170,7 @@ def test_a_variable_of_the_user_takes_the_place_of_the_presets(dry_run):
 
 
 def test_what_is_not_stated_is_named(dry_run, monkeypatch):
-    """Without the facts there is no line, and the inventory's variables that would give it are told."""
+    """Without the facts there is no line, and the message names the inventory variables that would provide it."""
     monkeypatch.setitem(globals(), "INVENTORY", "all:\n  vars:\n    cluster_gpus: 8\n  hosts: {gpu1: {}, gpu2: {}}\n")
     code, words, said = dry_run("-n", "16", "--", "true")
 

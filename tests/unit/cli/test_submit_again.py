@@ -212,7 +212,7 @@ def test_any_text_survives_the_round_trip(command, value, remark):
 
 
 def test_the_document_of_a_dry_run_has_known_keys():
-    """The reader tells it from a spec file by them."""
+    """The reader distinguishes it from a spec file by them."""
     results = submission(read_words([*PLAIN, "x"]), Here())
 
     assert dry_run_document(results, DryRun((), "", {}, {})).keys() == DRY_RUN_KEYS

@@ -53,7 +53,7 @@ def test_a_port_of_its_own_is_looked_up_first_and_the_bare_name_after(tmp_path):
 
 
 def test_lines_that_are_no_entries_are_passed_over(tmp_path):
-    """Comments, empty and broken lines trust nobody and break nothing."""
+    """Comments, empty and broken lines add no trust and break nothing."""
     known = entries(tmp_path, f"# c\n\ngpu1 ssh-ed25519\ngpu1 ssh-ed25519 ***\n@revoked gpu1 ssh-ed25519 {KEY} c\n")
 
     assert [(key.marker, key.where.rpartition(":")[2]) for key in known(["gpu1"])] == [("@revoked", "5")]
@@ -73,7 +73,7 @@ def test_a_file_that_changes_is_read_anew(tmp_path):
 
 
 def test_entries_keep_the_order_of_the_file(tmp_path):
-    """Plain, hashed and wildcard lines of one host come as they stand: messages name the first."""
+    """Plain, hashed and wildcard lines of one host keep their order: messages name the first."""
     known = entries(
         tmp_path, "".join(f"{name} ssh-ed25519 {KEY}\n" for name in ("gpu*", "gpu1", hashed("gpu1"), "GPU1"))
     )

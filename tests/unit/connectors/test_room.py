@@ -48,7 +48,7 @@ def test_fewer_nodes_at_once_where_the_hard_limit_is_low():
 
 
 def test_threads_of_many_nodes_take_the_processor_from_each_other_less_often():
-    """What is done for a node is mostly done in one go; of few nodes, and afterwards, everything is as it was."""
+    """Most actions for a node need one connection; with few nodes, and afterwards, the limits are unchanged."""
     usual = sys.getswitchinterval()
     with room_for(1000, 1):
         many = sys.getswitchinterval()

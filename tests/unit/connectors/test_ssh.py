@@ -22,6 +22,7 @@ from provision.connectors import connect, each, ssh_algorithms, ssh_packets, ssh
 from provision.errors import ConnectionFailed, UsageError
 from provision.inventory.connection import connection_of
 from provision.model import Connection, Node, Secret
+from tests.support.ssh_server import ssh_server
 
 RELAY = """
 import os, socket, sys, threading
@@ -94,38 +95,21 @@ def outdated():
 @pytest.fixture
 def port(keys, to_drop, outdated):
     """A server with an ed25519 and an ecdsa host key."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    transports = []
 
-    def accept():
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            if to_drop:
-                to_drop.pop()
-                peer.close()
-                continue
-            transport = paramiko.Transport(peer)
-            for name, algorithms in outdated.items():
-                setattr(transport.get_security_options(), name, algorithms)
-            for name in ("host", "host2"):
-                transport.add_server_key(paramiko.PKey.from_path(keys / name))
-            transports.append(transport)
-            try:
-                transport.start_server(server=Server(paramiko.PKey.from_path(keys / "user")))
-            except (paramiko.SSHException, EOFError, OSError):
-                continue
+    def transport_of(peer):
+        if to_drop:
+            to_drop.pop()
+            peer.close()
+            return None
+        transport = paramiko.Transport(peer)
+        for name, algorithms in outdated.items():
+            setattr(transport.get_security_options(), name, algorithms)
+        for name in ("host", "host2"):
+            transport.add_server_key(paramiko.PKey.from_path(keys / name))
+        return transport
 
-    accepting = threading.Thread(target=accept, daemon=True)
-    accepting.start()
-    yield listener.getsockname()[1]
-    listener.shutdown(socket.SHUT_RDWR)  # a close alone leaves the thread waiting, and its port open
-    accepting.join()
-    listener.close()
-    for transport in transports:
-        transport.close()
+    with ssh_server(transport_of, lambda: Server(paramiko.PKey.from_path(keys / "user"))) as port:
+        yield port
 
 
 @pytest.fixture
@@ -160,7 +144,7 @@ def test_a_known_host_runs_a_script_with_input(node):
 
 
 def test_a_command_says_at_once_whether_it_has_ended(node):
-    """Nobody has to wait for it in a thread of its own."""
+    """No thread has to wait for it."""
     connector = connect(node())
     process = connector.start("read line; exit 4")
     before = process.ended()
@@ -276,7 +260,7 @@ def test_a_key_with_a_passphrase_is_said(node, tmp_path):
 
 
 def test_a_closed_port_is_a_refused_connection(node):
-    """Nobody listening is told from nobody there."""
+    """A refused connection and an unreachable host have different reasons."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         free = unused.getsockname()[1]
     with pytest.raises(ConnectionFailed, match=f"refuses connections on port {free}"):
@@ -293,7 +277,7 @@ def test_a_node_that_drops_us_at_once_is_tried_again(node, to_drop):
 
 
 def test_a_node_that_never_lets_us_in_is_given_up(node, to_drop, monkeypatch):
-    """After its time the reason is told, with MaxStartups as what to look at."""
+    """After the time limit the reason is shown, with MaxStartups as what to check."""
     monkeypatch.setattr(ssh_transport, "_KNOCK_SECONDS", 0.5)
     to_drop.extend([1] * 100)
     with pytest.raises(ConnectionFailed, match="failed the SSH handshake") as caught:
@@ -443,7 +427,7 @@ def test_a_certificate_authority_in_known_hosts_chooses_openssh(node, keys, port
 
 
 def test_a_jump_host_is_held_to_the_same_trust(node, port):
-    """The key of a jump host that nobody knows ends the connection."""
+    """An unknown key of a jump host ends the connection."""
     with pytest.raises(ConnectionFailed, match="is not known"):
         connect(node(trust=None, jump=f"root@localhost:{port}"))
 

@@ -1,4 +1,4 @@
-"""How often ``ssh -G`` is asked, and that one answer is good only for hosts that ssh_config cannot tell apart."""
+"""How often ``ssh -G`` runs, and that hosts share an answer only if ssh_config treats them alike."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def direct(connection: Connection):
     ids=["none", "empty", "no stanza", "all hosts", "one word"],
 )
 def test_hosts_that_nothing_tells_apart_share_one_answer(asked, connection, text):
-    """A thousand nodes cost one question, and each is told what ssh would have told of it alone."""
+    """A thousand nodes need one call, and each gets the same answer as from a call of its own."""
     config = SshConfig()
     answers = {host: config.settings(host, connection(host, text)) for host in HOSTS}
     count = len(asked())
@@ -94,7 +94,7 @@ def test_hosts_that_ssh_config_tells_apart_are_asked_for_one_by_one(asked, conne
 
 
 def test_what_is_included_counts(asked, connection, tmp_path):
-    """ssh itself tells which files it read, so that a Host line in an included one is seen."""
+    """ssh itself reports which files it read, so that a Host line in an included one is seen."""
     (tmp_path / "more").write_text("Host gpu2\n  Port 2222\n")
     text = f"Include {tmp_path}/mor?\nHost *\n  User op\n"
     config = SshConfig()

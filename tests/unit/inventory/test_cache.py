@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_believed_is_passed_over(inventory, tmp_path, spoi
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_file_of_another_user_is_passed_over(inventory, tmp_path):
-    """Nobody else says what our nodes are."""
+    """Files of other users are not trusted."""
     key, file = _written(inventory, tmp_path)
     os.chown(file, 12345, -1)
 

@@ -48,7 +48,7 @@ def test_the_asked_password_is_for_nodes_without_their_own():
 
 
 def test_local_connections_and_become_are_understood():
-    """A node may be this machine, and may be told not to use sudo."""
+    """A node may be this machine, and may be set not to use sudo."""
     connection = connection_of("a", {"ansible_connection": "local", "ansible_become": "no"})
 
     assert (connection.local, connection.become) == (True, False)
@@ -107,7 +107,7 @@ def test_host_key_checking_is_turned_off_in_no_spelling(key, arguments):
 @pytest.mark.parametrize("key", ["ansible_sftp_extra_args", "ansible_scp_extra_args"])
 @pytest.mark.parametrize("arguments", ["-o StrictHostKeyChecking=no", "-qF /elsewhere/config"])
 def test_copies_are_held_to_the_same_trust(key, arguments):
-    """Arguments for sftp and scp alone neither turn checking off nor name an ssh_config that nobody looks at."""
+    """Arguments for sftp and scp alone neither turn checking off nor name an ssh_config that is never read."""
     assert [p.key for p in connection_problems("gpu1", {key: arguments})] == [key]
 
 

@@ -1,4 +1,4 @@
-"""Volumes in an inventory's files, with all else left as it was."""
+"""Volumes in an inventory's files are edited without changes to the rest."""
 
 from dataclasses import replace
 from pathlib import Path

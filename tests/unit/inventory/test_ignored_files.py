@@ -1,4 +1,4 @@
-"""Backups and files of editors in an inventory folder are read by nobody: our loader and Ansible agree."""
+"""Our loader and Ansible ignore the same backups and editor files in an inventory folder."""
 
 from __future__ import annotations
 

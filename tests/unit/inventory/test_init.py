@@ -31,7 +31,7 @@ def test_an_inventory_that_exists_is_not_overwritten(tmp_path):
 
 
 def test_an_inventory_holds_the_pinned_keys_and_how_to_log_in(tmp_path):
-    """What init writes is loaded as it stands: user, sudo, addresses, and the folder's own known_hosts file."""
+    """The output of init is loaded unchanged: user, sudo, addresses, and the folder's own known_hosts file."""
     keys = tmp_path / "keys"
     keys.write_text(f"10.0.0.1 ssh-ed25519 {BLOB}\n[10.0.0.2]:2222 ssh-ed25519 {BLOB}\n")
     folder = tmp_path / "inventories"

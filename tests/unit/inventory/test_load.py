@@ -17,7 +17,7 @@ empty: {hosts: {}}
 
 
 def test_all_problems_are_reported_with_file_and_line(roles, write):
-    """One run shows everything that is wrong, so that nobody mends an inventory error by error."""
+    """One run shows all errors, so that an inventory is not fixed error by error."""
     folder = write(hosts_yml=BAD, group_vars__all_yml="docker_engine_enabeld: true\n")
 
     with pytest.raises(InventoryError) as caught:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
-import threading
 
 import paramiko
 import pytest
@@ -15,6 +13,7 @@ from provision.errors import ConnectionFailed, InventoryError, UsageError
 from provision.inventory.init import InitRequest
 from provision.inventory.replace import replace_keys
 from provision.inventory.trust import KeySource
+from tests.support.ssh_server import ssh_server
 
 ARGUMENTS = """-o 'UserKnownHostsFile="{{ inventory_dir }}/known_hosts.txt"' -o StrictHostKeyChecking=yes -F none"""
 
@@ -46,31 +45,14 @@ def keys(tmp_path_factory):
 @pytest.fixture
 def port(keys):
     """An SSH server that shows the new key."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    transports = []
 
-    def accept():
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            transport = paramiko.Transport(peer)
-            transport.add_server_key(paramiko.PKey.from_path(keys / "new"))
-            transports.append(transport)
-            try:
-                transport.start_server(event=threading.Event(), server=paramiko.ServerInterface())
-            except (paramiko.SSHException, EOFError, OSError):
-                continue
+    def transport_of(peer):
+        transport = paramiko.Transport(peer)
+        transport.add_server_key(paramiko.PKey.from_path(keys / "new"))
+        return transport
 
-    accepting = threading.Thread(target=accept, daemon=True)
-    accepting.start()
-    yield listener.getsockname()[1]
-    listener.shutdown(socket.SHUT_RDWR)
-    accepting.join()
-    listener.close()
-    for transport in transports:
-        transport.close()
+    with ssh_server(transport_of, paramiko.ServerInterface) as port:
+        yield port
 
 
 def line(keys, name, host, comment):

@@ -122,7 +122,7 @@ def test_one_address_with_two_ports_or_behind_two_jump_hosts_is_two_nodes():
 
 @pytest.mark.parametrize("name", ["../../etc/cron.d/x", "a/b", ".hidden", "gpu\n1", "gpu\x1b[2J", "g" * 300])
 def test_a_name_that_would_leave_its_folder_is_refused(name):
-    """What nodes tell is kept in files of their names; a cloud's owners of machines may choose them."""
+    """Answers of nodes are stored in files of their names; a cloud's owners of machines may choose the names."""
     problems = list(cluster_problems(listing({name: {}, "gpu-1.example.org": {}}), {}))
 
     assert len(problems) == 1

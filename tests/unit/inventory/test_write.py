@@ -80,7 +80,7 @@ def test_a_form_that_cannot_be_edited_is_said(text):
 
 
 def test_a_removed_hosts_keys_go_and_shared_ones_stay():
-    """Keys go by the host's name in the comment or by an address that no other host has."""
+    """Keys are matched by the host's name in the comment or by an address that no other host has."""
     text = "10.0.0.1 t AAA gpu1\n10.0.0.2,x t BBB gpu2\n# note\n10.0.0.3 t CCC\n10.0.0.4 t DDD\n"
 
     assert without_keys(text, ["gpu1"], {"10.0.0.3"}) == "10.0.0.2,x t BBB gpu2\n# note\n10.0.0.4 t DDD\n"

@@ -115,7 +115,7 @@ def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nod
     assert [git(code(node), "rev-parse", "HEAD") for node in nodes.values()] == [sha, sha]
     assert (code(nodes["gpu2"]) / "train.py").read_text() == "print(2)\n"
     assert any(re.match("git (ls-remote|fetch)", program) for program in watch.programs), "it saw git at work"
-    assert watch.found == set()
+    assert watch.leaks == set()
     assert files_with(tmp_path, FORMS) == []
     assert not any(form in line for form in FORMS for line in said)
     assert [names(node.run_folder) for node in nodes.values()] == [["code.lock"], ["code.lock"]]

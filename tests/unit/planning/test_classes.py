@@ -1,4 +1,4 @@
-"""Needs-idle is what can hurt a running job, and nothing else."""
+"""Needs-idle is what can disrupt a running job, and nothing else."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_a_forced_step_runs_where_no_job_does_and_where_the_operator_allows_it(r
 
 @pytest.mark.parametrize("role", ["platform", "base_system", "training_image", "container_ssh"])
 def test_a_forced_step_that_hurts_no_job_runs_on_a_busy_node(role):
-    """It is announced as safe, so that nobody drains a node for it."""
+    """It is announced as safe, so that operators do not drain a node for it."""
     planned = steps(role)
 
     assert [(step.step_class, step.waits_for) for step in planned.values()] == [(StepClass.SAFE, ())]

@@ -1,4 +1,4 @@
-"""A fleet that others set up: what serves there is kept, and a first plan hurts nobody unless it is asked to."""
+"""Pre-existing configuration is preserved: a first plan has no disruptive step unless the inventory asks for one."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_receipt_keeps_only_what_is_its_roles():
 
 @pytest.mark.parametrize("fact", ["rdma", "packages", "peer_status", "modules", "docker_service", "docker_config"])
 def test_what_could_not_be_looked_at_is_not_taken_for_nothing(fact):
-    """Defaults would take the place of what others set up there; where a receipt tells, nothing is missing."""
+    """Defaults would replace pre-existing configuration; where a receipt records it, nothing is missing."""
     hung = {fact: Unknown("hung: x")}
     receipts = {role: Receipt(role, {}) for role in ("rdma_stack", "peer_memory", "nvidia_container", "docker_engine")}
     ours = {"receipts": receipts, "managed": Managed(dict.fromkeys(receipts, True))}

@@ -1,4 +1,4 @@
-"""What an apply cannot mend is told, and puts no role in the plan."""
+"""Failing checks that apply cannot fix are reported, and put no role in the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which roles run on a node, and why; a node that is as wanted has no step."""
+"""Which roles run on a node, and why; a converged node has no step."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_bare_node_gets_every_role_in_the_order_of_the_playbooks():
 
 
 def test_the_order_is_that_of_the_playbooks():
-    """Roles that run in another order than they are planned in would be told wrongly."""
+    """Progress would be wrong if roles ran in another order than planned."""
     planned = []
     for name in ("nodes", "containers"):
         (play,) = safe_load((roles_folder().parent / f"playbooks/{name}.yml").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ from provision.benchmarks import Record, Run, compare
 from provision.report.bench_report import compare_text, runs_text, stored_text
 
 LONG = Run(
-    label="a very long name of a file that nobody would type.log",
+    label="a very long name of a file that is too long to type.log",
     model="mobilenet_v3_large_of_our_own",
     batch=1024,
     gpus=1024,

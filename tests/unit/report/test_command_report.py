@@ -39,7 +39,7 @@ def test_nodes_that_failed_come_last_with_their_exit_code_or_reason():
 
 
 def test_a_command_that_never_ran_did_not_fail():
-    """Text, document and summary tell nodes that nobody could log in to from nodes on which the command failed."""
+    """Text, document and summary distinguish nodes without a login from nodes on which the command failed."""
     results = {
         "gpu1": NotStarted("no answer", node="gpu1", remedy="Check the node."),
         "gpu2": CommandResult("", "no such file\n", 2),

@@ -169,13 +169,17 @@ def test_a_waiting_job_says_why():
 def test_a_reason_says_when_it_was_last_seen_to_hold():
     """The time of another day includes the date; a current reason has no time."""
     noon = time.mktime((2026, 1, 31, 12, 3, 0, 0, 0, -1))
-    waiting = {"status": JobStatus.PENDING, "assignments": False, "record": {"reason": "no room", "reason_time": noon}}
+    waiting = {
+        "status": JobStatus.PENDING,
+        "assignments": False,
+        "record": {"reason": "insufficient resources", "reason_time": noon},
+    }
     job = job_of("waits", **waiting)
 
-    assert re.search(r"Reason: +as of 12:03: no room\n", job_detail.get_text(job, noon + 60))
-    assert "\nwaits: as of 2026-01-31 12:03: no room" in job_list.queue_text([job], noon + 86400)
+    assert re.search(r"Reason: +as of 12:03: insufficient resources\n", job_detail.get_text(job, noon + 60))
+    assert "\nwaits: as of 2026-01-31 12:03: insufficient resources" in job_list.queue_text([job], noon + 86400)
     assert job_document.job_document(job, noon)["reasonTimestamp"] == noon
-    assert "It is PENDING: no room" in closing_lines(job)
+    assert "It is PENDING: insufficient resources" in closing_lines(job)
 
 
 def test_events_of_a_waiting_job_explain_scheduling_passes():

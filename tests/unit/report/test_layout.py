@@ -12,12 +12,6 @@ from provision.report.redaction import Redactor
 from tests.support.reasons import plain
 
 
-@pytest.fixture(autouse=True)
-def _as_before():
-    yield
-    layout.choose()
-
-
 @pytest.mark.parametrize(("columns", "width"), [(100, 100), (60, 80), (80, 80), (500, 200)])
 def test_reports_are_as_wide_as_the_terminal_within_limits(columns, width):
     layout.choose(columns=columns)

@@ -10,7 +10,7 @@ from provision.report.plan_report import as_document, as_text
 from provision.report.reasons import message
 from tests.support.reasons import plain
 
-STEP = Step("base_system", StepClass.SAFE, (plain("/etc/x was edited by other hands"),))
+STEP = Step("base_system", StepClass.SAFE, (plain("/etc/x was changed manually"),))
 PLAN = Plan(tuple(NodePlan(f"gpu{number}", (STEP,)) for number in range(1, 7)))
 CHANGE = FileDiff("/etc/x", "@@ -1 +1 @@\n-old\n+new")
 

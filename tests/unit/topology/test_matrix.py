@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from itertools import combinations
 
 import pytest
 
 from provision.errors import UsageError
 from provision.topology.matrix import parse
-from tests.support.matrices import LAYOUTS, REFUSED
+from tests.support.matrices import LAYOUTS, REFUSED, assert_matrix, mlx
 
 PAIR = (
     "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
@@ -18,10 +17,6 @@ PAIR = (
     "NIC0\tPIX\tSYS\t X \t\t\t\t\n"
     "\nLegend:\n\n  X    = Self\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
 )
-
-
-def mlx(*numbers: int) -> list[str]:
-    return [f"mlx5_{number}" for number in numbers]
 
 
 # Layout -> NUMA node of each GPU, CPUs of the first and the last GPU, cards, some links as "row column class".
@@ -76,19 +71,8 @@ REFUSALS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_matrix_of_any_layout_is_parsed_unchanged(name):
     """GPUs, cards, NUMA nodes, CPUs and links as old and new drivers print them."""
-    numa, first, last, cards, links = EXPECTED[name]
     topology = parse(LAYOUTS[name])
-    names = [*(f"GPU{gpu.index}" for gpu in topology.gpus), *(nic.name for nic in topology.nics)]
-    read = {
-        (a, b): cell for a, row in zip(names, topology.links, strict=True) for b, cell in zip(names, row, strict=True)
-    }
-
-    assert names == [*(f"GPU{index}" for index in range(len(numa))), *cards]
-    assert [gpu.numa for gpu in topology.gpus] == numa
-    assert [",".join(gpu.cpus) for gpu in (topology.gpus[0], topology.gpus[-1])] == [first, last]
-    assert [text for text in links.split(", ") if read[tuple(text.split()[:2])] != text.split()[2]] == []
-    assert {cell for (a, b), cell in read.items() if a == b} == {"X"}
-    assert all(read[a, b] == read[b, a] for a, b in combinations(names, 2))
+    assert_matrix(topology, *EXPECTED[name])
     assert [WARNINGS[name] in warning for warning in topology.warnings] == [True] * (name in WARNINGS)
 
 
