@@ -397,7 +397,7 @@ def judged(struck: Struck, job: Job) -> str:
     pattern = struck.ends.get(job.name)
     if pattern is None:
         return "" if told["status"] in {"RUNNING", "SUCCEEDED"} and told["attempt"] == 1 else said
-    again = job.retry and told["status"] == "PENDING" and "it is to be tried again" in told["reason"]
+    again = job.retry and told["status"] == "PENDING" and told["code"] == "job.retry"
     right = again if job.retry else told["status"] == "FAILED"
     return "" if right and re.search(pattern, told["reason"]) else f"{said} (wanted: {pattern})"
 
