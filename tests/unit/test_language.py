@@ -86,7 +86,6 @@ PENDING_PAGES = frozenset(
     [
         "CHANGELOG.md",
         "provision/README.md",
-        "provision/batch/ROWS.md",
         "provision/jobs/README.md",
         "roles/platform/README.md",
     ]
