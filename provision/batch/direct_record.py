@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provision.model.job import JobRecord
+from provision.model.reason import NO_REASON, Reason
 
 __all__ = ["DirectRecord"]
 
@@ -19,6 +20,10 @@ class DirectRecord(JobRecord):
     """Nodes on which the job supervisor of a running job does not run."""
     unrecorded: bool = False
     """Whether the job has ended, and the queue host has not recorded its result."""
+    failure: Reason = NO_REASON
+    """Why the last attempt failed, if another one follows."""
+    failed_nodes: tuple[str, ...] = ()
+    """Nodes that made the last attempt fail; a retry does not use them."""
     signed: str = field(default="", repr=False)
     """The text that its owner signed; empty in lists of jobs."""
     signature: str = field(default="", repr=False)

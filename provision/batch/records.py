@@ -1,4 +1,8 @@
-"""One job from what all nodes report of it. The queue is the head's alone; others report their own part of a job."""
+"""Combine the reports of all nodes about a job into one record.
+
+Only the queue host reports the queue; other nodes report their own part of a job. A record has the message of a reason
+where one was recorded; `provision/report/job_reasons.py` renders the others.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,20 @@ from msgspec.structs import replace as replace_fields
 
 from provision.batch.direct_record import DirectRecord
 from provision.batch.endings import END_REQUESTED, has_part, is_accepted, unconfirmed_nodes
+from provision.batch.reasons import NODE_FAULTS, RESULT_CODES
 from provision.batch.reports import Report
 from provision.documents.jobs import JobReport, QueueEntry, Result, spec_of
 from provision.model.job import Assignment, InstanceRecord, JobRecord, JobSpec, JobStatus, Kind
+from provision.model.reason import NO_REASON, Reason, Value, reason
 
-__all__ = ["STARTING", "Report", "contradictions", "leases_by_job", "records", "result_of", "starting"]
+__all__ = ["Report", "contradictions", "is_starting", "leases_by_job", "records", "result_of"]
 
-STARTING = "its start has begun"
-HANDING_SECONDS = 180.0
-"""A keeper that is not there so long after its node was made ready will not come."""
+START_SECONDS = 180.0
+"""The time from the preparation of a node to the start of its job supervisor."""
 SUPERVISOR_SECONDS = 20.0
-"""systemd starts a keeper anew within this time."""
+"""systemd restarts a job supervisor within this time."""
 
-_MOST_NAMES = 8
-_OVER = {"Completed", "Error", "Stopped", "Lost"}
+_ENDED = {"Completed", "Error", "Stopped", "Lost"}
 _WAITING = {"pending", "held", "started"}
 _WORST_FIRST = ("FAILED", "STOPPED", "SUCCEEDED")
 
@@ -36,35 +40,35 @@ def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str
 
     Args:
         reports: of the nodes that answered.
-        unreachable: the other nodes, and why.
-        head: the node that keeps the queue; what others report of queues is ignored.
+        unreachable: the other nodes, with the errors.
+        head: the queue host; reports of other nodes about queues are ignored.
 
-    A job that still has a part on a node while the head has another job of that name has the key "NAME ID".
+    The key is "NAME ID" for a job with an unfinished part on a node if the queue host has another job of that name.
     """
     by_name: dict[str, list[tuple[Report, JobReport]]] = {}
     for report in sorted(reports, key=lambda one: one.node != head):
         for job in report.jobs:
             by_name.setdefault(job.name, []).append((report, job))
-    held, answered = leases_by_job(reports), {report.node for report in reports}
+    leases, answered = leases_by_job(reports), {report.node for report in reports}
     by_job: dict[str, DirectRecord] = {}
     for name, job_parts in by_name.items():
         record = _record(_of_newest(job_parts, head), unreachable, head, answered)
-        by_job[name] = replace(record, allocations=held.get(record.id, {}))
+        by_job[name] = replace(record, allocations=leases.get(record.id, {}))
         for other in _unlisted(job_parts, record.id):
             one = _record([(report, job) for report, job in job_parts if job.id == other], unreachable, head, answered)
-            by_job[f"{name} {other}"] = replace(one, allocations=held.get(other, {}), name_reused=True)
+            by_job[f"{name} {other}"] = replace(one, allocations=leases.get(other, {}), name_reused=True)
     return by_job
 
 
 def _unlisted(job_parts: JobParts, token: str) -> list[str]:
-    """Return the ids of other jobs of a name that still have a part on a node: they hold GPUs, so they are listed."""
+    """Return the ids of other jobs of a name that still have a part on a node: they have leases of GPUs."""
     return sorted({job.id for _, job in job_parts if job.id != token and has_part(job)})
 
 
 def contradictions(reports: Sequence[Report], head: str) -> list[str]:
-    """Return a message for each claim of another node than the head about the queue, or about a job that it has not.
+    """Return a message for each ignored claim of a node about the queue, or about a job that it does not have.
 
-    Such claims are ignored. A node whose job was deleted while it was away reports an old id: that is normal.
+    An old ID without an unfinished part is no contradiction: the job was deleted while its node did not answer.
     """
     by_name = {job.name: job for report in reports if report.node == head for job in report.jobs}
     messages = [problem for report in reports for problem in report.problems]
@@ -72,19 +76,19 @@ def contradictions(reports: Sequence[Report], head: str) -> list[str]:
         for job in report.jobs if report.node != head else ():
             if job.queue.state in _WAITING:
                 messages.append(
-                    f"{report.node}: it keeps a queue in which {job.name} is {job.queue.state}; this is ignored, as "
-                    f"the queue is on {head} (cluster_head)"
+                    f"{report.node}: it reports a queue in which {job.name} is {job.queue.state}; this is ignored, "
+                    f"because the queue is on {head} (cluster_head)"
                 )
             known = by_name.get(job.name)
             if known is not None and known.id != job.id and has_part(job):
                 messages.append(
-                    f"{report.node}: another job {job.name} (ID {job.id}) runs there, which {head} does not know; "
+                    f"{report.node}: another job {job.name} (ID {job.id}), of which {head} has no record, runs there; "
                     f"`provision delete {job.id}` ends it"
                 )
             if known is not None and known.queue.state and known.id == job.id and not _accepted(report, job, known):
                 messages.append(
-                    f"{report.node}: it reports attempt {job.attempt} of {job.name}; this is ignored, as {head} gave "
-                    f"attempt {known.queue.attempt} to {', '.join(known.queue.nodes)}"
+                    f"{report.node}: it reports attempt {job.attempt} of {job.name}; this is ignored, because {head} "
+                    f"assigned attempt {known.queue.attempt} to {', '.join(known.queue.nodes)}"
                 )
             elif known is not None and job.id == known.id and job.attempt == known.queue.attempt:
                 messages += _foreign_assignments(report.node, job, known)
@@ -92,7 +96,7 @@ def contradictions(reports: Sequence[Report], head: str) -> list[str]:
 
 
 def _foreign_assignments(node: str, job: JobReport, of_head: JobReport) -> list[str]:
-    """Return a message where a node says that it has an instance which the head has given to another node."""
+    """Return a message if a node reports an instance that the queue host has assigned to another node."""
     places = of_head.queue.places
     claimed = [
         assignment.instance
@@ -102,12 +106,12 @@ def _foreign_assignments(node: str, job: JobReport, of_head: JobReport) -> list[
     if not places or not claimed:
         return []
     owner = places.get(claimed[0])
-    truth = f"{owner} has it" if owner else f"{job.name} has no such instance"
-    return [f"{node}: it reports that it has {claimed[0]}; this is ignored, as {truth}"]
+    truth = f"it is assigned to {owner}" if owner else f"{job.name} has no such instance"
+    return [f"{node}: it reports {claimed[0]}; this is ignored, because {truth}"]
 
 
 def _of_newest(job_parts: JobParts, head: str) -> JobParts:
-    """Return the reports of one job; a node that was away when an older job of its name was deleted still has that."""
+    """Return the reports of the newest job of a name; a node may still report an older, deleted one."""
     of_head = next((job for report, job in job_parts if report.node == head), None)
     newest = of_head or max((job for _, job in job_parts), key=lambda job: job.submitted or 0.0)
     same = [(report, job) for report, job in job_parts if job.id == newest.id]
@@ -121,25 +125,25 @@ def _accepted(report: Report, job: JobReport, of_head: JobReport) -> bool:
 
 
 def leases_by_job(reports: Sequence[Report]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return job id -> node -> UUIDs of the GPUs that are held for it."""
+    """Return job ID -> node -> UUIDs of its leased GPUs."""
     by_node: dict[str, dict[str, tuple[str, ...]]] = {}
     for report in reports:
         for uuid, lease in report.answer.leases.items():
-            held = by_node.setdefault(lease.id, {})
-            held[report.node] = (*held.get(report.node, ()), uuid)
+            leased = by_node.setdefault(lease.id, {})
+            leased[report.node] = (*leased.get(report.node, ()), uuid)
     return by_node
 
 
-def starting(queue: QueueEntry, current: JobParts) -> bool:
-    """Whether a start has begun that has not handed the job to the keepers of all its nodes yet.
+def is_starting(queue: QueueEntry, current: JobParts) -> bool:
+    """Return whether a start has begun that has not started the job supervisors of all nodes yet.
 
-    A node without one is none of a job that runs: then the start still goes on, or whoever began it is gone.
+    Without a job supervisor on a node the job does not run: its start continues, or was interrupted.
     """
     begun = [job for _, job in current if job.attempt == queue.attempt]
     if queue.state != "started" or any(job.supervisor == "active" for job in begun):
         return False
-    was_handed_over = any(job.supervisor != "none" or job.result for job in begun) or queue.handed
-    return not was_handed_over or any(job.supervisor == "none" and not _rebooted(job) for job in begun)
+    is_supervised = any(job.supervisor != "none" or job.result for job in begun) or queue.handed
+    return not is_supervised or any(job.supervisor == "none" and not _rebooted(job) for job in begun)
 
 
 def _record(job_parts: JobParts, unreachable: Mapping[str, str], head: str, answered: Collection[str]) -> DirectRecord:
@@ -171,7 +175,7 @@ def _record(job_parts: JobParts, unreachable: Mapping[str, str], head: str, answ
             dict.fromkeys(assignment.node for assignment in assignments if assignment.node in unreachable)
         ),
         events=tuple(sorted((event for _, job in job_parts for event in job.events), key=lambda event: event.time)),
-        unsupervised=tuple(report.node for report, job in current if _watched_by_none(job)),
+        unsupervised=tuple(report.node for report, job in current if _is_unsupervised(job)),
         nodes=next((tuple(job.nodes) for report, job in job_parts if report.node == head), ()),
         signed=first.signed,
         signature=first.signature,
@@ -186,10 +190,12 @@ def _record(job_parts: JobParts, unreachable: Mapping[str, str], head: str, answ
         silent = tuple(node for node in left if node not in answered)
         return replace(judged, unconfirmed=left, silent=silent, deleting=queue.deleted)
     if left:
-        return _stopping(judged, queue, left, answered)
+        cause = queue.reason or reason("job.end_requested")
+        return _stopping(judged, cause, left, answered, deleting=queue.deleted)
     if head not in answered and record.unreachable and judged.status.over and any(job.stopping for _, job in current):
-        # A stop that the queue host could not record: its own nodes have confirmed it, the silent ones have not.
-        return _stopping(judged, QueueEntry(reason=judged.reason), record.unreachable, answered)
+        # A stop that the queue host could not record: the nodes that answer have confirmed it.
+        cause = judged.reason or judged.cause
+        return _stopping(judged, cause, record.unreachable, answered, deleting=False)
     if not judged.reason or queue.state not in {"pending", "held"} or judged.reason != queue.reason:
         return judged
     tried = max((report.tried for report, _ in job_parts if report.node == head), default=0.0)
@@ -199,7 +205,7 @@ def _record(job_parts: JobParts, unreachable: Mapping[str, str], head: str, answ
 def result_of(record: JobRecord) -> Result | None:
     """Return the final result of a job, for the queue host to record; None where it may still change.
 
-    A job is FAILED without the time of its end when its nodes only seem to have lost it.
+    A job without an end time is FAILED because its nodes have lost it: they may report it again.
     """
     has_failed = record.status is JobStatus.FAILED and bool(record.ended) and not record.unreachable
     if record.status is JobStatus.SUCCEEDED or has_failed:
@@ -207,6 +213,8 @@ def result_of(record: JobRecord) -> Result | None:
         return Result(
             status="SUCCEEDED" if record.status is JobStatus.SUCCEEDED else "FAILED",
             reason=record.reason or None,
+            code=record.cause.code if record.reason else "",
+            params=record.cause.as_document()["params"] if record.reason else {},
             exit_code=(first and first.exit_code) or record.exit_code,
             first_failure=record.first_failure or None,
             first_rank=record.first_rank,
@@ -216,7 +224,7 @@ def result_of(record: JobRecord) -> Result | None:
 
 
 def _first_failure(result: Result) -> dict[str, InstanceRecord]:
-    """Return what a recorded result says of the instance that failed first."""
+    """Return the record of the instance that failed first, from a recorded result."""
     name = result.first_failure
     return {name: InstanceRecord(name, "Error", exit_code=result.exit_code)} if name else {}
 
@@ -228,16 +236,17 @@ def _keeps_result(record: DirectRecord, queue: QueueEntry, parts: Sequence[JobRe
 
 
 def _stopping(
-    record: DirectRecord, queue: QueueEntry, left: tuple[str, ...], answered: Collection[str]
+    record: DirectRecord, cause: Value, left: tuple[str, ...], answered: Collection[str], *, deleting: bool
 ) -> DirectRecord:
     """Return a job whose end is requested and that may still run on some nodes; its result may still change."""
     return replace(
         record,
         status=JobStatus.STOPPING,
-        reason=f"{queue.reason or 'its end is requested'}; not confirmed by {_names(left)}",
+        reason="",
+        cause=reason("job.end_unconfirmed", cause=cause, nodes=left),
         unconfirmed=left,
         silent=tuple(node for node in left if node not in answered),
-        deleting=queue.deleted,
+        deleting=deleting,
         retrying=False,
         starting=False,
         ended=0.0,
@@ -245,16 +254,10 @@ def _stopping(
     )
 
 
-def _names(nodes: Sequence[str]) -> str:
-    """Return node names for a sentence; of very many nodes the first ones."""
-    more = f" and {len(nodes) - _MOST_NAMES} more" if len(nodes) > _MOST_NAMES else ""
-    return ", ".join(nodes[:_MOST_NAMES]) + more
-
-
 def _assignments(spec: JobSpec, current: JobParts, queue: QueueEntry) -> tuple[Assignment, ...]:
-    """Return the instances of an attempt: each node's own, and of nodes that do not report those that others name.
+    """Return the instances of an attempt: of each node its own, and of silent nodes those that others report.
 
-    Where the head has recorded who has which instance, it is these, and a node cannot claim another one.
+    The assignments that the queue host has recorded override the reports.
     """
     places = queue.places if any(job.attempt == queue.attempt for _, job in current) else {}
     reporting = {report.node for report, _ in current}
@@ -293,61 +296,78 @@ def _of_attempt(job: JobReport) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def _watched_by_none(job: JobReport) -> bool:
+def _is_unsupervised(job: JobReport) -> bool:
     return job.supervisor == "gone" and not job.result
 
 
 def _judged(record: DirectRecord, queue: QueueEntry, current: JobParts, unreachable: Mapping[str, str]) -> DirectRecord:
-    """Say how the job stands: what its queue says before an attempt, what its nodes say of the last attempt."""
-    state, reason = queue.state, queue.reason
+    """Return a job with its status: from the queue before an attempt, from the reports of its nodes afterwards."""
+    state = queue.state
     if queue.result is not None and record.attempt <= queue.attempt and _result(record, current) is None:
-        away = tuple(name for name in queue.nodes if name in unreachable)
+        silent = tuple(name for name in queue.nodes if name in unreachable)
         ended = _ended(record, queue.result)
         known = {**_first_failure(queue.result), **record.instances}
-        return replace(ended, attempt=queue.attempt, unreachable=away, instances=known)
+        return replace(ended, attempt=queue.attempt, unreachable=silent, instances=known)
+    recorded = replace(record, reason=queue.reason, cause=queue.cause)
     if state == END_REQUESTED and not any(job.supervisor == "active" or job.result for _, job in current):
-        return replace(record, status=JobStatus.STOPPED, reason=reason, ended=queue.time)
+        cause = reason("job.stopped", text=queue.reason)
+        return replace(recorded, status=JobStatus.STOPPED, cause=cause, ended=queue.time)
     if state == "failed":
-        return replace(record, status=JobStatus.FAILED, reason=reason, ended=queue.time, exit_code=1)
-    live = any(job.supervisor == "active" and not job.result for _, job in current)
-    if not live and (state in {"pending", "held"} or starting(queue, current)):
-        status = JobStatus.QUEUING if state == "held" else JobStatus.PENDING
-        begun = state == "started"
-        return replace(record, status=status, reason=STARTING if begun else reason, starting=begun)
-    if not current:
-        return _out_of_sight(record, queue, unreachable)
-    return _of_nodes(record, queue, current, unreachable)
+        return replace(recorded, status=JobStatus.FAILED, ended=queue.time, exit_code=1)
+    is_alive = any(job.supervisor == "active" and not job.result for _, job in current)
+    if not is_alive and state in {"pending", "held"}:
+        return replace(recorded, status=JobStatus.QUEUING if state == "held" else JobStatus.PENDING)
+    if not is_alive and is_starting(queue, current):
+        return replace(record, status=JobStatus.PENDING, cause=reason("job.starting"), starting=True)
+    return _of_nodes(record, queue, current, unreachable) if current else _without_reports(record, queue, unreachable)
 
 
 def _of_nodes(
     record: DirectRecord, queue: QueueEntry, current: JobParts, unreachable: Mapping[str, str]
 ) -> DirectRecord:
-    """Judge an attempt by what its nodes tell of it."""
+    """Return a job with the status of its last attempt, as its nodes report it."""
     result = _result(record, current)
-    lost = "" if result is not None else _lost(record, current, unreachable)
+    loss = None if result is not None else _loss(record, current, unreachable)
     if result is not None:
         record = _ended(record, result)
-    elif lost:
-        record = replace(record, status=JobStatus.FAILED, reason=lost, exit_code=1)
+    elif loss is not None:
+        record = replace(record, status=JobStatus.FAILED, cause=loss, exit_code=1)
     else:
         return _alive(record)
     again = _may_retry(queue) if queue.state or not unreachable else _has_tries(record)
     if record.status is JobStatus.FAILED and again:
-        failure = f"attempt {record.attempt} failed: {record.reason}"
-        reason = f"{failure}; it is to be tried again"
-        return replace(record, status=JobStatus.PENDING, retrying=True, reason=reason, last_failure=failure)
+        cause = record.reason or (record.cause if record.cause.code else "unknown cause")
+        failure = reason("job.attempt_failed", attempt=record.attempt, cause=cause, cause_code=record.cause.code)
+        return replace(
+            record,
+            status=JobStatus.PENDING,
+            retrying=True,
+            reason="",
+            cause=reason("job.retry", failure=failure),
+            failure=failure,
+            failed_nodes=_failed_nodes(record, current),
+        )
     return record
 
 
-def _out_of_sight(record: DirectRecord, queue: QueueEntry, unreachable: Mapping[str, str]) -> DirectRecord:
-    """Judge a job that was handed to nodes of which none tells of it now: it may well run."""
-    away = tuple(name for name in queue.nodes if name in unreachable)
-    if queue.nodes and not away:
-        names = ", ".join(queue.nodes)
-        why = f"none of its nodes ({names}) knows of it any more, or they are not in this inventory"
-        return replace(record, status=JobStatus.FAILED, reason=why, exit_code=1)
-    why = f"none of its nodes answers: {', '.join(away) or 'which they are is not known'}"
-    return replace(record, status=JobStatus.RUNNING, reason=why, unreachable=away)
+def _failed_nodes(record: DirectRecord, current: JobParts) -> tuple[str, ...]:
+    """Return the nodes of an attempt that made it fail; none if the program failed."""
+    nodes = record.cause.params.get("nodes") if record.cause.code in NODE_FAULTS else ()
+    failed: set[Value] = set(nodes) if isinstance(nodes, tuple) else {nodes}
+    if not failed and not record.first_failure:
+        failed = {*record.unreachable, *(report.node for report, job in current if _rebooted(job))}
+    return tuple(sorted({assignment.node for assignment in record.assignments if assignment.node in failed}))
+
+
+def _without_reports(record: DirectRecord, queue: QueueEntry, unreachable: Mapping[str, str]) -> DirectRecord:
+    """Return a started job of which no node reports an attempt: it may still run on nodes that do not answer."""
+    silent = tuple(name for name in queue.nodes if name in unreachable)
+    if queue.nodes and not silent:
+        lost = reason("job.all_nodes_lost_job", nodes=queue.nodes)
+        return replace(record, status=JobStatus.FAILED, cause=lost, exit_code=1)
+    return replace(
+        record, status=JobStatus.RUNNING, cause=reason("job.all_nodes_silent", nodes=silent), unreachable=silent
+    )
 
 
 def _may_retry(queue: QueueEntry) -> bool:
@@ -355,14 +375,14 @@ def _may_retry(queue: QueueEntry) -> bool:
 
 
 def _has_tries(record: DirectRecord) -> bool:
-    """Whether tries are left of a job whose queue is on a node that does not answer: no attempt fails twice."""
+    """Return whether retries remain, if the queue host does not answer: each attempt fails at most once."""
     return record.attempt - 1 < record.spec.retry
 
 
 def _result(record: DirectRecord, current: JobParts) -> Result | None:
-    """Return how the attempt ended: as the leader reports it, else as other nodes do if the leader cannot report.
+    """Return the result that the leader's node reports; if it cannot report, the worst result of the others.
 
-    Of the others the worst result counts, and each of them names instances of its own alone.
+    The results of other nodes name only instances of their own.
     """
     place = {assignment.instance: assignment.node for assignment in record.assignments}
     results = {report.node: job.result for report, job in current if job.result is not None}
@@ -370,13 +390,13 @@ def _result(record: DirectRecord, current: JobParts) -> Result | None:
     if leader in results:
         return results[leader]
     rebooted = any(report.node == leader and _rebooted(job) for report, job in current)
-    gone = not leader or leader in record.unreachable or rebooted
+    is_lost = not leader or leader in record.unreachable or rebooted
     others = [_own_part(result, node, place) for node, result in results.items() if not place or node in place.values()]
-    return min(others, key=lambda result: _WORST_FIRST.index(result.status)) if gone and others else None
+    return min(others, key=lambda result: _WORST_FIRST.index(result.status)) if is_lost and others else None
 
 
 def _own_part(result: Result, node: str, place: Mapping[str, str]) -> Result:
-    """Return a node's result without what it says of other nodes' instances."""
+    """Return a node's result without instances of other nodes."""
     if place.get(result.first_failure or "") == node:
         return result
     return replace_fields(result, first_failure=None, first_rank=None)
@@ -391,6 +411,7 @@ def _ended(record: DirectRecord, result: Result) -> DirectRecord:
         record,
         status=JobStatus(result.status),
         reason=result.reason or "",
+        cause=_cause(result),
         ended=result.ended,
         exit_code=result.exit_code,
         first_failure=result.first_failure or "",
@@ -398,24 +419,33 @@ def _ended(record: DirectRecord, result: Result) -> DirectRecord:
     )
 
 
-def _lost(record: DirectRecord, current: JobParts, unreachable: Mapping[str, str]) -> str:
-    """Return why an attempt without a result cannot come to one."""
+def _cause(result: Result) -> Reason:
+    """Return the recorded reason of a result; without a code, one that follows from its other fields."""
+    if result.cause.code in RESULT_CODES:
+        return result.cause
+    if result.status == "STOPPED":
+        return reason("job.stopped", text=result.reason or "")
+    if result.first_failure and result.status == "FAILED":
+        code, rank = result.exit_code, result.first_rank
+        return reason("job.instance_failed", instance=result.first_failure, rank=rank, exit_code=code)
+    return reason("job.unspecified", text=result.reason) if result.reason else NO_REASON
+
+
+def _loss(record: DirectRecord, current: JobParts, unreachable: Mapping[str, str]) -> Reason | None:
+    """Return why an attempt without a result will never have one; None if it may."""
     for report, job in current:
         if _rebooted(job):
-            return f"node {report.node} was rebooted during the job"
+            return reason("job.node_rebooted", nodes=[report.node])
     reporting = {report.node for report, _ in current}
-    forgotten = [
-        assignment.node
-        for assignment in record.assignments
-        if assignment.node not in reporting and assignment.node not in unreachable
-    ]
-    if forgotten:
-        return f"node {forgotten[0]} knows nothing of it any more"
+    nodes = (assignment.node for assignment in record.assignments)
+    lost = next((node for node in nodes if node not in reporting and node not in unreachable), None)
+    if lost is not None:
+        return reason("job.node_lost_job", nodes=[lost])
     never = all(job.supervisor == "none" for _, job in current)
-    if never and all(_since(report, job) > HANDING_SECONDS for report, job in current):
-        return "its start was broken off before anything ran"
-    old = [report.node for report, job in current if _watched_by_none(job) and _since(report, job) > SUPERVISOR_SECONDS]
-    return f"nothing watches over it on {', '.join(old)}" if old else ""
+    if never and all(_since(report, job) > START_SECONDS for report, job in current):
+        return reason("job.start_interrupted")
+    old = [report.node for report, job in current if _is_unsupervised(job) and _since(report, job) > SUPERVISOR_SECONDS]
+    return reason("job.unsupervised", nodes=old) if old else None
 
 
 def _since(report: Report, job: JobReport) -> float:
@@ -423,11 +453,12 @@ def _since(report: Report, job: JobReport) -> float:
 
 
 def _alive(record: DirectRecord) -> DirectRecord:
-    """As arena's users were told wrongly: a job of which any instance does not run yet is not RUNNING."""
-    behind = [name for name, item in record.instances.items() if item.status not in {"Running", *_OVER}]
+    """Return a job that is RUNNING, or PENDING until all instances run."""
+    behind = [name for name, item in record.instances.items() if item.status not in {"Running", *_ENDED}]
     nodes = {assignment.instance: assignment.node for assignment in record.assignments}
-    away = [name for name in behind if nodes[name] not in record.unreachable]
-    if away:
-        first = record.instances[away[0]]
-        return replace(record, status=JobStatus.PENDING, reason=f"{away[0]} is {first.status} {first.reason}".rstrip())
-    return replace(record, status=JobStatus.RUNNING)
+    late = next((name for name in behind if nodes[name] not in record.unreachable), None)
+    if late is None:
+        return replace(record, status=JobStatus.RUNNING)
+    item = record.instances[late]
+    cause = reason("job.instance_starting", instance=late, status=item.status, detail=item.reason)
+    return replace(record, status=JobStatus.PENDING, cause=cause)

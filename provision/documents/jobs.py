@@ -29,6 +29,7 @@ from provision.model.bounds import (
     Uuid,
 )
 from provision.model.job import Assignment, InstanceRecord, JobEvent, JobSpec, Kind
+from provision.model.reason import NO_REASON, Reason, Value
 
 __all__ = [
     "AssignmentDocument",
@@ -50,6 +51,8 @@ __all__ = [
     "PackedCode",
     "Prepared",
     "QueueEntry",
+    "ReasonDocument",
+    "RecordedReason",
     "ReportAnswer",
     "Reserved",
     "Result",
@@ -65,6 +68,7 @@ __all__ = [
     "assignment_document",
     "invalid_entries",
     "job_reports",
+    "recorded_reason",
     "spec_of",
 ]
 
@@ -78,6 +82,8 @@ CodeHash = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?\Z")]
 ImageName = Annotated[str, Meta(max_length=512, pattern=r"^([A-Za-z0-9][A-Za-z0-9._:/@+-]*)?\Z")]
 Instance = Annotated[str, Meta(max_length=128, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")]
 Nodes = Annotated[list[NodeName], Meta(max_length=100_000)]
+Code = Annotated[str, Meta(max_length=128, pattern=r"^([a-z][a-z0-9_]*(\.[a-z0-9_]+)+)?\Z")]
+ParamName = Annotated[str, Meta(max_length=64, pattern=r"^[a-z][a-z0-9_]*\Z")]
 
 
 class SignedLimits:
@@ -146,18 +152,60 @@ class Lease(Struct, frozen=True):
 Leases = Annotated[dict[Uuid, Lease], Meta(max_length=100_000)]
 
 
-class Result(Struct, frozen=True):
+class ReasonDocument(Struct, frozen=True):
+    """A reason as a parameter of another one."""
+
+    code: Code
+    params: Params
+
+
+ParamPart = Text | int | float | ReasonDocument | None
+Params = Annotated[
+    dict[ParamName, ParamPart | Annotated[list[ParamPart], Meta(max_length=100_000)]],
+    Meta(max_length=64),
+]
+"""Parameters of a reason, as `Reason.as_document` writes them."""
+
+
+class RecordedReason(Struct, frozen=True):
+    """A reason in a record; older versions wrote only the message."""
+
+    reason: Text | None = None
+    code: Code = ""
+    params: Params = field(default_factory=dict)
+
+    @property
+    def cause(self) -> Reason:
+        """Code and parameters; a message without a code is `job.unspecified`, and a code without a message is none."""
+        if self.code and self.reason:
+            return Reason(self.code, {name: _parameter(value) for name, value in self.params.items()})
+        return Reason("job.unspecified", {"text": self.reason}) if self.reason else NO_REASON
+
+
+def recorded_reason(reason: Reason, message: str) -> dict[str, Any]:
+    """Return the fields of `RecordedReason` for a request or a record."""
+    return {"reason": message, **reason.as_document()}
+
+
+def _parameter(value: Any) -> Value:
+    if isinstance(value, list):
+        return tuple(map(_parameter, value))
+    if isinstance(value, ReasonDocument):
+        return Reason(value.code, {name: _parameter(part) for name, part in value.params.items()})
+    return value  # type: ignore[no-any-return]
+
+
+class Result(RecordedReason, frozen=True, kw_only=True):
     """result.json: the end of the attempt as observed by the node."""
 
     status: Literal["SUCCEEDED", "FAILED", "STOPPED"]
-    reason: Text | None = None
     exit_code: int | None = None
     first_failure: ShortText | None = None
     first_rank: int | None = None
     ended: Time = 0.0
 
 
-class QueueEntry(Struct, frozen=True):
+class QueueEntry(RecordedReason, frozen=True):
     """queue.json of the queue host; without a state if the node has no queue for the job."""
 
     state: Literal["", "pending", "held", "started", "stopped", "failed", "over"] = ""

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from provision.model.bounds import Address, Container, Identifier, NodeName, ShortText, Text, Time, Uuid
+from provision.model.reason import NO_REASON, Reason
 
 __all__ = [
     "Assignment",
@@ -223,15 +224,15 @@ class JobRecord:
     submitted: float
     status: JobStatus
     reason: str = ""
-    """Why it is pending or has failed, in one sentence."""
+    """Why it is pending or has failed, in one sentence: the message of `cause`."""
+    cause: Reason = NO_REASON
+    """Code and parameters of `reason`; without a code if there is no reason."""
     reason_time: float = 0.0
     """When the reason of a waiting job was last confirmed, by the clock of the queue host; 0: it is current."""
     attempt: int = 0
     """1 for the first; 0 before any."""
     retrying: bool = False
     """Whether its last attempt failed, and another one follows."""
-    last_failure: str = ""
-    """Why the last attempt failed, if another one follows."""
     starting: bool = False
     """Whether the queue host has begun to start it, and no node has reported it yet."""
     assignments: tuple[Assignment, ...] = ()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Union
 
-__all__ = ["Reason", "Value", "Wording", "reason"]
+__all__ = ["NO_REASON", "Reason", "Value", "Wording", "reason"]
 
 Value = Union[str, int, float, None, "Reason", tuple["Value", ...]]
 """A parameter. A reason as a parameter is a part of a message."""
@@ -29,6 +29,9 @@ class Reason:
     def as_document(self) -> dict[str, Any]:
         """Return code and parameters for JSON."""
         return {"code": self.code, "params": {name: _plain(value) for name, value in self.params.items()}}
+
+
+NO_REASON = Reason("")
 
 
 class Wording(NamedTuple):

@@ -48,6 +48,8 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "owner": job.owner,
         "attempt": job.attempt,
         "reason": job.reason,
+        "code": job.cause.code,
+        "params": job.cause.as_document()["params"],
         "reasonTimestamp": int(job.reason_time),
         "startTimestamp": int(job.started),
         "endTimestamp": int(job.ended),

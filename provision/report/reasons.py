@@ -29,11 +29,12 @@ _SPANS = (("days", 86400), ("hours", 3600), ("minutes", 60))
 @lru_cache(maxsize=1)
 def catalogue() -> Mapping[str, Wording]:
     """Return the wording of every code."""
+    from provision.batch.reasons import REASONS as JOBS
     from provision.checks.reasons import REASONS as CHECKS
     from provision.components import COMPONENTS
     from provision.planning.reasons import REASONS as PLANS
 
-    parts = [CHECKS, PLANS, *(component.reasons for component in COMPONENTS.values())]
+    parts = [CHECKS, PLANS, JOBS, *(component.reasons for component in COMPONENTS.values())]
     return {code: wording for part in parts for code, wording in part.items()}
 
 

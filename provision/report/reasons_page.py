@@ -43,6 +43,7 @@ _OTHERS = {
     "image": "Drift: images",
     "container": "Drift: containers",
     "host": "Nodes that are left out of host files and runs",
+    "job": "Jobs: reasons for waiting, and endings",
     "reload": "Results of `provision reload`",
 }
 """Area of codes that belong to no check -> heading."""

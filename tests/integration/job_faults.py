@@ -415,7 +415,7 @@ def judged(struck: Struck, job: Job) -> str:
     pattern = struck.ends.get(job.name)
     if pattern is None:
         return "" if status["status"] in {"RUNNING", "SUCCEEDED"} and status["attempt"] == 1 else summary
-    again = job.retry and status["status"] == "PENDING" and "it is to be tried again" in status["reason"]
+    again = job.retry and status["status"] == "PENDING" and status["code"] == "job.retry"
     right = again if job.retry else status["status"] == "FAILED"
     return "" if right and re.search(pattern, status["reason"]) else f"{summary} (wanted: {pattern})"
 

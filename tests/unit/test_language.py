@@ -87,7 +87,6 @@ TERMS = {
 """Regular expression -> the term to use instead (the comments, docstrings and Markdown of finished folders)."""
 PENDING_PAGES = frozenset(
     [
-        "provision/batch/ROWS.md",
         "provision/jobs/README.md",
     ]
 )

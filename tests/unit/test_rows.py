@@ -1,4 +1,4 @@
-"""Every row of what the reference documents promise is shown by a test, or provision/batch/ROWS.md says why not."""
+"""Every row of docs/reference/job-features.md is shown by a test, or states what is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-TABLE = TESTS.parent / "provision/batch/ROWS.md"
+TABLE = TESTS.parent / "docs/reference/job-features.md"
 ROWS = range(1, 63)
 STATES = ("holds", "partly", "not yet")
 
@@ -61,8 +61,8 @@ def test_each_row_is_shown_by_a_test_or_said_not_to_hold(table, marked):
     shown = [row for row, _, _, state, _, _ in table if state == "not yet" and marked.get(row)]
 
     assert unshown == [], "mark a test with @pytest.mark.row(N), or call them not yet"
-    assert unsaid == [], "ROWS.md has to say why"
-    assert shown == [], "a test shows them now: ROWS.md is to call them partly, or to hold"
+    assert unsaid == [], "add what is missing to the last column"
+    assert shown == [], "a test shows them: change the state to partly or holds"
 
 
 def test_the_tests_that_the_table_names_show_the_row(table, marked):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from provision.documents.jobs import Held, QueueEntry, Written, WrittenMany
+from provision.documents.jobs import Held, QueueEntry, Written, WrittenMany, recorded_reason
 from provision.errors import LockedError, NodeError, ProvisionError
 from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line, owner
+from provision.model.reason import reason
 
 if TYPE_CHECKING:
     from provision.jobs.attempt import Attempt
@@ -58,7 +59,8 @@ def mark_all(connections: Connections, head: str, markings: Sequence[Mapping[str
 
 def marking(record: JobRecord, queue: QueueEntry, *, over: bool = False, **changes: Any) -> dict[str, Any]:
     """Return the fields of the request ``queue`` that change the state of a job from `queue`."""
-    now = {**msgspec.to_builtins(queue), **changes}
+    uncoded = {"code": "", "params": {}} if "reason" in changes else {}
+    now = {**msgspec.to_builtins(queue), **uncoded, **changes}
     event = None
     if changes.get("reason") and changes["reason"] != queue.reason:
         event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
@@ -106,11 +108,9 @@ def write_queue(
 
 def write_failure(connections: Connections, head: str, attempt: Attempt, error: ProvisionError) -> None:
     """Record that a start failed: nothing of it runs, and its GPUs are free."""
-    queue = {
-        "state": "failed",
-        "attempt": attempt.number,
-        "reason": f"{error.node}: {error.message}" if error.node else error.message,
-    }
+    text = f"{error.node}: {error.message}" if error.node else error.message
+    cause = reason("job.start_failed", error=error.code, text=text)
+    queue = {"state": "failed", "attempt": attempt.number, **recorded_reason(cause, text)}
     event = {"time": time.time(), "source": "start", "type": "Warning", "message": queue["reason"]}
     with contextlib.suppress(ProvisionError):
         write_queue(connections, head, attempt, queue, event=event, over=True)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 from msgspec.structs import replace as replace_fields
 
-from provision.batch.queue import Passing, cannot_start, in_order, waiting_for
+from provision.batch.direct_record import DirectRecord
+from provision.batch.queue import Backfill, cannot_start, in_order, waiting_for
 from provision.batch.ranks import assignments_of
 from provision.batch.records import Report, records, result_of
-from provision.documents.jobs import Done, JobReport, Lease, QueueEntry, ReportAnswer, SignedJob
+from provision.documents.jobs import Done, JobReport, Lease, QueueEntry, ReportAnswer, SignedJob, recorded_reason
 from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs import attempt_start
 from provision.jobs.attempt import Attempt
@@ -31,6 +31,9 @@ from provision.jobs.node_ask import ask_jobs
 from provision.jobs.signing import JobKeys
 from provision.model import Cluster
 from provision.model.job import InstanceRecord, JobRecord, JobStatus, as_document
+from provision.model.reason import Reason, reason
+from provision.report.job_reasons import with_message
+from provision.report.reasons import message
 
 __all__ = ["SchedulingPass"]
 
@@ -73,7 +76,8 @@ class SchedulingPass:
         Returns the attempts to start, and why the job `mine` can never start, otherwise None.
         """
         self.probes = dict(probes)
-        records_by_name = records(list(probes.values()), unreachable, self._head)
+        by_name = records(list(probes.values()), unreachable, self._head)
+        records_by_name = {name: with_message(record) for name, record in by_name.items()}
         queues = {job.name: job.queue for job in probes[self._head].jobs if job.queue.state}
         waiting = in_order(self._waiting_jobs(records_by_name, queues))
         self._mark_all(self._over)
@@ -84,10 +88,10 @@ class SchedulingPass:
             for one in records_by_name.values()
             if one.spec.name not in tried and self._is_aged(one, records_by_name)
         ]
-        passing = Passing([], {name: queue.passed for name, queue in queues.items()})
+        passing = Backfill([], {name: queue.passed for name, queue in queues.items()})
         ids = self._ids(records_by_name)
         attempts: list[Attempt] = []
-        reasons: dict[str, tuple[JobRecord, QueueEntry, str]] = {}
+        reasons: dict[str, tuple[JobRecord, QueueEntry, Wait]] = {}
         for brief in (one for one in waiting if one.spec.name in full):
             queue = queues.get(brief.spec.name, QueueEntry())
             try:
@@ -98,47 +102,45 @@ class SchedulingPass:
                     return attempts, error
                 why = ". ".join(filter(None, (error.message, error.remedy)))
                 self.refused.append(why)
-                reasons[brief.spec.name] = (brief, queue, WaitReason(why))
+                reasons[brief.spec.name] = (brief, queue, Wait(reason("job.refused", error=error.code, text=why)))
                 continue
             never = cannot_start(record, records_by_name.get)
-            if never:
-                self._mark(record, queue, state="failed", reason=never)
+            if never is not None:
+                self._mark(record, queue, state="failed", **recorded_reason(never, message(never)))
                 continue
             try:
                 own = waiting_for(record, records_by_name.get)
-                held = own or self._blocked(record, passing) or self._hold(record, queue, signed)
+                wait = Wait(own) if own is not None else self._blocked(record, passing)
+                held = wait or self._hold(record, queue, signed)
             except (NeverFits, UsageError, NodeError) as error:
                 if record.spec.name == mine:
                     return attempts, error
-                held = WaitReason(error.message)
+                held = Wait(reason("job.refused", error=error.code, text=error.message))
             if isinstance(held, Attempt):
                 attempts.append(held)
                 passing.started(record)
                 continue
             reasons[record.spec.name] = (record, queue, held)
-            if isinstance(held, InsufficientResources):
+            if held.is_blocking:
                 passing.blocked.append(record)
         self.waiting = list(reasons)
         self.is_complete = self._mark_waiting(reasons, passing)
         return attempts, None
 
-    def _mark_waiting(self, reasons: Mapping[str, tuple[JobRecord, QueueEntry, str]], passing: Passing) -> bool:
+    def _mark_waiting(self, reasons: Mapping[str, tuple[JobRecord, QueueEntry, Wait]], passing: Backfill) -> bool:
         """Record changed reasons and backfill counts of waiting jobs; return whether that succeeded."""
         markings = []
-        for name, (record, queue, reason) in reasons.items():
+        for name, (record, queue, wait) in reasons.items():
             passed = passing.passed.get(name, 0)
-            if reason != queue.reason or passed != queue.passed:
-                markings.append(marking(record, queue, state="pending", reason=str(reason), passed=passed))
+            changes = {"state": "pending", "passed": passed, **recorded_reason(wait.cause, message(wait.cause))}
+            if changes["reason"] != queue.reason or wait.cause.code != queue.code or passed != queue.passed:
+                markings.append(marking(record, queue, **changes))
         return self._mark_all(markings)
 
     @staticmethod
-    def _blocked(record: JobRecord, passing: Passing) -> str:
-        older = passing.may_start(record)
-        return (
-            InsufficientResources(f"waits behind {older.spec.name}, which was submitted before")
-            if older is not None
-            else ""
-        )
+    def _blocked(record: JobRecord, passing: Backfill) -> Wait | None:
+        earlier = passing.may_start(record)
+        return Wait(reason("job.older_job", job=earlier.spec.name), is_blocking=True) if earlier is not None else None
 
     def _ids(self, records_by_name: Mapping[str, JobRecord]) -> dict[str, dict[str, float]]:
         """Return ID -> name -> time of submission of all jobs and leases; 0 for leases."""
@@ -162,14 +164,14 @@ class SchedulingPass:
             self._own.add(signed.id)
         return replace(brief, spec=signed.spec, id=signed.id, owner=signed.owner), signed
 
-    def _hold(self, record: JobRecord, queue: QueueEntry, signed: SignedJob) -> Attempt | str:
+    def _hold(self, record: JobRecord, queue: QueueEntry, signed: SignedJob) -> Attempt | Wait:
         """Place a job and lease its GPUs; return the reason if that is not possible."""
         attempt = self._place(record, queue, signed)
-        if isinstance(attempt, str):
+        if isinstance(attempt, Wait):
             return attempt
-        reason = take_leases(self._connections, attempt, force=record.spec.allow_drained)
-        if reason:
-            return reason
+        problem = take_leases(self._connections, attempt, force=record.spec.allow_drained)
+        if problem:
+            return Wait(reason("job.lease_refused", text=problem))
         places = {assignment.instance: assignment.node for assignment in attempt.assignments}
         begun = {
             "state": "started",
@@ -185,14 +187,14 @@ class SchedulingPass:
             raise
         if not marked:
             release(self._connections, attempt, attempt.nodes)
-            return "another command changed the job at the same time"
+            return Wait(reason("job.changed"))
         self.probes = _with_leases(self.probes, attempt)
         for note in attempt.notes:
             event = {"time": time.time(), "source": "queue", "type": "Warning", "message": note}
             ask_jobs(self._connections.to(self._head), "event", Done, name=record.spec.name, event=event)
         return attempt
 
-    def _place(self, record: JobRecord, queue: QueueEntry, signed: SignedJob) -> Attempt | str:
+    def _place(self, record: JobRecord, queue: QueueEntry, signed: SignedJob) -> Attempt | Wait:
         spec = record.spec
         snapshot = self._background_probe.snapshot()
         excluded = queue.excluded
@@ -207,14 +209,16 @@ class SchedulingPass:
             nodes, why = allowed(spec, self._cluster.nodes)  # the node of the failure is better than none
             placement = place_job(spec, snapshot, self.probes, [node.name for node in nodes])
         if not placement.places:
-            return InsufficientResources(placement.reason or "; ".join(f"{name}: {text}" for name, text in why.items()))
+            text = placement.reason or "; ".join(f"{name}: {text}" for name, text in why.items())
+            return Wait(reason("job.insufficient_resources", text=text), is_blocking=True)
         assignments = assignments_of(spec, placement.places)
         try:
             notes = command_notes(spec, assignments, snapshot)
         except UsageError as error:
             if len(placement.places) == spec.workers:
                 raise
-            return f"{error.message}; {placement.warnings[-1]}"
+            text = f"{error.message}; {placement.warnings[-1]}"
+            return Wait(reason("job.refused", error=error.code, text=text))
         return Attempt(
             spec,
             record.id,
@@ -248,7 +252,7 @@ class SchedulingPass:
         return now - record.ended > limit and not needed
 
     def _waiting_jobs(
-        self, records_by_name: Mapping[str, JobRecord], queues: dict[str, QueueEntry]
+        self, records_by_name: Mapping[str, DirectRecord], queues: dict[str, QueueEntry]
     ) -> Iterator[JobRecord]:
         """Yield the waiting jobs, and jobs with remaining retries whose last attempt failed."""
         for name, record in records_by_name.items():
@@ -263,16 +267,15 @@ class SchedulingPass:
             if begun and not record.retrying and not record.starting:
                 continue  # its supervisors have it, and its containers do not run yet
             if record.retrying:
-                bad = _bad_nodes(record)
                 more = {
                     "state": "pending",
                     "attempt": record.attempt,
                     "failures": queue.failures + 1,
-                    "excluded": sorted({*queue.excluded, *bad}),
-                    "reason": record.last_failure,
+                    "excluded": sorted({*queue.excluded, *record.failed_nodes}),
+                    **recorded_reason(record.failure, message(record.failure)),
                 }
                 if self._mark(record, queue, **more):
-                    queues[name] = replace_fields(queue, **more)
+                    queues[name] = convert({**to_builtins(queue), **more}, QueueEntry)
                     yield record
                 continue
             if record.status.over and queue.state == "started":
@@ -327,16 +330,13 @@ class SchedulingPass:
         return {job.name: job for job in report.jobs if job.name in names}
 
 
-class WaitReason(str):
-    """Why a job waits that does not block other jobs."""
+@dataclass(frozen=True)
+class Wait:
+    """Why a job waits."""
 
-    __slots__ = ()
-
-
-class InsufficientResources(str):
-    """Why the resources for a job are insufficient now; it may block later jobs."""
-
-    __slots__ = ()
+    cause: Reason
+    is_blocking: bool = False
+    """Whether later jobs may have to wait for it."""
 
 
 def _insist_on_own_id(job: JobRecord, ids: Mapping[str, Mapping[str, float]]) -> None:
@@ -356,22 +356,6 @@ def _insist_on_own_id(job: JobRecord, ids: Mapping[str, Mapping[str, float]]) ->
 
 def _without(leases: Mapping[str, Lease], token: str) -> dict[str, Lease]:
     return {uuid: lease for uuid, lease in leases.items() if lease.id != token}
-
-
-_OF_NODES = ("rebooted", "does not answer", "is cut off", "knows nothing", "nothing watches")
-
-
-def _bad_nodes(record: JobRecord) -> list[str]:
-    """Return the nodes that made an attempt fail, where it was not the program."""
-    if not any(words in record.reason for words in _OF_NODES):
-        return []
-    return sorted(
-        {
-            assignment.node
-            for assignment in record.assignments
-            if re.search(rf"\b{re.escape(assignment.node)}\b", record.reason)
-        }
-    )
 
 
 def _with_leases(probes: Mapping[str, NodeProbe], attempt: Attempt) -> dict[str, NodeProbe]:

@@ -11,6 +11,7 @@ from provision.jobs.engines.direct.node_probe import NodeProbe
 from provision.model import Cluster
 from provision.model.cluster import NO_JOBS
 from provision.model.job_views import GpuView, JobPage, NodeView
+from provision.report.job_reasons import with_message
 
 __all__ = ["job_list", "node_views"]
 
@@ -19,7 +20,8 @@ def job_list(head: str, answers: Mapping[str, ReportAnswer | ProvisionError]) ->
     """Return all jobs of which the nodes report, the newest first."""
     reports = [Report.of(name, one) for name, one in answers.items() if not isinstance(one, ProvisionError)]
     lost = {name: one.message for name, one in answers.items() if isinstance(one, ProvisionError)}
-    jobs = sorted(records(reports, lost, head).values(), key=lambda record: (-record.submitted, record.spec.name))
+    described = map(with_message, records(reports, lost, head).values())
+    jobs = sorted(described, key=lambda record: (-record.submitted, record.spec.name))
     incomplete = f"{head}, which has the records of jobs, does not answer: {lost[head]}" if head in lost else ""
     return JobPage(tuple(jobs), "", lost, tuple(contradictions(reports, head)), incomplete)
 
