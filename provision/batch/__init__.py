@@ -1,1 +1,1 @@
-"""Batch jobs as text and values: their spec, their ranks, the order in which they start, what nodes tell of them."""
+"""Batch jobs as text and values: specification, ranks, order of the queue, and the reports of nodes."""

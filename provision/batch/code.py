@@ -1,4 +1,4 @@
-"""The code of a batch job as text: what a source may be, git-sync's settings, and what git's complaints mean."""
+"""The code of a batch job: valid sources, settings of git-sync, and causes of git's errors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from provision.documents.text import last_lines
+from provision.documents.text import last_lines, printable_line
 from provision.errors import UsageError
 from provision.model.job import CodeSource
 
 __all__ = [
     "FALLBACK_KINDS",
     "FILES",
-    "Trouble",
+    "FetchFailure",
     "check_source",
     "explain",
     "fetch_request",
@@ -28,7 +28,7 @@ __all__ = [
 
 _PREFIXES = ("GIT_SYNC_", "GITSYNC_")
 _BARE = ("GIT_SSH_KEY_FILE", "GIT_KNOWN_HOSTS", "GIT_SSH_KNOWN_HOSTS_FILE", "GIT_SSL_CAINFO")
-"""git-sync's settings without its prefix, and git's own for a certificate authority."""
+"""Settings of git-sync without its prefix, and git's setting for a certificate authority."""
 _SECRETS = ("USERNAME", "PASSWORD", "TOKEN", "SSH_KEY")
 FILES = {
     "SSH_KEY_FILE": "SSH_KEY",
@@ -36,7 +36,7 @@ FILES = {
     "SSH_KNOWN_HOSTS_FILE": "SSH_KNOWN_HOSTS",
     "SSL_CAINFO": "SSL_CA",
 }
-"""Settings that name a file of the submitter's machine, and the name under which its content travels."""
+"""Setting with the name of a file on the submitter's machine -> setting with its content."""
 _GIT = ("BRANCH", "REV", "REF", "DEPTH", "SUBMODULES", "TIMEOUT", "SSH", "KNOWN_HOSTS", "ONE_TIME", *FILES)
 _OF_MODE = {"git": _GIT, "rsync": ("TIMEOUT", "SSH_KEY_FILE", "SSH_KNOWN_HOSTS_FILE"), "local": ()}
 _CONTENTS = ("SSH_KNOWN_HOSTS", "SSL_CA")
@@ -46,29 +46,29 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 _LOGIN = r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?"
 _HOST = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"
 _SHORT = rf"{_LOGIN}{_HOST}:(?!//|-)[^\s:]\S*"
-"""``HOST:PATH``; neither part can be taken for an option."""
+"""``HOST:PATH``; neither part can be read as an option."""
 _GIT_SOURCE = re.compile(
     rf"(?:https?|git|(?:git\+)?ssh)://{_LOGIN}{_HOST}(?::\d+)?/\S+|{_SHORT}|(?:file://)?/\S+", re.IGNORECASE
 )
-"""A git source; a path is a repository of the submitter's machine."""
+"""A git source; a path is a repository on the submitter's machine."""
 _RSYNC_SOURCE = re.compile(rf"rsync://{_LOGIN}{_HOST}(?::\d+)?/\S+|{_LOGIN}{_HOST}::\S+|{_SHORT}", re.IGNORECASE)
 _REMEDIES_OF_MODE = {
-    "git": "for example https://git.example.com/group/project.git",
-    "rsync": "for example rsync://HOST/MODULE or HOST:/PATH; --sync-mode local sends a folder of this machine",
-    "local": "name the folder by its whole path",
+    "git": "For example: https://git.example.com/group/project.git",
+    "rsync": "For example: rsync://HOST/MODULE or HOST:/PATH. Use --sync-mode local for a folder of this machine.",
+    "local": "Specify the absolute path of the folder.",
 }
 
 FALLBACK_KINDS = frozenset({"no-git", "network"})
-"""What a node cannot do and the submitter's machine perhaps can."""
+"""Failures of a node after which the controller tries to fetch the code."""
 
 
 def is_sync_name(name: str) -> bool:
-    """Whether an environment variable is meant for fetching the code, and not for the training."""
+    """Return whether an environment variable is for fetching the code and not for the training."""
     return name.startswith(_PREFIXES) or name in _BARE or name == "RSYNC_PASSWORD"
 
 
 def is_sync_secret(name: str) -> bool:
-    """Whether a variable that is meant for fetching the code is a secret: a login, or a key itself (no file's name)."""
+    """Return whether a variable for fetching the code is secret: a credential or a key, not the name of a file."""
     return name == "RSYNC_PASSWORD" or short_name(name) in _SECRETS
 
 
@@ -89,60 +89,60 @@ def _is_source(mode: str, text: str) -> bool:
 
 
 def check_source(source: CodeSource) -> None:
-    """Refuse a source that cannot be used, or that holds a password.
+    """Refuse an invalid source, or one that contains a password.
 
     Raises:
-        UsageError: with what to write instead.
+        UsageError: with the valid form.
     """
     text = source.source
     if source.mode not in _OF_MODE:
-        raise UsageError(f"--sync-mode {source.mode}: it is git, rsync or local")
+        raise UsageError(f"--sync-mode: unknown mode '{source.mode}'; choose git, rsync or local")
     if not text or text.startswith("-") or re.search(r"[\s\x00-\x1f]", text):
-        raise UsageError("--sync-source is no address", remedy="for example https://git.example.com/group/project.git")
+        raise UsageError(f"--sync-source: invalid URL {printable_line(text)!r}", remedy=_REMEDIES_OF_MODE["git"])
     if source.mode != "local" and re.match(r"https?://[^/]*@|[a-z+]+://[^/@]*:[^/]*@", text, re.IGNORECASE):
         raise UsageError(
-            "--sync-source holds a login, and everybody who lists processes or jobs would see it",
-            remedy="leave it out of the address: `provision secret add git --server HOST --username NAME` (or --env"
-            " GIT_SYNC_USERNAME=NAME --env GIT_SYNC_PASSWORD, without a value: it is taken from your environment)",
+            "--sync-source: the URL contains a credential, which is visible in lists of processes and jobs",
+            remedy="Remove it, and run `provision secret add git --server HOST --username NAME` (or use --env"
+            " GIT_SYNC_USERNAME=NAME --env GIT_SYNC_PASSWORD: without a value, it comes from your environment).",
         )
     if source.mode == "local" and not text.startswith("/"):
-        raise UsageError(f"--sync-source {text}: a folder of this machine is named by its whole path")
+        raise UsageError(f"--sync-source {text}: a local folder needs an absolute path")
     if "::" in text and source.mode == "git":
-        raise UsageError(f"--sync-source {text}: git gets code by https, http, ssh, git or file only")
+        raise UsageError(f"--sync-source {text}: the protocol of git must be https, http, ssh, git or file")
     if not _is_source(source.mode, text):
         raise UsageError(
-            f"--sync-source {text}: this is not a source for --sync-mode {source.mode}",
+            f"--sync-source {text}: invalid for --sync-mode {source.mode}",
             remedy=_REMEDIES_OF_MODE[source.mode],
         )
     if not _NAME.fullmatch(source.name):
-        raise UsageError(f"--sync-source {text}: its last part, {source.name!r}, is no name for a folder")
+        raise UsageError(f"--sync-source {text}: the last part, {source.name!r}, is not a valid folder name")
 
 
 def is_here(source: CodeSource) -> bool:
-    """Whether the code is on the submitter's machine, which packs it when the job is submitted."""
+    """Return whether the code is on the submitter's machine, which packs it at submission."""
     return source.mode == "local" or (source.mode == "git" and source.source.lower().startswith(("/", "file://")))
 
 
 def plain_warning(source: CodeSource) -> str:
-    """Return a warning where the code, and a password for it, travel unencrypted; empty where they do not."""
+    """Return a warning if the code and its password are sent unencrypted; otherwise an empty string."""
     scheme = source.source.partition("://")[0].lower()
     plain = scheme in {"http", "git", "rsync"} and "://" in source.source
     if not plain and not (source.mode == "rsync" and "::" in source.source):
         return ""
     protocol = scheme if "://" in source.source else "rsync"
     return (
-        f"--sync-source {source.source}: {protocol} is unencrypted, so that anybody on the network can read and "
+        f"--sync-source {source.source}: {protocol} is unencrypted: others on the network can read and "
         "replace the code; use https or ssh"
     )
 
 
 def fetch_request(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, Any]:
-    """Return what ``files/code_sync.py`` is to know of a source: the part that all requests share.
+    """Return the part of requests to ``code_sync.py`` that describes the source.
 
-    Files that settings name must have been read (their contents stand under the names of `FILES`).
+    The settings must contain the contents of files, under the names in `FILES`.
 
     Raises:
-        UsageError: a setting of git-sync that we do not know, or a value that cannot be.
+        UsageError: an unknown setting of git-sync, or an invalid value.
     """
     check_source(source)
     options = _options(source)
@@ -151,7 +151,7 @@ def fetch_request(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, A
     if source.mode == "rsync":
         password = known.get("RSYNC_PASSWORD", "")
     if any("\n" in text or "\0" in text for text in (password, known.get("USERNAME", ""))):
-        raise UsageError("the user name or password for the code holds a line break")
+        raise UsageError("the user name or password for the code contains a line break")
     revision, branch = _reference(source, options)
     return {
         "url": source.source,
@@ -177,44 +177,44 @@ def _options(source: CodeSource) -> dict[str, str]:
         if short_name(name) not in allowed:
             known = ", ".join(f"GIT_SYNC_{item}" for item in _OF_MODE[source.mode]) or "none"
             raise UsageError(
-                f"{name} is no setting of --sync-mode {source.mode} here",
-                remedy=f"those that there are: {known}; and for a login GIT_SYNC_USERNAME, GIT_SYNC_PASSWORD",
+                f"{name} is not supported with --sync-mode {source.mode}",
+                remedy=f"Supported settings: {known}; and for credentials GIT_SYNC_USERNAME, GIT_SYNC_PASSWORD.",
             )
     for name in ("SSH", "KNOWN_HOSTS", "ONE_TIME"):
         value = options.get(name, "true").lower()
         if value not in (*_TRUE, *_FALSE):
-            raise UsageError(f"GIT_SYNC_{name}={value}: it is true or false")
+            raise UsageError(f"GIT_SYNC_{name}={value}: must be true or false")
     if options.get("KNOWN_HOSTS", "true").lower() in _FALSE:
         raise UsageError(
-            "GIT_SYNC_KNOWN_HOSTS=false would take code from whoever answers in the server's place",
-            remedy="give the server's key: --env GIT_SYNC_SSH_KNOWN_HOSTS_FILE=FILE",
+            "GIT_SYNC_KNOWN_HOSTS=false would accept code from any server with this address",
+            remedy="Specify the server's key: --env GIT_SYNC_SSH_KNOWN_HOSTS_FILE=FILE",
         )
     return options
 
 
 def _reference(source: CodeSource, options: Mapping[str, str]) -> tuple[str, bool]:
-    """Return what to check out, and whether it must be a branch."""
+    """Return the revision to check out, and whether it must be a branch."""
     exact = source.revision or options.get("REV") or options.get("REF")
-    wanted = exact or options.get("BRANCH") or "HEAD"
-    if wanted.startswith("-") or not re.fullmatch(r"[^\s~^:?*\[\\\x00-\x1f]+", wanted):
-        raise UsageError(f"{wanted!r} is no branch, tag or commit")
-    return wanted, exact is None or exact == ""
+    revision = exact or options.get("BRANCH") or "HEAD"
+    if revision.startswith("-") or not re.fullmatch(r"[^\s~^:?*\[\\\x00-\x1f]+", revision):
+        raise UsageError(f"invalid branch, tag or commit {revision!r}")
+    return revision, exact is None or exact == ""
 
 
 def _number(name: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{0,9}", text):
-        raise UsageError(f"GIT_SYNC_{name}={text:.20}: it is a whole number of at most 9 digits")
+        raise UsageError(f"GIT_SYNC_{name}={text:.20}: must be a whole number of at most 9 digits")
     return int(text or 0)
 
 
 def _submodules(text: str) -> str:
     if text not in ("recursive", "shallow", "off"):
-        raise UsageError(f"GIT_SYNC_SUBMODULES={text}: it is recursive, shallow or off")
+        raise UsageError(f"GIT_SYNC_SUBMODULES={text}: must be recursive, shallow or off")
     return text
 
 
 def _server(url: str) -> str:
-    """``https://host:port`` of an address by HTTP, for which a password counts; empty for any other."""
+    """Return ``https://host:port`` of an HTTP URL, the scope of the password; empty for other URLs."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -223,8 +223,8 @@ def _server(url: str) -> str:
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """Why code could not be fetched, in words."""
+class FetchFailure:
+    """Why code could not be fetched."""
 
     kind: str
     why: str
@@ -232,7 +232,7 @@ class Trouble:
 
 
 _KNOWN_HOSTS_REMEDY = (
-    "compare `ssh-keyscan HOST` with the key that the server's owner publishes, put it into a file, and name it:"
+    "compare `ssh-keyscan HOST` with the key that the server's owner publishes, and write it into a file:"
     " --env GIT_SYNC_SSH_KNOWN_HOSTS_FILE=FILE"
 )
 _LOGIN_REMEDY = (
@@ -255,49 +255,49 @@ _CAUSES = (
     (
         "host-key",
         "HOST IDENTIFICATION HAS CHANGED|REVOKED HOST KEY",
-        "the server shows another SSH key than the one that is known",
-        "ask its owner whether the key was changed on purpose; then " + _KNOWN_HOSTS_REMEDY,
+        "the SSH key of the server differs from the known one",
+        "ask its owner whether the key was changed intentionally; then " + _KNOWN_HOSTS_REMEDY,
     ),
     (
         "host-key",
         "Host key verification failed|host key is known for",
-        "the server's SSH key is not known",
+        "the SSH key of the server is unknown",
         _KNOWN_HOSTS_REMEDY,
     ),
     (
         "tls",
         "SSL certificate|certificate verif|unable to get local issuer|self.signed certificate",
-        "the server's certificate is signed by nobody that is trusted there",
-        "install your certificate authority on the nodes, or name its file: --env GIT_SSL_CAINFO=FILE",
+        "the certificate of the server is not trusted",
+        "install your certificate authority on the nodes, or specify its file: --env GIT_SSL_CAINFO=FILE",
     ),
     (
         "network",
         _UNREACHABLE,
-        "the server cannot be reached from there",
-        "open the way to it, or use --sync-mode local",
+        "the server is unreachable",
+        "allow connections to it, or use --sync-mode local",
     ),
-    ("login", _NO_LOGIN, "the server wants a login, or takes another than this one", _LOGIN_REMEDY),
+    ("login", _NO_LOGIN, "the server requires credentials, or rejects these", _LOGIN_REMEDY),
     (
         "no-repository",
         _NO_REPOSITORY,
-        "there is no such repository, or it is not shown to this login",
-        "look at --sync-source and at who may read it",
+        "the repository does not exist, or these credentials cannot read it",
+        "check --sync-source and the permissions of the repository",
     ),
-    ("full", "No space left|[Qq]uota exceeded", "there is no room left", "make room under /var/lib/provision/jobs"),
+    ("full", "No space left|[Qq]uota exceeded", "the disk is full", "free space under /var/lib/provision/jobs"),
 )
 _REMEDIES = {
-    "no-git": "install git there (Debian: apt-get install git), or use --sync-mode local",
-    "no-rsync": "install rsync there (Debian: apt-get install rsync), or use --sync-mode local",
-    "no-ref": "look at the branches and tags that there are; a commit is named by its whole number",
-    "timeout": "give it more time: --env GIT_SYNC_TIMEOUT=SECONDS",
-    "damaged": "run it again; if it stays so, look at the node's disk and memory",
+    "no-git": "install git on the node (Debian: apt-get install git), or use --sync-mode local",
+    "no-rsync": "install rsync on the node (Debian: apt-get install rsync), or use --sync-mode local",
+    "no-ref": "choose an existing branch or tag, or the full hash of a commit",
+    "timeout": "allow more time: --env GIT_SYNC_TIMEOUT=SECONDS",
+    "damaged": "try again; if it fails again, check disk and memory of the node",
 }
 
 
-def explain(kind: str, what: str, output: str) -> Trouble:
-    """Return the cause of an error of ``files/code_sync.py``."""
+def explain(kind: str, what: str, output: str) -> FetchFailure:
+    """Return the cause of an error of ``code_sync.py``."""
     lines = last_lines(output, what)
     for cause, pattern, why, remedy in _CAUSES:
         if kind in ("failed", "io") and any(re.search(pattern, line) for line in lines):
-            return Trouble(cause, why, remedy)
-    return Trouble(kind, what or "it gave no answer that makes sense", _REMEDIES.get(kind))
+            return FetchFailure(cause, why, remedy)
+    return FetchFailure(kind, what or "its answer is invalid", _REMEDIES.get(kind))

@@ -1,4 +1,4 @@
-"""The words of ``docker create`` for the containers of a job: what RDMA and GPUs need, and no more."""
+"""The arguments of ``docker create`` for the containers of a job: only the rights that RDMA and GPUs require."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["RUN", "SHARE", "NodeHardware", "create_words", "limits_of", "own_mou
 SHARE = "share.py"
 """The program of `MOUNT` that starts copies of a command."""
 RUN = "/provision-run"
-"""Memory of a job alone: of mpi sshd's sessions read their variables from a file there."""
+"""A tmpfs of the job; sessions of sshd read their variables from a file there."""
 CAPABILITIES = ("IPC_LOCK", "SYS_NICE", "SYS_PTRACE")
 DROPPED = ("MKNOD", "NET_RAW")
-"""Of a container that is root's; one with ``--user`` has none but `CAPABILITIES`, and no setuid program gives them."""
+"""Of a container that runs as root; one with ``--user`` has only `CAPABILITIES`, and setuid programs have no effect."""
 ULIMITS: Mapping[str, int] = {"memlock": -1, "nofile": 1048576, "stack": 67108864}
-"""-1: none. Recommended by the card vendors: registered memory is locked, and MPI opens many files."""
+"""-1: unlimited. Recommended by the card vendors: registered memory is locked, and MPI opens many files."""
 
 
 @dataclass(frozen=True)
 class NodeHardware:
-    """What a container can be given on a node."""
+    """Devices and limits that a node can give to containers."""
 
     devices: tuple[str, ...] = ()
-    """Device files of the RDMA cards that carry jobs' data."""
+    """Device files of the RDMA cards for the data of jobs."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """The most that the node itself has, where that is less than no limit."""
+    """The node's own limits, unless they are unlimited."""
 
 
 def create_words(
@@ -45,13 +45,13 @@ def create_words(
     mounts: Sequence[str] = (),
     entry: Sequence[str] = (),
 ) -> list[str]:
-    """Return the words after ``docker create``, the environment aside, which goes by a file.
+    """Return the arguments of ``docker create``, without the environment, which is passed in a file.
 
     Args:
         spec: the job.
-        inside: the instances that live in it.
-        image: its image, by digest or id.
-        labels: by which the container is found again.
+        inside: the instances in this container.
+        image: its image, by digest or ID.
+        labels: identify the container.
         hardware: what the node has.
         folder: the attempt's folder on the node.
         mounts: of data and code, ``/source:/target[:ro]``.
@@ -69,7 +69,7 @@ def create_words(
     words += ["--workdir", spec.working_dir]
     account, _, groups = spec.user.partition(",")
     if spec.kind is Kind.MPI:
-        # Without --user the account is the image's own, which is not known here; what is written there is masked.
+        # Without --user the account is that of the image, which is unknown here; files are created with umask 077.
         words += ["--tmpfs", f"{RUN}:rw,mode={'0700' if account else '1777'}" + _owned(account)]
     if spec.user:
         words += ["--user", account]
@@ -81,13 +81,13 @@ def create_words(
 
 
 def _owned(account: str) -> str:
-    """Return the options of a file system that is an account's, ``UID:GID``; root's without one."""
+    """Return the mount options for the owner ``UID:GID``; without one, root owns the file system."""
     uid, _, gid = account.partition(":")
     return f",uid={uid},gid={gid}" if uid and gid else ""
 
 
 def own_mounts(spec: JobSpec, folder: str) -> list[str]:
-    """Return how an attempt's own files are mounted: first those of `MOUNT`, then keys, files of the submitter's."""
+    """Return the mounts of an attempt's own files: first `MOUNT`, then keys, then the submitter's files."""
     mounts = [f"{folder}/mount:{MOUNT}:ro"]
     mounts += [f"{folder}/ssh:{KEYS}:ro"] if spec.kind is Kind.MPI else []
     for index, text in enumerate(spec.config_files):
@@ -96,8 +96,8 @@ def own_mounts(spec: JobSpec, folder: str) -> list[str]:
 
 
 def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
-    of_account = spec.user.partition(":")[0] not in {"", "0"}
-    words = ["--security-opt", "no-new-privileges"] if of_account else []
+    has_account = spec.user.partition(":")[0] not in {"", "0"}
+    words = ["--security-opt", "no-new-privileges"] if has_account else []
     if spec.privileged:
         limits = {"memlock": "-1", "stack": "67108864", **spec.ulimits}
         words += ["--privileged", *(word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}"))]
@@ -106,7 +106,7 @@ def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
         words += ["--ulimit", f"{name}={value}"]
     for name in CAPABILITIES:
         words += ["--cap-add", name]
-    for name in ("ALL",) if of_account else DROPPED:
+    for name in ("ALL",) if has_account else DROPPED:
         words += ["--cap-drop", name]
     if spec.rdma:
         for device in hardware.devices:
@@ -115,13 +115,13 @@ def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
 
 
 def limits_of(spec: JobSpec, hardware: NodeHardware) -> dict[str, str]:
-    """Return limit -> its value, ``-1`` for none: every job's and those that were asked for, as far as can be."""
-    asked = {name: int(value) if value.lstrip("-").isdecimal() else value for name, value in spec.ulimits.items()}
+    """Return limit -> value, ``-1`` for unlimited: the default and requested ones, reduced to the node's limits."""
+    requested = {name: int(value) if value.lstrip("-").isdecimal() else value for name, value in spec.ulimits.items()}
     limits: dict[str, str] = {}
-    for name, wanted in {**ULIMITS, **asked}.items():
+    for name, value in {**ULIMITS, **requested}.items():
         most = hardware.limits.get(name)
-        cut = most is not None and isinstance(wanted, int) and (wanted < 0 or wanted > most)
-        limits[name] = str(most if cut else wanted)
+        is_reduced = most is not None and isinstance(value, int) and (value < 0 or value > most)
+        limits[name] = str(most if is_reduced else value)
     return limits
 
 
@@ -131,7 +131,7 @@ def _gpus(inside: Sequence[Assignment]) -> list[str]:
 
 
 def program_words(spec: JobSpec) -> tuple[str, ...]:
-    """Return the command of an instance of pytorch or run: the user's line, or the launcher around it."""
+    """Return the command of a pytorch or run instance: the user's command, or a launcher with it."""
     if spec.procs_per_gpu > 1:
         return _shared(spec)
     launcher = launcher_of(spec.launcher or ("torchrun" if spec.nproc_per_node and len(spec.command) > 1 else ""))
@@ -152,12 +152,13 @@ _SHARE = (
 
 
 def _shared(spec: JobSpec) -> tuple[str, ...]:
-    """Return what starts copies of the command that share the instance's GPU.
+    """Return the command that starts copies of the command, which share the GPU of the instance.
 
-    Each copy gets ``--process_index I --process_num N`` behind its words, and PROCESS_INDEX and PROCESS_NUM; a line for
-    the shell gets them at its end, unless it uses PROCESS_INDEX itself. The first exit code that is not 0 is the
-    instance's. Each copy's output is in the instance's log, behind ``[processI]``, and alone in ``processI.file`` of
-    a folder of the instance's name: in --logdir where that is on a mount, else where it goes with the instance.
+    Each copy gets the arguments ``--process_index I --process_num N``, and the variables PROCESS_INDEX and PROCESS_NUM.
+    A shell command line gets the arguments at its end, unless it contains PROCESS_INDEX. The exit code of the instance
+    is the first one that is not 0. The log of the instance contains the output of each copy, prefixed by
+    ``[processI]``. The file ``processI.file`` contains it too, in a folder with the name of the instance: below
+    --logdir if that is on a mount, otherwise in a folder that is removed with the instance.
     """
     command = _plain(spec)
     if len(spec.command) == 1 and "PROCESS_INDEX" not in spec.command[0]:

@@ -1,4 +1,4 @@
-"""Data volumes of a cluster: what the inventory says of them, where they go in a container, whether nodes have them."""
+"""Data volumes of a cluster: their entries in the inventory, their mounts in containers, and problems on nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 VARIABLE = "cluster_data"
-"""Of the inventory, for all nodes: name -> what `as_entry` returns."""
+"""Variable of the inventory for all nodes: name -> entry, as `as_entry` returns it."""
 
 KINDS = {
     "nfs": ("nfs", "nfs4"),
@@ -39,7 +39,7 @@ KINDS = {
     "s3fs": ("fuse.s3fs",),
     "path": (),
 }
-"""Kind -> the kernel's names of its file system; ``path`` is whatever is there."""
+"""Kind -> the kernel's names of its file system; ``path`` can have any."""
 _NETWORK = re.compile(
     r"nfs4?|lustre|ceph|beegfs\w*|gpfs|wekafs|cifs|smb3|9p|virtiofs|ocfs2|gfs2|glusterfs|pvfs2|fuse\.(?!fuse-overlayfs).*"
 )
@@ -49,15 +49,15 @@ _FIELDS = ("kind", "path", "source", "read_only", "description", "owner", "added
 
 @dataclass(frozen=True)
 class Volume:
-    """A folder that all nodes have, and that jobs mount by its name."""
+    """A folder on all nodes that jobs mount by its name."""
 
     name: str
     kind: str
     """A key of `KINDS`."""
     path: str
-    """Where it is on the nodes."""
+    """Its path on the nodes."""
     source: str = ""
-    """What is mounted there: ``server:/export``, ``mgs@tcp:/fs``, ``bucket``; empty for ``path``."""
+    """The source of the mount: ``server:/export``, ``mgs@tcp:/fs``, ``bucket``; empty for ``path``."""
     read_only: bool = False
     description: str = ""
     owner: str = ""
@@ -67,38 +67,45 @@ class Volume:
 
 @dataclass(frozen=True)
 class DataFinding:
-    """What is wrong with a volume, on one node (or between nodes: `node` is empty)."""
+    """A problem of a volume on one node, or a difference between nodes if `node` is empty."""
 
     volume: str
     node: str
     level: str
-    """``fail``: no job could use it; ``warn``: something to know."""
+    """``fail``: jobs cannot use it; ``warn``: jobs can use it."""
     problem: str
     remedy: str = ""
 
 
 def new_volume(name: str, kind: str, place: str, at: str = "", **more: Any) -> Volume:
-    """Return a volume as a person describes it: `place` is the source, or the path for ``path``.
+    """Return a new volume.
+
+    Args:
+        name: its name.
+        kind: a key of `KINDS`.
+        place: the source of the mount; for ``path``, the path.
+        at: the path on the nodes.
+        more: other fields.
 
     Raises:
-        UsageError: what cannot be.
+        UsageError: a value is invalid.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name for a volume", remedy="use small letters, digits, '-' and '.'")
+        raise UsageError(f"invalid volume name {name!r}", remedy="Use lower-case letters, digits, '-' and '.'.")
     path = place if kind == "path" else at or f"/mnt/{name}"
     if kind == "path" and at:
-        raise UsageError("--at is for what is mounted; --path says itself where it is")
+        raise UsageError("--at and --path exclude each other")
     if not re.fullmatch(r"/[^:,\s\x00]+", path) or path.rstrip("/") == "" or ".." in path.split("/"):
-        raise UsageError(f"{path}: a volume is a whole path on the nodes, without ':', ',' or spaces")
+        raise UsageError(f"{path}: the path of a volume must be absolute, without ':', ',' or spaces")
     shapes = {"nfs": r"[^\s/:]+:/\S*|\[[0-9a-fA-F:]+\]:/\S*", "lustre": r"\S+:/\S+", "s3fs": r"[^\s/:]+(:/\S*)?"}
     if kind in shapes and not re.fullmatch(shapes[kind], place):
         example = {"nfs": "server:/export", "lustre": "10.0.0.1@tcp:/scratch", "s3fs": "bucket"}[kind]
-        raise UsageError(f"--{kind} {place}: it is written as {example}")
+        raise UsageError(f"--{kind} {place}: invalid source; write it like {example}")
     return Volume(name, kind, path.rstrip("/"), "" if kind == "path" else place, **more)
 
 
 def as_entry(volume: Volume) -> dict[str, Any]:
-    """Return what the inventory keeps of a volume: without what is empty."""
+    """Return the entry of a volume in the inventory, without empty fields."""
     entry = {field: getattr(volume, field) for field in _FIELDS}
     return {field: value for field, value in entry.items() if value not in ("", False)}
 
@@ -107,7 +114,7 @@ def volumes_of(cluster: Cluster) -> dict[str, Volume]:
     """Return the volumes that the inventory describes, by name.
 
     Raises:
-        InventoryError: an entry that is none, with its name.
+        InventoryError: an invalid entry, with its name.
     """
     raw = cluster.nodes[0].variables.get(VARIABLE) if cluster.nodes else None
     if raw is None:
@@ -123,7 +130,7 @@ def _volume(name: str, entry: Any) -> Volume:
         raise InventoryError(f"{where}: it needs a kind ({', '.join(KINDS)}) and a path")
     unknown = [str(key) for key in entry if key not in _FIELDS]
     if unknown:
-        raise InventoryError(f"{where}: '{unknown[0]}' is not known here; there are {', '.join(_FIELDS)}")
+        raise InventoryError(f"{where}: unknown key '{unknown[0]}'; valid keys: {', '.join(_FIELDS)}")
     texts = {key: str(entry.get(key) or "") for key in ("description", "owner", "added")}
     place = entry["path"] if entry["kind"] == "path" else str(entry.get("source") or "")
     at = "" if entry["kind"] == "path" else entry["path"]
@@ -137,36 +144,40 @@ def volumes_for(spec: JobSpec, cluster: Cluster) -> list[Volume]:
     """Return the volumes of a job's ``--data``, each once.
 
     Raises:
-        UsageError: a volume that is not there, or a target that cannot be.
+        UsageError: an unknown volume, or an invalid target.
     """
-    there = volumes_of(cluster)
+    volumes = volumes_of(cluster)
     names: list[str] = []
     targets: list[str] = []
     for name, target in spec.data:
-        if name not in there:
-            known = ", ".join(there) or "none"
+        if name not in volumes:
+            known = ", ".join(volumes) or "none"
             raise UsageError(
-                f"--data {name}: there is no such volume; there are: {known}", remedy="see `provision data list -a`"
+                f"--data {name}: unknown volume; known volumes: {known}", remedy="See: provision data list -a"
             )
         check_target(name, target)
         if name in names:
-            raise UsageError(f"--data {name}: it is given twice")
+            raise UsageError(f"--data {name}: this volume is given twice")
         if target.rstrip("/") in targets:
-            raise UsageError(f"--data {name}:{target}: another volume goes to the same place")
+            raise UsageError(f"--data {name}:{target}: another volume has the same target")
         names.append(name)
         targets.append(target.rstrip("/"))
-    return [there[name] for name in names]
+    return [volumes[name] for name in names]
 
 
 def check_target(name: str, target: str) -> None:
-    """Refuse a place in a container that is none; UsageError."""
-    good = target.startswith("/") and target.strip("/") and not re.search(r"[:,\s\x00]", target)
-    if not good or ".." in target.split("/"):
-        raise UsageError(f"--data {name}:{target}: a volume goes to a whole path in the container, and not to /")
+    """Refuse an invalid path in the container.
+
+    Raises:
+        UsageError: with the path.
+    """
+    is_valid = target.startswith("/") and target.strip("/") and not re.search(r"[:,\s\x00]", target)
+    if not is_valid or ".." in target.split("/"):
+        raise UsageError(f"--data {name}:{target}: the target must be an absolute path in the container, and not /")
 
 
 def mounts_for(spec: JobSpec, cluster: Cluster) -> list[str]:
-    """Return what ``docker run -v`` takes for a job's volumes, in the order of ``--data``."""
+    """Return the values of ``docker run -v`` for a job's volumes, in the order of ``--data``."""
     volumes = {volume.name: volume for volume in volumes_for(spec, cluster)}
     return [
         f"{volumes[name].path}:{target.rstrip('/')}" + (":ro" if volumes[name].read_only else "")
@@ -175,7 +186,7 @@ def mounts_for(spec: JobSpec, cluster: Cluster) -> list[str]:
 
 
 def access_mode(volume: Volume, answers: Mapping[str, Any]) -> str:
-    """Return the mode in the words of ``arena data list``, from what nodes said of the volume (may be none)."""
+    """Return the access mode as in ``arena data list``, from the answers of nodes (there may be none)."""
     mounts = [_mount(answer) for answer in answers.values()]
     local = volume.kind == "path" and any(kind and not _NETWORK.fullmatch(kind) for kind, _ in mounts)
     if local or (volume.kind == "path" and not mounts):
@@ -184,20 +195,20 @@ def access_mode(volume: Volume, answers: Mapping[str, Any]) -> str:
 
 
 def judge(volume: Volume, answers: Mapping[str, Any], *, seconds: float = 10.0) -> list[DataFinding]:
-    """Say what is wrong with a volume.
+    """Return the problems of a volume.
 
     Args:
-        volume: as the inventory has it.
-        answers: node -> what ``files/data_check.py`` said of it there, or the error that kept it from answering.
-        seconds: how long it was waited for.
+        volume: its entry in the inventory.
+        answers: node -> the answer of ``data_check.py`` about it, or the error.
+        seconds: the time limit of the answers.
     """
     problems = [
         DataFinding(volume.name, node, "fail", problem, remedy)
         for node, answer in answers.items()
         for problem, remedy in _problems(volume, answer, seconds)
     ]
-    good = {node: answer for node, answer in answers.items() if node not in {finding.node for finding in problems}}
-    return [*problems, *_between(volume, good)]
+    others = {node: answer for node, answer in answers.items() if node not in {finding.node for finding in problems}}
+    return [*problems, *_differences(volume, others)]
 
 
 def _problems(volume: Volume, answer: Any, seconds: float) -> Iterator[tuple[str, str]]:
@@ -205,29 +216,35 @@ def _problems(volume: Volume, answer: Any, seconds: float) -> Iterator[tuple[str
         yield answer.message, answer.remedy or ""
         return
     if not isinstance(answer, Mapping):
-        yield "the node gave no answer that makes sense", ""
+        yield "the answer of the node is invalid", ""
         return
-    mend = f"mount it there: {mount_command(volume)}" if volume.source else f"make it there: mkdir -p {volume.path}"
+    fix = f"mount it: {mount_command(volume)}" if volume.source else f"create it: mkdir -p {volume.path}"
     if answer.get("hung"):
         yield (
-            f"{volume.path} does not answer within {seconds:g} s: its server is dead, or the way to it",
-            f"mend the server; or let go of the mount (umount -f -l {volume.path}) and {mend}",
+            f"{volume.path} does not answer within {seconds:g} s: its server or the network does not work",
+            f"fix the server; or unmount it (umount -f -l {volume.path}) and {fix}",
         )
         return
     if wrong := _wrong_mount(volume, answer):
-        yield wrong, mend
+        yield wrong, fix
         return
     why, code = str(answer.get("error") or "it cannot be used"), answer.get("errno")
     if code == "ESTALE":
-        yield f"{volume.path} is a stale mount: its server has forgotten it", f"umount -f -l {volume.path}, then {mend}"
+        yield (
+            f"{volume.path} is a stale mount: its server does not know it any more",
+            f"umount -f -l {volume.path}, then {fix}",
+        )
     elif not answer.get("exists"):
-        yield f"{volume.path}: {why}", mend
+        yield f"{volume.path}: {why}", fix
     elif not answer.get("readable"):
-        yield f"{volume.path} cannot be read: {why}", "look at its permissions, and at what its server allows this node"
+        yield (
+            f"{volume.path} cannot be read: {why}",
+            "check its permissions, and the permissions of this node on its server",
+        )
     elif not volume.read_only and not answer.get("writable"):
-        remedy = "add it anew with --ro, or make it writable there"
+        remedy = "add it again with --ro, or make it writable on the node"
         if code in ("EACCES", "EPERM"):
-            remedy += "; an NFS server that makes root nobody (root_squash) wants jobs with --user UID:GID"
+            remedy += "; an NFS server with root_squash requires jobs with --user UID:GID"
         yield f"{volume.path} cannot be written to: {why}", remedy
 
 
@@ -236,9 +253,9 @@ def _wrong_mount(volume: Volume, answer: Mapping[str, Any]) -> str:
         return ""
     kind, source = _mount(answer)
     if kind not in KINDS[volume.kind]:
-        return f"{volume.path} is not mounted: it lies on {source or 'nothing known'} ({kind or 'unknown'})"
+        return f"{volume.path} is not mounted: it is on {source or 'an unknown device'} ({kind or 'unknown'})"
     if volume.kind != "s3fs" and source.rstrip("/") != volume.source.rstrip("/"):
-        return f"{volume.path} is mounted from {source}, and not from {volume.source}"
+        return f"{volume.path} is mounted from {source} instead of {volume.source}"
     return ""
 
 
@@ -249,8 +266,8 @@ def _mount(answer: Any) -> tuple[str, str]:
     return str(mount.get("type") or ""), str(mount.get("source") or "")
 
 
-def _between(volume: Volume, answers: Mapping[str, Any]) -> Iterator[DataFinding]:
-    """Compare nodes: the kinds with a source were compared with it already."""
+def _differences(volume: Volume, answers: Mapping[str, Any]) -> Iterator[DataFinding]:
+    """Yield differences between nodes of a volume without a source; others are compared with their source."""
     if volume.kind != "path" or len(answers) < 2:  # noqa: PLR2004 - a comparison
         return
     mounts = {node: _mount(answer) for node, answer in answers.items()}
@@ -258,7 +275,10 @@ def _between(volume: Volume, answers: Mapping[str, Any]) -> Iterator[DataFinding
     first, *others = mounts
     if len(local) == len(mounts):
         yield DataFinding(
-            volume.name, "", "warn", f"{volume.path} is on each node's own disk: no node sees what another writes"
+            volume.name,
+            "",
+            "warn",
+            f"{volume.path} is on a local disk of each node: nodes do not see the files of others",
         )
         return
     for node in others:
@@ -268,33 +288,33 @@ def _between(volume: Volume, answers: Mapping[str, Any]) -> Iterator[DataFinding
                 node,
                 "fail",
                 f"{volume.path} is {mounts[node][1]} ({mounts[node][0]}) here and {mounts[first][1]} on {first}",
-                "mount the same on all nodes",
+                "mount the same source on all nodes",
             )
 
 
 def mount_command(volume: Volume) -> str:
-    """Return how a person mounts a volume on a node, now and at every boot."""
+    """Return instructions to mount a volume on a node, now and at boot."""
     if volume.kind == "s3fs":
         command = f"s3fs {volume.source} {volume.path}" + (" -o ro" if volume.read_only else "")
     else:
         option = " -o ro" if volume.read_only else ""
         command = f"mount -t {volume.kind}{option} {volume.source} {volume.path}"
-    return f"{command}; for every boot, add to /etc/fstab: {fstab_line(volume)}"
+    return f"{command}; to mount it at boot, add to /etc/fstab: {fstab_line(volume)}"
 
 
 def fstab_line(volume: Volume) -> str:
-    """Return the line of /etc/fstab for a volume that has a source."""
+    """Return the line of /etc/fstab for a volume with a source."""
     options = ["ro"] if volume.read_only else []
     options += ["_netdev", *(["allow_other"] if volume.kind == "s3fs" else [])]
     return f"{volume.source} {volume.path} {KINDS[volume.kind][0]} {','.join(options)} 0 0"
 
 
 def mount_everywhere(volume: Volume, *where: str) -> str:
-    """Return one command that mounts a volume on all nodes, now and at every boot.
+    """Return one command that mounts a volume on all nodes, now and at boot.
 
     Args:
-        volume: one that has a source.
-        where: words that choose the inventory, as ``--lab NAME``.
+        volume: a volume with a source.
+        where: arguments that choose the inventory, e.g. ``--lab NAME``.
     """
     path = shlex.quote(volume.path)
     line = shlex.quote(fstab_line(volume))

@@ -1,6 +1,6 @@
 """Spec files of jobs: YAML (or JSON) whose keys are the flags of ``provision submit``, with underscores or dashes.
 
-What ``submit --dry-run -o yaml`` (or json) prints is a spec file too: its part ``spec`` is read.
+The output of ``submit --dry-run -o yaml`` (or json) is a spec file too: its key ``spec`` is read.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _OTHERS = {
     "annotation": "annotations",
     "ulimit": "ulimits",
 }
-"""Other words for a key."""
+"""Aliases of keys."""
 DRY_RUN_KEYS = frozenset({"fits", "reason", "placement", "env", "commands", "files", "warnings", "spec"})
-"""Keys of the document that a dry run prints."""
+"""Keys of the output of a dry run."""
 _FIRST = ("kind", "name", "image", "gpus", "workers", "command")
 
 
 def read_document(text: str, where: str) -> dict[str, Any]:
     """Return the fields of JobSpec that a spec file sets.
 
-    Every value is taken as it is written: ``LR: 0.10`` is the text 0.10, quotes are not needed.
+    Every value is text without conversion: ``LR: 0.10`` is the text 0.10, and needs no quotes.
 
     Raises:
-        UsageError: it is no YAML, has a key that there is not, or a value that the key cannot have; with file and line.
+        UsageError: invalid YAML, an unknown key, or an invalid value; with file and line.
     """
     try:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
-        raise UsageError(f"{where}{_line(error)}: this is no YAML: {_problem(error)}") from error
+        raise UsageError(f"{where}{_line(error)}: invalid YAML: {_problem(error)}") from error
     if not isinstance(root, yaml.MappingNode):
-        raise UsageError(f"{where}: a job's spec is a list of `key: value` lines", remedy=_example())
+        raise UsageError(f"{where}: a spec file must consist of `key: value` lines", remedy=_example())
     fields: dict[str, Any] = {}
     for key, node, line in _items(_spec(root), where):
         field = _field(key, f"{where}:{line}")
@@ -61,14 +61,14 @@ def read_document(text: str, where: str) -> dict[str, Any]:
 
 
 def _spec(root: yaml.MappingNode) -> yaml.MappingNode:
-    """Return the part ``spec`` of a dry run's document, and any other document as it is."""
+    """Return the value of ``spec`` in the output of a dry run, and any other document unchanged."""
     parts = {key.value: value for key, value in root.value if isinstance(key, yaml.ScalarNode)}
     spec = parts.get("spec")
     return spec if isinstance(spec, yaml.MappingNode) and parts.keys() <= DRY_RUN_KEYS else root
 
 
 def as_yaml(spec: JobSpec) -> str:
-    """Return a spec file that means `spec`, without default values."""
+    """Return a spec as a spec file, without default values."""
     return yaml.safe_dump(brief(spec), sort_keys=False, allow_unicode=True, default_flow_style=False, width=100)
 
 
@@ -77,12 +77,14 @@ def brief(spec: JobSpec, *, sync_secrets: Sequence[str] = (), pull_secrets: Sequ
 
     Args:
         spec: the job.
-        sync_secrets: names of the secret variables that only fetch the code; their values come from the environment.
-        pull_secrets: names of the logins for registries.
+        sync_secrets: names of the secret variables for fetching the code; their values come from the environment.
+        pull_secrets: names of the credentials for registries.
     """
     whole = as_document(spec)
-    usual = {item.name: _usual(item) for item in dataclasses.fields(spec)}
-    short = {key: whole[key] for key in (*_FIRST, *whole) if key in _FIRST[:2] or whole[key] != as_document(usual[key])}
+    defaults = {item.name: _default(item) for item in dataclasses.fields(spec)}
+    short = {
+        key: whole[key] for key in (*_FIRST, *whole) if key in _FIRST[:2] or whole[key] != as_document(defaults[key])
+    }
     if len(spec.command) == 1:
         short["command"] = spec.command[0]
     if spec.data:
@@ -99,7 +101,7 @@ def brief(spec: JobSpec, *, sync_secrets: Sequence[str] = (), pull_secrets: Sequ
     return short
 
 
-def _usual(item: dataclasses.Field[Any]) -> Any:
+def _default(item: dataclasses.Field[Any]) -> Any:
     if item.default_factory is not dataclasses.MISSING:
         return item.default_factory()
     return None if item.default is dataclasses.MISSING else item.default
@@ -109,7 +111,7 @@ def _items(node: yaml.MappingNode, where: str) -> Iterator[tuple[str, yaml.Node,
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
-            raise UsageError(f"{where}:{line}: a key is a word")
+            raise UsageError(f"{where}:{line}: a key must be text")
         yield key.value, value, line
 
 
@@ -120,13 +122,13 @@ def _field(key: str, where: str) -> str:
         return field
     close = difflib.get_close_matches(field, FIELDS, 1, 0.6)
     raise UsageError(
-        f"{where}: there is no key {key}" + (f"; did you mean {close[0]}?" if close else ""),
-        remedy=f"Keys are {', '.join((*FIELDS, PULL_SECRET))}.",
+        f"{where}: unknown key {key}" + (f"; did you mean {close[0]}?" if close else ""),
+        remedy=f"Choose one of these keys: {', '.join((*FIELDS, PULL_SECRET))}.",
     )
 
 
 def _plain(node: yaml.Node, where: str) -> Given:
-    """Return a value's texts; lists and mappings of texts are the deepest that a spec has."""
+    """Return a value as text, or as a list or mapping of texts."""
     if isinstance(node, yaml.ScalarNode):
         return str(node.value)
     if isinstance(node, yaml.SequenceNode):
@@ -137,11 +139,11 @@ def _plain(node: yaml.Node, where: str) -> Given:
 def _text(node: yaml.Node, where: str) -> str:
     if isinstance(node, yaml.ScalarNode):
         return str(node.value)
-    raise UsageError(f"{where}: text or a number is wanted here, not a list or more keys")
+    raise UsageError(f"{where}: expected text or a number, not a list or a mapping")
 
 
 def _timed(field: str, given: Given) -> Given:
-    """A bare number is seconds in a file."""
+    """Return a value; a duration without a unit is seconds in a file."""
     bare = form(field) == "duration" and isinstance(given, str) and re.fullmatch(r"\d+(\.\d+)?", given)
     return f"{given}s" if bare else given
 
@@ -163,4 +165,4 @@ def _example() -> str:
         "gpus": 1,
         "command": "python3 x.py",
     }
-    return "Such as:\n" + yaml.safe_dump(dict(spec), sort_keys=False).rstrip()
+    return "For example:\n" + yaml.safe_dump(dict(spec), sort_keys=False).rstrip()

@@ -1,4 +1,4 @@
-"""Lengths of time as people write and read them."""
+"""Parse and format durations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 31536000
 
 
 def duration(text: str) -> float:
-    """Return the seconds of ``90s``, ``2m``, ``1h30m``, ``3d``, or of ``1:30:00`` and ``2-12:00:00`` as Slurm has them.
+    """Return the seconds of ``90s``, ``2m``, ``1h30m``, ``3d``, or of ``1:30:00`` and ``2-12:00:00`` as in Slurm.
 
     Raises:
-        ValueError: it is none of these; a bare number is not either, for some tools take it for minutes.
+        ValueError: invalid; also a number without a unit, which some tools read as minutes.
     """
     word = text.strip().lower()
     if word == "0":
@@ -27,12 +27,12 @@ def duration(text: str) -> float:
         return float(days * _DAY + hours * _HOUR + minutes * _MINUTE + seconds)
     parts = _PART.findall(word)
     if not parts or "".join(number + unit for number, unit in parts) != word:
-        raise ValueError(f"{text!r} is no length of time; write 90s, 2m, 1h30m or 3d")
+        raise ValueError(f"invalid duration {text!r}; write 90s, 2m, 1h30m or 3d")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
 def short(seconds: float) -> str:
-    """Return a length of time in one unit, cut, as kubectl does: ``45s``, ``12m``, ``3h``, ``2d``, ``1y``."""
+    """Return a duration in one unit, rounded down as in kubectl: ``45s``, ``12m``, ``3h``, ``2d``, ``1y``."""
     whole = max(0, int(seconds))
     for size, unit in ((_YEAR, "y"), (_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
         if whole >= size:

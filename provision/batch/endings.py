@@ -28,9 +28,9 @@ class RequestedEnd:
     reason: str
     delete: bool
     stop: tuple[str, ...] = ()
-    """Nodes with an unfinished part of the job that were not told yet to end it."""
+    """Nodes with an unfinished part of the job that have not received the request yet."""
     remove: tuple[str, ...] = ()
-    """Nodes with records of a job that is to be deleted, where nothing of it runs any more."""
+    """Nodes with records of a job to delete, of which nothing runs there."""
     confirmed: tuple[str, ...] = ()
     """Nodes that have confirmed since the queue host wrote its list."""
     left: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ def unconfirmed_nodes(
         queue: what the queue host records of the job.
         parts: node -> what it reports of this job, of the nodes that report something.
         answered: all nodes that answered.
-        head: the queue host, whose own record of the job is the last to go.
+        head: the queue host, whose own record of the job is deleted last.
     """
     if queue.state != END_REQUESTED:
         return ()
@@ -70,7 +70,7 @@ def _confirms(
 
 
 def requested_ends(reports: Sequence[Report], head: str) -> list[RequestedEnd]:
-    """Return what is left to do for all requested ends, by the reports of the nodes that answered."""
+    """Return the unfinished work of all requested ends, according to the nodes that answered."""
     by_node = {report.node: {job.name: job for job in report.jobs} for report in reports}
     requested = (job for job in by_node.get(head, {}).values() if job.queue.state == END_REQUESTED)
     ends = (_requested_end(job, _parts(job, by_node, head), by_node, head) for job in requested)
@@ -78,7 +78,7 @@ def requested_ends(reports: Sequence[Report], head: str) -> list[RequestedEnd]:
 
 
 def is_accepted(node: str, job: JobReport, of_head: JobReport) -> bool:
-    """Return whether the queue host has given the job to this node, and such an attempt of it."""
+    """Return whether the queue host has assigned this attempt of the job to this node."""
     queue = of_head.queue
     given = {*queue.nodes, *of_head.nodes, *queue.unconfirmed}
     if not given or not job.attempt:
@@ -89,7 +89,7 @@ def is_accepted(node: str, job: JobReport, of_head: JobReport) -> bool:
 
 
 def _parts(of_head: JobReport, by_node: Mapping[str, Mapping[str, JobReport]], head: str) -> dict[str, JobReport]:
-    """Return node -> what it reports of a job, without reports of other jobs of that name."""
+    """Return node -> its report about a job, without reports about other jobs of that name."""
     parts = {node: jobs[of_head.name] for node, jobs in by_node.items() if of_head.name in jobs}
     return {
         node: job

@@ -1,4 +1,4 @@
-"""Variables of a job: which of them anybody may see, which are secrets, and which are for fetching code alone."""
+"""Environment variables of a job: visible ones, secrets, and those for fetching code."""
 
 from __future__ import annotations
 
@@ -12,62 +12,60 @@ from provision.errors import UsageError
 from provision.model import Secret
 from provision.profiles import check_light
 
-__all__ = ["Environment", "Variable", "sorted_out", "typed", "written"]
+__all__ = ["Environment", "Variable", "classify", "parse_arguments", "parse_file"]
 
 IsSecret = Callable[[str, str], bool]
-"""Whether a name and its value are a secret's."""
+"""Whether a variable with this name and value is secret."""
 
 _REVISIONS = ("REV", "REF", "BRANCH")
-"""Of git-sync's settings; the first that is given is checked out."""
+"""Settings of git-sync; the first one that is set is checked out."""
 _DECIDED = ("REPO", "DEST", "ROOT", "ONE_TIME")
-"""What --sync-source and the place of the code say already."""
+"""Settings of git-sync that --sync-source and the location of the code replace."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable as it was given."""
+    """An environment variable and its origin."""
 
     name: str
     value: str
-    typed: bool = False
-    """Its value stood on the command line."""
+    is_argument: bool = False
+    """Whether its value was on the command line."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Variables, sorted out."""
+    """Environment variables by their use."""
 
     plain: Mapping[str, str] = field(default_factory=dict)
     secret: Mapping[str, Secret] = field(default_factory=dict)
     sync: Mapping[str, Secret] = field(default_factory=dict)
-    """For fetching code alone."""
+    """Secrets for fetching code."""
     sync_options: Mapping[str, str] = field(default_factory=dict)
-    """Likewise, and no secret: names of files are not, what is in them may be."""
+    """Other settings for fetching code; names of files are not secret, their contents may be."""
     revision: str = ""
     notes: tuple[str, ...] = ()
 
 
-def typed(words: Sequence[str], environ: Mapping[str, str]) -> Iterator[Variable]:
-    """Read ``K=V`` as it stands, and ``K`` from `environ`, so that secrets need not be typed.
+def parse_arguments(words: Sequence[str], environ: Mapping[str, str]) -> Iterator[Variable]:
+    """Parse ``K=V``, and ``K`` with its value in `environ`, so that command lines need not contain secrets.
 
     Raises:
-        UsageError: a name that no variable has, or one that is not set here.
+        UsageError: an invalid name, or one that is not set.
     """
     for word in words:
         name, equals, value = word.partition("=")
         _check(name, "--env")
         if not equals and name not in environ:
-            raise UsageError(
-                f"--env {name}: {name} is not set here", remedy=f"export {name}, or give --env {name}=VALUE"
-            )
+            raise UsageError(f"--env {name}: {name} is not set", remedy=f"Export {name}, or write --env {name}=VALUE.")
         yield Variable(name, value if equals else environ[name], bool(equals))
 
 
-def written(text: str, where: str, environ: Mapping[str, str]) -> Iterator[Variable]:
-    """Read a file of ``K=V`` and ``K`` lines, as docker does: no quotes, ``#`` begins a remark, empty lines are left.
+def parse_file(text: str, where: str, environ: Mapping[str, str]) -> Iterator[Variable]:
+    """Parse a file of ``K=V`` and ``K`` lines in docker's format: no quotes, ``#`` starts a comment line.
 
     Raises:
-        UsageError: a line that is neither; the line is not shown, for it may be a secret.
+        UsageError: an invalid line; it is not shown, because it may be a secret.
     """
     for number, line in enumerate(text.splitlines(), start=1):
         word = line.strip()
@@ -76,17 +74,17 @@ def written(text: str, where: str, environ: Mapping[str, str]) -> Iterator[Varia
         name, equals, value = word.partition("=")
         _check(name, f"{where}:{number}", shown=False)
         if not equals and name not in environ:
-            raise UsageError(f"{where}:{number}: {name} is not set here", remedy="Write NAME=VALUE, or export it.")
+            raise UsageError(f"{where}:{number}: {name} is not set", remedy="Write NAME=VALUE, or export it.")
         yield Variable(name, value if equals else environ[name])
 
 
-def sorted_out(variables: Sequence[Variable], is_secret: IsSecret) -> Environment:
-    """Tell the variables that may be seen from secrets, and from those of git-sync, which the training does not get.
+def classify(variables: Sequence[Variable], is_secret: IsSecret) -> Environment:
+    """Classify variables as visible, secret, or settings of git-sync, which the training does not get.
 
-    Later ones of the same name count.
+    Later variables replace earlier ones of the same name.
 
     Raises:
-        UsageError: a variable of LightCC that there is not, or with a value that it cannot have.
+        UsageError: an unknown variable of LightCC, or an invalid value of one.
     """
     last = {variable.name: variable for variable in variables}
     environment = Environment({}, {}, {}, {})
@@ -94,10 +92,10 @@ def sorted_out(variables: Sequence[Variable], is_secret: IsSecret) -> Environmen
     for name, variable in last.items():
         sync = is_sync_name(name)
         hidden = is_sync_secret(name) if sync else is_secret(name, variable.value)
-        if hidden and variable.typed and short_name(name) != "USERNAME":
-            notes.append(_seen(name))
+        if hidden and variable.is_argument and short_name(name) != "USERNAME":
+            notes.append(_visibility_warning(name))
         if sync and short_name(name) in _DECIDED:
-            notes.append(f"{name} is left out: --sync-source says what is fetched, and it lands in WORKDIR/code")
+            notes.append(f"{name} is not used: --sync-source is fetched into WORKDIR/code")
         elif sync and short_name(name) in _REVISIONS:
             continue
         else:
@@ -109,22 +107,22 @@ def sorted_out(variables: Sequence[Variable], is_secret: IsSecret) -> Environmen
 
 
 def _kind(environment: Environment, *, sync: bool, hidden: bool) -> dict[str, Any]:
-    """Return where a variable of this kind is kept."""
+    """Return the mapping for a variable of this kind."""
     if sync:
         return cast("dict[str, Any]", environment.sync if hidden else environment.sync_options)
     return cast("dict[str, Any]", environment.secret if hidden else environment.plain)
 
 
-def _seen(name: str) -> str:
+def _visibility_warning(name: str) -> str:
     return (
-        f"the value of {name} can be seen in this machine's list of processes and in the shell's history; "
-        f"export it and give --env {name} alone, or write it into a file for --env-file (chmod 600), "
-        "or keep it with `provision secret add`"
+        f"the value of {name} is visible in the process list and in the history of the shell; "
+        f"export it and write --env {name}, or write it into a file for --env-file (chmod 600), "
+        "or store it with `provision secret add`"
     )
 
 
 def _check(name: str, where: str, *, shown: bool = True) -> None:
     if not is_environment_name(name):
-        raise UsageError(f"{where}{f' {name}' if shown else ''}: this is no name of a variable; write NAME=VALUE")
+        raise UsageError(f"{where}{f' {name}' if shown else ''}: invalid name of a variable; write NAME=VALUE")
     if name.startswith("PROVISION_"):
-        raise UsageError(f"{where}: {name} is a variable that provision sets itself", remedy="Choose another name.")
+        raise UsageError(f"{where}: {name} is a variable that provision sets", remedy="Choose another name.")

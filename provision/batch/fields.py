@@ -1,4 +1,4 @@
-"""The fields of a job's spec from text: the same for a flag and for a line of a spec file."""
+"""Parse the fields of a job's spec, from flags and from spec files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from provision.model.job import CodeSource, JobSpec
 __all__ = ["FIELDS", "PULL_SECRET", "Given", "field_value", "form", "switch"]
 
 Given = str | Sequence[str] | Mapping[str, str]
-"""Text as it was written: one value, several, or names with values."""
+"""The text of a field: one value, several values, or names with values."""
 
 FIELDS = tuple(item.name for item in dataclasses.fields(JobSpec))
 PULL_SECRET = "image_pull_secret"  # noqa: S105 # nosec B105 # a key, not a secret
-"""A key of spec files that is not a field of JobSpec: the names of the logins travel beside the spec."""
+"""A key of spec files that is not a field of JobSpec: the names of the credentials are sent beside the spec."""
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1", "t"}), frozenset({"false", "no", "off", "0", "f"})
 _WHOLE_LINES = frozenset({"command", "mounts", "config_files"})
-"""Lists whose items may have commas."""
+"""Lists whose items may contain commas."""
 _SIZE = re.compile(r"(\d+)([kmgt]?)(?:i?b?)", re.IGNORECASE)
 
 
@@ -32,7 +32,7 @@ def switch(text: str) -> bool:
     """Return true or false.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: neither.
     """
     word = text.strip().lower()
     if word not in _TRUE | _FALSE:
@@ -42,7 +42,7 @@ def switch(text: str) -> bool:
 
 @cache
 def form(field: str) -> str:
-    """Return how a field of JobSpec is written: text, whole, switch, duration, words, numbers, pairs, ..."""
+    """Return the format of a field of JobSpec: text, whole, switch, duration, words, numbers, pairs, ..."""
     if field in {"kind", "data", "share_memory", "sync", "pull", "clean_task_policy"}:
         return field
     if field == PULL_SECRET:
@@ -62,21 +62,21 @@ def field_value(field: str, given: Given) -> Any:
     """Return the value of a field of JobSpec.
 
     Raises:
-        ValueError: it cannot be; the text says what can.
+        ValueError: invalid, with the valid values.
     """
-    way = form(field)
-    if way == "pairs":
+    kind = form(field)
+    if kind == "pairs":
         return _pairs(given)
-    if way == "data":
+    if kind == "data":
         return _data(given)
-    if way == "words":
+    if kind == "words":
         return _words(given, whole=field in _WHOLE_LINES)
-    if way == "numbers":
+    if kind == "numbers":
         return tuple(_whole(word) for word in _words(given, whole=False))
-    if way == "sync":
+    if kind == "sync":
         return _sync(given)
     if not isinstance(given, str):
-        raise ValueError("one value is wanted, not several")  # noqa: TRY004 - of a user, not of a type
+        raise ValueError("expected one value, not several")  # noqa: TRY004 - of a user, not of a type
     readers = {
         "whole": _whole,
         "switch": switch,
@@ -86,7 +86,7 @@ def field_value(field: str, given: Given) -> Any:
         "pull": lambda text: "missing" if text.lower() == "ifnotpresent" else text.lower(),
         "clean_task_policy": str.capitalize,
     }
-    return readers[way](given) if way in readers else given
+    return readers[kind](given) if kind in readers else given
 
 
 def _whole(text: str) -> int:
@@ -97,21 +97,21 @@ def _whole(text: str) -> int:
 
 def _kind(text: str) -> Any:
     if text.lower() not in KINDS:
-        raise ValueError(f"{text!r} is no kind of job; kinds are mpi, pytorch and run")
+        raise ValueError(f"unknown kind of job {text!r}; choose mpi, pytorch or run")
     return KINDS[text.lower()]
 
 
 def _size(text: str) -> str:
-    """Kubernetes writes 2Gi, docker 2g; both count in powers of 1024 here."""
+    """Return a size as docker writes it; both 2Gi and 2g are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or not int(match[1]):
-        raise ValueError(f"{text!r} is no size; write 2Gi, 32g or 512m")
+        raise ValueError(f"invalid size {text!r}; write 2Gi, 32g or 512m")
     return match[1] + (match[2].lower() or "b")
 
 
 def _words(given: Given, *, whole: bool) -> tuple[str, ...]:
     if isinstance(given, Mapping):
-        raise ValueError("a list is wanted, not names with values")  # noqa: TRY004
+        raise ValueError("expected a list, not names with values")  # noqa: TRY004
     items = [given] if isinstance(given, str) else list(given)
     return tuple(items) if whole else tuple(word.strip() for item in items for word in item.split(",") if word.strip())
 
@@ -142,9 +142,9 @@ def _data(given: Given) -> tuple[tuple[str, str], ...]:
 
 def _sync(given: Given) -> CodeSource:
     if not isinstance(given, Mapping):
-        raise ValueError("mode and source are wanted, below it")  # noqa: TRY004
+        raise ValueError("expected the keys mode and source")  # noqa: TRY004
     known = {"mode", "source", "revision"}
     odd = [key for key in given if key not in known]
     if odd:
-        raise ValueError(f"{odd[0]!r} is none of {', '.join(sorted(known))}")
+        raise ValueError(f"unknown key {odd[0]!r}; choose one of {', '.join(sorted(known))}")
     return CodeSource(given.get("mode", ""), given.get("source", ""), given.get("revision", ""))

@@ -1,4 +1,4 @@
-"""The flags of ``provision submit``: arena's, word for word, and ours; and how a command line is read by them."""
+"""The flags of ``provision submit``, which include those of arena, and the parser of its command line."""
 
 from __future__ import annotations
 
@@ -15,113 +15,113 @@ __all__ = ["FLAGS", "IGNORED", "Flag", "Scanned", "flag_help", "scan"]
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag and what it sets."""
+    """A flag and the field that it sets."""
 
     names: tuple[str, ...]
-    """The first one is shown first; names of one letter have one dash."""
+    """The first one is the main name; names of one letter have one dash."""
     field: str
-    """Of JobSpec, or a word that `provision.batch.submission` knows."""
+    """A field of JobSpec, or another key that `provision.batch.submission` uses."""
     metavar: str
-    """Empty: it stands for true or false, and takes a value behind ``=`` only."""
+    """Empty for a switch, whose value can only follow ``=``."""
     help: str
     section: str
     off: bool = False
-    """It says false."""
+    """Whether the switch means false."""
 
     @property
-    def switches(self) -> bool:
-        """Whether it needs no value."""
+    def is_switch(self) -> bool:
+        """Return whether it needs no value."""
         return not self.metavar
 
 
-_RUNS, _DATA, _WHERE, _START = "What runs", "Code and data", "Where it goes", "How it is started"
-_BOX, _LIFE, _HERE = "Container", "Life of the job", "This command"
+_RUNS, _DATA, _WHERE, _START = "Program", "Code and data", "Placement", "Launch"
+_BOX, _LIFE, _HERE = "Container", "Lifecycle", "This command"
 
 _TABLE = {
     _RUNS: """
-    --name -J|name|NAME|The job's name, which no other job has, running or over. Required.
-    --image|image|IMAGE|The image of its containers. Required, unless --worker-image is given.
-    --worker-image|worker_image|IMAGE|The image of the workers that are not the master; in place of --image there.
+    --name -J|name|NAME|Unique name of the job. Required.
+    --image|image|IMAGE|Image of the containers. Required, unless --worker-image is given.
+    --worker-image|worker_image|IMAGE|Image of the workers except the master, instead of --image.
     --gpus|gpus|N|GPUs of each worker. [0]
-    --workers --num-worker -N|workers|N|Workers; for pytorch the master is one of them, for mpi the launcher is not. [1]
-    -G|total_gpus|N|GPUs of all workers together, as Slurm counts them.
-    --device|device|KIND=N|nvidia.com/gpu=N is --gpus N; there are no other devices.
-    --working-dir --workdir|working_dir|DIR|The folder that the command runs in. [/root]
-    --env -e|env|K[=V]|A variable; without =V your own. What looks like a secret is kept apart. May be repeated.
-    --env-file|env_file|FILE|Lines of K=V, of a file that only you can read (chmod 600). May be repeated.
-    --shell|shell|SHELL|What runs a command of one quoted word: sh or bash. [sh]
-    --command|command_text|LINE|The command, for those who like it as a flag.
-    --file -f|file|SPEC|A spec in YAML or JSON, as --dry-run -o yaml prints it; - for standard input; flags override it.
+    --workers --num-worker -N|workers|N|Workers; includes the master of pytorch, but not the launcher of mpi. [1]
+    -G|total_gpus|N|GPUs of all workers together, as in Slurm.
+    --device|device|KIND=N|nvidia.com/gpu=N means --gpus N; other devices are not supported.
+    --working-dir --workdir|working_dir|DIR|Working directory of the command. [/root]
+    --env -e|env|K[=V]|Variable; without =V, with your own value. Secrets are sent separately. Repeatable.
+    --env-file|env_file|FILE|File of K=V lines that only you can read (chmod 600). Repeatable.
+    --shell|shell|SHELL|Shell for a command in quotes: sh or bash. [sh]
+    --command|command_text|LINE|The command, instead of the last argument.
+    --file -f|file|SPEC|Spec file, as printed by --dry-run -o yaml; - for standard input. Flags override it.
     """,
     _DATA: """
-    --data -d|data|NAME:/PATH|Mount what `provision data list` calls NAME. May be repeated.
-    --data-dir|data_dir|DIR[:/PATH]|Mount a folder of the nodes. May be repeated.
-    --mount --volume -v|mounts|SRC:DST[:ro]|Mount a file or folder of the nodes, as docker does. May be repeated.
-    --config-file|config_files|FILE[:/PATH]|Copy a file of here to the nodes, and mount it read-only; up to 1 MiB.
-    --sync-mode|sync_mode|MODE|Bring code to every node, into WORKDIR/code/NAME: git, rsync or local.
-    --sync-source|sync_source|SOURCE|The repository, rsync source, or (local) folder; goes with --sync-mode.
-    --sync-revision|sync_revision|REF|Branch, tag or commit for git.
-    --tensorboard|tensorboard||Show the training in TensorBoard, on the first node.
-    --tensorboard-image|tensorboard_image|IMAGE|An image that has TensorBoard. [the job's]
-    --logdir|logdir|DIR|Where TensorBoard finds its events; best inside of --data. [/training_logs]
+    --data -d|data|NAME:/PATH|Mount a volume of `provision data list`. Repeatable.
+    --data-dir|data_dir|DIR[:/PATH]|Mount a folder of the nodes. Repeatable.
+    --mount --volume -v|mounts|SRC:DST[:ro]|Mount a file or folder of the nodes, as in docker. Repeatable.
+    --config-file|config_files|FILE[:/PATH]|Copy a local file to the nodes and mount it read-only; at most 1 MiB.
+    --sync-mode|sync_mode|MODE|Copy code into WORKDIR/code/NAME on every node: git, rsync or local.
+    --sync-source|sync_source|SOURCE|Repository, rsync source or local folder for --sync-mode.
+    --sync-revision|sync_revision|REF|Branch, tag or commit of the git repository.
+    --tensorboard|tensorboard||Start TensorBoard on the first node.
+    --tensorboard-image|tensorboard_image|IMAGE|Image with TensorBoard. [the job's]
+    --logdir|logdir|DIR|Folder of the TensorBoard events, preferably on a --data volume. [/training_logs]
     """,
     _WHERE: """
-    --gang|gang||Start all workers or none. [true]
-    --no-gang|gang|-|Start what fits (as --gang=false).
-    --gputopology|gputopology||Choose the GPUs by their links, among nodes labelled gpu.schedule=topology.
-    --nodes --nodelist -w|nodes|NODE,...|Only these nodes.
-    --exclude -x|exclude|NODE,...|Not these nodes.
-    --selector --constraint -C|selector|K=V|Only nodes with this label. May be repeated.
-    --toleration|toleration|KEY|Drained nodes too: `all` or `drained`.
-    --pack|pack||As few nodes as possible. [true]
-    --spread|spread||As many nodes as possible.
-    --max-per-node|max_per_node|N|At most so many workers on one node. [0: no limit]
-    --exclusive|exclusive||Nodes that have no other job, and get none.
-    --gpu-ids|gpu_ids|I,...|These GPUs of each node, by nvidia-smi's numbers.
+    --gang|gang||Start all workers or none (gang scheduling). [true]
+    --no-gang|gang|-|Start the workers that fit (same as --gang=false).
+    --gputopology|gputopology||Choose GPUs by their links, on nodes with the label gpu.schedule=topology.
+    --nodes --nodelist -w|nodes|NODE,...|Use only these nodes.
+    --exclude -x|exclude|NODE,...|Do not use these nodes.
+    --selector --constraint -C|selector|K=V|Use only nodes with this label. Repeatable.
+    --toleration|toleration|KEY|Also use drained nodes: `all` or `drained`.
+    --pack|pack||Use as few nodes as possible. [true]
+    --spread|spread||Use as many nodes as possible.
+    --max-per-node|max_per_node|N|Maximum number of workers on one node. [0: no limit]
+    --exclusive|exclusive||Use nodes without other jobs, and block them for other jobs.
+    --gpu-ids|gpu_ids|I,...|Use these GPUs of each node, by index of nvidia-smi.
     """,
     _START: """
-    --np --ntasks|np|N|mpi: make the mpirun line, with N ranks; `auto`: one for each GPU.
+    --np --ntasks|np|N|mpi: generate the mpirun command with N ranks; `auto`: one for each GPU.
     --nproc-per-node|nproc_per_node|N|pytorch: processes of each worker, by torchrun: auto, gpu, cpu or a number.
-    --launcher|launcher|NAME|torchrun, launch (torch.distributed.launch), python or mpirun. [the command as it is]
-    --procs-per-gpu|procs_per_gpu|N|Copies of the command that share a worker's one GPU. [0: one]
-    --mps|mps||Share it by NVIDIA's MPS.
-    --no-lint|lint|-|mpi: start a typed mpirun line even if it surely fails.
-    --preset|preset|NAME|A guide's settings: horovod-lightcc.
-    --fabric|fabric|NAME|Send over tcp, roce, roce-gdr or ib; else what the nodes have.
+    --launcher|launcher|NAME|torchrun, launch (torch.distributed.launch), python or mpirun. [unchanged command]
+    --procs-per-gpu|procs_per_gpu|N|Copies of the command that share the GPU of a worker. [0: one]
+    --mps|mps||Share the GPU by NVIDIA MPS.
+    --no-lint|lint|-|mpi: start an mpirun command even if it will fail.
+    --preset|preset|NAME|Settings of a guide: horovod-lightcc.
+    --fabric|fabric|NAME|Network: tcp, roce, roce-gdr or ib. [the best one of the nodes]
     """,
     _BOX: """
-    --share-memory --shm-size|share_memory|SIZE|/dev/shm, as 2Gi or 32g. [32g]
-    --ulimit|ulimits|NAME=N|A limit, as memlock=-1. May be repeated.
-    --privileged|privileged||Everything of the host; without it RDMA devices and IPC_LOCK alone.
-    --rdma|rdma||Give RDMA devices where there are any. [true]
-    --no-rdma|rdma|-|Give none.
-    --pull --image-pull-policy|pull|WHEN|always, missing or never. [missing]
-    --image-pull-secret|image_pull_secret|SERVER|A registry's login, as `provision secret list` names it. [the image's]
-    --user -u|user|UID:GID[,GID...]|Who runs in it, with further groups. [the image's, else root]
-    --no-container|no_container||No image: processes of the nodes, with what is installed there.
+    --share-memory --shm-size|share_memory|SIZE|Size of /dev/shm, e.g. 2Gi or 32g. [32g]
+    --ulimit|ulimits|NAME=N|Limit, e.g. memlock=-1. Repeatable.
+    --privileged|privileged||Give all devices and rights of the host, instead of only RDMA devices and IPC_LOCK.
+    --rdma|rdma||Give RDMA devices, if the node has any. [true]
+    --no-rdma|rdma|-|Give no RDMA devices.
+    --pull --image-pull-policy|pull|WHEN|Pull the image: always, missing or never. [missing]
+    --image-pull-secret|image_pull_secret|SERVER|Credential for a registry, see `provision secret list`. [the image's]
+    --user -u|user|UID:GID[,GID...]|Account and additional groups. [the image's, else root]
+    --no-container|no_container||Run processes on the nodes, without a container.
     """,
     _LIFE: """
-    --retry|retry|N|Start the whole job again when it failed, N times at most. [0]
-    --running-timeout --time -t|running_timeout|TIME|End it after this time.
-    --starting-timeout|starting_timeout|TIME|Give the start up after this time, as pulling before it. [10m, pulling 30m]
-    --ttl-after-finished|ttl_after_finished|TIME|Forget it so long after its end.
-    --clean-task-policy|clean_task_policy|WHICH|Containers that go at the end: None, Running or All.
-    --priority -p|priority|N|Higher ones start first. [0]
-    --queue|queue|NAME|Hold it, labelled with this queue, until somebody lets it start.
-    --hold|hold||Record it, and start it later: provision queue release NAME.
-    --depends|depends|JOB,...|Start when these have succeeded.
-    --label -l|labels|K=V|A label, for list -l. May be repeated.
-    --annotation -a|annotations|K=V|A remark. May be repeated.
-    --model-name|model_name|NAME|A remark of its own, shown by get -o wide.
-    --model-source|model_source|WHERE|Likewise.
+    --retry|retry|N|Restart the whole job after a failure, at most N times. [0]
+    --running-timeout --time -t|running_timeout|TIME|Stop the job after this time.
+    --starting-timeout|starting_timeout|TIME|Time limit of the start, and of the pull before it. [10m; pull 30m]
+    --ttl-after-finished|ttl_after_finished|TIME|Delete the finished job after this time.
+    --clean-task-policy|clean_task_policy|WHICH|Containers to remove at the end: None, Running or All.
+    --priority -p|priority|N|Jobs with higher priority start first. [0]
+    --queue|queue|NAME|Label the job with this queue, and hold it until it is released.
+    --hold|hold||Hold the job until: provision queue release NAME.
+    --depends|depends|JOB,...|Start after these jobs have succeeded.
+    --label -l|labels|K=V|Label, for list -l. Repeatable.
+    --annotation -a|annotations|K=V|Annotation. Repeatable.
+    --model-name|model_name|NAME|Name of the model, printed by get -o wide.
+    --model-source|model_source|WHERE|Source of the model, printed by get -o wide.
     """,
     _HERE: """
-    --wait|wait||Wait for its end; exit with its code.
-    --follow|follow||Show its output until its end; exit with its code.
-    --dry-run|dry_run||Say where it would go and what would be started; start nothing.
-    --engine|engine|NAME|Job engine; auto: that of the inventory. [auto]
-    --output -o|output|FORM|json, yaml or name.
-    --json|json||The same as -o json.
+    --wait|wait||Wait until the job has finished; exit with its exit code.
+    --follow|follow||Follow the output until the job has finished; exit with its exit code.
+    --dry-run|dry_run||Print placement and commands without starting the job.
+    --engine|engine|NAME|Job engine; auto: the engine of the inventory. [auto]
+    --output -o|output|FORM|Output format: json, yaml or name.
+    --json|json||Same as -o json.
     --inventory -i|inventory|PATH|Ansible inventory: a file or a folder.
     --lab|lab|NAME|Use the nodes of this lab.
     --ask-become-pass -K|ask_become_pass||Ask for the sudo password of the nodes.
@@ -129,16 +129,16 @@ _TABLE = {
 }
 
 IGNORED = {
-    "--scheduler": "nodes are chosen by provision",
-    "--hostNetwork": "every job has the host's network",
-    "--hostIPC": "instances of one node share what they need",
-    "--hostPID": "containers have their own processes",
-    "--mounts-on-launcher": "the launcher lives in the first worker's container and has its mounts",
-    "--sync-image": "code is brought by the nodes themselves",
-    "--cpu": "jobs are not cut to a share of a node's CPUs",
-    "--memory": "jobs are not cut to a share of a node's memory",
+    "--scheduler": "provision chooses the nodes",
+    "--hostNetwork": "every job uses the network of the host",
+    "--hostIPC": "instances on one node share the required resources",
+    "--hostPID": "containers have their own process namespaces",
+    "--mounts-on-launcher": "the launcher runs in the container of the first worker and has its mounts",
+    "--sync-image": "nodes fetch the code",
+    "--cpu": "jobs have no limit of CPUs",
+    "--memory": "jobs have no limit of memory",
 }
-"""Flags of arena that are taken, and change nothing here: why."""
+"""Ignored flags of arena -> the reason."""
 _IGNORED_SWITCHES = frozenset({"--hostNetwork", "--hostIPC", "--hostPID", "--mounts-on-launcher"})
 
 
@@ -155,22 +155,22 @@ _BY_NAME = {name: flag for flag in FLAGS for name in flag.names}
 
 @dataclass(frozen=True)
 class Scanned:
-    """A command line, cut into flags and the rest."""
+    """A command line, separated into flags and other words."""
 
     given: tuple[tuple[Flag, str, str], ...]
-    """(flag, name as it was typed, value)."""
+    """(flag, name on the command line, value)."""
     loose: tuple[str, ...]
-    """Words that are no flags."""
+    """Words that are not flags."""
     behind: tuple[str, ...] | None
-    """What stands behind ``--``; None without it."""
+    """The words after ``--``; None without it."""
     notes: tuple[str, ...] = ()
 
 
 def scan(words: Sequence[str]) -> Scanned:
-    """Cut the words behind ``submit``; flags and other words may stand in any order, up to ``--``.
+    """Separate the arguments of ``submit``; flags and other words can have any order before ``--``.
 
     Raises:
-        UsageError: a flag that there is not, or one without its value.
+        UsageError: an unknown flag, or a flag without its value.
     """
     given: list[tuple[Flag, str, str]] = []
     loose: list[str] = []
@@ -186,19 +186,19 @@ def scan(words: Sequence[str]) -> Scanned:
         name, equals, value = _split(word)
         if name in IGNORED:
             if not equals and name not in _IGNORED_SWITCHES:
-                _taken(name, rest)
-            notes.append(f"{name} changes nothing here: {IGNORED[name]}")
+                _value_of(name, rest)
+            notes.append(f"{name} has no effect: {IGNORED[name]}")
             continue
         flag = _known_flag(name, notes)
-        if flag.switches:
+        if flag.is_switch:
             given.append((flag, name, value if equals else "false" if flag.off else "true"))
         else:
-            given.append((flag, name, value if equals else _taken(name, rest)))
+            given.append((flag, name, value if equals else _value_of(name, rest)))
     return Scanned(tuple(given), tuple(loose), None, tuple(notes))
 
 
 def _split(word: str) -> tuple[str, str, str]:
-    """Return name, what parts it from its value, and the value; ``-eK=V`` is ``-e K=V``."""
+    """Return name, separator and value; ``-eK=V`` means ``-e K=V``."""
     name, equals, value = word.partition("=")
     if not word.startswith("--") and len(name) > 2 and word[:2] in _BY_NAME:  # noqa: PLR2004 - dash and letter
         return word[:2], "=", word[2:]
@@ -208,10 +208,10 @@ def _split(word: str) -> tuple[str, str, str]:
 _INSTEAD = {
     "-n": "Name the job with --name, and set the number of workers with --workers. ",
 }
-"""Option of another command -> what it is called here."""
+"""Option of another command -> the equivalent options."""
 
 
-def _taken(name: str, rest: list[str]) -> str:
+def _value_of(name: str, rest: list[str]) -> str:
     if not rest or rest[0] == "--":
         raise UsageError(f"provision submit: {name} needs a value", remedy="All options: provision submit --help")
     return rest.pop(0)
@@ -225,18 +225,18 @@ def _known_flag(name: str, notes: list[str]) -> Flag:
     plain = dashed.removesuffix("s") if dashed not in _BY_NAME else dashed
     known = _BY_NAME.get(dashed) or _BY_NAME.get(plain)
     if known is not None:
-        notes.append(f"{name} is the old spelling of {known.names[0]}")
+        notes.append(f"{name} is an alias of {known.names[0]}")
         return known
     close = difflib.get_close_matches(dashed, [*_BY_NAME, *IGNORED], 1, 0.7)
     raise UsageError(
-        f"provision submit: there is no option {name}" + (f"; did you mean {close[0]}?" if close else ""),
-        remedy=f"{_INSTEAD.get(name, '')}Put a command with options of its own behind --, or in quotes. "
+        f"provision submit: no such option {name}" + (f"; did you mean {close[0]}?" if close else ""),
+        remedy=f"{_INSTEAD.get(name, '')}Write a command with options after --, or in quotes. "
         "All options: provision submit --help",
     )
 
 
 def flag_help(width: int = 80) -> str:
-    """Return the flags as text, by section."""
+    """Return the help text of the flags, by section."""
     lines: list[str] = []
     indent = 30
     for section in _TABLE:

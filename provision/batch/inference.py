@@ -1,4 +1,4 @@
-"""What a command tells of its job: which kind starts it, and whether its own counts fit what was asked for."""
+"""Infer the kind of a job from its command, and compare the ranks of the command with the requested ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from provision.commands.mpirun_words import is_launcher, parse_line
 from provision.launchers import LAUNCHERS, typed_commands
 from provision.model.job import JobSpec, Kind
 
-__all__ = ["inferred", "rank_findings", "starts_processes", "starts_ranks", "surely_fails", "words_of"]
+__all__ = ["inferred", "rank_findings", "rank_problem", "starts_processes", "starts_ranks", "words_of"]
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 def words_of(command: Sequence[str]) -> list[str]:
-    """Return a command's words for looking at alone, without variables before it; none where a shell is needed."""
+    """Return the words of a command for inspection only, without variable assignments before it."""
     if len(command) != 1:
         return list(command)
     try:
@@ -29,37 +29,37 @@ def words_of(command: Sequence[str]) -> list[str]:
 
 
 def inferred(command: Sequence[str]) -> tuple[Kind, str]:
-    """Return the kind of a job that was given none, and why."""
+    """Return the kind of a job without an explicit kind, and the reason."""
     words = words_of(command)
     program = words[0].rpartition("/")[2] if words else ""
     if program in typed_commands(per_node=False):
         return Kind.MPI, f"the command starts with {program}"
-    return Kind.PYTORCH, f"the command starts with {program or 'no program'}, which is no mpirun"
+    return Kind.PYTORCH, f"the command starts with {program or 'no program'}, which is not mpirun"
 
 
 def rank_findings(spec: JobSpec) -> list[str]:
-    """Return what is odd about how an mpi job's command starts its ranks."""
+    """Return warnings about the number of ranks of an mpi job."""
     words = words_of(spec.command)
     if spec.kind is not Kind.MPI or not words:
         return []
     if not is_launcher(words):
         if starts_ranks(words) or spec.launcher or len(spec.command) > 1:
-            return _odd_count(spec)
-        return [f"{words[0]} is no mpirun: it runs once, on the first node; --np auto starts it on every GPU"]
+            return _wrong_count(spec)
+        return [f"{words[0]} is not mpirun: it runs once, on the first node; --np auto starts it on every GPU"]
     typed = parse_line(words).ranks
     slots = _slots(spec)
     if spec.ranks:
-        return [f"--np {spec.ranks} changes nothing: the command is {words[0]} already, and starts its ranks itself"]
+        return [f"--np {spec.ranks} has no effect: the command is {words[0]}, which starts the ranks"]
     what = f"{spec.workers} x {spec.gpus} GPUs" if spec.gpus else f"{spec.workers} worker(s)"
     if typed is None or typed == slots:
         return []
-    return [f"-np {typed} starts {typed} ranks, and --workers and --gpus ask for {what}"]
+    return [f"-np {typed} starts {typed} ranks, but --workers and --gpus request {what}"]
 
 
-def _odd_count(spec: JobSpec) -> list[str]:
+def _wrong_count(spec: JobSpec) -> list[str]:
     if spec.ranks in {0, _slots(spec)}:
         return []
-    return [f"--np {spec.ranks} starts {spec.ranks} ranks, and there are {_slots(spec)} places for them"]
+    return [f"--np {spec.ranks} starts {spec.ranks} ranks, but there are {_slots(spec)} slots"]
 
 
 def _slots(spec: JobSpec) -> int:
@@ -67,14 +67,14 @@ def _slots(spec: JobSpec) -> int:
 
 
 def starts_ranks(words: Sequence[str]) -> bool:
-    """Return whether a command starts an mpi job's ranks by itself."""
+    """Return whether a command starts the ranks of an mpi job itself."""
     return bool(words) and words[0].rpartition("/")[2] in typed_commands(per_node=False)
 
 
-def surely_fails(spec: JobSpec) -> str:
-    """Return why an mpi job's ranks cannot start wherever it goes, empty when nothing is known against it.
+def rank_problem(spec: JobSpec) -> str:
+    """Return why the ranks of an mpi job cannot start on any node; empty if they may.
 
-    Open MPI refuses more ranks than slots, and our host file has a slot for each GPU, or worker without GPUs.
+    Open MPI refuses more ranks than slots; the host file has a slot for each GPU, or for each worker without GPUs.
     """
     if spec.kind is not Kind.MPI:
         return ""
@@ -87,7 +87,7 @@ def surely_fails(spec: JobSpec) -> str:
 
 
 def starts_processes(words: Sequence[str]) -> bool:
-    """Return whether a command is a launcher of torch's processes already."""
+    """Return whether a command starts the processes of torch itself."""
     left = [word for word in words if word != "-u"]
     if not left:
         return False

@@ -1,4 +1,4 @@
-"""What mpirun needs to find its way from the chief's container to the others: a host file and ssh's own files."""
+"""The files by which mpirun reaches the containers of a job: host files, and the files of SSH."""
 
 from __future__ import annotations
 
@@ -28,46 +28,46 @@ __all__ = [
 ]
 
 MOUNT = "/provision"
-"""Where an attempt's folder ``mount`` is seen in its containers."""
+"""The path of an attempt's folder ``mount`` in its containers."""
 KEYS = "/provision-ssh"
-"""Where an attempt's private keys are seen: of the job's own account, and nobody else's."""
+"""The path of an attempt's private keys in its containers; only the job's account can read them."""
 RUN_FOLDER = "/provision-run"
-"""A private tmpfs of each worker's container, of the job's own account: nothing that a job mounts is seen there."""
+"""A private tmpfs of each worker's container, owned by the job's account; mounts of the job cannot replace it."""
 _PORTS = 1 << 16
 _ALGORITHMS = {"KexAlgorithms": "-*-sha1", "Ciphers": "-*-cbc,arcfour*", "MACs": "-*sha1*,*md5*,*ripemd*"}
-"""What sshd of the image does not accept any more, as the role container_ssh says it: from OpenSSH 7.5 on."""
+"""Algorithms that sshd of the image refuses, as in the role container_ssh; requires OpenSSH 7.5."""
 _OLD_ALGORITHMS = {
     "KexAlgorithms": "curve25519-sha256@libssh.org,ecdh-sha2-nistp256,ecdh-sha2-nistp384,ecdh-sha2-nistp521,"
     "diffie-hellman-group-exchange-sha256",
     "Ciphers": "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes192-ctr,aes256-ctr",
     "MACs": "hmac-sha2-256-etm@openssh.com,hmac-sha2-512-etm@openssh.com,hmac-sha2-256,hmac-sha2-512",
 }
-"""What an older sshd accepts."""
+"""Algorithms that an older sshd accepts."""
 _REMEDY = "Check the node: its software may be damaged or manipulated"
 _VARIABLES = f"{RUN_FOLDER}/variables"
 
 
 @dataclass(frozen=True)
 class Login:
-    """How one node's container of a job is reached."""
+    """The SSH address and keys of one node's container of a job."""
 
     node: str
     address: str
     port: int
     client_key: str
-    """The public half of what it logs in with; checked by `logins_of`, as are the others."""
+    """The public key of its SSH client; verified by `logins_of`, like the other fields."""
     host_key: str
-    """The public half of what its sshd shows."""
+    """The public host key of its sshd."""
 
 
 def logins_of(
     addresses: Mapping[str, str], ports: Mapping[str, int], keys: Mapping[str, Mapping[str, object]]
 ) -> list[Login]:
-    """Return the logins of all nodes of an attempt; what the nodes sent of themselves is checked here.
+    """Return the logins of all nodes of an attempt, after verification of the values that the nodes sent.
 
     Args:
         addresses: node -> data address.
-        ports: node -> the port that it chose for sshd.
+        ports: node -> its port for sshd.
         keys: node -> its public keys, ``client`` and ``host``.
 
     Raises:
@@ -94,7 +94,7 @@ def logins_of(
 
 
 def ssh_config(logins: Sequence[Login], account: str) -> str:
-    """Return what the chief needs of ssh_config: every node by its inventory name and port, with a known key."""
+    """Return ssh_config for the launcher: every node by its inventory name and port, with a known key."""
     hosts = "".join(f"Host {one.node}\n  HostName {one.address}\n  Port {one.port}\n\n" for one in logins)
     user = f"  User {account}\n" if account else ""
     return (
@@ -107,17 +107,17 @@ def ssh_config(logins: Sequence[Login], account: str) -> str:
 
 
 def known_hosts(logins: Sequence[Login]) -> str:
-    """Return the keys of all containers' sshd, by address and port as ssh looks for them."""
+    """Return known_hosts with the host keys of all containers, by address and port."""
     return "".join(f"[{one.address}]:{one.port} {one.host_key}\n" for one in logins)
 
 
 def authorized_keys(logins: Sequence[Login]) -> str:
-    """Return who may log in: the job's own containers."""
+    """Return authorized_keys with the keys of the job's own containers."""
     return "".join(f"restrict,pty {one.client_key}\n" for one in logins)
 
 
 def login_files(logins: Sequence[Login], account: str = "") -> dict[str, str]:
-    """Return the files of `MOUNT` by which the containers of a job reach each other."""
+    """Return the files in `MOUNT` for SSH between the containers of a job."""
     return {
         "ssh_config": ssh_config(logins, account),
         "known_hosts": known_hosts(logins),
@@ -126,9 +126,9 @@ def login_files(logins: Sequence[Login], account: str = "") -> dict[str, str]:
 
 
 def sshd_command(login: Login) -> tuple[str, ...]:
-    """Return the command of a worker's container: sshd in the foreground, for this job's keys and no others.
+    """Return the command of a worker's container: sshd in the foreground, which accepts only the keys of this job.
 
-    sshd gives its sessions none of the container's variables, so they are kept in a file of the job's account.
+    Sessions of sshd do not inherit the container's variables; they read them from a file of the job's account.
     """
     options = {
         "Port": str(login.port),
@@ -141,18 +141,18 @@ def sshd_command(login: Login) -> tuple[str, ...]:
         "KbdInteractiveAuthentication": "no",
         "UsePAM": "no",
         "PidFile": "none",
-        "StrictModes": "no",  # the files are root's on the node, and the mount is read-only
+        "StrictModes": "no",  # root owns the files on the node, and the mount is read-only
         "PermitRootLogin": "prohibit-password",
         "AllowTcpForwarding": "no",
         "X11Forwarding": "no",
         "MaxStartups": "200:30:400",
         "ForceCommand": f'. {_VARIABLES}; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"',
     }
-    keep = f"umask 077; export -p >{_VARIABLES}; mkdir -p /run/sshd 2>/dev/null"
+    export = f"umask 077; export -p >{_VARIABLES}; mkdir -p /run/sshd 2>/dev/null"
     find = 'sshd="$(command -v sshd || echo /usr/sbin/sshd)"'
     new, old = _sshd_words(_ALGORITHMS), _sshd_words(_OLD_ALGORITHMS)
     choose = f'set -- {new}; "$sshd" -t -f /dev/null -h {KEYS}/host "$@" 2>/dev/null || set -- {old}'
-    return ("sh", "-c", f'{keep}; {find}; {choose}; exec "$sshd" -D -e -f /dev/null {_sshd_words(options)} "$@"')
+    return ("sh", "-c", f'{export}; {find}; {choose}; exec "$sshd" -D -e -f /dev/null {_sshd_words(options)} "$@"')
 
 
 def _sshd_words(options: Mapping[str, str]) -> str:
@@ -160,11 +160,11 @@ def _sshd_words(options: Mapping[str, str]) -> str:
 
 
 def launcher_variables(interfaces: Sequence[str], subnets: Sequence[str] = ()) -> dict[str, str]:
-    """Return the variables by which launchers find the nodes and reach them: the image alone tells which one it has.
+    """Return the variables by which all launchers reach the nodes; it is unknown which launcher the image contains.
 
     Args:
-        interfaces: names of those that carry the nodes' data addresses; none when one is not known.
-        subnets: networks of these addresses as CIDRs; likewise.
+        interfaces: interfaces of the nodes' data addresses; empty if one is unknown.
+        subnets: networks of these addresses as CIDRs; empty if one is unknown.
     """
     reach = Reach(f"{MOUNT}/ssh_config", folder=MOUNT, interfaces=interfaces, subnets=subnets)
     variables = [launcher.environment(reach) for launcher in LAUNCHERS.values()]
@@ -173,15 +173,15 @@ def launcher_variables(interfaces: Sequence[str], subnets: Sequence[str] = ()) -
 
 
 def mpi_command(spec: JobSpec, variables: Sequence[str], total: int) -> tuple[str, ...]:
-    """Return the launcher's command: the user's own mpirun as it was typed, or ours around the command.
+    """Return the launcher's command: the user's own mpirun command line, or a generated one with the command.
 
-    A line that starts no ranks itself is run once, on the first node, unless ``--launcher mpirun`` or ``--np`` asks for
-    one on every slot; an argument vector is started on every slot, unless ``--launcher python`` keeps it as it is.
+    A shell command line that does not start ranks runs once, on the first node, or on every slot with
+    ``--launcher mpirun`` or ``--np``. An argument vector runs on every slot, or once with ``--launcher python``.
 
     Args:
-        spec: the job; one word of `command` is a line for its shell.
-        variables: those that mpirun passes on to every rank, by name alone.
-        total: ranks where the spec states none.
+        spec: the job; a command of one word is a command line for its shell.
+        variables: names of the variables that mpirun passes to every rank.
+        total: the number of ranks if the spec has none.
     """
     line = len(spec.command) == 1
     wrapped = not starts_ranks(words_of(spec.command)) and spec.launcher != "python"
@@ -194,7 +194,7 @@ def mpi_command(spec: JobSpec, variables: Sequence[str], total: int) -> tuple[st
 
 
 def files(spec: JobSpec, assignments: Sequence[Assignment], logins: Sequence[Login]) -> dict[str, str]:
-    """Return all files of `MOUNT` of an mpi job."""
+    """Return all files in `MOUNT` of an mpi job."""
     return {**host_files(spec, assignments), **login_files(logins)}
 
 
@@ -206,7 +206,7 @@ def host_entries(spec: JobSpec, assignments: Sequence[Assignment]) -> list[HostE
 
 
 def host_files(spec: JobSpec, assignments: Sequence[Assignment]) -> dict[str, str]:
-    """Return the host file of each MPI launcher by its name: the image alone tells which launcher it has."""
+    """Return the host files of all MPI launchers by name; it is unknown which launcher the image contains."""
     entries = host_entries(spec, assignments)
     launchers = [launcher for launcher in LAUNCHERS.values() if launcher.file_name and launcher.host_file]
     return {launcher.file_name: launcher.host_file(entries) for launcher in launchers if launcher.host_file}

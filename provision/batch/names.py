@@ -1,4 +1,4 @@
-"""Names of jobs, and of their kinds as people type them."""
+"""Names of jobs, and names of their kinds on the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["JOBS", "KINDS", "LONGEST", "attempt_folder", "check_name", "kind_of"
 
 LONGEST = 49
 JOBS = "/var/lib/provision/jobs"
-"""Has a folder for each job on its nodes; the programs that run there say the same in ``node_records.py``."""
+"""Contains a folder for each job on its nodes; ``node_records.py`` of the job agent defines the same path."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 KINDS = {
@@ -23,57 +23,57 @@ KINDS = {
     "run": Kind.RUN,
     "runjob": Kind.RUN,
 }
-"""What may be typed for a kind; the words of arena, and our own third one."""
+"""Names of the kinds: those of arena, and ``run``."""
 
-_ELSEWHERE = {
-    "horovod": "mpi starts Horovod's programs: provision submit mpi",
-    "horovodjob": "mpi starts Horovod's programs: provision submit mpi",
-    "deepspeed": "torchrun starts DeepSpeed's programs: provision submit pytorch --launcher torchrun",
-    "deepspeedjob": "torchrun starts DeepSpeed's programs: provision submit pytorch --launcher torchrun",
-    "et": "a job with a fixed number of workers: provision submit mpi",
-    "etjob": "a job with a fixed number of workers: provision submit mpi",
+_HOROVOD = "Start Horovod by mpirun: provision submit mpi"
+_DEEPSPEED = "Start DeepSpeed by torchrun: provision submit pytorch --launcher torchrun"
+_ELASTIC = "Use a fixed number of workers: provision submit mpi"
+_ALTERNATIVES = {
+    "horovod": _HOROVOD,
+    "horovodjob": _HOROVOD,
+    "deepspeed": _DEEPSPEED,
+    "deepspeedjob": _DEEPSPEED,
+    "et": _ELASTIC,
+    "etjob": _ELASTIC,
 }
 _OTHERS = ("tf", "tfjob", "volcano", "volcanojob", "ray", "rayjob", "spark", "sparkjob", "custom")
 
 
 def kind_of(word: str) -> Kind | None:
-    """Return the kind that a word names, None when it names none.
+    """Return the kind of this name; None if there is none.
 
     Raises:
-        UsageError: a type of job that arena has and we have not.
+        UsageError: a job type of arena that is not supported.
     """
-    if word in _ELSEWHERE or word in _OTHERS:
-        alternative = _ELSEWHERE.get(word, "`run` starts any command on each worker.")
-        raise UsageError(
-            f"jobs of type {word} cannot be started here", remedy=f"Types are mpi, pytorch and run. {alternative}"
-        )
+    if word in _ALTERNATIVES or word in _OTHERS:
+        alternative = _ALTERNATIVES.get(word, "`run` starts any command on each worker.")
+        raise UsageError(f"job type {word} is not supported", remedy=f"Choose mpi, pytorch or run. {alternative}")
     return KINDS.get(word.lower())
 
 
 def trainer(kind: Kind) -> str:
-    """Return what stands under TRAINER: ``MPIJOB``, ``PYTORCHJOB``, ``RUNJOB``."""
+    """Return the name of a kind in tables: ``MPIJOB``, ``PYTORCHJOB``, ``RUNJOB``."""
     return f"{kind.upper()}JOB"
 
 
 def attempt_folder(name: str, number: int) -> str:
-    """Return where a node keeps what it knows of one attempt of a job."""
+    """Return the folder of an attempt on a node."""
     return f"{JOBS}/{name}/attempts/{number}"
 
 
 def check_name(name: str) -> None:
-    """Return when `name` can be a job's.
+    """Verify the name of a job.
 
     Raises:
-        UsageError: it is empty, too long, or has a letter that host names may not have.
+        UsageError: it is empty, too long, or contains a character that host names cannot contain.
     """
     if not name:
-        raise UsageError("the job has no name", remedy="Give it one that no other job has: --name NAME")
+        raise UsageError("the job has no name", remedy="Choose a unique name: --name NAME")
     if len(name) <= LONGEST and _NAME.fullmatch(name):
         return
-    why = f"it has {len(name)} letters" if _NAME.fullmatch(name) else "names of hosts are made of it"
+    why = f"{len(name)} characters" if _NAME.fullmatch(name) else "invalid characters"
     close = re.sub(r"[^a-z0-9]+", "-", name.lower())[:LONGEST].strip("-")
     raise UsageError(
-        f"--name {name}: this cannot be a job's name: {why}",
-        remedy=f"Small letters, digits and dashes between them, {LONGEST} at most"
-        + (f", such as {close}." if close else "."),
+        f"--name {name}: invalid job name ({why})",
+        remedy=f"Use at most {LONGEST} lower-case letters, digits and dashes" + (f", e.g. {close}." if close else "."),
     )

@@ -1,4 +1,4 @@
-"""Who the instances of a job are, and what each is told of itself; the names and variables that arena's users know."""
+"""The instances of a job and their environment variables, with the names that arena uses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Place", "assignments_of", "processes_per_instance", "rank_variables"
 
 LAUNCHER_LETTERS = 5
 NO_GPUS = "void"
-"""What NVIDIA's runtime takes for no GPU at all; without it, it would show all of them."""
+"""The value for no GPUs of NVIDIA's runtime; without it, a container would see all GPUs."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one worker goes."""
+    """The node and GPUs of one worker."""
 
     node: str
     address: str
@@ -30,11 +30,11 @@ class Place:
 
 
 def assignments_of(spec: JobSpec, places: Sequence[Place]) -> tuple[Assignment, ...]:
-    """Return the instances of `spec` on `places`, one for each worker in rank order; the chief is first.
+    """Return the instances of `spec` on `places`, one for each worker in rank order; the leader is the first one.
 
-    pytorch: ``-master-0`` has rank 0, ``-worker-i`` rank i + 1. mpi: ``-launcher-xxxxx`` beside the workers, in the
-    container of worker 0, and workers of one node share a container, as the ranks of a node have to see each other's
-    GPUs. run: ``-worker-i`` has rank i.
+    pytorch: ``-master-0`` has rank 0, ``-worker-i`` rank i + 1. mpi: ``-launcher-xxxxx`` is an additional
+    instance in the container of worker 0; workers of one node share a container, because the ranks of a node must see
+    each other's GPUs. run: ``-worker-i`` has rank i.
     """
     if spec.kind is Kind.PYTORCH:
         return tuple(_pytorch(spec.name, places))
@@ -83,7 +83,7 @@ def _assignment(name: str, role: str, index: int, rank: int, place: Place) -> As
 
 
 def processes_per_instance(spec: JobSpec) -> int | str:
-    """Return how many processes torchrun makes in each instance: a number, or its ``auto``, ``gpu``, ``cpu``."""
+    """Return the number of processes that torchrun starts in each instance, or its ``auto``, ``gpu``, ``cpu``."""
     if spec.nproc_per_node:
         return int(spec.nproc_per_node) if spec.nproc_per_node.isdecimal() else spec.nproc_per_node
     return max(spec.gpus, 1)
@@ -101,17 +101,17 @@ def slots(spec: JobSpec, assignments: Sequence[Assignment]) -> dict[str, int]:
 def rank_variables(
     spec: JobSpec, assignment: Assignment, assignments: Sequence[Assignment], port: int
 ) -> dict[str, str]:
-    """Return what an instance is told of itself and the others; the same on every engine.
+    """Return the environment variables of an instance; they are the same for every engine.
 
-    RANK and WORLD_SIZE count instances. Where copies share the instance's GPU (``--procs-per-gpu N``) all of its copies
-    have the same RANK, and PROCESS_INDEX from 0 to PROCESS_NUM - 1 beside it: copies that train together take
-    RANK * PROCESS_NUM + PROCESS_INDEX of WORLD_SIZE * PROCESS_NUM; copies on their own need neither.
+    RANK and WORLD_SIZE count instances. If copies share the instance's GPU (``--procs-per-gpu N``), all copies have the
+    same RANK, and a PROCESS_INDEX from 0 to PROCESS_NUM - 1. Copies that train together use the rank
+    RANK * PROCESS_NUM + PROCESS_INDEX of WORLD_SIZE * PROCESS_NUM.
 
     Args:
         spec: the job.
         assignment: the instance.
-        assignments: all of them.
-        port: a port of the chief's node that is free for the rendezvous.
+        assignments: all instances.
+        port: a free port on the leader's node, for the rendezvous.
     """
     leader = next(one for one in assignments if one.is_leader)
     workers = sum(one.role != "launcher" for one in assignments)
@@ -148,8 +148,8 @@ def _visible(assignment: Assignment, assignments: Sequence[Assignment]) -> Itera
 
 
 def by_container(assignments: Sequence[Assignment]) -> Mapping[str, tuple[Assignment, ...]]:
-    """Return container -> the instances in it, in the order of `seats`."""
-    together: dict[str, list[Assignment]] = {}
+    """Return container -> its instances, in the order of `assignments`."""
+    instances: dict[str, list[Assignment]] = {}
     for assignment in assignments:
-        together.setdefault(assignment.container, []).append(assignment)
-    return {name: tuple(inside) for name, inside in together.items()}
+        instances.setdefault(assignment.container, []).append(assignment)
+    return {name: tuple(inside) for name, inside in instances.items()}

@@ -142,7 +142,7 @@ def is_starting(queue: QueueEntry, current: JobParts) -> bool:
     begun = [job for _, job in current if job.attempt == queue.attempt]
     if queue.state != "started" or any(job.supervisor == "active" for job in begun):
         return False
-    is_supervised = any(job.supervisor != "none" or job.result for job in begun) or queue.handed
+    is_supervised = any(job.supervisor != "none" or job.result for job in begun) or queue.supervised
     return not is_supervised or any(job.supervisor == "none" and not _rebooted(job) for job in begun)
 
 

@@ -1,4 +1,4 @@
-"""What one node reports of its jobs."""
+"""The report of a node about its jobs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Report"]
 
 @dataclass(frozen=True)
 class Report:
-    """What one node answered to ``report`` or ``look``."""
+    """The answer of a node to ``report`` or ``look``."""
 
     node: str
     answer: ReportAnswer
     jobs: tuple[JobReport, ...] = ()
     problems: tuple[str, ...] = ()
-    """Messages about entries that are not valid, and are left out."""
+    """Messages about invalid entries, which are ignored."""
 
     @classmethod
     def of(cls, node: str, answer: ReportAnswer) -> Self:
-        """Return the report of an answer, with the entries that are valid."""
+        """Return the report of an answer, with its valid entries."""
         jobs, problems = job_reports(answer, node)
         return cls(node, answer, jobs, problems)
 
@@ -33,5 +33,5 @@ class Report:
 
     @property
     def tried(self) -> float:
-        """When the last pass over the queue began that tried all that waits, by the clock of the head; 0: not known."""
+        """The start of the last scheduling pass that tried all waiting jobs, by the queue host's clock; 0: unknown."""
         return self.answer.tried or 0.0

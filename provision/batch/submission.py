@@ -1,4 +1,4 @@
-"""From the words behind ``provision submit``, and a spec file, to a job's spec and its secrets."""
+"""Build the spec and the secrets of a job from the arguments of ``provision submit`` and a spec file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from provision.batch.environment import Environment, IsSecret, Variable, sorted_out, typed, written
+from provision.batch.environment import Environment, IsSecret, Variable, classify, parse_arguments, parse_file
 from provision.batch.fields import FIELDS, PULL_SECRET, field_value, form, switch
 from provision.batch.flags import scan
 from provision.batch.inference import inferred
 from provision.batch.names import kind_of
-from provision.batch.spec_checks import check, doubts
+from provision.batch.spec_checks import check, warnings_of
 from provision.errors import UsageError
 from provision.model import Secret
 from provision.model.job import CodeSource, JobSpec, Kind
@@ -23,28 +23,28 @@ __all__ = ["Here", "Submission", "Words", "read_words", "submission"]
 
 @dataclass(frozen=True)
 class Words:
-    """What was typed, by the field that it sets; nothing is judged yet."""
+    """The parsed command line, by field; not validated."""
 
     kind: Kind | None
     command: tuple[str, ...]
     values: Mapping[str, tuple[str, ...]]
     flags: Mapping[str, str] = field(default_factory=dict)
-    """Field -> the flag as it was typed."""
+    """Field -> the flag on the command line."""
     notes: tuple[str, ...] = ()
 
     def text(self, name: str) -> str:
-        """Return the last value of a field, empty for none."""
+        """Return the last value of a field, or an empty string."""
         return self.values.get(name, ("",))[-1]
 
     def true(self, name: str) -> bool:
-        """Return whether a switch was given, and not as false."""
+        """Return whether a switch was given, and is not false."""
         return bool(self.text(name)) and self.take(name, switch)
 
     def take(self, name: str, reader: Callable[[str], Any]) -> Any:
-        """Return what `reader` makes of a field's last value.
+        """Return the last value of a field, parsed by `reader`.
 
         Raises:
-            UsageError: it says that it cannot be.
+            UsageError: `reader` raised ValueError.
         """
         try:
             return reader(self.text(name))
@@ -54,7 +54,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Here:
-    """What of this machine a submission takes."""
+    """The submitter's folder, variables and files."""
 
     folder: str = "/"
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -65,22 +65,22 @@ class Here:
 
 @dataclass(frozen=True)
 class Submission:
-    """A job that may be started, its secrets apart from it."""
+    """A valid job and its secrets."""
 
     spec: JobSpec
     env: Mapping[str, Secret] = field(default_factory=dict)
     sync: Mapping[str, Secret] = field(default_factory=dict)
     pull_secrets: tuple[str, ...] = ()
-    """Names of logins for registries."""
+    """Names of credentials for registries."""
     notes: tuple[str, ...] = ()
-    """Warnings: what is odd, and what was understood."""
+    """Warnings, and inferred values."""
 
 
 def read_words(words: Sequence[str]) -> Words:
-    """Read a command line.
+    """Parse a command line.
 
     Raises:
-        UsageError: a flag that there is not or without value, or a command that is not one word or behind ``--``.
+        UsageError: an unknown flag, a flag without value, or a command of several words that is not after ``--``.
     """
     scanned = scan(words)
     values: dict[str, tuple[str, ...]] = {}
@@ -93,30 +93,30 @@ def read_words(words: Sequence[str]) -> Words:
     if kind is not None:
         loose.pop(0)
     if scanned.behind and loose:
-        raise UsageError(f"'{loose[0]}' in front of --: not an option", remedy="Put the whole command behind --.")
+        raise UsageError(f"'{loose[0]}' before -- is not an option", remedy="Write the whole command after --.")
     if len(loose) > 1:
         raise UsageError(
             f"the command is {len(loose)} words: {' '.join(loose[:4])} ...",
-            remedy=f"Is '{loose[0]}' a flag's value? Write it with an equals sign: --gang={loose[0]}."
+            remedy=f"If '{loose[0]}' is the value of a flag, use an equals sign: --gang={loose[0]}."
             if loose[0] in {"true", "false"}
-            else "Put it in quotes, or word by word behind --.",
+            else "Write it in quotes, or after --.",
         )
     if (scanned.behind or loose) and values.get("command_text"):
-        raise UsageError("the command is given twice: by --command, and as the last word", remedy="Give it once.")
+        raise UsageError("the command is given twice: --command and last argument", remedy="Remove one of them.")
     command = scanned.behind or tuple(loose) or values.get("command_text", ())[-1:]
     return Words(kind, command, values, flags, scanned.notes)
 
 
 def submission(words: Words, here: Here, document: Mapping[str, Any] | None = None) -> Submission:
-    """Put together what was typed and what a spec file says; flags override the file, names with values are joined.
+    """Combine a command line and a spec file; flags override the file, and names with values are merged.
 
     Args:
         words: see `read_words`.
-        here: this machine's folder, variables and files.
+        here: the submitter's folder, variables and files.
         document: see `provision.batch.document.read_document`.
 
     Raises:
-        UsageError: what is asked for cannot be.
+        UsageError: the job is invalid.
     """
     base = dict(document or {})
     recorded = base.pop(PULL_SECRET, ())
@@ -129,7 +129,7 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
     fields |= _launch(words, fields)
     fields |= _mounts(words, here, fields)
     fields |= _places(words, fields)
-    fields |= _remarks(words, fields)
+    fields |= _annotations(words, fields)
     fields |= _command(words, base, notes)
     code = _code(words, here, base, environment)
     spec = JobSpec(**{"name": "", **fields, "sync": code})
@@ -139,8 +139,8 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
         spec = replace(spec, launcher="mpirun")
     check(spec)
     if spec.no_container and pull_secrets:
-        raise UsageError("--image-pull-secret is for images, and --no-container takes none", remedy="Leave it out.")
-    notes += [*environment.notes, *doubts(spec)]
+        raise UsageError("--image-pull-secret and --no-container exclude each other", remedy="Remove one of them.")
+    notes += [*environment.notes, *warnings_of(spec)]
     if words.text("sync_revision") and code is None:
         notes.append("--sync-revision: no code is fetched without --sync-mode and --sync-source")
     if environment.sync and code is None:
@@ -155,7 +155,7 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
 
 
 def _own(words: Words, base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of JobSpec that flags set directly."""
+    """Return the fields of JobSpec that are flags themselves."""
     values: dict[str, Any] = {}
     for name, texts in words.values.items():
         if name not in FIELDS or name == "env":
@@ -170,13 +170,13 @@ def _own(words: Words, base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _environment(words: Words, here: Here, base: Mapping[str, Any]) -> Environment:
-    given = [variable for name, text in here.env_files for variable in written(text, name, here.environ)]
-    given += typed(words.values.get("env", ()), here.environ)
+    given = [variable for name, text in here.env_files for variable in parse_file(text, name, here.environ)]
+    given += parse_arguments(words.values.get("env", ()), here.environ)
     named = dict.fromkeys(base.get("secret_env", ()))
     missing = [name for name in named if name not in {variable.name for variable in given}]
     variables = [Variable(name, value) for name, value in base.get("env", {}).items()]
-    variables += [*typed(missing, here.environ), *given]
-    return sorted_out(variables, lambda name, value: name in named or here.is_secret(name, value))
+    variables += [*parse_arguments(missing, here.environ), *given]
+    return classify(variables, lambda name, value: name in named or here.is_secret(name, value))
 
 
 def _launch(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,13 +187,13 @@ def _launch(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:
     if words.text("device"):
         kind, _, count = words.text("device").partition("=")
         if kind != "nvidia.com/gpu":
-            raise UsageError(f"--device {kind}: unknown kind of device", remedy="Write --gpus N.")
+            raise UsageError(f"--device {kind}: unknown kind of device", remedy="Use --gpus N.")
         values["gpus"] = field_value("gpus", count) if count.isdecimal() else -1
     if words.text("total_gpus"):
         total, workers = words.take("total_gpus", _count), fields.get("workers", 1)
         if workers < 1 or total % workers:
             raise UsageError(
-                f"-G {total} GPUs cannot be dealt out alike to {workers} workers", remedy="--gpus counts for each."
+                f"-G {total}: not a multiple of {workers} workers", remedy="Specify the GPUs of each worker: --gpus N."
             )
         values["gpus"] = total // workers
     return values
@@ -201,7 +201,7 @@ def _launch(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise ValueError("a number from 1 on is wanted")
+        raise ValueError("must be a number, at least 1")
     return int(text)
 
 
@@ -223,28 +223,28 @@ def _places(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:
     for text in words.values.get("toleration", ()):
         if text.partition("=")[0] not in {"all", "drained", "node.kubernetes.io/unschedulable"}:
             raise UsageError(
-                f"--toleration {text}: nodes have no taints here",
-                remedy="--toleration all lets the job run on drained nodes too.",
+                f"--toleration {text}: nodes have no taints",
+                remedy="Use --toleration all to include drained nodes.",
             )
         values["allow_drained"] = True
     if words.text("pack"):
         if words.true("pack") and fields.get("spread"):
-            raise UsageError("--pack and --spread exclude each other", remedy="Give one of them.")
+            raise UsageError("--pack and --spread exclude each other", remedy="Remove one of them.")
         values["spread"] = not words.true("pack")
     if words.text("queue"):
         values["hold"] = True
     return values
 
 
-def _remarks(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:
-    remarks = {
+def _annotations(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:
+    annotations = {
         name: words.text(field)
         for field, name in (("model_name", "modelName"), ("model_source", "modelSource"))
         if words.text(field)
     }
     labels = {"queue": words.text("queue")} if words.text("queue") else {}
     return {
-        "annotations": {**fields.get("annotations", {}), **remarks},
+        "annotations": {**fields.get("annotations", {}), **annotations},
         "labels": {**fields.get("labels", {}), **labels},
     }
 
@@ -254,12 +254,12 @@ def _command(words: Words, base: Mapping[str, Any], notes: list[str]) -> dict[st
     kind = words.kind or base.get("kind")
     if words.kind and base.get("kind") not in {None, words.kind}:
         raise UsageError(
-            f"the spec file is of a job of kind {base['kind']}, and `submit {words.kind}` was typed",
-            remedy="Leave the kind out on the command line.",
+            f"the spec file has the kind {base['kind']}, and the command line has {words.kind}",
+            remedy="Remove the kind from the command line.",
         )
     if kind is None and command:
         kind, why = inferred(command)
-        notes.append(f"no job type was given, so the type is {kind} ({why})")
+        notes.append(f"job type {kind} was inferred: {why}")
     return {"command": tuple(command), "kind": kind or Kind.RUN}
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard beside a job, as text: where its events are, how its container is made, what to say of it."""
+"""TensorBoard for a job: the place of its events, its container, and causes of failures."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ROLE = "tensorboard"
 
 @dataclass(frozen=True)
 class LogPlace:
-    """Where the events of a job are."""
+    """The location of the events of a job."""
 
     mount: tuple[str, str]
     """Path on the node, path in the container."""
     path: str
     """The log folder on the node."""
     shared: bool
-    """On a data volume, so that the events of all instances meet there."""
+    """Whether it is on a data volume, and contains the events of all instances."""
 
 
 def container_name(job: str) -> str:
@@ -34,14 +34,14 @@ def container_name(job: str) -> str:
 
 
 def log_place(spec: JobSpec, volumes: Sequence[Volume]) -> LogPlace:
-    """Return where ``--logdir`` is on the nodes: on the volume that holds it, else in the job's own folder there.
+    """Return the location of ``--logdir`` on the nodes: on the volume that contains it, else in the job's folder.
 
     Raises:
-        UsageError: it is no place for a folder.
+        UsageError: ``--logdir`` is invalid.
     """
     logdir = normpath(spec.logdir)
     if not spec.logdir.startswith("/") or logdir == "/" or any(letter in spec.logdir for letter in ":\n\0"):
-        raise UsageError(f"--logdir {spec.logdir}: it is a whole path in the container, and not /")
+        raise UsageError(f"--logdir {spec.logdir}: must be an absolute path in the container, and not /")
     paths = {volume.name: volume.path for volume in volumes}
     inside = [
         (target.rstrip("/"), paths[name])
@@ -60,7 +60,7 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def warnings_for(spec: JobSpec, volumes: Sequence[Volume]) -> list[str]:
-    """Return what the submitter should know of his TensorBoard before the job starts."""
+    """Return warnings about the events of a job."""
     if not spec.tensorboard:
         return []
     place = log_place(spec, volumes)
@@ -69,14 +69,14 @@ def warnings_for(spec: JobSpec, volumes: Sequence[Volume]) -> list[str]:
         return [f"--logdir {spec.logdir} is on the volume {read_only[0]}, which is read-only: no events can be written"]
     if place.shared:
         return []
-    where = f"--logdir {spec.logdir} is on no --data volume: it is kept in {place.path} of each node"
-    return [f"{where}, and TensorBoard shows the chief's events alone"]
+    where = f"--logdir {spec.logdir} is on no --data volume: it is stored in {place.path} on each node"
+    return [f"{where}, and TensorBoard shows only the events of rank 0"]
 
 
 def create_words(record: JobRecord, volumes: Sequence[Volume], address: str) -> list[str]:
-    """Return the words after ``docker create``, without the port, which comes last.
+    """Return the arguments of ``docker create``, without the port, which is the last one.
 
-    It reads the events, listens on one address, and can do nothing else.
+    The container reads the events and listens on one address; it has no other rights.
     """
     spec, place = record.spec, log_place(record.spec, volumes)
     words = ["--name", container_name(spec.name), "--network", "host", "--init", "--restart", "no", "--read-only"]
@@ -96,13 +96,19 @@ def create_words(record: JobRecord, volumes: Sequence[Volume], address: str) -> 
 
 
 def explain_start(output: str, code: str | None, image: str) -> tuple[str, str | None]:
-    """Return why TensorBoard does not run, and what to do; `code` is None for a container that has not ended."""
-    said = output.lower()
+    """Return why TensorBoard does not run, and a remedy; `code` is None if the container has not exited."""
+    text = output.lower()
     missing = ("executable file not found", "tensorboard: not found", "no such file or directory")
-    if code in {None, "127"} and any(words in said for words in missing):
-        return f"the image {image} has no tensorboard", "--tensorboard-image IMAGE, or put it into the image"
-    if "pull access denied" in said or "manifest unknown" in said or "no such image" in said:
-        return f"the image {image} cannot be had there", "--tensorboard-image IMAGE, one that the node has or can pull"
+    if code in {None, "127"} and any(words in text for words in missing):
+        return (
+            f"the image {image} does not contain tensorboard",
+            "Use --tensorboard-image IMAGE, or add it to the image",
+        )
+    if "pull access denied" in text or "manifest unknown" in text or "no such image" in text:
+        return (
+            f"the image {image} cannot be pulled",
+            "Use --tensorboard-image with an image that the node has or can pull",
+        )
     if code is not None:
-        return f"it ended at once (exit {code})", "its last words are below"
+        return f"it exited immediately (exit code {code})", "Read its last lines below"
     return "its container could not be started", None

@@ -1,4 +1,4 @@
-"""What systemd runs for an instance of a job that is a process of its node (``--no-container``), and no container."""
+"""The systemd unit of an instance without a container (``--no-container``)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from provision.model.job import Assignment, JobSpec, Kind
 __all__ = ["check_unit", "unit_name", "unit_of", "unit_variables"]
 
 HOME = "~"
-"""Begins paths in the home of the job's account, which each node knows."""
-_ROOTS = "/root"
-"""The default of --working-dir: another account works in its own home."""
+"""Prefix of paths in the home of the job's account, which each node resolves."""
+_ROOT_HOME = "/root"
+"""The default of --working-dir; other accounts use their own home."""
 
 
 def unit_name(assignment: Assignment, attempt: int) -> str:
-    """Return the name of the unit that an instance runs in, as its node makes it."""
+    """Return the name of the unit of an instance."""
     return f"provision-rank-{assignment.container}-{attempt}.service"
 
 
 def unit_variables(inside: Sequence[Assignment]) -> dict[str, str]:
-    """Return what keeps a process of a node to the GPUs that are leased to it, in the order of their links.
+    """Return the variable that limits a process to its leased GPUs, in the order of their links.
 
-    UUIDs, which name the same GPU whatever else of the node a process may see; none hides all.
+    UUIDs are unambiguous even if a process sees other GPUs of the node; an empty value hides all GPUs.
     """
     return {"CUDA_VISIBLE_DEVICES": ",".join(uuid for assignment in inside for uuid in assignment.uuids)}
 
@@ -38,11 +38,11 @@ def unit_of(
     mounts: Sequence[str] = (),
     entry: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return what the keeper is told of a unit: ``unit`` of README.md of `provision/jobs`.
+    """Return the description of a unit for the job supervisor: ``unit`` in README.md of `provision/jobs`.
 
     Args:
         spec: the job.
-        hardware: what the node has.
+        hardware: the devices and limits of the node.
         folder: the attempt's folder on the node.
         mounts: of data and code, ``/source:/target[:ro]``.
         entry: the command.
@@ -50,7 +50,7 @@ def unit_of(
     needs_own = spec.kind is Kind.MPI or spec.procs_per_gpu > 1
     own = own_mounts(spec, folder)
     binds = [_bind(mount) for mount in (*(own if needs_own else own[1:]), *mounts, *spec.mounts)]
-    at_home = bool(spec.user) and spec.working_dir == _ROOTS
+    at_home = bool(spec.user) and spec.working_dir == _ROOT_HOME
     if at_home:
         binds = [[source, _in_home(target), mode] for source, target, mode in binds]
     return {
@@ -69,33 +69,36 @@ def _bind(mount: str) -> list[str]:
 
 
 def _in_home(target: str) -> str:
-    return HOME + target.removeprefix(_ROOTS) if target.startswith(f"{_ROOTS}/code/") else target
+    return HOME + target.removeprefix(_ROOT_HOME) if target.startswith(f"{_ROOT_HOME}/code/") else target
 
 
-_NOT_ASKED = JobSpec("", Kind.RUN, ())
+_DEFAULTS = JobSpec("", Kind.RUN, ())
 
 
 def check_unit(spec: JobSpec) -> None:
-    """Return when nothing was asked for that only a container can have.
+    """Refuse options that require a container.
 
     Raises:
-        UsageError: something was; the flag is named.
+        UsageError: with the flag.
     """
     for field, (flag, remedy) in _OF_CONTAINERS.items():
-        if getattr(spec, field) != getattr(_NOT_ASKED, field):
-            raise UsageError(f"{flag} is for containers, and --no-container was given", remedy=remedy)
+        if getattr(spec, field) != getattr(_DEFAULTS, field):
+            raise UsageError(f"{flag} requires a container, and --no-container was given", remedy=remedy)
     if spec.tensorboard and not spec.tensorboard_image:
         raise UsageError(
-            "--tensorboard runs in a container, and --no-container leaves it without an image",
-            remedy="Name one that has TensorBoard: --tensorboard-image IMAGE.",
+            "--tensorboard requires an image, and --no-container was given",
+            remedy="Specify an image with TensorBoard: --tensorboard-image IMAGE.",
         )
 
 
 _OF_CONTAINERS: Mapping[str, tuple[str, str]] = {
-    "image": ("--image", "Leave one of the two out."),
-    "worker_image": ("--worker-image", "Leave one of the two out."),
-    "share_memory": ("--share-memory", "Leave it out: processes of a node have the node's own /dev/shm."),
-    "privileged": ("--privileged", "Leave it out: a process of root's has all of its node; --user takes that away."),
-    "pull": ("--pull", "Leave it out: there is no image."),
-    "rdma": ("--no-rdma", "Leave it out: a process sees all devices of its node; --fabric tcp keeps NCCL off them."),
+    "image": ("--image", "Remove one of the two options."),
+    "worker_image": ("--worker-image", "Remove one of the two options."),
+    "share_memory": ("--share-memory", "Remove it: processes of a node use the node's /dev/shm."),
+    "privileged": ("--privileged", "Remove it: processes of root have all rights; use --user to restrict them."),
+    "pull": ("--pull", "Remove it: there is no image."),
+    "rdma": (
+        "--no-rdma",
+        "Remove it: processes see all devices of a node; use --fabric tcp so that NCCL ignores them.",
+    ),
 }

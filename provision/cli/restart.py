@@ -86,13 +86,13 @@ def _secret_source(
     env: Sequence[str], env_file: Sequence[Path], pull_secret: Sequence[str]
 ) -> Callable[[JobSpec], Secrets]:
     """Return the function that reads the secrets of a job again, with the variables of the options."""
-    from provision.batch.environment import sorted_out, typed, written
+    from provision.batch.environment import classify, parse_arguments, parse_file
     from provision.workflow.job_inputs import secrets_again
 
     texts = [(str(file), private_text(file)) for file in env_file]
-    given = [variable for file, text in texts for variable in written(text, file, os.environ)]
-    given += typed(env, os.environ)
-    variables = sorted_out(given, lambda _name, _value: True)
+    given = [variable for file, text in texts for variable in parse_file(text, file, os.environ)]
+    given += parse_arguments(env, os.environ)
+    variables = classify(given, lambda _name, _value: True)
     for remark in variables.notes:
         warn(remark)
 

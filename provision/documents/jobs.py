@@ -219,7 +219,8 @@ class QueueEntry(RecordedReason, frozen=True):
     """The nodes of the attempt."""
     places: Annotated[dict[Instance, NodeName], Meta(max_length=100_000)] = field(default_factory=dict)
     """Instance -> node of the attempt; empty if an older version started it."""
-    handed: bool = False
+    supervised: bool = field(default=False, name="handed")
+    """Whether the job supervisors of all its nodes have the attempt."""
     time: Time = 0.0
     unconfirmed: Nodes = field(default_factory=list)
     """Nodes that have not confirmed the requested stop, as recorded by the queue host."""

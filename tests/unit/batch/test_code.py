@@ -1,9 +1,9 @@
-"""What a source of code may be, and what git's complaints mean."""
+"""Sources of code, settings of git-sync and causes of git's errors."""
 
 import pytest
 
 from provision.batch.code import check_source, explain, fetch_request
-from provision.batch.spec_checks import doubts
+from provision.batch.spec_checks import warnings_of
 from provision.errors import UsageError
 from provision.model.job import CodeSource, JobSpec, Kind
 
@@ -28,8 +28,8 @@ def request(**options):
         ("rsync", ""),
     ],
 )
-def test_a_source_that_cannot_be_is_refused(mode, text):
-    """Options, other transports, folders that lead away; and a password is never repeated."""
+def test_an_invalid_source_is_refused(mode, text):
+    """Options, other protocols, paths outside of the folder; and passwords are never printed."""
     with pytest.raises(UsageError) as caught:
         check_source(CodeSource(mode, text))
 
@@ -38,11 +38,11 @@ def test_a_source_that_cannot_be_is_refused(mode, text):
 
 @pytest.mark.row(24)
 def test_settings_of_git_sync():
-    """Both spellings of git-sync's names count; a revision beats a branch."""
-    found = request(GIT_SYNC_BRANCH="dev", GITSYNC_DEPTH="0", GIT_SYNC_SUBMODULES="off", GIT_SYNC_TIMEOUT="90s")
+    """Both prefixes of git-sync are valid; a revision overrides a branch."""
+    failure = request(GIT_SYNC_BRANCH="dev", GITSYNC_DEPTH="0", GIT_SYNC_SUBMODULES="off", GIT_SYNC_TIMEOUT="90s")
 
-    assert (found["ref"], found["branch"]) == ("dev", True)
-    assert (found["depth"], found["submodules"], found["timeout"]) == (0, "off", 90)
+    assert (failure["ref"], failure["branch"]) == ("dev", True)
+    assert (failure["depth"], failure["submodules"], failure["timeout"]) == (0, "off", 90)
     assert request(GIT_SYNC_BRANCH="dev", GIT_SYNC_REV="v1")["ref"] == "v1"
     assert (request()["ref"], request()["server"]) == ("HEAD", "https://git.example.com")
 
@@ -57,14 +57,14 @@ def test_settings_of_git_sync():
         {"GIT_KNOWN_HOSTS": "false"},
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(options):
-    """By its name."""
+def test_an_invalid_setting_is_refused(options):
+    """The message contains its name."""
     with pytest.raises(UsageError, match=next(iter(options)).removeprefix("GIT_") + "|upload"):
         request(**options)
 
 
-def test_the_refusal_lists_what_there_is():
-    """So that nobody has to look it up."""
+def test_the_remedy_lists_the_valid_settings():
+    """The remedy is complete."""
     with pytest.raises(UsageError) as caught:
         request(GIT_SYNC_PERMISSIONS="0777")
 
@@ -73,7 +73,7 @@ def test_the_refusal_lists_what_there_is():
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("output", "kind"),
     [
         ("fatal: unable to access 'https://x/': Could not resolve host: x", "network"),
         ("fatal: unable to access 'https://x/': Failed to connect to x port 443: Connection refused", "network"),
@@ -87,16 +87,16 @@ def test_the_refusal_lists_what_there_is():
         ("something else", "failed"),
     ],
 )
-def test_what_git_says_has_a_cause(said, kind):
-    """And the known ones have a remedy."""
-    found = explain("failed", "git fetch failed (exit 128)", said)
+def test_errors_of_git_have_a_cause(output, kind):
+    """Known causes have a remedy."""
+    failure = explain("failed", "git fetch failed (exit 128)", output)
 
-    assert found.kind == kind
-    assert found.remedy or kind == "failed"
+    assert failure.kind == kind
+    assert failure.remedy or kind == "failed"
 
 
 @pytest.mark.parametrize(
-    ("mode", "source", "warned"),
+    ("mode", "source", "is_warned"),
     [
         ("git", "http://git.example.com/g/p.git", True),
         ("git", "git://git.example.com/g/p.git", True),
@@ -109,11 +109,11 @@ def test_what_git_says_has_a_cause(said, kind):
         ("rsync", "host:/srv/p", False),
     ],
 )
-def test_sources_that_are_fetched_unencrypted_are_warned_of(mode, source, warned):
-    """When the job is submitted: anybody on the network could replace what the nodes run."""
+def test_unencrypted_sources_get_a_warning(mode, source, is_warned):
+    """At submission: others on the network could replace the code."""
     spec = JobSpec("j", Kind.RUN, ("true",), image="i", sync=CodeSource(mode, source))
 
-    assert any("unencrypted" in text and source in text for text in doubts(spec)) is warned
+    assert any("unencrypted" in text and source in text for text in warnings_of(spec)) is is_warned
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_sources_that_are_fetched_unencrypted_are_warned_of(mode, source, warned
         ("local", "relative"),
     ],
 )
-def test_no_source_is_an_option_or_a_file_of_a_node(mode, source):
-    """Neither for git and rsync nor for the ssh that they start."""
+def test_a_source_is_never_an_option_or_a_file_of_a_node(mode, source):
+    """Neither git, rsync nor their ssh reads it as one."""
     with pytest.raises(UsageError):
         check_source(CodeSource(mode, source))

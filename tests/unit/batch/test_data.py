@@ -1,4 +1,4 @@
-"""Data volumes as text: what can be one, where it goes in a container, and what nodes' answers mean."""
+"""Data volumes: entries, mounts in containers, and problems on nodes."""
 
 import re
 import shlex
@@ -32,8 +32,8 @@ def job(*data):
 
 
 @pytest.mark.row(25)
-def test_a_volume_goes_where_the_job_says():
-    """As docker takes it; one that is read-only is mounted so."""
+def test_a_volume_is_mounted_at_its_target():
+    """In docker's syntax; read-only volumes are mounted read-only."""
     read_only = replace(PATH, read_only=True)
 
     mounts = mounts_for(job(("training-data", "/mnist_data/"), ("local", "/scratch")), cluster(NFS, read_only))
@@ -43,21 +43,21 @@ def test_a_volume_goes_where_the_job_says():
 
 @pytest.mark.row(25)
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [
-        ([("nowhere", "/x")], "there is no such volume; there are: training-data, local"),
-        ([("local", "x")], "not to /"),
-        ([("local", "/")], "not to /"),
-        ([("local", "//")], "not to /"),
-        ([("local", "/x/../etc")], "not to /"),
-        ([("local", "/x:rw,shared")], "not to /"),
+        ([("nowhere", "/x")], "unknown volume; known volumes: training-data, local"),
+        ([("local", "x")], "not /"),
+        ([("local", "/")], "not /"),
+        ([("local", "//")], "not /"),
+        ([("local", "/x/../etc")], "not /"),
+        ([("local", "/x:rw,shared")], "not /"),
         ([("local", "/x"), ("local", "/y")], "twice"),
-        ([("local", "/x"), ("training-data", "/x/")], "same place"),
+        ([("local", "/x"), ("training-data", "/x/")], "same target"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused(data, said):
-    """Before anything starts."""
-    with pytest.raises(UsageError, match=said):
+def test_an_invalid_target_is_refused(data, expected):
+    """Before the job starts."""
+    with pytest.raises(UsageError, match=expected):
         mounts_for(job(*data), cluster(NFS, PATH))
 
 
@@ -76,8 +76,8 @@ def test_a_place_that_cannot_be_is_refused(data, said):
         ("nfs", "nas:/x", "mnt"),
     ],
 )
-def test_a_volume_that_cannot_be_is_refused(kind, place, at):
-    """With what was wrong about it."""
+def test_an_invalid_volume_is_refused(kind, place, at):
+    """The message contains the value."""
     with pytest.raises(UsageError):
         new_volume("v", kind, place, at)
 
@@ -92,14 +92,14 @@ def test_a_volume_that_cannot_be_is_refused(kind, place, at):
         {"kind": "nfs", "path": "/x"},
     ],
 )
-def test_an_entry_that_somebody_wrote_wrongly_is_named(raw):
-    """The inventory can be edited by hand."""
+def test_an_invalid_entry_is_an_error_with_its_name(raw):
+    """The inventory can be edited manually."""
     with pytest.raises(InventoryError, match="cluster_data, odd"):
         volumes_of(cluster(odd=raw))
 
 
-def test_what_is_written_can_be_read():
-    """All fields survive; what is empty is not written."""
+def test_entries_of_volumes_can_be_parsed():
+    """All fields are preserved; empty ones are omitted."""
     full = replace(NFS, read_only=True, description="MNIST", owner="alice", added="2026-01-31T12:00:00+00:00")
 
     assert volumes_of(cluster(full, PATH)) == {"training-data": full, "local": PATH}
@@ -108,53 +108,53 @@ def test_what_is_written_can_be_read():
 
 @pytest.mark.row(25)
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
-        ({"mount": DISK, "exists": True}, r"is not mounted: it lies on /dev/sda1 \(ext4\)"),
-        ({**GOOD, "mount": {**MOUNTED, "source": "old:/x"}}, "mounted from old:/x, and not from nas:/export/data"),
+        ({"mount": DISK, "exists": True}, r"is not mounted: it is on /dev/sda1 \(ext4\)"),
+        ({**GOOD, "mount": {**MOUNTED, "source": "old:/x"}}, "mounted from old:/x instead of nas:/export/data"),
         ({"hung": True, "mount": MOUNTED}, "does not answer within 10 s"),
         ({"mount": MOUNTED, "error": "Stale file handle", "errno": "ESTALE"}, "stale"),
         ({"mount": MOUNTED, "exists": True, "error": "Permission denied", "errno": "EACCES"}, "cannot be read"),
         ({**GOOD, "writable": False, "error": "Permission denied", "errno": "EACCES"}, "cannot be written to"),
         (NodeError("no answer", node="gpu2"), "no answer"),
-        (None, "no answer"),
+        (None, "answer of the node is invalid"),
         ({}, "is not mounted"),
         ({"mount": "x", "error": 5}, "is not mounted"),
     ],
 )
-def test_what_is_wrong_on_one_node_is_said_of_that_node(answer, said):
-    """And nothing of the other."""
-    found = judge(NFS, {"gpu1": GOOD, "gpu2": answer})
+def test_a_problem_is_reported_for_its_node(answer, expected):
+    """The other node has no problem."""
+    findings = judge(NFS, {"gpu1": GOOD, "gpu2": answer})
 
-    assert [(item.node, item.level) for item in found] == [("gpu2", "fail")]
-    assert re.search(said, found[0].problem)
+    assert [(item.node, item.level) for item in findings] == [("gpu2", "fail")]
+    assert re.search(expected, findings[0].problem)
 
 
-def test_a_volume_that_is_read_only_need_not_be_writable():
-    """Its file system may be mounted so."""
+def test_a_read_only_volume_need_not_be_writable():
+    """Its file system may be mounted read-only."""
     assert judge(replace(NFS, read_only=True), {"gpu1": {**GOOD, "writable": None}}) == []
 
 
-def test_a_folder_of_each_nodes_own_disk_is_a_warning():
-    """A job can use it, and should know."""
+def test_a_folder_on_local_disks_is_a_warning():
+    """Jobs can use it."""
     there = {"exists": True, "readable": True, "writable": True, "mount": DISK}
 
     assert [item.level for item in judge(PATH, {"gpu1": there, "gpu2": there})] == ["warn"]
     assert judge(PATH, {"gpu1": there}) == []
 
 
-def test_a_folder_that_is_shared_on_some_nodes_only():
-    """One node with its own disk in the place of the share would train on nothing."""
+def test_a_folder_that_only_some_nodes_share_is_a_problem():
+    """A node with a local disk instead of the share would have no data."""
     there = {"exists": True, "readable": True, "writable": True}
 
-    found = judge(PATH, {"gpu1": {**there, "mount": MOUNTED}, "gpu2": {**there, "mount": DISK}})
+    findings = judge(PATH, {"gpu1": {**there, "mount": MOUNTED}, "gpu2": {**there, "mount": DISK}})
 
-    assert [(item.node, item.level) for item in found] == [("gpu2", "fail")]
+    assert [(item.node, item.level) for item in findings] == [("gpu2", "fail")]
 
 
 @pytest.mark.row(26)
 def test_access_modes_are_those_of_arena():
-    """By what the volume is, and for a folder by what nodes say."""
+    """They depend on the kind; for a folder, on the answers of nodes."""
     disk, share = {"n": {"mount": DISK}}, {"n": {"mount": MOUNTED}}
 
     assert access_mode(NFS, {}) == "ReadWriteMany"
@@ -172,8 +172,8 @@ def test_access_modes_are_those_of_arena():
         ("s3fs", "bucket", True, "bucket /mnt/a fuse.s3fs ro,_netdev,allow_other 0 0"),
     ],
 )
-def test_the_command_that_mounts_on_all_nodes_means_what_it_says(tmp_path, kind, source, read_only, line):
-    """Whatever characters the source has: a shell reads it twice, here and on the node."""
+def test_the_mount_command_quotes_its_arguments(tmp_path, kind, source, read_only, line):
+    """Two shells parse it: the local one and that of the node."""
     source = source.replace(" ", "")
     line = line.replace("$(touch x)", "$(touchx)")
     words = shlex.split(mount_everywhere(new_volume("a", kind, source, read_only=read_only)))

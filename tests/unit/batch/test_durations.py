@@ -1,4 +1,4 @@
-"""Lengths of time, read and written."""
+"""Parsing and formatting of durations."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from provision.batch.durations import duration, short
     ("text", "seconds"),
     [("5s", 5), ("2m", 120), ("3h", 10800), ("1h30m", 5400), ("7d", 604800), ("1:30:00", 5400), ("2-00:00", 172800)],
 )
-def test_ways_to_write_a_time(text, seconds):
-    """Those of Go's tools and of Slurm."""
+def test_durations_are_parsed(text, seconds):
+    """Formats of Go's tools and of Slurm."""
     assert duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "5 minutes", "-5s", "s", "1h-"])
-def test_what_is_no_time(text):
-    """A number without unit is refused: Slurm takes minutes for it, others seconds."""
+def test_an_invalid_duration_is_refused(text):
+    """Also a number without unit: Slurm reads minutes, other tools seconds."""
     with pytest.raises(ValueError, match="write 90s"):
         duration(text)
 
@@ -26,5 +26,5 @@ def test_what_is_no_time(text):
     [(-3, "0s"), (57.9, "57s"), (60, "1m"), (3599, "59m"), (3600, "1h"), (86400, "1d"), (366 * 86400, "1y")],
 )
 def test_ages_have_one_unit(seconds, text):
-    """Cut, as kubectl does."""
+    """They are rounded down, as in kubectl."""
     assert short(seconds) == text

@@ -1,4 +1,4 @@
-"""Names, ranks and variables are those that arena's users and torch know."""
+"""Names, ranks and variables are those of arena and torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_pytorch_has_one_master_and_its_workers_follow() -> None:
 
 @pytest.mark.row(11, 16)
 def test_mpi_has_a_launcher_beside_its_workers() -> None:
-    """The launcher has no GPU of its own, lives with worker 0, and workers of a node share a container."""
+    """The launcher has no GPU and runs with worker 0; workers of a node share a container."""
     launcher, *workers = assignments_of(spec(Kind.MPI), (*PLACES, OTHER))
 
     assert re.fullmatch(r"dist-launcher-[a-z0-9]{5}", launcher.instance)
@@ -43,33 +43,33 @@ def test_mpi_has_a_launcher_beside_its_workers() -> None:
     assert [assignment.container for assignment in (launcher, *workers)] == ["dist-worker-0"] * 3 + ["dist-worker-2"]
 
 
-def test_a_host_files_slots_are_the_gpus_of_the_workers() -> None:
+def test_slots_are_the_gpus_of_the_workers() -> None:
     """Two workers of two GPUs on one node are four slots there."""
     assert slots(spec(Kind.MPI), assignments_of(spec(Kind.MPI), (*PLACES, OTHER))) == {"a": 4, "b": 2}
 
 
 @pytest.mark.row(34, 35)
-def test_each_rank_is_told_where_the_master_is() -> None:
-    """The master's address is the same for all, also for itself."""
+def test_each_rank_gets_the_address_of_the_master() -> None:
+    """The address is the same for all ranks, including the master."""
     job = spec(Kind.PYTORCH)
     assignments = assignments_of(job, (*PLACES, OTHER))
 
-    told = [rank_variables(job, assignment, assignments, 29511) for assignment in assignments]
+    variables = [rank_variables(job, assignment, assignments, 29511) for assignment in assignments]
 
-    assert {one["MASTER_ADDR"] for one in told} == {"10.0.0.1"}
-    assert {one["MASTER_PORT"] for one in told} == {"29511"}
-    assert [one["RANK"] for one in told] == ["0", "1", "2"]
-    assert {one["WORLD_SIZE"] for one in told} == {"3"}
-    assert told[2]["PET_NODE_RANK"] == "2"
-    assert told[2]["PET_NNODES"] == "3"
-    assert {(one["PET_MASTER_ADDR"], one["PET_MASTER_PORT"]) for one in told} == {("10.0.0.1", "29511")}
-    assert {one["PET_NPROC_PER_NODE"] for one in told} == {"2"}
-    assert told[2]["NVIDIA_VISIBLE_DEVICES"] == "GPU-b4,GPU-b5"
-    assert (told[0]["workers"], told[0]["gpus"], told[0]["PYTHONUNBUFFERED"]) == ("3", "2", "1")
+    assert {one["MASTER_ADDR"] for one in variables} == {"10.0.0.1"}
+    assert {one["MASTER_PORT"] for one in variables} == {"29511"}
+    assert [one["RANK"] for one in variables] == ["0", "1", "2"]
+    assert {one["WORLD_SIZE"] for one in variables} == {"3"}
+    assert variables[2]["PET_NODE_RANK"] == "2"
+    assert variables[2]["PET_NNODES"] == "3"
+    assert {(one["PET_MASTER_ADDR"], one["PET_MASTER_PORT"]) for one in variables} == {("10.0.0.1", "29511")}
+    assert {one["PET_NPROC_PER_NODE"] for one in variables} == {"2"}
+    assert variables[2]["NVIDIA_VISIBLE_DEVICES"] == "GPU-b4,GPU-b5"
+    assert (variables[0]["workers"], variables[0]["gpus"], variables[0]["PYTHONUNBUFFERED"]) == ("3", "2", "1")
 
 
 def test_workers_of_mpi_on_a_node_see_all_of_its_gpus() -> None:
-    """Ranks of one node reach each other's GPUs only when they see them."""
+    """Ranks of one node use each other's GPUs only if these are visible."""
     job = spec(Kind.MPI)
     assignments = assignments_of(job, (*PLACES, OTHER))
 
@@ -81,15 +81,15 @@ def test_workers_of_mpi_on_a_node_see_all_of_its_gpus() -> None:
 
 @pytest.mark.row(10)
 def test_an_instance_without_gpus_sees_none() -> None:
-    """NVIDIA's runtime shows all GPUs to a container that says nothing."""
+    """Without a setting, NVIDIA's runtime gives all GPUs to a container."""
     job = JobSpec("cpu", Kind.PYTORCH, ("x",), workers=1)
 
     assert rank_variables(job, *_alone(job), 1)["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 @pytest.mark.row(58)
-def test_torchrun_makes_a_process_for_each_gpu_unless_told_otherwise() -> None:
-    """nproc-per-node goes on as it is."""
+def test_torchrun_starts_a_process_for_each_gpu_by_default() -> None:
+    """--nproc-per-node is passed unchanged."""
     assert processes_per_instance(spec(Kind.PYTORCH)) == 2
     assert processes_per_instance(spec(Kind.PYTORCH, nproc_per_node="auto")) == "auto"
     assert processes_per_instance(spec(Kind.PYTORCH, nproc_per_node="4")) == 4

@@ -23,7 +23,7 @@ SPEC = JobSpec("dist", Kind.PYTORCH, ("x",), image="i", gpus=1, workers=2)
 ASSIGNMENTS = assignments_of(SPEC, (Place("a", "10.0.0.1", (0,), ("GPU-a",)), Place("b", "10.0.0.2", (0,), ("GPU-b",))))
 
 
-def reported(node: str, status: str = "Running", **more: Any) -> dict[str, Any]:
+def reported(node: str, status: str = "Running", supervisor: str = "active", **more: Any) -> dict[str, Any]:
     """Return the report of a node about its instance."""
     assignment = next(assignment for assignment in ASSIGNMENTS if assignment.node == node)
     return {
@@ -40,7 +40,7 @@ def reported(node: str, status: str = "Running", **more: Any) -> dict[str, Any]:
         },
         "boot_id": "boot",
         "instances": {assignment.instance: {"instance": assignment.instance, "status": status, "started": 110.0}},
-        "keeper": "active",
+        "keeper": supervisor,
         "result": None,
         **more,
     }
@@ -83,7 +83,7 @@ def test_the_result_of_the_leader_is_the_result_of_the_job() -> None:
 
 def test_a_reboot_fails_the_job_without_a_recorded_result() -> None:
     """The boot ID differs from the one at the start."""
-    record = job(("a", reported("a", queue=QUEUE, boot_id="later", keeper="gone")), ("b", reported("b")))
+    record = job(("a", reported("a", queue=QUEUE, boot_id="later", supervisor="gone")), ("b", reported("b")))
 
     assert record.status is JobStatus.FAILED
     assert (record.cause, record.reason) == (reason("job.node_rebooted", nodes=["a"]), "")
@@ -99,7 +99,7 @@ def test_a_silent_node_is_listed_as_unreachable() -> None:
 
 def test_a_job_without_a_job_supervisor_has_failed() -> None:
     """It has been missing for longer than systemd needs to restart it."""
-    record = job(("a", reported("a", queue=QUEUE, keeper="gone")), ("b", reported("b")))
+    record = job(("a", reported("a", queue=QUEUE, supervisor="gone")), ("b", reported("b")))
 
     assert record.status is JobStatus.FAILED
     assert record.cause == reason("job.unsupervised", nodes=["a"])
@@ -107,7 +107,7 @@ def test_a_job_without_a_job_supervisor_has_failed() -> None:
 
 def test_a_starting_job_is_pending() -> None:
     """It has no job supervisor yet."""
-    record = job(("a", reported("a", "Pending", queue=QUEUE, keeper="none")))
+    record = job(("a", reported("a", "Pending", queue=QUEUE, supervisor="none")))
 
     assert (record.status, record.cause, record.starting) == (JobStatus.PENDING, reason("job.starting"), True)
 
@@ -116,15 +116,17 @@ def test_a_start_that_reached_only_some_nodes_is_repeated() -> None:
     """It was interrupted: the job supervisors of the other nodes have given up, and the job is PENDING, not FAILED."""
     started = {**QUEUE, "handed": True}
     gave_up = {"status": "FAILED", "reason": "node b does not answer", "exit_code": 1, "ended": 150.0}
-    none = reported("b", "Pending", keeper="none")
+    none = reported("b", "Pending", supervisor="none")
 
-    half = job(("a", reported("a", queue=started, keeper="gone", result=gave_up)), ("b", none))
+    half = job(("a", reported("a", queue=started, supervisor="gone", result=gave_up)), ("b", none))
     assert (half.status, half.cause) == (JobStatus.PENDING, reason("job.starting"))
-    nowhere = job(("a", reported("a", "Pending", queue=started, keeper="none")), ("b", none))
+    nowhere = job(("a", reported("a", "Pending", queue=started, supervisor="none")), ("b", none))
     assert (nowhere.status, nowhere.cause) == (JobStatus.PENDING, reason("job.starting"))
     alive = job(("a", reported("a", "Pending", queue=started)), ("b", none))
     assert alive.cause != reason("job.starting")
-    stopped = job(("a", reported("a", "Pending", queue={**started, "state": "stopped"}, keeper="none")), ("b", none))
+    stopped = job(
+        ("a", reported("a", "Pending", queue={**started, "state": "stopped"}, supervisor="none")), ("b", none)
+    )
     assert stopped.status is JobStatus.STOPPED
 
 
@@ -142,7 +144,7 @@ def test_a_job_is_stopping_until_all_nodes_have_confirmed(*, deleted: bool) -> N
     assert (silent.exit_code, silent.ended, silent.deleting) == (None, 0.0, deleted)
     running = job(("a", head), ("b", reported("b")))
     assert (running.status, running.unconfirmed, running.silent) == (JobStatus.STOPPING, ("b",), ())
-    prepared = job(("a", head), ("b", reported("b", "Pending", keeper="none")))
+    prepared = job(("a", head), ("b", reported("b", "Pending", supervisor="none")))
     assert prepared.status is JobStatus.STOPPING, "a running start may still start it"
     over = job(("a", head), ("b", reported("b", result=ended)))
     assert over.status is (JobStatus.STOPPING if deleted else JobStatus.STOPPED)
@@ -197,7 +199,10 @@ def test_only_a_result_that_cannot_change_is_recorded() -> None:
     assert not job(("a", reported("a", queue={**QUEUE, "result": result}, result=result)), whole).unrecorded
     assert not job(("a", reported("a", queue={**QUEUE, "retry": 1}, result=result)), whole).unrecorded
     assert result_of(job(("a", reported("a", queue=QUEUE, result=result)), unreachable={"b": "no route"})) is None
-    assert result_of(job(("a", reported("a", queue=QUEUE, keeper="gone")), ("b", reported("b", keeper="gone")))) is None
+    assert (
+        result_of(job(("a", reported("a", queue=QUEUE, supervisor="gone")), ("b", reported("b", supervisor="gone"))))
+        is None
+    )
 
 
 def test_a_job_that_was_stopped_without_the_queue_host_is_stopping() -> None:
@@ -339,7 +344,7 @@ def test_only_the_queue_host_reports_the_queue() -> None:
         assert (record.id, record.owner, record.attempt) == ("1", "me@here", 1)
         assert record.status in {JobStatus.RUNNING, JobStatus.FAILED}
         assert "forged" not in record.reason
-    stranger = reported("b", result=ended, keeper="gone")
+    stranger = reported("b", result=ended, supervisor="gone")
     record = job(("a", reported("a", queue=queue)), ("b", reported("b")), ("c", stranger))
     assert record.status is JobStatus.RUNNING
     reports = [report(name, {"jobs": [one]}) for name, one in (("a", reported("a", queue=queue)), ("c", stranger))]
@@ -360,7 +365,7 @@ def of_three(
     if node == "q":
         queue = {**QUEUE, "nodes": ["a", "b", "c"], "places": PLACES_OF_THREE, "handed": True}
         return reported(
-            "a", attempt=0, attempt_record=None, instances={}, queue=queue, spec=as_document(HOSTILE), keeper="none"
+            "a", attempt=0, attempt_record=None, instances={}, queue=queue, spec=as_document(HOSTILE), supervisor="none"
         )
     about = {
         "seats": [assignment_document(one) for one in assignments],
@@ -521,7 +526,7 @@ def test_a_retry_excludes_a_rebooted_node() -> None:
     """No node has recorded a result."""
     head = reported("a", queue=RETRY)
 
-    record = job(("a", head), ("b", reported("b", boot_id="later", keeper="gone")))
+    record = job(("a", head), ("b", reported("b", boot_id="later", supervisor="gone")))
 
     assert (record.retrying, record.failed_nodes) == (True, ("b",))
     assert record.failure.params["cause_code"] == "job.node_rebooted"
@@ -554,7 +559,7 @@ def test_every_reason_of_a_record_can_be_rendered() -> None:
     silent = {"b": "no route"}
     ended = {"status": "FAILED", "ended": 150.0, "first_failure": "dist-worker-0"}
     records_of = [
-        job(("a", reported("a", queue=RETRY, boot_id="later", keeper="gone")), ("b", reported("b"))),
+        job(("a", reported("a", queue=RETRY, boot_id="later", supervisor="gone")), ("b", reported("b"))),
         job(("a", reported("a", queue={**QUEUE, "state": "stopped", "unconfirmed": ["b"]})), unreachable=silent),
         job(("a", reported("a", queue=RETRY, result=ended)), ("b", reported("b"))),
         job(("a", reported("a", queue=RETRY, result=CODED)), ("b", reported("b"))),

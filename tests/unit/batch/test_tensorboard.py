@@ -1,4 +1,4 @@
-"""Where a job's events are, and what is said of its TensorBoard."""
+"""Location of the events of a job, and its TensorBoard."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +18,7 @@ RECORD = JobRecord(SHARED, "id1", "a@h", 0.0, JobStatus.RUNNING, started=1000.0)
 
 @pytest.mark.row(28)
 def test_events_on_a_volume_are_shared():
-    """The place on the nodes is within the volume; nothing is warned of."""
+    """The folder on the nodes is in the volume; there is no warning."""
     place = log_place(SHARED, [VOLUME])
 
     assert (place.path, place.shared) == ("/mnt/training-data/pytorch/logs", True)
@@ -28,30 +28,30 @@ def test_events_on_a_volume_are_shared():
 
 @pytest.mark.row(28)
 @pytest.mark.parametrize("logdir", ["/training_logs", "/mnist_data2/logs", "/mnist_data/../logs"])
-def test_events_elsewhere_are_the_chiefs_alone_and_that_is_said(logdir):
-    """Also where the name of the volume's place is only the beginning of another."""
+def test_events_on_no_volume_get_a_warning(logdir):
+    """Only those of rank 0 are visible; also if the target of a volume is only a prefix of the name."""
     spec = replace(SHARED, logdir=logdir)
     place = log_place(spec, [VOLUME])
 
     assert (place.path, place.shared) == ("/var/lib/provision/jobs/mnist/logs", False)
-    assert "chief's events alone" in warnings_for(spec, [VOLUME])[0]
+    assert "only the events of rank 0" in warnings_for(spec, [VOLUME])[0]
 
 
 def test_a_read_only_volume_takes_no_events():
-    """It is said before the job has run for nothing."""
+    """There is a warning before the job starts."""
     assert "read-only" in warnings_for(SHARED, [replace(VOLUME, read_only=True)])[0]
 
 
 @pytest.mark.parametrize("logdir", ["/", "logs", "", "/a:/b"])
-def test_a_log_folder_that_cannot_be_is_refused(logdir):
-    """It would be mounted."""
+def test_an_invalid_log_folder_is_refused(logdir):
+    """It is a mount."""
     with pytest.raises(UsageError, match="--logdir"):
         log_place(replace(SPEC, logdir=logdir), [])
 
 
 @pytest.mark.row(27)
 def test_the_container_can_read_events_and_nothing_else():
-    """No rights, no GPUs, no writing, one address; found again by its labels."""
+    """No rights, no GPUs, read-only, one address; its labels identify it."""
     words = create_words(replace(RECORD, spec=replace(SHARED, user="1000:1000,44")), [VOLUME], "10.0.0.1")
     pairs = list(pairwise(words))
 
@@ -72,8 +72,10 @@ def test_the_container_can_read_events_and_nothing_else():
     assert own[-6] == "tb:2"
 
 
-@pytest.mark.parametrize(("code", "why"), [("127", "the image train:1 has no tensorboard"), ("1", "it ended at once")])
-def test_an_image_without_tensorboard_is_told_from_one_that_misses_a_file(code, why):
-    """By what docker's init says and the code that it exits with."""
+@pytest.mark.parametrize(
+    ("code", "why"), [("127", "the image train:1 does not contain tensorboard"), ("1", "it exited immediately")]
+)
+def test_an_image_without_tensorboard_is_distinguished_from_a_missing_file(code, why):
+    """By the message of docker's init and its exit code."""
     said = "[FATAL tini (7)] exec tensorboard failed: No such file or directory"
     assert why in explain_start(said, code, "train:1")[0]

@@ -68,7 +68,7 @@ def test_submit_hands_in_the_job_and_says_arenas_two_lines(engine, typed):
     assert (dict(secrets.env), spec.secret_env) == ({"API_TOKEN": "t"}, ("API_TOKEN",))
     assert "INFO[0000] The Job pytorch-dist has been submitted successfully\n" in err
     assert "You can run `provision get pytorch-dist --type pytorchjob` to check the job status\n" in err
-    assert "WARN[0000] the value of API_TOKEN can be seen" in err
+    assert "WARN[0000] the value of API_TOKEN is visible" in err
 
 
 def test_a_job_that_waits_is_said_to_wait_and_why(engine, typed):
@@ -770,7 +770,7 @@ def test_data_that_there_is_not_is_refused_before_anything_is_reserved(engine, t
     code, _, err = typed(*SUBMIT, "--data=nowhere:/data", *more, "x")
 
     assert (code, engine.calls) == (2, [])
-    assert "--data nowhere: there is no such volume" in err
+    assert "--data nowhere: unknown volume" in err
 
 
 OTHERS = {"record": {"owner": "eve@elsewhere"}}

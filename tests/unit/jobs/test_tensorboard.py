@@ -104,7 +104,8 @@ def test_its_port_is_leased_while_it_runs_and_no_other_s_is_taken(node, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("image", "why"), [("bare:1", "the image bare:1 has no tensorboard"), ("broken:1", r"ended at once \(exit 3\)")]
+    ("image", "why"),
+    [("bare:1", "the image bare:1 does not contain tensorboard"), ("broken:1", r"exited immediately \(exit code 3\)")],
 )
 def test_why_there_is_none_is_said(node, tmp_path, image, why):
     """And what to do; nothing is left of it."""
@@ -118,7 +119,7 @@ def test_why_there_is_none_is_said(node, tmp_path, image, why):
 
 
 @pytest.mark.parametrize(
-    ("image", "words"), [("bare:1", "has no tensorboard"), ("broken:1", "\n  | ImportError: protobuf")]
+    ("image", "words"), [("bare:1", "does not contain tensorboard"), ("broken:1", "\n  | ImportError: protobuf")]
 )
 def test_the_job_goes_on_without(node, tmp_path, image, words):
     """Code and data it needs; TensorBoard it does not. Why there is none is said, with what it said last."""
