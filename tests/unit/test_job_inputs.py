@@ -72,7 +72,8 @@ def test_what_was_exported_for_the_code_s_server_is_inherited_by_no_program_of_o
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"), [("GIT_SYNC_SSH_KEY_FILE=/none", "cannot be read"), ("GIT_SYNC_WEBHOOK_URL=x", "is not supported")]
+    ("setting", "said"),
+    [("GIT_SYNC_SSH_KEY_FILE=/none", "cannot be read"), ("GIT_SYNC_WEBHOOK_URL=x", "is not supported")],
 )
 def test_what_would_fail_on_the_nodes_is_refused_here(setting: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
