@@ -161,7 +161,6 @@ TEXTS = frozenset({"reason", "message", "remedy", "problem"})
 METHODS = frozenset({"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "split"})
 PENDING = {
     "provision/jobs/engines/direct/scheduling.py": 1,  # results of the job supervisor have no codes yet
-    "provision/cli/init_questions.py": 1,
 }
 """File -> how often it still matches text. Only remove entries."""
 
