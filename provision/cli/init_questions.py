@@ -182,5 +182,4 @@ def _answer(question: str, default: str, check: Callable[[str], str]) -> str:
         try:
             return check(answer)
         except UsageError as error:
-            problem = error.message.partition(": ")[2] or error.message
-            say_wrapped(f"{answer}: {problem}. {error.remedy or ''}".strip())
+            say_wrapped(f"{error.message}. {error.remedy or ''}".strip())

@@ -66,7 +66,7 @@ def test_no_process_of_a_stopped_job_survives_after_supervisor_and_submit_were_k
     finally:
         process.kill()
         process.communicate()
-    on_node(NODES[0], "pkill -9 -f demon/attempts/1/programs/[k]eeper.py")
+    on_node(NODES[0], "pkill -9 -f '[d]emon/attempts/1/programs/node.pyz supervisor'")
     attached = jobs.ok("attach", "demon", "--", "sh", "-c", 'setsid sleep 4324 >/dev/null 2>&1 & echo "$API_TOKEN"')
     assert attached.out == f"{marker}\n"
     mark = f"'[m]{marker[1:]}'"  # no process that looks for it is found
