@@ -80,12 +80,22 @@ def seat_of_rank(seats, rank, node=""):
     return seat
 
 
-def job_end(status, reason, code=None, *, grace=None):
-    """Return how a job ends; a failure has an exit code, if only 1."""
+def job_end(status, reason, code=None, *, grace=None, cause=("", None)):
+    """Return how a job ends; a failure has an exit code, if only 1.
+
+    Args:
+        status: SUCCEEDED, FAILED or STOPPED.
+        reason: the message.
+        code: the exit code.
+        grace: seconds that its containers have to end; None for the job's own.
+        cause: code and parameters of the reason; `provision/batch/reasons.py` lists them.
+    """
     code = 1 if status == "FAILED" and not code else code
     return {
         "status": status,
         "reason": reason,
+        "code": cause[0],
+        "params": cause[1] or {},
         "exit_code": code,
         "first_failure": "",
         "first_rank": None,
@@ -93,7 +103,32 @@ def job_end(status, reason, code=None, *, grace=None):
     }
 
 
+def stopped(request):
+    """Return how a job ends by a request."""
+    reason = str(request.get("reason") or "stopped")
+    return job_end("STOPPED", reason, grace=request.get("grace"), cause=("job.stopped", {"text": reason}))
+
+
+def node_error(node, cause):
+    """Return how a job ends by an error of a node."""
+    params = {"nodes": [node], "cause": cause}
+    return job_end("FAILED", "node {}: {}".format(node, cause), cause=("job.node_error", params))
+
+
+def node_silent(node, message, seconds=None, *, grace=None):
+    """Return how a job ends because a node does not answer."""
+    params = {"nodes": [node]} if seconds is None else {"nodes": [node], "seconds": round(seconds)}
+    return job_end("FAILED", message, grace=grace, cause=("job.node_silent", params))
+
+
+def node_isolated(node, cause, *, grace=None):
+    """Return how a job ends because the other nodes cannot reach this one."""
+    message = "node {} is cut off: {}".format(node, cause)
+    return job_end("FAILED", message, grace=grace, cause=("job.node_isolated", {"nodes": [node], "cause": cause}))
+
+
 def broken_off(name):
-    """Return how a job ends of which a node's keeper never came: it may be started anew, with its secrets."""
+    """Return how a job ends if the job supervisor of a node never came: it may be started anew, with its secrets."""
     reason = "node {} does not answer: it was not heard of since the start".format(name)
-    return dict(job_end("FAILED", reason), broken_off=True)
+    end = job_end("FAILED", reason, cause=("job.node_not_started", {"nodes": [name]}))
+    return dict(end, broken_off=True)

@@ -55,7 +55,12 @@ def stop(request):
         return {"asked": True}
     token = str(read_json(os.path.join(folder, "attempt.json")).get("id"))
     end_runs(name, token, attempt, 15 if grace is None else float(grace))
-    return {"asked": close_attempt(name, attempt, {"status": "STOPPED", "reason": told["reason"]}, "Stopped")}
+    return {"asked": close_attempt(name, attempt, stopped(told["reason"]), "Stopped")}
+
+
+def stopped(reason):
+    """Return the result of an attempt that a request has ended."""
+    return {"status": "STOPPED", "reason": reason, "code": "job.stopped", "params": {"text": reason}}
 
 
 def delete(request):

@@ -27,7 +27,7 @@ START_SECONDS = 60  # a keeper that was not there so long after its start will n
 
 
 def unwatched(names=None):
-    """Yield (name, attempt, why) of each attempt that nothing watches over any more and that is not closed.
+    """Yield (name, attempt, result) of each open attempt without a job supervisor.
 
     Args:
         names: of the jobs that are looked at; None: all.
@@ -47,9 +47,16 @@ def unwatched(names=None):
             continue
         node = told.get("node", "")
         if told.get("boot_id") != here:
-            yield name, attempt, "node {} rebooted at {} during the job".format(node, stamp(boot_time())[:19] + "Z")
+            reason = "node {} rebooted at {} during the job".format(node, stamp(boot_time())[:19] + "Z")
+            yield name, attempt, failed("job.node_rebooted", node, reason)
         elif age_of(path) > START_SECONDS:
-            yield name, attempt, "the keeper on node {} is gone, and so are its containers".format(node)
+            reason = "the job supervisor on node {} is gone, and so are its containers".format(node)
+            yield name, attempt, failed("job.unsupervised", node, reason)
+
+
+def failed(code, node, reason):
+    """Return the result of an attempt that failed by its node."""
+    return {"status": "FAILED", "reason": reason, "code": code, "params": {"nodes": [node]}}
 
 
 def age_of(path):
@@ -65,10 +72,10 @@ def close_unwatched(containers, names=None):
     if containers is None:
         return
     running = running_attempts(containers)
-    for name, attempt, why in list(unwatched(names)):
+    for name, attempt, result in list(unwatched(names)):
         told = read_json(os.path.join(attempt_folder(name, attempt), "keeper.json"))
         if (name, str(told.get("id")), str(attempt)) not in running:
-            closed = close_attempt(name, attempt, {"status": "FAILED", "reason": why}, "Lost")
+            closed = close_attempt(name, attempt, result, "Lost")
             if closed and told.get("boot_id") != boot_id() and told.get("clean") in ("All", "Running"):
                 remove_containers(containers, told, attempt)
 

@@ -113,7 +113,7 @@ class Finish:
     def close(self):
         """Write the result, and take away what was secret."""
         end = self.state["end"]
-        names = ("status", "reason", "exit_code", "first_failure", "first_rank")
+        names = ("status", "reason", "code", "params", "exit_code", "first_failure", "first_rank")
         result = dict({name: end.get(name) for name in names}, ended=time.time(), chief=self.chief)
         result["first_failure"] = result["first_failure"] or ""
         self.write("result.json", result)

@@ -18,16 +18,16 @@ class Judge:
     def judge(self):
         """Decide whether the job starts, goes on or ends."""
         if self.stop_asked:
-            return self.end(endings.job_end("STOPPED", self.stop_asked["reason"], grace=self.stop_asked.get("grace")))
+            return self.end(endings.stopped(self.stop_asked))
         for _, told in self.everybody():
             if told.get("stop"):
-                return self.end(endings.job_end("STOPPED", told["stop"]["reason"], grace=told["stop"].get("grace")))
+                return self.end(endings.stopped(told["stop"]))
         failures = self.failures()
         if failures:
             return self.of_first(failures[0])
         for name, told in self.everybody():
             if told.get("trouble"):
-                return self.end(endings.job_end("FAILED", "node {}: {}".format(name, told["trouble"])))
+                return self.end(endings.node_error(name, told["trouble"]))
         return self.lost_node() or self.too_long() or self.never_came() or self.success() or self.begin()
 
     def of_first(self, failure):
@@ -90,9 +90,14 @@ class Judge:
                 return found
         instance = self.first_instance(box, removed=bool(ended.get("removed")))
         reason = ended.get("reason") or "it ended by itself, which it should not"
-        found = endings.job_end("FAILED", "{} on {} failed: {}".format(instance, name, reason), ended.get("code"))
         ranks = {seat.get("instance"): seat.get("rank") for seat in self.seats() if seat.get("role") != "launcher"}
         rank = ranks.get(instance)
+        found = endings.job_end(
+            "FAILED",
+            "{} on {} failed: {}".format(instance, name, reason),
+            ended.get("code"),
+            cause=("job.instance_failed", {"instance": instance, "rank": rank, "exit_code": ended.get("code")}),
+        )
         found.update(first_failure=instance, first_rank=rank, signal=ended.get("signal"), why=reason)
         return found
 
@@ -106,9 +111,15 @@ class Judge:
         seat = endings.seat_of_rank(self.seats(), said["rank"], said["node"])
         why = endings.words_of(said["code"], said["signal"])
         where = " on {}".format(seat["node"]) if seat else ""
-        found = endings.job_end("FAILED", "rank {}{} failed: {}".format(said["rank"], where, why), ended.get("code"))
+        instance = seat["instance"] if seat else self.first_instance(container.name)
+        found = endings.job_end(
+            "FAILED",
+            "rank {}{} failed: {}".format(said["rank"], where, why),
+            ended.get("code"),
+            cause=("job.instance_failed", {"instance": instance, "rank": said["rank"], "exit_code": said["code"]}),
+        )
         found.update(first_rank=said["rank"], signal=said["signal"], rank_code=said["code"], why=why)
-        found["first_failure"] = seat["instance"] if seat else self.first_instance(container.name)
+        found["first_failure"] = instance
         found["lines"] = [line[:LINE] for line in lines[-20:]]
         return found
 
@@ -131,9 +142,12 @@ class Judge:
         if lost is None:
             return None
         least = min(silent.values())
-        own = self.why_cut_off(alone=least if least > self.lost - 2 * self.beat else 0.0)
-        other = "node {} does not answer: nothing was heard of it for {:.0f} s".format(lost, silent[lost])
-        return self.end(endings.job_end("FAILED", own or other, grace=self.grace_without_a_node()))
+        isolated = self.why_cut_off(alone=least if least > self.lost - 2 * self.beat else 0.0)
+        grace = self.grace_without_a_node()
+        if isolated:
+            return self.end(endings.node_isolated(self.node, isolated, grace=grace))
+        message = "node {} does not answer: nothing was heard of it for {:.0f} s".format(lost, silent[lost])
+        return self.end(endings.node_silent(lost, message, silent[lost], grace=grace))
 
     def grace_without_a_node(self):
         """Return the grace time where a node is gone: mpirun waits in vain for its part there, and has no other use."""
@@ -155,13 +169,20 @@ class Judge:
             late = [(name, told) for name, told in self.everybody() if not told.get("up")]
             name, told = late[0] if late else (self.node, {})
             doing = told.get("doing") or ("it was not heard of" if not told else "")
-            name += " (and {} more)".format(len(late) - 1) if late[1:] else ""
-            reason = "node {} was not ready within {:.0f} s (starting_timeout)".format(name, starting)
-            return self.end(endings.job_end("FAILED", "{}: {}".format(reason, doing) if doing else reason))
-        if self.state["go"] is not None and running and now - self.state["go"] > running:
+            more = " (and {} more)".format(len(late) - 1) if late[1:] else ""
+            reason = "node {}{} was not ready within {:.0f} s (starting_timeout)".format(name, more, starting)
+            params = {"nodes": [one for one, _ in late] or [name], "seconds": round(starting), "activity": doing}
             return self.end(
-                endings.job_end("FAILED", "it ran for longer than {:.0f} s (running_timeout)".format(running))
+                endings.job_end(
+                    "FAILED",
+                    "{}: {}".format(reason, doing) if doing else reason,
+                    cause=("job.starting_timeout", params),
+                )
             )
+        if self.state["go"] is not None and running and now - self.state["go"] > running:
+            message = "it ran for longer than {:.0f} s (running_timeout)".format(running)
+            cause = ("job.running_timeout", {"seconds": round(running)})
+            return self.end(endings.job_end("FAILED", message, cause=cause))
         return None
 
     def success(self):

@@ -240,27 +240,31 @@ class Keeper(Start, Judge, Finish, Records):
             return
         if self.chief:
             self.judge()
-        elif self.why_alone():
-            early = self.heard_chief is None and self.state["phase"] != GO
-            failed = endings.broken_off(self.chief_name()) if early else endings.job_end("FAILED", self.why_alone())
-            self.end(failed)
+        elif self.is_alone():
+            self.end(self.end_without_leader())
         elif self.stop_asked and (self.line is None or self.line.link is None):
-            self.end(endings.job_end("STOPPED", self.stop_asked["reason"], grace=self.stop_asked.get("grace")))
+            self.end(endings.stopped(self.stop_asked))
         elif self.terminated:
             self.tell()
-            self.end(endings.job_end("FAILED", "node {}: {}".format(self.node, self.trouble)))
+            self.end(endings.node_error(self.node, self.trouble))
 
-    def why_alone(self):
-        """Return why the chief is taken for lost, empty while it is not."""
+    def is_alone(self):
+        """Return whether the leader has been silent for too long."""
         now = time.monotonic()
         if self.heard_chief is None:
             limit = self.lost if self.state["phase"] == GO else self.coming()
-            silent = now - max(self.state["began"], self.born) > limit
-        else:
-            silent = now - self.heard_chief > self.lost
-        if not silent:
-            return ""
-        return self.why_cut_off() or "the chief's node {} does not answer".format(self.chief_name())
+            return now - max(self.state["began"], self.born) > limit
+        return now - self.heard_chief > self.lost
+
+    def end_without_leader(self):
+        """Return how the job ends here because the leader is silent."""
+        if self.heard_chief is None and self.state["phase"] != GO:
+            return endings.broken_off(self.chief_name())
+        isolated = self.why_cut_off()
+        if isolated:
+            return endings.node_isolated(self.node, isolated)
+        message = "node {} does not answer; it runs rank 0".format(self.chief_name())
+        return endings.node_silent(self.chief_name(), message)
 
     def chief_name(self):
         """Return the chief's node."""
@@ -276,7 +280,7 @@ class Keeper(Start, Judge, Finish, Records):
         why = network.trouble_of(own) if own else ""
         if not why and alone and len(self.others) > 1:
             why = "it has heard nothing of any other node for {:.0f} s".format(alone)
-        return "node {} is cut off: {}".format(self.node, why) if why else ""
+        return why
 
     def coming(self):
         """Return how long the keeper of another node may not be heard of at the beginning."""

@@ -4,6 +4,7 @@ What is not of this form is not heard. A keeper that could be made to fail by a 
 """
 
 TEXT = 1 << 16
+PARAMS = 16
 STATUS = ("SUCCEEDED", "STOPPED", "FAILED")
 GRACE_SECONDS = 7 * 24 * 3600
 
@@ -52,11 +53,22 @@ def each(check):
     return lambda value: isinstance(value, dict) and all(text(name) and check(one) for name, one in value.items())
 
 
+def params(value):
+    """Return whether these are parameters of a reason: texts, numbers and lists of texts."""
+    return (
+        isinstance(value, dict)
+        and len(value) <= PARAMS
+        and all(text(name) and (one is None or text(one) or number(one) or texts(one)) for name, one in value.items())
+    )
+
+
 ENDED = {"code": number, "signal": number, "reason": text, "time": number, "stopped": flag, "removed": flag}
 STOP = {"reason": text, "grace": grace, "time": number}
 JOB_END = {
     "status": lambda value: value in STATUS,
     "reason": text,
+    "code": text,
+    "params": params,
     "exit_code": number,
     "first_failure": text,
     "first_rank": number,

@@ -604,7 +604,9 @@ def test_a_rank_that_fails_of_a_node_that_is_gone_is_not_the_cause(nodes):
     keeper = nodes[1].keeper()
     os.kill(keeper, signal.SIGSTOP)
     try:
-        assert "node b does not answer" in nodes[0].result()["reason"]
+        result = nodes[0].result()
+        assert "node b does not answer" in result["reason"]
+        assert (result["code"], result["params"]["nodes"]) == ("job.node_silent", ["b"])
     finally:
         os.kill(keeper, signal.SIGCONT)
 
@@ -617,6 +619,7 @@ def test_a_start_that_reached_one_node_only_gives_up_soon_and_keeps_its_secrets(
     told = {"nodes": ["a", "b"], "control_port": port, "coming_seconds": 0.6, "lost_seconds": 0.5, "secret": SECRET}
     start(node, [container("j-worker-0", "true")], **told)
     assert node.result()["reason"] == "node b does not answer: it was not heard of since the start"
+    assert (node.result()["code"], node.result()["params"]) == ("job.node_not_started", {"nodes": ["b"]})
     assert node.ok("secrets", name="j") == {"env": {"TOKEN": "hunter2"}}
 
 
