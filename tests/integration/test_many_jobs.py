@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.batch.queue import MOST_PASSED
+from provision.batch.queue import BACKFILL_LIMIT
 from tests.integration.conftest import LAB
 from tests.support.command import ROOT, Provision, eventually
 from tests.support.engine import engine_host, held
@@ -171,7 +171,7 @@ def keeps_all_promises(crowd):
         assert of_size == sorted(of_size, key=given.__getitem__), f"jobs of {size} passed each other"
     for place, name in enumerate(in_line):
         passed_by = [other for other in in_line[place + 1 :] if given[other] < given[name]]
-        assert len(passed_by) <= MOST_PASSED, f"{name} was passed by {passed_by}"
+        assert len(passed_by) <= BACKFILL_LIMIT, f"{name} was passed by {passed_by}"
     assert crowd.left() == {node: [] for node in crowd.nodes}
 
 

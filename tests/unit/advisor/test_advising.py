@@ -95,7 +95,7 @@ def test_a_running_job_is_sampled_on_all_nodes_in_parallel(gpus, tmp_path, monke
     said: list[str] = []
 
     advice = job_advice.advise_job(
-        MemoryEngine((job,), cluster=cluster_of("a", "b")), "train", tell=said.append, **WINDOW
+        MemoryEngine((job,), cluster=cluster_of("a", "b")), "train", report=said.append, **WINDOW
     )
     by_check = {one.check: one for one in advice.findings}
 

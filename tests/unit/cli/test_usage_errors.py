@@ -18,7 +18,7 @@ import pytest
         (("exec", "--fanout", "0", "--", "x"), "provision exec: --fanout 0: must be at least 1", "provision exec"),
         (("history", "-n=x"), "provision history: -n x: not a whole number", "provision history --help"),
         (("verify", "--level=x"), "provision verify: --level x: not one of 'quick', 'full'", "provision verify"),
-        (("submit", "-n", "x"), "provision submit: there is no option -n", "Name the job with --name"),
+        (("submit", "-n", "x"), "provision submit: no such option -n", "Name the job with --name"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

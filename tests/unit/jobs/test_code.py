@@ -158,7 +158,7 @@ def test_a_wrong_password_is_reported_without_the_password(forge, nodes):
         brought(nodes, source(forge), wrong)
 
     assert caught.value.node == "gpu1"
-    assert "login" in caught.value.message
+    assert "credentials" in caught.value.message
     assert "provision secret add git" in caught.value.remedy
     assert "wr0ng" not in f"{caught.value} {caught.value.remedy} {caught.value.output}"
     assert not code(nodes["gpu1"]).exists()
@@ -245,7 +245,7 @@ def test_an_unknown_ssh_host_key_is_never_taken_and_no_key_of_the_node_s_own(tmp
     node = NodeFolder("gpu1", tmp_path, path=f"{trap}:{os.environ['PATH']}")
     key = {"GIT_SYNC_SSH_KEY": f"-----BEGIN\n{MARKER}\n"} if given else {}
 
-    with pytest.raises(NodeError, match="SSH key is not known") as caught:
+    with pytest.raises(NodeError, match="the SSH key of the server is unknown") as caught:
         brought({"gpu1": node}, CodeSource("git", "git@127.0.0.1:group/mnist.git"), key)
 
     argv = (tmp_path / "ssh.argv").read_text()

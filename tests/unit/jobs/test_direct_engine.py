@@ -669,7 +669,7 @@ def test_a_queue_on_another_node_than_the_head_is_ignored_and_reported_by_name(
         assert jobs.get("forged").attempt == 0
         docker.reset()
     assert [line for line in said if line.startswith("warning: b: it reports a queue in which forged is pending")]
-    assert any(line.startswith("b: it keeps a queue") for line in jobs.jobs().problems)
+    assert any(line.startswith("b: it reports a queue") for line in jobs.jobs().problems)
 
 
 def earlier(node: FakeNode, name: str, kind: str, *instances: str) -> None:

@@ -80,7 +80,7 @@ def test_nothing_in_the_login_users_home_is_imported(tmp_path):
             ["sh", "-c", script], input=text, cwd=tmp_path, capture_output=True, check=False, env=environment
         )
 
-    assert (json.loads(done.stdout), done.returncode) == ({"volumes": []}, 0)
+    assert (json.loads(done.stdout), done.returncode) == ({"volumes": {}}, 0)
 
 
 class Session:
