@@ -149,7 +149,7 @@ def test_a_lock_that_was_taken_away_is_noticed(nodes):
 
     assert (done.ok, done.result) == (True, "unlocked")
     assert list(lost) == ["a"]
-    assert "was it unlocked?" in lost["a"]
+    assert "was the node unlocked?" in lost["a"]
     assert status(nodes) == "unlocked"
 
 

@@ -243,10 +243,10 @@ def test_a_wrong_password_is_reported_with_node_reason_and_remedy_but_not_itself
 
     assert submitted.code == 1, str(submitted)
     assert NODES[0] in submitted.err
-    assert "the server wants a login, or takes another than this one" in submitted.err
+    assert "the server requires credentials, or rejects these" in submitted.err
     assert "provision secret add git" in submitted.err
     failed = jobs.get("wrong")
-    assert (failed["status"], "takes another than this one" in failed["reason"]) == ("FAILED", True)
+    assert (failed["status"], "rejects these" in failed["reason"]) == ("FAILED", True)
     hidden(jobs, on_both, wrong, ["wrong"], submitted.err, submitted.out)
 
 
@@ -294,7 +294,7 @@ def test_private_code_over_ssh_by_a_key(jobs, ssh_forge, ssh_files, on_both):
     hidden(jobs, on_both, marker, ["digits"], submitted.err)
     assert marker.below(*here(jobs)) == []
     assert NODES[0] in refused.err
-    assert "the server wants a login, or takes another than this one" in refused.err
+    assert "the server requires credentials, or rejects these" in refused.err
     assert "GIT_SYNC_SSH_KEY_FILE" in refused.err
 
 
