@@ -57,6 +57,7 @@ class FakeConnector:
     """
 
     reason = "a test double"
+    agent = False
 
     def __init__(self, answers: Mapping[str, Answer] | None = None, name: str = "node1") -> None:
         self.name = name

@@ -345,6 +345,7 @@ class _Connector:
     """The way to a node in memory."""
 
     reason = "a node in memory"
+    agent = False
 
     def __init__(self, world: World, node: Node) -> None:
         self.name, self._world = node.name, world
