@@ -19,7 +19,7 @@ Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One action. The node's programs write it (``commands/files/node_audit.py``); unknown keys are ignored."""
+    """One action. The node's programs write it (``node/audit.py``); unknown keys are ignored."""
 
     time: Time
     action: Text

@@ -1,4 +1,4 @@
-"""What the end of a container, or of mpirun, says of who failed. A part of keeper.py."""
+"""What the end of a container, or of mpirun, says of who failed."""
 
 import re
 import signal

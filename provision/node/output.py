@@ -1,4 +1,4 @@
-"""Keeps the output of a job's containers, and loses or doubles no line of it. A part of keeper.py."""
+"""Keeps the output of a job's containers, and loses or doubles no line of it."""
 
 import calendar
 import collections

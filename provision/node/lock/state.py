@@ -1,6 +1,6 @@
 """What a node's lock and history are made of: the locked file, who wrote themselves beside it, lines of applies.
 
-It runs on the node with ``lock_keeper.py``, in whatever Python there is from 3.6 on.
+It runs on the node with ``holder.py``, in whatever Python there is from 3.6 on.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Gives the account of ``--user`` a name and a home in a container that was made. A part of keeper.py.
+"""Gives the account of ``--user`` a name and a home in a container that was made.
 
 To the image that account is a number alone, and ssh, sshd and Python's getpass refuse to work for a nameless one.
 """

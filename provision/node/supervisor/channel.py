@@ -1,4 +1,4 @@
-"""How the keepers of one attempt talk: JSON lines over TCP from every other node to the chief's. A part of keeper.py.
+"""How the keepers of one attempt talk: JSON lines over TCP from every other node to the chief's.
 
 Each line carries a number that grows and an HMAC by a key of this connection and direction alone; keeper_greeting.py
 has the handshake that makes them. What is wrong or comes again is ignored. A line tells all that its sender knows, so

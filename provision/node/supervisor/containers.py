@@ -1,4 +1,4 @@
-"""One container of a job: made, started, watched and ended. A part of keeper.py."""
+"""One container of a job: made, started, watched and ended."""
 
 import contextlib
 import json

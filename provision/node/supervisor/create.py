@@ -1,4 +1,4 @@
-"""Turns the words of ``docker create`` into the request that docker's engine gets by its socket. A part of keeper.py.
+"""Turns the words of ``docker create`` into the request that docker's engine gets by its socket.
 
 The docker client takes no part in this: what it does depends on its environment, which a job must not choose.
 """

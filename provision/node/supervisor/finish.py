@@ -1,4 +1,4 @@
-"""How a keeper ends its part of a job: SIGTERM, the grace time, SIGKILL, and nothing is left. A part of keeper.py."""
+"""How a keeper ends its part of a job: SIGTERM, the grace time, SIGKILL, and nothing is left."""
 
 import os
 import time

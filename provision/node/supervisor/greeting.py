@@ -1,4 +1,4 @@
-"""The handshake between the keepers of one attempt, and the connections that have not finished it. A part of keeper.py.
+"""The handshake between the keepers of one attempt, and the connections that have not finished it.
 
 The chief sends a nonce. The other node answers with its name, a nonce of its own and a proof that it knows its secret;
 the chief answers with a proof that it knows the same. Both proofs depend on both nonces, so that neither can be used

@@ -1,4 +1,4 @@
-"""What the chief's keeper decides: whether the job starts, goes on or ends, and by what. A part of keeper.py."""
+"""What the chief's keeper decides: whether the job starts, goes on or ends, and by what."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What keepers tell each other, checked before it counts: a node of the job may send anything. A part of keeper.py.
+"""What keepers tell each other, checked before it counts: a node of the job may send anything.
 
 What is not of this form is not heard. A keeper that could be made to fail by a message would keep the GPUs of its node.
 """

@@ -1,4 +1,4 @@
-"""Gives a container of an account those folders of the node alone that the account can reach. A part of keeper.py.
+"""Gives a container of an account those folders of the node alone that the account can reach.
 
 Docker's engine is root's: it would mount a folder below one that is closed to the account, and follow a link that the
 account has made meanwhile. So each source is opened with the account's rights, and bound below a folder of root's for

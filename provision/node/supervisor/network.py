@@ -1,4 +1,4 @@
-"""What the kernel says of the network between the keepers. A part of keeper.py."""
+"""What the kernel says of the network between the keepers."""
 
 import fcntl
 import os

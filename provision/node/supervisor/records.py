@@ -1,4 +1,4 @@
-"""What a keeper writes down of an attempt and its instances. A part of keeper.py."""
+"""What a keeper writes down of an attempt and its instances."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What an instance runs in: what containers and units have in common. A part of keeper.py."""
+"""What an instance runs in: what containers and units have in common."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""How a keeper makes and starts its containers, beside its main loop. A part of keeper.py."""
+"""How a keeper makes and starts its containers, beside its main loop."""
 
 import threading
 import time

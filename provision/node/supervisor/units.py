@@ -1,4 +1,4 @@
-"""One unit of a job: an instance that is a process of this node, made, started, watched and ended. A part of keeper.py.
+"""One unit of a job: an instance that is a process of this node, made, started, watched and ended.
 
 The unit's first program is unit_shim.py, which starts the instance, keeps its output and writes down how it ended.
 """

@@ -1,4 +1,4 @@
-"""Runs a command inside of an instance that is a process of this node. A part of unit_shim.py.
+"""Runs a command inside of an instance that is a process of this node.
 
 It is its account's, sees its mounts, and is a part of its unit, with which it ends.
 """

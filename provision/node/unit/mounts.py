@@ -1,4 +1,4 @@
-"""Makes the mounts of an instance that is a process of this node, in a namespace of its own. A part of unit_shim.py.
+"""Makes the mounts of an instance that is a process of this node, in a namespace of its own.
 
 The shim stays outside. Its child, which becomes the instance, opens all sources first, arranges the mounts in a folder
 of root's, and then moves them upon their targets by descriptors. From the first mount on nothing is imported, and no
