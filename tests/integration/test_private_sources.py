@@ -27,7 +27,7 @@ from tests.support.watch import Watch
 
 NODES = (f"{LAB}-1", f"{LAB}-2")
 USER = "yourname"
-WARNING = "the value of GIT_SYNC_PASSWORD can be seen in this machine's list of processes"
+WARNING = "the value of GIT_SYNC_PASSWORD is visible in the process list"
 SHOWN = ("get NAME -o json", "logs NAME --all")
 """The document has the job's events, too."""
 PLACES = "/etc /home /opt /root /run /srv /tmp /var/lib/provision /var/log /var/tmp /var/lib/docker/containers"
