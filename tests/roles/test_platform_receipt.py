@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from provision.facts.program import command
 from provision.facts.records import Receipt
 from tests.support.modules import load, run
+from tests.support.node.probe import managed_command
 
 FINGERPRINT = {"salt": "5a17", "code": "c0de", "variables": {"some_secret": "0123456789abcdef"}}
 
@@ -50,7 +50,8 @@ def mode(path: Path) -> int:
 
 def probed(folder: Path) -> dict[str, Any]:
     """What the probe tells of the receipts in a folder."""
-    done = subprocess.run(["sh", "-c", command(str(folder))], capture_output=True, text=True, check=True)
+    command = managed_command(folder.parent / "program", folder)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
