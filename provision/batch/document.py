@@ -17,8 +17,6 @@ from provision.batch.fields import FIELDS, PULL_SECRET, Given, field_value, form
 from provision.errors import UsageError
 from provision.model.job import JobSpec, as_document
 
-__all__ = ["DRY_RUN_KEYS", "as_yaml", "brief", "read_document"]
-
 _OTHERS = {
     "type": "kind",
     "trainer": "kind",

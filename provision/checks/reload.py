@@ -18,8 +18,6 @@ from provision.facts.system import BootFact, KindFact, SystemFact
 from provision.model import CheckStatus, CommandResult, Node, NodeReload, ReloadResult
 from provision.model.reason import Reason, reason
 
-__all__ = ["LOAD_SECONDS", "RELOAD_SECONDS", "read_reload", "reload_script"]
-
 _PROGRAM = "/usr/local/lib/provision/peer-memory"
 _FACTS = (SystemFact(), KindFact(), BootFact(), PeerMemoryFact(), PeerStatusFact(), ReceiptsFact(), SimulatedFact())
 LOAD_SECONDS = 120

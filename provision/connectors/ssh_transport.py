@@ -22,8 +22,6 @@ from provision.model import Secret
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["CONNECT_SECONDS", "Hop", "close_transport", "open_transport"]
-
 CONNECT_SECONDS = 10.0
 _KNOCK_SECONDS = 20.0
 """Seconds of retries for a node that closes connections before its banner, because of too many logins (MaxStartups)."""

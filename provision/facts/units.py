@@ -5,8 +5,6 @@ from __future__ import annotations
 from provision.facts.base import RawOutput
 from provision.node.probe.units import TIME_SERVICES, UNIT_SEARCH_PATH
 
-__all__ = ["UNITS", "units"]
-
 UNITS = f"""
 set -- docker
 for unit in {" ".join(TIME_SERVICES)}; do

@@ -22,15 +22,6 @@ from provision.node.supervisor.greeting import node_secret
 from provision.node_archive import source
 from provision.threads import outcomes
 
-__all__ = [
-    "Extras",
-    "release",
-    "renew",
-    "start",
-    "take_leases",
-]
-
-
 PULL_SECONDS = 1800.0
 """For pulling a large image, unless --starting-timeout is set."""
 PREPARE_SECONDS = 60.0

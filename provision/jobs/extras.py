@@ -15,8 +15,6 @@ from provision.model.job_requests import Secrets
 if TYPE_CHECKING:
     from provision.jobs.code import Archive
 
-__all__ = ["JobExtras", "code_mounts"]
-
 Say = Callable[[str], None]
 
 

@@ -12,8 +12,6 @@ from provision.errors import NodeError
 from provision.jobs.node_ask import ask
 from provision.model.job import JobRecord
 
-__all__ = ["start_tensorboard", "stop_tensorboard"]
-
 _PROGRAM = "tensorboard"
 _PULL_SECONDS = 600
 _WAIT_SECONDS = 30

@@ -11,18 +11,6 @@ from provision.report import layout
 from provision.report.grouping import reason_lines
 from provision.report.job_words import NOT_APPLICABLE, columns, ruled, simulated_note
 
-__all__ = [
-    "data_text",
-    "gpu_document",
-    "gpu_text",
-    "memory",
-    "node_documents",
-    "node_list_text",
-    "per_cent",
-    "top_node_document",
-    "top_node_text",
-]
-
 _RULE = 89
 """The length in arena."""
 

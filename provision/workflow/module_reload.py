@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from provision.connectors.base import Connector
     from provision.model import Cluster, Node
 
-__all__ = ["reload"]
-
 _BUSY = "platform/module_utils/platform_busy.py"
 _MARGIN_SECONDS = 60
 

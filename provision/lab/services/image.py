@@ -24,8 +24,6 @@ from provision.lab.base import Progress
 from provision.lab.mirror import MirrorSources, debian_sources
 from provision.lab.services.rootfs import CLEAN, EPOCH, LEFT_OUT, Blob, Layer, compress, make_root
 
-__all__ = ["TrainingImage", "ensure_training_image", "write_archive"]
-
 SUITE = "bookworm"
 PACKAGES = (
     "ibverbs-providers",

@@ -18,8 +18,6 @@ from provision.model.job import Assignment, JobSpec, Kind
 from provision.model.job_views import DryRun
 from provision.node.unit.command_line import unit_words
 
-__all__ = ["dry_run"]
-
 DRY_PORT = 23456
 """An example; a started job gets a free port."""
 

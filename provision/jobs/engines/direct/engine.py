@@ -74,8 +74,6 @@ if TYPE_CHECKING:
     from provision.jobs.code import Archive
     from provision.jobs.signing import JobKeys
 
-__all__ = ["DirectEngine", "head_of"]
-
 Say = Callable[[str], None]
 
 LOOK_SECONDS = 60.0

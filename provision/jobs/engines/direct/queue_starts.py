@@ -20,8 +20,6 @@ from provision.jobs.engines.direct.queue_host import hand_over, write_failure, w
 from provision.jobs.node_ask import ask_jobs
 from provision.threads import outcomes
 
-__all__ = ["secrets_of", "start_all"]
-
 Say = Callable[[str], None]
 
 
