@@ -14,7 +14,6 @@ from provision.advisor.series import ContainerSample, NodeSeries
 Job = Sequence[NodeSeries]
 _FAR = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "glusterfs", "fuse", "9p", "beegfs", "gpfs")
 _MIB = float(1 << 20)
-_NO_PROCESSES = "no process of the job was sampled for long enough"
 
 
 def _container_samples(job: Job) -> Iterator[tuple[str, list[tuple[float, ContainerSample]]]]:

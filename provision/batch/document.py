@@ -65,11 +65,6 @@ def _spec(root: yaml.MappingNode) -> yaml.MappingNode:
     return spec if isinstance(spec, yaml.MappingNode) and parts.keys() <= DRY_RUN_KEYS else root
 
 
-def as_yaml(spec: JobSpec) -> str:
-    """Return a spec as a spec file, without default values."""
-    return yaml.safe_dump(brief(spec), sort_keys=False, allow_unicode=True, default_flow_style=False, width=100)
-
-
 def brief(spec: JobSpec, *, sync_secrets: Sequence[str] = (), pull_secrets: Sequence[str] = ()) -> dict[str, Any]:
     """Return a spec as a document without default values.
 

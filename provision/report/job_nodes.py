@@ -157,11 +157,6 @@ def memory(gpu: GpuUsage) -> str:
     return NOT_APPLICABLE if gpu.used_mib is None else f"{gpu.used_mib}MiB / {gpu.total_mib}MiB"
 
 
-def data_text(rows: Sequence[Sequence[str]]) -> str:
-    """Return ``data list``: rows of name, access mode, description, owner and age."""
-    return "\n".join(columns([["NAME", "ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"], *rows]))
-
-
 def _allocated(node: NodeView) -> int:
     return sum(1 for gpu in node.gpus if gpu.job)
 
