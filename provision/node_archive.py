@@ -16,22 +16,6 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = [
-    "FOLDER",
-    "MISSING",
-    "NO_PYTHON",
-    "FilterModule",
-    "archive",
-    "archive_path",
-    "build",
-    "check_script",
-    "install_script",
-    "memory_script",
-    "run_script",
-    "shell_script",
-    "source",
-]
-
 FOLDER = "/run/provision/programs"
 """The folder of archives on a node; only root can read or write it, and a reboot empties it."""
 MISSING = 97

@@ -9,8 +9,6 @@ from typing import Any
 from provision.errors import ConnectionFailed
 from provision.model import Cluster, CommandResult, Connection, Node
 
-__all__ = ["FakeConnector", "FakeProcess", "make_cluster", "make_node"]
-
 Answer = CommandResult | str | Callable[[str, bytes], CommandResult] | Exception
 
 

@@ -16,8 +16,6 @@ from provision.facts.system import BootFact, KindFact, SystemFact
 from provision.model import CheckStatus, CommandResult, Node, NodeReload, ReloadResult
 from provision.model.reason import Reason, reason
 
-__all__ = ["FACTS", "RELOAD_SECONDS", "read_reload"]
-
 FACTS: tuple[Fact[Any], ...] = (
     SystemFact(), KindFact(), BootFact(), PeerMemoryFact(), PeerStatusFact(), ReceiptsFact(), SimulatedFact()
 )  # fmt: skip

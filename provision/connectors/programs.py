@@ -10,8 +10,6 @@ from provision.errors import NodeError
 from provision.model import CommandResult
 from provision.node_archive import MISSING, archive, check_script, install_script, memory_script, run_script
 
-__all__ = ["run_program", "start_program"]
-
 _COPY_SECONDS = 60.0
 _have_archive: weakref.WeakSet[Connector] = weakref.WeakSet()
 """Connections to nodes that have the archive."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
-__all__ = ["Fact", "RawOutput", "Unknown"]
-
 Value_co = TypeVar("Value_co", covariant=True)
 
 

@@ -11,8 +11,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput
 
-__all__ = ["ContainerSsh", "ContainerSshFact", "ContainerTrust", "ContainerTrustFact", "fingerprint"]
-
 
 @dataclass(frozen=True)
 class ContainerSsh:

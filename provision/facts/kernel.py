@@ -10,8 +10,6 @@ from provision.facts.base import RawOutput, Unknown
 from provision.facts.units import UNITS, units
 from provision.node.probe.units import TIME_SERVICES
 
-__all__ = ["ModulesFact", "PackagesFact", "SysctlsFact", "TimeSync", "TimeSyncFact"]
-
 
 class SysctlsFact:
     """Reads the sysctls that the inventory sets; the shell's `read` would return only their first byte."""

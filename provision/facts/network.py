@@ -10,8 +10,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 
-__all__ = ["Address", "AddressesFact", "Listening", "ListeningFact", "NamesFact", "Route", "RoutesFact"]
-
 
 @dataclass(frozen=True)
 class Address:

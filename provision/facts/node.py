@@ -73,8 +73,6 @@ from provision.facts.topology import TopologyFact
 from provision.facts.xid import XidLog, XidsFact
 from provision.model import Topology
 
-__all__ = ["ALL_FACTS", "NodeFacts", "as_data", "parse"]
-
 ALL_FACTS: tuple[Fact[Any], ...] = (
     SystemFact(),
     KindFact(),

@@ -13,8 +13,6 @@ from provision.documents.records import ReceiptFile
 from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput
 
-__all__ = ["Receipt", "ReceiptsFact", "SimulatedFact"]
-
 
 @dataclass(frozen=True)
 class Receipt:

@@ -9,22 +9,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 
-__all__ = [
-    "Boot",
-    "BootFact",
-    "Disk",
-    "DisksFact",
-    "Hardware",
-    "HardwareFact",
-    "Kind",
-    "KindFact",
-    "Limits",
-    "LimitsFact",
-    "NodeKind",
-    "System",
-    "SystemFact",
-]
-
 
 @dataclass(frozen=True)
 class System:

@@ -11,8 +11,6 @@ from provision.commands.mpirun_words import LAUNCHERS as COMMANDS
 from provision.launchers.base import CommandLine, HostEntry, Launch, Launcher, Reach
 from provision.model import Setting
 
-__all__ = ["LAUNCHERS", "command_line", "host_file", "plain_settings"]
-
 _OURS = "provision"
 _FILE_NAME = "hostfile"
 

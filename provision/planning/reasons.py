@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from provision.model.reason import Wording
 
-__all__ = ["REASONS"]
-
 REASONS: Mapping[str, Wording] = {
     # Receipts, fingerprints and requests
     "plan.never_applied": Wording("it was never applied here, or its receipt is missing"),

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from provision.connectors import Connector
     from provision.workflow.plan import PlanResult
 
-__all__ = ["Requested", "preflight"]
-
 _PROGRAM = "package-preflight"
 _ANSWER_SECONDS = 10
 """How long a package source or a registry may take to answer."""

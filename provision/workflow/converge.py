@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from provision.engine import Event
     from provision.workflow.node_locks import NodeLocks
 
-__all__ = ["Pace", "apply", "blocked", "runnable"]
-
 _MOST_ROUNDS = 3
 """What one run brings to light may need another: a new image, and then a container made of it."""
 _LAST = frozenset(role for role, component in COMPONENTS.items() if component.after_all_waves)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from provision.connectors.base import Connector
     from provision.model import Cluster, Node
 
-__all__ = ["reload"]
-
 
 def reload(
     cluster: Cluster, limit: str | None = None, *, on_warning: Callable[[str], None] | None = None

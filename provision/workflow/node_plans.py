@@ -27,8 +27,6 @@ from provision.workflow.survey import supported_systems
 if TYPE_CHECKING:
     from provision.workflow.plan_result import Request
 
-__all__ = ["plan_nodes"]
-
 
 def plan_nodes(
     nodes: Sequence[Node],

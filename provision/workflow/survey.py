@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from provision.facts import Fact, NodeFacts, Outputs, Parameters
     from provision.launchers import HostEntry
 
-__all__ = [
-    "HostFile",
-    "ask",
-    "chosen",
-    "degraded",
-    "host_entries",
-    "hostfile",
-    "interpreter",
-    "probe",
-    "role_defaults",
-    "supported_systems",
-    "with_defaults",
-    "with_preserved",
-]
 
 _PROBE_MARGIN_SECONDS = 180
 """What a slow node may need beyond its slowest fact: the slack that the probe gives it, and to send the outputs."""

@@ -6,7 +6,7 @@ import importlib
 import json
 import stat
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,13 +171,16 @@ def test_a_refused_reload_is_known_by_what_dockerd_logs(line: str, reason: str) 
     assert service.refusal(["Got signal to reload configuration", line]) == reason
 
 
-def test_what_is_noted_is_for_root_alone(tmp_path: Path) -> None:
-    """The mark and what is ours hold settings: nobody else reads them."""
+def test_what_is_noted_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What of the settings is ours can contain secrets: nobody else reads it."""
     service = load("docker_engine", "docker_engine_service")
+    monkeypatch.setattr(service, "WRITTEN", str(tmp_path / "provision" / "written.json"))
+    docker = object.__new__(service.Docker)
+    docker.config, docker.module = str(tmp_path / "daemon.json"), SimpleNamespace(params={"written": {"token": SECRET}})
 
-    service.keep(str(tmp_path / "run" / "mark.json"), {"settings": {"token": SECRET}})
+    docker.settle()
 
-    assert mode(tmp_path / "run" / "mark.json") == "0600"
+    assert mode(tmp_path / "provision" / "written.json") == "0600"
 
 
 NVIDIA = {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}}

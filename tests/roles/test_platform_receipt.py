@@ -187,19 +187,19 @@ def test_a_receipt_is_written_whole_or_not_at_all(
     """A run that is cut short between receipt and seal leaves one that counts as changed, and the next run mends it."""
     wanted = [{"role": "some", "files": files}]
     run(receipt, receipts=wanted)
-    write, names = receipt.write, []
+    replace, names = receipt.replace, []
 
-    def cut(path: str, content: bytes) -> None:
+    def cut(path: str, content: bytes | str, mode: int) -> None:
         names.append(Path(path).name)
         if path.endswith(".seal"):
             raise OSError(28, "No space left on device", path)
-        write(path, content)
+        replace(path, content, mode)
 
-    monkeypatch.setattr(receipt, "write", cut)
+    monkeypatch.setattr(receipt, "replace", cut)
     Path(files[0]).write_text("other\n")
     told = run(receipt, receipts=wanted)
     after_cut = probed(folder)["sealed"]
-    monkeypatch.setattr(receipt, "write", write)
+    monkeypatch.setattr(receipt, "replace", replace)
 
     assert "No space left on device" in told["msg"]
     assert (names, after_cut) == (["some.json", "some.seal"], {"some": False})

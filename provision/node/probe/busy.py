@@ -2,8 +2,8 @@
 
 Slurm and a kubelet may be down too: their jobs are detected by processes, and by the kubelet's device records.
 
-Modules of the roles import it as platform_busy. Regular expressions are used for rare cases only, because importing them
-takes longer than all the rest.
+Modules of the roles import it as platform_busy. Regular expressions are used for rare cases only, because importing
+them takes longer than all the rest.
 """
 
 import os
