@@ -86,7 +86,7 @@ def _say(code, text):
     return f"printf '%s' '{text.rstrip()}' >&2; exit {code};" if code else "exit 0;"
 
 
-def test_it_is_unloaded_and_then_the_unit_is_restarted(tmp_path):
+def test_reload_unloads_the_module_and_restarts_the_unit(tmp_path):
     """systemd starts the load, so that it ends it at its limit, and knows that the unit is up."""
     outcome, calls = Node(tmp_path).reload()
 
@@ -98,7 +98,7 @@ def test_it_is_unloaded_and_then_the_unit_is_restarted(tmp_path):
     ]
 
 
-def test_a_module_in_use_stays_and_the_unit_is_left_alone(tmp_path):
+def test_a_module_in_use_is_not_reloaded(tmp_path):
     """A restart would say that all is well and do nothing; the program's own refusal is handed on."""
     outcome, calls = Node(tmp_path, unload=1).reload()
 
@@ -119,7 +119,7 @@ def test_a_busy_node_is_not_touched(tmp_path, busy, step, said):
     assert calls == []
 
 
-def test_the_roles_own_knowledge_of_jobs_runs_on_a_node(tmp_path):
+def test_the_job_detection_of_the_roles_runs_on_a_node(tmp_path):
     """The file that the roles use is understood by the node's python; this machine has no GPU job."""
     outcome, _ = Node(tmp_path).reload(BUSY)
 
@@ -127,7 +127,7 @@ def test_the_roles_own_knowledge_of_jobs_runs_on_a_node(tmp_path):
 
 
 @pytest.mark.parametrize("lacks", ["program", "unit"])
-def test_without_the_role_nothing_is_done(tmp_path, lacks):
+def test_nothing_is_done_without_the_role(tmp_path, lacks):
     """No program or no unit: there is nothing to reload."""
     node = Node(tmp_path)
     getattr(node, lacks).unlink()
@@ -135,7 +135,7 @@ def test_without_the_role_nothing_is_done(tmp_path, lacks):
     assert node.reload() == ({"step": "absent"}, [])
 
 
-def test_the_limit_is_that_of_the_unit_and_what_comes_before():
+def test_the_time_limit_includes_unit_unload_and_probe():
     """The wait ends with the unit's time limit, plus unloading, probing and a slow node's slack."""
     assert LOAD_SECONDS == 120
     assert LOAD_SECONDS < RELOAD_SECONDS < 600
@@ -234,7 +234,7 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize(("result", "said", "advice", "output"), OUTCOMES.values(), ids=OUTCOMES)
-def test_an_outcome_is_reported_with_reason_and_remedy(result, said, advice, output):
+def test_a_result_is_reported_with_reason_and_remedy(result, said, advice, output):
     """By what the node's check says afterwards, not by what the programs returned."""
     outcome = read_reload(make_node("gpu1", "10.77.0.1"), output)
 
@@ -244,6 +244,6 @@ def test_an_outcome_is_reported_with_reason_and_remedy(result, said, advice, out
     assert outcome.cause == outcome.reason.params.get("cause", "") or outcome.reason.code != "peer_memory.boot.failed"
 
 
-def test_only_ready_and_nothing_to_do_are_well():
+def test_only_ready_and_nothing_to_do_are_successful():
     """What a script may go on after."""
     assert {result for result in ReloadResult if result.ok} == {READY, SKIPPED}
