@@ -133,7 +133,7 @@ def test_harmless_states_are_not_faults(judged, name, status, reason, facts):
     assert (result.status, reason in shown(result.reason)) == (status, True), shown(result.reason)
 
 
-def test_fewer_lanes_of_all_gpus_are_no_failure(judged):
+def test_fewer_lanes_than_supported_are_a_warning(judged):
     """A cloud's A10G has 8 of the 16 lanes that it could have: worth a warning, not a failure."""
     facts = {**two(pcie_width=8), "pci_links": ()}
     facts["gpus"] = (gpu(0, pcie_width=8), facts["gpus"][1])
