@@ -306,7 +306,7 @@ class _Apply:
             variables: dict[str, Any] = {
                 "_platform_fingerprints_folder": folder,
                 "_platform_disruptive": sorted(self._options.request.disruptive),
-                "_platform_kept": {name: result.preserved[name] for name in wanted if name in result.preserved},
+                "_platform_preserved": {name: result.preserved[name] for name in wanted if name in result.preserved},
             }
             report = engine.run_playbook(
                 self._cluster.inventory,

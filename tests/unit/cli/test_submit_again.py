@@ -138,7 +138,7 @@ def both(engine, typed, tmp_path, monkeypatch):
     return call
 
 
-def test_every_flag_has_a_sample_here():
+def test_every_flag_has_a_sample():
     """A new flag needs one, so that its round trip is tested."""
     fields = {flag.field for flag in FLAGS if flag.section != "This command"}
 

@@ -72,7 +72,7 @@ def node(monkeypatch):
     return answering
 
 
-def test_a_file_is_shown_without_any_node(topo, tmp_path):
+def test_a_file_is_shown_without_nodes(topo, tmp_path):
     """Matrix and tree on stdout, nothing on stderr."""
     (tmp_path / "topo.txt").write_text(MATRIX)
     code, out, err = topo("--file", "topo.txt")
@@ -94,7 +94,7 @@ def test_standard_input_is_read(topo):
     assert document["warnings"] == []
 
 
-def test_chosen_gpus_are_marked_in_all_forms(topo, tmp_path):
+def test_selected_gpus_are_marked_in_all_formats(topo, tmp_path):
     """Text, JSON and drawing."""
     _, out, err = topo("--file", "-", "--gpus", "1", "--svg", "a.svg", stdin=MATRIX)
     _, document, _ = topo("--file", "-", "--gpus", "0-1", "--json", stdin=MATRIX)
@@ -123,7 +123,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "said", "stdin"), REFUSED, ids=[said for _, said, _ in REFUSED])
-def test_what_cannot_be_shown_is_refused(topo, words, said, stdin):
+def test_invalid_input_is_refused(topo, words, said, stdin):
     """Exit 2, what was wrong, what to do; nothing on stdout."""
     code, out, err = topo(*words, stdin=stdin)
 
@@ -140,7 +140,7 @@ def test_a_drawing_that_cannot_be_written_is_reported(topo):
     assert "no/such/folder.svg: No such file or directory" in err
 
 
-def test_a_node_is_asked_once_and_for_little(topo, node):
+def test_a_node_is_probed_once_with_few_facts(topo, node):
     """One session; products, rates, NUMA nodes of cards and the label of stand-ins come with the matrix."""
     sent = node(OUTPUTS)
     code, out, _ = topo("gpu1", "--json")
@@ -160,7 +160,7 @@ def test_a_node_is_asked_once_and_for_little(topo, node):
     ]
 
 
-def test_a_simulated_node_says_so(topo, node, tmp_path):
+def test_a_simulated_node_is_marked(topo, node, tmp_path):
     """In the text and in the drawing, in the words of the stand-in; what does not touch GPUs is left out."""
     node(OUTPUTS)
     _, out, _ = topo("gpu1", "--svg", "a.svg")
@@ -180,7 +180,7 @@ def test_a_simulated_node_says_so(topo, node, tmp_path):
     ],
     ids=["no GPU", "an odd answer", "unreachable"],
 )
-def test_a_node_that_cannot_be_shown_is_named(topo, node, outputs, said):
+def test_a_node_that_cannot_be_shown_is_reported(topo, node, outputs, said):
     """Exit 1: something failed there."""
     node(outputs)
     code, out, err = topo("gpu1")
@@ -190,7 +190,7 @@ def test_a_node_that_cannot_be_shown_is_named(topo, node, outputs, said):
 
 
 @pytest.mark.parametrize(("name", "said"), [("all", "all names 2 nodes"), ("gpu9", "no node or group is named 'gpu9'")])
-def test_one_node_is_shown(topo, node, name, said):
+def test_exactly_one_node_is_shown(topo, node, name, said):
     """Several, or one that the inventory does not have, are refused."""
     node(OUTPUTS)
     code, _, err = topo(name)
@@ -199,7 +199,7 @@ def test_one_node_is_shown(topo, node, name, said):
     assert said in err
 
 
-def test_nothing_heavy_is_loaded_for_a_file():
+def test_no_modules_for_connections_are_imported_for_a_file():
     """What talks to nodes costs time and is not needed."""
     script = "import sys; from provision.cli.main import main\ntry: main(['topo', '--file', '-'])\n"
     script += "except SystemExit as stop: print(stop.code, sorted(sys.modules), file=sys.stderr)"

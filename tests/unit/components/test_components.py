@@ -62,7 +62,7 @@ def test_components_name_only_roles_and_checks_that_exist() -> None:
         assert not component.never_fixes & component.fixes_if.keys()
 
 
-def test_the_shared_role_is_the_first() -> None:
+def test_the_shared_role_comes_first() -> None:
     """It runs before every other role."""
     assert SHARED.role == ROLES[0]
     assert set(JOB_ROLES) < set(ROLES)
