@@ -29,6 +29,7 @@ from provision.workflow.survey import interpreter, supported_systems
 if TYPE_CHECKING:
     from provision.workflow.plan_result import Request
 
+_DEFAULT_PYTHON = ("python3", "/usr/bin/python3")
 _PYTHON_STEP = Step(
     SHARED.role, StepClass.SAFE, (reason("plan.python_missing"),), packages=(PackageChange("python3", None),)
 )
@@ -78,7 +79,7 @@ def plan_nodes(
 def lacks_python(node: Node, facts: NodeFacts) -> bool:
     """Return whether python3 has to be installed on the node before anything else can be probed there."""
     system = facts.system
-    return not isinstance(system, Unknown) and not system.python3 and interpreter(node.variables) == "python3"
+    return not isinstance(system, Unknown) and not system.python3 and interpreter(node.variables) in _DEFAULT_PYTHON
 
 
 def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, asked: Request) -> NodePlan:

@@ -134,18 +134,20 @@ def probe(
 
     def one(connector: Connector) -> NodeFacts:
         from provision import facts
+        from provision.node_archive import NO_PYTHON
 
         with turn:
             outputs = shared()
         variables = known[connector.name].variables
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
-        result = ask(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
-        node_facts = (
-            facts.parse(result.stdout, keep=keep, outputs=outputs)
-            if result.ok
-            else _system_alone(connector, result.last_lines(1))
-        )
+        result = _run(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
+        if result.exit_code == NO_PYTHON:
+            node_facts = _system_alone(connector, result.last_lines(1))
+        elif result.ok:
+            node_facts = facts.parse(result.stdout, keep=keep, outputs=outputs)
+        else:
+            raise _no_answer(connector.name, result)
         if took is not None:
             took[connector.name] = time.monotonic() - started
         return node_facts
@@ -175,13 +177,21 @@ def ask(
     """Run the commands of the wanted facts on a node.
 
     Raises:
-        NodeError: the probe failed; the exit status `NO_PYTHON` is returned.
+        NodeError: the probe failed.
     """
+    result = _run(connector, wanted, parameters, python=python, read_only=read_only)
+    if not result.ok:
+        raise _no_answer(connector.name, result)
+    return result
+
+
+def _run(
+    connector: Connector, wanted: Sequence[Fact[Any]], parameters: Parameters, *, python: str, read_only: bool
+) -> CommandResult:
     from provision import facts
     from provision.connectors.programs import run_program
-    from provision.node_archive import NO_PYTHON
 
-    result = run_program(
+    return run_program(
         connector,
         "probe",
         stdin=facts.request(wanted, parameters, read_only=read_only),
@@ -190,9 +200,6 @@ def ask(
         limit=PROBE_LIMIT,
         stored=not read_only,
     )
-    if result.exit_code not in (0, NO_PYTHON):
-        raise _no_answer(connector.name, result)
-    return result
 
 
 def _system_alone(connector: Connector, reason: str) -> NodeFacts:
