@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from provision import connectors, engine, workflow
+from provision.components import JOB_ROLES
 from provision.errors import LockedError, ProvisionError, UsageError
 from provision.model import ApplyReport, Cluster, CommandResult, Failure, NodeReport, NodeStatus
 from provision.report.apply_report import as_document, as_text, from_document
@@ -133,7 +134,8 @@ def test_python_is_installed_before_all_other_steps(answers, tmp_path):
     """The plan names the first step only; the apply probes again and runs all that is needed then."""
     said, reached = answers
     said["a"] = DEBIAN.replace("/usr/bin/python3", "")
-    full, events = cluster(tmp_path / "hosts.yml", make_node("a")), []
+    without_image = dict.fromkeys(map("{}_enabled".format, JOB_ROLES), False)
+    full, events = cluster(tmp_path / "hosts.yml", make_node("a", **without_image)), []
     plan = workflow.probe_and_plan(full, full.nodes).plan.nodes[0]
     workflow.apply(full, full.nodes, on_event=events.append)
 
