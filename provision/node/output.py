@@ -254,7 +254,7 @@ class Pump(threading.Thread):
         floor = min([*early, self.stepped] if self.stepped else early, default=b"")
         if floor and floor != self.floor:
             try:
-                node_files.write_whole(self.path + FLOOR, floor)
+                node_files.write_file(self.path + FLOOR, floor)
                 self.floor = floor
             except OSError:
                 pass

@@ -5,7 +5,7 @@ import re
 import time
 
 from provision.node.docker import labels_of
-from provision.node.files import PROC, outcome, read_text
+from provision.node.files import PROC, read_text, result_of
 from provision.node.jobs.leases import all_leases, mine
 from provision.node.jobs.units import UNIT
 
@@ -43,7 +43,7 @@ class Gpus:
 
     def answer(self, containers):
         """Return ``gpus`` (None when they are not known), ``gpu_error`` and ``foreign``."""
-        said = {title: outcome(child, "nvidia-smi", self.deadline) for title, child in self.children.items()}
+        said = {title: result_of(child, "nvidia-smi", self.deadline) for title, child in self.children.items()}
         if not said:
             error = "the driver is loaded, but there is no nvidia-smi" if has_driver() else ""
             return {"gpus": None if error else [], "gpu_error": error, "foreign": {}}

@@ -18,8 +18,8 @@ from provision.node.files import (
     read_json,
     remove,
     remove_tree,
+    write_file,
     write_json,
-    write_whole,
 )
 from provision.node.jobs.leases import Locked
 from provision.node.jobs.records import (
@@ -194,8 +194,8 @@ def queue(request):
                 now.pop(key, None)
         if now.get("state") in ("pending", "held") or now.get("attempt") != before.get("attempt"):
             now.pop("result", None)  # of the attempt before
-        lasting = now.get("state") != "over"  # which the next pass finds out again
-        write_json(os.path.join(folder, "queue.json"), now, lasting=lasting)
+        durable = now.get("state") != "over"  # which the next pass finds out again
+        write_json(os.path.join(folder, "queue.json"), now, durable=durable)
         if request.get("job"):  # signed again by its owner, with the secrets of the next attempt
             path = os.path.join(folder, "job.json")
             write_json(path, dict(read_json(path), **{key: request["job"][key] for key in ("signed", "signature")}))
@@ -290,7 +290,7 @@ def drain(request):
     make_folders()
     path = os.path.join(ROOT, ".drained")
     if request.get("reason"):
-        write_whole(path, str(request["reason"]) + "\n")
+        write_file(path, str(request["reason"]) + "\n")
     else:
         remove(path)
     return {"drained": drained()}

@@ -7,7 +7,7 @@ import sys
 import time
 
 import provision.node
-from provision.node.files import Refused, boot_id, program, read_json, read_text, remove, write_json, write_whole
+from provision.node.files import Refused, boot_id, program, read_json, read_text, remove, write_file, write_json
 from provision.node.jobs.leases import Locked, all_leases, mine, write_lease
 from provision.node.jobs.records import FILE, FOR_TESTS, UNIT_FILES, attempt_folder, job_name, number_of, unit_name
 from provision.node.jobs.supervisors import keeper_holds, keepers
@@ -62,7 +62,7 @@ def write_files(folder, files, mode):
     for item, content in files.items():
         if not FILE.match(item):
             raise Refused("{!r} is no name of a file".format(item))
-        write_whole(os.path.join(folder, item), content, mode)
+        write_file(os.path.join(folder, item), content, mode)
 
 
 def hold_all(told):
@@ -118,5 +118,5 @@ def start_unit_file(unit, argv):
     lines = ["[Unit]", "Description=provision job", "After=docker.service", "[Service]"]
     lines += [setting for setting in UNIT_SETTINGS if not setting.startswith(others)]
     lines += ["StartLimitInterval=300", "StartLimitBurst=20", "ExecStart=" + " ".join(argv)]
-    write_whole(os.path.join(UNIT_FILES, unit), "\n".join(lines) + "\n", 0o644)
+    write_file(os.path.join(UNIT_FILES, unit), "\n".join(lines) + "\n", 0o644)
     return program(["systemctl", "start", unit], 60)

@@ -4,7 +4,7 @@ import os
 import re
 import signal
 
-from provision.node.files import is_held, program, read_text
+from provision.node.files import is_locked, program, read_text
 from provision.node.jobs.records import attempt_folder, unit_name
 
 STOP_SIGNAL = signal.SIGUSR2  # to a keeper: stop, where that cannot be written down
@@ -12,7 +12,7 @@ STOP_SIGNAL = signal.SIGUSR2  # to a keeper: stop, where that cannot be written 
 
 def keeper_holds(folder):
     """Return whether a living keeper has the lock of its attempt."""
-    return is_held(os.path.join(folder, "keeper.lock"))
+    return is_locked(os.path.join(folder, "keeper.lock"))
 
 
 def keepers(attempts):

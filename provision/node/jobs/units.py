@@ -11,7 +11,7 @@ import signal
 import time
 
 from provision.node.docker import programs_below
-from provision.node.files import PROC, is_held, names_in, program, read_json, read_text, send_signal
+from provision.node.files import PROC, is_locked, names_in, program, read_json, read_text, send_signal
 from provision.node.jobs.records import RUN
 
 UNITS = os.path.join(RUN, "units")
@@ -55,7 +55,7 @@ def job_units(key="", value=None):
 
 def has_shim(unit):
     """Return whether the unit's first program lives."""
-    return is_held(os.path.join(place_of(unit), "lock"))
+    return is_locked(os.path.join(place_of(unit), "lock"))
 
 
 def is_running(unit):
