@@ -6,7 +6,7 @@ import time
 
 from provision.node.docker import labels_of
 from provision.node.files import PROC, read_text, result_of
-from provision.node.jobs.leases import all_leases, mine
+from provision.node.jobs.leases import all_leases, belongs_to
 from provision.node.jobs.units import UNIT
 
 SMI_SECONDS = 20
@@ -117,7 +117,7 @@ def foreign_uses(text, gpus, ours):
         inside = RUNS.findall(read_text("{}/{}/cgroup".format(PROC, pid)))
         users = [ours[container] for container in inside if container in ours]
         family = parts.get(uuid, [uuid])
-        if not any(part in leases and mine(leases[part], *user) for part in family for user in users):
+        if not any(part in leases and belongs_to(leases[part], *user) for part in family for user in users):
             for part in family:
                 found.setdefault(part, who(pid))
     return found

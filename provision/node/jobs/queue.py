@@ -21,17 +21,17 @@ from provision.node.files import (
     write_file,
     write_json,
 )
-from provision.node.jobs.leases import Locked
+from provision.node.jobs.leases import LeaseLock
 from provision.node.jobs.records import (
     FILE,
     ROOT,
     RUN,
     UPLOAD_BYTES,
     add_event,
-    drained,
+    drain_reason,
+    existing_job_folder,
     job_folder,
     job_name,
-    known_job,
     make_folders,
 )
 from provision.node.jobs.reports import brief_report
@@ -59,7 +59,7 @@ def reserve(request):
             write_json(os.path.join(new, "secrets.json"), request["secrets"])
         if request.get("upload"):
             os.rename(upload_path(request["upload"]), os.path.join(new, CODE))
-        with Locked():
+        with LeaseLock():
             write_json(os.path.join(new, "job.json"), dict(request["job"], submitted=time.time()))
             os.rename(new, job_folder(name))
     except OSError as problem:
@@ -107,7 +107,7 @@ def upload_path(token):
 
 def code(request):
     """Print the packed code of a job, as it was stored."""
-    path = os.path.join(known_job(job_name(request)), CODE)
+    path = os.path.join(existing_job_folder(job_name(request)), CODE)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -178,7 +178,7 @@ def queue(request):
     confirmed the end of the job.
     """
     name = job_name(request)
-    folder = known_job(name)
+    folder = existing_job_folder(name)
     with QueueLock(folder):
         before = read_json(os.path.join(folder, "queue.json"))
         if not stands_so(request, before, read_json(os.path.join(folder, "job.json"))):
@@ -273,13 +273,13 @@ def stands_so(request, queue, job):
 
 def secrets(request):
     """Return a job's secrets, none when it had none or is over."""
-    return read_json(os.path.join(known_job(job_name(request)), "secrets.json"))
+    return read_json(os.path.join(existing_job_folder(job_name(request)), "secrets.json"))
 
 
 def event(request):
     """Append an event."""
     name, told = job_name(request), request["event"]
-    known_job(name)
+    existing_job_folder(name)
     kind = "Warning" if told.get("type") == "Warning" else "Normal"
     add_event(name, str(told.get("source", "")), str(told.get("message", "")), kind, told.get("time"))
     return {"written": True}
@@ -293,4 +293,4 @@ def drain(request):
         write_file(path, str(request["reason"]) + "\n")
     else:
         remove(path)
-    return {"drained": drained()}
+    return {"drained": drain_reason()}
