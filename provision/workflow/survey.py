@@ -134,7 +134,6 @@ def probe(
 
     def one(connector: Connector) -> NodeFacts:
         from provision import facts
-        from provision.node_archive import NO_PYTHON
 
         with turn:
             outputs = shared()
@@ -142,12 +141,9 @@ def probe(
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
         result = _run(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
-        if result.exit_code == NO_PYTHON:
-            node_facts = _system_alone(connector, result.last_lines(1))
-        elif result.ok:
-            node_facts = facts.parse(result.stdout, keep=keep, outputs=outputs)
-        else:
-            raise _no_answer(connector.name, result)
+        node_facts = _system_alone(connector, result) or facts.parse(
+            _answered(connector.name, result).stdout, keep=keep, outputs=outputs
+        )
         if took is not None:
             took[connector.name] = time.monotonic() - started
         return node_facts
@@ -179,10 +175,7 @@ def ask(
     Raises:
         NodeError: the probe failed.
     """
-    result = _run(connector, wanted, parameters, python=python, read_only=read_only)
-    if not result.ok:
-        raise _no_answer(connector.name, result)
-    return result
+    return _answered(connector.name, _run(connector, wanted, parameters, python=python, read_only=read_only))
 
 
 def _run(
@@ -202,25 +195,31 @@ def _run(
     )
 
 
-def _system_alone(connector: Connector, reason: str) -> NodeFacts:
-    """Return the system of a node without python3; `reason` says why nothing else is known."""
+def _system_alone(connector: Connector, result: CommandResult) -> NodeFacts | None:
+    """Return the system of a node without python3, of which nothing else is known; None for other nodes."""
     from provision import facts
+    from provision.node_archive import NO_PYTHON
 
-    return facts.parse_system(connector.run(facts.system_script(), timeout=_PROBE_MARGIN_SECONDS).stdout, reason)
+    if result.exit_code != NO_PYTHON:
+        return None
+    text = connector.run(facts.system_script(), timeout=_PROBE_MARGIN_SECONDS).stdout
+    return facts.parse_system(text, result.last_lines(1))
 
 
-def _no_answer(node: str, result: CommandResult) -> NodeError:
-    """Return why the probe failed."""
+def _answered(node: str, result: CommandResult) -> CommandResult:
+    """Return the result; raise the error of a probe that failed."""
+    if result.ok:
+        return result
     said = result.last_lines()
     if _NO_PROCESS.search(said):
-        return NodeError(
+        raise NodeError(
             "it cannot start another process, so it can be neither probed nor changed",
             node=node,
             output=said,
             remedy="Something has used up its processes, or its memory: on its console, end what starts so many "
             "(`ls -d /proc/[0-9]* | wc -l`; limits: kernel.pid_max, TasksMax of systemd), or reboot.",
         )
-    return NodeError(
+    raise NodeError(
         f"the probe ended with code {result.exit_code}",
         node=node,
         output=said,

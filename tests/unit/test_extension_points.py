@@ -59,10 +59,11 @@ class GreetingFact:
 '''
 READ = """
 import subprocess
-from provision.facts import ALL_FACTS, parse
-from provision.facts.script import script
-text = subprocess.run(["sh", "-c", script(ALL_FACTS)], capture_output=True, text=True, check=True).stdout
-print(parse(text).greeting)
+from provision.facts import ALL_FACTS, parse, request
+from provision.node_archive import archive, memory_script
+asked = archive() + request(ALL_FACTS, read_only=True)
+text = subprocess.run(["sh", "-c", memory_script("probe")], input=asked, capture_output=True, check=True).stdout
+print(parse(text.decode(errors="replace")).greeting)
 """
 
 
