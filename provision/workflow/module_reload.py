@@ -30,7 +30,7 @@ def reload(
         LockedError: an apply or a reload of this inventory is under way; the message says whose.
     """
     from provision.connectors import each
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     nodes = chosen(with_defaults(cluster), limit)
     on = {node.name: node for node in nodes if node.variables.get("peer_memory_enabled") is not False}

@@ -144,6 +144,7 @@ def test_only_platform_knows_operating_systems(role: Path) -> None:
     ]
 
     assert role.name == "platform" or found == []
+    assert "platforms" not in load(role / "meta" / "main.yml")["galaxy_info"]
 
 
 @BY_ROLE

@@ -12,7 +12,7 @@ import provision
 from provision.checks import CHECKS
 from provision.components import COMPONENTS, JOB_ROLES, ROLES, SHARED
 from provision.components.base import Component, in_order
-from provision.inventory.specs import roles_folder
+from provision.local_files import roles_folder
 
 PACKAGE = Path(provision.__file__).parent
 GENERIC = [
