@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["reload"]
 
-_BUSY = "platform/module_utils/platform_busy.py"
 _MARGIN_SECONDS = 60
 
 
@@ -29,12 +28,13 @@ def reload(
     Raises:
         LockedError: an apply or a reload of this inventory is under way; the message says whose.
     """
+    from provision.components import MODULE_LOADER
     from provision.connectors import each
-    from provision.local_files import roles_folder
+    from provision.node_archive import source
 
     nodes = chosen(with_defaults(cluster), limit)
-    on = {node.name: node for node in nodes if node.variables.get("peer_memory_enabled") is not False}
-    busy = (roles_folder() / _BUSY).read_text(encoding="utf-8")
+    on = {node.name: node for node in nodes if node.variables.get(f"{MODULE_LOADER.role}_enabled") is not False}
+    busy = source("probe/busy")
     with alone(cluster, "reload") as warnings:
         for warning in warnings:
             if on_warning:
@@ -51,8 +51,10 @@ def _one(connector: Connector, node: Node, busy: str) -> NodeReload:
 
 
 def _result(node: Node, result: NodeReload | ProvisionError | None) -> NodeReload:
+    from provision.components import MODULE_LOADER
+
     if result is None:
-        return NodeReload(node.name, ReloadResult.SKIPPED, reason("check.role_disabled", role="peer_memory"))
+        return NodeReload(node.name, ReloadResult.SKIPPED, reason("check.role_disabled", role=MODULE_LOADER.role))
     if isinstance(result, ProvisionError):
         return NodeReload(
             node.name,

@@ -66,6 +66,23 @@ class GreetingFact:
         """Return the greeting."""
         return raw.stdout.strip()
 '''
+CHECK = '''"""Greetings."""
+
+from __future__ import annotations
+
+from provision.checks.base import check
+from provision.components.check import Scene, Verdict, fail, known, passed
+
+__all__: list[str] = []
+
+
+@check("greeting.kernel")
+def _kernel(scene: Scene) -> Verdict:
+    system = known(scene.facts.system)
+    if system.kernel.startswith("6."):
+        return fail("greeting.kernel.quiet", kernel=system.kernel)
+    return passed("greeting.kernel.ok")
+'''
 NODE = """
 import json, sys
 from provision import connectors
@@ -134,6 +151,11 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new), encoding="utf-8")
 
 
+def insert(file: Path, line: str, new: str) -> None:
+    """Insert a text after a line."""
+    edit(file, line, line + new)
+
+
 def python(tree: Path, *words: str, code: int = 0, **variables: str) -> str:
     """Return the output of a Python that imports the copy."""
     paths = {
@@ -193,7 +215,7 @@ def test_a_new_operating_system_is_a_file_of_variables_and_a_row(tree: Path) -> 
     (tree / "roles/platform/vars/ubuntu_24.04.yml").write_text(text, encoding="utf-8")
     rows = tree / "test_operating_systems.py"
     shutil.copy(ROOT / "tests/unit/test_operating_systems.py", rows)
-    edit(rows, "ROWS = {\n", f"ROWS = {{\n{ROW}")
+    insert(rows, "ROWS = {\n", ROW)
 
     planned = on_node(tree, "ubuntu 24.04", "plan")
     assert planned["nodes"][0]["error"] is None
@@ -204,3 +226,22 @@ def test_a_new_operating_system_is_a_file_of_variables_and_a_row(tree: Path) -> 
     assert "ubuntu24.04" in refused["error"]["remedy"]
     assert "[ubuntu_24.04] PASSED" in python(tree, "-m", "pytest", "-v", "-p", "no:cacheprovider", rows.name)
     assert files_of("an operating system") == "2"
+
+
+def test_a_new_check_is_a_module_and_its_wording(tree: Path) -> None:
+    """`verify` judges it, and prints and documents its message and remedy."""
+    (tree / "provision/checks/greeting.py").write_text(CHECK, encoding="utf-8")
+    wording = tree / "provision/checks/reasons.py"
+    described = '    "greeting.kernel": ("the kernel greets", "fail"),\n'
+    insert(wording, "DESCRIPTIONS: Mapping[str, tuple[str, str]] = {\n", described)
+    quiet = '    "greeting.kernel.quiet": Wording("kernel {kernel} is quiet", "Run on {node}: echo hello"),\n'
+    insert(wording, "REASONS: Mapping[str, Wording] = {\n", f'{quiet}    "greeting.kernel.ok": Wording("it greets"),\n')
+
+    [node] = on_node(tree, "debian 12", "verify")["nodes"]
+    [judged] = [one for one in node["checks"] if one["id"] == "greeting.kernel"]
+    assert (judged["status"], judged["reason"]) == ("fail", "kernel 6.1.0-40-amd64 is quiet")
+    assert "Run on gpu1: echo hello" in python(tree, "node.py", "debian 12", "verify", "-i", "hosts.yml", code=1)
+    page = python(tree, "-m", "provision.report.reasons_page")
+    assert "## Check `greeting.kernel`" in page
+    assert "Passes when: the kernel greets. Otherwise: fail." in page
+    assert files_of("a check") == "2 or 1"
