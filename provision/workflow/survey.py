@@ -48,7 +48,7 @@ def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
 def role_defaults() -> dict[str, Any]:
     """Return the variables of every role's defaults/main.yml, the desired state where the inventory has none."""
     from provision.inventory.role_files import defaults
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     return defaults(roles_folder())
 
@@ -56,14 +56,15 @@ def role_defaults() -> dict[str, Any]:
 def supported_systems() -> tuple[str, ...]:
     """Return the supported systems, as ``debian 12``."""
     from provision.inventory.role_files import systems
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     return tuple(name.replace("_", " ", 1) for name in sorted(systems(roles_folder())))
 
 
 def with_defaults(cluster: Cluster) -> Cluster:
     """Return the cluster with the roles' defaults under each node's own variables, which have the roles' types."""
-    from provision.inventory.specs import as_type, read_specs, roles_folder
+    from provision.inventory.specs import as_type, read_specs
+    from provision.local_files import roles_folder
 
     defaults, known = role_defaults(), read_specs(roles_folder()).options
 
