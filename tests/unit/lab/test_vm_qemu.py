@@ -41,7 +41,7 @@ def start_lookalike(machine):
     return process
 
 
-def test_reused_process_number_is_not_the_node(machine, stranger):
+def test_a_reused_process_number_is_not_the_node(machine, stranger):
     """After a crash a stale pid file may name another program: it counts as nothing and is left alive."""
     machine.pid_file.write_text(f"{stranger.pid}\n")
     assert not is_running(machine)

@@ -17,7 +17,7 @@ ASSUMED = [
 ]
 
 
-def test_settings_become_rates():
+def test_settings_are_converted_to_rates():
     said = "n1=a.txt,gpu=H100,nic_gbit=400,pcie_gen=5,cpu=amd,busy=0-1,3,mig=2,mode=share,leaf=l,rack=r,domain=d"
     node, warnings = candidate(topo_file(said), QUAD)
     machine = node.machine
