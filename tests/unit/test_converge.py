@@ -127,7 +127,7 @@ def test_a_node_without_python_is_reported(answers, tmp_path):
     assert "apt-get install python3" in report.nodes[0].error.remedy
 
 
-def test_a_second_apply_is_refused_and_names_the_lock_holder(answers, tmp_path):
+def test_a_second_apply_is_refused_with_the_lock_holder(answers, tmp_path):
     """Two applies of one inventory would undo each other's steps; another inventory is free."""
     _, reached = answers
     path = tmp_path / "prod" / "hosts.yml"

@@ -102,7 +102,7 @@ def python(tree: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_a_new_verb_is_a_module_and_a_word(tree: Path) -> None:
+def test_a_new_verb_requires_a_module_and_an_entry(tree: Path) -> None:
     """It is in the help, has its options and answers in JSON."""
     (tree / "provision/cli/greet_me.py").write_text(VERB, encoding="utf-8")
     edit(tree / "provision/cli/main.py", '"bench lab demo"', '"bench lab demo greet-me"')
@@ -113,7 +113,7 @@ def test_a_new_verb_is_a_module_and_a_word(tree: Path) -> None:
     assert files_of("a verb") == "2"
 
 
-def test_a_new_fact_is_a_module_and_its_registration(tree: Path) -> None:
+def test_a_new_fact_requires_a_module_and_its_registration(tree: Path) -> None:
     """The probe runs its command in the node's shell, and the snapshot of the node has its value."""
     (tree / "provision/facts/greeting.py").write_text(FACT, encoding="utf-8")
     node = tree / "provision/facts/node.py"

@@ -89,7 +89,7 @@ def test_the_flavours_of_the_gpu_driver_conflict():
 
 
 @needs_git
-def test_a_node_can_clone_every_version(tmp_path):
+def test_nodes_can_clone_every_version(tmp_path):
     """The lab's repository serves the history as plain files, which git reads over HTTP."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
