@@ -6,8 +6,6 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["cache_folder", "config_folder", "private_folder", "state_folder", "write_private"]
-
 
 def state_folder() -> Path:
     """Return ``$XDG_STATE_HOME/provision``: logs, history, locks, labs, keys."""

@@ -22,8 +22,6 @@ from provision.cli.common import (
     show,
 )
 
-__all__ = ["adopt"]
-
 
 def adopt(
     inventory: InventoryOption = None,

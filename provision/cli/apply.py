@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Node
     from provision.workflow import Asked, PlanResult, Request
 
-__all__ = ["agree", "apply"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyOptions:

@@ -22,8 +22,6 @@ from provision.cli.common import (
 from provision.cli.levels import patience
 from provision.errors import UsageError
 
-__all__ = ["copy"]
-
 
 def copy(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A local file.")],

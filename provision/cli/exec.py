@@ -28,8 +28,6 @@ from provision.errors import UsageError
 if TYPE_CHECKING:
     from provision.report.command_report import LinePrefixer
 
-__all__ = ["exec_"]
-
 
 def exec_(
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The command.")] = None,

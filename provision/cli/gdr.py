@@ -22,8 +22,6 @@ from provision.cli.common import (
 )
 from provision.errors import UsageError
 
-__all__ = ["gdr"]
-
 
 def gdr(
     inventory: InventoryOption = None,

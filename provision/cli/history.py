@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from provision.model.history import Entry
     from provision.workflow.history import Fleet
 
-__all__ = ["history"]
-
 
 def history(
     inventory: InventoryOption = None,

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from provision.model import NodePlacement
     from provision.workflow import HostFile
 
-__all__ = ["hostfile"]
-
 _LAST_PORT = 65535
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from provision.model import Topology
     from provision.topology.placement import Places, Request
 
-__all__ = ["place"]
-
 Matrix = tuple[tuple[int, ...], ...]
 
 

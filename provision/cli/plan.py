@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from provision.model import Cluster, RoleDiff, Secret
     from provision.workflow import PlanResult
 
-__all__ = ["plan"]
-
 _DRIFT = 3
 
 

@@ -21,8 +21,6 @@ from provision.cli.common import (
     show,
 )
 
-__all__ = ["reload"]
-
 
 def reload(
     inventory: InventoryOption = None,

@@ -23,8 +23,6 @@ from provision.cli.common import (
     show,
 )
 
-__all__ = ["reset"]
-
 
 def reset(
     inventory: InventoryOption = None,

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster
 
-__all__ = ["run"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:

@@ -20,8 +20,6 @@ from provision.cli.common import (
     show,
 )
 
-__all__ = ["support_bundle"]
-
 
 def support_bundle(
     inventory: InventoryOption = None,

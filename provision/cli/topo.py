@@ -27,8 +27,6 @@ from provision.errors import ProvisionError, UsageError
 if TYPE_CHECKING:
     from provision.topology.machine import MachineTopology
 
-__all__ = ["topo"]
-
 _MOST_CHARACTERS = 1 << 20
 """Maximum size of a file; a matrix of 32 devices has 8000 characters."""
 _WANTED = "Specify a file with the output of `nvidia-smi topo -m`."

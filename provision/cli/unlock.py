@@ -22,8 +22,6 @@ from provision.cli.common import (
 )
 from provision.cli.completion import complete_patterns
 
-__all__ = ["unlock"]
-
 
 def unlock(
     names: Annotated[

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from provision.model import Cluster
     from provision.workflow import Survey
 
-__all__ = ["Level", "verify"]
-
 
 class Level(StrEnum):
     """Level of verification."""

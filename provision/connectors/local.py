@@ -14,8 +14,6 @@ from provision.connectors.limits import OUTPUT_LIMIT, started
 from provision.connectors.subprocesses import LocalProcess, finish
 from provision.model import CommandResult, Node
 
-__all__ = ["LocalConnector"]
-
 
 class LocalConnector:
     """Runs commands on the controller."""

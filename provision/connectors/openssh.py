@@ -25,8 +25,6 @@ from provision.connectors.subprocesses import LocalProcess, finish
 from provision.errors import ConnectionFailed
 from provision.model import CommandResult, Node
 
-__all__ = ["OpenSshConnector"]
-
 _SSH_FAILED = 255
 
 

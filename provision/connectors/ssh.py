@@ -34,9 +34,6 @@ from provision.model import CommandResult, Node, Secret
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["LimitedChannel", "SshConnector"]
-
-
 _CHUNK = 65536
 _POLL_MILLISECONDS = 50
 _OPEN_SECONDS = 10.0

@@ -24,8 +24,6 @@ from provision.connectors.limits import (
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import CommandResult
 
-__all__ = ["LocalProcess", "finish"]
-
 
 class LocalProcess:
     """A child process with pipes, in its own session, so that Ctrl-C reaches it only through this process."""

@@ -14,8 +14,6 @@ from provision.inventory.sources import shown
 from provision.inventory.write import end_line, scalar
 from provision.model import Cluster
 
-__all__ = ["add_volume", "remove_volume", "with_entry", "without_entry"]
-
 _COMMENT = "# Data volumes that jobs mount by name (--data NAME:/path). `provision data` only edits these lines.\n"
 
 

@@ -15,8 +15,6 @@ import yaml
 from provision.components import ROLES
 from provision.inventory.specs import Option, Specs, read_specs, roles_folder
 
-__all__ = ["render"]
-
 _WIDTH = 110
 
 _HEAD = """---

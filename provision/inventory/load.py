@@ -18,8 +18,6 @@ from provision.inventory.templates import has_template, is_vault, read_keys, ren
 from provision.inventory.validate import cluster_problems, doubtful_names, variable_problems
 from provision.model import Cluster, Connection, Node, Secret
 
-__all__ = ["load"]
-
 AGENT_ACCOUNT = "provision-jobs"
 """Default of ``cluster_agent_account``; a test compares it with the role's default."""
 TRUE = frozenset({"true", "yes", "on", "1", "y", "t"})

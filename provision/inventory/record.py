@@ -14,8 +14,6 @@ from provision.inventory.load import load
 from provision.inventory.sources import shown
 from provision.model import Cluster, Secret
 
-__all__ = ["Addition", "additions", "record", "set_for_hosts"]
-
 _HEADER = """\
 # Pre-existing configuration of the nodes, recorded by `provision adopt`. Edit it to change the configuration.
 """

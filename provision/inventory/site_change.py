@@ -18,8 +18,6 @@ from provision.inventory.write import with_variables
 from provision.model import Cluster
 from provision.model.image_reference import registry_of
 
-__all__ = ["NewValues", "SettingsChange", "change_settings", "plan_change"]
-
 _IMAGE = "training_image_reference"
 _CERTIFICATES = "docker_engine_registry_ca"
 _URI = "nvidia_container_repository_uri"

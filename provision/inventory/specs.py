@@ -13,8 +13,6 @@ from typing import Any
 from provision.errors import ProvisionError
 from provision.inventory.role_files import argument_specs
 
-__all__ = ["Option", "Specs", "as_type", "read_specs", "roles_folder"]
-
 
 @dataclass(frozen=True)
 class Option:

@@ -14,21 +14,6 @@ import yaml
 from provision.errors import InventoryError
 from provision.inventory.sources import shown
 
-__all__ = [
-    "KNOWN_HOSTS",
-    "HostEntry",
-    "common_args",
-    "end_line",
-    "group_vars_text",
-    "hosts_text",
-    "scalar",
-    "with_hosts",
-    "with_key",
-    "with_variables",
-    "without_hosts",
-    "without_keys",
-]
-
 KNOWN_HOSTS = "known_hosts.txt"
 """File next to hosts.yml. Ansible parses every file of an inventory folder as an inventory, except .txt files."""
 

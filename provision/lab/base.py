@@ -7,8 +7,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["DriverName", "LabDriver", "LabNode", "LabSpec", "NodeState", "Progress"]
-
 
 class DriverName(StrEnum):
     """The kinds of lab nodes."""

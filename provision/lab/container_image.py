@@ -21,8 +21,6 @@ from provision.lab.access import file_lock
 from provision.lab.base import Progress
 from provision.lab.mirror import MirrorSources, debian_sources
 
-__all__ = ["REPOSITORY", "SUITES", "ensure_image", "image_tag", "suite_of"]
-
 REPOSITORY = "provision-node"
 SUITES = {"debian12": "bookworm", "debian13": "trixie"}
 

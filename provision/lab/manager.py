@@ -19,20 +19,6 @@ from provision.lab.inventory_file import inventory_of, write_inventory
 if TYPE_CHECKING:
     from provision.lab.services import Services
 
-__all__ = [
-    "LabOptions",
-    "LabReport",
-    "down",
-    "inventory_path",
-    "link",
-    "list_labs",
-    "power",
-    "reboot",
-    "ssh_command",
-    "status",
-    "up",
-]
-
 DISTROS = ("debian12", "debian13")
 _MAX_NODES = 64
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?")

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from provision.errors import LabError
 
-__all__ = ["MIRROR_VARIABLE", "MirrorSources", "Stanza", "debian_sources", "parse_deb822", "parse_one_line", "public"]
-
 MIRROR_VARIABLE = "PROVISION_DEBIAN_MIRROR"
 """Environment variable with the URL of a Debian mirror, for controllers whose apt sources have none."""
 

@@ -19,8 +19,6 @@ from pathlib import Path
 from provision.errors import UsageError
 from provision.lab.mirror import MirrorSources, debian_sources, public
 
-__all__ = ["DISTROS", "Recipe", "pack", "recipe_for"]
-
 DISTROS: Mapping[str, str] = {"debian12": "bookworm", "debian13": "trixie"}
 """Distributions of lab nodes, and their release names."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.report.redaction import Redactor
 
-__all__ = ["content_differences"]
-
 _MOST_CHARACTERS = 500_000
 """Of one file; to compare more takes longer than to run the step."""
 _HIDDEN = "content is not shown, because it may contain secrets"

@@ -10,8 +10,6 @@ from provision.commands.drain import DRAINED_BEFORE, Hook, SchedulerState
 from provision.errors import NodeError, ProvisionError
 from provision.model import CommandResult, Node
 
-__all__ = ["NoAnswer", "NodeHook"]
-
 _LIMIT_SECONDS = 60.0
 """A scheduler that does not answer in this time is taken for gone."""
 _OWN_LIMIT_SECONDS = 600.0

@@ -6,7 +6,7 @@ import importlib
 import json
 import stat
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,13 +171,16 @@ def test_a_failed_reload_is_detected_in_the_log_of_dockerd(line: str, reason: st
     assert service.refusal(["Got signal to reload configuration", line]) == reason
 
 
-def test_recorded_settings_are_readable_by_root_only(tmp_path: Path) -> None:
-    """The marker and the record of managed keys contain settings."""
+def test_recorded_settings_are_readable_by_root_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of managed keys contains settings."""
     service = load("docker_engine", "docker_engine_service")
+    monkeypatch.setattr(service, "WRITTEN", str(tmp_path / "provision" / "written.json"))
+    docker = object.__new__(service.Docker)
+    docker.config, docker.module = str(tmp_path / "daemon.json"), SimpleNamespace(params={"written": {"token": SECRET}})
 
-    service.keep(str(tmp_path / "run" / "mark.json"), {"settings": {"token": SECRET}})
+    docker.settle()
 
-    assert mode(tmp_path / "run" / "mark.json") == "0600"
+    assert mode(tmp_path / "provision" / "written.json") == "0600"
 
 
 NVIDIA = {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}}

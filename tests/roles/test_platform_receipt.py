@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from provision.facts.program import command
 from provision.facts.records import Receipt
 from tests.support.modules import load, run
+from tests.support.node.probe import managed_command
 
 FINGERPRINT = {"salt": "5a17", "code": "c0de", "variables": {"some_secret": "0123456789abcdef"}}
 
@@ -50,7 +50,8 @@ def mode(path: Path) -> int:
 
 def probed(folder: Path) -> dict[str, Any]:
     """Return the probe's output for the receipts in a folder."""
-    done = subprocess.run(["sh", "-c", command(str(folder))], capture_output=True, text=True, check=True)
+    command = managed_command(folder.parent / "program", folder)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
@@ -184,19 +185,19 @@ def test_receipts_are_written_atomically(
     """A run interrupted between receipt and seal leaves a receipt that counts as changed; the next run fixes it."""
     wanted = [{"role": "some", "files": files}]
     run(receipt, receipts=wanted)
-    write, names = receipt.write, []
+    replace, names = receipt.replace, []
 
-    def cut(path: str, content: bytes) -> None:
+    def cut(path: str, content: bytes | str, mode: int) -> None:
         names.append(Path(path).name)
         if path.endswith(".seal"):
             raise OSError(28, "No space left on device", path)
-        write(path, content)
+        replace(path, content, mode)
 
-    monkeypatch.setattr(receipt, "write", cut)
+    monkeypatch.setattr(receipt, "replace", cut)
     Path(files[0]).write_text("other\n")
     result = run(receipt, receipts=wanted)
     after_cut = probed(folder)["sealed"]
-    monkeypatch.setattr(receipt, "write", write)
+    monkeypatch.setattr(receipt, "replace", replace)
 
     assert "No space left on device" in result["msg"]
     assert (names, after_cut) == (["some.json", "some.seal"], {"some": False})

@@ -8,17 +8,19 @@ import subprocess
 import sys
 import tarfile
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from provision import connectors, engine, workflow
+from provision.components import JOB_ROLES
 from provision.errors import LockedError, ProvisionError, UsageError
-from provision.model import ApplyReport, Cluster, Failure, NodeReport, NodeStatus
+from provision.model import ApplyReport, Cluster, CommandResult, Failure, NodeReport, NodeStatus
 from provision.report.apply_report import as_document, as_text, from_document
 from provision.testing import FakeConnector, make_node
 from provision.workflow import node_locks, node_results
-from tests.support.probe import DEBIAN, answer
+from tests.support.probe import DEBIAN, answer, system_answer
 
 CENTOS = 'ID="centos"\nVERSION_ID="7"\nPRETTY_NAME="CentOS Linux 7 (Core)"\nprobe_python3=\n'
 HOLDER = """
@@ -59,12 +61,25 @@ def answers(monkeypatch, tmp_path):
     said: dict[str, str] = {}
     reached: list[str] = []
 
+    def install(name, _script, _stdin):
+        if "without a mirror" in said[name]:
+            return CommandResult("", "E: no mirror\n", 100)
+        said[name] = DEBIAN
+        return CommandResult("", "/usr/bin/python3\n", 0)
+
     def each(nodes, function, **_):
         results = {}
         for node in nodes:
-            outputs = {"system": said.get(node.name, DEBIAN)}
+            system = said.get(node.name, DEBIAN)
+            scripts = {
+                ".pyz probe": answer({"system": system}),
+                ".pyz package-preflight": "{}\n",
+                "sha256sum": "",
+                "provision-probe": system_answer(system),
+                "install python3": partial(install, node.name),
+            }
             try:
-                results[node.name] = function(FakeConnector({"provision-probe": answer(outputs)}, node.name))
+                results[node.name] = function(FakeConnector(scripts, node.name))
             except ProvisionError as error:
                 results[node.name] = error
         return results
@@ -115,16 +130,45 @@ def test_the_final_probe_is_shown_in_the_progress(answers, tmp_path):
     assert begun == ["probe", "probe", "final probe"]
 
 
-def test_a_node_without_python_is_reported(answers, tmp_path):
-    """Unless the inventory says where its Python is."""
+def test_python_is_installed_before_all_other_steps(answers, tmp_path):
+    """The plan names the first step only; the apply probes again and runs all that is needed then."""
     said, reached = answers
-    said["a"] = said["b"] = DEBIAN.replace("/usr/bin/python3", "")
-    nodes = (make_node("a"), make_node("b", ansible_python_interpreter="/opt/python"))
-    report = workflow.apply(cluster(tmp_path / "hosts.yml", *nodes), nodes)
+    said["a"] = DEBIAN.replace("/usr/bin/python3", "")
+    without_image = dict.fromkeys(map("{}_enabled".format, JOB_ROLES), False)
+    full, events = cluster(tmp_path / "hosts.yml", make_node("a", **without_image)), []
+    plan = workflow.probe_and_plan(full, full.nodes).plan.nodes[0]
+    workflow.apply(full, full.nodes, on_event=events.append)
+
+    assert [(step.role, [why.code for why in step.reasons]) for step in plan.steps] == [
+        ("platform", ["plan.python_missing"])
+    ]
+    assert reached == ["a"]
+    begun = [event.task for event in events if event.status == "start"]
+    assert begun == ["probe", "install python3", "probe", "probe", "final probe"]
+
+
+def test_a_failed_installation_of_python_is_reported(answers, tmp_path):
+    """The other node continues."""
+    said, reached = answers
+    said["a"] = DEBIAN.replace("/usr/bin/python3", "").replace("Debian GNU/Linux 12", "Debian without a mirror")
+    full = cluster(tmp_path / "hosts.yml")
+    report = workflow.apply(full, full.nodes)
 
     assert reached == ["b"]
-    assert "no python3" in report.nodes[0].error.message
-    assert "apt-get install python3" in report.nodes[0].error.remedy
+    assert report.nodes[0].status is NodeStatus.FAILED
+    assert "python3 cannot be installed" in report.nodes[0].error.message
+    assert "no mirror" in report.nodes[0].error.output
+
+
+def test_a_node_whose_interpreter_is_missing_is_not_changed(answers, tmp_path):
+    """The inventory names an interpreter that the operator provides."""
+    said, reached = answers
+    said["a"] = DEBIAN.replace("/usr/bin/python3", "")
+    full = cluster(tmp_path / "hosts.yml", make_node("a", ansible_python_interpreter="/opt/python"))
+    report = workflow.apply(full, full.nodes)
+
+    assert reached == []
+    assert "there is no python3 on this node" in report.nodes[0].error.message
 
 
 def test_a_second_apply_is_refused_with_the_lock_holder(answers, tmp_path):

@@ -23,8 +23,6 @@ import typer
 
 from provision.cli.common import JsonOption, print_json, say
 
-__all__ = ["greet_me"]
-
 
 def greet_me(name: str = typer.Argument("you", help="Name to greet."), as_json: JsonOption = False) -> None:
     """Greet the user.
@@ -45,8 +43,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
-
-__all__ = ["GreetingFact"]
 
 
 class GreetingFact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Answer:
     def run(self, script: str, **_: object) -> CommandResult:
         """Answer the probe with one readable fact; anything else ends with the code."""
         token = "0" * 32
-        if "provision-probe 1" not in script or self.code:
+        if not script.endswith(".pyz probe") or self.code:
             return CommandResult("", self.said, self.code)
         body = "".join(
             f"{token} out {f.name}\n{'cpus=4' + chr(10) + 'memory=2048' if f.name == 'hardware' else ''}\n"
@@ -106,14 +107,16 @@ def test_unreachable_nodes_fail_and_the_others_are_checked(cluster):
 
 def test_only_a_verification_probes_the_gpu_topology(cluster, monkeypatch):
     """nvidia-smi needs seconds for it, so that a plan's look leaves it out."""
-    sent: list[str] = []
+    sent: list[bytes] = []
     run = Answer.run
-    monkeypatch.setattr(Answer, "run", lambda self, script, **more: sent.append(script) or run(self, script, **more))
+    monkeypatch.setattr(
+        Answer, "run", lambda self, script, stdin=b"", **more: sent.append(stdin) or run(self, script, **more)
+    )
 
     workflow.probe(cluster.nodes[:1])
     workflow.verify(cluster, "good", pairs=False)
 
-    assert ["PROBE_TOPOLOGY=yes" in script for script in sent] == [False, True]
+    assert [json.loads(text)["environment"]["PROBE_TOPOLOGY"] for text in sent] == ["", "yes"]
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ from provision.node.jobs.records import (
     ROOT,
     UNIT_FILES,
     attempt_folder,
+    attempt_number,
     attempts_of,
-    insist_on_id,
+    check_job_id,
     job_folder,
     job_name,
-    number_of,
     unit_name,
 )
 from provision.node.jobs.runs import end_runs, job_runs, remove_run
-from provision.node.jobs.supervisors import STOP_SIGNAL, keepers, signal_keeper
+from provision.node.jobs.supervisors import STOP_SIGNAL, signal_supervisor, supervised
 
 
 def stop(request):
@@ -31,15 +31,15 @@ def stop(request):
     """
     name = job_name(request)
     if os.path.isdir(job_folder(name)):
-        insist_on_id(request, name)
+        check_job_id(request, name)
     attempts = attempts_of(name)
     if not attempts:
         return {"asked": False}
     attempt = attempts[-1]
-    if request.get("attempt") is not None and number_of(request) != attempt:
+    if request.get("attempt") is not None and attempt_number(request) != attempt:
         return {"asked": False}
     folder = attempt_folder(name, attempt)
-    if os.path.exists(os.path.join(folder, "result.json")) and not keepers([(name, attempt)]):
+    if os.path.exists(os.path.join(folder, "result.json")) and not supervised([(name, attempt)]):
         return {"asked": False}
     grace = request.get("grace")
     told = {"reason": str(request.get("reason") or "stopped"), "grace": grace, "time": time.time()}
@@ -48,10 +48,10 @@ def stop(request):
         try:
             write_json(os.path.join(folder, "stop.json"), told)
         except OSError:  # the disk is full
-            if not signal_keeper(folder, STOP_SIGNAL):
+            if not signal_supervisor(folder, STOP_SIGNAL):
                 raise
             return {"asked": True}
-        signal_keeper(folder, signal.SIGUSR1)
+        signal_supervisor(folder, signal.SIGUSR1)
         return {"asked": True}
     token = str(read_json(os.path.join(folder, "attempt.json")).get("id"))
     end_runs(name, token, attempt, 15 if grace is None else float(grace))
@@ -71,7 +71,7 @@ def delete(request):
     token = str(request.get("id") or job.get("id") or "")
     if not os.path.isdir(folder) or (job and str(job.get("id") or "") != token):
         return {"deleted": False}
-    if keepers([(name, attempt) for attempt in attempts_of(name)]):
+    if supervised([(name, attempt) for attempt in attempts_of(name)]):
         raise Refused("the job {} still runs on this node".format(name), "provision stop {}".format(name))
     runs = job_runs("job", name) if attempts_of(name) else []  # where nothing ran, docker need not be installed
     if runs is None:
@@ -79,7 +79,7 @@ def delete(request):
     for item in runs:
         if labels_of(item)[1] in ("", token):
             remove_run(item)
-    node_mountpoints.take_away()  # of units that a reboot has ended
+    node_mountpoints.remove_unused()  # of units that a reboot has ended
     for attempt in attempts_of(name):
         remove(os.path.join(UNIT_FILES, unit_name(name, attempt)))
     release_all(name, token)

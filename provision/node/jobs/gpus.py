@@ -5,8 +5,8 @@ import re
 import time
 
 from provision.node.docker import labels_of
-from provision.node.files import PROC, outcome, read_text
-from provision.node.jobs.leases import all_leases, mine
+from provision.node.files import PROC, read_text, result_of
+from provision.node.jobs.leases import all_leases, belongs_to
 from provision.node.jobs.units import UNIT
 
 SMI_SECONDS = 20
@@ -43,7 +43,7 @@ class Gpus:
 
     def answer(self, containers):
         """Return ``gpus`` (None when they are not known), ``gpu_error`` and ``foreign``."""
-        said = {title: outcome(child, "nvidia-smi", self.deadline) for title, child in self.children.items()}
+        said = {title: result_of(child, "nvidia-smi", self.deadline) for title, child in self.children.items()}
         if not said:
             error = "the driver is loaded, but there is no nvidia-smi" if has_driver() else ""
             return {"gpus": None if error else [], "gpu_error": error, "foreign": {}}
@@ -117,7 +117,7 @@ def foreign_uses(text, gpus, ours):
         inside = RUNS.findall(read_text("{}/{}/cgroup".format(PROC, pid)))
         users = [ours[container] for container in inside if container in ours]
         family = parts.get(uuid, [uuid])
-        if not any(part in leases and mine(leases[part], *user) for part in family for user in users):
+        if not any(part in leases and belongs_to(leases[part], *user) for part in family for user in users):
             for part in family:
                 found.setdefault(part, who(pid))
     return found

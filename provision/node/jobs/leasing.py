@@ -8,11 +8,11 @@ import time
 
 from provision.node.files import PROC, Refused, names_in, read_json
 from provision.node.jobs.gpus import Gpus
-from provision.node.jobs.leases import PORT, Locked, Renewal, mine, release_all, renew_leases, write_lease
-from provision.node.jobs.reaping import keepers_of_leases, reaped
-from provision.node.jobs.records import attempt_folder, drained, job_name, number_of, take_away_secrets
+from provision.node.jobs.leases import PORT, LeaseLock, Renewal, belongs_to, release_all, renew_leases, write_lease
+from provision.node.jobs.reaping import reaped, supervised_leases
+from provision.node.jobs.records import attempt_folder, attempt_number, drain_reason, job_name, remove_secrets
 from provision.node.jobs.runs import job_runs
-from provision.node.jobs.supervisors import keepers
+from provision.node.jobs.supervisors import supervised
 
 LINGER_SECONDS = 60  # what a job of `run` may take to end when nobody holds its leases any more
 START_SECONDS = 5  # so young is the lease of a job of `run` that may still give it back, refused by another node
@@ -21,9 +21,11 @@ BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gi
 
 def lease(request):
     """Lease GPUs to a job's instances: all of them, or none."""
-    job, attempt, wanted = job_name(request, "job"), number_of(request), request["leases"]
-    if drained() and not request.get("force"):
-        raise Refused("the node is drained: {}".format(drained()), "`provision node resume` lets it take jobs again")
+    job, attempt, wanted = job_name(request, "job"), attempt_number(request), request["leases"]
+    if drain_reason() and not request.get("force"):
+        raise Refused(
+            "the node is drained: {}".format(drain_reason()), "`provision node resume` lets it take jobs again"
+        )
     if not wanted:
         return {"taken": {}}
     gpus, containers = Gpus(), job_runs()
@@ -34,12 +36,12 @@ def lease(request):
     unknown = sorted(set(wanted) - set(family))
     if unknown:
         raise Refused("there is no GPU {} on this node (any more)".format(unknown[0]))
-    living = keepers_of_leases(containers)
-    with Locked():
+    living = supervised_leases(containers)
+    with LeaseLock():
         leases = {
             name: held
             for name, held in reaped(containers, living).items()
-            if not mine(held, job, request["id"], attempt)
+            if not belongs_to(held, job, request["id"], attempt)
         }
         taken = {uuid: held for uuid in wanted for held in [taken_by(uuid, family, leases, seen["foreign"])] if held}
         for uuid, instance in sorted(wanted.items()) if not taken else ():
@@ -67,7 +69,7 @@ def hold(request):
     print(json.dumps(dict(answer, starting=is_starting(answer["taken"]))), flush=True)
     if answer["taken"]:
         return
-    renewal = Renewal(str(request["job"]), request["id"], number_of(request))
+    renewal = Renewal(str(request["job"]), request["id"], attempt_number(request))
     try:
         silence = BEAT_SECONDS if request.get("beats") else None
         while select.select([0], [], [], silence)[0] and os.read(0, 4096):
@@ -77,7 +79,7 @@ def hold(request):
             time.sleep(0.2)
     finally:
         renewal.end()
-        release_all(str(request["job"]), request["id"], number_of(request))
+        release_all(str(request["job"]), request["id"], attempt_number(request))
     return
 
 
@@ -119,16 +121,16 @@ def families(gpus):
 
 def renew(request):
     """Keep the leases that an attempt has fresh; none is taken."""
-    return {"renewed": renew_leases(job_name(request, "job"), request["id"], number_of(request))}
+    return {"renewed": renew_leases(job_name(request, "job"), request["id"], attempt_number(request))}
 
 
 def release(request):
     """Give back an attempt's leases, and take away what was prepared for it; not while it runs."""
-    job, attempt = job_name(request, "job"), number_of(request)
-    if keepers([(job, attempt)]):
+    job, attempt = job_name(request, "job"), attempt_number(request)
+    if supervised([(job, attempt)]):
         raise Refused("attempt {} of {} runs on this node".format(attempt, job), "stop it")
     folder = attempt_folder(job, attempt)
     if str(read_json(os.path.join(folder, "attempt.json")).get("id")) == str(request["id"]):
-        take_away_secrets(folder)
+        remove_secrets(folder)
     names = release_all(job, request["id"], attempt)
     return {"released": [name for name in names if not name.startswith(PORT)]}

@@ -7,16 +7,16 @@ from provision.node.files import Refused, read_json, stamp
 from provision.node.jobs.records import (
     FILE,
     OVER,
-    PREFIX,
-    STAMP,
+    PREFIX_LENGTH,
+    STAMP_LENGTH,
     attempt_folder,
     attempts_of,
-    insist_on_id,
+    check_job_id,
+    existing_job_folder,
     instances_of,
     job_name,
-    known_job,
 )
-from provision.node.jobs.supervisors import keepers
+from provision.node.jobs.supervisors import supervised
 
 FOLLOW_MILLISECONDS = 50
 
@@ -24,8 +24,8 @@ FOLLOW_MILLISECONDS = 50
 def logs(request):
     """Write an instance's lines to standard output; with ``follow`` until it has ended and everything is out."""
     name = job_name(request)
-    known_job(name)
-    insist_on_id(request, name)
+    existing_job_folder(name)
+    check_job_id(request, name)
     attempts = attempts_of(name)
     attempt = request.get("attempt") or (attempts[-1] if attempts else 0)
     folder = attempt_folder(name, attempt)
@@ -110,15 +110,15 @@ class Output:
         return lines[-self.tail :] if self.tail else []
 
     def _fits(self, line):
-        return not self.since or line[:STAMP].decode(errors="replace") >= self.since
+        return not self.since or line[:STAMP_LENGTH].decode(errors="replace") >= self.since
 
     def write(self, lines):
         """Write lines of the log as they are wanted."""
         fitting = [line for line in lines if self._fits(line)] if self.since else lines
         if self.timestamps:
-            data = b"".join(line[: STAMP + 1] + line[PREFIX:] + b"\n" for line in fitting)
+            data = b"".join(line[: STAMP_LENGTH + 1] + line[PREFIX_LENGTH:] + b"\n" for line in fitting)
         else:
-            data = b"".join(line[PREFIX:] + b"\n" for line in fitting)
+            data = b"".join(line[PREFIX_LENGTH:] + b"\n" for line in fitting)
         view = memoryview(data)
         while view:
             view = view[os.write(1, view) :]
@@ -146,7 +146,7 @@ class Output:
 
     @staticmethod
     def _unwatched(folder, attempt):
-        return os.path.exists(os.path.join(folder, "keeper.json")) and not keepers([attempt])
+        return os.path.exists(os.path.join(folder, "keeper.json")) and not supervised([attempt])
 
     def _more(self, path, first):
         if first:

@@ -7,17 +7,17 @@ import time
 
 from provision.node.docker import engine_json, quoted
 from provision.node.files import Refused, boot_id, program, read_json, read_text, remove_tree, write_json
-from provision.node.jobs.leases import PORT, Locked, Renewal, all_leases, write_lease
+from provision.node.jobs.leases import PORT, LeaseLock, Renewal, all_leases, write_lease
 from provision.node.jobs.records import (
     FILE,
     RUN,
     add_event,
     attempt_folder,
+    attempt_number,
     job_folder,
     job_name,
     make_folders,
     new_record,
-    number_of,
 )
 
 PORTS = (20000, 32000)  # below the kernel's own choice of ports
@@ -27,7 +27,7 @@ PULL_SECONDS = 1800
 
 def prepare(request):
     """Make everything ready for an attempt: folders, images, keys, ports."""
-    name, attempt = job_name(request), number_of(request)
+    name, attempt = job_name(request), attempt_number(request)
     record = request["attempt_record"]
     folder = new_attempt(name, attempt, request["job"], record)
     renewal = Renewal(name, request["job"]["id"], attempt)
@@ -188,7 +188,7 @@ def lease_ports(request, count):
     import random
 
     ports = []
-    with Locked():
+    with LeaseLock():
         leases = all_leases()
         low, high = PORTS
         first = random.randrange(low, high)  # nosec B311 # where to begin, no secret

@@ -18,20 +18,20 @@ from provision.node.files import (
     read_json,
     remove,
     remove_tree,
+    write_file,
     write_json,
-    write_whole,
 )
-from provision.node.jobs.leases import Locked
+from provision.node.jobs.leases import LeaseLock
 from provision.node.jobs.records import (
     FILE,
     ROOT,
     RUN,
     UPLOAD_BYTES,
     add_event,
-    drained,
+    drain_reason,
+    existing_job_folder,
     job_folder,
     job_name,
-    known_job,
     make_folders,
 )
 from provision.node.jobs.reports import brief_report
@@ -59,7 +59,7 @@ def reserve(request):
             write_json(os.path.join(new, "secrets.json"), request["secrets"])
         if request.get("upload"):
             os.rename(upload_path(request["upload"]), os.path.join(new, CODE))
-        with Locked():
+        with LeaseLock():
             write_json(os.path.join(new, "job.json"), dict(request["job"], submitted=time.time()))
             os.rename(new, job_folder(name))
     except OSError as problem:
@@ -107,7 +107,7 @@ def upload_path(token):
 
 def code(request):
     """Print the packed code of a job, as it was stored."""
-    path = os.path.join(known_job(job_name(request)), CODE)
+    path = os.path.join(existing_job_folder(job_name(request)), CODE)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -178,7 +178,7 @@ def queue(request):
     confirmed the end of the job.
     """
     name = job_name(request)
-    folder = known_job(name)
+    folder = existing_job_folder(name)
     with QueueLock(folder):
         before = read_json(os.path.join(folder, "queue.json"))
         if not stands_so(request, before, read_json(os.path.join(folder, "job.json"))):
@@ -194,8 +194,8 @@ def queue(request):
                 now.pop(key, None)
         if now.get("state") in ("pending", "held") or now.get("attempt") != before.get("attempt"):
             now.pop("result", None)  # of the attempt before
-        lasting = now.get("state") != "over"  # which the next pass finds out again
-        write_json(os.path.join(folder, "queue.json"), now, lasting=lasting)
+        durable = now.get("state") != "over"  # which the next pass finds out again
+        write_json(os.path.join(folder, "queue.json"), now, durable=durable)
         if request.get("job"):  # signed again by its owner, with the secrets of the next attempt
             path = os.path.join(folder, "job.json")
             write_json(path, dict(read_json(path), **{key: request["job"][key] for key in ("signed", "signature")}))
@@ -273,13 +273,13 @@ def stands_so(request, queue, job):
 
 def secrets(request):
     """Return a job's secrets, none when it had none or is over."""
-    return read_json(os.path.join(known_job(job_name(request)), "secrets.json"))
+    return read_json(os.path.join(existing_job_folder(job_name(request)), "secrets.json"))
 
 
 def event(request):
     """Append an event."""
     name, told = job_name(request), request["event"]
-    known_job(name)
+    existing_job_folder(name)
     kind = "Warning" if told.get("type") == "Warning" else "Normal"
     add_event(name, str(told.get("source", "")), str(told.get("message", "")), kind, told.get("time"))
     return {"written": True}
@@ -290,7 +290,7 @@ def drain(request):
     make_folders()
     path = os.path.join(ROOT, ".drained")
     if request.get("reason"):
-        write_whole(path, str(request["reason"]) + "\n")
+        write_file(path, str(request["reason"]) + "\n")
     else:
         remove(path)
-    return {"drained": drained()}
+    return {"drained": drain_reason()}

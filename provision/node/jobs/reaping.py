@@ -6,7 +6,7 @@ import time
 
 from provision.node.docker import labels_of, running_attempts
 from provision.node.files import Refused, boot_id, boot_time, read_json, remove, stamp, write_json
-from provision.node.jobs.leases import HOLD_SECONDS, Locked, all_leases, lease_path, release_all
+from provision.node.jobs.leases import LEASE_SECONDS, LeaseLock, all_leases, lease_path, release_all
 from provision.node.jobs.records import (
     NAME,
     OVER,
@@ -15,10 +15,10 @@ from provision.node.jobs.records import (
     attempts_of,
     instances_of,
     job_names,
-    take_away_secrets,
+    remove_secrets,
 )
 from provision.node.jobs.runs import job_runs, remove_run
-from provision.node.jobs.supervisors import keeper_holds, keepers
+from provision.node.jobs.supervisors import has_supervisor, supervised
 
 START_SECONDS = 60  # a keeper that was not there so long after its start will not come
 
@@ -39,7 +39,7 @@ def unwatched(names=None):
         for attempt in attempts_of(name)[-1:]
         if os.path.exists(os.path.join(attempt_folder(name, attempt), "keeper.json"))
     ]
-    active = keepers(open_ones)
+    active = supervised(open_ones)
     for name, attempt in open_ones:
         path = os.path.join(attempt_folder(name, attempt), "keeper.json")
         told = read_json(path)
@@ -110,7 +110,7 @@ def close_attempt(name, attempt, result, word):
             write_json(os.path.join(folder, "result.json"), whole)
             node = told.get("node") or read_json(os.path.join(folder, "attempt.json")).get("node", "")
             add_event(name, "node {}".format(node), result["reason"], "Warning")
-        take_away_secrets(folder)
+        remove_secrets(folder)
         try:
             release_all(name, str(read_json(os.path.join(folder, "attempt.json")).get("id")), attempt)
         except Refused:
@@ -136,12 +136,14 @@ def doubtful(leases, containers):
     return found
 
 
-def keepers_of_leases(containers):
+def supervised_leases(containers):
     """Return which (job, attempt) that have leases and no container have a keeper: systemd is asked without the lock.
 
     Whoever takes a lease or begins to keep it after that has a lease so new that it stands by itself.
     """
-    return keepers([one for one in doubtful(all_leases(), containers) if one[0]]) if containers is not None else set()
+    return (
+        supervised([one for one in doubtful(all_leases(), containers) if one[0]]) if containers is not None else set()
+    )
 
 
 def reaped(containers, living):
@@ -153,7 +155,7 @@ def reaped(containers, living):
     """
     leases = all_leases()
     for one, names in doubtful(leases, containers).items() if containers is not None else ():
-        held = one[0] and (one in living or keeper_holds(attempt_folder(*one)))
+        held = one[0] and (one in living or has_supervisor(attempt_folder(*one)))
         for name in names:
             if not held and not stands(leases[name], *one):
                 remove(lease_path(name))
@@ -177,7 +179,7 @@ def is_fresh(lease):
         age = time.monotonic() - float(lease.get("monotonic", -1e9))
     except (TypeError, ValueError):
         return False
-    return 0 <= age < HOLD_SECONDS
+    return 0 <= age < LEASE_SECONDS
 
 
 def reap_old():
@@ -186,11 +188,11 @@ def reap_old():
     Where it cannot be done now, the next that looks does it.
     """
     old = {name: lease for name, lease in all_leases().items() if not is_fresh(lease)}
-    if any(not one[0] or not keeper_holds(attempt_folder(*one)) for one in doubtful(old, ())):
+    if any(not one[0] or not has_supervisor(attempt_folder(*one)) for one in doubtful(old, ())):
         containers = job_runs()
-        living = keepers_of_leases(containers)
+        living = supervised_leases(containers)
         try:
-            with Locked():
+            with LeaseLock():
                 reaped(containers, living)
         except (Refused, OSError):
             return

@@ -18,7 +18,7 @@ from provision.node.jobs.records import (
     job_names,
 )
 from provision.node.jobs.runs import job_runs
-from provision.node.jobs.supervisors import keepers
+from provision.node.jobs.supervisors import supervised
 
 BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "retry")
 BRIEF += ("ttl_after_finished",)
@@ -64,7 +64,7 @@ def reports(request):
             found.append(told)
             if told.pop("open"):
                 open_ones.append((name, told["attempt"]))
-    active = keepers(open_ones)
+    active = supervised(open_ones)
     for told in found:
         without = "gone" if told.pop("begun") or told["result"] else "none"
         told["keeper"] = "active" if (told["name"], told["attempt"]) in active else without

@@ -4,9 +4,9 @@ import os
 
 from provision.node.files import program
 from provision.node.jobs.gpus import SMI_SECONDS, Gpus
-from provision.node.jobs.leases import PORT, Locked, gpu_leases
-from provision.node.jobs.reaping import close_unwatched, keepers_of_leases, reaped
-from provision.node.jobs.records import drained
+from provision.node.jobs.leases import PORT, LeaseLock, gpu_leases
+from provision.node.jobs.reaping import close_unwatched, reaped, supervised_leases
+from provision.node.jobs.records import drain_reason
 from provision.node.jobs.reports import reports, sweep_logins
 from provision.node.jobs.runs import job_runs
 
@@ -17,14 +17,14 @@ def look(request):
     sweep_logins()
     containers = job_runs()
     close_unwatched(containers)
-    living = keepers_of_leases(containers)
-    with Locked():
+    living = supervised_leases(containers)
+    with LeaseLock():
         leases = reaped(containers, living)
     found = reports({"names": request.get("names"), "brief": request.get("brief", True)})
     found.update(gpus.answer(containers))
     ports = {name[len(PORT) :]: lease for name, lease in leases.items() if name.startswith(PORT)}
     waits = {job["name"]: job["queue"] for job in found["jobs"] if job["queue"]}
-    found.update(leases=gpu_leases(leases), ports=ports, cpus=cpus(), drained=drained(), queue=waits)
+    found.update(leases=gpu_leases(leases), ports=ports, cpus=cpus(), drained=drain_reason(), queue=waits)
     found["docker_error"] = "" if containers is not None else "docker's engine does not answer"
     if request.get("topology"):
         found["topology"] = program(["nvidia-smi", "topo", "-m"], SMI_SECONDS)[1]

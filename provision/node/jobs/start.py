@@ -7,15 +7,15 @@ import sys
 import time
 
 import provision.node
-from provision.node.files import Refused, boot_id, program, read_json, read_text, remove, write_json, write_whole
-from provision.node.jobs.leases import Locked, all_leases, mine, write_lease
-from provision.node.jobs.records import FILE, FOR_TESTS, UNIT_FILES, attempt_folder, job_name, number_of, unit_name
-from provision.node.jobs.supervisors import keeper_holds, keepers
+from provision.node.files import Refused, boot_id, program, read_json, read_text, remove, write_file, write_json
+from provision.node.jobs.leases import LeaseLock, all_leases, belongs_to, write_lease
+from provision.node.jobs.records import FILE, FOR_TESTS, UNIT_FILES, attempt_folder, attempt_number, job_name, unit_name
+from provision.node.jobs.supervisors import has_supervisor, supervised
 
 
 def start(request):
     """Start the keeper of an attempt that was prepared; return once it has read what it is told."""
-    name, attempt = job_name(request), number_of(request)
+    name, attempt = job_name(request), attempt_number(request)
     folder = attempt_folder(name, attempt)
     record = read_json(os.path.join(folder, "attempt.json"))
     told = dict(request["keeper"], boot_id=boot_id(), attempt=attempt, name=name)
@@ -25,7 +25,7 @@ def start(request):
         raise Refused("attempt {} of {} is over".format(attempt, name))
     if record.get("boot_id") != told["boot_id"]:
         raise Refused("the node was rebooted while the job was made ready", "start it again")
-    if keepers([(name, attempt)]):
+    if supervised([(name, attempt)]):
         return {"unit": unit_name(name, attempt)}
     hold_all(told)
     write_files(os.path.join(folder, "mount"), request.get("files") or {}, 0o644)
@@ -37,7 +37,7 @@ def start(request):
     try:
         run_keeper(name, attempt, folder)
     except BaseException:
-        if not keeper_holds(folder):
+        if not has_supervisor(folder):
             remove(os.path.join(folder, "keeper.json"))
         raise
     return {"unit": unit_name(name, attempt)}
@@ -62,17 +62,17 @@ def write_files(folder, files, mode):
     for item, content in files.items():
         if not FILE.match(item):
             raise Refused("{!r} is no name of a file".format(item))
-        write_whole(os.path.join(folder, item), content, mode)
+        write_file(os.path.join(folder, item), content, mode)
 
 
 def hold_all(told):
     """See to it that all leases of an attempt are still its own: one that was given back meanwhile is taken again."""
     request = {"job": told["name"], "id": told["id"], "attempt": told["attempt"]}
-    with Locked():
+    with LeaseLock():
         leases = all_leases()
         for name in told.get("leases") or ():
             held = leases.get(name)
-            if held is not None and not mine(held, told["name"], told["id"], told["attempt"]):
+            if held is not None and not belongs_to(held, told["name"], told["id"], told["attempt"]):
                 raise Refused("{} was taken by {} meanwhile".format(name, held.get("job")))
         for name in told.get("leases") or ():
             if name not in leases:
@@ -118,5 +118,5 @@ def start_unit_file(unit, argv):
     lines = ["[Unit]", "Description=provision job", "After=docker.service", "[Service]"]
     lines += [setting for setting in UNIT_SETTINGS if not setting.startswith(others)]
     lines += ["StartLimitInterval=300", "StartLimitBurst=20", "ExecStart=" + " ".join(argv)]
-    write_whole(os.path.join(UNIT_FILES, unit), "\n".join(lines) + "\n", 0o644)
+    write_file(os.path.join(UNIT_FILES, unit), "\n".join(lines) + "\n", 0o644)
     return program(["systemctl", "start", unit], 60)

@@ -6,7 +6,7 @@ import time
 
 from provision.node.files import read_json
 from provision.node.jobs.leases import lease_path
-from provision.node.jobs.records import attempt_folder, job_folder, job_name, job_names, number_of
+from provision.node.jobs.records import attempt_folder, attempt_number, job_folder, job_name, job_names
 
 EVERY_SECONDS = 1
 TURN_SECONDS = 3  # whoever hands a job in tries it, and may wait for the queue only where others hold it
@@ -33,7 +33,7 @@ def changed(leases, results, request):
 
 def result_of(attempt):
     """Return the file by which an attempt is over on this node."""
-    return os.path.join(attempt_folder(job_name(attempt), number_of(attempt)), "result.json")
+    return os.path.join(attempt_folder(job_name(attempt), attempt_number(attempt)), "result.json")
 
 
 def any_new(since, known):

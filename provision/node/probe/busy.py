@@ -2,13 +2,14 @@
 
 Slurm and a kubelet may be down too: their jobs are detected by processes, and by the kubelet's device records.
 
-Modules of the roles import it as platform_busy, and the probe sends its text: Python 3.6 or newer and the standard
-library only. Regular expressions are used for rare cases only, because importing them takes longer than all the rest.
+Modules of the roles import it as platform_busy. Regular expressions are used for rare cases only, because importing
+them takes longer than all the rest.
 """
 
 import os
 import pwd
 import stat
+from typing import Any, Dict, List, Optional
 
 PROC = "/proc"
 HEXADECIMAL = frozenset("0123456789abcdef")
@@ -208,7 +209,7 @@ def _pod(pod):
     return "/".join(names[0][:2]) if names else pod
 
 
-def running_jobs(table=None):
+def running_jobs(table: Optional[Dict[int, Any]] = None) -> List[str]:
     """Return a sentence for each job and each process of one, at most five; empty if the node is idle.
 
     `table` is the result of `processes`, if it was called before.

@@ -1,7 +1,6 @@
 """Probes the Docker engine for its state, the training image and the training container, and adds the kernel's view.
 
-The probe sends the text of busy.py, managed.py and this file as one program. Python 3.6 or newer and the
-standard library only. The engine is queried over its socket, because its client takes longer to start than all else
+The engine is queried over its socket, because its client takes longer to start than all else
 together. A stopped engine is not queried, because opening its socket would start it. The container's environment and
 the engine's proxies are not reported, because they may contain passwords.
 """

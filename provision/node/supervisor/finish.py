@@ -130,7 +130,7 @@ class Finish:
         node_files.remove(
             os.path.join(node_records.UNIT_FILES, node_records.unit_name(self.name, self.told["attempt"]))
         )
-        node_records.take_away_secrets(self.folder)
+        node_records.remove_secrets(self.folder)
         self.done = True
 
     def forget_secrets(self, status):

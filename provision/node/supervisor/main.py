@@ -367,7 +367,7 @@ def supervise(folder):
     write_pid(lock)
     told = node_files.read_json(os.path.join(folder, "keeper.json"))
     if not told:
-        node_records.take_away_secrets(folder)
+        node_records.remove_secrets(folder)
     if not told or told.get("boot_id") != node_files.boot_id():
         return 0
     try:

@@ -32,11 +32,12 @@ class Unit(Runtime):
     def __init__(self, config, told, folder, post):
         super().__init__(config, told, folder, post)
         self.unit = node_units.unit_of(self.name, told["attempt"])
-        self.place = node_units.place_of(self.unit)
+        self.place = node_units.unit_folder(self.unit)
 
     def is_ours(self):
         """Return whether the unit that is known here is of our attempt."""
-        return node_leases.mine(node_units.about(self.unit), self.told["name"], self.told["id"], self.told["attempt"])
+        told = self.told
+        return node_leases.belongs_to(node_units.unit_record(self.unit), told["name"], told["id"], told["attempt"])
 
     # Making
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,12 +52,12 @@ def topo(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def node(monkeypatch):
-    """Two nodes, gpu1 and gpu2, that answer the probe so; return the scripts that they are sent."""
+    """Two nodes, gpu1 and gpu2, that answer the probe so; return the requests that they are sent."""
     monkeypatch.setattr("provision.cli.topo.cluster_from", lambda *_, **__: make_cluster("gpu1", "gpu2"))
 
-    def answering(outputs: dict[str, str] | ProvisionError) -> list[str]:
+    def answering(outputs: dict[str, str] | ProvisionError) -> list[bytes]:
         said = outputs if isinstance(outputs, ProvisionError) else answer(outputs)
-        connector = FakeConnector({"provision-probe": said}, "gpu1")
+        connector = FakeConnector({".pyz probe": said}, "gpu1")
 
         def each(nodes, function, **_):
             try:
@@ -67,7 +66,7 @@ def node(monkeypatch):
                 return {nodes[0].name: error}
 
         monkeypatch.setattr(connectors, "each", each)
-        return connector.scripts
+        return connector.inputs
 
     return answering
 
@@ -148,9 +147,9 @@ def test_a_node_is_probed_once_with_few_facts(topo, node):
 
     assert code == 0
     assert len(sent) == 1
-    assert "nvidia-smi topo -m" in sent[0]
-    assert "PROBE_TOPOLOGY=yes" in sent[0]
-    assert re.findall(r"^(?:run|join) (\w+)", sent[0], re.MULTILINE) == ["topology", "gpus", "rdma", "simulated"]
+    request = json.loads(sent[0])
+    assert request["environment"]["PROBE_TOPOLOGY"] == "yes"
+    assert [name for name, *_ in request["commands"]] == ["topology", "gpus", "rdma", "simulated"]
     assert (document["node"], document["simulated"]) == ("gpu1", True)
     assert {(gpu["product"], gpu["pcie_generation"], gpu["pcie_width"]) for gpu in document["gpus"]} == {
         ("NVIDIA L4", 4, 16)

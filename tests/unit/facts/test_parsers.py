@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from provision.documents import DEPTH_LIMIT
-from provision.facts import NodeFacts, RawOutput, Unknown, parse
+from provision.facts import NodeFacts, RawOutput, Unknown, parse, request
 from provision.facts.container import Container, ContainerFact, DeletedMount, Process
 from provision.facts.container_ssh import ContainerSshFact, ContainerTrust, ContainerTrustFact, fingerprint
 from provision.facts.docker import DockerConfigFact, DockerInfoFact, DockerServiceFact, Image, ImageFact
@@ -20,6 +20,7 @@ from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFac
 from provision.facts.rdma import RdmaFact
 from provision.facts.records import ReceiptsFact, SimulatedFact
 from provision.facts.system import Disk, DisksFact, Kind, KindFact, LimitsFact, NodeKind, System, SystemFact
+from tests.support.node.probe import probe_command, probe_output
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ0RUyzHdO2SJ9bHqmNTeUuTTt8SZFVPNT2Tg8Ux6X3x"
 
@@ -344,9 +345,8 @@ def test_unsafe_key_files_are_ignored(tmp_path):
     (keys / "mode 777 planted").touch()
 
     def probe(fact):
-        command = fact.command.replace("/var/lib/provision/container_ssh", str(tmp_path))
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20, check=True)
-        return fact.parse(out(done.stdout))
+        command = probe_command(tmp_path / "program", f"s,/var/lib/provision/container_ssh,{tmp_path},")
+        return getattr(parse(probe_output(command, request([fact], read_only=True)), [fact]), fact.name)
 
     parsed, trust = probe(ContainerSshFact()), probe(ContainerTrustFact())
     (keys / "ssh_host_ed25519_key.pub").unlink()

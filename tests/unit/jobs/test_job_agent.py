@@ -356,7 +356,7 @@ def test_a_name_that_has_become_another_job_meanwhile_is_not_stopped(agent):
 
     for do in ("stop", "logs"):
         answer = agent.node.ask(do, name="j", id="another", instance="j-worker-0")
-        assert answer["error"]["message"] == "the job j is another one by now"
+        assert answer["error"]["message"] == "the job j on this node has another ID"
 
 
 WORDS = st.sampled_from([*job_agent.RULES, "j", "k", "..", "a/b", "pending", "stopped", "secrets", "start", "\n"])

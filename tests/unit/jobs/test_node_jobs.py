@@ -83,7 +83,7 @@ def test_a_submission_that_breaks_off_shows_nothing_and_leaves_the_name_free(nod
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["../x", "", "-a", "A", "a/b", "a" * 80, None, 3])
 def test_what_is_no_name_reaches_no_path(node, name):
-    assert "is no name of a job" in node.ask("reserve", name=name, job=job())["error"]["message"]
+    assert "invalid job name" in node.ask("reserve", name=name, job=job())["error"]["message"]
 
 
 def test_the_secrets_of_a_job_are_root_s_alone_and_in_no_report(node):

@@ -203,24 +203,6 @@ def verify(folder: Path, key: str, signed: Path) -> int:
     return subprocess.run(["gpgv", "--keyring", keyring, signed], capture_output=True, check=False).returncode
 
 
-def test_an_archive_of_the_image_has_the_layers_in_order(tmp_path):
-    """`docker load` finds the configuration and both layers in the tar file."""
-    plain = tmp_path / "root.tar"
-    with tarfile.open(plain, "w") as archive:
-        archive.add(__file__, "file")
-    base = compress(plain, tmp_path / "layer.tar.gz")
-    made = image._assemble(tmp_path / "training", base)
-
-    image.write_archive(made, tmp_path / "image.tar", "training:1")
-
-    with tarfile.open(tmp_path / "image.tar") as archive:
-        index = json.load(archive.extractfile("manifest.json"))[0]
-        config = json.load(archive.extractfile(index["Config"]))
-    assert index["RepoTags"] == ["training:1"]
-    assert config["rootfs"]["diff_ids"][0] == base.diff_id
-    assert len(index["Layers"]) == len(config["rootfs"]["diff_ids"]) == 2
-
-
 def test_the_same_files_give_the_same_image(tmp_path):
     """The digest of an image depends on its content alone, so a rebuilt one is not a new one."""
     plain = tmp_path / "root.tar"

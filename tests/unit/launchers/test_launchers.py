@@ -61,7 +61,9 @@ ROWS = {
     "openmpi": Row(
         SLOTS,
         argv=("mpirun", "--hostfile", "/h", "-np", "12", "--bind-to", "none", "--map-by", "slot", "--tag-output"),
-        environment=frozenset({"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"})
+        environment=frozenset(
+            {"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_mtl_ofi_provider_exclude"}
+        )
         | {f"OMPI_MCA_{name}" for name in OMPI},
         typed="mpirun",
     ),

@@ -284,12 +284,3 @@ def test_gpus_show_utilisation_and_owner():
     assert "n1    0    87%   1024/32768   45C   250W/300W  j-master-0 eve:python3/7" in top
     assert top.splitlines()[2].split() == ["n1", "1", "N/A", "N/A", "N/A", "N/A", "-"]
     assert "SIMULATED on n1" in top
-
-
-@pytest.mark.row(26)
-def test_data_list_has_the_documented_layout():
-    """Its columns, an empty description and owner among them."""
-    assert job_nodes.data_text([("imagenet", "ReadWriteMany", "", "", "35m")]).splitlines() == [
-        "NAME      ACCESSMODE     DESCRIPTION  OWNER  AGE",
-        "imagenet  ReadWriteMany                      35m",
-    ]
