@@ -175,7 +175,7 @@ def on_node(tree: Path, system: str, *words: str) -> Any:
     return json.loads(python(tree, "node.py", system, *words, "-i", "hosts.yml", "--json", code=1))
 
 
-def test_a_new_verb_is_a_module_and_a_word(tree: Path) -> None:
+def test_a_new_verb_requires_a_module_and_an_entry(tree: Path) -> None:
     """It is in the help, has its options and answers in JSON."""
     (tree / "provision/cli/greet_me.py").write_text(VERB, encoding="utf-8")
     edit(tree / "provision/cli/main.py", '"bench lab demo"', '"bench lab demo greet-me"')
@@ -186,7 +186,7 @@ def test_a_new_verb_is_a_module_and_a_word(tree: Path) -> None:
     assert files_of("a verb") == "2"
 
 
-def test_a_new_fact_is_a_module_and_its_registration(tree: Path) -> None:
+def test_a_new_fact_requires_a_module_and_its_registration(tree: Path) -> None:
     """The probe runs its command in the node's shell, and the snapshot of the node has its value."""
     (tree / "provision/facts/greeting.py").write_text(FACT, encoding="utf-8")
     node = tree / "provision/facts/node.py"

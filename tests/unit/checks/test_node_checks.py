@@ -242,7 +242,7 @@ def test_a_problem_is_reported_with_a_remedy(judged, name, status, reason, facts
     assert remedy(result.reason, "gpu1")
 
 
-def test_one_cause_gives_one_failure(judged):
+def test_one_cause_has_one_failure(judged):
     """When docker is down, what needs docker waits for it instead of failing too."""
     results = judged(docker_service=DockerService(loaded=False, active="inactive", enabled="", client=False))
     failed = [r.id for r in results.values() if r.status is FAIL]
@@ -291,7 +291,7 @@ def test_configured_soft_roce_must_be_present(judged):
     assert "ens9" in shown(judged(elsewhere, rdma=soft)["rdma_stack.soft_roce"].reason)
 
 
-def test_stand_ins_are_marked(judged):
+def test_simulated_components_are_marked(judged):
     """What rests on a stand-in of the lab says so, and what is real does not."""
     results = judged(
         gpu_pci=(),

@@ -106,7 +106,7 @@ def test_labs_are_completed(place):
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"names": ["; rm -rf /", "$(x)"]}', b"\xff"])
-def test_a_damaged_file_of_names_completes_nothing(place, content):
+def test_a_damaged_file_of_names_gives_no_completions(place, content):
     """What is offered ends on a command line: names that no job can have are not."""
     inventory = place / "inventories" / "prod"
     store_job_names(inventory, ["mnist"])

@@ -105,7 +105,7 @@ def test_on_a_terminal_nodes_with_the_same_task_share_a_row(verbose, rows):
     assert lines[0].startswith("gpu1 " if verbose else "gpu[1-63]    0 changed  docker_engine: Install")
 
 
-def test_a_row_that_is_too_long_ends_with_a_whole_word():
+def test_a_long_row_is_truncated_at_a_word():
     """On a terminal; the columns of the table stay where they are."""
     shown = progress.ApplyProgress(["gpu1"])
     shown.event(Event("gpu1", "nvidia_container", "Install the packages of the NVIDIA Container Toolkit on", "start"))

@@ -62,7 +62,7 @@ def test_a_changed_output_is_sent():
     assert split(look(outputs), FACTS, outputs)["packages"] == RawOutput(LONG, 3)
 
 
-def test_an_unknown_hash_is_no_output():
+def test_an_unknown_hash_gives_no_output():
     outputs = Outputs()
     split(look(), FACTS, outputs)
     split(look(), FACTS, outputs)

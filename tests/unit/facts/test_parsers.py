@@ -173,7 +173,7 @@ def test_listening_sockets_of_both_families_are_read():
     )
 
 
-def test_an_rdma_device_is_read_with_its_gids():
+def test_an_rdma_device_is_parsed_with_its_gids():
     text = (
         "device\tmlx5_0\tmlx5_core\nnetdev\tens1np0\nport\t1\tEthernet\t4: ACTIVE\t5: LinkUp\t100 Gb/sec (4X EDR)\n"
         "gid\t3\t0000:0000:0000:0000:0000:ffff:0a4d:0001\tRoCE v2\tens1np0\n"

@@ -261,7 +261,7 @@ def test_run_uses_a_launcher_of_a_new_module(dry_run):
     assert lines[0].endswith(" acmenode train.py")
 
 
-def test_an_unknown_mpi_library_is_refused(dry_run):
+def test_an_unknown_mpi_library_is_refused_with_the_known_ones(dry_run):
     """With the names of those that there are."""
     code, error = dry_run("acme", "--", "train")
 
