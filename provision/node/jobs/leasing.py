@@ -29,10 +29,10 @@ def lease(request):
     if not wanted:
         return {"taken": {}}
     gpus, containers = Gpus(), job_runs()
-    seen = gpus.answer(containers)
-    if seen["gpus"] is None:
-        raise Refused("what the GPUs are doing is not known: {}".format(seen["gpu_error"]))
-    family = families(seen["gpus"])
+    seen = gpus.state(containers)
+    if seen.gpus is None:
+        raise Refused("what the GPUs are doing is not known: {}".format(seen.gpu_error))
+    family = families(seen.gpus)
     unknown = sorted(set(wanted) - set(family))
     if unknown:
         raise Refused("there is no GPU {} on this node (any more)".format(unknown[0]))
@@ -43,7 +43,7 @@ def lease(request):
             for name, held in reaped(containers, living).items()
             if not belongs_to(held, job, request["id"], attempt)
         }
-        taken = {uuid: held for uuid in wanted for held in [taken_by(uuid, family, leases, seen["foreign"])] if held}
+        taken = {uuid: held for uuid in wanted for held in [taken_by(uuid, family, leases, seen.foreign)] if held}
         for uuid, instance in sorted(wanted.items()) if not taken else ():
             write_lease(uuid, {"job": job, "id": request["id"], "attempt": attempt}, instance)
     return {"taken": taken}
@@ -58,7 +58,7 @@ def hold(request):
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a controller on this node, which has closed our input
     if not request.get("leases"):
-        gpus = Gpus().answer(job_runs())["gpus"] or []
+        gpus = Gpus().state(job_runs()).gpus or []
         first = sorted(gpus, key=lambda gpu: gpu["index"])[: int(request.get("count") or 0)]
         request = dict(request, leases={gpu["uuid"]: "" for gpu in first})
     deadline = time.monotonic() + float(request.get("patience") or 0)

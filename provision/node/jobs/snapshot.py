@@ -21,7 +21,7 @@ def look(request):
     with LeaseLock():
         leases = reaped(containers, living)
     found = reports({"names": request.get("names"), "brief": request.get("brief", True)})
-    found.update(gpus.answer(containers))
+    found.update(gpus.state(containers)._asdict())
     ports = {name[len(PORT) :]: lease for name, lease in leases.items() if name.startswith(PORT)}
     waits = {job["name"]: job["queue"] for job in found["jobs"] if job["queue"]}
     found.update(leases=gpu_leases(leases), ports=ports, cpus=cpus(), drained=drain_reason(), queue=waits)
