@@ -8,7 +8,7 @@ from provision.node.docker import labels_of
 from provision.node.files import Refused, read_json, remove, remove_tree, write_json
 from provision.node.jobs import mountpoints as node_mountpoints
 from provision.node.jobs.leases import release_all
-from provision.node.jobs.reaping import close_attempt, unwatched
+from provision.node.jobs.reaping import close_attempt, unsupervised
 from provision.node.jobs.records import (
     ROOT,
     UNIT_FILES,
@@ -43,8 +43,8 @@ def stop(request):
         return {"asked": False}
     grace = request.get("grace")
     told = {"reason": str(request.get("reason") or "stopped"), "grace": grace, "time": time.time()}
-    unwatched_ones = {(job, number) for job, number, _ in unwatched([name])}
-    if os.path.exists(os.path.join(folder, "keeper.json")) and (name, attempt) not in unwatched_ones:
+    unsupervised_attempts = {(job, number) for job, number, _ in unsupervised([name])}
+    if os.path.exists(os.path.join(folder, "keeper.json")) and (name, attempt) not in unsupervised_attempts:
         try:
             write_json(os.path.join(folder, "stop.json"), told)
         except OSError:  # the disk is full
