@@ -90,7 +90,7 @@ from tests.support.probe import DEBIAN, answer
 name, version = sys.argv[1].split()
 system = DEBIAN.replace("ID=debian", f"ID={name}").replace('"12"', f'"{version}"')
 answers = {
-    "provision-probe": answer({"system": system}),
+    ".pyz probe": answer({"system": system}),
     ".pyz package-preflight": json.dumps({"packages": {}, "install": [], "sources": [], "conflict": ""}),
     "sha256sum": "",
 }
