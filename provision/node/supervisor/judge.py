@@ -108,7 +108,7 @@ class Judge:
         said = endings.first_of_mpirun("\n".join(lines))
         if not said:
             return None
-        seat = endings.seat_of_rank(self.seats(), said["rank"], said["node"])
+        seat = endings.assignment_of_rank(self.seats(), said["rank"], said["node"])
         why = endings.words_of(said["code"], said["signal"])
         where = " on {}".format(seat["node"]) if seat else ""
         instance = seat["instance"] if seat else self.first_instance(container.name)
