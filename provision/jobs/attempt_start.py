@@ -18,7 +18,7 @@ from provision.jobs.code import Archive
 from provision.jobs.connections import MANY, Connections
 from provision.jobs.node_ask import ask_jobs
 from provision.model.job import JobSpec, Kind
-from provision.node.supervisor.greeting import node_secret
+from provision.node.supervisor.handshake import node_secret
 from provision.node_archive import source
 from provision.threads import outcomes
 

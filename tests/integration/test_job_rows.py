@@ -238,7 +238,7 @@ def test_a_node_that_may_start_no_privileged_container_is_named_with_the_flag(jo
     jobs.submit("run", "less", *words)
 
     assert (
-        f"node {NODES[1]}: starting all-worker-0 failed: this node may start no container with --privileged" in errors
+        f"node {NODES[1]}: starting all-worker-0 failed: this node cannot start containers with --privileged" in errors
     )
     assert "operation not permitted" in jobs.get("all")["reason"]
     assert on_node(NODES[1], "docker ps -aq --filter label=provision.job=all") == ""
