@@ -1,7 +1,5 @@
 """DeepSpeed's launcher, which reads host files in the format of Open MPI."""
 
-from __future__ import annotations
-
 from provision.launchers.base import Launcher
 from provision.launchers.openmpi import host_file
 
