@@ -197,7 +197,7 @@ class _Apply:
     def _install_python(
         self, result: PlanResult, agreed: Mapping[str, tuple[Step, ...]]
     ) -> dict[str, tuple[Step, ...]]:
-        """Install python3 on nodes without it; return the steps of all nodes, with those that no probe could show before.
+        """Install python3 on nodes without it; return the steps of all nodes, with those that were unknown before.
 
         Nodes where it fails are left out.
         """
