@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from typing import List, Optional
+from typing import List, Optional, cast
 
 from provision.node import docker as node_docker
 from provision.node import endings, output
@@ -67,7 +67,8 @@ class Container(Runtime):
         deadline = time.monotonic() + AWAY_SECONDS
         while True:
             try:
-                return node_docker.engine_json("/containers/{}/json".format(node_docker.quoted(reference)))
+                path = "/containers/{}/json".format(node_docker.quoted(reference))
+                return cast("Optional[Document]", node_docker.engine_json(path))
             except OSError as problem:
                 if reference == self.name and time.monotonic() > deadline:
                     raise Trouble("docker's engine does not answer: {}".format(problem)) from None

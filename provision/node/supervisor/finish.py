@@ -128,7 +128,7 @@ class Finish(Peers, InstanceRecords):
         node_files.remove(
             os.path.join(node_records.UNIT_FILES, node_records.unit_name(self.name, self.request["attempt"]))
         )
-        node_records.take_away_secrets(self.folder)
+        node_records.remove_secrets(self.folder)
         self.is_done = True
 
     def remove_job_secrets(self, status: str) -> None:

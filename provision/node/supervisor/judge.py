@@ -141,7 +141,7 @@ class Judge(Peers):
         failed = endings.first_of_mpirun("\n".join(lines))
         if not failed:
             return None
-        assignment = endings.seat_of_rank(self.assignments(), failed["rank"], failed["node"])
+        assignment = endings.assignment_of_rank(self.assignments(), failed["rank"], failed["node"])
         why = endings.words_of(failed["code"], failed["signal"])
         where = " on {}".format(assignment["node"]) if assignment else ""
         instance = assignment["instance"] if assignment else self.first_instance(launcher)

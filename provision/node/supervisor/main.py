@@ -145,7 +145,7 @@ def supervise(folder: str) -> int:
     write_pid(lock)
     request = node_files.read_json(os.path.join(folder, "keeper.json"))
     if not request:
-        node_records.take_away_secrets(folder)
+        node_records.remove_secrets(folder)
     if not request or request.get("boot_id") != node_files.boot_id():
         return 0
     try:

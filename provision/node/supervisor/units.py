@@ -35,12 +35,12 @@ class Unit(Runtime):
     def __init__(self, config: Document, request: Document, folder: str, post: Post) -> None:
         super().__init__(config, request, folder, post)
         self.unit = node_units.unit_of(self.name, request["attempt"])
-        self.unit_folder = node_units.place_of(self.unit)
+        self.unit_folder = node_units.unit_folder(self.unit)
 
     def is_own(self) -> bool:
         """Return whether the recorded unit belongs to this attempt."""
-        owner = node_units.about(self.unit)
-        return node_leases.mine(owner, self.request["name"], self.request["id"], self.request["attempt"])
+        owner = node_units.unit_record(self.unit)
+        return node_leases.belongs_to(owner, self.request["name"], self.request["id"], self.request["attempt"])
 
     # Creation
 

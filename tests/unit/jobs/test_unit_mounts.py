@@ -98,7 +98,7 @@ def test_root_makes_nothing_for_an_account_where_that_could_not_make_it(folder: 
     (folder / "roots").mkdir()
     for target in (f"{folder}/roots/nologin", "/etc/provision-test-nologin", "/.provision-test"):
         result, _ = run(folder, "true", binds=[["/etc/hostname", target, "ro"]])
-        assert "does not exist, and the account may not make it" in result["reason"]
+        assert "does not exist, and the account may not create it" in result["reason"]
         assert not os.path.lexists(target)
         subprocess.run(["rm", "-rf", folder / "node"], check=True)
 

@@ -68,7 +68,7 @@ def test_systemd_gets_the_limits_and_no_mounts():
 def test_nothing_is_mounted_by_way_of_another_accounts_link(tmp_path, monkeypatch, below):
     """It could lead to the node's own programs, which root's part of the unit would run as that account wants them."""
     monkeypatch.setattr(node_mountpoints, "MADE", str(tmp_path / "made"))
-    monkeypatch.setattr(node_mountpoints, "Locked", contextlib.nullcontext)
+    monkeypatch.setattr(node_mountpoints, "LeaseLock", contextlib.nullcontext)
     (tmp_path / "system").mkdir()
     for name, owner in (("theirs", 2042), ("roots", 0)):
         (tmp_path / name).symlink_to("system")
@@ -87,7 +87,7 @@ def test_a_mount_point_that_root_cannot_create_is_reported(monkeypatch):
         (folder / "home").mkdir(0o755)
         os.chown(folder, 65534, 65534)
         monkeypatch.setattr(node_mountpoints, "MADE", f"{folder}/made")
-        monkeypatch.setattr(node_mountpoints, "Locked", contextlib.nullcontext)
+        monkeypatch.setattr(node_mountpoints, "LeaseLock", contextlib.nullcontext)
         os.seteuid(65534)
         try:
             with pytest.raises(node_files.Refused, match=r"home/code .* --working-dir"):
@@ -95,7 +95,7 @@ def test_a_mount_point_that_root_cannot_create_is_reported(monkeypatch):
         finally:
             os.seteuid(0)
         assert node_files.read_json(f"{folder}/made") == {"made": [f"{folder}/a", f"{folder}/a/b"]}
-        node_mountpoints.take_away()
+        node_mountpoints.remove_unused()
         assert [path.name for path in folder.iterdir()] == ["home"]
 
 
