@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
@@ -25,7 +24,7 @@ read -r word; echo "$word in $CUDA_MPS_PIPE_DIRECTORY" >>"$MPS_SEEN"
 
 
 class Shared:
-    """Starts the program; everything that it leaves is found by a mark and killed after the test."""
+    """Starts the program; processes that it leaves have a mark and are killed after the test."""
 
     def __init__(self, folder: Path) -> None:
         self.logs = folder / "logs"
@@ -53,7 +52,7 @@ class Shared:
 
 @pytest.fixture
 def share(tmp_path):
-    """The program with a folder of its own; it has to leave no process behind."""
+    """The program with its own folder; it must leave no process."""
     shared = Shared(tmp_path)
     yield shared
     left = shared.left()
@@ -63,12 +62,12 @@ def share(tmp_path):
 
 
 def script(text: str) -> list[str]:
-    """A command whose first own word is the copy's index, after the option's name."""
+    """Return a command whose first words are the option for the index, and the index."""
     return ["--", "sh", "-c", text, "sh"]
 
 
 def until(condition, seconds=10.0):
-    """Wait for something that another process does."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -77,7 +76,7 @@ def until(condition, seconds=10.0):
 
 @pytest.mark.row(62)
 def test_each_copy_gets_its_number_in_its_arguments_and_environment(share):
-    """The command's own words are untouched, also those with blanks, or that look like ours."""
+    """The command's own words are unchanged, including those with blanks and those like options of share.py."""
     words = ["-n", "2", *script('printf "%s|" "$@" "$PROCESS_INDEX/$PROCESS_NUM"; echo'), "--lr", "a  b", "--", "-n"]
 
     code, out, _ = share.run(*words)
@@ -88,8 +87,8 @@ def test_each_copy_gets_its_number_in_its_arguments_and_environment(share):
     assert (share.logs / "process1.file").read_text() == own.format(1, 1) + "\n"
 
 
-def test_what_copies_print_is_in_their_logs_and_line_by_line_on_stdout(share):
-    """Both streams, without mixing lines, and the last line also where its newline is missing."""
+def test_output_of_copies_is_in_their_logs_and_line_by_line_on_stdout(share):
+    """Both streams, without mixed lines; the last line may have no newline."""
     share_of_one = "for i in 1 2 3; do printf 'a'; sleep 0.01; echo \" $i\"; done; printf 'last' >&2"
 
     code, out, _ = share.run("-n", "3", *script(share_of_one))
@@ -102,7 +101,7 @@ def test_what_copies_print_is_in_their_logs_and_line_by_line_on_stdout(share):
 
 
 def test_the_first_failure_in_time_ends_the_others_and_is_the_exit_code(share):
-    """Not the lowest index, and not what the ended ones answer with; a shell's `wait` would say 0."""
+    """Not that of the lowest index, nor of copies that were ended; a shell's `wait` would return 0."""
     share.environment["FIRST"] = str(share.logs / "ready")
     text = """
       trap 'exit 9' TERM
@@ -116,8 +115,8 @@ def test_the_first_failure_in_time_ends_the_others_and_is_the_exit_code(share):
     assert [line.rpartition(" ")[2] for line in err.splitlines() if "exit code" in line] == ["9", "9", "7"]
 
 
-def test_all_copies_are_waited_for(share):
-    """One that has ended well ends nobody."""
+def test_the_program_waits_for_all_copies(share):
+    """A successful copy does not end the others."""
     code, out, _ = share.run("-n", "2", *script('[ "$PROCESS_INDEX" = 0 ] || { sleep 0.4; echo late; exit 3; }'))
 
     assert (code, out) == (3, "[process1] late\n")
@@ -129,7 +128,7 @@ def test_the_signal_of_a_copy_is_reported_as_by_a_shell(share):
 
 
 def test_whole_process_groups_are_ended_also_those_that_ignore_sigterm(share):
-    """Data loaders are children of a copy; after the grace nothing is asked any more."""
+    """Data loaders are children of a copy; after the grace time they are killed."""
     text = """
       [ "$PROCESS_INDEX" = 1 ] && { until [ -e "$FOLDER/deaf" ]; do sleep 0.01; done; exit 5; }
       (trap '' TERM; touch "$FOLDER/deaf"; while :; do sleep 0.05; done) &
@@ -140,16 +139,16 @@ def test_whole_process_groups_are_ended_also_those_that_ignore_sigterm(share):
     assert share.left() == []
 
 
-def test_what_copies_leave_in_the_background_is_ended_with_them(share):
-    """A job that is over uses no GPU; and it does not wait for what would never end."""
+def test_background_processes_of_copies_are_ended_with_them(share):
+    """A completed job uses no GPU, and does not wait for processes that would never end."""
     code, _, _ = share.run("-n", "2", *script("sleep 60 & echo $!"))
 
     assert code == 0
     assert share.left() == []
 
 
-def test_sigterm_ends_all_copies_and_is_the_exit_code_where_they_take_it_well(share):
-    """Copies may write a last checkpoint; that they were asked to end is told all the same."""
+def test_sigterm_ends_all_copies_and_is_the_exit_code_if_they_exit_with_0(share):
+    """Copies may write a last checkpoint; the exit code still reports the signal."""
     child = share.start("-n", "2", *script("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.02; done"))
     seen = [child.stdout.readline(), child.stdout.readline()]
     child.send_signal(signal.SIGTERM)
@@ -162,7 +161,7 @@ def test_sigterm_ends_all_copies_and_is_the_exit_code_where_they_take_it_well(sh
 
 
 def test_a_second_signal_does_not_wait(share):
-    """The grace is for the patient."""
+    """It skips the grace time."""
     child = share.start("-n", "1", "--grace", "60", *script("trap '' TERM INT; echo up; while :; do sleep 0.02; done"))
     child.stdout.readline()
     child.send_signal(signal.SIGTERM)
@@ -174,7 +173,7 @@ def test_a_second_signal_does_not_wait(share):
 
 
 @pytest.mark.parametrize(("command", "expected"), [("/no/such/program", 127), (__file__, 126)])
-def test_a_command_that_cannot_be_started_is_named(share, command, expected):
+def test_a_command_that_cannot_be_started_is_reported(share, command, expected):
     """With the codes of a shell."""
     code, _, err = share.run("-n", "2", "--", command)
 
@@ -188,7 +187,7 @@ def test_a_command_that_cannot_be_started_is_named(share, command, expected):
     "words", [["-n", "2"], ["-n", "0", "--", "true"], ["--", "true"], ["-n", "2", "--mps-memory", "0=1G", "--", "true"]]
 )
 def test_wrong_usage_is_2_and_starts_nothing(share, words):
-    """What is missing is said."""
+    """The message names the missing argument."""
     code, _, err = share.run(*words)
 
     assert code == 2
@@ -196,8 +195,8 @@ def test_wrong_usage_is_2_and_starts_nothing(share, words):
     assert not share.logs.exists()
 
 
-def test_a_reader_that_goes_away_stops_nothing(share):
-    """The logs have it all."""
+def test_a_closed_stdout_does_not_end_the_copies(share):
+    """The logs are complete."""
     child = share.start("-n", "1", *script("echo one; sleep 0.1; echo two"))
     child.stdout.close()
     child.stderr.read()
@@ -208,7 +207,7 @@ def test_a_reader_that_goes_away_stops_nothing(share):
 
 @pytest.fixture
 def mps(share, tmp_path):
-    """A stand-in for NVIDIA's daemon, which writes down what it was told."""
+    """A stand-in for NVIDIA's daemon, which records its requests."""
     (tmp_path / "bin").mkdir()
     stand_in = tmp_path / "bin/nvidia-cuda-mps-control"
     stand_in.write_text(FAKE_MPS)
@@ -219,7 +218,7 @@ def mps(share, tmp_path):
 
 
 def test_mps_is_the_jobs_own_and_is_stopped_with_it(share, mps):
-    """Its pipes are in a folder that nobody else has, each copy gets its part of the GPU, and nothing is left."""
+    """Its pipes are in its own folder, each copy gets its share of the GPU, and nothing remains."""
     text = (
         'echo "$CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"; exit 4'
     )
@@ -237,7 +236,7 @@ def test_mps_is_the_jobs_own_and_is_stopped_with_it(share, mps):
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.usefixtures("mps")
 def test_without_mps_nothing_is_started(share, there):
-    """Who asks for MPS does not want time-slicing."""
+    """A job with --mps must not run with time-slicing instead."""
     if not there:
         share.environment["PATH"] = "/usr/bin:/bin"
 
@@ -246,8 +245,3 @@ def test_without_mps_nothing_is_started(share, there):
     assert (code, out) == (125, "")
     assert "nothing was started" in err
     assert "nvidia-cuda-mps-control" in err
-
-
-def test_it_runs_under_python_3_8():
-    """It is carried into containers whatever their Python."""
-    assert ast.parse(PROGRAM.read_text(), feature_version=(3, 8)).body

@@ -1,6 +1,5 @@
 """The supervisor and the reaper as real processes on this machine, with a shell script for a launcher."""
 
-import ast
 import contextlib
 import json
 import os
@@ -155,7 +154,7 @@ def test_beats_are_answered_and_end_nothing(start):
 
 
 def test_stop_ends_the_job_and_says_so(start):
-    """An orderly end (Ctrl-C) is reported when it is over."""
+    """An orderly end (Ctrl-C) is reported when it has ended."""
     child, job = start(STUBBORN)
     read_until(child, b"ready")
     child.stdin.write(b"stop\n")
@@ -205,7 +204,7 @@ time.sleep(600)
     "name", ["x\n{pid} (a) R 99", "\n{pid} (x) S", ") S {parent} (", "a) R 1 1 1 1\n", ")\n{pid} (x"]
 )
 def test_the_name_of_a_process_ends_no_other(start, name):
-    """A name may hold newlines, parentheses and whole lines of what the kernel tells of others."""
+    """A name may hold newlines, parentheses and whole lines of the kernel about other processes."""
     victim = subprocess.Popen(["sleep", "600"])
     try:
         forged = name.format(pid=victim.pid, parent=os.getpid())[:15]
@@ -231,14 +230,6 @@ def test_a_container_without_python_is_cleared_of_what_carries_the_mark(start, t
 
     assert ending(frames(child))["left"] == {}
     assert marked(job) == []
-
-
-def test_the_supervisor_speaks_old_python():
-    """The head node may have Python 3.8."""
-    source = (NODE / "run/supervisor.py").read_text()
-
-    assert ast.parse(source, feature_version=(3, 8))
-    assert "from __future__ import annotations" in source
 
 
 def test_no_script_turns_host_keys_off():
