@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from provision.errors import UsageError
 
-__all__ = ["FLAGS", "IGNORED", "Flag", "Scanned", "flag_help", "scan"]
-
 
 @dataclass(frozen=True)
 class Flag:

@@ -13,20 +13,6 @@ from provision.errors import NodeError
 from provision.launchers import LAUNCHERS, HostEntry, Launch, Reach, argv_of, openmpi
 from provision.model.job import Assignment, JobSpec
 
-__all__ = [
-    "MOUNT",
-    "RUN_FOLDER",
-    "Login",
-    "files",
-    "host_entries",
-    "host_files",
-    "launcher_variables",
-    "login_files",
-    "logins_of",
-    "mpi_command",
-    "sshd_command",
-]
-
 MOUNT = "/provision"
 """The path of an attempt's folder ``mount`` in its containers."""
 KEYS = "/provision-ssh"

@@ -16,8 +16,6 @@ import typer
 from provision.cli.common import say, show
 from provision.errors import ProvisionError
 
-__all__ = ["demo"]
-
 
 def demo(
     name: Annotated[str, typer.Option("--name", help="Name of the new lab.")] = "demo",

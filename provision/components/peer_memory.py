@@ -12,8 +12,6 @@ from provision.gdr.observed import has_gpus, verdict_of
 from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import Cause
 
-__all__ = ["COMPONENT"]
-
 _APPLY_CODES = frozenset(
     {
         "peer_memory.boot.never_checked_unit",
@@ -128,6 +126,7 @@ COMPONENT = Component(
     role="peer_memory",
     after=("rdma_stack",),
     waits_with=("rdma_stack",),  # it is built against the stack
+    loads_module=True,
     for_jobs=True,
     is_disruptive=_is_disruptive,
     never_fixes=frozenset(

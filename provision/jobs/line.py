@@ -23,8 +23,6 @@ from provision.profiles import (
     taco_variables,
 )
 
-__all__ = ["Line", "launch_line"]
-
 _USR_BIN = ("/usr/bin/mpirun", "/usr/local/bin/mpirun", "/bin/mpirun")
 
 

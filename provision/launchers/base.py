@@ -9,19 +9,6 @@ from dataclasses import dataclass, field, replace
 from provision.errors import UsageError
 from provision.model import Setting
 
-__all__ = [
-    "MASTER_PORT",
-    "CommandLine",
-    "HostEntry",
-    "Launch",
-    "Launcher",
-    "Reach",
-    "argv_of",
-    "fitted",
-    "script_words",
-    "slot_table",
-]
-
 MASTER_PORT = 29500
 """Where torch's ranks meet unless something else listens there."""
 

@@ -5,6 +5,4 @@ from __future__ import annotations
 from provision.launchers.base import Launcher
 from provision.launchers.openmpi import host_file
 
-__all__ = ["LAUNCHERS"]
-
 LAUNCHERS = (Launcher("deepspeed", order=4, host_file=host_file, commands=("deepspeed",), per_node=True),)

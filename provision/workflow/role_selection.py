@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from provision.errors import UsageError
 from provision.model import Cluster
 
-__all__ = ["Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"]
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -66,7 +64,7 @@ def asked_for(words: Sequence[str]) -> Asked:
 def _roles_and_steps() -> dict[str, bool]:
     """Return every name that ``--only`` takes, and whether it is that of a role."""
     from provision import yamltext
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     known: dict[str, bool] = {}
     for file in sorted(roles_folder().glob("*/tasks/main.yml")):

@@ -16,14 +16,12 @@ from provision.planning import RoleSource, fingerprint, salt_of
 if TYPE_CHECKING:
     from provision.workflow.plan_result import PlanResult
 
-__all__ = ["role_sources", "write_fingerprints"]
-
 
 @cache
 def role_sources() -> dict[str, RoleSource]:
     """Return the hash of every role's files, and the words in them; cached for one apply."""
     from provision.inventory.role_files import code_of_roles
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     return {role: RoleSource(code, frozenset(words)) for role, (code, words) in code_of_roles(roles_folder()).items()}
 

@@ -1,4 +1,4 @@
-"""Root file systems of images: a Debian built by mmdebstrap from the controller's mirror, as a compressed layer."""
+"""Root file systems of images: a system built by mmdebstrap from the controller's mirror, as a compressed layer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from pathlib import Path
 
 from provision.errors import LabError
 from provision.lab.mirror import MirrorSources
-
-__all__ = ["CLEAN", "EPOCH", "LEFT_OUT", "Blob", "Layer", "compress", "make_root"]
 
 EPOCH = 1704067200
 """The newest modification time of files in an image, so that equal contents give equal images."""
@@ -98,7 +96,7 @@ def make_root(sources: MirrorSources, packages: Sequence[str], scratch: Path, *,
         *options,
         *(f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT),
         f"--customize-hook={clean}",
-        sources.suite,
+        sources.system.suite,
         str(root),
         *mirrors,
     ]

@@ -244,7 +244,7 @@ def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: D
 
 
 def test_a_job_whose_containers_do_not_run_yet_is_not_started_again(jobs: DirectEngine, node: FakeNode) -> None:
-    """Its keeper has it: another look at the queue leaves it alone, and it is in nobody's way."""
+    """Its supervisor runs it: another scheduling pass does not change it, and it delays no other job."""
     document = {"kind": "run", "name": "j", "command": ["x"], "workers": 1}
     attempt = {"attempt": 1, "id": "j", "seats": [assignment("j-worker-0", "a", 0)], "node": "a", "time": time.time()}
     node.attempt("j").mkdir(parents=True)

@@ -621,7 +621,7 @@ def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(do
 
 
 @pytest.mark.long
-def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
+def test_stop_without_a_supervisor_ends_the_running_part(docked):
     prepare(docked, [assignment("j-worker-0", "a", 0)], ports=1)
     assert docked.ok("stop", name="j", attempt=2) == {"asked": False}
     assert docked.ok("stop", name="j", reason="stopped by ann@h", grace=0, attempt=1) == {"asked": True}
