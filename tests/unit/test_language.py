@@ -50,6 +50,7 @@ FINISHED_MODULES = (
     ),
     *(f"provision/jobs/{name}.py" for name in ("s*", "t*")),
     "provision/model/job*.py",
+    *(f"provision/node/{name}.py" for name in ("docker", "endings", "files", "jobs/*", "output")),
 )
 """Finished modules of pending folders, as glob patterns."""
 BORROWED: frozenset[str] = frozenset()
