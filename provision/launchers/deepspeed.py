@@ -7,4 +7,13 @@ from provision.launchers.openmpi import host_file
 
 __all__ = ["LAUNCHERS"]
 
-LAUNCHERS = (Launcher("deepspeed", order=4, host_file=host_file, commands=("deepspeed",), per_node=True),)
+LAUNCHERS = (
+    Launcher(
+        "deepspeed",
+        order=4,
+        host_file=host_file,
+        commands=("deepspeed",),
+        per_node=True,
+        instead="Start DeepSpeed by torchrun: provision submit pytorch --launcher torchrun",
+    ),
+)

@@ -6,6 +6,7 @@ Each test adds one in a copy of the program. `test_launchers.py` adds a launcher
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import re
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.launchers.test_launchers import MODULE as LAUNCHER
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -119,7 +122,42 @@ SYSTEM = {
     "docker.io": "docker-noble",
 }
 """The differences between the file of a new system and that of Debian 13."""
-ROW = '    "ubuntu_24.04": Row(\'ID=ubuntu\\nVERSION_ID="24.04"\\n\', "ubuntu24.04", "noble"),\n'
+SYSTEM_ROW = '    "ubuntu_24.04": Row(\'ID=ubuntu\\nVERSION_ID="24.04"\\n\', "ubuntu24.04", "noble"),\n'
+COMMANDS = """
+import sys
+from provision.cli.main import main
+from provision.jobs.engines import ENGINES
+from provision.workflow import survey
+from tests.unit.checks.conftest import healthy
+
+ENGINES["memory"] = "tests.support.memory_engine"
+survey.probe = lambda nodes, **_: {node.name: healthy() for node in nodes}
+main(sys.argv[1:])
+"""
+"""A command with healthy nodes of eight GPUs, and an engine that needs none."""
+ENGINE = """
+from provision.jobs.engines.base import Capability
+from tests.support.memory_engine import MemoryEngine, job_of
+
+
+class GreetingEngine(MemoryEngine):
+    name = "greeting"
+
+
+def create(context):
+    gpus = {node.name: 1 for node in context.cluster.nodes}
+    return GreetingEngine((job_of("hello"),), gpus=gpus, lacks=[Capability.DRAIN])
+"""
+LAUNCHER_ROWS = r"""
+    "acme": Row(
+        r"host (?P<name>\S+) (?P<slots>\d+)",
+        argv=("mpirun", "--tasks", "12"),
+        environment=frozenset({"ACME_HOSTS", "ACME_SSH"}),
+        typed="acmerun",
+    ),
+    "acmenode": Row(r"host (?P<name>\S+) (?P<slots>\d+)", on_node=("acmenode", "train.py", "--x")),
+    "acmeonce": Row(),
+"""
 READ = """
 import subprocess
 from provision.facts import ALL_FACTS, parse
@@ -136,12 +174,31 @@ def files_of(what: str) -> str:
     return row[1].strip()
 
 
+def edited(tree: Path) -> set[str]:
+    """Return the files of the copy that the program does not have, or has with another content."""
+    folders = ("provision", "roles", "playbooks", "tests")
+    files = [path.relative_to(tree) for folder in folders for path in (tree / folder).rglob("*") if path.is_file()]
+    return {
+        str(path)
+        for path in files
+        if path.suffix != ".pyc" and not ((ROOT / path).is_file() and filecmp.cmp(tree / path, ROOT / path))
+    }
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the program."""
+    """A copy of the program, without its tests."""
     for name in ("provision", "roles", "playbooks"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     return tmp_path
+
+
+def rows(tree: Path, file: str, new: str) -> None:
+    """Copy a file of tests, with more rows."""
+    target = tree / file
+    target.parent.mkdir(parents=True)
+    shutil.copy2(ROOT / file, target)
+    insert(target, "ROWS = {\n", new)
 
 
 def edit(file: Path, old: str, new: str) -> None:
@@ -186,6 +243,7 @@ def test_a_new_verb_is_a_module_and_a_word(tree: Path) -> None:
     assert "greet-me" in python(tree, "-m", "provision", "--help")
     assert "provision greet-me gpu1" in python(tree, "-m", "provision", "greet-me", "--help")
     assert json.loads(python(tree, "-m", "provision", "greet-me", "gpu1", "--json")) == {"name": "gpu1"}
+    assert edited(tree) == {"provision/cli/greet_me.py", "provision/cli/main.py"}
     assert files_of("a verb") == "2"
 
 
@@ -202,6 +260,7 @@ def test_a_new_fact_is_a_module_and_its_registration(tree: Path) -> None:
     edit(node, "    clock: int | Unknown", "    greeting: str | Unknown = _NOT_REQUESTED\n    clock: int | Unknown")
 
     assert python(tree, "-c", READ).strip() == "hello"
+    assert edited(tree) == {"provision/facts/greeting.py", "provision/facts/node.py"}
     assert files_of("a fact") == "2"
 
 
@@ -213,9 +272,7 @@ def test_a_new_operating_system_is_a_file_of_variables_and_a_row(tree: Path) -> 
         assert old in text
         text = text.replace(old, new)
     (tree / "roles/platform/vars/ubuntu_24.04.yml").write_text(text, encoding="utf-8")
-    rows = tree / "test_operating_systems.py"
-    shutil.copy(ROOT / "tests/unit/test_operating_systems.py", rows)
-    insert(rows, "ROWS = {\n", ROW)
+    rows(tree, "tests/unit/test_operating_systems.py", SYSTEM_ROW)
 
     planned = on_node(tree, "ubuntu 24.04", "plan")
     assert planned["nodes"][0]["error"] is None
@@ -224,7 +281,8 @@ def test_a_new_operating_system_is_a_file_of_variables_and_a_row(tree: Path) -> 
     assert "ubuntu24.04" in python(tree, "-m", "provision", "lab", "up", "--help")
     refused = json.loads(python(tree, "-m", "provision", "lab", "up", "x", "--distro", "arch", "--json", code=1))
     assert "ubuntu24.04" in refused["error"]["remedy"]
-    assert "[ubuntu_24.04] PASSED" in python(tree, "-m", "pytest", "-v", "-p", "no:cacheprovider", rows.name)
+    assert "[ubuntu_24.04] PASSED" in python(tree, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
+    assert edited(tree) == {"roles/platform/vars/ubuntu_24.04.yml", "tests/unit/test_operating_systems.py"}
     assert files_of("an operating system") == "2"
 
 
@@ -244,4 +302,61 @@ def test_a_new_check_is_a_module_and_its_wording(tree: Path) -> None:
     page = python(tree, "-m", "provision.report.reasons_page")
     assert "## Check `greeting.kernel`" in page
     assert "Passes when: the kernel greets. Otherwise: fail." in page
+    assert edited(tree) == {"provision/checks/greeting.py", "provision/checks/reasons.py"}
     assert files_of("a check") == "2 or 1"
+
+
+def completed(tree: Path, line: str) -> list[str]:
+    """Return what a shell offers for the last word of a line."""
+    call = "import sys; sys.argv[0] = 'provision'; from provision.cli.main import main; main()"
+    shell = {"_PROVISION_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    return python(tree, "-c", call, **shell).split()
+
+
+def test_a_new_launcher_is_a_module_and_its_row(tree: Path) -> None:
+    """`run`, `submit` and `hostfile` use it, and shells complete it; the row tests it."""
+    (tree / "provision/launchers/acme.py").write_text(LAUNCHER, encoding="utf-8")
+    rows(tree, "tests/unit/launchers/test_launchers.py", LAUNCHER_ROWS.lstrip("\n"))
+    (tree / "command.py").write_text(COMMANDS, encoding="utf-8")
+    hosts = "all: {vars: {cluster_mpi: acme, cluster_gpus: 8}, hosts: {gpu1: {cluster_data_address: 10.77.0.1}}}\n"
+    (tree / "hosts.yml").write_text(hosts, encoding="utf-8")
+
+    def command(verb: str, *words: str) -> str:
+        return python(tree, "command.py", verb, "--inventory", "hosts.yml", *words)
+
+    python(tree, "-m", "pytest", "-p", "no:cacheprovider", "tests", "-k", "acme or every_launcher")
+    assert command("run", "--offline", "--dry-run", "--", "train").startswith("mpirun --tasks 8 -x PROVISION_JOB ")
+    line = command("run", "--offline", "--dry-run", "--launcher", "acmenode", "--", "train.py").splitlines()[0]
+    assert line.endswith(" acmenode train.py")
+    assert command("hostfile", "--launcher", "acme") == "host gpu1 1\n"
+    job = ["mpi", "--name=j", "--image=i", "--launcher=acmeonce", "--engine=memory", "--dry-run", "-o", "yaml"]
+    assert "launcher: acmeonce\n" in command("submit", *job, "--", "train")
+    for verb in ("run", "submit mpi"):
+        assert completed(tree, f"provision {verb} --launcher acme") == ["acmenode", "acmeonce"]
+    assert completed(tree, "provision hostfile --launcher acme") == ["acme", "acmenode"]
+    assert edited(tree) == {"provision/launchers/acme.py", "tests/unit/launchers/test_launchers.py"}
+    assert files_of("a launcher") == "2"
+
+
+def test_a_new_job_engine_is_a_folder_and_its_registration(tree: Path) -> None:
+    """The inventory and `--engine` choose it, and the commands for jobs use it; errors list it."""
+    folder = tree / "provision/jobs/engines/greeting"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(ENGINE, encoding="utf-8")
+    registrations = tree / "provision/jobs/engines/__init__.py"
+    insert(registrations, "ENGINES: dict[str, str] = {\n", '    "greeting": "provision.jobs.engines.greeting",\n')
+    inventory = tree / "hosts.yml"
+    inventory.write_text("all: {hosts: {gpu1: {}}}\n", encoding="utf-8")
+
+    def command(verb: str, *words: str, code: int = 0) -> Any:
+        words = ("-m", "provision", verb, *words, "--inventory", "hosts.yml", "--json")
+        return json.loads(python(tree, *words, code=code))
+
+    assert [job["name"] for job in command("list", "--engine", "greeting")] == ["hello"]
+    assert "greeting" in command("list", "--engine", "none", code=2)["error"]["remedy"]
+    inventory.write_text("all: {vars: {cluster_engine: greeting}, hosts: {gpu1: {}}}\n", encoding="utf-8")
+    job = command("submit", "run", "--name=j", "--image=i", "--gpus=1", "true")
+    assert (job["engine"], job["status"]) == ("greeting", "RUNNING")
+    assert command("node", "drain", "gpu1", code=2)["error"]["code"] == "engine.no_drain"
+    assert edited(tree) == {"provision/jobs/engines/greeting/__init__.py", "provision/jobs/engines/__init__.py"}
+    assert files_of("a job engine") == "the folder and 1"
