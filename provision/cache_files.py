@@ -14,8 +14,6 @@ from pathlib import Path
 
 from provision.local_files import cache_folder, write_private
 
-__all__ = ["MOST_BYTES", "inventory_key", "inventory_place", "read", "write"]
-
 MOST_BYTES = 32 * 1024 * 1024
 """Maximum size of one file."""
 _MOST_FILES = 50

@@ -26,8 +26,6 @@ from provision.local_processes import end_descendants
 from provision.model import ApplyReport, Difference, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus, Secret
 from provision.report.remedies import remedy_for
 
-__all__ = ["LOCAL_ACTIONS", "Collector", "Event", "playbooks_folder", "run_playbook"]
-
 LOCAL_ACTIONS = frozenset({
     "add_host", "assert", "debug", "fail", "group_by", "import_role", "import_tasks", "include_role",
     "include_tasks", "include_vars", "meta", "pause", "set_fact", "validate_argument_spec",

@@ -28,30 +28,6 @@ An error says what happened, on which node, and what to do about it. Errors neve
 
 from __future__ import annotations
 
-__all__ = [
-    "ConnectionFailed",
-    "HostNotTrusted",
-    "Interrupted",
-    "InvalidDocument",
-    "InvalidRecord",
-    "InventoryError",
-    "LabError",
-    "LaunchError",
-    "LockedError",
-    "NameTaken",
-    "NeverFits",
-    "NoResult",
-    "NodeError",
-    "NodeUnreachable",
-    "NotAllowed",
-    "NotFound",
-    "NotStarted",
-    "ProvisionError",
-    "TimedOut",
-    "UsageError",
-    "VaultPasswordMissing",
-]
-
 
 class ProvisionError(Exception):
     """An error of which the message names object, problem and cause, and the remedy the fix.

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from provision.errors import ProvisionError
 
-__all__ = ["cache_folder", "config_folder", "private_folder", "roles_folder", "state_folder", "write_private"]
-
 
 def state_folder() -> Path:
     """Return ``$XDG_STATE_HOME/provision``: logs, history, locks, labs, keys."""

@@ -7,8 +7,6 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["descendants", "end_descendants"]
-
 
 def descendants(pid: int) -> list[int]:
     """Return the descendants of `pid` from ``/proc``, children before grandchildren."""

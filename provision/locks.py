@@ -16,8 +16,6 @@ from provision.documents import decode
 from provision.documents.state import LocalHolder
 from provision.errors import InvalidDocument, LockedError
 
-__all__ = ["held", "user"]
-
 
 @contextmanager
 def held(path: Path, what: str, purpose: str) -> Iterator[None]:

@@ -9,8 +9,6 @@ from typing import Any
 from provision.errors import ConnectionFailed
 from provision.model import Cluster, CommandResult, Connection, Node
 
-__all__ = ["FakeConnector", "FakeProcess", "make_cluster", "make_node"]
-
 Answer = CommandResult | str | Callable[[str, bytes], CommandResult] | Exception
 
 
@@ -63,6 +61,7 @@ class FakeConnector:
         self.name = name
         self.answers = dict(answers or {})
         self.scripts: list[str] = []
+        self.inputs: list[bytes] = []
         self.files: dict[str, bytes] = {}
         self.closed = False
 
@@ -72,6 +71,7 @@ class FakeConnector:
         """Return the answer to `script`."""
         del timeout, become, limit
         self.scripts.append(script)
+        self.inputs.append(stdin)
         for key, answer in self.answers.items():
             if key in script:
                 return self._result(answer, script, stdin)

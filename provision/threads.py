@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-__all__ = ["Pace", "outcomes", "within"]
-
 In = TypeVar("In")
 Out = TypeVar("Out")
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["compose", "safe_load"]
-
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -9,8 +9,6 @@ from provision.advisor import thresholds as limit
 from provision.advisor.base import CHECKS, GPUS, NODE, PROCESSES, USERS, Answer, Check, Finding, Verdict, few, unknown
 from provision.advisor.series import NodeSeries
 
-__all__ = ["MODULES", "advise_from"]
-
 MODULES = (gpu_advice, input_advice, file_advice, network_advice)
 """The modules with the checks; importing them registers the checks."""
 

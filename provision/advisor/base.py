@@ -8,26 +8,6 @@ from enum import Enum
 
 from provision.advisor.series import NodeSeries
 
-__all__ = [
-    "CHECKS",
-    "GPUS",
-    "NODE",
-    "PROCESSES",
-    "USERS",
-    "Answer",
-    "Check",
-    "Confidence",
-    "Finding",
-    "Verdict",
-    "advice",
-    "few",
-    "ok",
-    "percent",
-    "problem",
-    "unknown",
-]
-
-
 _SHOWN = 3
 CheckFunction = Callable[[Sequence[NodeSeries]], "Answer"]
 

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from provision.advisor.source import Assignment, Script, argument, dotted, last_name
 
-__all__ = ["JOB", "MANUAL", "SINGLE", "evaluate", "is_reached"]
-
 UNKNOWN = type("Unknown", (), {})()
 """An unknown value; equal only to itself."""
 _DEPTH, _STEPS, _LENGTH = 40, 5_000, 1_000

@@ -11,12 +11,9 @@ from provision.advisor.base import NODE, PROCESSES, Answer, Confidence, advice, 
 from provision.advisor.gpu_advice import gpu_samples, utilization
 from provision.advisor.series import ContainerSample, NodeSeries
 
-__all__: list[str] = []
-
 Job = Sequence[NodeSeries]
 _FAR = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "glusterfs", "fuse", "9p", "beegfs", "gpfs")
 _MIB = float(1 << 20)
-_NO_PROCESSES = "no process of the job was sampled for long enough"
 
 
 def _container_samples(job: Job) -> Iterator[tuple[str, list[tuple[float, ContainerSample]]]]:

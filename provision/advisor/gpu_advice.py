@@ -9,8 +9,6 @@ from provision.advisor import thresholds as limit
 from provision.advisor.base import GPUS, USERS, Answer, Confidence, advice, few, ok, percent, problem, unknown
 from provision.advisor.series import GpuSample, NodeSeries, mean
 
-__all__ = ["NO_GPUS", "gpu_samples", "idle_seconds", "utilization"]
-
 Job = Sequence[NodeSeries]
 NO_GPUS = f"no GPU of the job was sampled often enough (nvidia-smi returned less than {limit.FEWEST_SAMPLES})"
 _BITS = {0x40: "hardware thermal slowdown", 0x80: "power brake slowdown", 0x20: "software thermal slowdown"}

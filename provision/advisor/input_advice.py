@@ -9,8 +9,6 @@ from provision.advisor.base import GPUS, NODE, USERS, Answer, Confidence, advice
 from provision.advisor.gpu_advice import NO_GPUS, gpu_samples, utilization
 from provision.advisor.series import GpuSample, NodeSeries, Process, correlation, mean
 
-__all__ = ["WORKER", "ranks"]
-
 Job = Sequence[NodeSeries]
 WORKER, PINNING = "pt_data_worker", "pt_data_pin"
 """Names that recent versions of torch give to the processes of a DataLoader, and to its thread that pins memory."""

@@ -9,8 +9,6 @@ from provision.advisor.base import GPUS, Answer, Confidence, advice, few, ok, pe
 from provision.advisor.gpu_advice import NO_GPUS, utilization
 from provision.advisor.series import NodeSeries
 
-__all__: list[str] = []
-
 Job = Sequence[NodeSeries]
 _TCP = {"Socket", "FastSocket"}
 

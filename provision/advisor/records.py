@@ -36,8 +36,6 @@ from provision.documents.sampler import (
 )
 from provision.errors import InvalidDocument
 
-__all__ = ["read_series"]
-
 _MOST_NOTES = 20
 _MOST_ITEMS = 4096
 """Limit for each kind, so that no node can exhaust memory."""

@@ -19,8 +19,6 @@ from provision.advisor.evaluate import JOB, MANUAL, SINGLE, evaluate, is_reached
 from provision.advisor.source import Script, argument, dotted, last_name
 from provision.errors import UsageError
 
-__all__ = ["RULES", "RuleFinding", "RuleVerdict", "lint_script"]
-
 RULES: Mapping[str, str] = {
     "ranks": "ranks are distinct, WORLD_SIZE many, and 0 is the master",
     "init": "init_process_group only where WORLD_SIZE is over 1",

@@ -6,20 +6,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = [
-    "Container",
-    "ContainerSample",
-    "Device",
-    "GpuSample",
-    "GpuUser",
-    "NodeSample",
-    "NodeSeries",
-    "Process",
-    "ProcessSample",
-    "correlation",
-    "mean",
-]
-
 
 @dataclass(frozen=True)
 class GpuSample:

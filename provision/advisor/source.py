@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from provision.errors import UsageError
 
-__all__ = ["Assignment", "Function", "Script", "argument", "dotted", "imported_modules", "last_name"]
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -12,20 +12,6 @@ from provision.documents.text import last_lines, printable_line
 from provision.errors import UsageError
 from provision.model.job import CodeSource
 
-__all__ = [
-    "FALLBACK_KINDS",
-    "FILES",
-    "FetchFailure",
-    "check_source",
-    "explain",
-    "fetch_request",
-    "is_here",
-    "is_sync_name",
-    "is_sync_secret",
-    "plain_warning",
-    "short_name",
-]
-
 _PREFIXES = ("GIT_SYNC_", "GITSYNC_")
 _BARE = ("GIT_SSH_KEY_FILE", "GIT_KNOWN_HOSTS", "GIT_SSH_KNOWN_HOSTS_FILE", "GIT_SSL_CAINFO")
 """Settings of git-sync without its prefix, and git's setting for a certificate authority."""

@@ -11,8 +11,6 @@ from provision.batch.mpi import KEYS, MOUNT
 from provision.launchers import DEFAULT_PER_NODE, launcher_of
 from provision.model.job import Assignment, JobSpec, Kind
 
-__all__ = ["RUN", "SHARE", "NodeHardware", "create_words", "limits_of", "own_mounts", "program_words"]
-
 SHARE = "share.py"
 """The program of `MOUNT` that starts copies of a command."""
 RUN = "/provision-run"

@@ -12,24 +12,6 @@ from provision.errors import InventoryError, ProvisionError, UsageError
 from provision.model import Cluster
 from provision.model.job import JobSpec
 
-__all__ = [
-    "KINDS",
-    "VARIABLE",
-    "DataFinding",
-    "Volume",
-    "access_mode",
-    "as_entry",
-    "check_target",
-    "fstab_line",
-    "judge",
-    "mount_command",
-    "mount_everywhere",
-    "mounts_for",
-    "new_volume",
-    "volumes_for",
-    "volumes_of",
-]
-
 VARIABLE = "cluster_data"
 """Variable of the inventory for all nodes: name -> entry, as `as_entry` returns it."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from provision.model.job import JobRecord
 from provision.model.reason import NO_REASON, Reason
 
-__all__ = ["DirectRecord"]
-
 
 @dataclass(frozen=True)
 class DirectRecord(JobRecord):

@@ -17,8 +17,6 @@ from provision.batch.fields import FIELDS, PULL_SECRET, Given, field_value, form
 from provision.errors import UsageError
 from provision.model.job import JobSpec, as_document
 
-__all__ = ["DRY_RUN_KEYS", "as_yaml", "brief", "read_document"]
-
 _OTHERS = {
     "type": "kind",
     "trainer": "kind",
@@ -65,11 +63,6 @@ def _spec(root: yaml.MappingNode) -> yaml.MappingNode:
     parts = {key.value: value for key, value in root.value if isinstance(key, yaml.ScalarNode)}
     spec = parts.get("spec")
     return spec if isinstance(spec, yaml.MappingNode) and parts.keys() <= DRY_RUN_KEYS else root
-
-
-def as_yaml(spec: JobSpec) -> str:
-    """Return a spec as a spec file, without default values."""
-    return yaml.safe_dump(brief(spec), sort_keys=False, allow_unicode=True, default_flow_style=False, width=100)
 
 
 def brief(spec: JobSpec, *, sync_secrets: Sequence[str] = (), pull_secrets: Sequence[str] = ()) -> dict[str, Any]:

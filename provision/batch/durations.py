@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["duration", "short"]
-
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)(ms|[smhdw])")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from provision.batch.reports import Report
 from provision.documents.jobs import JobReport, QueueEntry
 
-__all__ = ["END_REQUESTED", "RequestedEnd", "has_part", "is_accepted", "requested_ends", "unconfirmed_nodes"]
-
 END_REQUESTED = "stopped"
 """The state in the queue of a job whose end is requested, also after all nodes have confirmed it."""
 

@@ -12,8 +12,6 @@ from provision.errors import UsageError
 from provision.model import Secret
 from provision.profiles import check_light
 
-__all__ = ["Environment", "Variable", "classify", "parse_arguments", "parse_file"]
-
 IsSecret = Callable[[str, str], bool]
 """Whether a variable with this name and value is secret."""
 

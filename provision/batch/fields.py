@@ -14,8 +14,6 @@ from provision.batch.durations import duration
 from provision.batch.names import KINDS
 from provision.model.job import CodeSource, JobSpec
 
-__all__ = ["FIELDS", "PULL_SECRET", "Given", "field_value", "form", "switch"]
-
 Given = str | Sequence[str] | Mapping[str, str]
 """The text of a field: one value, several values, or names with values."""
 

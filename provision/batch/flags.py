@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from provision.errors import UsageError
 from provision.launchers import DEFAULT_PER_NODE, launcher_names
 
-__all__ = ["FLAGS", "IGNORED", "Flag", "Scanned", "flag_help", "scan"]
-
 
 @dataclass(frozen=True)
 class Flag:

@@ -10,8 +10,6 @@ from provision.commands.mpirun_words import is_launcher, parse_line
 from provision.launchers import LAUNCHERS, typed_commands
 from provision.model.job import JobSpec, Kind
 
-__all__ = ["inferred", "rank_findings", "rank_problem", "starts_processes", "starts_ranks", "words_of"]
-
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 

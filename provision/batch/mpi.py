@@ -13,20 +13,6 @@ from provision.errors import NodeError
 from provision.launchers import DEFAULT_MPI, LAUNCHERS, MPIRUN, HostEntry, Launch, Reach, launcher_of
 from provision.model.job import Assignment, JobSpec
 
-__all__ = [
-    "MOUNT",
-    "RUN_FOLDER",
-    "Login",
-    "files",
-    "host_entries",
-    "host_files",
-    "launcher_variables",
-    "login_files",
-    "logins_of",
-    "mpi_command",
-    "sshd_command",
-]
-
 MOUNT = "/provision"
 """The path of an attempt's folder ``mount`` in its containers."""
 KEYS = "/provision-ssh"

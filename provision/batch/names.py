@@ -7,8 +7,6 @@ import re
 from provision.errors import UsageError
 from provision.model.job import Kind
 
-__all__ = ["JOBS", "KINDS", "LONGEST", "attempt_folder", "check_name", "kind_of", "trainer"]
-
 LONGEST = 49
 JOBS = "/var/lib/provision/jobs"
 """Contains a folder for each job on its nodes; ``node_records.py`` of the job agent defines the same path."""

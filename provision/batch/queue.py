@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from provision.model.job import JobRecord, JobStatus
 from provision.model.reason import Reason, reason
 
-__all__ = ["Backfill", "cannot_start", "in_order", "waiting_for"]
-
 BACKFILL_LIMIT = 16
 """The number of later jobs that may start before an earlier one with insufficient resources."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 
 from provision.model.job import Assignment, JobSpec, Kind
 
-__all__ = ["Place", "assignments_of", "processes_per_instance", "rank_variables", "slots"]
-
 LAUNCHER_LETTERS = 5
 NO_GPUS = "void"
 """The value for no GPUs of NVIDIA's runtime; without it, a container would see all GPUs."""

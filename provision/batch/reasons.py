@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from provision.model.reason import Wording
 
-__all__ = ["NODE_FAULTS", "REASONS", "RESULT_CODES"]
-
 _RESTART = "Start the job again: provision restart JOB. With --retry N, a job does this itself."
 
 NODE_FAULTS = frozenset({"job.node_rebooted", "job.node_silent", "job.node_isolated", "job.node_lost_job"}) | {

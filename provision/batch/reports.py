@@ -7,8 +7,6 @@ from typing import Self
 
 from provision.documents.jobs import JobReport, ReportAnswer, job_reports
 
-__all__ = ["Report"]
-
 
 @dataclass(frozen=True)
 class Report:

@@ -19,8 +19,6 @@ from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.model.job import JobSpec
 from provision.model.people import Person
 
-__all__ = ["NAMESPACE", "SIGNED_VERSION", "Refused", "check_secrets", "check_signed", "secrets_digest", "signed_text"]
-
 SIGNED_VERSION = 1
 """Version of the signed text. A change of the fields of `SignedJob`, `JobSpec` or `CodeSource` requires a new one."""
 

@@ -17,8 +17,6 @@ from provision.launchers import DEFAULT_PER_NODE, MPIRUN, launcher_names, launch
 from provision.model.job import JobSpec, Kind
 from provision.profiles import FABRICS, PRESETS
 
-__all__ = ["check", "check_recorded", "warnings_of"]
-
 _WORDS = {
     "shell": ("sh", "bash"),
     "pull": ("always", "missing", "never"),

@@ -18,8 +18,6 @@ from provision.errors import UsageError
 from provision.model import Secret
 from provision.model.job import CodeSource, JobSpec, Kind
 
-__all__ = ["Here", "Submission", "Words", "read_words", "submission"]
-
 
 @dataclass(frozen=True)
 class Words:

@@ -11,8 +11,6 @@ from provision.batch.names import JOBS
 from provision.errors import UsageError
 from provision.model.job import JobRecord, JobSpec
 
-__all__ = ["LogPlace", "container_name", "create_words", "explain_start", "log_place", "warnings_for"]
-
 _ROLE = "tensorboard"
 
 

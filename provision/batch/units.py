@@ -9,8 +9,6 @@ from provision.batch.containers import RUN, NodeHardware, limits_of, own_mounts
 from provision.errors import UsageError
 from provision.model.job import Assignment, JobSpec, Kind
 
-__all__ = ["check_unit", "unit_name", "unit_of", "unit_variables"]
-
 HOME = "~"
 """Prefix of paths in the home of the job's account, which each node resolves."""
 _ROOT_HOME = "/root"

@@ -14,8 +14,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["AllReduce", "parse_all_reduce"]
-
 _TAG = re.compile(r"\[\d{1,7}\] ")
 _RANK = re.compile(r"#\s{1,20}Rank\s{1,20}(\d{1,7})\b")
 _BOUNDS = re.compile(r"# Out of bounds values\s{0,20}:\s{0,20}(\d{1,18})\b")

@@ -10,8 +10,6 @@ from statistics import fmean, variance
 
 from provision.benchmarks.base import Run
 
-__all__ = ["Comparison", "Verdict", "compare"]
-
 SMALLEST_DIFFERENCE = 0.01
 """Smaller differences are noise: iterations of one run share placement and clock speeds, so they vary less than
 repeated runs."""

@@ -7,8 +7,6 @@ from collections.abc import Collection, Sequence
 
 from provision.benchmarks.record import Record
 
-__all__ = ["of_file", "of_records"]
-
 _ENDINGS = re.compile(r"\.(?:gz|log|txt|out)$", re.IGNORECASE)
 _UNITS = r"(?:gpus?|cpus?|ranks?|devices?|cards?|g)"
 _NODES = re.compile(r"(?<![^\W_])[0-9]+[-_]?nodes?(?![^\W_])", re.IGNORECASE)

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 
 from provision.benchmarks.base import Run, Unfinished
 
-__all__ = ["parse"]
-
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 _TAG = re.compile(r"\[[^\[\]\s]{0,80}?(\d{1,7})\]<(?:stdout|stderr|stddiag)>: ?|^\[(\d{1,7})\] ")
 """``[1,0]<stdout>:`` of Open MPI 4, ``[job@1,0]<stdout>: `` of 5, and ``[0] `` of ``provision run``."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from provision.benchmarks.base import Run
 
-__all__ = ["NodeInfo", "Record", "from_document"]
-
 
 @dataclass(frozen=True)
 class NodeInfo:

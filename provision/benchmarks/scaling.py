@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from provision.benchmarks.base import Run
 
-__all__ = ["base_runs", "bases", "efficiencies", "percent"]
-
 
 def efficiencies(runs: Sequence[Run]) -> list[float | None]:
     """Return T(n) / (n T(1)) of each run: total images per second against those of one device, as a fraction.

@@ -10,8 +10,6 @@ from provision.components.check import ClusterScene, Scene, Verdict, fail, passe
 from provision.model import Bandwidth, PairBandwidth, Port
 from provision.model.reason import Reason, reason
 
-__all__ = ["Blame", "blame", "is_good"]
-
 FRACTIONS = {"host": 0.92, "gpu": 0.92 * 0.95}
 """Of the line rate, by memory: what writes of megabytes reach at least on a healthy fabric.
 

@@ -15,8 +15,6 @@ from provision.gdr.observed import verdict_of
 from provision.model import PairBandwidth, Port
 from provision.topology.links import PCIE_CLASSES, card_links
 
-__all__ = ["Memory", "Party", "Trial", "busy", "expected_seconds", "memory", "not_ready", "trials"]
-
 _SECONDS = 6
 """Of sending in each trial between cards."""
 _SIZE_BYTES = 8 * 2**20

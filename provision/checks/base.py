@@ -10,8 +10,6 @@ from provision.components.check import Check, ClusterScene, NotKnownError, Scene
 from provision.model import CheckResult, CheckStatus
 from provision.model.reason import reason
 
-__all__ = ["CHECKS", "CLUSTER_CHECKS", "UNJUDGED", "check", "cluster_check", "register", "run"]
-
 CHECKS: dict[str, Check[Scene]] = {}
 CLUSTER_CHECKS: dict[str, Check[ClusterScene]] = {}
 

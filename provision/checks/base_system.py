@@ -12,8 +12,6 @@ from provision.components.check import Scene, Verdict, fail, known, passed, skip
 from provision.model import Same
 from provision.model.reason import Reason, reason
 
-__all__ = ["limit_amounts", "limit_problems"]
-
 _WANTED_LIMITS: Mapping[str, int | None] = {"Max locked memory": None, "Max open files": 1048576}
 _VARIABLES = {"Max locked memory": "base_system_memlock_limit", "Max open files": "base_system_nofile_limit"}
 

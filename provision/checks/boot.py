@@ -13,8 +13,6 @@ from provision.facts.peer_status import STATUS_FILE, UNIT, PeerRecord, PeerStatu
 from provision.model import CheckStatus, Node
 from provision.model.reason import Reason, reason
 
-__all__ = ["boot_verdict", "held_back", "recorded_provider"]
-
 _ROLE = MODULE_LOADER.role
 _UNIT_SECONDS = 120
 """The unit's TimeoutStartSec; systemd ends a load that takes longer."""

@@ -11,8 +11,6 @@ from provision.facts import refused_addresses
 from provision.facts.container_ssh import ContainerSsh, fingerprint
 from provision.model.reason import Reason, reason
 
-__all__: list[str] = []
-
 
 @cluster_check("container_ssh.pairs")
 def _pairs(scene: ClusterScene) -> Verdict:

@@ -7,8 +7,6 @@ from provision.components.check import ClusterScene, Verdict, fail, passed, warn
 from provision.model import Collective
 from provision.model.reason import Reason, reason
 
-__all__: list[str] = []
-
 
 @cluster_check("cluster.collective", collective=True)
 def _collective(scene: ClusterScene) -> Verdict:  # noqa: PLR0911 - one for each result

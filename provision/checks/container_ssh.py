@@ -13,8 +13,6 @@ from provision.facts.container_ssh import ContainerSsh, ContainerTrust, fingerpr
 from provision.model import Same
 from provision.model.reason import Reason, reason
 
-__all__: list[str] = []
-
 _SHOWN = 5
 _PRIVATE = ("ssh_host_ed25519_key", "id_ed25519")
 

@@ -9,8 +9,6 @@ from provision.checks.base import check, cluster_check
 from provision.components.check import ClusterScene, Scene, Verdict, fail, passed, warn
 from provision.model.reason import reason
 
-__all__: list[str] = []
-
 
 @check("node.data", data=True)
 def _of_node(scene: Scene) -> Verdict:

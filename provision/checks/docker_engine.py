@@ -9,8 +9,6 @@ from provision.components.check import Scene, Verdict, fail, known, passed, skip
 from provision.facts import Unknown
 from provision.model.reason import reason
 
-__all__: list[str] = []
-
 _LOW_MIB = 2048
 _FULL_MIB = 256
 _LEGACY_DRIVERS = frozenset({"vfs", "devicemapper", "aufs", "btrfs", "zfs"})

@@ -14,8 +14,6 @@ from provision.facts import NodeFacts, data_address, refused_addresses
 from provision.facts.container_ssh import ContainerSsh
 from provision.model import Cluster, Same
 
-__all__ = ["Everybody", "everybody"]
-
 
 @dataclass(frozen=True)
 class Everybody:

@@ -6,8 +6,6 @@ from provision.checks.base import check
 from provision.components.check import Scene, Verdict, fail, known, passed, skip
 from provision.facts import Unknown
 
-__all__: list[str] = []
-
 _TOOLKIT = (
     "nvidia-container-toolkit",
     "nvidia-container-toolkit-base",

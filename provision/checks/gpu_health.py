@@ -19,8 +19,6 @@ from provision.facts.system import NodeKind
 from provision.model import Same
 from provision.model.reason import reason
 
-__all__ = ["BASEBOARD", "virtual"]
-
 _SMI = ("nvidia-smi",)
 
 BASEBOARD = re.compile(r"SXM|HBM3$|HBM3e|[BH]\d00$|H20$")

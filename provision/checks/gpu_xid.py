@@ -14,8 +14,6 @@ from provision.facts.gpu import Gpu
 from provision.facts.xid import Xid, XidLog
 from provision.model.reason import Reason, reason
 
-__all__: list[str] = []
-
 _SMI = ("nvidia-smi",)
 
 _SHOWN = 4

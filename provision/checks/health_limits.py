@@ -6,19 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = [
-    "CLOCK_EVENTS",
-    "PORT_COUNTERS",
-    "PORT_MENTIONED",
-    "RESET",
-    "SHORT_LINK_LANES",
-    "XIDS",
-    "ClockEvent",
-    "PortCounter",
-    "XidMeaning",
-    "XidWeight",
-]
-
 RESET = "End its jobs, then reset the GPU (nvidia-smi --gpu-reset -i {gpu}) or reboot the node."
 
 

@@ -10,8 +10,6 @@ from provision.launchers import MASTER_PORT, HostEntry
 from provision.model import Node
 from provision.model.reason import Reason, reason
 
-__all__ = ["host_entry"]
-
 
 def host_entry(
     node: Node, facts: NodeFacts | ProvisionError, *, allow_degraded: bool = False

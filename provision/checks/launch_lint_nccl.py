@@ -10,8 +10,6 @@ from provision.facts import NodeFacts, Unknown
 from provision.facts.rdma import Gid, RdmaPort
 from provision.profiles import NodeNetwork, finds_gid
 
-__all__ = ["NCCL_JUDGES"]
-
 
 def _socket_interfaces(scene: LaunchScene) -> Iterator[LaunchFinding]:
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):

@@ -12,8 +12,6 @@ from provision.facts.container import Container
 from provision.launchers import HostEntry
 from provision.profiles import NodeNetwork
 
-__all__ = ["LaunchFinding", "LaunchScene", "data_interface", "few", "interfaces", "scene_of"]
-
 
 @dataclass(frozen=True)
 class LaunchFinding:

@@ -10,8 +10,6 @@ from provision.facts import NodeFacts
 from provision.gdr.compare import at_least
 from provision.model import CheckResult, Cluster, Node
 
-__all__ = ["MINIMUMS", "NONE", "Held", "hold", "profile_id"]
-
 NONE = "-"
 _VOLTA = "7.0"
 _TOOLKITS = ("nvidia-container-toolkit", "nvidia-docker2")

@@ -8,23 +8,6 @@ from collections.abc import Iterable
 from provision.facts.nccl_evidence import NcclLog
 from provision.facts.nccl_versions import distance_name, module_note
 
-__all__ = [
-    "DMABUF_CALL",
-    "MEMLOCK",
-    "TCP",
-    "Explanation",
-    "cards",
-    "cause",
-    "dmabuf",
-    "few",
-    "memlock",
-    "over_tcp",
-    "switched_off",
-    "tcp_network",
-    "unexplained",
-    "unknown",
-]
-
 Explanation = tuple[str, str]
 """The reason, and what to do."""
 

@@ -26,8 +26,6 @@ from provision.checks.nccl_causes import (
 )
 from provision.facts.nccl_evidence import NcclLog
 
-__all__ = ["NcclVerdict", "judge_nccl_log"]
-
 Judgement = tuple[bool | None, str, str | None]
 """GPUDirect in use or not, the reason, and what to do."""
 

@@ -8,8 +8,6 @@ from provision.components.check import Scene, Verdict, fail, known, passed, skip
 from provision.facts.system import NodeKind
 from provision.model.reason import reason
 
-__all__: list[str] = []
-
 
 @check("node.reachable")
 def _reachable(scene: Scene) -> Verdict:

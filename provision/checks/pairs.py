@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from provision.components.check import PairOutcome
 from provision.model.reason import Reason, reason
 
-__all__ = ["NO_CONNECTION", "PAIR_SECONDS", "pairs_script", "parse_pairs"]
-
 PAIR_SECONDS = 20
 """How long one login may take."""
 NO_CONNECTION = frozenset({"container_ssh.pairs.no_answer", "container_ssh.pairs.no_connection"})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["slot_of"]
-
 
 def slot_of(address: str) -> str:
     """Return domain, bus and device of a PCI address in lower case: nvidia-smi prints eight digits of the domain."""

@@ -18,9 +18,6 @@ from provision.gdr.observed import has_gpus, running_kernel, situation, verdict_
 from provision.model import CheckStatus
 from provision.model.reason import reason
 
-__all__: list[str] = []
-
-
 _MODULES = ("nvidia-peermem", "nvidia_peermem", "nv_peer_mem", "nvidia-driver", "nvidia-module")
 """Simulated components that determine the state of modules."""
 

@@ -13,8 +13,6 @@ from provision.facts.rdma import RdmaDevice, RdmaPort
 from provision.facts.system import Boot, NodeKind
 from provision.model.reason import reason
 
-__all__: list[str] = []
-
 _HOUR = 3600
 
 

@@ -7,8 +7,6 @@ from provision.components.check import Scene, Verdict, fail, known, passed, skip
 from provision.facts import data_interface
 from provision.facts.rdma import RdmaDevice
 
-__all__: list[str] = []
-
 _CORE = ("rdma-core", "libibverbs", "libibverbs1")
 
 

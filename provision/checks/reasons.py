@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from provision.model.reason import Wording
 
-__all__ = ["DESCRIPTIONS", "REASONS"]
-
 _APPLY = "Run: provision apply --limit {node}"
 _REPLACE = "Replace the GPU: it has no spare memory left."
 _RESET = "End its jobs, then reset the GPU (nvidia-smi --gpu-reset -i {gpus:,}) or reboot the node."

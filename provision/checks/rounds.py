@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["BOTH_DIRECTIONS_UP_TO", "SAMPLE_ABOVE", "SAMPLE_ROUNDS", "Round", "follow_up", "plan", "tournament"]
-
 Pair = tuple[str, str]
 """Sender and receiver."""
 Round = tuple[Pair, ...]

@@ -15,8 +15,6 @@ from provision.facts.system import System
 from provision.model import CheckStatus
 from provision.model.reason import Reason, reason
 
-__all__ = ["odd_ones"]
-
 _FEW = 2
 _FAILING = frozenset({"cluster.skew_image.differ"})
 """The codes of differences with which jobs do not work."""

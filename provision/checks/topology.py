@@ -11,8 +11,6 @@ from provision.facts.topology import NOT_REQUESTED
 from provision.topology.faults import Fault, find_faults
 from provision.topology.summary import summary
 
-__all__: list[str] = []
-
 
 @check("gpu.topology", after="gpu.nvlink")
 def _topology(scene: Scene) -> Verdict:

@@ -9,8 +9,6 @@ from provision.facts import Unknown
 from provision.facts.container import Container
 from provision.model.reason import reason
 
-__all__ = ["compute_uverbs"]
-
 
 @check("training_image.present", after="docker_engine.service")
 def _present(scene: Scene) -> Verdict:

@@ -16,8 +16,6 @@ from provision.cli.job_options import engine_of, seconds
 from provision.cli.levels import info
 from provision.errors import Interrupted, ProvisionError, UsageError
 
-__all__ = ["advise"]
-
 _MOST_FILES, _MOST_BYTES = 60, 1 << 21
 _SHORTEST, _LONGEST = 15.0, 1800.0
 

@@ -21,8 +21,6 @@ from provision.cli.job_options import (
 from provision.cli.levels import patience
 from provision.errors import NotFound
 
-__all__ = ["attach"]
-
 
 def attach(
     name: JobArgument,

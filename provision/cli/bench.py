@@ -15,8 +15,6 @@ from provision.errors import ProvisionError, UsageError
 if TYPE_CHECKING:
     from provision.workflow.benchmarks import Results
 
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,

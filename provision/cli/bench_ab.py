@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from provision.benchmarks import Record
     from provision.cli.bench_run import Bench
 
-__all__ = ["ab"]
-
 _MODEL = "{model}"
 
 

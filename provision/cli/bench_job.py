@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from provision.jobs import Plan
     from provision.launchers import HostEntry
 
-__all__ = ["Job", "Setting", "launched", "run_words"]
-
 _LOW_PORT, _PORTS = 20_000, 10_000
 
 

@@ -33,19 +33,6 @@ if TYPE_CHECKING:
     from provision.jobs import Plan
     from provision.launchers import HostEntry
 
-__all__ = [
-    "Bench",
-    "CommandArgument",
-    "DryRunOption",
-    "WhereOptions",
-    "WorkloadOptions",
-    "benchmark_job",
-    "look",
-    "report_stored",
-    "run",
-    "scale",
-]
-
 CommandArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- CMD...]", help="Your own program with the same output format."),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Secret
     from provision.workflow import Asked, PlanResult
 
-__all__ = ["bootstrap"]
-
 
 def bootstrap(
     image: Annotated[

@@ -14,17 +14,6 @@ from typing import Any
 
 import typer
 
-__all__ = [
-    "complete_jobs",
-    "complete_lab_nodes",
-    "complete_labs",
-    "complete_nodes",
-    "complete_patterns",
-    "complete_roles",
-    "complete_words",
-    "prepare",
-]
-
 _SECONDS = 4.0
 """Time limit for an inventory that is not in the cache."""
 _LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")

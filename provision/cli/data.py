@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from provision.batch.data import DataFinding, Volume
     from provision.model import Cluster
 
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster
 
-__all__ = ["delete"]
-
 
 def delete(
     names: JobsArgument,

@@ -17,8 +17,6 @@ from provision.cli.common import say, show
 from provision.errors import ProvisionError
 from provision.launchers import DEFAULT_MPI
 
-__all__ = ["demo"]
-
 
 def demo(
     name: Annotated[str, typer.Option("--name", help="Name of the new lab.")] = "demo",

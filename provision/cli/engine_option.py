@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from provision.errors import UsageError
 
-__all__ = ["requested_engine", "take_engine_option"]
-
 OPTION = "--engine"
 _chosen = {"name": ""}
 

@@ -11,8 +11,6 @@ from provision.cli.completion import complete_jobs
 from provision.cli.job_options import all_jobs, engine_of, now, say_missing, survey_code
 from provision.cli.levels import info, patience
 
-__all__ = ["events"]
-
 
 def events(
     name: Annotated[

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine, LogRequest
     from provision.model.job import JobRecord
 
-__all__ = ["follow", "for_terminal", "leaving", "pusher", "report_end", "tell", "wait_to_the_end", "writer"]
-
-
 SILENT_SECONDS = 120.0
 """Seconds to wait for the end of a job whose output has ended while the node of rank 0 does not answer."""
 _HARMFUL = re.compile(rb"\x1b(?!\[[0-9;]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")

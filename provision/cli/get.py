@@ -22,8 +22,6 @@ from provision.cli.job_options import (
 )
 from provision.cli.levels import patience
 
-__all__ = ["get"]
-
 
 def get(
     name: JobArgument,

@@ -13,8 +13,6 @@ from provision.cli.levels import patience
 from provision.errors import NotFound, ProvisionError, UsageError
 from provision.report.node_names import in_short
 
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,

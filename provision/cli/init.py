@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from provision.inventory.replace import KeyChange
     from provision.inventory.trust import PinnedKey
 
-__all__ = ["init"]
-
 _MAX_PORT = 65535
 
 

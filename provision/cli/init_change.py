@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from provision.cli.init_questions import SiteOptions
     from provision.inventory.init import InitRequest
 
-__all__ = ["change_inventory"]
-
 
 def change_inventory(request: InitRequest, site: SiteOptions, *, yes: bool, as_json: bool) -> None:
     """Change the given settings of an existing inventory, after a question."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from provision.inventory.site_change import NewValues
     from provision.inventory.site_settings import SiteSettings
 
-__all__ = ["SiteOptions", "new_values", "site_settings"]
-
 
 @dataclass
 class SiteOptions:

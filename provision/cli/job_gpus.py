@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from provision.model.job import JobRecord
     from provision.workflow.job_nodes import Usage
 
-__all__ = ["gpu_block", "metrics", "usage_of"]
-
 
 def usage_of(cluster: Cluster, names: Sequence[str]) -> Usage:
     """Query the GPUs of nodes; nodes that do not answer are reported on stderr."""

@@ -25,34 +25,6 @@ if TYPE_CHECKING:
     from provision.model.job import JobRecord
     from provision.model.job_views import JobPage
 
-__all__ = [
-    "SHORT_TIME_LIMIT",
-    "AllOption",
-    "FormOption",
-    "JobArgument",
-    "JobsArgument",
-    "LongInventoryOption",
-    "TypeOption",
-    "UserOption",
-    "all_jobs",
-    "check_kind",
-    "cluster_and_engine",
-    "engine_of",
-    "exit_code_of",
-    "insist_on_kind",
-    "is_secret",
-    "now",
-    "one_by_one",
-    "pairs",
-    "present",
-    "private_text",
-    "report",
-    "require",
-    "say_missing",
-    "seconds",
-    "survey_code",
-]
-
 SHORT_TIME_LIMIT = 15.0
 """Seconds; for the state of a job that is shown or decides about a confirmation."""
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.", autocompletion=complete_jobs)]

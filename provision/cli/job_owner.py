@@ -11,8 +11,6 @@ from provision.errors import InvalidRecord, NotFound
 if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
 
-__all__ = ["ask_about_owner"]
-
 
 def ask_about_owner(runner: JobEngine, name: str, action: str, *, yes: bool) -> None:
     """Ask for confirmation before an unfinished job of another user is ended.

@@ -20,8 +20,6 @@ from provision.report import layout
 if TYPE_CHECKING:
     from provision.lab.manager import LabReport
 
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,

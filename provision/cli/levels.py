@@ -13,20 +13,6 @@ from contextlib import contextmanager
 from provision.errors import UsageError
 from provision.report import layout
 
-__all__ = [
-    "choose",
-    "debug",
-    "info",
-    "note",
-    "patience",
-    "printable",
-    "quiet",
-    "say",
-    "say_wrapped",
-    "warn",
-    "without_controls",
-]
-
 _LEVELS = ("debug", "info", "warn", "error")
 _BEGUN = time.monotonic()
 _SOON = 2.0

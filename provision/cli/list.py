@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from provision.model.job import JobRecord
 
-__all__ = ["list_"]
-
 _EVERY = 2.0
 
 

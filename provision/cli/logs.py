@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import LogRequest
     from provision.model.job import JobRecord
 
-__all__ = ["logs"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LineOptions:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import Any
 
-__all__ = ["GROUPS", "VERBS", "build_app", "main", "normalise"]
-
 SECTIONS = {
     "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo exec copy reload reset node image "
     "support-bundle",

@@ -15,8 +15,6 @@ import typer
 from provision.cli.common import JsonOption, print_json, say, show
 from provision.errors import ProvisionError, UsageError
 
-__all__ = ["nccl_log"]
-
 _CHUNK = 1 << 16
 _GZIP = b"\x1f\x8b"
 

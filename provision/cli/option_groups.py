@@ -11,8 +11,6 @@ from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from typing import Any, get_type_hints
 
-__all__ = ["with_option_groups"]
-
 
 def with_option_groups(function: Callable[..., None]) -> Callable[..., None]:
     """Add an option to `function` for each field of its dataclass parameters."""

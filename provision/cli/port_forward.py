@@ -13,8 +13,6 @@ from provision.cli.job_options import JobArgument, engine_of, require
 from provision.cli.levels import info
 from provision.errors import UsageError
 
-__all__ = ["port_forward"]
-
 _TENSORBOARD = 6006
 _HIGHEST = 65535
 

@@ -19,8 +19,6 @@ from provision.report.node_names import in_short
 if TYPE_CHECKING:
     from provision.engine import Event
 
-__all__ = ["ApplyProgress", "Steps"]
-
 _LONG_SECONDS = 30.0
 """Seconds after which a task is reported without a terminal, and again after twice the time."""
 _MOST_ROWS = 40

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from provision.model.job import JobRecord
     from provision.model.job_views import JobPage
 
-__all__ = ["prune"]
-
 
 def prune(
     since: Annotated[str, typer.Option("--since", "-s", metavar="TIME", help="Ended before: 30m, 12h, 7d ago.")],

@@ -29,8 +29,6 @@ from provision.errors import UsageError
 if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
 
-__all__ = ["app"]
-
 app = typer.Typer(
     rich_markup_mode=None,
     help="""List and start waiting batch jobs.

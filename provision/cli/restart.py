@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import Secrets
     from provision.model.job import JobSpec
 
-__all__ = ["restart"]
-
 
 def restart(
     name: JobArgument,

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from provision.launchers import HostEntry
     from provision.model import Cluster
 
-__all__ = ["entries_for_ranks"]
-
 
 def entries_for_ranks(
     cluster: Cluster, limit: str | None, *, allow_missing: bool, allow_degraded: bool, choosing: bool = False

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from provision.model import Secret
     from provision.profiles import ProfileOptions
 
-__all__ = ["environment", "profile_options", "rank_options", "ranks", "refuse_modes"]
-
 
 def ranks(text: str) -> int:
     """Parse a number of ranks; ``p`` is the rest of mpirun's flag ``-np 4``."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from provision.topology.placement import Placement, Places, Request
     from provision.workflow.job_requests import RankOptions
 
-__all__ = ["Chosen", "as_document", "choose", "wanted"]
-
 Chosen = tuple["Placement", "Places"]
 """A placement and its candidates."""
 

@@ -9,8 +9,6 @@ import typer
 
 from provision.cli.common import JsonOption, interactive, print_json, say, show, table
 
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -15,8 +15,6 @@ from provision.errors import NodeUnreachable, TimedOut
 if TYPE_CHECKING:
     from provision.model.job import JobRecord
 
-__all__ = ["stop"]
-
 
 def stop(
     names: JobsArgument,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
     from provision.model.job import JobRecord
 
-__all__ = ["submit"]
-
 
 class _Raw(TyperCommand):
     """Command whose words are not parsed here: `provision.batch.flags` reads the flags."""

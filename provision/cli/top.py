@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from provision.model import Cluster
     from provision.model.job_views import NodeList, NodeView
 
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,

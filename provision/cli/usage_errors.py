@@ -9,8 +9,6 @@ from typing import Any
 
 from provision.errors import UsageError
 
-__all__ = ["is_missing_verb", "usage_error"]
-
 _VALUES = (
     (r"Input should be a valid integer.*", "not a whole number"),
     (r"Input should be a valid number.*", "not a number"),

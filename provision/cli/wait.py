@@ -11,8 +11,6 @@ from provision.cli.job_options import FormOption, JobArgument, engine_of, now, p
 from provision.cli.levels import patience
 from provision.errors import UsageError
 
-__all__ = ["wait"]
-
 
 def wait(
     name: JobArgument,

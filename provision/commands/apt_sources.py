@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["FilterModule", "login_lines", "source_text", "without_logins"]
-
 
 def source_text(item: Mapping[str, Any]) -> str:
     """Return the deb822 source of a repository (uris, suites, components, key), without credentials."""

@@ -6,8 +6,6 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 
-__all__ = ["NO_LOGIN", "exec_argv", "login_file"]
-
 NO_LOGIN = "no basic auth credentials|unauthorized|authentication required|access denied|access forbidden"
 """Messages with which Docker reports that a registry requires credentials, or other ones."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from provision.errors import NodeError
 
-__all__ = ["DRAINED_BEFORE", "KINDS", "Hook", "SchedulerState", "hook_of"]
-
 KINDS: Mapping[str, str] = {"slurm": "Slurm", "kubernetes": "Kubernetes", "command": "the scheduler"}
 """Values of ``cluster_drain`` and their display names."""
 DRAINED_BEFORE = 100

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["PRRTE", "Parameter", "is_gone", "spelled"]
-
 PRRTE = 5
 """From this major version on, PRRTE starts the ranks and has its own parameters."""
 

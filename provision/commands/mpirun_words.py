@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from provision.commands.mca import Parameter
 from provision.model import Setting
 
-__all__ = ["LAUNCHERS", "TypedLine", "is_launcher", "parse_line"]
-
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
 
 _PARAMETERS = frozenset({"mca", "gmca", "prtemca", "gprtemca", "pmixmca", "omca", "gomca"})

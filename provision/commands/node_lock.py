@@ -10,21 +10,6 @@ from provision.errors import LockedError, NodeError, ProvisionError
 from provision.model.cluster import Node
 from provision.model.history import Holder, NodeLook, Unlocked
 
-__all__ = [
-    "BEAT_SECONDS",
-    "PLACES",
-    "TIMES",
-    "keep_request",
-    "locked_error",
-    "look_request",
-    "node_python",
-    "read_lock",
-    "read_look",
-    "read_unlocked",
-    "strange",
-    "unlock_request",
-]
-
 BEAT_SECONDS = 20.0
 """Interval of the heartbeats that a lock holder receives."""
 TIMES: dict[str, float] = {"silence": 90, "linger": 600, "quiet": 3}

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from provision.commands.docker import exec_argv
 
-__all__ = ["END", "FIRST_PORT", "PORTS", "READY", "TAKEN", "WriteBw", "guarded_script", "write_bw_argv"]
-
 FIRST_PORT = 18515
 """perftest's default. All used ports are above it, and below the ephemeral ports of operating systems."""
 PORTS = 100

@@ -6,8 +6,6 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 
-__all__ = ["is_environment_name", "join", "script_argument"]
-
 
 def join(argv: Sequence[str]) -> str:
     """Return one shell line that means exactly `argv`."""

@@ -12,18 +12,6 @@ from pathlib import Path
 
 from provision.errors import UsageError
 
-__all__ = [
-    "NVIDIA_FINGERPRINT",
-    "NVIDIA_REPOSITORY",
-    "InvalidKey",
-    "SigningKey",
-    "nvidia_key",
-    "parse_armored",
-    "parse_fingerprint",
-    "parse_key",
-    "read_key",
-]
-
 NVIDIA_REPOSITORY = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 """The repository of the NVIDIA Container Toolkit; apt replaces $(ARCH) on each node."""
 NVIDIA_FINGERPRINT = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"

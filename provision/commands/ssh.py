@@ -11,25 +11,6 @@ from enum import StrEnum
 from provision.errors import UsageError
 from provision.model import Connection
 
-__all__ = [
-    "JOB_AGENT",
-    "TRUSTING",
-    "SshProblem",
-    "SshSettings",
-    "SudoProblem",
-    "agent_command",
-    "explain_ssh",
-    "explain_sudo",
-    "is_exposed",
-    "openssh_reason",
-    "parse_settings",
-    "script_command",
-    "script_stdin",
-    "settings_argv",
-    "ssh_argv",
-    "sudo_check",
-]
-
 JOB_AGENT = "provision-job-agent"
 """Command requested from sshd for the account of the node agent, where sshd always runs the agent."""
 

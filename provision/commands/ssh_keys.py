@@ -10,15 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "FilterModule",
-    "accepted_offers",
-    "public_key_problem",
-    "recorded_lines",
-    "refused_nodes",
-    "shared_keys",
-]
-
 _KEY = re.compile(r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-P][A-Za-z0-9+/]{42}\Z")
 """An Ed25519 key, the only algorithm of the keys that containers make: a header that repeats the algorithm's name, and
 32 bytes. Their base64 text has one form only."""

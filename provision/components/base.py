@@ -16,8 +16,6 @@ from provision.model import CheckResult, Cluster, Node, PreflightCode
 from provision.model.cause import Cause
 from provision.model.reason import Reason, Wording
 
-__all__ = ["Component", "Exchange", "NodeState", "PreservedSettings", "Repository", "RoleNeed", "Variables"]
-
 Variables = Mapping[str, Any]
 Causes = Sequence[Cause]
 Setting = tuple[PreflightCode, str, str, str]

@@ -10,8 +10,6 @@ from provision.facts import NodeFacts, Unknown, plain
 from provision.model.cause import Cause
 from provision.model.reason import Reason, Wording, reason
 
-__all__ = ["COMPONENT"]
-
 
 def _has_submitters(variables: Variables) -> bool:
     return bool(variables.get("cluster_operators") or variables.get("cluster_submitters"))

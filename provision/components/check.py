@@ -17,20 +17,6 @@ from provision.model.reason import Reason, Value, reason
 if TYPE_CHECKING:
     from provision.batch.data import DataFinding
 
-__all__ = [
-    "Check",
-    "ClusterScene",
-    "NotKnownError",
-    "PairOutcome",
-    "Scene",
-    "Verdict",
-    "fail",
-    "known",
-    "passed",
-    "skip",
-    "warn",
-]
-
 T = TypeVar("T")
 Param = Value | Iterable[Value]
 SceneT_contra = TypeVar("SceneT_contra", contravariant=True)

@@ -11,22 +11,6 @@ from provision.facts import NodeFacts, Unknown, plain
 from provision.model import PreflightCode
 from provision.model.cause import Cause, CauseKind
 
-__all__ = [
-    "IMAGE_REMEDY",
-    "SOURCES",
-    "brought",
-    "docker_is_absent",
-    "docker_is_unused",
-    "is_on",
-    "is_whole_run",
-    "items",
-    "key_problems",
-    "matches",
-    "package_versions",
-    "text",
-    "toolkit_package",
-]
-
 SOURCES = "/etc/apt/sources.list.d/provision-{}.sources"
 IMAGE_REMEDY = (
     "Set it in the inventory's group_vars/all.yml, e.g. training_image_reference: registry.example.com/team/train:1. "

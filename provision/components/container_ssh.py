@@ -15,8 +15,6 @@ from provision.model import CheckResult, Cluster, Node, Same
 from provision.model.cause import Cause, CauseKind
 from provision.model.reason import Reason, Wording, reason
 
-__all__ = ["COMPONENT"]
-
 _FOLDER = "/etc/provision/ssh/"
 """In the container."""
 _KEY_FILES = ("/known_hosts", "/authorized_keys")

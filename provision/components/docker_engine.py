@@ -27,8 +27,6 @@ from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import NODES, Cause, CauseKind
 from provision.model.reason import Reason, Wording, reason
 
-__all__ = ["COMPONENT", "REREAD", "settings_of"]
-
 REREAD = frozenset(
     {
         "authorization-plugins", "debug", "default-runtime", "features", "insecure-registries", "labels",

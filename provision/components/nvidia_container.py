@@ -26,8 +26,6 @@ from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import Cause, CauseKind
 from provision.model.reason import Wording, reason
 
-__all__ = ["COMPONENT"]
-
 _NVIDIA_HOST = "https://nvidia.github.io/"
 _URI, _KEY = "nvidia_container_repository_uri", "nvidia_container_repository_key"
 

@@ -12,8 +12,6 @@ from provision.gdr.observed import has_gpus, verdict_of
 from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import Cause
 
-__all__ = ["COMPONENT"]
-
 _APPLY_CODES = frozenset(
     {
         "peer_memory.boot.never_checked_unit",

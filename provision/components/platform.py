@@ -11,8 +11,6 @@ from provision.components.common import SOURCES, items, key_problems
 from provision.facts import NodeFacts
 from provision.model import PreflightCode
 
-__all__ = ["COMPONENT"]
-
 _REPOSITORIES = "platform_extra_repositories"
 _ADDRESS = ("cluster_data_address", "cluster_data_networks")
 

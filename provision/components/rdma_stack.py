@@ -13,8 +13,6 @@ from provision.model import CheckResult, Node
 from provision.model.cause import Cause, CauseKind
 from provision.model.reason import Wording, reason
 
-__all__ = ["COMPONENT"]
-
 _USERLAND = ("rdma-core", "libibverbs1", "libibverbs")
 
 

@@ -13,8 +13,6 @@ from provision.model import CheckResult, PreflightCode
 from provision.model.cause import Cause, CauseKind
 from provision.model.reason import Wording, reason
 
-__all__ = ["COMPONENT"]
-
 _MOUNT = re.compile(r"/[^:]*:/[^:]*(:(ro|rw))?")
 
 

@@ -16,8 +16,6 @@ from provision.model.cause import Cause, CauseKind
 from provision.model.image_reference import is_image_reference, registry_of
 from provision.model.reason import Wording, reason
 
-__all__ = ["COMPONENT"]
-
 _DIGEST = re.compile(r"(sha256:[0-9a-f]{64})?")
 _SAME_IMAGE = frozenset(
     {"training_image_enabled", "training_image_retries", "training_image_retry_delay_seconds", "platform_package_sets"}

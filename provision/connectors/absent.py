@@ -15,8 +15,6 @@ from provision.errors import InvalidDocument
 from provision.model import Node
 from provision.model.bounds import Line, NodeName, Time
 
-__all__ = ["REMEMBERED_SECONDS", "AbsentNode", "AbsentNodes"]
-
 REMEMBERED_SECONDS = 60.0
 """Maximum age of an entry; older entries are ignored."""
 _MOST_NODES = 4096

@@ -9,8 +9,6 @@ from typing import Protocol
 from provision.connectors.limits import OUTPUT_LIMIT
 from provision.model import CommandResult
 
-__all__ = ["Connector", "RemoteProcess"]
-
 
 class RemoteProcess(Protocol):
     """A running command on a node with a connected standard input and output."""

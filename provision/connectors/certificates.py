@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-__all__ = ["certificate_of", "notes"]
-
 _SUFFIX = "-cert.pub"
 
 

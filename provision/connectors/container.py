@@ -19,17 +19,6 @@ from provision.errors import LabError
 if TYPE_CHECKING:
     import docker
 
-__all__ = [
-    "DEFAULT_HOST",
-    "NODE_CAPABILITIES",
-    "ContainerSpec",
-    "ContainerStatus",
-    "Engine",
-    "NodeFile",
-    "answers",
-    "pack",
-]
-
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 
 NODE_CAPABILITIES = (

@@ -20,8 +20,6 @@ from provision.connectors.ssh import SshConnector
 from provision.errors import ConnectionFailed, NotStarted, ProvisionError
 from provision.model import CommandResult, Secret
 
-__all__ = ["OUTPUT_LIMIT", "StreamFactory", "TextStream", "run_in_group"]
-
 OUTPUT_LIMIT = 4 * 1024 * 1024
 """Maximum output in bytes per node; Fabric joins all output again for each kilobyte that arrives."""
 

@@ -14,21 +14,6 @@ from provision.model import Connection
 _INVENTORY_KEYS = "known_hosts.txt"
 """File of an inventory folder in which ``init`` stores host keys."""
 
-__all__ = [
-    "broke",
-    "changed_key",
-    "check_strict",
-    "from_openssh",
-    "from_oserror",
-    "invalid_certificate",
-    "login_refused",
-    "no_answer",
-    "outdated_algorithms",
-    "sudo_refused",
-    "unknown_key",
-    "unresolvable",
-]
-
 
 def check_strict(node: str, connection: Connection, settings: SshSettings) -> None:
     """Reject ssh arguments of the inventory with which Ansible's ssh would accept any host key.

@@ -12,8 +12,6 @@ from provision.connectors.base import Connector, RemoteProcess
 from provision.connectors.limits import RUN_SECONDS, collected
 from provision.errors import NodeError
 
-__all__ = ["get_through", "put_through"]
-
 FILE_LIMIT = 16 * 1024**3
 """Size of a file that is copied from a node, in bytes."""
 _CHUNK = 262_144

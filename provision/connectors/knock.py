@@ -6,8 +6,6 @@ import socket
 
 from provision.model import Node
 
-__all__ = ["takes_connections"]
-
 _SSH = 22
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from provision.connectors.file_cache import remembered
 
-__all__ = ["KnownKey", "fingerprint", "host_names", "hosts_with", "trusted"]
-
 
 @dataclass(frozen=True)
 class KnownKey:

@@ -7,18 +7,6 @@ from typing import Protocol, TypeVar
 
 from provision.errors import ConnectionFailed
 
-__all__ = [
-    "EXIT_SECONDS",
-    "OUTPUT_LIMIT",
-    "RUN_SECONDS",
-    "SEND_SECONDS",
-    "SESSION_LIMIT",
-    "Allowance",
-    "collected",
-    "late",
-    "started",
-]
-
 OUTPUT_LIMIT = 64 * 1024 * 1024
 """Maximum output of one command in bytes; a stream without a natural end (a followed log) has no limit."""
 SESSION_LIMIT = 4 * OUTPUT_LIMIT

@@ -25,8 +25,6 @@ from provision.errors import NodeError, NodeUnreachable, ProvisionError
 from provision.model import Connection, Node
 from provision.threads import Pace, outcomes
 
-__all__ = ["connect", "connections", "each"]
-
 T = TypeVar("T")
 
 _PROGRAMS = 64

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["room_for"]
-
 _SPARE_FILES = 64
 """Open files that are reserved for programs and files."""
 _STACK_BYTES = 1024 * 1024

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["DISABLED", "restrict"]
-
 _KEY_EXCHANGES = frozenset(
     [
         "mlkem768x25519-sha256",

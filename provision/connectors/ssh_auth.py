@@ -21,8 +21,6 @@ from provision.model import Node, Secret
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["authenticate", "check_key_file", "exposed_keys", "hardware_key", "refuse_unusable_keys"]
-
 
 @dataclass
 class _Attempts:

@@ -17,8 +17,6 @@ from provision.commands.ssh import SshSettings, parse_settings, settings_argv
 from provision.errors import ConnectionFailed
 from provision.model import Connection
 
-__all__ = ["SshConfig"]
-
 _ANY_HOST = "provision-any-host"
 _AT_ONCE = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
 _READING = re.compile(r"^debug1: Reading configuration data (.+?)\r?$", re.MULTILINE)

@@ -17,8 +17,6 @@ from paramiko.common import (
 )
 from paramiko.packet import Packetizer
 
-__all__ = ["Packets"]
-
 _HANDSHAKE_BYTES = 256 * 1024
 """Limit of bytes until the key exchange is complete: banner, algorithms and host key."""
 _PACKET_BYTES = 256 * 1024

@@ -22,18 +22,6 @@ from provision.errors import ProvisionError, UsageError
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = [
-    "InvalidSignature",
-    "SigningKey",
-    "armour",
-    "choose_signing_key",
-    "own_signing_key",
-    "public_key_of",
-    "public_keys_of_user",
-    "sign",
-    "signer",
-]
-
 KEY_VARIABLE = "PROVISION_SIGNING_KEY"
 KEY_FILES = ("id_ed25519", "id_ecdsa", "id_rsa")
 SIZE_LIMIT = 8192

@@ -22,8 +22,6 @@ from provision.model import Secret
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["CONNECT_SECONDS", "Hop", "close_transport", "open_transport"]
-
 CONNECT_SECONDS = 10.0
 _KNOCK_SECONDS = 20.0
 """Seconds of retries for a node that closes connections before its banner, because of too many logins (MaxStartups)."""
@@ -32,7 +30,6 @@ _IDLE_SECONDS = 2.0
 """Poll interval for paramiko's waits; its default of 0.1 s uses a whole core with a thousand waiting connections."""
 _KEEPALIVE_SECONDS = 15
 _UNANSWERED_MILLISECONDS = 30_000
-_WAKE_SECONDS = 1.0
 _QUIET = logging.NullHandler()
 
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}

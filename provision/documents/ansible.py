@@ -6,17 +6,6 @@ from typing import Any, TypedDict
 
 from msgspec import Struct, field
 
-__all__ = [
-    "CachedInventory",
-    "DebugAnswer",
-    "InventoryDocument",
-    "InventoryGroup",
-    "InventoryMeta",
-    "RolesDocument",
-    "Setting",
-    "TaskAnswer",
-]
-
 InventoryDocument = dict[str, dict[str, Any]]
 """``ansible-inventory --list``: the groups by name, and ``_meta``."""
 

@@ -9,8 +9,6 @@ import msgspec
 from provision.documents.decoding import decode
 from provision.errors import InvalidDocument
 
-__all__ = ["AuditRecord", "AuditTrail", "audit_trail"]
-
 LINE_LIMIT = 64 * 1024
 """Bytes of one journal entry; a longer one is not a record of ours."""
 

@@ -12,8 +12,6 @@ import msgspec
 from provision.documents.text import PrintableLine, PrintableText, printable_line, printable_text
 from provision.errors import InvalidDocument
 
-__all__ = ["DEPTH_LIMIT", "SIZE_LIMIT", "convert", "decode", "decode_last_line"]
-
 T = TypeVar("T")
 
 SIZE_LIMIT = 64 * 1024 * 1024

@@ -31,47 +31,6 @@ from provision.model.bounds import (
 from provision.model.job import Assignment, InstanceRecord, JobEvent, JobSpec, Kind
 from provision.model.reason import NO_REASON, Reason, Value
 
-__all__ = [
-    "AssignmentDocument",
-    "AttemptRecord",
-    "CodeProblem",
-    "CodeResult",
-    "DataResult",
-    "Deleted",
-    "Done",
-    "Gpu",
-    "Held",
-    "HeldLeases",
-    "InvalidEntry",
-    "JobReport",
-    "Keys",
-    "Lease",
-    "LookAnswer",
-    "NodeProblem",
-    "PackedCode",
-    "Prepared",
-    "QueueEntry",
-    "ReasonDocument",
-    "RecordedReason",
-    "ReportAnswer",
-    "Reserved",
-    "Result",
-    "SecretsDocument",
-    "SignedJob",
-    "SignedLimits",
-    "Stored",
-    "Taken",
-    "TensorboardResult",
-    "Watched",
-    "Written",
-    "WrittenMany",
-    "assignment_document",
-    "invalid_entries",
-    "job_reports",
-    "recorded_reason",
-    "spec_of",
-]
-
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 MOST_RETRIES = 1_000_000
 """Limit of --retry, also in `spec_checks` and the job agent."""

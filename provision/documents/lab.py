@@ -6,17 +6,6 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-__all__ = [
-    "AcceleratorTest",
-    "BaseLayer",
-    "DiskInformation",
-    "EngineRecord",
-    "NetworkState",
-    "NodeImage",
-    "QmpMessage",
-    "ServicePorts",
-]
-
 
 class EngineRecord(Struct, frozen=True):
     """engine.json: the docker engine of a lab."""

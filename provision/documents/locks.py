@@ -14,19 +14,6 @@ from provision.documents.text import PrintableLine
 from provision.errors import InvalidDocument
 from provision.model.history import Entry, Holder
 
-__all__ = [
-    "ANSWER_LIMIT",
-    "EntryRecord",
-    "HolderRecord",
-    "LockAnswer",
-    "LookAnswer",
-    "ReleaseAnswer",
-    "UnlockAnswer",
-    "entries_of",
-    "entry_of",
-    "merged",
-]
-
 ANSWER_LIMIT = 16 * 1024 * 1024
 """Bytes of an answer; the history has a few hundred records of at most a hundred kilobytes."""
 Pid = Annotated[int, Meta(ge=0, le=2**31)]

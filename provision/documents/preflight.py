@@ -8,8 +8,6 @@ from msgspec import Meta, Struct, field
 
 from provision.documents.text import PrintableLine
 
-__all__ = ["ImageAnswer", "PackageEntry", "PreflightAnswer", "SourceProblem"]
-
 _MAX_ITEMS = 10_000
 
 

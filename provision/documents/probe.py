@@ -8,17 +8,6 @@ from msgspec import Struct, field
 
 from provision.documents.text import PrintableLine, PrintableText
 
-__all__ = [
-    "AddressPool",
-    "EngineAnswer",
-    "EngineContainer",
-    "EngineImage",
-    "EngineInfo",
-    "EngineProblem",
-    "ProbeAnswer",
-    "RegistrySettings",
-]
-
 
 class EngineProblem(Struct):
     """The reason why the engine did not answer a request."""

@@ -8,8 +8,6 @@ from msgspec import Meta, Struct, field
 
 from provision.documents.text import PrintableLine
 
-__all__ = ["PeerConfiguration", "PeerFormat", "PeerKernelRecord", "PeerStatusFile", "ReceiptFile"]
-
 ReceiptFile = dict[str, Any]
 """A role's receipt: a hint that is compared with the current state and never trusted."""
 

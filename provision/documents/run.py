@@ -12,8 +12,6 @@ from provision.documents.decoding import decode
 from provision.documents.text import PrintableLine, PrintableText
 from provision.errors import InvalidDocument
 
-__all__ = ["EndingRecord", "Frames"]
-
 FRAME_LIMIT = 8 * 1024 * 1024
 """Bytes of one frame; the supervisor reads a job's output in pieces of 64 KiB."""
 _HEAD_LIMIT = 32

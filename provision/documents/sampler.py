@@ -8,23 +8,6 @@ from msgspec import Meta, Struct, field
 
 from provision.documents.text import PrintableLine
 
-__all__ = [
-    "AppRecord",
-    "AppsRecord",
-    "BeginRecord",
-    "ContainerRecord",
-    "DeviceRecord",
-    "EndRecord",
-    "GpuRecord",
-    "MountsRecord",
-    "NcclRecord",
-    "NodeRecord",
-    "NoteRecord",
-    "ProcessRecord",
-    "Record",
-    "WatchedContainer",
-]
-
 LINE_LIMIT = 1024 * 1024
 """Bytes of one record."""
 _MAX_ITEMS = 4096

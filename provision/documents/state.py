@@ -9,8 +9,6 @@ from msgspec import Meta, Struct, field
 from provision.documents.text import PrintableLine
 from provision.model.bounds import JobName
 
-__all__ = ["DrainedRecord", "JobNames", "LocalHolder", "ResetAnswer", "SavedPlan", "StoredCredential"]
-
 
 class LocalHolder(Struct):
     """The holder of a lock on the controller."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["PrintableLine", "PrintableText", "last_lines", "printable_line", "printable_text", "printable_values"]
-
 LINE_LIMIT = 8192
 """Maximum length of a line in characters; the rest is cut off."""
 TEXT_LIMIT = 262_144

@@ -6,8 +6,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 
-__all__ = ["ClockFact"]
-
 _MOST_SECONDS = 10**15
 
 

@@ -7,8 +7,6 @@ import shlex
 from provision.commands.docker import exec_argv
 from provision.facts.base import Unknown
 
-__all__ = ["NCCL_TESTS", "parse_tools", "tools_script"]
-
 NCCL_TESTS = ("all_reduce_perf_mpi", "all_reduce_perf")
 """Some images use the first name for the program that is built with MPI."""
 _MODULES = ("torch", "mpi4py", "numpy")

@@ -11,13 +11,6 @@ from provision.facts.base import RawOutput, Unknown
 from provision.facts.program import COMMAND, LIMIT_SECONDS, engine_answer
 from provision.facts.system import parse_limits
 
-__all__ = [
-    "Container",
-    "ContainerFact",
-    "DeletedMount",
-    "Process",
-]
-
 _HOUSEKEEPING = frozenset(
     {"docker-init", "tini", "init", "sh", "bash", "container-entrypoint", "container-entry", "sshd", "sleep", "ps"}
 )

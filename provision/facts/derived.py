@@ -16,20 +16,6 @@ from provision.facts.script import Parameters
 from provision.facts.system import NodeKind
 from provision.model import Node
 
-__all__ = [
-    "data_address",
-    "data_interface",
-    "data_network",
-    "free_port",
-    "gpu_count",
-    "is_container",
-    "parameters",
-    "plain",
-    "refused_addresses",
-    "running_container",
-    "simulated",
-]
-
 
 def gpu_count(facts: NodeFacts) -> int | None:
     """Return the number of usable GPUs; None if nvidia-smi hung, failed, or lists fewer GPUs than the PCI bus."""

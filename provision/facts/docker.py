@@ -12,17 +12,6 @@ from provision.facts.base import RawOutput, Unknown
 from provision.facts.program import COMMAND, LIMIT_SECONDS, engine_answer
 from provision.facts.units import UNITS, units
 
-__all__ = [
-    "DockerConfig",
-    "DockerConfigFact",
-    "DockerInfo",
-    "DockerInfoFact",
-    "DockerService",
-    "DockerServiceFact",
-    "Image",
-    "ImageFact",
-]
-
 
 @dataclass(frozen=True)
 class DockerService:

@@ -10,8 +10,6 @@ from typing import ClassVar
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.gpu_health import FIELDS, GpuHealth, health
 
-__all__ = ["Gpu", "GpuPciFact", "GpusFact"]
-
 _NO_TOOL = 127
 
 

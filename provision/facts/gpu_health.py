@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["FIELDS", "GpuHealth", "health"]
-
 FIELDS = (
     "mig.mode.current",
     "ecc.mode.current",

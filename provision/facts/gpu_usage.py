@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from provision.documents import printable_line
 
-__all__ = ["SCRIPT", "GpuProcess", "GpuUsage", "gpu_usage"]
-
 _GPUS = "index,uuid,name,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw,power.limit"
 _APPS = "gpu_uuid,pid,process_name,used_memory"
 SCRIPT = f"""

@@ -10,8 +10,6 @@ from typing import ClassVar
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.pci_links import CARDS
 
-__all__ = ["DmaBuf", "DmaBufFact", "Nccl", "NcclFact", "PciRouting", "PciRoutingFact", "Signing", "SigningFact"]
-
 
 @dataclass(frozen=True)
 class DmaBuf:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CARDS_SCRIPT", "HOST_SCRIPT", "IMAGE_SCRIPT", "THINGS", "ImageContents", "image_contents", "mismatch"]
-
 THINGS = (
     *("os", "python", "torch", "cuda", "cudnn", "nccl", "mpi", "horovod", "lightcc"),
     *("ofed", "rdma-core", "rdma-driver", "sshd"),

@@ -15,8 +15,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["CAUSES", "UNKNOWN", "Diagnosis", "diagnose"]
-
 UNKNOWN = "unknown"
 _SHOWN = 3
 _LINE_LIMIT = 300

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.program import COMMAND, LIMIT_SECONDS, answer
 
-__all__ = ["Managed", "ManagedFact"]
-
 
 @dataclass(frozen=True)
 class Managed:

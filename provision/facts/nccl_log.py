@@ -13,8 +13,6 @@ from typing import TypeVar
 
 from provision.facts.nccl_evidence import Capability, Device, NcclLog
 
-__all__ = ["read"]
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 

@@ -5,8 +5,6 @@ Read from the release tags 2.3.7 to 2.30.7.
 
 from __future__ import annotations
 
-__all__ = ["distance_name", "module_note", "version_tuple"]
-
 Version = tuple[int, ...]
 
 _CLASSES: tuple[tuple[Version, tuple[str, ...]], ...] = (

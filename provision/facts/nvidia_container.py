@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput
 
-__all__ = ["NvidiaContainer", "NvidiaContainerFact"]
-
 
 @dataclass(frozen=True)
 class NvidiaContainer:

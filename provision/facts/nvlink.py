@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 
-__all__ = ["FabricManager", "FabricManagerFact", "Links", "NvLinksFact"]
-
 
 @dataclass(frozen=True)
 class Links:

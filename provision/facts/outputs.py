@@ -6,8 +6,6 @@ import hashlib
 import threading
 from collections.abc import Collection, Mapping
 
-__all__ = ["SHARED", "Outputs"]
-
 SHARED = frozenset({"container_trust", "modules", "names", "nvlinks", "packages", "pci_routing"})
 """Facts whose outputs are long, equal on many nodes, and contain nothing confidential."""
 

@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput
 
-__all__ = ["CARDS", "PciLink", "PciLinksFact"]
-
 _COLUMNS = 9
 _WIDTHS = range(1, 33)  # a device that has fallen off the bus reads as 63 lanes
 

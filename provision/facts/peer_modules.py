@@ -9,18 +9,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput
 
-__all__ = [
-    "PEER_MODULES",
-    "InstalledKernel",
-    "KernelsFact",
-    "ModuleFile",
-    "NvidiaModules",
-    "NvidiaModulesFact",
-    "PeerMemory",
-    "PeerMemoryFact",
-    "module_name",
-]
-
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 

@@ -12,18 +12,6 @@ from provision.documents.records import PeerConfiguration, PeerFormat, PeerKerne
 from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput
 
-__all__ = [
-    "CONFIG_FILE",
-    "PROGRAM",
-    "STATUS_FILE",
-    "UNIT",
-    "JudgedKernel",
-    "PeerRecord",
-    "PeerStatus",
-    "PeerStatusFact",
-    "PeerUnit",
-]
-
 UNIT = "provision-peer-memory.service"
 CONFIG_FILE = "/etc/provision/peer_memory.json"
 STATUS_FILE = "/var/lib/provision/peer_memory/status.json"

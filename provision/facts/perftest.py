@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from provision.commands.docker import exec_argv
 from provision.facts.base import Unknown
 
-__all__ = ["Holder", "Readiness", "bandwidth", "explain", "parse_readiness", "readiness_script"]
-
 _SERVICES = frozenset(
     {
         "dcgm-exporter",

@@ -13,8 +13,6 @@ from provision.facts.derived import data_address, plain
 from provision.facts.node import NodeFacts
 from provision.facts.rdma import RdmaDevice, RdmaPort
 
-__all__ = ["Endpoint", "NodeRails", "node_rails"]
-
 Network = ipaddress.IPv4Network
 
 

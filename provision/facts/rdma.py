@@ -10,8 +10,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput
 
-__all__ = ["Gid", "RdmaDevice", "RdmaFact", "RdmaPort", "RdmaStack"]
-
 _MAPPED = "0000:0000:0000:0000:0000:ffff:"
 """Prefix of the GID of an IPv4 address."""
 _CODED_8B10B = frozenset({"SDR", "DDR", "QDR"})

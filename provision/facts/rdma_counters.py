@@ -8,8 +8,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput
 
-__all__ = ["RdmaCountersFact"]
-
 _PORT = re.compile(r".*/infiniband/([^/]+)/ports/(\d+)/(?:hw_)?counters/(\w+):(\d+)\s*$")
 _INTERFACE = re.compile(r".*/infiniband/([^/]+)/device/net/([^/]+)/(?:statistics/)?(\w+):(\d+)\s*$")
 

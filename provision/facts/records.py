@@ -13,8 +13,6 @@ from provision.documents.records import ReceiptFile
 from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput
 
-__all__ = ["Receipt", "ReceiptsFact", "SimulatedFact"]
-
 
 @dataclass(frozen=True)
 class Receipt:
@@ -37,10 +35,7 @@ class ReceiptsFact:
     name: ClassVar[str] = "receipts"
     label: ClassVar[str] = "cat /var/lib/provision/receipts"
     limit_seconds: ClassVar[int] = 20
-    command: ClassVar[str] = """
-cd /var/lib/provision/receipts 2>/dev/null && grep -H '' *.json 2>/dev/null
-exit 0
-"""
+    command: ClassVar[str] = "@receipts"
 
     def parse(self, raw: RawOutput) -> Mapping[str, Receipt]:
         """Return an invalid receipt with its error, so that its role runs again."""

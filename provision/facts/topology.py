@@ -11,8 +11,6 @@ from provision.facts.base import RawOutput, Unknown
 from provision.model import Topology
 from provision.topology.matrix import parse
 
-__all__ = ["NOT_REQUESTED", "TopologyFact"]
-
 NOT_REQUESTED = Unknown("not requested in this probe")
 _NOT_ASKED = "not asked for"
 _CARDS = "\n== cards\n"

@@ -8,8 +8,6 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 
-__all__ = ["Xid", "XidLog", "XidsFact"]
-
 _EVENT = re.compile(
     r"^(?P<count>\d+) \[\s*(?P<seconds>[\d.]+)\]"
     r".*?(?P<switch>S?)Xid \((?P<address>[^)]*)\): (?P<number>\d+)(?P<text>.*)"

@@ -24,8 +24,6 @@ from provision.documents.ansible import CachedInventory, InventoryDocument
 from provision.errors import InvalidDocument
 from provision.inventory.ignored_files import BACKUPS
 
-__all__ = ["key_of", "read", "write"]
-
 _FORMAT = 1
 _KIND = "inventory"
 _VAULT = b"$ANSIBLE_VAULT"

@@ -29,8 +29,6 @@ from provision.inventory.sources import inventory_files, shown
 from provision.inventory.write import KNOWN_HOSTS, HostEntry, common_args, with_hosts, without_hosts, without_keys
 from provision.model import Cluster, Connection
 
-__all__ = ["add", "remove"]
-
 _SSH_PORT = 22
 
 

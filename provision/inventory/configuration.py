@@ -14,8 +14,6 @@ from pathlib import Path
 from provision.errors import UsageError
 from provision.local_files import config_folder
 
-__all__ = ["PROJECT_FILE", "configured_inventory"]
-
 PROJECT_FILE = "provision.toml"
 _KEYS = ("inventory",)
 _OTHERS_WRITE = 0o002

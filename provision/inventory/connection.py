@@ -15,8 +15,6 @@ from provision.commands.ssh import TRUSTING
 from provision.inventory.problems import Problem
 from provision.model import Connection, Secret
 
-__all__ = ["CONNECTION_KEYS", "SECRET_KEYS", "connection_of", "connection_problems"]
-
 _BECOME_PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
 _PASSWORDS = ("ansible_password", "ansible_ssh_password", "ansible_ssh_pass")
 _USERS = ("ansible_user", "ansible_ssh_user")

@@ -14,8 +14,6 @@ from provision.errors import ConnectionFailed, NodeError, UsageError
 from provision.facts.address_claims import Claim, refused_claims
 from provision.inventory.hostkeys import Target, in_parallel
 
-__all__ = ["address_in", "checked_networks", "data_addresses"]
-
 _COMMAND = "PATH=$PATH:/usr/sbin:/sbin LC_ALL=C ip -o addr show"
 _SECONDS = 60
 

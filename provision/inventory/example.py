@@ -16,8 +16,6 @@ from provision.components import ROLES
 from provision.inventory.specs import Option, Specs, read_specs
 from provision.local_files import roles_folder
 
-__all__ = ["render"]
-
 _WIDTH = 110
 
 _HEAD = """---

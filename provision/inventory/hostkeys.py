@@ -19,18 +19,6 @@ from provision.errors import ProvisionError, UsageError
 from provision.model import Connection
 from provision.threads import outcomes
 
-__all__ = [
-    "HostKey",
-    "Target",
-    "in_parallel",
-    "known_keys",
-    "known_line_numbers",
-    "line_for",
-    "preferred",
-    "scan",
-    "target_of",
-]
-
 _TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 """Host key types, preferred first."""
 _BLOB_LIMIT = 16_384

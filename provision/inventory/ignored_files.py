@@ -12,8 +12,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["BACKUPS", "SETTING", "ignore_patterns", "is_ignored", "is_variable_file"]
-
 BACKUPS = r"[.](old|save|tmp|rej|part|orig|backup|bak[0-9]*|sw[a-z]|dpkg-[a-z]+|ucf-[a-z]+|rpm(save|new|orig))$|~$|^#"
 """A regular expression without commas, because Ansible separates patterns with commas."""
 SETTING = "ANSIBLE_INVENTORY_IGNORE_REGEX"

@@ -31,8 +31,6 @@ from provision.inventory.write import (
 )
 from provision.model import Cluster, Connection
 
-__all__ = ["Asker", "InitRequest", "InitResult", "create", "new_folder", "pin", "staging"]
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 

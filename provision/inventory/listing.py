@@ -19,8 +19,6 @@ from provision.inventory import cache
 from provision.inventory.ignored_files import SETTING, ignore_patterns
 from provision.inventory.sources import empty_folders, shown, syntax_problems
 
-__all__ = ["NODE_GROUP", "VAULT_REMEDY", "Listing", "ansible_environment", "ansible_program", "list_inventory"]
-
 NODE_GROUP = "gpu_nodes"
 """If an inventory has this group, its hosts are the nodes, otherwise all hosts."""
 

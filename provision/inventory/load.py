@@ -19,8 +19,6 @@ from provision.inventory.validate import cluster_problems, doubtful_names, varia
 from provision.local_files import roles_folder
 from provision.model import Cluster, Connection, Node, Secret
 
-__all__ = ["load"]
-
 AGENT_ACCOUNT = "provision-jobs"
 """Default of ``cluster_agent_account``; a test compares it with the role's default."""
 TRUE = frozenset({"true", "yes", "on", "1", "y", "t"})

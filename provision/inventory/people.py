@@ -13,8 +13,6 @@ from provision.inventory.templates import has_template
 from provision.model import Cluster
 from provision.model.people import Person
 
-__all__ = ["people", "people_problems"]
-
 _ACCOUNT = "cluster_agent_account"
 
 

@@ -12,8 +12,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["VARIABLES", "FilterModule", "entry_problems", "people", "public_key"]
-
 VARIABLES = {"cluster_operators": "operator", "cluster_submitters": "submitter"}
 """Variable of the inventory -> role of its people."""
 

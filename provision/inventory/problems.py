@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from provision.inventory.listing import Listing
 from provision.inventory.sources import SourceIndex
 
-__all__ = ["Problem", "worded"]
-
 
 @dataclass(frozen=True)
 class Problem:

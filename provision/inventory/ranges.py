@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from provision.errors import UsageError
 
-__all__ = ["MAX_HOSTS", "HostWord", "expand", "expand_word"]
-
 MAX_HOSTS = 4096
 """Maximum number of hosts on one command line; more are assumed to be a typing error."""
 

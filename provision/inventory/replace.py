@@ -28,8 +28,6 @@ from provision.inventory.write import with_key
 from provision.local_files import write_private
 from provision.model import Cluster
 
-__all__ = ["KeyChange", "Replaced", "ReplacementAsker", "replace_keys"]
-
 _PREFIX = "SHA256:"
 
 

@@ -10,8 +10,6 @@ from provision.inventory.configuration import PROJECT_FILE, configured_inventory
 from provision.inventory.ignored_files import is_ignored
 from provision.inventory.sources import inventory_files
 
-__all__ = ["FOLDER", "candidates", "resolve"]
-
 FOLDER = Path("inventories")
 """Folder in which ``init`` creates inventories, relative to the current folder."""
 

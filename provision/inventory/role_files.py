@@ -20,8 +20,6 @@ from provision.documents import decode
 from provision.documents.ansible import RolesDocument
 from provision.errors import InvalidDocument
 
-__all__ = ["argument_specs", "code_of_roles", "defaults", "systems"]
-
 _FORMAT = 2
 _KIND = "roles"
 _SETTLED_NS = 2_000_000_000

@@ -10,8 +10,6 @@ from provision.errors import UsageError
 from provision.inventory.ranges import expand_word
 from provision.model import Cluster, Node
 
-__all__ = ["select"]
-
 _RANGE = re.compile(r"[A-Za-z0-9._-]*\[(?=[^\]]*(?:[0-9]{2}|,))[0-9]+(?:[-,][0-9]+)*\][A-Za-z0-9._-]*")
 _SUBSCRIPT = re.compile(r"(?P<base>.+)\[(?:(?P<at>-?\d+)|(?P<first>\d+)[:-](?P<last>\d*))\]\Z")
 

@@ -18,8 +18,6 @@ from provision.documents.ansible import Setting
 from provision.errors import InvalidDocument, InventoryError
 from provision.inventory.listing import ansible_environment, ansible_program
 
-__all__ = ["reading_environment"]
-
 _PASSED_ON = {
     "BECOME_PLUGIN_PATH": "ANSIBLE_BECOME_PLUGINS",
     "COLLECTIONS_PATHS": "ANSIBLE_COLLECTIONS_PATH",

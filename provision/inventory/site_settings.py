@@ -18,16 +18,6 @@ from provision.commands.signing_keys import (
 from provision.errors import UsageError
 from provision.model.image_reference import is_image_reference, registry_of
 
-__all__ = [
-    "NO_REPOSITORY",
-    "SiteSettings",
-    "check_image",
-    "check_repository",
-    "choose_key",
-    "read_certificate",
-    "site_variables",
-]
-
 NO_REPOSITORY = "none"
 """Replaces a repository URL: the nodes' own package sources provide the NVIDIA Container Toolkit."""
 

@@ -12,16 +12,6 @@ from typing import Any
 
 from provision.inventory.ignored_files import is_ignored, is_variable_file
 
-__all__ = [
-    "Definition",
-    "SourceIndex",
-    "empty_folders",
-    "inventory_files",
-    "shown",
-    "syntax_problems",
-    "variable_files",
-]
-
 _YAML_ENDS = (".yml", ".yaml", ".json")
 _VAULT = "$ANSIBLE_VAULT"
 _NO_SOURCES = ("group_vars", "host_vars", "vars_plugins")

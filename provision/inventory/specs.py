@@ -11,8 +11,6 @@ from typing import Any
 
 from provision.inventory.role_files import argument_specs
 
-__all__ = ["Option", "Specs", "as_type", "read_specs"]
-
 
 @dataclass(frozen=True)
 class Option:

@@ -15,8 +15,6 @@ from provision.documents.ansible import DebugAnswer, TaskAnswer
 from provision.errors import InvalidDocument, InventoryError, VaultPasswordMissing
 from provision.inventory.listing import VAULT_REMEDY, Listing, ansible_environment, ansible_program
 
-__all__ = ["has_template", "is_vault", "read_keys", "rendered", "rendered_where_possible", "rendering_problems"]
-
 _CLUSTER_KEYS = (
     "cluster_agent",
     "cluster_agent_account",

@@ -12,8 +12,6 @@ from provision.errors import ConnectionFailed, ProvisionError, UsageError
 from provision.inventory.hostkeys import HostKey, Target, in_parallel, known_keys, preferred, scan
 from provision.inventory.sources import shown
 
-__all__ = ["KeySource", "PinnedKey", "all_or_error", "keys_from_file", "keys_from_network", "shared_keys"]
-
 Out = TypeVar("Out")
 
 

@@ -14,8 +14,6 @@ from provision.inventory.specs import Option, Specs
 from provision.inventory.templates import has_template
 from provision.model import Connection
 
-__all__ = ["cluster_problems", "doubtful_names", "variable_problems"]
-
 _TRUTH = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "y", "n", "t", "f"})
 _CLOSE = 0.85
 _ANSIBLE_CLOSE = 0.9

@@ -14,21 +14,6 @@ import yaml
 from provision.errors import InventoryError
 from provision.inventory.sources import shown
 
-__all__ = [
-    "KNOWN_HOSTS",
-    "HostEntry",
-    "common_args",
-    "end_line",
-    "group_vars_text",
-    "hosts_text",
-    "scalar",
-    "with_hosts",
-    "with_key",
-    "with_variables",
-    "without_hosts",
-    "without_keys",
-]
-
 KNOWN_HOSTS = "known_hosts.txt"
 """File next to hosts.yml. Ansible parses every file of an inventory folder as an inventory, except .txt files."""
 
@@ -104,7 +89,20 @@ def _variable(key: str, value: Any) -> str:
                 text = _variable(name, part).split("\n")
                 lines += [f"  {'-' if number == 0 else ' '} {text[0]}", *(f"    {line}".rstrip() for line in text[1:])]
         return "\n".join(lines)
-    return f"{key}: {scalar(value)}"
+    return f"{key}: {_flow(value) if isinstance(value, Mapping) else scalar(value)}"
+
+
+def _flow(value: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(value), default_flow_style=True, width=1000).strip()
+
+
+def sets_variable(file: Path, names: Collection[str]) -> bool:
+    """Return whether a YAML file of variables sets one of `names`; False for one that cannot be read."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(key.value in names for key, _ in _pairs(_compose(text)))
 
 
 def common_args(jump: str | None) -> str:

@@ -18,8 +18,6 @@ from provision.model.job import Assignment, JobSpec, Kind
 from provision.model.job_requests import Secrets
 from provision.profiles import data_subnets, fabric_settings
 
-__all__ = ["Attempt", "command_of", "containers_of", "environment_of", "image_of"]
-
 
 @dataclass(frozen=True)
 class Attempt:

@@ -6,7 +6,7 @@ import contextlib
 import secrets as random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from provision.batch import mpi
 from provision.batch.containers import SHARE
@@ -16,20 +16,12 @@ from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.jobs.attempt import Attempt, containers_of, image_of
 from provision.jobs.code import Archive
 from provision.jobs.connections import MANY, Connections
+from provision.jobs.extras import JobExtras
 from provision.jobs.node_ask import ask_jobs
 from provision.model.job import JobSpec, Kind
-from provision.node.supervisor.greeting import node_secret
+from provision.node.supervisor.handshake import node_secret
 from provision.node_archive import source
 from provision.threads import outcomes
-
-__all__ = [
-    "Extras",
-    "release",
-    "renew",
-    "start",
-    "take_leases",
-]
-
 
 PULL_SECONDS = 1800.0
 """For pulling a large image, unless --starting-timeout is set."""
@@ -42,21 +34,6 @@ BEAT_SECONDS = 2.0
 LOST_SECONDS = 12.0
 _CLEAN = "All"
 """A container that has ended is removed, because its output is stored with the attempt."""
-
-
-class Extras(Protocol):
-    """What a job needs in addition to its containers: code, data, TensorBoard."""
-
-    def mounts(self, spec: JobSpec, node: str) -> list[str]:
-        """Return ``/source:/target[:ro]`` for the containers on a node."""
-
-    def before(
-        self, attempt: Attempt, connectors: Mapping[str, Connector], say: Callable[[str], None], code: Archive | None
-    ) -> str:
-        """Copy the code and check the data; return the SHA of the code, empty without code."""
-
-    def after(self, attempt: Attempt, connector: Connector, say: Callable[[str], None]) -> str:
-        """Start TensorBoard on the node of the leader; return its address, empty without TensorBoard."""
 
 
 def take_leases(connections: Connections, attempt: Attempt, *, force: bool = False) -> str:
@@ -96,7 +73,7 @@ def _who(attempt: Attempt) -> dict[str, Any]:
 def start(
     connections: Connections,
     attempt: Attempt,
-    extras: Extras | None,
+    extras: JobExtras | None,
     say: Callable[[str], None],
     hand_over: Callable[[], None] = lambda: None,
     code: Archive | None = None,
@@ -119,7 +96,7 @@ def start(
 def _start(
     connections: Connections,
     attempt: Attempt,
-    extras: Extras | None,
+    extras: JobExtras | None,
     say: Callable[[str], None],
     hand_over: Callable[[], None],
     code: Archive | None,

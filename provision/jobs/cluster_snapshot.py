@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from provision.profiles import NodeNetwork
     from provision.topology.candidates import Candidate
 
-__all__ = ["BackgroundProbe", "ClusterProbe", "ClusterSnapshot"]
-
 FRESH_SECONDS = 15.0
 """An older snapshot is taken again."""
 

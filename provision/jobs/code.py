@@ -28,8 +28,6 @@ from provision.node.code import tools as code_tools
 from provision.node.code import tree as code_tree
 from provision.threads import outcomes
 
-__all__ = ["Archive", "NotFetchedHere", "pack_code", "read_files", "sync_code"]
-
 Say = Callable[[str], None]
 
 _PROGRAM = "code"

@@ -15,8 +15,6 @@ from provision.errors import NodeError
 from provision.jobs.code import Archive
 from provision.jobs.node_ask import JOBS, ask, begin, refusal
 
-__all__ = ["fetch_archive", "store_archive"]
-
 _BYTES_PER_SECOND = 1 << 20
 _LEAST_SECONDS = 60.0
 _REFUSAL_BYTES = 4096

@@ -13,8 +13,6 @@ from provision.errors import UsageError
 from provision.jobs.cluster_snapshot import ClusterSnapshot
 from provision.model.job import Assignment, JobSpec, Kind
 
-__all__ = ["command_notes"]
-
 UNKNOWN_VERSION = 0
 """The version of Open MPI in the image is not known before the start."""
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from provision.connectors import Connector
     from provision.jobs.node_contact import Contact
 
-__all__ = ["MANY", "Connections"]
-
 T = TypeVar("T")
 
 MANY = 64

@@ -13,8 +13,6 @@ from provision.jobs.node_ask import ask
 from provision.model import Node
 from provision.threads import outcomes
 
-__all__ = ["check_data", "look", "look_at", "require_data"]
-
 SECONDS = 10.0
 """How long a volume is waited for; a server that has just come back needs some."""
 

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from provision.batch.names import JOBS
 from provision.connectors import Connector
 from provision.errors import ProvisionError
 from provision.model import Cluster
-from provision.model.job import Assignment, JobRecord, JobSpec, JobStatus
-from provision.model.job_requests import Secrets
+from provision.model.job import JobRecord, JobSpec, JobStatus
 
 if TYPE_CHECKING:
+    from provision.jobs.attempt import Attempt
     from provision.jobs.code import Archive
 
-__all__ = ["JobExtras", "code_mounts"]
-
 Say = Callable[[str], None]
-
-
-class Started(Protocol):
-    """The attributes of an attempt that are used here."""
-
-    @property
-    def spec(self) -> JobSpec:
-        """The specification."""
-
-    @property
-    def id(self) -> str:
-        """The ID of the job."""
-
-    @property
-    def assignments(self) -> Sequence[Assignment]:
-        """Its assignments."""
-
-    @property
-    def secrets(self) -> Secrets:
-        """Its secrets."""
-
-    @property
-    def own(self) -> bool:
-        """Whether the user of this controller submitted it."""
 
 
 class JobExtras:
@@ -63,7 +37,7 @@ class JobExtras:
         return mounts
 
     def before(
-        self, attempt: Started, connectors: Mapping[str, Connector], say: Say, code: Archive | None = None
+        self, attempt: Attempt, connectors: Mapping[str, Connector], say: Say, code: Archive | None = None
     ) -> str:
         """Check the data and copy the code; return the SHA of the code, empty without code.
 
@@ -92,7 +66,7 @@ class JobExtras:
             fetch_here=attempt.own,
         )
 
-    def after(self, attempt: Started, connector: Connector, say: Say) -> str:
+    def after(self, attempt: Attempt, connector: Connector, say: Say) -> str:
         """Start TensorBoard on the node of the leader; return its address, empty if the start fails."""
         from provision.batch.data import volumes_for
         from provision.jobs.tensorboard import start_tensorboard

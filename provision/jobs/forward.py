@@ -8,8 +8,6 @@ from provision.commands.shell import join
 from provision.commands.ssh import ssh_argv
 from provision.model import Connection
 
-__all__ = ["attach_argv", "attach_unit_argv", "forward_argv"]
-
 _AS_ROOT = 'if [ "$(id -u)" = 0 ]; then exec {0}; else exec sudo {0}; fi'
 
 

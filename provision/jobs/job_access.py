@@ -20,9 +20,6 @@ from provision.model import Node
 from provision.model.job import Assignment, JobRecord, Kind
 from provision.model.job_requests import LogRequest
 
-__all__ = ["exec_argv", "forward_argv", "instance_of", "logs"]
-
-
 LOGS_LIMIT = 4 * 1024**3
 """Bytes of output that is not followed; nodes store less."""
 LINE_LIMIT = 1024 * 1024

@@ -22,8 +22,6 @@ from provision.profiles import (
     taco_variables,
 )
 
-__all__ = ["Line", "launch_line"]
-
 _USR_BIN = ("/usr/bin/mpirun", "/usr/local/bin/mpirun", "/bin/mpirun")
 
 

@@ -25,17 +25,6 @@ from provision.documents import decode, decode_last_line
 from provision.documents.jobs import NodeProblem
 from provision.errors import ConnectionFailed, InvalidDocument, NodeError, NotAllowed
 
-__all__ = [
-    "ANSWER_SECONDS",
-    "JOBS",
-    "ask",
-    "ask_jobs",
-    "begin",
-    "first_line",
-    "owner",
-    "refusal",
-]
-
 T = TypeVar("T")
 
 ANSWER_SECONDS = 60.0

@@ -14,8 +14,6 @@ from provision.errors import ConnectionFailed, HostNotTrusted, NodeUnreachable, 
 from provision.model import Node
 from provision.threads import outcomes, within
 
-__all__ = ["Contact", "is_silent"]
-
 T = TypeVar("T")
 
 KNOCK_SECONDS = 1.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["RankLines"]
-
 _TAGS = {
     space: re.compile(rb"\[(?:[^\[\],\s]*,)?(\d{1,7})\]<(stdout|stderr|stddiag)>:" + (b" " if space else b""))
     for space in (False, True)

@@ -24,8 +24,6 @@ from provision.launchers import (
 )
 from provision.model import CommandResult
 
-__all__ = ["Container", "check_logins", "check_nodes", "logins_script", "node_script", "parse_node", "read_logins"]
-
 SSH_CONFIG = "/etc/provision/ssh/ssh_config"
 _SECONDS = 120
 _SEPARATOR = "provision-login"

@@ -12,8 +12,6 @@ from provision.jobs.request import JobRequest
 from provision.launchers import MASTER_PORT, MPIRUN, HostEntry, launcher_of
 from provision.model import NodePlacement, RankPlacement, Setting
 
-__all__ = ["placed_entries", "placed_variables", "rank_plan", "with_uuids"]
-
 _FIRST_PORT, _PORTS = 20000, 10000
 """Below the ports of outgoing connections; each job starts at a different port."""
 

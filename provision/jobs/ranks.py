@@ -14,8 +14,6 @@ from provision.errors import LaunchError
 from provision.model import NodePlacement, RankPlacement
 from provision.node_archive import source
 
-__all__ = ["LAUNCHER_WORDS", "VARIABLES", "RankPlan", "rank_variables"]
-
 # Isolated (-I): else a file such as json.py in the program's folder would be imported.
 LAUNCHER_WORDS = (
     "python3",

@@ -17,8 +17,6 @@ from provision.profiles import NodeNetwork, ProfileOptions
 from provision.report.grouping import Group, grouped, outline
 from provision.report.node_names import in_short
 
-__all__ = ["JobRequest", "chosen_entries", "new_job_id", "rank_count", "together", "used_entries"]
-
 MPI_CONTAINER = "provision-training"
 
 

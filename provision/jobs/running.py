@@ -28,8 +28,6 @@ from provision.model import Setting
 from provision.model.job_requests import GpuRequest
 from provision.node_archive import shell_script
 
-__all__ = ["Plan", "Reserve", "dry_run", "gpu_requests", "prepare", "prepare_offline", "run"]
-
 _SIGNALLED = 128
 
 _LAUNCHER = """variables=$(head -c "$1") && shift || exit 125

@@ -19,8 +19,6 @@ from provision.errors import ConnectionFailed, NodeUnreachable, ProvisionError
 from provision.jobs.node_contact import Contact
 from provision.model.job import Assignment, JobRecord
 
-__all__ = ["containers_of", "sample_job", "sample_node"]
-
 _LATE_SECONDS = 45.0
 """The sampler itself gives up half a minute after its window."""
 

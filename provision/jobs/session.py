@@ -16,8 +16,6 @@ from provision.documents.run import EndingRecord, Frames
 from provision.errors import ConnectionFailed, LaunchError, ProvisionError
 from provision.node_archive import shell_script, source
 
-__all__ = ["Session", "reap_script"]
-
 BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 30
 """The supervisor ends the job after this long without a beat."""

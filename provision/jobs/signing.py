@@ -17,8 +17,6 @@ from provision.errors import ProvisionError
 from provision.model import Cluster
 from provision.model.people import Person
 
-__all__ = ["JobKeys", "keys_of"]
-
 
 class JobKeys:
     """Signs and verifies the jobs of one cluster.

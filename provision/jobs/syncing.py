@@ -22,8 +22,6 @@ from provision.errors import LaunchError, ProvisionError, UsageError
 from provision.jobs.request import JobRequest, together
 from provision.node_archive import shell_script
 
-__all__ = ["add_member", "check_target", "compare", "manifest", "sync"]
-
 MARK = ".provision-sync"
 """Lists in the container what the last sync brought, so that the next one knows what it may remove."""
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from provision.batch.data import Volume
 from provision.batch.tensorboard import container_name, create_words, explain_start, log_place
 from provision.connectors import Connector
-from provision.documents.jobs import Done, TensorboardResult
+from provision.documents.jobs import TensorboardResult
 from provision.errors import NodeError
 from provision.jobs.node_ask import ask
 from provision.model.job import JobRecord
-
-__all__ = ["start_tensorboard", "stop_tensorboard"]
 
 _PROGRAM = "tensorboard"
 _PULL_SECONDS = 600
@@ -39,7 +37,6 @@ def start_tensorboard(
     leader = next((assignment for assignment in record.assignments if assignment.is_leader), None)
     address = address or (leader.address if leader else "127.0.0.1")
     request = {
-        "do": "start",
         "container": container_name(spec.name),
         "create": create_words(record, volumes, address),
         "address": address,
@@ -55,8 +52,3 @@ def start_tensorboard(
         raise NodeError(f"there is no TensorBoard: {why}", node=connector.name, remedy=remedy, output=answer.output)
     host = f"[{address}]" if ":" in address else address
     return f"http://{host}:{answer.port}"
-
-
-def stop_tensorboard(connector: Connector, job: str) -> None:
-    """End the TensorBoard of a job, if it runs."""
-    ask(connector, _PROGRAM, {"do": "stop", "container": container_name(job)}, Done)

@@ -18,18 +18,6 @@ from provision.errors import ConnectionFailed, LabError
 from provision.lab.base import LabNode
 from provision.local_files import write_private
 
-__all__ = [
-    "copy",
-    "file_lock",
-    "make_host_key",
-    "make_operator_key",
-    "remember_host_key",
-    "run_script",
-    "ssh_argv",
-    "ssh_options",
-    "wait_for_ssh",
-]
-
 _SSH_FAILED = 255
 _DISTRUST = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "No ED25519 host key is known")
 _CONNECT_SECONDS = 10

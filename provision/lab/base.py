@@ -9,8 +9,6 @@ from typing import Protocol
 
 from provision.lab.systems import DEFAULT_SYSTEM
 
-__all__ = ["DriverName", "LabDriver", "LabNode", "LabSpec", "NodeState", "Progress"]
-
 
 class DriverName(StrEnum):
     """The kinds of lab nodes."""

@@ -22,8 +22,6 @@ from provision.lab.base import Progress
 from provision.lab.mirror import MirrorSources, mirror_sources
 from provision.lab.systems import lab_system
 
-__all__ = ["REPOSITORY", "arguments", "ensure_image", "image_tag"]
-
 REPOSITORY = "provision-node"
 
 PACKAGES = (

@@ -14,8 +14,6 @@ from provision.errors import InvalidDocument, LabError
 from provision.lab.base import LabSpec
 from provision.local_files import write_private
 
-__all__ = ["Network", "Plan", "choose_block", "labels_of", "load_plan", "node_names", "route_networks", "save_plan"]
-
 _FIRST_HOST = 10
 _BLOCKS = 254
 

@@ -23,8 +23,6 @@ from provision.lab.engine_process import engine_of, release_engine, require_engi
 from provision.local_files import cache_folder
 from provision.threads import outcomes
 
-__all__ = ["ContainerDriver"]
-
 _SSH_PORT = 22
 _BOOT_SECONDS = 90
 _NEVER_RAN = {"created", "dead", "removing"}

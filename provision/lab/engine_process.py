@@ -30,8 +30,6 @@ from provision.lab.base import Progress
 from provision.lab.engine_traces import remember_network, restore_network
 from provision.local_files import cache_folder, private_folder, write_private
 
-__all__ = ["PrivateEngine", "engine_of", "private_engine", "release_engine", "require_engine"]
-
 _START_SECONDS = 60
 _STOP_SECONDS = 60
 _CGROUP = "provision-lab"

@@ -15,8 +15,6 @@ from provision.documents import decode
 from provision.documents.lab import NetworkState
 from provision.errors import InvalidDocument
 
-__all__ = ["chains_and_rules", "remember_network", "restore_network", "undo_commands"]
-
 _PROGRAMS = ("iptables", "ip6tables")
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 _INTERFACES = Path("/sys/class/net")

@@ -11,8 +11,6 @@ from provision.lab.access import copy, run_script
 from provision.lab.base import LabNode, Progress
 from provision.threads import outcomes
 
-__all__ = ["install_hardware"]
-
 _SECONDS = 300
 
 

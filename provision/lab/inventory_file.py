@@ -14,8 +14,6 @@ from provision.local_files import private_folder, write_private
 if TYPE_CHECKING:
     from provision.lab.services import ServiceInfo
 
-__all__ = ["inventory_of", "render", "write_inventory"]
-
 _HEADER = """\
 # Written by `provision lab up`, anew each time: do not edit. It is an ordinary Ansible inventory.
 """

@@ -32,8 +32,6 @@ from typing import Any
 
 from provision.errors import LabError
 
-__all__ = ["Gpu", "Machine", "Nic", "Product", "connection", "load", "names", "parse", "to_json"]
-
 _FOLDER = Path(__file__).parent / "machines"
 _BUS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _HOST_BRIDGE = 2  # parts of ``at`` down to the host bridge

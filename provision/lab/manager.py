@@ -20,19 +20,6 @@ from provision.lab.systems import lab_system
 if TYPE_CHECKING:
     from provision.lab.services import Services
 
-__all__ = [
-    "LabOptions",
-    "LabReport",
-    "down",
-    "inventory_path",
-    "link",
-    "list_labs",
-    "power",
-    "reboot",
-    "ssh_command",
-    "status",
-    "up",
-]
 
 _MAX_NODES = 64
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?")

@@ -16,8 +16,6 @@ from pathlib import Path
 from provision.errors import LabError
 from provision.lab.systems import LabSystem
 
-__all__ = ["MirrorSources", "Stanza", "mirror_sources", "parse_deb822", "parse_one_line", "public"]
-
 _USERINFO = re.compile(r"(?<=://)[^\s\"]*@")
 _SUITE = re.compile(r"([a-z]+)(-updates|-security|/updates|)")
 _MIRROR_SETTINGS = re.compile(

@@ -16,8 +16,6 @@ from provision.documents import decode
 from provision.documents.lab import QmpMessage
 from provision.errors import LabError
 
-__all__ = ["QmpClient"]
-
 _SECONDS = 10.0
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from provision.lab.vm_recipe import pack
 
-__all__ = ["Identity", "seed_archive"]
-
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
 _AUTHORIZED_KEYS = "root/.ssh/authorized_keys"
 _PREFIX = 24

@@ -15,8 +15,6 @@ from provision.lab.base import LabSpec
 from provision.local_files import private_folder, state_folder, write_private
 from provision.locks import held
 
-__all__ = ["check_name", "known_labs", "lab_folder", "labs_folder", "load_spec", "locked", "save_spec"]
-
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?")
 
 

@@ -27,8 +27,6 @@ from provision.lab.vm_recipe import Recipe, recipe_for
 from provision.local_files import cache_folder, write_private
 from provision.threads import outcomes
 
-__all__ = ["HOST_ADDRESS", "VmDriver"]
-
 HOST_ADDRESS = "10.0.2.2"
 """The controller's loopback interface as seen from a node."""
 

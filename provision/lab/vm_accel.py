@@ -16,8 +16,6 @@ from provision.lab.base import Progress
 from provision.lab.vm_image import Image
 from provision.local_files import write_private
 
-__all__ = ["EMULATION", "HARDWARE", "accelerator", "virtual_cpus"]
-
 # Without five-level page tables and nested virtualization, which cost emulated nodes time and are unused, and without
 # fast `rep movsb` (erms), which QEMU emulates byte by byte: pages are cleared and copied in a third of the time.
 EMULATION = ("-accel", "tcg,thread=multi", "-cpu", "max,la57=off,svm=off,erms=off")

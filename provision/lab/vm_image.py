@@ -25,8 +25,6 @@ from provision.lab.base import Progress
 from provision.lab.vm_recipe import Recipe, pack
 from provision.local_files import cache_folder
 
-__all__ = ["Image", "ensure_image", "need_programs"]
-
 _PROGRAMS = {
     "mmdebstrap": "mmdebstrap",
     "mke2fs": "e2fsprogs",

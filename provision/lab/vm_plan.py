@@ -15,8 +15,6 @@ from provision.errors import InvalidDocument, LabError
 from provision.lab.base import LabSpec
 from provision.local_files import write_private
 
-__all__ = ["Plan", "load_plan", "make_plan", "port_is_free", "save_plan"]
-
 # Below Linux's range of ports for outgoing connections, so that a stopped node's port stays free.
 _FIRST_PORT, _LAST_PORT = 22000, 32000
 _SUBNETS = 250

@@ -17,8 +17,6 @@ from pathlib import Path
 from provision.errors import LabError
 from provision.lab.qmp import QmpClient
 
-__all__ = ["Machine", "MachineSettings", "is_running", "kill", "qemu_argv", "set_link", "start"]
-
 _START_SECONDS = 60
 _KILL_SECONDS = 30
 _REAP_SECONDS = 5

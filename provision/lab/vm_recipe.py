@@ -19,8 +19,6 @@ from pathlib import Path
 from provision.lab.mirror import MirrorSources, mirror_sources, public
 from provision.lab.systems import lab_system
 
-__all__ = ["Recipe", "pack", "recipe_for"]
-
 _VERSION = 2
 """Increase it if the build process changes without a change below."""
 

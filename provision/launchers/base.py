@@ -9,20 +9,6 @@ from dataclasses import dataclass, field, replace
 from provision.errors import UsageError
 from provision.model import Setting
 
-__all__ = [
-    "MASTER_PORT",
-    "CommandLine",
-    "HostEntry",
-    "Hosts",
-    "Launch",
-    "Launcher",
-    "Reach",
-    "argv_of",
-    "fitted",
-    "script_words",
-    "slot_table",
-]
-
 Hosts = Sequence[tuple[str, int]]
 """Nodes with their slots."""
 MASTER_PORT = 29500

@@ -5,8 +5,6 @@ from __future__ import annotations
 from provision.launchers.base import Launcher
 from provision.launchers.openmpi import host_file
 
-__all__ = ["LAUNCHERS"]
-
 LAUNCHERS = (
     Launcher(
         "deepspeed",

@@ -8,8 +8,6 @@ from provision.errors import UsageError
 from provision.launchers import openmpi
 from provision.launchers.base import HostEntry, Launcher, slot_table
 
-__all__ = ["LAUNCHERS"]
-
 
 def _host_file(entries: Sequence[HostEntry]) -> str:
     """Return a line ``NAME slots=N`` for each entry; UsageError when N is not the same for all."""

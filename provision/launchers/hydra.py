@@ -8,8 +8,6 @@ from functools import partial
 from provision.launchers.base import CommandLine, HostEntry, Launch, Launcher, Reach
 from provision.model import Setting
 
-__all__ = ["LAUNCHERS"]
-
 _OURS = "provision"
 _FILE_NAME = "machinefile"
 _LAST = ("env", "PROVISION_LAST=")

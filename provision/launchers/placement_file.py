@@ -9,8 +9,6 @@ from typing import Any
 from provision.errors import UsageError
 from provision.model import NodePlacement, RankPlacement
 
-__all__ = ["read_placement"]
-
 _MOST_CPUS = 1 << 16
 
 

@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from provision.launchers.base import Launcher
 
-__all__ = ["LAUNCHERS"]
-
 LAUNCHERS = (Launcher("python", order=4, rendezvous=True),)

@@ -9,8 +9,6 @@ from provision.errors import UsageError
 from provision.launchers.base import HostEntry
 from provision.model import NodePlacement, RankPlacement
 
-__all__ = ["even_placement", "ranges", "render"]
-
 
 def render(nodes: Sequence[NodePlacement]) -> str:
     """Return a line ``rank N=NAME slot=CPUS`` for each rank; CPUs have the operating system's numbers.

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from provision.launchers.base import HostEntry, Launcher
 
-__all__ = ["LAUNCHERS"]
-
 
 def _host_file(entries: Sequence[HostEntry]) -> str:
     """Return each entry's name as often as it has slots, a name a line."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from provision.launchers.base import HostEntry, Launcher
 
-__all__ = ["LAUNCHERS"]
-
 
 def _host_file(entries: Sequence[HostEntry]) -> str:
     """Return a line ``NAME NODE_RANK NPROC MASTER_ADDR MASTER_PORT`` for each entry; the first is the master.

@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from provision.model.difference import Difference
 
-__all__ = ["ApplyReport", "Failure", "NodeReport", "NodeStatus", "RoleReport", "RoleStatus"]
-
 
 class NodeStatus(StrEnum):
     """Result of an apply on one node."""

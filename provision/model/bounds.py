@@ -6,21 +6,6 @@ from typing import Annotated
 
 from msgspec import Meta
 
-__all__ = [
-    "Address",
-    "Container",
-    "Digest",
-    "Identifier",
-    "JobName",
-    "Line",
-    "NodeName",
-    "ShortText",
-    "Text",
-    "Time",
-    "Url",
-    "Uuid",
-]
-
 Text = Annotated[str, Meta(max_length=262_144)]
 """The output of a program, or a reason that contains it."""
 Line = Annotated[str, Meta(max_length=8192, pattern=r"^[^\x00-\x1f\x7f]*\Z")]

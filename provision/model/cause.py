@@ -8,8 +8,6 @@ from typing import Any
 
 from provision.model.reason import Reason
 
-__all__ = ["NODES", "Cause", "CauseKind", "shown"]
-
 NODES = "(nodes of the cluster)"
 """Variable of roles that depend on other nodes: the names and data addresses of all nodes."""
 _MOST_LETTERS = 100

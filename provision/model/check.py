@@ -9,8 +9,6 @@ from enum import StrEnum
 from provision.model.bandwidth import Bandwidth, Collective
 from provision.model.reason import Reason
 
-__all__ = ["CheckResult", "CheckStatus", "NodeChecks", "Verification"]
-
 
 class CheckStatus(StrEnum):
     """The four verdicts of a check; ``skip`` always has the reason why the check was not possible."""

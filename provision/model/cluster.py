@@ -10,8 +10,6 @@ from typing import Any
 
 from provision.model.secret import Secret
 
-__all__ = ["NO_JOBS", "Cluster", "Connection", "Node"]
-
 NO_JOBS = "it takes no jobs (cluster_takes_jobs: false)"
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 

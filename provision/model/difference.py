@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Difference", "FileDiff", "RoleDiff"]
-
 
 @dataclass(frozen=True)
 class Difference:

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ARCHITECTURES", "GpuArchitecture", "GpuProduct", "Lanes", "find_architecture", "find_product"]
-
 
 @dataclass(frozen=True)
 class Lanes:

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Entry", "Holder", "NodeLook", "Unlocked", "local_time"]
-
 
 @dataclass(frozen=True)
 class Entry:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["DOCKER_HUB", "is_image_reference", "registry_of"]
-
 DOCKER_HUB = "docker.io"
 _FORM = re.compile(
     r"(([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/)?"

@@ -11,18 +11,6 @@ from typing import Any
 from provision.model.bounds import Address, Container, Identifier, NodeName, ShortText, Text, Time, Uuid
 from provision.model.reason import NO_REASON, Reason
 
-__all__ = [
-    "Assignment",
-    "CodeSource",
-    "InstanceRecord",
-    "JobEvent",
-    "JobRecord",
-    "JobSpec",
-    "JobStatus",
-    "Kind",
-    "as_document",
-]
-
 
 class Kind(StrEnum):
     """How the processes of a job are started; the words are those of arena without ``job``."""

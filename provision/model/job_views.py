@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from provision.model.job import Assignment, JobRecord
 
-__all__ = ["DryRun", "GpuView", "JobPage", "NodeList", "NodeView"]
-
 
 @dataclass(frozen=True)
 class DryRun:

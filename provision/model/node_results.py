@@ -10,8 +10,6 @@ from typing import Any
 from provision.model.apply import Failure
 from provision.model.reason import Reason
 
-__all__ = ["NodeAdoption", "NodeReload", "NodeReset", "ReloadResult", "ResetResult"]
-
 
 @dataclass(frozen=True)
 class NodeAdoption:

@@ -8,8 +8,6 @@ from enum import StrEnum
 from provision.model.preflight import PackageChange, PreflightProblem
 from provision.model.reason import Reason
 
-__all__ = ["NEVER_APPLIED", "NodePlan", "Plan", "Step", "StepClass"]
-
 NEVER_APPLIED = "plan.never_applied"
 """The code of the reason of a step whose role has no receipt on the node."""
 

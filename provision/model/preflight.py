@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["PackageChange", "PreflightCode", "PreflightProblem"]
-
 
 class PreflightCode(StrEnum):
     """Kind of a problem; scripts match on it."""

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Union
 
-__all__ = ["NO_REASON", "Reason", "Value", "Wording", "reason"]
-
 Value = Union[str, int, float, None, "Reason", tuple["Value", ...]]
 """A parameter. A reason as a parameter is a part of a message."""
 

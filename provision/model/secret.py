@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Secret"]
-
 
 class Secret:
     """A secret string that is printed as ``[secret]``.

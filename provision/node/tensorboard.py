@@ -1,8 +1,7 @@
-"""Starts and ends the TensorBoard of a batch job on this node.
+"""Starts the TensorBoard of a batch job on this node; `delete` of the job removes its container.
 
-It arrives over SSH on standard input as root, followed by one line of JSON, and needs Python 3.6 and docker. Answers:
-``start``: ``{"running": true, "answers": bool, "port": N}`` or ``{"running": false, "output", "code"}``; ``stop``:
-``{"stopped": bool}``.
+It reads its request, one line of JSON, from standard input, runs as root, and needs Python 3.6 and docker. Answer:
+``{"running": true, "answers": bool, "port": N}`` or ``{"running": false, "output", "code"}``.
 """
 
 import contextlib
@@ -26,10 +25,9 @@ LOG_LINES = "12"
 
 
 def main() -> None:
-    """Do what the first line of standard input says."""
+    """Start the TensorBoard that the first line of standard input describes."""
     request = json.loads(sys.stdin.readline())
-    found = {"start": start, "stop": stop}[request["do"]](request)
-    print(json.dumps(found))
+    print(json.dumps(start(request)))
 
 
 def start(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -70,14 +68,6 @@ def run(name: str, address: str, port: int, request: Dict[str, Any]) -> Dict[str
             return {"running": True, "answers": True, "port": port}
         time.sleep(0.2)
     return {"running": True, "answers": False, "port": port}
-
-
-def stop(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Remove the container; one that is gone is fine."""
-    if take_away(request["container"]):
-        return {"stopped": False}
-    release_ports(job_of(request["container"]))
-    return {"stopped": True}
 
 
 def take_away(name: str) -> str:

@@ -12,8 +12,6 @@ from provision.model.cause import Cause, CauseKind, shown
 from provision.model.reason import Reason, reason
 from provision.planning.package_versions import older
 
-__all__ = ["differences"]
-
 _ID_LETTERS = 12
 _TYPES = {"file": "a file", "directory": "a directory", "link": "a link", "other": "something else"}
 _TRANSIENT = frozenset({"activating", "reloading", "deactivating", "refreshing"})

@@ -19,8 +19,6 @@ from provision.model import Cluster, Node, Same, Secret
 from provision.model.cause import NODES, Cause, CauseKind
 from provision.model.reason import Reason, reason
 
-__all__ = ["RoleSource", "changed", "fingerprint", "salt_of"]
-
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OTHER_NODES = frozenset({"hostvars", "groups", "ansible_play_hosts", "ansible_play_hosts_all", "ansible_play_batch"})
 _ADDRESS = ("cluster_data_address", "cluster_data_networks")

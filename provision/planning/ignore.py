@@ -10,8 +10,6 @@ from typing import Any
 from provision.model import Node, NodePlan, Step
 from provision.model.reason import Reason, reason
 
-__all__ = ["with_ignored"]
-
 
 @dataclass(frozen=True)
 class _Entry:

@@ -16,8 +16,6 @@ from provision.model.reason import Reason
 from provision.planning.scene import PlanScene
 from provision.planning.steps import causes_of, waiting
 
-__all__ = ["with_partners"]
-
 _EXCHANGES = {role: component.exchange for role, component in COMPONENTS.items() if component.exchange}
 
 _Requests = dict[str, dict[str, list[str]]]

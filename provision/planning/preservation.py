@@ -16,8 +16,6 @@ from provision.components.base import PreservedSettings
 from provision.facts import NodeFacts, Unknown
 from provision.model import Node
 
-__all__ = ["describe_preserved", "preserved_variables", "unreadable_facts"]
-
 
 def preserved_variables(node: Node, facts: NodeFacts) -> dict[str, dict[str, Any]]:
     """Return by role the variables that preserve the pre-existing configuration of the node.

@@ -10,8 +10,6 @@ from provision.components import COMPONENTS
 from provision.model import CheckResult, CheckStatus
 from provision.planning.scene import PlanScene
 
-__all__ = ["is_fixable"]
-
 
 def is_fixable(scene: PlanScene, result: CheckResult) -> bool:
     """Return whether an apply can fix the failing check.

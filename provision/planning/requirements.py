@@ -12,8 +12,6 @@ from provision.components.base import Repository, Variables
 from provision.facts import NodeFacts, plain
 from provision.model import PreflightProblem
 
-__all__ = ["packages_of", "repositories_of", "setting_problems"]
-
 
 def setting_problems(role: str, variables: Variables, facts: NodeFacts) -> tuple[PreflightProblem, ...]:
     """Return what of the inventory would make the role fail on the node; values with Jinja are not judged here."""

@@ -15,8 +15,6 @@ from provision.facts import NodeFacts
 from provision.model import CheckResult, CheckStatus, Cluster, Node
 from provision.planning.fingerprint import RoleSource
 
-__all__ = ["PlanScene"]
-
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 
 

@@ -18,8 +18,6 @@ from provision.planning.fingerprint import changed, fingerprint, salt_of
 from provision.planning.remediation import is_fixable
 from provision.planning.scene import PlanScene
 
-__all__ = ["blind", "causes_of", "findings", "plan_node", "step_class", "waiting"]
-
 _DAY = timedelta(days=1)
 
 

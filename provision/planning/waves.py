@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from provision.errors import UsageError
 from provision.model import Node
 
-__all__ = ["DEFAULT_WAVES", "too_many_failures", "wave_sizes", "waves"]
-
 DEFAULT_WAVES = "1,10%,100%"
 _GROUPS = (("cluster_rack", "cluster_rack_at_once"), ("cluster_leaf", "cluster_leaf_at_once"))
 """What nodes share, and how many of those that share it may be changed at once; 0 is no limit."""

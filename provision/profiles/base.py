@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from provision.model import Setting
 
-__all__ = ["FABRICS", "NodeNetwork", "data_subnets", "merged", "overridden"]
-
 FABRICS = ("tcp", "roce", "roce-gdr", "ib")
 """The fabrics that a job can request."""
 

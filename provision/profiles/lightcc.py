@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from provision.errors import UsageError
 from provision.model import Setting
 
-__all__ = ["LIGHT", "LightVariable", "check_light", "horovod_settings", "lightcc_settings", "lossy_ones"]
-
 
 @dataclass(frozen=True)
 class LightVariable:

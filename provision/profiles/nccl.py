@@ -9,8 +9,6 @@ from typing import Protocol
 from provision.model import Setting
 from provision.profiles.base import NodeNetwork, merged
 
-__all__ = ["common_fabric", "finds_gid", "nccl_settings"]
-
 _GID_BY_ITSELF = (2, 21)
 """Since this version NCCL selects the RoCE v2 GID of an IPv4 address itself."""
 

@@ -11,8 +11,6 @@ from provision.profiles.base import NodeNetwork
 from provision.profiles.lightcc import lightcc_settings
 from provision.profiles.nccl import nccl_settings
 
-__all__ = ["PRESETS", "ProfileOptions", "fabric_settings", "taco_parameters", "taco_variables"]
-
 PRESETS = ("taco", "horovod-lightcc")
 """``taco``: the command lines of TACO Train's guide. ``horovod-lightcc``: LightCC without lossy settings."""
 

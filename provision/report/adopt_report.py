@@ -10,8 +10,6 @@ from provision.model import NodeAdoption
 from provision.report import layout
 from provision.report.node_names import in_short
 
-__all__ = ["as_document", "as_text"]
-
 
 def as_document(
     nodes: Sequence[NodeAdoption], files: Mapping[str, Mapping[str, Any]], *, written: bool

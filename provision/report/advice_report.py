@@ -12,17 +12,6 @@ from provision.advisor.series import NodeSeries, mean
 from provision.report import layout
 from provision.report.grouping import reason_lines
 
-__all__ = [
-    "advice_document",
-    "advice_text",
-    "ended_text",
-    "idle_text",
-    "nodes_document",
-    "nodes_text",
-    "script_document",
-    "script_text",
-]
-
 _RULE, _WORD = 10, 8
 _CHECK = 24
 _NOTES = 6

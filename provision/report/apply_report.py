@@ -12,8 +12,6 @@ from provision.report import layout
 from provision.report.grouping import grouped, heads, outline, reason_lines
 from provision.report.node_names import as_limit, in_short
 
-__all__ = ["as_document", "as_text", "from_document"]
-
 _STATUS = max(map(len, NodeStatus))
 _MIN_ROLES_WIDTH = 30
 

@@ -12,8 +12,6 @@ from provision.report import layout
 from provision.report.grouping import grouped, outline
 from provision.report.node_names import in_short
 
-__all__ = ["audit_document", "audit_text"]
-
 _CALLER_WIDTH = 16
 _ACTION = 13
 

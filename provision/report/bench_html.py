@@ -26,8 +26,6 @@ from provision.report.bench_report import (
 )
 from provision.report.svg import COLOURS, Bar, Curve, bars, clean, curves
 
-__all__ = ["as_document", "as_html"]
-
 _MAX_SIDES = 8
 """With more results of one workload and size, each is compared with the fastest only."""
 

@@ -11,22 +11,6 @@ from provision.benchmarks import Comparison, Record, Run, Unfinished, Verdict, e
 from provision.benchmarks.scaling import percent
 from provision.report import layout
 
-__all__ = [
-    "METHODS",
-    "SIMULATED",
-    "compare_document",
-    "compare_text",
-    "comparison_document",
-    "record_document",
-    "run_document",
-    "runs_document",
-    "runs_text",
-    "stored_document",
-    "stored_text",
-    "verdict_text",
-    "with_band",
-]
-
 _MIN_MODEL_WIDTH = 8
 _MIN_LABEL_WIDTH = 14
 SIMULATED = "SIMULATED"

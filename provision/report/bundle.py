@@ -20,8 +20,6 @@ from provision.report import layout
 from provision.report.redaction import REMOVED, Redactor
 from provision.report.verify_report import as_document, as_text
 
-__all__ = ["archive", "bundle_files", "versions"]
-
 _PACKAGES = ("ansible", "ansible-core", "ansible-runner", "fabric", "paramiko", "docker", "typer")
 _FILE_HASH = re.compile(r"(?<![0-9a-zA-Z:])[0-9a-f]{64}(?![0-9a-zA-Z])")
 """Hash of a file's content; that of an image has a ``sha256:`` prefix."""

@@ -10,8 +10,6 @@ from provision.model import CommandResult
 from provision.report.grouping import Group, grouped, outline
 from provision.report.node_names import in_short
 
-__all__ = ["LinePrefixer", "command_document", "command_summary", "command_text", "failed_nodes"]
-
 _OK, _FAILED, _ERROR, _NOT_STARTED = range(4)
 
 

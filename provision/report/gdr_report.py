@@ -10,8 +10,6 @@ from provision.report import layout
 from provision.report.grouping import grouped, outline, reason_lines
 from provision.report.node_names import in_short
 
-__all__ = ["as_document", "as_text", "nodes_document", "nodes_text"]
-
 _PATH = max(len(path) for path in GdrPath)
 _LONGEST_NAME = 24
 

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 
 from provision.report.node_names import in_short
 
-__all__ = ["Group", "grouped", "heads", "outline", "reason_lines"]
-
 T = TypeVar("T")
 
 MAX_SIMILAR = 3

@@ -11,8 +11,6 @@ from provision.report import layout
 from provision.report.grouping import grouped, outline
 from provision.report.node_names import in_short
 
-__all__ = ["fleet_document", "fleet_text", "nodes_document", "nodes_text", "unlocked_document", "unlocked_text"]
-
 _USER_WIDTH = 16
 _STATUS_WIDTH = 11
 _GOOD = {"unchanged", "changed", "waiting", "reset", "nothing"}

@@ -12,8 +12,6 @@ from provision.report.grouping import grouped, reason_lines
 from provision.report.job_words import columns
 from provision.report.node_names import in_short
 
-__all__ = ["contents_document", "contents_text", "states_document", "states_text"]
-
 _SHORT = 19
 """``sha256:`` and twelve digits."""
 

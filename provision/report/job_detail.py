@@ -22,8 +22,6 @@ from provision.report.job_words import (
 )
 from provision.report.node_names import in_short
 
-__all__ = ["ending", "events_text", "failure_lines", "get_text", "gpu_lines"]
-
 
 def get_text(
     job: JobRecord,

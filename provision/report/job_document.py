@@ -12,8 +12,6 @@ from provision.batch.names import trainer
 from provision.model.job import Assignment, JobRecord
 from provision.report.job_words import NOT_APPLICABLE, age, allocated, duration, instance_of, leader, requested
 
-__all__ = ["event_documents", "instance_document", "job_document", "survey_documents", "written"]
-
 _NOT_LISTED = frozenset({"image", "noContainer", "command", "workingDir", "annotations", "env", "secretEnv", "events"})
 """Lists are built from brief reports, which lack these."""
 _MODEL = ("modelName", "modelVersion", "modelSource")

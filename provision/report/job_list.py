@@ -11,8 +11,6 @@ from provision.report.grouping import reason_lines
 from provision.report.job_words import NOT_APPLICABLE, age, allocated, columns, current_reason, duration, leader
 from provision.report.node_names import in_short
 
-__all__ = ["list_text", "names_text", "newest_first", "queue_text", "top_text", "unreachable_lines", "wide_text"]
-
 _MIN_OWNER_WIDTH = 8
 """Letters of an owner: with names of up to 24 letters `list` fits 80 columns."""
 _WAITING = (JobStatus.PENDING, JobStatus.QUEUING)

@@ -11,18 +11,6 @@ from provision.report import layout
 from provision.report.grouping import reason_lines
 from provision.report.job_words import NOT_APPLICABLE, columns, ruled, simulated_note
 
-__all__ = [
-    "data_text",
-    "gpu_document",
-    "gpu_text",
-    "memory",
-    "node_documents",
-    "node_list_text",
-    "per_cent",
-    "top_node_document",
-    "top_node_text",
-]
-
 _RULE = 89
 """The length in arena."""
 
@@ -167,11 +155,6 @@ def per_cent(gpu: GpuUsage) -> str:
 def memory(gpu: GpuUsage) -> str:
     """Return used and total memory as in arena, without fractions: ``1024MiB / 32768MiB``."""
     return NOT_APPLICABLE if gpu.used_mib is None else f"{gpu.used_mib}MiB / {gpu.total_mib}MiB"
-
-
-def data_text(rows: Sequence[Sequence[str]]) -> str:
-    """Return ``data list``: rows of name, access mode, description, owner and age."""
-    return "\n".join(columns([["NAME", "ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"], *rows]))
 
 
 def _allocated(node: NodeView) -> int:

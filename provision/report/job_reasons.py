@@ -8,8 +8,6 @@ from typing import TypeVar
 from provision.model.job import JobRecord
 from provision.report.reasons import message
 
-__all__ = ["with_message"]
-
 Record = TypeVar("Record", bound=JobRecord)
 
 

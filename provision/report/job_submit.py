@@ -15,8 +15,6 @@ from provision.report.job_words import current_reason, ruled
 if TYPE_CHECKING:
     from provision.batch.submission import Submission
 
-__all__ = ["closing_lines", "dry_run_document", "dry_run_text"]
-
 
 def closing_lines(job: JobRecord) -> list[str]:
     """Return arena's two lines, and in between the reason if the job waits."""

@@ -10,21 +10,6 @@ from provision.model.job import Assignment, InstanceRecord, JobRecord, JobStatus
 from provision.report import layout
 from provision.report.node_names import in_short
 
-__all__ = [
-    "NOT_APPLICABLE",
-    "age",
-    "allocated",
-    "columns",
-    "current_reason",
-    "duration",
-    "instance_of",
-    "leader",
-    "requested",
-    "ruled",
-    "simulated_note",
-    "stamp",
-]
-
 NOT_APPLICABLE = "N/A"
 _ENDED = {
     JobStatus.SUCCEEDED: "Completed",

@@ -10,8 +10,6 @@ from typing import Any
 from provision.model import Setting
 from provision.report import layout
 
-__all__ = ["as_document", "as_text"]
-
 _NAME, _SOURCE = 26, 14
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 import textwrap
 
-__all__ = ["choose", "hanging", "is_mark", "length", "padded", "painted", "shortened", "state", "width", "wrapped"]
-
 NARROWEST, WIDEST = 80, 200
 """Tables fit 80 columns; lines of more than 200 are hard to read."""
 _END = "\ue0f0"

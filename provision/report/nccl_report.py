@@ -7,8 +7,6 @@ from typing import Any
 from provision.checks.nccl_log import NcclVerdict
 from provision.report import layout
 
-__all__ = ["as_document", "as_text"]
-
 _LABEL = 11
 _TCP = {"Socket", "FastSocket"}
 _IN_USE = {True: "in use", False: "NOT in use", None: "unknown"}

@@ -6,8 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-__all__ = ["as_limit", "in_ranges", "in_short"]
-
 _MAX_PLAIN = 3
 """Up to this number, names are listed individually."""
 _MAX_RANGES = 8

@@ -15,8 +15,6 @@ from provision.topology.placement import Key, Placement, Places, Worker
 from provision.topology.rank_placement import rank_placements
 from provision.topology.score import UNLIMITED
 
-__all__ = ["as_document", "as_line", "as_text"]
-
 _LONGEST_NAME = 32
 _CRITERIA = (
     ("bandwidth", "bandwidth_gb_s", "bus bandwidth, GB/s"),

@@ -25,8 +25,6 @@ from provision.report import layout
 from provision.report.node_names import in_short
 from provision.report.reasons import message, names_node, remedy
 
-__all__ = ["as_document", "as_text", "problems_document", "problems_text"]
-
 _MAX_LINES = 60
 """Lines of one file's diff; the JSON document has all of them."""
 _MAX_NAMES = 4

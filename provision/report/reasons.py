@@ -16,8 +16,6 @@ from typing import Any
 
 from provision.model.reason import Reason, Value, Wording
 
-__all__ = ["CURRENT_NODE", "catalogue", "fields", "message", "messages", "names_node", "remedy"]
-
 CURRENT_NODE = "node"
 """The field that is no parameter of the reason."""
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")

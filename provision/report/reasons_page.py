@@ -15,8 +15,6 @@ from provision.errors import ProvisionError
 from provision.model.reason import Wording
 from provision.report.reasons import catalogue
 
-__all__ = ["page"]
-
 _HEAD = """\
 # Reasons
 

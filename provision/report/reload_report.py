@@ -13,8 +13,6 @@ from provision.report.grouping import grouped
 from provision.report.node_names import as_limit, in_short
 from provision.report.reasons import message, remedy
 
-__all__ = ["as_document", "as_text"]
-
 _LONGEST_NAME = 24
 _RESULT = max(len(result) for result in ReloadResult)
 _MODULE = len("nvidia_peermem")

@@ -6,8 +6,6 @@ import re
 
 from provision.documents.text import last_lines
 
-__all__ = ["remedy_for"]
-
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"No space left on device", "The node's disk is full: free space (df -h, docker system df) and apply again."),
     (

@@ -11,8 +11,6 @@ from provision.report import layout
 from provision.report.grouping import Group, grouped, heads, outline
 from provision.report.node_names import in_short
 
-__all__ = ["as_document", "as_plan", "as_text"]
-
 
 def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[str, Any]:
     """Return the document of ``reset --json``; keys are an interface and only ever added."""

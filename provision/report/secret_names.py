@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["assigned_secrets", "is_plain", "names_secret"]
-
 _STRONG = re.compile(
     r"(passw(or)?d|passwd|passphrase|passcode|secret|token|credentials?|_pwd|_pass|cookie|(^|_)psk|key_data"
     r"|(api|access|secret|private|account|shared|encryption|master|license|subscription)_?key"

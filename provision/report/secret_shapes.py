@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["REMOVED", "address_credentials", "format_spans", "without", "without_arguments"]
-
 REMOVED = "[removed]"
 
 _BASE64 = "A-Za-z0-9+/="

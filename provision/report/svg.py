@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Bar", "Curve", "bars", "clean", "curves"]
-
 _WIDTH = 600
 _RIGHT = 175
 """Width of a bar's figures."""

@@ -12,8 +12,6 @@ from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
 from provision.topology.summary import summary
 from provision.topology.tree import Group, NumaNode, tree
 
-__all__ = ["as_document", "as_text", "head_lines", "numa_title"]
-
 _LONGEST_NAME = 16
 _LEGEND = (
     "NV# number of NVLink lanes; PIX one PCIe switch; PXB several; PHB a host bridge; NODE two host bridges of a NUMA "

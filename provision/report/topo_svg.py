@@ -17,8 +17,6 @@ from provision.topology.links import lanes
 from provision.topology.machine import MachineTopology
 from provision.topology.tree import Group, NumaNode, tree
 
-__all__ = ["as_svg"]
-
 _LETTER = 7.3  # width at the size of `_STYLE`
 _LINE = 18
 _PAD = 10

@@ -14,8 +14,6 @@ from provision.report.job_words import columns
 from provision.report.node_names import as_limit, in_short
 from provision.report.reasons import message, remedy
 
-__all__ = ["as_document", "as_text", "profile_document", "profile_text"]
-
 _CLUSTER = "(cluster)"
 _PAIRS_SHOWN = 8
 _HEADS = ("COMPONENT", "REQUIRED", "FOUND", "VERDICT")

@@ -11,8 +11,6 @@ from provision.workflow.plan import probe_and_plan
 if TYPE_CHECKING:
     from provision.inventory.record import Addition
 
-__all__ = ["adopt", "plan_adopt"]
-
 
 def plan_adopt(cluster: Cluster, nodes: Sequence[Node]) -> tuple[tuple[NodeAdoption, ...], tuple[Addition, ...]]:
     """Probe `nodes`; return the pre-existing configuration of each, and the additions to the files of the inventory."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from provision.connectors import Connector
     from provision.workflow.plan import PlanResult
 
-__all__ = ["Requested", "preflight"]
-
 _PROGRAM = "package-preflight"
 _ANSWER_SECONDS = 10
 """How long a package source or a registry may take to answer."""
@@ -229,6 +227,7 @@ def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, Pr
     """Ask the nodes that there is something to ask of, all at once."""
     from provision.connectors import each
     from provision.jobs.node_ask import ask
+    from provision.workflow.survey import interpreter
 
     nodes = [result.cluster.node(name) for name, asked in requested.items() if asked.packages or asked.image]
     if not nodes:
@@ -236,8 +235,6 @@ def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, Pr
 
     def one(connector: Connector) -> PreflightAnswer:
         node = result.cluster.node(connector.name)
-        python = node.variables.get("ansible_python_interpreter")
-        usable = isinstance(python, str) and python.startswith("/") and plain(python)
         request = requested[connector.name].request()
         return ask(
             connector,
@@ -245,7 +242,7 @@ def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, Pr
             request,
             PreflightAnswer,
             seconds=_LIMIT_SECONDS,
-            python=str(python) if usable else "python3",
+            python=interpreter(node.variables),
         )
 
     return each(nodes, one)

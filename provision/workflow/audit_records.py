@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from provision.connectors import Connector
     from provision.documents.audit import AuditTrail
 
-__all__ = ["read_audit"]
-
 _SECONDS = 60.0
 _MOST_LINES = 100_000
 """Of a journal, where the records of one person are looked for."""

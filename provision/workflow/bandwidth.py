@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.facts.rails import NodeRails
 
-__all__ = ["measure"]
-
 Say = Callable[[str], None]
 
 _PROBE_SECONDS = 120

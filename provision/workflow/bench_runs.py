@@ -22,8 +22,6 @@ from provision.launchers import HostEntry
 from provision.locks import user
 from provision.workflow import benchmark_files
 
-__all__ = ["PROGRAM", "Ended", "default_sizes", "finish", "node_infos", "program_folder", "visible_environment"]
-
 PROGRAM = "provision_training_bench.py"
 _ABOUT = "About: "
 _ABOUT_LIMIT = 262_144

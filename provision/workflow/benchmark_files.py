@@ -16,8 +16,6 @@ from provision.documents import decode
 from provision.errors import InvalidDocument, ProvisionError
 from provision.local_files import state_folder, write_private
 
-__all__ = ["find_records", "folder", "new_id", "store_record", "stored_records"]
-
 _MOST = 500
 """As many results are kept; the oldest beyond them go."""
 

@@ -15,8 +15,6 @@ from provision.benchmarks.configurations import of_file, of_records
 from provision.errors import ProvisionError, UsageError
 from provision.workflow.benchmark_files import find_records
 
-__all__ = ["Results", "load"]
-
 _GZIP = b"\x1f\x8b"
 
 

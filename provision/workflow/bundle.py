@@ -12,8 +12,6 @@ from provision.model import Cluster
 from provision.workflow.inventory_state import log_folder
 from provision.workflow.verification import verify
 
-__all__ = ["known_secrets", "support_bundle"]
-
 _LOGS = 5
 """How many logs of applies a support bundle takes along; what was overridden comes whole."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from provision.jobs.cluster_snapshot import ClusterSnapshot
     from provision.model import Cluster
 
-__all__ = ["ProbeSnapshot"]
-
 # Placement uses none of these, and docker's client is most of the cost of a probe. Containers of jobs have
 # nothing to do with the training container.
 _UNUSED = (

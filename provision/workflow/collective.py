@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from provision.launchers import HostEntry
     from provision.model import Cluster
 
-__all__ = ["all_reduce"]
-
 Say = Callable[[str], None]
 
 _PROBE_SECONDS = 120

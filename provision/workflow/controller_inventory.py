@@ -8,8 +8,6 @@ from pathlib import Path
 
 from provision.components import COMPONENTS
 
-__all__ = ["local_inventory"]
-
 
 def local_inventory(folder: Path, name: str, *, image: str | None, variables: Path | None) -> Path:
     """Write an inventory of this machine alone into `folder` and return its path.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.report.redaction import Redactor
 
-__all__ = ["content_differences"]
-
 _MOST_CHARACTERS = 500_000
 """Of one file; to compare more takes longer than to run the step."""
 _HIDDEN = "content is not shown, because it may contain secrets"
@@ -90,7 +88,7 @@ def _compare(
         variables: dict[str, Any] = {
             "_platform_fingerprints_folder": folder,
             "_platform_steps": {name: list(roles) for name, roles in wanted.items()},
-            "_platform_kept": {name: result.preserved[name] for name in wanted if name in result.preserved},
+            "_platform_preserved": {name: result.preserved[name] for name in wanted if name in result.preserved},
             "_platform_disruptive": sorted(wanted),  # a role that waits for a job would refuse; here it disturbs none
         }
         return engine.run_playbook(

@@ -10,8 +10,6 @@ from provision.commands.drain import DRAINED_BEFORE, Hook, SchedulerState
 from provision.errors import NodeError, ProvisionError
 from provision.model import CommandResult, Node
 
-__all__ = ["NoAnswer", "NodeHook"]
-
 _LIMIT_SECONDS = 60.0
 """A scheduler that does not answer in this time is taken for gone."""
 _OWN_LIMIT_SECONDS = 600.0
@@ -71,7 +69,7 @@ class NodeHook:
         return self._clean(shlex.join(self.hook.resume()))
 
     def _run(self, argv: Sequence[str], limit: float) -> CommandResult:
-        from provision.connectors.subprocesses import LocalProcess, finish
+        from provision.connectors.subprocesses import LocalProcess
 
         if shutil.which(argv[0]) is None:
             raise NodeError(
@@ -80,7 +78,7 @@ class NodeHook:
                 remedy=f"Install {argv[0]} here, put it on the PATH, or correct cluster_drain in the inventory.",
             )
         try:
-            return finish(LocalProcess(self.node.name, argv), b"", limit)
+            return LocalProcess(self.node.name, argv).result(b"", limit)
         except ProvisionError as error:
             raise NoAnswer(
                 f"`{self._clean(shlex.join(argv))}` gave no result within {limit:.0f} seconds, or could not be started",

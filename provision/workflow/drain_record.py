@@ -12,8 +12,6 @@ from provision.local_files import state_folder, write_private
 from provision.model import Cluster
 from provision.workflow.inventory_state import identity
 
-__all__ = ["DrainRecord"]
-
 
 class DrainRecord:
     """The record of an inventory: node -> how it was drained (``kind``, ``name``, ``since``, ``user``).

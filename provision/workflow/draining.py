@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from provision.workflow.node_results import NodeResults
     from provision.workflow.plan import PlanResult, Request
 
-__all__ = ["Draining", "pauses"]
-
 _AT_ONCE = 16
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
 Out = TypeVar("Out")

@@ -12,8 +12,6 @@ from provision.documents import decode
 from provision.errors import InvalidDocument
 from provision.facts import Outputs
 
-__all__ = ["load", "save"]
-
 _FORMAT = 1
 _KIND = "outputs"
 

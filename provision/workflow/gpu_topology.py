@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from provision.model import Cluster
     from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
 
-__all__ = ["topology"]
-
 _STAND_INS = ("gpus", "nvidia-smi", "everything")
 
 

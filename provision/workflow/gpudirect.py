@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from provision.gdr import NodeGdr
     from provision.model import Cluster
 
-__all__ = ["gdr"]
-
 
 def gdr(cluster: Cluster, limit: str | None = None) -> tuple[NodeGdr, ...]:
     """Probe the nodes, one SSH session each, and return the path between GPU memory and network cards."""

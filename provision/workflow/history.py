@@ -23,8 +23,6 @@ from provision.model import Cluster, Node
 from provision.model.history import Entry
 from provision.workflow.inventory_state import identity
 
-__all__ = ["MAX_ENTRIES", "Fleet", "begin", "end", "interrupted", "read", "read_fleet", "read_nodes"]
-
 _PATIENCE_SECONDS = 5.0
 """How much longer than the others a node may take to send its records."""
 _BAD = ("running", "died", "interrupted", "unlocked", "refused")

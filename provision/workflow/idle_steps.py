@@ -12,8 +12,6 @@ from provision.report.node_names import in_short
 if TYPE_CHECKING:
     from provision.workflow.plan import PlanResult
 
-__all__ = ["agreeable", "disturbing", "drained_first", "for_jobs", "steps_of"]
-
 
 def agreeable(result: PlanResult) -> dict[str, tuple[Step, ...]]:
     """Return for each node the steps that an apply may come to.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from provision.facts.image_contents import ImageContents
     from provision.model import Cluster
 
-__all__ = ["ImageState", "Inspected", "image_states", "inspect", "pull"]
-
 _PULL_SECONDS = 3600.0
 _SECONDS = 180.0
 _STATE = "{{.Id}} {{if .RepoDigests}}{{index .RepoDigests 0}}{{else}}-{{end}} {{.Size}}"

@@ -13,8 +13,6 @@ from provision.local_files import state_folder
 from provision.locks import held
 from provision.model import Cluster
 
-__all__ = ["alone", "identity", "log_folder"]
-
 
 def identity(cluster: Cluster) -> str:
     """Return a name for what is applied to: the same for an inventory's folder and for its only hosts file."""

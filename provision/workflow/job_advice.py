@@ -20,8 +20,6 @@ from provision.model.job import JobRecord, JobStatus
 if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
 
-__all__ = ["JobAdvice", "advise_job"]
-
 _TELL_SECONDS = 20.0
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from provision.batch.submission import Submission
     from provision.model.job import JobSpec
 
-__all__ = ["collect_job_inputs", "secrets_again"]
-
 MOST_BYTES = 1 << 20
 """Of a file of --config-file."""
 

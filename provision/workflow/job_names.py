@@ -12,8 +12,6 @@ from provision.documents import decode
 from provision.documents.state import JobNames
 from provision.errors import InvalidDocument
 
-__all__ = ["add_job_name", "known_job_names", "remove_job_name", "store_job_names"]
-
 _KIND = "job-names"
 
 

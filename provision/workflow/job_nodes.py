@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from provision.facts.gpu_usage import GpuUsage
     from provision.model import Cluster
 
-__all__ = ["Usage", "usage"]
-
 _SECONDS = 60.0
 
 

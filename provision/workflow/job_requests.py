@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from provision.model import Cluster, NodePlacement, Secret
     from provision.profiles import NodeNetwork, ProfileOptions
 
-__all__ = ["LaunchOptions", "RankOptions", "job_request"]
-
 
 @dataclass(frozen=True)
 class RankOptions:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from provision.errors import TimedOut, UsageError
 from provision.model.job import JobRecord, JobStatus
 
-__all__ = ["aged_out", "chosen_jobs", "exit_code", "wait_for"]
-
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 5.0
 _HIGHEST_CODE = 255
 _NEVER_PRUNED = "jobs that wait or run are never pruned"

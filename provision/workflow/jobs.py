@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster
 
-__all__ = ["job_engine"]
-
 
 def job_engine(cluster: Cluster, requested: str = "") -> JobEngine:
     """Return the engine that runs the batch jobs of a cluster.

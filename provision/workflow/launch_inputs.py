@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from provision.model import Cluster, Node
     from provision.profiles import NodeNetwork
 
-__all__ = ["node_networks", "stated_container", "stated_entries", "stated_networks"]
-
 
 def node_networks(cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]) -> dict[str, NodeNetwork]:
     """Return how each node that was reached is connected; the cluster has the roles' defaults."""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from provision.errors import NodeError, ProvisionError
 from provision.model import Node
 
-__all__ = ["failed_logins"]
-
 _SECONDS = 60
 
 

@@ -22,8 +22,6 @@ from provision.workflow.remote_lock import ANSWER_SECONDS, RemoteLock
 if TYPE_CHECKING:
     from provision.engine import Event
 
-__all__ = ["NodeLocks", "acquire", "raise_refusals"]
-
 _AT_ONCE = 64
 _FILES_PER_NODE = 8
 _FILES_BESIDE = 512

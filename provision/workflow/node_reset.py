@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from provision.engine import Event
     from provision.workflow.node_locks import NodeLocks
 
-__all__ = ["plan_reset", "reset"]
-
 _PLAYBOOK = "reset.yml"
 _COMMAND = "provision reset"
 _ANSWER_LIMIT = 16 * 1024 * 1024

@@ -15,8 +15,6 @@ from provision.report.reasons import messages
 if TYPE_CHECKING:
     from provision.workflow.plan import PlanResult
 
-__all__ = ["NodeResults", "history_entry"]
-
 
 @dataclass
 class _Node:

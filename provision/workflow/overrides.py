@@ -15,8 +15,6 @@ from provision.workflow.inventory_state import log_folder
 if TYPE_CHECKING:
     from provision.model import Cluster
 
-__all__ = ["note_degraded"]
-
 _NAME = "degraded.log"
 _MOST_BYTES = 1_000_000
 """A full log is kept beside the new one, and the one before that goes."""

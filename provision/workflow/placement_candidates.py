@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from provision.topology.candidates import Candidate, Machine, Mode, Port
     from provision.topology.placement import Places
 
-__all__ = ["candidate_of", "places_among", "places_for_jobs", "unusable"]
-
 Matrix = tuple[tuple[int, ...], ...]
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.planning import RoleSource
 
-__all__ = ["PlanResult", "Request"]
-
 
 @dataclass(frozen=True)
 class Request:

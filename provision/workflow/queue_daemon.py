@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from provision.jobs.engines.base import JobEngine
 
-__all__ = ["serve"]
-
 BUSY_SECONDS, IDLE_SECONDS = 15.0, 30.0
 """From the beginning of one try to that of the next where nothing is heard: while a job waits, and else."""
 SHORTEST_SECONDS = 1.0

@@ -14,8 +14,6 @@ from provision.threads import outcomes
 if TYPE_CHECKING:
     from provision.connectors.fabric_group import StreamFactory
 
-__all__ = ["copy_file", "run_command"]
-
 NODES_AT_ONCE = 1024
 """Nodes with an open connection at one time."""
 

@@ -21,8 +21,6 @@ from provision.model.history import Holder, NodeLook, Unlocked
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
 
-__all__ = ["ANSWER_SECONDS", "RemoteLock", "probe_locks", "unlock", "without_holder"]
-
 ANSWER_SECONDS = 60.0
 _LINE_LIMIT = 2**20
 """Bytes of an answer in a session; ours are far shorter."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from provision.errors import UsageError
 from provision.model import Cluster
 
-__all__ = ["Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"]
-
 
 @dataclass(frozen=True)
 class Asked:

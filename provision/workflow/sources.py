@@ -16,8 +16,6 @@ from provision.planning import RoleSource, fingerprint, salt_of
 if TYPE_CHECKING:
     from provision.workflow.plan_result import PlanResult
 
-__all__ = ["role_sources", "write_fingerprints"]
-
 
 @cache
 def role_sources() -> dict[str, RoleSource]:

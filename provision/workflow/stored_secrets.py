@@ -18,18 +18,6 @@ from provision.local_files import state_folder, write_private
 from provision.model import Secret
 from provision.model.job import CodeSource
 
-__all__ = [
-    "KINDS",
-    "Credential",
-    "forget",
-    "registry_credential",
-    "secrets_for",
-    "server_of_image",
-    "store",
-    "stored_credentials",
-    "sync_credential",
-]
-
 KINDS = ("git", "registry")
 _SERVER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
 _DOCKER_HUB = "docker.io"

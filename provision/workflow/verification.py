@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from provision.connectors.base import Connector
     from provision.facts import NodeFacts
 
-__all__ = ["Survey", "try_pairs", "verify"]
-
 
 @dataclass(frozen=True)
 class Survey:

@@ -27,9 +27,9 @@ SYSTEM = os.environ.get("MOLECULE_SYSTEM", "debian_12")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Use the machine's docker engine, or a private one as the lab does; build the nodes' image once."""
     folder = tmp_path_factory.mktemp("engine")
-    found = require_engine(folder, Steps())
+    docker_engine = require_engine(folder, Steps())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOCKER_HOST", found.host)
+        patch.setenv("DOCKER_HOST", docker_engine.host)
         patch.setenv("MOLECULE_NETWORK", NETWORK)
         docker("network", "rm", NETWORK, check=False)
         docker("network", "create", "--label", "provision.lab=molecule", NETWORK)
@@ -37,7 +37,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             subprocess.run([HERE / "node-image", f"provision-molecule-node:{SYSTEM}.1"], check=True)
         yield
         docker("network", "rm", NETWORK, check=False)
-    found.close()
+    docker_engine.close()
     release_engine(folder, Steps())
 
 
@@ -89,7 +89,9 @@ def scenario(role: str) -> tuple[int, str]:
 
 @pytest.mark.row(46, 48)
 @pytest.mark.parametrize("role", ROLES)
-def test_role_converges_once_and_is_what_it_promises(role: str, outcomes: dict[str, Future[tuple[int, str]]]) -> None:
+def test_role_converges_is_idempotent_and_passes_its_verification(
+    role: str, outcomes: dict[str, Future[tuple[int, str]]]
+) -> None:
     """The role applies to a bare node, changes nothing the second time, and its tasks/verify.yml holds."""
-    code, told = outcomes[role].result()
-    assert code == 0, "\n".join(told.splitlines()[-60:])
+    code, output = outcomes[role].result()
+    assert code == 0, "\n".join(output.splitlines()[-60:])

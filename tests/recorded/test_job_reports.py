@@ -142,11 +142,3 @@ def test_get_ends_with_the_tensorboards_address_where_there_is_one():
 
     assert job_detail.get_text(with_one, NOW).splitlines()[-3:] == ["", *expected]
     assert "tensorboard" not in job_detail.get_text(job_of(), NOW)
-
-
-@pytest.mark.row(26)
-def test_data_list_has_the_documented_layout():
-    """Its columns, an empty description and owner among them."""
-    expected = documented_lines(ARENA, "NAME           ACCESSMODE", 2)
-
-    assert job_nodes.data_text([("training-data", "ReadWriteMany", "", "", "35m")]).splitlines() == expected

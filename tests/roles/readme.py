@@ -24,8 +24,8 @@ def roles() -> list[Path]:
 def options(role: Path, entry: str = "main") -> dict[str, Any]:
     """Return a role's variables as its argument_specs describe them."""
     specs = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))
-    found: dict[str, Any] = specs["argument_specs"][entry].get("options", {})
-    return found
+    documented: dict[str, Any] = specs["argument_specs"][entry].get("options", {})
+    return documented
 
 
 def table(role: Path) -> str:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["Certificates", "ensure_certificates"]
-
 _DAYS = 3650
 
 

@@ -25,8 +25,6 @@ from provision.lab.mirror import MirrorSources, mirror_sources
 from provision.lab.services.rootfs import CLEAN, EPOCH, LEFT_OUT, Blob, Layer, compress, make_root
 from provision.lab.systems import DEFAULT_SYSTEM, lab_system
 
-__all__ = ["TrainingImage", "ensure_training_image", "write_archive"]
-
 PACKAGES = (
     "ibverbs-providers",
     "ibverbs-utils",
@@ -105,17 +103,6 @@ def base_key(sources: MirrorSources) -> str:
 def program_key() -> str:
     """Return the key of the second layer."""
     return hashlib.sha256(json.dumps(sorted(_own_files().items())).encode()).hexdigest()[:16]
-
-
-def write_archive(image: TrainingImage, target: Path, reference: str) -> None:
-    """Write `image` as a tar file for ``docker load``, for nodes without a registry."""
-    names = [f"layer{number}.tar.gz" for number in range(len(image.layers))]
-    index = [{"Config": "config.json", "RepoTags": [reference], "Layers": names}]
-    with tarfile.open(target, "w") as archive:
-        archive.add(image.config.path, "config.json")
-        for layer, name in zip(image.layers, names, strict=True):
-            archive.add(layer.path, name)
-        _add(archive, "manifest.json", json.dumps(index), 0o644)
 
 
 def _base_layer(folder: Path, sources: MirrorSources) -> Layer:

@@ -15,8 +15,6 @@ from pathlib import Path
 from provision.errors import LabError
 from provision.lab.services.stand_in import StandIn, mark
 
-__all__ = ["GIT_FOLDER", "PEER_MEMORY_TAGS", "build_git", "git_history", "kernel_stand_ins", "peer_memory_tree"]
-
 GIT_FOLDER = "git/nv_peer_memory.git"
 """The path of nv_peer_mem's git repository below the URL of the lab's repository."""
 

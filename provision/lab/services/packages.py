@@ -21,8 +21,6 @@ from provision.lab.machines import Machine, load, names, to_json
 from provision.lab.services.kernel import kernel_stand_ins
 from provision.lab.services.stand_in import StandIn, mark
 
-__all__ = ["MACHINE_FILE", "build_packages", "machine_files", "machine_package_name", "simulated_things"]
-
 MACHINE_FILE = "/etc/provision-lab/machine.json"
 """The data file of the simulated nvidia-smi on a node."""
 

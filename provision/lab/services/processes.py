@@ -19,8 +19,6 @@ from pathlib import Path
 from provision.documents import decode
 from provision.errors import InvalidDocument, LabError
 
-__all__ = ["Recorded", "answers", "read_record", "running", "start", "stop"]
-
 _LAUNCHER = r"""
 record=$1; shift
 started=$(cut -d' ' -f22 "/proc/$$/stat")

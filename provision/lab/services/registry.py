@@ -19,8 +19,6 @@ from provision.lab.services.image import TrainingImage
 from provision.lab.services.rootfs import Blob
 from provision.local_files import write_private
 
-__all__ = ["ensure_running", "push", "records"]
-
 _PROGRAM = "docker-registry"
 _LOOPBACK = "127.0.0.1"
 _CREATED, _ACCEPTED, _OK = 201, 202, 200

@@ -19,8 +19,6 @@ from provision.lab.services import processes
 from provision.lab.services.kernel import GIT_FOLDER, build_git, git_history
 from provision.local_files import write_private
 
-__all__ = ["COMPONENT", "NVIDIA_PATH", "SUITE", "ensure_repository", "ensure_running", "record_of"]
-
 SUITE = "lab"
 COMPONENT = "main"
 NVIDIA_PATH = "libnvidia-container/stable/deb/amd64"

@@ -14,8 +14,6 @@ from pathlib import Path
 from provision.errors import LabError
 from provision.lab.mirror import MirrorSources
 
-__all__ = ["CLEAN", "EPOCH", "LEFT_OUT", "Blob", "Layer", "compress", "make_root"]
-
 EPOCH = 1704067200
 """The newest modification time of files in an image, so that equal contents give equal images."""
 LEFT_OUT = (

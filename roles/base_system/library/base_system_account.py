@@ -17,15 +17,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Create the account
-  base_system_account:
-    name: provision-jobs
-    home: /var/lib/provision-jobs
-"""
-
-RETURN = r""" # """
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_origin import note
 

@@ -16,26 +16,11 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Set the kernel settings
-  base_system_sysctl:
-    path: /etc/sysctl.d/90-x.conf
-    values: {vm.max_map_count: 262144}
-"""
-
-RETURN = r"""
-missing:
-  description: Keys that this kernel does not have.
-  returned: always
-  type: list
-  elements: str
-"""
-
 import os
-import stat
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_origin import keep_file, mark, note
+from ansible.module_utils.platform_replace import is_ours, replace
 
 HEADER = "# Managed by provision (role base_system).\n"
 
@@ -54,15 +39,6 @@ def read(path):
         return ""
 
 
-def is_ours(path):
-    """Return whether a file is a file, root's, and of the mode that we give it."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return False
-    return (status.st_mode, status.st_uid, status.st_gid) == (stat.S_IFREG | 0o644, os.geteuid(), os.getegid())
-
-
 def main():
     """Run the module."""
     module = AnsibleModule(
@@ -79,10 +55,7 @@ def main():
     try:
         if differs and not module.check_mode:
             keep_file(path, text)
-            with open(path + ".provision-new", "w", encoding="utf-8") as stream:
-                stream.write(text)
-            os.chmod(path + ".provision-new", 0o644)
-            os.rename(path + ".provision-new", path)
+            replace(path, text)
     except OSError as error:
         module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
     for key, value in different.items():

@@ -18,15 +18,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Make the keys
-  container_ssh_keys:
-    container: provision-training
-    folder: /var/lib/provision/container_ssh
-    address: 10.77.0.11
-    port: 2222
-"""
-
 RETURN = r"""
 ready: {description: Whether sshd can run in the container., returned: always, type: bool}
 reason: {description: Why not, and what to do., returned: when not ready, type: str}

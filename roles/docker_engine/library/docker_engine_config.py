@@ -19,23 +19,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Merge into daemon.json
-  docker_engine_config:
-    settings: {live-restore: true}
-"""
-
-RETURN = r"""
-ours:
-  description: What of the wanted settings is ours to write; the file says the others in its own words.
-  returned: always
-  type: dict
-settings:
-  description: The whole file as it is, or in check mode would be.
-  returned: always
-  type: dict
-"""
-
 import hashlib
 import json
 import os
@@ -44,6 +27,7 @@ import stat
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.docker_engine_json import BrokenFileError, merge, needed, parse, problems, without
 from ansible.module_utils.platform_origin import keep_data, keep_file
+from ansible.module_utils.platform_replace import replace
 
 WRITTEN = "/var/lib/provision/docker_engine.json"
 
@@ -80,27 +64,12 @@ def is_roots(path):
     return (status.st_uid, status.st_gid) == (os.geteuid(), os.getegid())
 
 
-def write(path, text, mode):
-    """Replace a file in one step; at no moment can anybody read it whom `mode` does not allow."""
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    temporary = path + ".provision-new"
-    if os.path.lexists(temporary):
-        os.unlink(temporary)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fchmod(stream.fileno(), mode)
-        os.fsync(stream.fileno())
-    os.rename(temporary, path)
-
-
 def refuse_broken(module, path, text, reason):
     """Keep a broken file, copy it beside, and say what to do."""
     backup = "{}.broken-{}".format(path, hashlib.sha256(text.encode()).hexdigest()[:8])
     if not module.check_mode and not os.path.exists(backup):
         keep_file(backup, text)
-        write(backup, text, 0o600)
+        replace(backup, text, 0o600)
     module.fail_json(
         msg=f"{reason}. The file is not valid JSON, so docker cannot start with it. It was left as it was"
         + ("" if module.check_mode else f" and copied to {backup}")
@@ -113,7 +82,7 @@ def validate(module, settings, text):
     program, reason = module.get_bin_path("dockerd"), ""
     if program and "--validate" in module.run_command([program, "--help"])[1]:
         name = os.path.join(module.tmpdir, "daemon.json")
-        write(name, text, 0o600)
+        replace(name, text, 0o600)
         code, out, err = module.run_command([program, "--validate", "--config-file", name])
         reason = (err or out).strip()[-500:] or f"exit code {code}" if code != 0 else ""
     else:
@@ -182,8 +151,8 @@ def keep_and_write(path, before, text, mode):
         return
     if before is not None and not os.path.exists(previous):
         keep_file(previous, before)
-        write(previous, before, mode)
-    write(path, text, mode)
+        replace(previous, before, mode)
+    replace(path, text, mode)
 
 
 if __name__ == "__main__":

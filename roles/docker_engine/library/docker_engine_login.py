@@ -15,21 +15,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Log in
-  docker_engine_login:
-    logins: "{{ docker_engine_registry_logins }}"
-  no_log: true
-"""
-
-RETURN = r"""
-registries:
-  description: Registries that were, or in check mode would be, logged in to.
-  returned: always
-  type: list
-  elements: str
-"""
-
 import base64
 import json
 import os

@@ -22,20 +22,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Run docker with its settings
-  docker_engine_service:
-    settings: "{{ config.settings }}"
-"""
-
-RETURN = r"""
-action:
-  description: What was, or in check mode would be, done.
-  returned: always
-  type: str
-  sample: [none, enable, start, reload, restart]
-"""
-
 import json
 import os
 import re
@@ -45,6 +31,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.docker_engine_json import action_for
 from ansible.module_utils.platform_busy import running_jobs
 from ansible.module_utils.platform_origin import keep_file, keep_unit, noted, place
+from ansible.module_utils.platform_replace import replace
 
 PREVIOUS = ".provision-previous"
 MARK = "/run/provision/docker_engine.json"
@@ -66,19 +53,6 @@ def load(path):
             return json.load(stream)
     except (OSError, ValueError):
         return None
-
-
-def keep(path, content):
-    """Write a JSON file that only root can read."""
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    if os.path.lexists(path + ".new"):
-        os.unlink(path + ".new")
-    handle = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        json.dump(content, stream, sort_keys=True)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.rename(path + ".new", path)
 
 
 def note_of(path):
@@ -228,7 +202,7 @@ class Docker:
         if os.path.exists(self.config + PREVIOUS):
             os.unlink(self.config + PREVIOUS)
         if load(WRITTEN) != self.module.params["written"]:
-            keep(WRITTEN, self.module.params["written"])
+            replace(WRITTEN, json.dumps(self.module.params["written"], sort_keys=True), 0o600)
 
     def _reload(self, seconds):
         """Have dockerd reread its settings; return why it did not take them, empty when it did."""
@@ -271,7 +245,8 @@ class Docker:
         """Note what dockerd runs with now."""
         now = Docker(self.module)
         settings = self.module.params["settings"]
-        keep(MARK, {"pid": now.pid, "ticks": now.ticks, "files": now.watched(), "settings": settings})
+        mark = {"pid": now.pid, "ticks": now.ticks, "files": now.watched(), "settings": settings}
+        replace(MARK, json.dumps(mark, sort_keys=True), 0o600)
 
     def _fall_back(self, action, reason):
         """Bring docker back with the previous daemon.json, and fail with docker's own words."""

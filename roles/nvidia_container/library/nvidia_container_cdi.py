@@ -14,24 +14,11 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Describe the GPUs for containers
-  nvidia_container_cdi:
-    path: /etc/cdi/nvidia.yaml
-"""
-
-RETURN = r"""
-said:
-  description: The file, or who keeps it, or why there is none.
-  returned: always
-  type: str
-"""
-
 import os
-import stat
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_origin import keep_file
+from ansible.module_utils.platform_replace import is_ours, replace
 
 SECONDS = "120"
 
@@ -56,27 +43,6 @@ def read(path):
         return None
 
 
-def is_ours(path):
-    """Return whether a file is a file, root's, and of the mode that we give it."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return False
-    return (status.st_mode, status.st_uid, status.st_gid) == (stat.S_IFREG | 0o644, os.geteuid(), os.getegid())
-
-
-def write(path, data):
-    """Replace the file in one step."""
-    keep_file(path, data)
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    with open(path + ".provision-new", "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fchmod(stream.fileno(), 0o644)
-        os.fsync(stream.fileno())
-    os.rename(path + ".provision-new", path)
-
-
 def main():
     """Run the module."""
     module = AnsibleModule(argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True)
@@ -93,7 +59,8 @@ def main():
     data = read(new)
     changed = data != read(path) or not is_ours(path)
     if changed and not module.check_mode:
-        write(path, data)
+        keep_file(path, data)
+        replace(path, data)
     module.exit_json(changed=changed, said=path)
 
 

@@ -27,24 +27,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Look at what GPUDirect RDMA has here
-  peer_memory:
-    action: look
-"""
-
-RETURN = r"""
-look:
-  description: The findings; see the role's README.
-  returned: always
-  type: dict
-results:
-  description: 'action=build: one entry for each kernel, with ok, cause, explanation and remedy.'
-  returned: when something was built
-  type: list
-  elements: dict
-"""
-
 import base64
 import hashlib
 import io

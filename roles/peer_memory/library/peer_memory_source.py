@@ -15,25 +15,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Fetch the sources
-  peer_memory_source:
-    url: https://git.example.org/nv_peer_memory.git
-    ref: 1.3-0
-  delegate_to: localhost
-"""
-
-RETURN = r"""
-archive:
-  description: The tree as a tar file, base64.
-  returned: success
-  type: str
-commit:
-  description: The commit that ref leads to; empty for an archive.
-  returned: success
-  type: str
-"""
-
 import base64
 import os
 import re

@@ -32,21 +32,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Install the packages
-  platform_apt:
-    packages: [rdma-core, docker.io]
-    held_services: [docker]
-"""
-
-RETURN = r"""
-installed:
-  description: Packages that were, or in check mode would be, installed.
-  returned: always
-  type: list
-  elements: str
-"""
-
 import glob
 import os
 import re
@@ -56,6 +41,7 @@ from urllib.parse import unquote
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import who
 from ansible.module_utils.platform_origin_packages import begin_packages, end_packages
+from ansible.module_utils.platform_replace import replace
 
 POLICY = "/usr/sbin/policy-rc.d"
 POLICY_MARK = "# provision: for the length of one package transaction"
@@ -223,9 +209,9 @@ class HeldServices:
         if self.names and (not os.path.exists(POLICY) or self._is_ours()):
             patterns = "|".join(f"{name}|{name}.*" for name in self.names)
             # It acts only while this very process lives: what is left after a power cut or a kill holds nothing.
-            self._write(HOLDER, f"{os.getpid()}\n", 0o644)
+            replace(HOLDER, f"{os.getpid()}\n")
             alive = f"read -r pid 2>/dev/null <{HOLDER} && [ -d /proc/$pid ] || exit 0"
-            self._write(
+            replace(
                 POLICY, f'#!/bin/sh\n{POLICY_MARK}\n{alive}\ncase "$1" in {patterns}) exit 101 ;; esac\nexit 0\n', 0o755
             )
 
@@ -235,15 +221,6 @@ class HeldServices:
             os.unlink(POLICY)
         if os.path.exists(HOLDER):
             os.unlink(HOLDER)
-
-    @staticmethod
-    def _write(path, text, mode):
-        """Replace a file in one step."""
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        with open(path + ".provision-new", "w", encoding="ascii") as stream:
-            stream.write(text)
-            os.fchmod(stream.fileno(), mode)
-        os.rename(path + ".provision-new", path)
 
     @staticmethod
     def _is_ours():

@@ -41,22 +41,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Write the limits and the modules
-  platform_files:
-    files:
-      - {path: /etc/modules-load.d/x.conf, content: "ib_uverbs\n"}
-      - {path: /etc/x.d, state: directory, mode: "0700"}
-"""
-
-RETURN = r"""
-changed_paths:
-  description: Paths that were, or in check mode would be, changed.
-  returned: always
-  type: list
-  elements: str
-"""
-
 import base64
 import errno
 import grp

@@ -14,19 +14,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Look at the node
-  platform_node:
-    data_networks: [10.77.0.0/16]
-"""
-
-RETURN = r"""
-node:
-  description: The findings; see the role's README.
-  returned: always
-  type: dict
-"""
-
 import glob
 import ipaddress
 import json

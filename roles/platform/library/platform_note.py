@@ -14,14 +14,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Note what is there before
-  platform_note:
-    images: [registry.example.org/training:1]
-"""
-
-RETURN = r""" # """
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_origin import note
 

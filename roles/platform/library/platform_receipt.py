@@ -39,29 +39,14 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Leave the receipts
-  platform_receipt:
-    receipts:
-      - {role: base_system, files: [/etc/hosts], parts: {/etc/hosts: {block: provision}}}
-"""
-
-RETURN = r"""
-written:
-  description: The roles whose receipts were, or in check mode would be, written.
-  returned: always
-  type: list
-  elements: str
-"""
-
 import json
 import os
 import re
 import stat
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_managed import SECTIONS, content_of, observe_all, seal
+from ansible.module_utils.platform_replace import replace
 
 FOLDER = "/var/lib/provision/receipts"
 LISTS = (*SECTIONS, "reductions")
@@ -75,16 +60,6 @@ def is_private(path):
     except OSError:
         return False
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077 and not stat.S_ISLNK(status.st_mode)
-
-
-def write(path, content):
-    """Replace `path` by `content` in one step, for root alone."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".receipt-")
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(handle)
-    os.rename(temporary, path)
 
 
 def close_folder(module):
@@ -106,7 +81,7 @@ def key_of_node(module):
         return key
     key = os.urandom(32).hex().encode()
     if not module.check_mode:
-        write(path, key)
+        replace(path, key, 0o600)
     return key
 
 
@@ -159,8 +134,8 @@ def leave(module, wanted, observed, key):
         return None
     path = os.path.join(FOLDER, role + ".json")
     if not module.check_mode:
-        write(path, content)
-        write(os.path.join(FOLDER, role + ".seal"), seal(key, content).encode())
+        replace(path, content, 0o600)
+        replace(os.path.join(FOLDER, role + ".seal"), seal(key, content), 0o600)
     return {"before_header": path, "after_header": path, "before": shown(old), "after": shown(receipt)}
 
 

@@ -18,29 +18,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Undo what the roles did
-  platform_reset:
-"""
-
-RETURN = r"""
-steps:
-  description: What was, or would be, done, as sentences in their order.
-  returned: always
-  type: list
-  elements: str
-left:
-  description: What stays, and why.
-  returned: always
-  type: list
-  elements: str
-refused:
-  description: Why nothing is done; empty where it is.
-  returned: always
-  type: list
-  elements: str
-"""
-
 import os
 import re
 import shutil

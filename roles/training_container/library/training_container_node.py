@@ -15,21 +15,6 @@ options:
 author: [provision]
 """
 
-EXAMPLES = r"""
-- name: Look at the node
-  training_container_node:
-    container: provision-training
-    image: registry.example.org/training:1
-"""
-
-RETURN = r"""
-node:
-  description: docker (its answer), image (present), devices, left_out, jobs, foreign (options of other hands), deleted (what
-    it has mounted though it was deleted on the node), watching (the unit runs), ssh_keys (the folder is there).
-  returned: always
-  type: dict
-"""
-
 import glob
 import json
 import os

@@ -42,7 +42,7 @@ def names(tree: ast.Module) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", GENERIC, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_no_module_outside_of_components_names_a_role(path: Path) -> None:
+def test_only_components_contain_role_names(path: Path) -> None:
     """A new role needs no change there."""
     texts = names(ast.parse(path.read_text(encoding="utf-8")))
     named = {match[1] for text in texts for match in NAME.finditer(text)}
@@ -68,7 +68,7 @@ def test_components_name_only_roles_and_checks_that_exist() -> None:
         assert not component.never_fixes & component.fixes_if.keys()
 
 
-def test_the_shared_role_is_the_first() -> None:
+def test_the_shared_role_comes_first() -> None:
     """It runs before every other role."""
     assert SHARED.role == ROLES[0]
     assert set(JOB_ROLES) < set(ROLES)

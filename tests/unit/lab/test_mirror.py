@@ -95,7 +95,7 @@ def test_a_controller_without_a_mirror_gets_a_remedy(apt):
     assert "PROVISION_DEBIAN_MIRROR" in caught.value.remedy
 
 
-def test_the_variable_names_a_mirror(apt, monkeypatch):
+def test_a_variable_selects_a_mirror(apt, monkeypatch):
     """PROVISION_DEBIAN_MIRROR is used where the machine is no Debian."""
     monkeypatch.setenv("PROVISION_DEBIAN_MIRROR", "http://other.example/debian")
 
@@ -138,7 +138,7 @@ def test_credentials_of_the_mirror_are_in_no_argument_and_in_no_image(tmp_path):
     assert "99mmdebstrap" in repr(commands[1])
 
 
-def test_sources_without_credentials_are_arguments_as_they_are(tmp_path):
+def test_sources_without_credentials_are_unchanged_arguments(tmp_path):
     """Nothing is written and nothing changes where there is nothing to hide."""
     sources = MirrorSources(BOOKWORM, (Stanza(("http://m/debian",), ("bookworm",), ("main",)),), (("A::B", "1"),))
 

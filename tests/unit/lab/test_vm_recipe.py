@@ -39,7 +39,7 @@ def test_a_bare_node_has_no_packages_of_the_roles():
     ],
     ids=["package", "distribution", "stand-in", "file", "early file", "proxy", "mirror"],
 )
-def test_changed_recipe_has_another_key(other):
+def test_a_changed_recipe_has_another_key(other):
     """No node comes from a cached image of another recipe."""
     assert other.key != RECIPE.key
     assert dataclasses.replace(RECIPE).key == RECIPE.key
@@ -53,7 +53,7 @@ def test_nodes_use_the_controllers_mirror():
     assert "Enabled: no" in backports
 
 
-def test_node_boots_the_newest_kernel():
+def test_a_node_boots_the_newest_kernel():
     """The boot loader names the links that Debian's kernel packages keep on the newest kernel."""
     config = RECIPE.late["boot/extlinux/extlinux.conf"]
     assert "KERNEL /vmlinuz\n" in config
@@ -71,7 +71,7 @@ def test_simulated_packages_are_installed_in_order_while_the_mirror_is_available
     assert max(index for index, hook in enumerate(hooks) if "_all.deb" in hook) < hooks.index("tar-in l.tar /")
 
 
-def test_unknown_distribution_is_refused_with_the_list():
+def test_an_unknown_distribution_is_refused_with_the_list():
     """A misspelt distribution is answered with those that exist."""
     with pytest.raises(LabError, match="debain12") as caught:
         recipe_for("debain12")

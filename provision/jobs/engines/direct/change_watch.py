@@ -19,8 +19,6 @@ from provision.model import Node
 if TYPE_CHECKING:
     from provision.jobs.attempt import Attempt
 
-__all__ = ["await_change", "watches"]
-
 SETTLING_SECONDS = 5.0
 """A change so shortly before a probe may not be part of the probe result."""
 _TICK = 0.25

@@ -9,23 +9,21 @@ from provision.batch.containers import NodeHardware, create_words
 from provision.batch.ranks import assignments_of, by_container
 from provision.batch.units import unit_name, unit_of
 from provision.jobs.attempt import Attempt, command_of, environment_of, image_of
-from provision.jobs.attempt_start import Extras
 from provision.jobs.cluster_snapshot import ClusterSnapshot
 from provision.jobs.command_check import command_notes
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.placement import PlacementResult
+from provision.jobs.extras import JobExtras
 from provision.model.job import Assignment, JobSpec, Kind
 from provision.model.job_views import DryRun
 from provision.node.unit.command_line import unit_words
-
-__all__ = ["dry_run"]
 
 DRY_PORT = 23456
 """An example; a started job gets a free port."""
 
 
 def dry_run(
-    spec: JobSpec, placement: PlacementResult, snapshot: ClusterSnapshot, extras: Extras | None = None
+    spec: JobSpec, placement: PlacementResult, snapshot: ClusterSnapshot, extras: JobExtras | None = None
 ) -> DryRun:
     """Return what would be started on the chosen places, with the mounts of `extras`."""
     if not placement.places:

@@ -70,11 +70,9 @@ from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.connectors.absent import AbsentNodes
-    from provision.jobs.attempt_start import Extras
     from provision.jobs.code import Archive
+    from provision.jobs.extras import JobExtras
     from provision.jobs.signing import JobKeys
-
-__all__ = ["DirectEngine", "head_of"]
 
 Say = Callable[[str], None]
 
@@ -105,7 +103,7 @@ class DirectEngine:
         cluster: Cluster,
         cluster_probe: ClusterProbe,
         keys: JobKeys,
-        extras: Extras | None = None,
+        extras: JobExtras | None = None,
         absent: AbsentNodes | None = None,
     ) -> None:
         self._cluster = cluster

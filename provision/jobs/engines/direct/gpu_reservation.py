@@ -15,8 +15,6 @@ from provision.jobs.node_ask import begin, first_line
 from provision.model import Node
 from provision.threads import outcomes
 
-__all__ = ["reserved_gpus"]
-
 _MANY = 64
 _RELEASE_SECONDS = 60.0
 """The time that a node has to release GPUs."""

@@ -11,8 +11,6 @@ from provision.documents.jobs import Deleted, Done, InvalidEntry, ReportAnswer, 
 from provision.errors import InvalidRecord, NodeError, NodeUnreachable, ProvisionError
 from provision.jobs.node_ask import ask_jobs, owner
 
-__all__ = ["InvalidJob", "delete_invalid", "insist_on_valid"]
-
 GRACE_SECONDS = 15.0
 ENDING_SECONDS = 30.0
 """The time of an end in addition to the grace time."""

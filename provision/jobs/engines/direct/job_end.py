@@ -19,8 +19,6 @@ from provision.jobs.node_ask import ask_jobs, owner
 from provision.jobs.node_contact import Contact, is_silent
 from provision.model.job import JobRecord, JobStatus
 
-__all__ = ["Ending", "carry_out", "pending"]
-
 GRACE_SECONDS = 15.0
 ENDING_SECONDS = 30.0
 """The time of an end in addition to the grace time."""

@@ -13,8 +13,6 @@ from provision.jobs.node_ask import ask_jobs
 from provision.jobs.node_contact import Contact
 from provision.threads import within
 
-__all__ = ["reports_of"]
-
 HEAD_SECONDS = 3.0
 """If the queue host has not answered within this time, all nodes are asked."""
 PATIENCE_SECONDS = 2.0

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from provision.batch.records import Report
 from provision.documents.jobs import Gpu, JobReport, Lease, LookAnswer
 
-__all__ = ["NodeProbe"]
-
 
 @dataclass(frozen=True)
 class NodeProbe(Report):

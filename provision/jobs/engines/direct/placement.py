@@ -20,8 +20,6 @@ from provision.topology.candidates import Candidate, Mode
 from provision.topology.placement import Request, Worker
 from provision.topology.select import place
 
-__all__ = ["PlacementResult", "allowed", "place_job"]
-
 
 @dataclass(frozen=True)
 class PlacementResult:

@@ -17,10 +17,9 @@ from provision.jobs.code_archives import fetch_archive
 from provision.jobs.connections import MANY, Connections
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.queue_host import hand_over, write_failure, write_queue
+from provision.jobs.extras import JobExtras
 from provision.jobs.node_ask import ask_jobs
 from provision.threads import outcomes
-
-__all__ = ["secrets_of", "start_all"]
 
 Say = Callable[[str], None]
 
@@ -29,7 +28,7 @@ def start_all(
     connections: Connections,
     head: str,
     attempts: Sequence[Attempt],
-    extras: attempt_start.Extras | None,
+    extras: JobExtras | None,
     say: Say,
     *,
     mine: str = "",
@@ -78,7 +77,7 @@ def _start(
     connections: Connections,
     head: str,
     attempt: Attempt,
-    extras: attempt_start.Extras | None,
+    extras: JobExtras | None,
     say: Say,
     over: Callable[[Attempt], None],
     own: Mapping[str, Archive],

@@ -35,8 +35,6 @@ from provision.model.reason import Reason, reason
 from provision.report.job_reasons import with_message
 from provision.report.reasons import message
 
-__all__ = ["SchedulingPass"]
-
 
 class SchedulingPass:
     """One pass over the waiting jobs, under the lock of the queue."""

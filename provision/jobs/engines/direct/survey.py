@@ -13,8 +13,6 @@ from provision.model.cluster import NO_JOBS
 from provision.model.job_views import GpuView, JobPage, NodeView
 from provision.report.job_reasons import with_message
 
-__all__ = ["job_list", "node_views"]
-
 
 def job_list(head: str, answers: Mapping[str, ReportAnswer | ProvisionError]) -> JobPage:
     """Return all jobs of which the nodes report, the newest first."""

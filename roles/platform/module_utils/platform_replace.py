@@ -1,0 +1,30 @@
+"""Files of root, which a module writes as a whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def replace(path, content, mode=0o644):
+    """Replace a file in one step; at no moment can anybody read it whom `mode` does not allow."""
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    temporary = path + ".provision-new"
+    if os.path.lexists(temporary):
+        os.unlink(temporary)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content if isinstance(content, bytes) else content.encode())
+        stream.flush()
+        os.fchmod(stream.fileno(), mode)
+        os.fsync(stream.fileno())
+    os.rename(temporary, path)
+
+
+def is_ours(path, mode=0o644):
+    """Return whether a path is a regular file of root with this mode."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return (status.st_mode, status.st_uid, status.st_gid) == (stat.S_IFREG | mode, os.geteuid(), os.getegid())
