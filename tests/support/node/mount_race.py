@@ -20,7 +20,7 @@ sys.path.insert(0, PROGRAMS)
 os.environ.setdefault("PROVISION_JOBS_ROOT", WORK + "/jobs")
 os.environ.setdefault("PROVISION_JOBS_RUN", WORK + "/run")
 
-from provision.node.supervisor import units as keeper_units
+from provision.node.supervisor import units
 from provision.node.supervisor.runtime import Trouble
 from provision.node.unit import shim as unit_shim
 
@@ -68,7 +68,7 @@ def exchange() -> int:
 
 def attempt(number: int) -> str:
     """Make and start one instance; return what it printed, or why it was not started."""
-    told = {
+    unit_spec = {
         "user": ACCOUNT,
         "folder": "/",
         "command": ["sh", "-c", PROBE],
@@ -76,9 +76,9 @@ def attempt(number: int) -> str:
         "binds": [[MINE + "/source", MINE + "/target/made/deep", "rw"]],
         "private": [],
     }
-    config = {"name": "race", "instances": ["race"], "unit": told, "env": {}}
+    config = {"name": "race", "instances": ["race"], "unit": unit_spec, "env": {}}
     job = {"name": "race", "id": "t", "attempt": number, "leases": []}
-    unit = keeper_units.Unit(config, job, WORK + "/job", lambda *_: None)
+    unit = units.Unit(config, job, WORK + "/job", lambda *_: None)
     log = Path(WORK + "/job/race.log")
     log.unlink(missing_ok=True)
     try:
@@ -86,7 +86,7 @@ def attempt(number: int) -> str:
         if STARTER == "systemd":
             unit.start()
         else:
-            keeper_units.node_files.write_json(os.path.join(unit.place, "told"), unit.for_shim(unit.at_home()))
+            units.node_files.write_json(os.path.join(unit.place, "told"), unit.for_shim(unit.at_home()))
             serve(unit.place)
         while not (end := unit._item("end")):
             time.sleep(0.005)

@@ -133,30 +133,32 @@ class FakeNode:
         return answer
 
     def attempt(self, job: str = "j", number: int = 1) -> Path:
-        """Where an attempt is kept."""
+        """Return the folder of an attempt."""
         return self.root / job / "attempts" / str(number)
 
     def record(self, name: str, job: str = "j", number: int = 1) -> dict[str, Any]:
         """Return a JSON file of an attempt; empty while it is not there."""
         try:
-            found: dict[str, Any] = json.loads((self.attempt(job, number) / f"{name}.json").read_text())
+            document: dict[str, Any] = json.loads((self.attempt(job, number) / f"{name}.json").read_text())
         except OSError:
             return {}
-        return found
+        return document
 
     def result(self, seconds: float = 15, **which: Any) -> dict[str, Any]:
         """Wait for the end of an attempt here."""
         until(lambda: self.record("result", **which), f"an end on {self.name}", seconds, self.attempt(**which))
-        until(lambda: not list(self.units.iterdir()), "the keeper's end")
+        until(lambda: not list(self.units.iterdir()), "the end of the job supervisor")
         return self.record("result", **which)
 
-    def keeper(self) -> int:
-        """Return the pid of the only keeper."""
-        return int(until(lambda: [int(unit.read_text()) for unit in self.units.glob("*.service")], "a keeper")[0])
+    def supervisor_pid(self) -> int:
+        """Return the process ID of the only job supervisor."""
+        return int(
+            until(lambda: [int(unit.read_text()) for unit in self.units.glob("*.service")], "a job supervisor")[0]
+        )
 
 
 def assignment(instance: str, node: str, rank: int, **more: Any) -> dict[str, Any]:
-    """Return a seat's document."""
+    """Return the document of a slot assignment."""
     role = instance.split("-")[1]
     return {
         "instance": instance,
@@ -179,7 +181,7 @@ def job(name: str = "j", ident: str = "t1", **spec: Any) -> dict[str, Any]:
 
 
 def container(instance: str, *command: str, **more: Any) -> dict[str, Any]:
-    """Return what the keeper is told of a container."""
+    """Return the description of a container for the job supervisor."""
     return {
         "name": instance,
         "phase": 2,
@@ -193,10 +195,10 @@ def container(instance: str, *command: str, **more: Any) -> dict[str, Any]:
 
 
 def prepare(
-    node: FakeNode, seats: list[dict[str, Any]], name: str = "j", ident: str = "t1", **more: Any
+    node: FakeNode, assignments: list[dict[str, Any]], name: str = "j", ident: str = "t1", **more: Any
 ) -> dict[str, Any]:
     """Prepare the first attempt of a job on a node."""
-    record = {"attempt": 1, "id": ident, "seats": seats, "node": node.name}
+    record = {"attempt": 1, "id": ident, "seats": assignments, "node": node.name}
     request = {"name": name, "job": job(name, ident), "attempt": 1, "attempt_record": record, "images": {}, **more}
     return node.ok("prepare", **request)
 
@@ -206,10 +208,10 @@ def start(
     containers: list[dict[str, Any]],
     name: str = "j",
     ident: str = "t1",
-    **told: Any,
+    **more: Any,
 ) -> None:
     """Start the first attempt of a job on a node."""
-    keeper = {
+    request = {
         "id": ident,
         "node": node.name,
         "chief": True,
@@ -226,17 +228,18 @@ def start(
         "clean": "None",
         "containers": containers,
         "leases": [],
-        **told,
+        **more,
     }
-    if not keeper["chief"]:
-        keeper["secret"] = node_secret(bytes.fromhex(keeper["secret"]), node.name).hex()
-    node.ok("start", name=name, attempt=1, keeper=keeper)
+    if not request["chief"]:
+        request["secret"] = node_secret(bytes.fromhex(request["secret"]), node.name).hex()
+    arguments = {"name": name, "attempt": 1, "keeper": request}
+    node.ok("start", **arguments)
 
 
-def run(node: FakeNode, *command: str, **told: Any) -> None:
+def run(node: FakeNode, *command: str, **more: Any) -> None:
     """Run a job of one instance on one node."""
     prepare(node, [assignment("j-worker-0", node.name, 0)])
-    start(node, [container("j-worker-0", *command)], **told)
+    start(node, [container("j-worker-0", *command)], **more)
 
 
 def until(condition: Any, what: str, seconds: float = 10, folder: Path | None = None) -> Any:

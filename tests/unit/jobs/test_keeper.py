@@ -269,7 +269,7 @@ def test_a_keeper_that_is_killed_is_replaced_and_no_line_is_lost_or_doubled(node
         until(
             lambda lines=lines: len(log(node) if (node.attempt() / "j-worker-0.log").exists() else []) > lines, "output"
         )
-        os.kill(node.keeper(), signal.SIGKILL)
+        os.kill(node.supervisor_pid(), signal.SIGKILL)
     with (node.attempt() / "j-worker-0.log").open("ab") as stream:
         stream.write(b"2026-01-31T12:00:00.0")  # as a write that was cut off
     assert node.result()["status"] == "SUCCEEDED"
@@ -344,7 +344,7 @@ def test_what_is_more_than_a_log_may_hold_is_cut_and_that_is_said(tmp_path, monk
 def test_one_that_ended_while_no_keeper_was_there_is_told_by_the_next(node):
     run(node, "sh", "-c", "sleep 0.4; echo bye; exit 4")
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
-    pid = node.keeper()
+    pid = node.supervisor_pid()
     parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(parent, signal.SIGSTOP)  # so that it is not started anew yet
     os.kill(pid, signal.SIGKILL)
@@ -390,13 +390,13 @@ def test_what_the_disk_does_not_take_is_written_later_and_a_stop_arrives_all_the
     """A folder in a file's place stands for a disk that is full."""
     run(node, "sleep", "60")
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
-    pid, places = node.keeper(), [node.attempt() / name for name in ("state.json", "stop.json")]
+    pid, places = node.supervisor_pid(), [node.attempt() / name for name in ("state.json", "stop.json")]
     places[0].unlink()
     for place in places:
         place.mkdir()
     assert node.ok("stop", name="j", reason="r", grace=0) == {"asked": True}
     time.sleep(0.5)
-    assert node.keeper() == pid
+    assert node.supervisor_pid() == pid
     assert node.record("result") == {}
     for place in places:
         place.rmdir()
@@ -416,9 +416,9 @@ def test_a_keeper_that_begins_anew_while_docker_is_away_keeps_the_gpus_and_ends_
     away = engines[0].socket.with_suffix(".away")
     engines[0].socket.rename(away)
     try:
-        pid = node.keeper()
+        pid = node.supervisor_pid()
         os.kill(pid, signal.SIGKILL)
-        until(lambda: node.keeper() != pid, "another keeper")
+        until(lambda: node.supervisor_pid() != pid, "another keeper")
         time.sleep(1.5)
         assert node.record("result") == {}
         node.ok("stop", name="j", reason="r", grace=0)
@@ -441,7 +441,7 @@ def test_a_job_that_runs_too_long_ends(node):
 def test_after_a_reboot_the_report_says_what_happened_and_nothing_secret_is_left(node, engines):
     run(node, "sleep", "60")
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
-    pid = node.keeper()
+    pid = node.supervisor_pid()
     os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
     os.kill(pid, signal.SIGKILL)
     for unit in node.units.iterdir():
@@ -498,7 +498,7 @@ def test_all_have_to_end_well_and_none_starts_before_all_are_ready(nodes):
 def test_keepers_of_a_job_that_just_runs_do_next_to_nothing(nodes):
     together(nodes, "sleep 60", "sleep 60")
     until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
-    keepers = [node.keeper() for node in nodes]
+    keepers = [node.supervisor_pid() for node in nodes]
     before = [_ticks(pid) for pid in keepers]
     time.sleep(2)
     assert max(_ticks(pid) - ticks for pid, ticks in zip(keepers, before, strict=True)) < 20, "of 200"
@@ -527,13 +527,13 @@ def test_a_node_that_is_silent_ends_the_job_on_the_other(nodes, silent):
         lambda: all(node.record(f"j-worker-{rank}").get("status") == "Running" for rank, node in enumerate(nodes)),
         "running",
     )
-    os.kill(nodes[silent].keeper(), signal.SIGSTOP)
+    os.kill(nodes[silent].supervisor_pid(), signal.SIGSTOP)
     try:
         found = nodes[1 - silent].result()
         assert ("node 127.0.0.2 does not answer", "node b does not answer")[silent] in found["reason"]
         assert found["status"] == "FAILED"
     finally:
-        os.kill(nodes[silent].keeper(), signal.SIGCONT)
+        os.kill(nodes[silent].supervisor_pid(), signal.SIGCONT)
 
 
 class Network:
@@ -601,7 +601,7 @@ def test_a_node_whose_interface_is_down_is_known_by_its_address(monkeypatch):
 def test_a_rank_that_fails_of_a_node_that_is_gone_is_not_the_cause(nodes):
     together(nodes, "sleep 1; exit 5", "sleep 60", lost_seconds=2)
     until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
-    keeper = nodes[1].keeper()
+    keeper = nodes[1].supervisor_pid()
     os.kill(keeper, signal.SIGSTOP)
     try:
         result = nodes[0].result()
@@ -627,10 +627,10 @@ def test_a_start_that_reached_one_node_only_gives_up_soon_and_keeps_its_secrets(
 def test_a_node_that_begins_anew_without_its_chief_ends_the_job_soon(nodes):
     together(nodes, "sleep 60", "sleep 60", lost_seconds=1, starting_timeout=60)
     until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
-    chief = nodes[0].keeper()
+    chief = nodes[0].supervisor_pid()
     os.kill(int(Path(f"/proc/{chief}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGSTOP)
     os.kill(chief, signal.SIGKILL)
-    os.kill(nodes[1].keeper(), signal.SIGKILL)
+    os.kill(nodes[1].supervisor_pid(), signal.SIGKILL)
     assert "does not answer" in nodes[1].result(seconds=8)["reason"]
 
 
@@ -639,7 +639,7 @@ def test_the_chief_s_keeper_may_be_killed_and_the_job_goes_on(nodes):
     together(nodes, "sleep 1.5; echo done", "sleep 1.5; echo done", lost_seconds=6)
     until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
     for node in nodes:
-        os.kill(node.keeper(), signal.SIGKILL)
+        os.kill(node.supervisor_pid(), signal.SIGKILL)
     assert [node.result()["status"] for node in nodes] == ["SUCCEEDED"] * 2
     assert [log(node, f"j-worker-{rank}") for rank, node in enumerate(nodes)] == [["o done"]] * 2
 
