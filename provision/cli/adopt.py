@@ -6,30 +6,15 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    LimitOption,
-    YesOption,
-    ask_become_password,
-    cluster_from,
-    confirm,
-    note,
-    print_json,
-    say,
-    show,
-)
+from provision.cli.common import JsonOption, NodeOptions, YesOption, confirm, note, print_json, say, show
+from provision.cli.option_groups import with_option_groups
 
 
+@with_option_groups
 def adopt(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    where: NodeOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be recorded.")] = False,
     yes: YesOption = False,
-    ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Record pre-existing settings in the inventory.
@@ -51,9 +36,8 @@ def adopt(
     from provision.inventory.sources import shown
     from provision.report.adopt_report import as_document, as_text
 
-    password = ask_become_password(ask=ask_become_pass)
-    cluster = cluster_from(inventory, lab, become_password=password)
-    nodes = workflow.chosen(cluster, limit)
+    cluster = where.cluster()
+    nodes = workflow.chosen(cluster, where.limit)
     note(f"probe {len(nodes)} node{'s' * (len(nodes) != 1)} of {cluster.inventory}")
     adoptions, parts = workflow.plan_adopt(cluster, nodes)
     texts = {shown(part.file): part.text() for part in parts}
@@ -63,7 +47,7 @@ def adopt(
     if going:
         say(as_text(adoptions, texts))
         confirm(f"\nAdd this to {len(parts)} file{'s' * (len(parts) != 1)} of the inventory?", yes=yes)
-        workflow.adopt(cluster, parts, become_password=password)
+        workflow.adopt(cluster, parts, become_password=where.become_password)
     if as_json:
         print_json(as_document(adoptions, {shown(part.file): part.variables for part in parts}, written=going))
     elif going:

@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import (
-    AskBecomePassOption,
     DisruptiveOption,
     ForceOption,
-    InventoryOption,
     JsonOption,
-    LabOption,
-    LimitOption,
+    NodeOptions,
     VerboseOption,
     YesOption,
-    ask_become_password,
     checked,
-    cluster_from,
     confirm,
     note,
     print_json,
@@ -39,12 +34,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApplyOptions:
+class ApplyOptions(NodeOptions):
     """Options of ``provision apply``."""
 
-    inventory: InventoryOption = None
-    lab: LabOption = None
-    limit: LimitOption = None
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,7 +75,6 @@ class ApplyOptions:
     ] = False
     verbose: VerboseOption = False
     yes: YesOption = False
-    ask_become_pass: AskBecomePassOption = False
     as_json: JsonOption = False
 
 
@@ -118,8 +109,7 @@ def apply(options: ApplyOptions) -> None:
             remedy="Use them with plan --out.",
         )
     asked = workflow.asked_for(options.only or ())
-    password = ask_become_password(ask=options.ask_become_pass)
-    cluster = cluster_from(options.inventory, options.lab, become_password=password)
+    cluster = options.cluster()
     nodes = workflow.chosen(cluster, options.limit)
     probe_result, request = _planned(options, asked, cluster, nodes)
     stopped = not asked.steps and bool(workflow.blocked(probe_result)) and not options.keep_going
@@ -136,7 +126,7 @@ def apply(options: ApplyOptions) -> None:
             steps=asked.steps,
             pace=workflow.Pace(options.waves, options.max_failures, options.keep_going),
             result=probe_result,
-            become_password=password,
+            become_password=options.become_password,
             on_event=progress.event,
         )
     _report(report, probe_result, options, stopped=stopped)

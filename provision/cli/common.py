@@ -9,6 +9,8 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AllowDegradedOption",
     "AskBecomePassOption",
+    "ClusterOptions",
     "DisruptiveOption",
     "ForceOption",
     "InventoryOption",
     "JsonOption",
     "LabOption",
     "LimitOption",
+    "NodeOptions",
     "VerboseOption",
     "YesOption",
     "adapt_to_terminal",
@@ -106,6 +110,37 @@ DisruptiveOption = Annotated[
         autocompletion=complete_patterns,
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """The inventory, and the sudo password of its nodes."""
+
+    inventory: InventoryOption = None
+    lab: LabOption = None
+    ask_become_pass: AskBecomePassOption = False
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the command line, not the environment, selects an inventory or a lab."""
+        named = self.inventory is not None and os.environ.get("PROVISION_INVENTORY") != self.inventory
+        return named or self.lab is not None
+
+    @cached_property
+    def become_password(self) -> Secret | None:
+        """The sudo password, for which the user is asked once; None without --ask-become-pass."""
+        return ask_become_password(ask=self.ask_become_pass)
+
+    def cluster(self, *, connects: bool = True) -> Cluster:
+        """Load and validate the inventory; see `cluster_from`."""
+        return cluster_from(self.inventory, self.lab, become_password=self.become_password, connects=connects)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions(ClusterOptions):
+    """The inventory, and those of its nodes that a verb works on."""
+
+    limit: LimitOption = None
 
 
 def inventory_from(inventory: str | None, lab: str | None) -> Path:

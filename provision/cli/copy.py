@@ -7,29 +7,17 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    LimitOption,
-    ask_become_password,
-    cluster_from,
-    note,
-    print_json,
-    show,
-)
+from provision.cli.common import JsonOption, NodeOptions, note, print_json, show
 from provision.cli.levels import patience
+from provision.cli.option_groups import with_option_groups
 from provision.errors import UsageError
 
 
+@with_option_groups
 def copy(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A local file.")],
     target: Annotated[str, typer.Argument(metavar="PATH", help="An absolute path; a folder if it ends in /.")],
-    limit: LimitOption = None,
-    ask_become_pass: AskBecomePassOption = False,
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
+    where: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Copy a file to all nodes.
@@ -52,8 +40,8 @@ def copy(
     if not target.startswith("/") or "\0" in target or "\n" in target:
         raise UsageError(f"{target}: not an absolute path", remedy="Specify a path that starts with /.")
     path = target + source.name if target.endswith("/") else target
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-    nodes = workflow.chosen(cluster, limit)
+    cluster = where.cluster()
+    nodes = workflow.chosen(cluster, where.limit)
     with patience(f"copying {source.name} to {len(nodes)} nodes"):
         copied = copy_file(nodes, source, path)
     results = {

@@ -9,29 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    LimitOption,
-    ask_become_password,
-    cluster_from,
-    note,
-    print_json,
-    printable,
-    show,
-)
+from provision.cli.common import JsonOption, NodeOptions, note, print_json, printable, show
 from provision.cli.levels import patience
+from provision.cli.option_groups import with_option_groups
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from provision.report.command_report import LinePrefixer
 
 
+@with_option_groups
 def exec_(
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The command.")] = None,
-    limit: LimitOption = None,
+    *,
+    where: NodeOptions,
     stream: Annotated[
         bool, typer.Option("--stream", help="Print lines as they arrive, each with the name of its node.")
     ] = False,
@@ -41,9 +32,6 @@ def exec_(
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit of the command on each node.")
     ] = 600.0,
-    ask_become_pass: AskBecomePassOption = False,
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a command on all nodes and group equal output.
@@ -69,8 +57,8 @@ def exec_(
         raise UsageError("no command is given", remedy="Write it behind --, for example: provision exec -- uptime")
     if stream and as_json:
         raise UsageError("--stream and --json exclude each other", remedy="Give one of them.")
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-    nodes = workflow.chosen(cluster, limit)
+    cluster = where.cluster()
+    nodes = workflow.chosen(cluster, where.limit)
     text = command[0] if len(command) == 1 else shlex.join(command)
     lines = _Lines() if stream else None
     with patience(f"running the command on {len(nodes)} nodes"):

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    LimitOption,
-    VerboseOption,
-    ask_become_password,
-    cluster_from,
-    note,
-    print_json,
-    show,
-)
+from provision.cli.common import JsonOption, NodeOptions, VerboseOption, note, print_json, show
+from provision.cli.option_groups import with_option_groups
 from provision.errors import UsageError
 
 
+@with_option_groups
 def gdr(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    where: NodeOptions,
     assume: Annotated[
         str | None,
         typer.Option(
@@ -37,7 +24,6 @@ def gdr(
         ),
     ] = None,
     verbose: VerboseOption = False,
-    ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the GPUDirect RDMA path and the reason.
@@ -64,18 +50,17 @@ def gdr(
       provision gdr --assume driver=535,kernel=5.15,stack=ofed,peermem=stub
     """
     if assume is not None:
-        given = inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
-        if given or lab is not None or limit is not None:
+        if where.is_given or where.limit is not None:
             raise UsageError("--assume probes no node and excludes --inventory, --lab and --limit", remedy="Omit them.")
         _assumed(assume, as_json=as_json)
         return
     from provision import workflow
     from provision.report.gdr_report import nodes_document, nodes_text
 
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-    nodes = workflow.chosen(cluster, limit)
+    cluster = where.cluster()
+    nodes = workflow.chosen(cluster, where.limit)
     note(f"gdr {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    judged = workflow.gdr(cluster, limit)
+    judged = workflow.gdr(cluster, where.limit)
     if as_json:
         print_json(nodes_document(judged))
     else:

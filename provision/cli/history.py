@@ -6,19 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    LimitOption,
-    ask_become_password,
-    cluster_from,
-    print_json,
-    say,
-    say_reasons,
-    show,
-)
+from provision.cli.common import JsonOption, NodeOptions, print_json, say, say_reasons, show
+from provision.cli.option_groups import with_option_groups
 from provision.errors import ProvisionError
 
 if TYPE_CHECKING:
@@ -29,10 +18,9 @@ if TYPE_CHECKING:
     from provision.workflow.history import Fleet
 
 
+@with_option_groups
 def history(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    where: NodeOptions,
     nodes: Annotated[
         bool, typer.Option("--nodes", help="Show the records of each node separately, with roles and messages.")
     ] = False,
@@ -46,7 +34,6 @@ def history(
     user: Annotated[
         str, typer.Option("--user", "-u", metavar="USER,...", help="Only of these users: NAME, or NAME@HOST.")
     ] = "",
-    ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List past applies: operator, command, result.
@@ -73,17 +60,15 @@ def history(
     from provision import workflow
     from provision.workflow import history as past
 
-    cluster = cluster_from(
-        inventory, lab, become_password=ask_become_password(ask=ask_become_pass), connects=nodes or audit
-    )
-    chosen = workflow.chosen(cluster, limit)
+    cluster = where.cluster(connects=nodes or audit)
+    chosen = workflow.chosen(cluster, where.limit)
 
     if audit:
         failed = _show_audit(chosen, number, user, as_json=as_json)
     elif nodes:
         failed = _show_nodes(chosen, number, user, as_json=as_json)
     else:
-        names = frozenset(node.name for node in chosen) if limit is not None else None
+        names = frozenset(node.name for node in chosen) if where.limit is not None else None
         fleet = _local(cluster, names) if local else _fleet(cluster, chosen, number, user)
         fleet = past.Fleet(_newest(fleet.entries, number, user), fleet.lost)
         _show_fleet(cluster, fleet, user, local=local, as_json=as_json)

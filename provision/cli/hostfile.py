@@ -9,18 +9,14 @@ import typer
 
 from provision.cli.common import (
     AllowDegradedOption,
-    AskBecomePassOption,
-    InventoryOption,
     JsonOption,
-    LabOption,
-    LimitOption,
-    ask_become_password,
-    cluster_from,
+    NodeOptions,
     print_json,
     say_reasons,
     show,
     take_degraded,
 )
+from provision.cli.option_groups import with_option_groups
 from provision.errors import NodeError, UsageError
 from provision.launchers import LAUNCHERS, host_files
 
@@ -31,10 +27,9 @@ if TYPE_CHECKING:
 _LAST_PORT = 65535
 
 
+@with_option_groups
 def hostfile(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    where: NodeOptions,
     launcher: Annotated[
         str, typer.Option("--launcher", metavar="NAME", help=f"Launcher: {', '.join(host_files())}.")
     ] = "openmpi",
@@ -54,7 +49,6 @@ def hostfile(
         typer.Option("--placement", metavar="FILE", help="With --rankfile: use the CPUs of FILE (provision place)."),
     ] = None,
     allow_degraded: AllowDegradedOption = False,
-    ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print a host file for a launcher.
@@ -84,9 +78,9 @@ def hostfile(
 
     placed = _placement(launcher, placement, rankfile=rankfile)
     _refuse_port(launcher, master_port)
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    cluster = where.cluster()
     made = workflow.hostfile(
-        cluster, launcher, limit, allow_degraded=allow_degraded, ranks=ranks, master_port=master_port
+        cluster, launcher, where.limit, allow_degraded=allow_degraded, ranks=ranks, master_port=master_port
     )
     take_degraded(cluster, "hostfile", made.degraded)
     _print(made, launcher, placed, rankfile=rankfile, as_json=as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,18 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    LimitOption,
-    ask_become_password,
-    cluster_from,
-    print_json,
-    say_reasons,
-    show,
-)
+from provision.cli.common import JsonOption, NodeOptions, print_json, say_reasons, show
 from provision.cli.option_groups import with_option_groups
 from provision.errors import UsageError
 
@@ -42,7 +30,7 @@ class Preference(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceOptions:
+class PlaceOptions(NodeOptions):
     """Options of ``provision place``."""
 
     gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="G", help="GPUs per worker.")]
@@ -74,10 +62,6 @@ class PlaceOptions:
         Preference, typer.Option("--prefer", help="pack: use the fewest nodes, then leave good GPUs to other jobs.")
     ] = Preference.BANDWIDTH
     explain: Annotated[bool, typer.Option("--explain", help="Show the criteria and the next best placement.")] = False
-    inventory: InventoryOption = None
-    lab: LabOption = None
-    limit: LimitOption = None
-    ask_become_pass: AskBecomePassOption = False
     as_json: JsonOption = False
 
 
@@ -133,22 +117,16 @@ def _places(options: PlaceOptions) -> Places:
     """Return the nodes of the recorded files, or of the inventory."""
     measured = _measured(options.p2p_matrix or [])
     if options.topo_file:
-        if options.limit is not None or options.lab is not None or _given(options.inventory):
+        if options.limit is not None or options.is_given:
             raise UsageError(
                 "--topo-file probes no node and excludes --inventory, --lab and --limit", remedy="Omit them."
             )
         return _recorded(options.topo_file, measured)
     from provision import workflow
 
-    password = ask_become_password(ask=options.ask_become_pass)
-    cluster = cluster_from(options.inventory, options.lab, become_password=password)
+    cluster = options.cluster()
     _refuse_strangers(measured, {node.name for node in cluster.nodes})
     return workflow.places_for_jobs(cluster, options.limit, measured)
-
-
-def _given(inventory: str | None) -> bool:
-    """Return whether the command line (not the environment) sets an inventory."""
-    return inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
 
 
 def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> Places:

@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import (
-    AskBecomePassOption,
     DisruptiveOption,
     ForceOption,
-    InventoryOption,
     JsonOption,
-    LabOption,
-    LimitOption,
+    NodeOptions,
     VerboseOption,
-    ask_become_password,
     checked,
-    cluster_from,
     note,
     print_json,
     show,
@@ -37,12 +32,9 @@ _DRIFT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
+class PlanOptions(NodeOptions):
     """Options of ``provision plan``."""
 
-    inventory: InventoryOption = None
-    lab: LabOption = None
-    limit: LimitOption = None
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="ROLE", help="Only plan this role. Repeatable.", autocompletion=complete_roles),
@@ -64,7 +56,6 @@ class PlanOptions:
         typer.Option("--diff", help="Also show pending changes in files, without secrets; takes some seconds."),
     ] = False
     verbose: VerboseOption = False
-    ask_become_pass: AskBecomePassOption = False
     as_json: JsonOption = False
 
 
@@ -96,8 +87,7 @@ def plan(options: PlanOptions) -> None:
         )
     asked = workflow.asked_for(options.only or ())
     workflow.refuse_steps(asked)
-    password = ask_become_password(ask=options.ask_become_pass)
-    cluster = cluster_from(options.inventory, options.lab, become_password=password)
+    cluster, password = options.cluster(), options.become_password
     nodes = workflow.chosen(cluster, options.limit)
     forced = workflow.chosen_roles(options.force or (), "--force")
     request = workflow.Request(asked.roles, forced, workflow.named_nodes(cluster, options.disruptive or ()))

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    LimitOption,
-    VerboseOption,
-    YesOption,
-    ask_become_password,
-    cluster_from,
-    confirm,
-    note,
-    print_json,
-    say,
-    show,
-)
+from provision.cli.common import JsonOption, NodeOptions, VerboseOption, YesOption, confirm, note, print_json, say, show
+from provision.cli.option_groups import with_option_groups
 
 
+@with_option_groups
 def reload(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    where: NodeOptions,
     yes: YesOption = False,
     verbose: VerboseOption = False,
-    ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Reload the modules that GPUDirect RDMA needs.
@@ -49,13 +33,13 @@ def reload(
     from provision.report.node_names import in_short
     from provision.report.reload_report import as_document, as_text
 
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-    nodes = workflow.chosen(cluster, limit)
+    cluster = where.cluster()
+    nodes = workflow.chosen(cluster, where.limit)
     names = in_short([node.name for node in nodes])
     note(f"reload {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
-    where = "this node" if len(nodes) == 1 else "these nodes"
-    confirm(f"Unload the peer-memory module on {where} and load it again?", yes=yes)
-    done = workflow.reload(cluster, limit, on_warning=lambda warning: say(f"warning: {warning}"))
+    which = "this node" if len(nodes) == 1 else "these nodes"
+    confirm(f"Unload the peer-memory module on {which} and load it again?", yes=yes)
+    done = workflow.reload(cluster, where.limit, on_warning=lambda warning: say(f"warning: {warning}"))
     if as_json:
         print_json(as_document(done))
     else:

@@ -7,32 +7,26 @@ from typing import Annotated
 import typer
 
 from provision.cli.common import (
-    AskBecomePassOption,
     DisruptiveOption,
-    InventoryOption,
     JsonOption,
-    LabOption,
-    LimitOption,
+    NodeOptions,
     VerboseOption,
     YesOption,
-    ask_become_password,
-    cluster_from,
     confirm,
     print_json,
     say,
     show,
 )
+from provision.cli.option_groups import with_option_groups
 
 
+@with_option_groups
 def reset(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    where: NodeOptions,
     disruptive: DisruptiveOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     yes: YesOption = False,
     verbose: VerboseOption = False,
-    ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Undo on the nodes what apply did.
@@ -57,9 +51,8 @@ def reset(
     from provision.model import ResetResult
     from provision.report.reset_report import as_document, as_plan, as_text
 
-    password = ask_become_password(ask=ask_become_pass)
-    cluster = cluster_from(inventory, lab, become_password=password)
-    nodes = workflow.chosen(cluster, limit)
+    cluster, password = where.cluster(), where.become_password
+    nodes = workflow.chosen(cluster, where.limit)
     disturbed = workflow.named_nodes(cluster, disruptive or ())
     with ApplyProgress([node.name for node in nodes], verbose=verbose) as progress:
         planned = workflow.plan_reset(

@@ -14,14 +14,9 @@ import typer
 from provision.cli import run_nodes, run_options, run_placing
 from provision.cli.common import (
     AllowDegradedOption,
-    AskBecomePassOption,
-    InventoryOption,
     JsonOption,
-    LabOption,
-    LimitOption,
+    NodeOptions,
     YesOption,
-    ask_become_password,
-    cluster_from,
     confirm,
     print_json,
     say,
@@ -39,17 +34,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeOptions:
+class RankNodeOptions(NodeOptions):
     """The nodes of the job."""
 
-    inventory: InventoryOption = None
-    lab: LabOption = None
-    limit: LimitOption = None
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Exclude nodes that cannot run ranks; they are reported on stderr.")
     ] = False
     allow_degraded: AllowDegradedOption = False
-    ask_become_pass: AskBecomePassOption = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +137,7 @@ class ModeOptions:
 def run(
     context: typer.Context,
     command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", help="The program and its arguments.")],
-    nodes: NodeOptions,
+    nodes: RankNodeOptions,
     job: JobOptions,
     network: NetworkOptions,
     place: PlacementOptions,
@@ -203,7 +194,7 @@ run.typer_settings = {"context_settings": {"allow_interspersed_args": False}}  #
 
 def _prepared(
     command: Sequence[str],
-    nodes: NodeOptions,
+    nodes: RankNodeOptions,
     job: JobOptions,
     network: NetworkOptions,
     place: PlacementOptions,
@@ -223,8 +214,7 @@ def _prepared(
         job.ranks, place.gpus, place.workers, rank_options, gputopology=place.gputopology, offline=mode.offline
     )
     chosen: run_placing.Chosen | None = None
-    password = ask_become_password(ask=nodes.ask_become_pass)
-    cluster = cluster_from(nodes.inventory, nodes.lab, become_password=password, connects=not mode.offline)
+    cluster = nodes.cluster(connects=not mode.offline)
     full = workflow.with_defaults(cluster)
     engine = None if mode.offline or mode.dry_run or mode.explain else _engine(cluster)
     if mode.offline:

@@ -8,27 +8,16 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    LabOption,
-    LimitOption,
-    ask_become_password,
-    cluster_from,
-    note,
-    say,
-    show,
-)
+from provision.cli.common import NodeOptions, note, say, show
+from provision.cli.option_groups import with_option_groups
 
 
+@with_option_groups
 def support_bundle(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    where: NodeOptions,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE.tar.gz", help="File to write; it must not exist.")
     ] = None,
-    ask_become_pass: AskBecomePassOption = False,
 ) -> None:
     """Collect facts, checks and logs into one file.
 
@@ -46,10 +35,10 @@ def support_bundle(
     from provision.report.node_names import in_ranges
 
     target = output or Path(f"provision-support-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass), connects=False)
-    nodes = workflow.chosen(cluster, limit)
+    cluster = where.cluster(connects=False)
+    nodes = workflow.chosen(cluster, where.limit)
     note(f"probing {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    names = workflow.support_bundle(cluster, target, limit)
+    names = workflow.support_bundle(cluster, target, where.limit)
     for line in in_ranges(names):
         say(f"  {line}")
     say("secrets are removed; names, addresses and versions are not")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    ask_become_password,
-    cluster_from,
-    print_json,
-    say,
-    show,
-)
+from provision.cli.common import ClusterOptions, JsonOption, print_json, say, show
 from provision.cli.completion import complete_nodes
+from provision.cli.option_groups import with_option_groups
 from provision.errors import ProvisionError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +22,7 @@ _MOST_CHARACTERS = 1 << 20
 _WANTED = "Specify a file with the output of `nvidia-smi topo -m`."
 
 
+@with_option_groups
 def topo(
     node: Annotated[
         str | None,
@@ -45,9 +36,8 @@ def topo(
         str | None, typer.Option("--gpus", metavar="LIST", help="Mark these GPUs, e.g. 0,1,2,3 or 0-3.")
     ] = None,
     svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Also write a drawing to this file.")] = None,
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    ask_become_pass: AskBecomePassOption = False,
+    *,
+    where: ClusterOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Show how GPUs and network cards are linked.
@@ -68,15 +58,13 @@ def topo(
     if (node is None) == (file is None):
         raise UsageError("provision topo: specify either NODE or --file", remedy="For example: provision topo gpu1")
     if file is not None:
-        given = inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
-        if given or lab is not None:
+        if where.is_given:
             raise UsageError("--file probes no node and excludes --inventory and --lab", remedy="Omit them.")
         machine = _from_file(file)
     else:
         from provision import workflow
 
-        cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-        machine = workflow.topology(cluster, str(node))
+        machine = workflow.topology(where.cluster(), str(node))
     _tell(_marked(machine, gpus), svg, as_json=as_json)
 
 

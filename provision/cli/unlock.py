@@ -6,23 +6,12 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    YesOption,
-    ask_become_password,
-    cluster_from,
-    confirm,
-    print_json,
-    say,
-    say_reasons,
-    show,
-)
+from provision.cli.common import ClusterOptions, JsonOption, YesOption, confirm, print_json, say, say_reasons, show
 from provision.cli.completion import complete_patterns
+from provision.cli.option_groups import with_option_groups
 
 
+@with_option_groups
 def unlock(
     names: Annotated[
         list[str],
@@ -32,10 +21,8 @@ def unlock(
             autocompletion=complete_patterns,
         ),
     ],
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
+    where: ClusterOptions,
     yes: YesOption = False,
-    ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Release the lock of an apply that has died.
@@ -55,8 +42,7 @@ def unlock(
     from provision.report.node_names import in_short
     from provision.workflow import chosen, remote_lock
 
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-    nodes = chosen(cluster, ",".join(names))
+    nodes = chosen(where.cluster(), ",".join(names))
     done: list[Unlocked] = []
     held, reasons = {}, {}
     for name, look in remote_lock.probe_locks(nodes).items():

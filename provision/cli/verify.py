@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import (
-    AskBecomePassOption,
-    InventoryOption,
-    JsonOption,
-    LabOption,
-    LimitOption,
-    ask_become_password,
-    cluster_from,
-    note,
-    print_json,
-    show,
-)
+from provision.cli.common import JsonOption, NodeOptions, note, print_json, show
+from provision.cli.option_groups import with_option_groups
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,10 +23,9 @@ class Level(StrEnum):
     FULL = "full"
 
 
+@with_option_groups
 def verify(
-    inventory: InventoryOption = None,
-    lab: LabOption = None,
-    limit: LimitOption = None,
+    where: NodeOptions,
     level: Annotated[
         Level,
         typer.Option("--level", help="quick, or full: also measure the bandwidth between all idle nodes."),
@@ -51,7 +40,6 @@ def verify(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show every check of each node, including passed ones.")
     ] = False,
-    ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Verify the nodes and the cluster.
@@ -83,8 +71,8 @@ def verify(
       provision verify -i inventories/prod --limit 'gpu[1-4]' --json
     """
     _check_options(level, profile, collective=collective)
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-    survey = _survey(cluster, limit, level, profile, collective=collective)
+    cluster = where.cluster()
+    survey = _survey(cluster, where.limit, level, profile, collective=collective)
     _show(survey, profile, verbose=verbose, as_json=as_json)
     raise typer.Exit(0 if survey.verification.ok else 1)
 

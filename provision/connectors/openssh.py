@@ -8,38 +8,29 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from provision.commands.ssh import (
-    SshSettings,
-    agent_command,
-    explain_ssh,
-    script_command,
-    script_stdin,
-    ssh_argv,
-    sudo_check,
-)
+from provision.commands.ssh import SshSettings, explain_ssh, ssh_argv
 from provision.connectors import certificates, failures, known_hosts
-from provision.connectors.files import get_through, put_through
-from provision.connectors.limits import OUTPUT_LIMIT, started
+from provision.connectors.limits import OUTPUT_LIMIT
+from provision.connectors.shell import ShellConnector
 from provision.connectors.ssh_auth import exposed_keys
-from provision.connectors.subprocesses import LocalProcess, finish
+from provision.connectors.subprocesses import LocalProcess
 from provision.errors import ConnectionFailed
-from provision.model import CommandResult, Node
+from provision.model import Node
 
 _SSH_FAILED = 255
 
 
-class OpenSshConnector:
+class OpenSshConnector(ShellConnector[LocalProcess]):
     """One master connection of the ``ssh`` program. Commands share it, so that a hardware key is touched once."""
 
     def __init__(self, node: Node, settings: SshSettings, reason: str) -> None:
-        self.name = node.name
+        super().__init__(node, settings.user, root=settings.user == "root")
         self.agent = node.connection.agent
         self.host = settings.host
         self.reason = reason
         failures.check_strict(node.name, node.connection, settings)
         self._connection = node.connection
         self._settings = settings
-        self._root: bool | None = True if settings.user == "root" else None
         if node.connection.password is not None:
             raise ConnectionFailed(
                 f"a login password cannot be used, because {reason}, which requires the ssh program",
@@ -49,40 +40,10 @@ class OpenSshConnector:
         self._folder = Path(tempfile.mkdtemp(prefix="provision-ssh-"))
         try:
             if not self.agent:  # the first request opens the master connection
-                finish(self._process("exec true"), b"", 30)
+                self._process("exec true").result(b"", 30)
         except BaseException:
             self.close()
             raise
-
-    def run(
-        self,
-        script: str,
-        *,
-        stdin: bytes = b"",
-        timeout: float | None = None,
-        become: bool = True,
-        limit: int = OUTPUT_LIMIT,
-    ) -> CommandResult:
-        """Run a POSIX shell script and wait for it. A non-zero exit status is a result, not an error."""
-        return finish(self.start(script, become=become, limit=limit), stdin, timeout)
-
-    def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> LocalProcess:
-        """Start a POSIX shell script with a connected standard input and output."""
-        if self.agent:
-            return self._process(agent_command(self.name, script), limit)
-        secret = self._connection.become_password
-        sudo = become and self._connection.become and not self._is_root()
-        password = secret.reveal() if sudo and secret else None
-        command = script_command(len(script.encode()), sudo=sudo, password=password is not None)
-        return started(self._process(command, limit), script_stdin(script, password=password))
-
-    def put(self, local: Path, remote: str) -> None:
-        """Copy one local file to an absolute path on the node, atomically."""
-        put_through(self, local, remote)
-
-    def get(self, remote: str, local: Path) -> None:
-        """Copy one file from the node."""
-        get_through(self, remote, local)
 
     def close(self) -> None:
         """Close the master connection. Repeated calls have no effect."""
@@ -116,13 +77,3 @@ class OpenSshConnector:
             note=certificates.notes(Path(name).expanduser() for name in settings.identity_files),
             exposed=exposed_keys(settings),
         )
-
-    def _is_root(self) -> bool:
-        if self._root is None:
-            secret = self._connection.become_password
-            process = self._process(sudo_check(password=secret is not None))
-            done = finish(process, (secret.reveal() + "\n").encode() if secret else b"", 30)
-            if not done.ok:
-                raise failures.sudo_refused(self.name, self._settings.user, done.stderr)
-            self._root = done.stdout.strip() == "root"
-        return self._root

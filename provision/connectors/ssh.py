@@ -10,23 +10,19 @@ import select
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.commands.ssh import agent_command, script_command, script_stdin, sudo_check
 from provision.connectors import failures
-from provision.connectors.files import get_through, put_through
 from provision.connectors.limits import (
     EXIT_SECONDS,
     OUTPUT_LIMIT,
-    RUN_SECONDS,
     SEND_SECONDS,
     SESSION_LIMIT,
     Allowance,
     collected,
     late,
-    started,
 )
+from provision.connectors.shell import ShellConnector
 from provision.connectors.ssh_transport import Hop, close_transport, open_transport
 from provision.errors import ProvisionError
 from provision.model import CommandResult, Node, Secret
@@ -41,7 +37,7 @@ _TURN_SECONDS = 30.0
 """Timeout for the lock on opening sessions; if the node is gone, each waiting thread runs into its own timeout."""
 
 
-class SshConnector:
+class SshConnector(ShellConnector["SshProcess"]):
     """One SSH connection. Each command is a session of it.
 
     sshd allows ten sessions per connection unless MaxSessions is set. Further sessions get further connections.
@@ -52,14 +48,10 @@ class SshConnector:
     def __init__(self, node: Node, hops: Sequence[Hop]) -> None:
         """Connect to `node` through all `hops`, of which it is the last."""
         settings = hops[-1].settings
-        self.name = node.name
+        super().__init__(node, settings.user, root=settings.user == "root")
         self.agent = node.connection.agent
         self.host = settings.host
         failures.check_strict(node.name, node.connection, settings)
-        self._become = node.connection.become
-        self._password: Secret | None = node.connection.become_password
-        self._user = settings.user
-        self._root: bool | None = True if settings.user == "root" else None
         self._login_password: Secret | None = node.connection.password
         self._hops = hops
         self._transports: list[paramiko.Transport] = []
@@ -73,47 +65,6 @@ class SshConnector:
             self.close()
             raise
 
-    def run(
-        self,
-        script: str,
-        *,
-        stdin: bytes = b"",
-        timeout: float | None = None,
-        become: bool = True,
-        limit: int = OUTPUT_LIMIT,
-    ) -> CommandResult:
-        """Run a POSIX shell script and wait for it. A non-zero exit status is a result, not an error."""
-        process = self.start(script, become=become, limit=limit)
-        process.write_behind(stdin)
-        return process.result(RUN_SECONDS if timeout is None else timeout)
-
-    def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> SshProcess:
-        """Start a POSIX shell script with a connected standard input and output."""
-        if self.agent:
-            return self._session(agent_command(self.name, script), limit)
-        sudo = become and self._become and not self._is_root()
-        password = self._password.reveal() if sudo and self._password else None
-        command = script_command(len(script.encode()), sudo=sudo, password=password is not None)
-        return started(self._session(command, limit), script_stdin(script, password=password))
-
-    def put(self, local: Path, remote: str) -> None:
-        """Copy one local file to an absolute path on the node, atomically."""
-        put_through(self, local, remote)
-
-    def get(self, remote: str, local: Path) -> None:
-        """Copy one file from the node."""
-        get_through(self, remote, local)
-
-    @property
-    def user(self) -> str:
-        """The user of the SSH login."""
-        return self._user
-
-    def sudo_needed(self) -> tuple[bool, Secret | None]:
-        """Return whether commands need sudo, and the password for sudo."""
-        needed = self._become and not self._is_root()
-        return needed, self._password if needed else None
-
     def limited_session(self, limit: int) -> LimitedChannel:
         """Open a session whose output is limited to `limit` bytes."""
         channel = self._channel()
@@ -126,7 +77,7 @@ class SshConnector:
         while self._transports:
             close_transport(self._transports.pop())
 
-    def _session(self, command: str, limit: int | None) -> SshProcess:
+    def _process(self, command: str, limit: int | None = OUTPUT_LIMIT) -> SshProcess:
         try:
             channel = self._channel()
             channel.settimeout(SEND_SECONDS)
@@ -170,17 +121,6 @@ class SshConnector:
                 raise failures.no_session(self.name, self.host) from error
         finally:
             self._opening.release()
-
-    def _is_root(self) -> bool:
-        """Determine once whether the user is root or may become root; ConnectionFailed if neither."""
-        if self._root is None:
-            process = self._session(sudo_check(password=self._password is not None), _CHUNK)
-            process.write_behind(self._password.reveal().encode() + b"\n" if self._password is not None else b"")
-            done = process.result(SEND_SECONDS)
-            if not done.ok:
-                raise failures.sudo_refused(self.name, self._user, done.stderr)
-            self._root = done.stdout.strip() == "root"
-        return self._root
 
 
 @contextlib.contextmanager
@@ -249,10 +189,6 @@ class SshProcess:
             if not self._alive():
                 raise failures.broke(self._node, self._host, "sending data") from error
 
-    def write_behind(self, data: bytes) -> None:
-        """Send `data` and the end of input while `output` is read, so that neither side blocks the other."""
-        self._pending, self._close_after_pending = data, True
-
     def close_stdin(self) -> None:
         """Close the command's standard input."""
         try:
@@ -260,8 +196,9 @@ class SshProcess:
         except (OSError, EOFError):
             return
 
-    def result(self, seconds: float) -> CommandResult:
-        """Return all output and the exit status; ConnectionFailed on a timeout."""
+    def result(self, stdin: bytes, seconds: float) -> CommandResult:
+        """Send `stdin` while the output is read; return all output and the exit status."""
+        self._pending, self._close_after_pending = stdin, True
         self.deadline = time.monotonic() + seconds
         try:
             return CommandResult(*collected(self.output()), self.wait())

@@ -9,13 +9,12 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from provision.connectors.limits import (
     EXIT_SECONDS,
     OUTPUT_LIMIT,
-    RUN_SECONDS,
     SEND_SECONDS,
     Allowance,
     collected,
@@ -47,7 +46,6 @@ class LocalProcess:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
-                env=_environment(),
             )
         except OSError as error:
             raise ConnectionFailed(
@@ -133,6 +131,21 @@ class LocalProcess:
             raise failure
         return code if code >= 0 else 128 - code
 
+    def result(self, stdin: bytes, seconds: float) -> CommandResult:
+        """Send `stdin` and return all output and the exit status; ConnectionFailed on a timeout."""
+
+        def feed() -> None:
+            with contextlib.suppress(ConnectionFailed):
+                self.write(stdin)
+            self.close_stdin()
+
+        self.deadline = time.monotonic() + seconds
+        threading.Thread(target=feed, daemon=True).start()
+        try:
+            return CommandResult(*collected(self.output()), self.wait())
+        finally:
+            self.close()
+
     def close(self) -> None:
         """End the transport: close its input, and kill it if it does not end."""
         self.close_stdin()
@@ -143,23 +156,3 @@ class LocalProcess:
             except subprocess.TimeoutExpired:
                 self._child.kill()
                 self._child.wait()
-
-
-def _environment() -> Mapping[str, str]:
-    return dict(os.environ)
-
-
-def finish(process: LocalProcess, stdin: bytes, timeout: float | None) -> CommandResult:
-    """Send `stdin` and return all output and the exit status."""
-
-    def feed() -> None:
-        with contextlib.suppress(ConnectionFailed):
-            process.write(stdin)
-        process.close_stdin()
-
-    process.deadline = time.monotonic() + (RUN_SECONDS if timeout is None else timeout)
-    threading.Thread(target=feed, daemon=True).start()
-    try:
-        return CommandResult(*collected(process.output()), process.wait())
-    finally:
-        process.close()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from provision.errors import InventoryError, UsageError
-from provision.inventory.init import load_staged, moved, staging
+from provision.inventory.record import change_files, file_with, inventory_folder, vars_file
 from provision.inventory.sources import shown
 from provision.inventory.write import end_line, scalar
 from provision.model import Cluster
@@ -42,43 +42,17 @@ def _present(cluster: Cluster, variable: str) -> Mapping[Any, Any]:
     return existing if isinstance(existing, Mapping) else {}
 
 
-def _changed(cluster: Cluster, variable: str, change: Any) -> Cluster:
-    path = cluster.inventory if cluster.inventory.is_dir() else cluster.inventory.parent
-    file = _file(path, variable)
+def _changed(cluster: Cluster, variable: str, change: Callable[[str, Path], str]) -> Cluster:
+    folder = inventory_folder(cluster) / "group_vars"
+    file = file_with(folder, "all", {variable})
     if file is None and _present(cluster, variable):
         raise InventoryError(
-            f"{variable} is set outside {shown(path / 'group_vars')} for all nodes",
+            f"{variable} is set outside {shown(folder)} for all nodes",
             remedy="change it there manually, or move it to group_vars/all.yml",
         )
-    file = file or _default_file(path)
+    file = file or vars_file(folder, "all", "data.yml")
     text = file.read_text(encoding="utf-8") if file.is_file() else "---\n"
-    with staging(path, copy=True) as stage:
-        staged = stage / file.relative_to(path)
-        staged.parent.mkdir(parents=True, exist_ok=True)
-        staged.write_text(change(text, file), encoding="utf-8")
-        after = load_staged(stage, path)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        staged.replace(file)
-    return moved(after, stage, path)
-
-
-def _files(path: Path) -> list[Path]:
-    """Return the files that Ansible reads for all nodes; a folder hides a file of the same name."""
-    folder = path / "group_vars" / "all"
-    if folder.is_dir():
-        return sorted(file for file in folder.rglob("*") if file.suffix in (".yml", ".yaml"))
-    return [file for file in (folder, *(folder.with_suffix(end) for end in (".yml", ".yaml"))) if file.is_file()][:1]
-
-
-def _file(path: Path, variable: str) -> Path | None:
-    return next((file for file in _files(path) if _entry_of(file.read_text(encoding="utf-8"), variable)), None)
-
-
-def _default_file(path: Path) -> Path:
-    folder = path / "group_vars" / "all"
-    if folder.is_dir():
-        return folder / "data.yml"
-    return next(iter(_files(path)), folder.with_suffix(".yml"))
+    return change_files(cluster, {file: change(text, file)})
 
 
 def _entry_of(text: str, variable: str) -> tuple[Any, Any] | None:

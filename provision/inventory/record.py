@@ -1,8 +1,8 @@
-"""Add variables to the files of an inventory's groups and hosts, atomically."""
+"""Change variables in the files of an inventory's groups and hosts, all of them or none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import yaml
 from provision.errors import InventoryError, ProvisionError
 from provision.inventory.load import load
 from provision.inventory.sources import shown
+from provision.inventory.write import sets_variable, with_variables
 from provision.model import Cluster, Secret
 
 _HEADER = """\
@@ -53,20 +54,38 @@ def additions(cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]]) -> tupl
         for name, value in (first or {}).items()
         if all(other is not None and name in other and other[name] == value for other in others)
     }
-    base = cluster.inventory if cluster.inventory.is_dir() else cluster.inventory.parent
-    parts = [Addition(_file(base / "group_vars", "all"), None, alike)]
+    base = inventory_folder(cluster)
+    parts = [Addition(vars_file(base / "group_vars", "all"), None, alike)]
     for node in cluster.nodes:
         own = {name: value for name, value in (wanted.get(node.name) or {}).items() if name not in alike}
-        parts.append(Addition(_file(base / "host_vars", node.name), node.name, own))
+        parts.append(Addition(vars_file(base / "host_vars", node.name), node.name, own))
     return tuple(addition for addition in parts if addition.variables)
 
 
-def _file(folder: Path, name: str) -> Path:
-    """Return the file that Ansible reads for a group or host; in a folder of such files, our own file."""
-    there = next((path for end in _ENDS if (path := folder / f"{name}{end}").exists()), None)
+def inventory_folder(cluster: Cluster) -> Path:
+    """Return the folder of group_vars and host_vars."""
+    return cluster.inventory if cluster.inventory.is_dir() else cluster.inventory.parent
+
+
+def vars_file(folder: Path, name: str, own: str = "adopted.yml") -> Path:
+    """Return the file that Ansible reads for a group or host; in a folder of such files, the file `own`."""
+    there = _existing(folder, name)
     if there is None:
         return folder / f"{name}.yml"
-    return there / "adopted.yml" if there.is_dir() else there
+    return there / own if there.is_dir() else there
+
+
+def file_with(folder: Path, name: str, variables: Collection[str]) -> Path | None:
+    """Return the YAML file of a group or host that sets one of the variables; None if no file does."""
+    there = _existing(folder, name)
+    if there is None:
+        return None
+    files = sorted(there.rglob("*.y*ml")) if there.is_dir() else [there]
+    return next((file for file in files if sets_variable(file, variables)), None)
+
+
+def _existing(folder: Path, name: str) -> Path | None:
+    return next((path for end in _ENDS if (path := folder / f"{name}{end}").exists()), None)
 
 
 def record(cluster: Cluster, parts: tuple[Addition, ...], *, become_password: Secret | None = None) -> None:
@@ -75,77 +94,48 @@ def record(cluster: Cluster, parts: tuple[Addition, ...], *, become_password: Se
     Raises:
         ProvisionError: A file cannot be written or extended. No file was changed.
     """
-    before = {part.file: _read(part) for part in parts}
-    try:
-        for part in parts:
-            _write(part.file, _joined(before[part.file], part))
-        _insist(cluster, load(cluster.inventory, become_password=become_password), parts)
-    except BaseException:
-        for file, text in before.items():
-            _restore(file, text)
-        raise
+    texts = {part.file: _joined(_read(part), part) for part in parts}
+    change_files(cluster, texts, lambda after: _insist(cluster, after, parts), become_password=become_password)
 
 
 def set_for_hosts(
     cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]], *, become_password: Secret | None = None
 ) -> tuple[Path, ...]:
-    """Set variables of hosts in host_vars, replacing their present values, without other changes.
-
-    Args:
-        cluster: The loaded inventory.
-        wanted: Node -> variables.
-        become_password: Password with which it was loaded.
-
-    Returns:
-        The written files.
+    """Set variables of hosts in host_vars, in place of their present values, and return the written files.
 
     Raises:
         ProvisionError: A file cannot be written, or other values would change. No file was changed.
     """
-    base = cluster.inventory if cluster.inventory.is_dir() else cluster.inventory.parent
-    parts = tuple(Addition(_file(base / "host_vars", name), name, own) for name, own in wanted.items() if own)
-    before = {part.file: _read(part) for part in parts}
+    folder = inventory_folder(cluster) / "host_vars"
+    parts = [Addition(vars_file(folder, name), name, own) for name, own in wanted.items() if own]
+    texts = {part.file: with_variables(_read(part) or "---\n", part.variables, part.file) for part in parts}
+    change_files(cluster, texts, lambda after: _insist(cluster, after, parts), become_password=become_password)
+    return tuple(texts)
+
+
+def change_files(
+    cluster: Cluster,
+    texts: Mapping[Path, str],
+    check: Callable[[Cluster], None] = lambda _: None,
+    *,
+    become_password: Secret | None = None,
+) -> Cluster:
+    """Write files of an inventory and return the changed cluster; `check` raises an error if it is not as intended.
+
+    Raises:
+        ProvisionError: A file cannot be written, or the inventory is invalid then. No file was changed.
+    """
+    before = {file: file.read_text(encoding="utf-8") if file.is_file() else None for file in texts}
     try:
-        for part in parts:
-            _write(part.file, _with(before[part.file], part))
-        _insist(cluster, load(cluster.inventory, become_password=become_password), parts)
+        for file, text in texts.items():
+            _write(file, text)
+        after = load(cluster.inventory, become_password=become_password)
+        check(after)
     except BaseException:
-        for file, text in before.items():
-            _restore(file, text)
+        for file, text_before in before.items():
+            _restore(file, text_before)
         raise
-    return tuple(part.file for part in parts)
-
-
-def _with(text: str | None, part: Addition) -> str:
-    """Return the file with the variables, each in place of its present value, otherwise at the end."""
-    lines = (text or "---\n").splitlines()
-    for name, value in part.variables.items():
-        line = f"{name}: {_value(value)}"
-        begin, end = _lines_of(name, "\n".join(lines), part)
-        lines[begin:end] = [line]
-    return "\n".join(lines) + "\n"
-
-
-def _lines_of(name: str, text: str, part: Addition) -> tuple[int, int]:
-    """Return start and end of a variable in the text; the end of the file if it is missing."""
-    lines = text.splitlines()
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise _by_hand(part, f"{shown(part.file)} is not valid YAML") from error
-    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
-        return len(lines), len(lines)
-    if not isinstance(root, yaml.MappingNode) or root.flow_style:
-        raise _by_hand(part, f"{shown(part.file)} does not have one variable per line")
-    keys = [key for key, _ in root.value]
-    starts = [key.start_mark.line for key in keys]
-    at = next((number for number, key in enumerate(keys) if key.value == name), None)
-    if at is None:
-        return len(lines), len(lines)
-    end = starts[at + 1] if at + 1 < len(starts) else len(lines)
-    while end - 1 > starts[at] and lines[end - 1].lstrip()[:1] in {"", "#"}:
-        end -= 1
-    return starts[at], end
+    return after
 
 
 def _read(part: Addition) -> str | None:
@@ -167,7 +157,7 @@ def _joined(text: str | None, part: Addition) -> str:
     return f"{str(text).rstrip()}\n{header}{part.text()}"
 
 
-def _insist(before: Cluster, after: Cluster, parts: tuple[Addition, ...]) -> None:
+def _insist(before: Cluster, after: Cluster, parts: Sequence[Addition]) -> None:
     for node in before.nodes:
         wanted = dict(node.variables)
         for part in parts:

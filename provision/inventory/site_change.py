@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from provision.errors import InventoryError, UsageError
-from provision.inventory.init import InitRequest, existing, load_staged, moved, staging
+from provision.inventory.init import InitRequest, existing
 from provision.inventory.load import load
 from provision.inventory.ranges import expand
+from provision.inventory.record import change_files, file_with, vars_file
 from provision.inventory.sources import SourceIndex, shown
 from provision.inventory.write import with_variables
 from provision.model import Cluster
@@ -92,7 +91,9 @@ def plan_change(request: InitRequest, values: NewValues) -> SettingsChange:
             )
         wanted[_CERTIFICATES] = _with_certificate(first.get(_CERTIFICATES), registry_of(image), values.registry_ca)
     changed = {name: value for name, value in wanted.items() if _is_other(cluster, name, value)}
-    return SettingsChange(cluster, _file(path, list(changed)), changed)
+    folder = path / "group_vars"
+    file = file_with(folder, "all", changed) or vars_file(folder, "all", "site.yml")
+    return SettingsChange(cluster, file, changed)
 
 
 def change_settings(change: SettingsChange) -> Cluster:
@@ -101,26 +102,20 @@ def change_settings(change: SettingsChange) -> Cluster:
     Raises:
         InventoryError: The inventory would not have these values on every node. It was not changed.
     """
-    path, file = change.cluster.inventory, change.file
-    text = file.read_text(encoding="utf-8") if file.is_file() else "---\n"
-    with staging(path, copy=True) as stage:
-        staged = stage / file.relative_to(path)
-        staged.parent.mkdir(parents=True, exist_ok=True)
-        staged.write_text(with_variables(text, change.variables, file), encoding="utf-8")
-        after = load_staged(stage, path)
+    text = change.file.read_text(encoding="utf-8") if change.file.is_file() else "---\n"
+
+    def check(after: Cluster) -> None:
         for name, value in change.variables.items():
             node = next((node for node in after.nodes if node.variables.get(name) != value), None)
             if node is not None:
-                place = SourceIndex(stage).find(name, node.name, node.groups) or "another file"
+                path = change.cluster.inventory
+                place = SourceIndex(path).find(name, node.name, node.groups) or "another file"
                 raise InventoryError(
-                    f"{place.replace(stage.name, path.name)}: {name} is also set here, for {node.name}",
+                    f"{place}: {name} is also set here, for {node.name}",
                     remedy=f"Change or remove it there manually. {shown(path)} was not changed.",
                 )
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if file.exists():
-            staged.chmod(file.stat().st_mode & 0o7777)
-        staged.replace(file)
-    return moved(after, stage, path)
+
+    return change_files(change.cluster, {change.file: with_variables(text, change.variables, change.file)}, check)
 
 
 def _is_other(cluster: Cluster, name: str, value: Any) -> bool:
@@ -131,21 +126,3 @@ def _with_certificate(present: Any, registry: str, certificate: str) -> list[dic
     entries = [dict(entry) for entry in present if isinstance(entry, Mapping)] if isinstance(present, list) else []
     others = [entry for entry in entries if entry.get("registry") != registry]
     return [*others, {"registry": registry, "certificate": certificate}]
-
-
-def _file(path: Path, names: Sequence[str]) -> Path:
-    """Return the file for all nodes that contains one of the variables, otherwise the file that ``init`` writes."""
-    folder = path / "group_vars" / "all"
-    files = sorted(folder.rglob("*.y*ml")) if folder.is_dir() else []
-    single = (folder, folder.with_suffix(".yml"), folder.with_suffix(".yaml"))
-    files = files or [file for file in single if file.is_file()]
-    for file in files:
-        try:
-            values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
-            continue
-        if isinstance(values, dict) and any(name in values for name in names):
-            return file
-    if folder.is_dir():
-        return folder / "site.yml"
-    return files[0] if files else folder.with_suffix(".yml")

@@ -89,7 +89,20 @@ def _variable(key: str, value: Any) -> str:
                 text = _variable(name, part).split("\n")
                 lines += [f"  {'-' if number == 0 else ' '} {text[0]}", *(f"    {line}".rstrip() for line in text[1:])]
         return "\n".join(lines)
-    return f"{key}: {scalar(value)}"
+    return f"{key}: {_flow(value) if isinstance(value, Mapping) else scalar(value)}"
+
+
+def _flow(value: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(value), default_flow_style=True, width=1000).strip()
+
+
+def sets_variable(file: Path, names: Collection[str]) -> bool:
+    """Return whether a YAML file of variables sets one of `names`; False for one that cannot be read."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(key.value in names for key, _ in _pairs(_compose(text)))
 
 
 def common_args(jump: str | None) -> str:

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 if TYPE_CHECKING:
     import subprocess
@@ -134,6 +134,18 @@ def is_locked(path: str) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def copy_input(stream: BinaryIO, size: int) -> int:
+    """Copy so many bytes of standard input after the request's line; return how many are missing."""
+    piece = read_ahead
+    while size:
+        piece = (piece or os.read(0, 1 << 20))[:size]
+        if not piece:
+            break
+        stream.write(piece)
+        size, piece = size - len(piece), b""
+    return size
 
 
 # Programs

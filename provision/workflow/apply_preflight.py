@@ -116,8 +116,9 @@ def _rendered(
     """Render the variables with Jinja that the steps' roles use, and return values and problems by node."""
     from provision.inventory.listing import VAULT_REMEDY
     from provision.inventory.sources import SourceIndex
-    from provision.inventory.specs import read_specs, roles_folder
+    from provision.inventory.specs import read_specs
     from provision.inventory.templates import has_template, rendering_problems
+    from provision.local_files import roles_folder
 
     specs = read_specs(roles_folder()).options
     problems: dict[str, list[PreflightProblem]] = {}
@@ -193,7 +194,7 @@ def _enabled(node: Node) -> list[str]:
 def _system(facts: NodeFacts) -> Mapping[str, Any]:
     """Return what the shared role knows of the node's system."""
     from provision.inventory.role_files import systems
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     if isinstance(facts.system, Unknown):
         return {}

@@ -69,7 +69,7 @@ class NodeHook:
         return self._clean(shlex.join(self.hook.resume()))
 
     def _run(self, argv: Sequence[str], limit: float) -> CommandResult:
-        from provision.connectors.subprocesses import LocalProcess, finish
+        from provision.connectors.subprocesses import LocalProcess
 
         if shutil.which(argv[0]) is None:
             raise NodeError(
@@ -78,7 +78,7 @@ class NodeHook:
                 remedy=f"Install {argv[0]} here, put it on the PATH, or correct cluster_drain in the inventory.",
             )
         try:
-            return finish(LocalProcess(self.node.name, argv), b"", limit)
+            return LocalProcess(self.node.name, argv).result(b"", limit)
         except ProvisionError as error:
             raise NoAnswer(
                 f"`{self._clean(shlex.join(argv))}` gave no result within {limit:.0f} seconds, or could not be started",

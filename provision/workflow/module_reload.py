@@ -24,10 +24,11 @@ def reload(
     Raises:
         LockedError: an apply or a reload of this inventory is under way; the message says whose.
     """
+    from provision.components import MODULE_LOADER
     from provision.connectors import each
 
     nodes = chosen(with_defaults(cluster), limit)
-    on = {node.name: node for node in nodes if node.variables.get("peer_memory_enabled") is not False}
+    on = {node.name: node for node in nodes if node.variables.get(f"{MODULE_LOADER.role}_enabled") is not False}
     with alone(cluster, "reload") as warnings:
         for warning in warnings:
             if on_warning:
@@ -48,8 +49,10 @@ def _one(connector: Connector, node: Node) -> NodeReload:
 
 
 def _result(node: Node, result: NodeReload | ProvisionError | None) -> NodeReload:
+    from provision.components import MODULE_LOADER
+
     if result is None:
-        return NodeReload(node.name, ReloadResult.SKIPPED, reason("check.role_disabled", role="peer_memory"))
+        return NodeReload(node.name, ReloadResult.SKIPPED, reason("check.role_disabled", role=MODULE_LOADER.role))
     if isinstance(result, ProvisionError):
         return NodeReload(
             node.name,

@@ -48,7 +48,7 @@ def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
 def role_defaults() -> dict[str, Any]:
     """Return the variables of every role's defaults/main.yml, the desired state where the inventory has none."""
     from provision.inventory.role_files import defaults
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     return defaults(roles_folder())
 
@@ -56,14 +56,15 @@ def role_defaults() -> dict[str, Any]:
 def supported_systems() -> tuple[str, ...]:
     """Return the supported systems, as ``debian 12``."""
     from provision.inventory.role_files import systems
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     return tuple(name.replace("_", " ", 1) for name in sorted(systems(roles_folder())))
 
 
 def with_defaults(cluster: Cluster) -> Cluster:
     """Return the cluster with the roles' defaults under each node's own variables, which have the roles' types."""
-    from provision.inventory.specs import as_type, read_specs, roles_folder
+    from provision.inventory.specs import as_type, read_specs
+    from provision.local_files import roles_folder
 
     defaults, known = role_defaults(), read_specs(roles_folder()).options
 
@@ -134,7 +135,6 @@ def probe(
 
     def one(connector: Connector) -> NodeFacts:
         from provision import facts
-        from provision.node_archive import NO_PYTHON
 
         with turn:
             outputs = shared()
@@ -142,12 +142,9 @@ def probe(
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
         result = _run(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
-        if result.exit_code == NO_PYTHON:
-            node_facts = _system_alone(connector, result.last_lines(1))
-        elif result.ok:
-            node_facts = facts.parse(result.stdout, keep=keep, outputs=outputs)
-        else:
-            raise _no_answer(connector.name, result)
+        node_facts = _system_alone(connector, result) or facts.parse(
+            _answered(connector.name, result).stdout, keep=keep, outputs=outputs
+        )
         if took is not None:
             took[connector.name] = time.monotonic() - started
         return node_facts
@@ -179,10 +176,7 @@ def ask(
     Raises:
         NodeError: the probe failed.
     """
-    result = _run(connector, wanted, parameters, python=python, read_only=read_only)
-    if not result.ok:
-        raise _no_answer(connector.name, result)
-    return result
+    return _answered(connector.name, _run(connector, wanted, parameters, python=python, read_only=read_only))
 
 
 def _run(
@@ -202,25 +196,31 @@ def _run(
     )
 
 
-def _system_alone(connector: Connector, reason: str) -> NodeFacts:
-    """Return the system of a node without python3; `reason` says why nothing else is known."""
+def _system_alone(connector: Connector, result: CommandResult) -> NodeFacts | None:
+    """Return the system of a node without python3, of which nothing else is known; None for other nodes."""
     from provision import facts
+    from provision.node_archive import NO_PYTHON
 
-    return facts.parse_system(connector.run(facts.system_script(), timeout=_PROBE_MARGIN_SECONDS).stdout, reason)
+    if result.exit_code != NO_PYTHON:
+        return None
+    text = connector.run(facts.system_script(), timeout=_PROBE_MARGIN_SECONDS).stdout
+    return facts.parse_system(text, result.last_lines(1))
 
 
-def _no_answer(node: str, result: CommandResult) -> NodeError:
-    """Return why the probe failed."""
+def _answered(node: str, result: CommandResult) -> CommandResult:
+    """Return the result; raise the error of a probe that failed."""
+    if result.ok:
+        return result
     said = result.last_lines()
     if _NO_PROCESS.search(said):
-        return NodeError(
+        raise NodeError(
             "it cannot start another process, so it can be neither probed nor changed",
             node=node,
             output=said,
             remedy="Something has used up its processes, or its memory: on its console, end what starts so many "
             "(`ls -d /proc/[0-9]* | wc -l`; limits: kernel.pid_max, TasksMax of systemd), or reboot.",
         )
-    return NodeError(
+    raise NodeError(
         f"the probe ended with code {result.exit_code}",
         node=node,
         output=said,

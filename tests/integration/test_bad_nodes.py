@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from provision.workflow import supported_systems
 from tests.integration.conftest import LAB
 
 PACKAGE = "ibverbs-utils"
@@ -85,7 +86,7 @@ def test_an_unsupported_system_is_refused_with_the_supported_ones(cluster, apply
 
     assert code == 1
     assert "runs Arch, which is not supported" in nodes[name]["error"]["message"]
-    assert "debian 12, debian 13" in nodes[name]["error"]["message"]
+    assert ", ".join(supported_systems()) in nodes[name]["error"]["message"]
     assert nodes[other]["status"] == "unchanged"
 
 

@@ -238,7 +238,7 @@ def test_a_node_that_cannot_start_privileged_containers_is_reported(jobs, on_nod
     jobs.submit("run", "less", *words)
 
     assert (
-        f"node {NODES[1]}: starting all-worker-0 failed: this node may start no container with --privileged" in errors
+        f"node {NODES[1]}: starting all-worker-0 failed: this node cannot start containers with --privileged" in errors
     )
     assert "operation not permitted" in jobs.get("all")["reason"]
     assert on_node(NODES[1], "docker ps -aq --filter label=provision.job=all") == ""

@@ -154,10 +154,10 @@ def test_a_submitter_can_submit_follow_and_stop_only_his_own_jobs(site: Site) ->
     for words in (("logs", "mine"), ("stop", "mine"), ("delete", "--force", "mine")):
         refused = site("eve", *words)
         assert refused.code == 2, str(refused)
-        assert "belongs to somebody else" in refused.err
+        assert "belongs to another user" in refused.err
         assert "first" not in refused.out
     by_hand = json.dumps({"do": "delete", "name": "mine", "id": "x"}) + "\n"
-    assert "belongs to somebody else" in site.ssh("eve", f"provision-jobs@{site.address}", data=by_hand).stdout
+    assert "belongs to another user" in site.ssh("eve", f"provision-jobs@{site.address}", data=by_hand).stdout
     seen = site.ok("eve", "get", "mine", "-e", "-o", "json").out
     assert "of-the-job" not in seen
     assert "echo first" not in seen
@@ -174,7 +174,7 @@ def test_a_submitter_can_submit_follow_and_stop_only_his_own_jobs(site: Site) ->
 def test_a_waiting_job_can_be_stopped_only_by_its_submitter(site: Site) -> None:
     """It is only in the queue of the head then."""
     site.submit("eve", "hers", "true")
-    assert "belongs to somebody else" in site("bob", "stop", "hers").err
+    assert "belongs to another user" in site("bob", "stop", "hers").err
     refused = site("bob", "delete", "hers", "--json")
     assert (refused.code, json.loads(refused.out)["error"]["code"]) == (2, "job.not_owner")
     assert get(site, "eve", "hers")["status"] == "PENDING"

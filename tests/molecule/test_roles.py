@@ -19,9 +19,8 @@ from provision.lab.engine_process import release_engine, require_engine
 HERE = Path(__file__).resolve().parent
 ROLES = sorted(path.parents[2].name for path in HERE.parents[1].glob("roles/*/molecule/default/molecule.yml"))
 COLOUR = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;;.*?\x1b\\")
-
-
 NETWORK = "provision-molecule"
+SYSTEM = os.environ.get("MOLECULE_SYSTEM", "debian_12")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,7 +34,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         docker("network", "rm", NETWORK, check=False)
         docker("network", "create", "--label", "provision.lab=molecule", NETWORK)
         if "MOLECULE_NODE_IMAGE" not in os.environ:
-            subprocess.run([HERE / "node-image", "provision-molecule-node:12.1"], check=True)
+            subprocess.run([HERE / "node-image", f"provision-molecule-node:{SYSTEM}.1"], check=True)
         yield
         docker("network", "rm", NETWORK, check=False)
     docker_engine.close()

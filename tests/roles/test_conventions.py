@@ -144,6 +144,7 @@ def test_only_the_role_platform_depends_on_the_operating_system(role: Path) -> N
     ]
 
     assert role.name == "platform" or matches == []
+    assert "platforms" not in load(role / "meta" / "main.yml")["galaxy_info"]
 
 
 @BY_ROLE

@@ -13,7 +13,7 @@ from provision import connectors, engine, workflow
 from provision.components import ROLES
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.inventory.role_files import defaults
-from provision.inventory.specs import roles_folder
+from provision.local_files import roles_folder
 from provision.model import ApplyReport, Cluster, NodePlan, NodeReport, NodeStatus, Plan, PreflightCode, Step, StepClass
 from provision.report.plan_report import as_document, as_text, problems_text
 from provision.testing import FakeConnector

@@ -14,6 +14,7 @@ import stat
 import sys
 import time
 from hashlib import sha256
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from provision.node.probe.busy import PROC, _read
 from provision.node.probe.engine import entries, managed_and_engine, write_cache
@@ -44,13 +45,19 @@ CONTAINER_FILES = (
 NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= \n"))
 ENGINE_FILE, PACKAGES_FILE = "engine", "packages"
 DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
+Work = Callable[[], Optional[int]]
+"""A function that prints as a program would, and returns its exit status; None is 0."""
+Result = Tuple[bytes, bytes, bytes]
+"""Stdout, stderr, and the exit status or ``hung:SECONDS``."""
+Stuck = Tuple[str, str, str]
+"""A process that no signal could kill: its command, number and start time."""
 SETTLED_SECONDS = 2  # some file systems do not show two writes within less time
 ROW_HEAD = (
     'probe_ended() {{ set -- "$1" "$?"; printf \'\\n{0} %s %s\\n\' "$@"; printf \'\\n{0} %s %s\\n\' "$@" >&2; }}\n'
 )
 
 
-def memory():
+def memory() -> int:
     """Return an unnamed file."""
     if hasattr(os, "memfd_create"):  # Python 3.8
         return os.memfd_create("probe")
@@ -68,15 +75,15 @@ def memory():
 class Session:
     """A process group and its output. In a row, the end of each command is marked in both outputs."""
 
-    def __init__(self, names, seconds, row_mark=b""):
+    def __init__(self, names: List[str], seconds: float, row_mark: bytes = b"") -> None:
         self.names, self.row_mark, self.deadline = names, row_mark, time.monotonic() + seconds
         self.out, self.err, self.longer = memory(), memory(), False
 
-    def start(self, text):
+    def start(self, text: str) -> None:
         """Run a shell script."""
         self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, leads="session")
 
-    def fork(self, works):
+    def fork(self, works: List[Work]) -> None:
         """Run functions in a fork, as if each were a program."""
         self.pid = os.fork()
         if self.pid:
@@ -95,14 +102,14 @@ class Session:
         finally:
             os._exit(code)
 
-    def kill(self):
+    def kill(self) -> None:
         """Kill the process group, if a signal can."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except OSError:
             pass
 
-    def outputs(self, code):
+    def outputs(self, code: bytes) -> Dict[str, Result]:
         """Return name -> (stdout, stderr, exit code) of each command that has ended."""
         out, err = (os.pread(stream, os.fstat(stream).st_size, 0) for stream in (self.out, self.err))
         if not self.row_mark:
@@ -110,13 +117,13 @@ class Session:
         both = zip(finished_commands(out, self.row_mark), finished_commands(err, self.row_mark))
         return {name: (text, errors, end) for (name, end, text), (_, _, errors) in both}
 
-    def close(self):
+    def close(self) -> None:
         """Close the outputs."""
         os.close(self.out)
         os.close(self.err)
 
 
-def exit_code_of(work):
+def exit_code_of(work: Work) -> int:
     """Call `work`; return the exit code of an equivalent program."""
     try:
         return work() or 0
@@ -128,10 +135,10 @@ def exit_code_of(work):
         sys.stderr.flush()
 
 
-def finished_commands(output, mark):
+def finished_commands(output: bytes, mark: bytes) -> List[Tuple[str, bytes, bytes]]:
     """Return (name, exit code, output) of each command of a row that has ended."""
     text, *parts = output.split(mark)
-    commands = []
+    commands: List[Tuple[str, bytes, bytes]] = []
     for part in parts:
         words, _, after = part.partition(b"\n")
         name, _, code = words.partition(b" ")
@@ -143,7 +150,7 @@ def finished_commands(output, mark):
 class Command:
     """A command of the request."""
 
-    def __init__(self, name, limit, text, shared):
+    def __init__(self, name: str, limit: int, text: str, *, shared: bool) -> None:
         self.name, self.limit, self.text, self.shared = name, limit, text, shared
         self.work = text[1:] if text.startswith("@") else ""  # the name of a function
 
@@ -151,14 +158,16 @@ class Command:
 class ProbeRun:
     """The commands of one probe."""
 
-    def __init__(self, token, commands, together, slack, works):
+    def __init__(self, token: str, commands: List[Command], together: int, slack: int, works: Dict[str, Work]) -> None:
         self.token, self.together, self.slack, self.works = token, together, slack, works
         self.commands = {command.name: command for command in commands}
-        self.results = {}  # name -> (stdout, stderr, exit code or reason)
-        self.running = {}  # pid -> session
-        self.killed = {}  # process group -> name of the command that exceeded its limit
+        self.results: Dict[str, Result] = {}
+        self.running: Dict[int, Session] = {}
+        """By process number."""
+        self.killed: Dict[int, str] = {}
+        """Process group -> name of the command that exceeded its limit."""
 
-    def run(self, stuck):
+    def run(self, stuck: List[str]) -> None:
         """Run all commands, except those of `stuck`, until each has ended or exceeded its limit."""
         self.results.update({name: (b"", b"", b"hung:again") for name in stuck if name in self.commands})
         new = [command for command in self.commands.values() if command.name not in self.results]
@@ -180,7 +189,7 @@ class ProbeRun:
         while self.running:
             self.wait()
 
-    def begin(self, name):
+    def begin(self, name: str) -> None:
         """Start a command in its own session."""
         command = self.commands[name]
         session = Session([name], (self.together if command.shared else command.limit) + self.slack)
@@ -190,7 +199,7 @@ class ProbeRun:
             session.start(command.text)
         self.running[session.pid] = session
 
-    def wait(self):
+    def wait(self) -> None:
         """Wait for the end of a process or for a limit, and handle it."""
         deadline = min(session.deadline for session in self.running.values())
         received = signal.sigtimedwait((signal.SIGCHLD, *CUT_OFF), max(deadline - time.monotonic(), 0))
@@ -206,7 +215,7 @@ class ProbeRun:
             if pid in self.running:
                 self.finish(self.running.pop(pid), status)
 
-    def finish(self, session, status):
+    def finish(self, session: Session, status: int) -> None:
         """Store the outputs of a finished session; restart commands of a row that its shell did not reach."""
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         self.results.update(session.outputs(b"%d" % (128 - code if code < 0 else code)))
@@ -219,7 +228,7 @@ class ProbeRun:
         for name in undone:
             self.begin(name)
 
-    def give_up(self, session):
+    def give_up(self, session: Session) -> None:
         """Kill a session that exceeded its limit. The first unfinished command hangs; restart the later ones."""
         if session.row_mark:
             self.results.update(session.outputs(b""))
@@ -238,24 +247,24 @@ class ProbeRun:
         for name in undone[1:]:
             self.begin(name)
 
-    def stop(self):
+    def stop(self) -> None:
         """Kill all running sessions."""
         for session in self.running.values():
             session.kill()
 
-    def stuck_processes(self):
+    def stuck_processes(self) -> List[Stuck]:
         """Return (name, pid, start time) of the killed processes that still live."""
         if not self.killed:
             return []
         time.sleep(0.2)
-        found = []
+        found: List[Stuck] = []
         for pid in filter(str.isdigit, os.listdir(PROC)):
             state, group, start = process_state(pid)
             if state != "Z" and group in self.killed:
                 found.append((self.killed[group], pid, start))
         return found
 
-    def report(self, known):
+    def report(self, known: List[str]) -> bytes:
         """Return all outputs; an output whose hash is known is replaced by its hash."""
         parts = [b"provision-probe 1 %s\n" % self.token.encode()]
         for name in self.commands:
@@ -267,17 +276,17 @@ class ProbeRun:
         return b"".join(parts)
 
 
-def process_state(pid):
+def process_state(pid: str) -> Tuple[str, int, str]:
     """Return state, process group and start time of a process; of a process that is gone, those of a zombie."""
     words = _read(f"{PROC}/{pid}/stat").rpartition(")")[2].split()
     return (words[0], int(words[2]), words[19]) if words else ("Z", 0, "")
 
 
-def read_stuck(path):
+def read_stuck(path: str) -> List[Stuck]:
     """Return the processes of earlier probes that still live; only root can write the file."""
     lines = (content_of(path) or b"").decode(errors="replace").splitlines()
     recorded = [tuple(line.split()) for line in lines if line.count(" ") == 2]
-    alive = []
+    alive: List[Stuck] = []
     for name, pid, start in recorded:
         state, _, began = process_state(pid) if pid.isdigit() else ("Z", 0, "")
         if state != "Z" and began == start:
@@ -285,7 +294,7 @@ def read_stuck(path):
     return alive
 
 
-def write_stuck(path, processes):
+def write_stuck(path: str, processes: List[Stuck]) -> None:
     """Store the processes for later probes."""
     if not processes:
         if os.path.lexists(path):
@@ -298,7 +307,7 @@ def write_stuck(path, processes):
     os.rename(new, path)
 
 
-def unit_states():
+def unit_states() -> int:
     """Print the states of Docker and of the time services, and whether the clock is synchronized.
 
     timedatectl is queried only if a service sets the clock, because the query starts a service.
@@ -322,7 +331,7 @@ def unit_states():
     return 0
 
 
-def packages(cache):
+def packages(cache: str) -> int:
     """Print all packages of dpkg, or else of rpm, and remember which are installed.
 
     dpkg's output of an earlier dpkg-query is valid while the files that it reads are unchanged: dpkg replaces its list,
@@ -348,7 +357,7 @@ def packages(cache):
     return code
 
 
-def signature(path):
+def signature(path: str) -> str:
     """Return values that change whenever a file or folder changes."""
     try:
         status = os.stat(path)
@@ -357,7 +366,7 @@ def signature(path):
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
-def settled(path):
+def settled(path: str) -> bool:
     """Return whether a file exists and is old enough that its next change will change its times."""
     try:
         return time.time() - os.stat(path).st_mtime > SETTLED_SECONDS
@@ -365,7 +374,7 @@ def settled(path):
         return False
 
 
-def run_program(command):
+def run_program(command: Sequence[str]) -> Tuple[int, str]:
     """Run a program whose output becomes part of ours; return its exit code and output."""
     path = program_of(command[0])
     if not path:
@@ -376,7 +385,7 @@ def run_program(command):
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), text
 
 
-def lines_of(folder, names):
+def lines_of(folder: str, names: Sequence[str]) -> None:
     """Print each line of some files with the file's name before it, as grep -H does."""
     for name in names:
         lines = (content_of(os.path.join(folder, name), follow=True) or b"").split(b"\n")
@@ -384,7 +393,7 @@ def lines_of(folder, names):
             sys.stdout.buffer.write(b"%s:%s\n" % (name.encode(), line))
 
 
-def sysctls():
+def sysctls() -> None:
     """Print the readable sysctls of PROBE_SYSCTLS, with their files."""
     keys = os.environ.get("PROBE_SYSCTLS", "").split()
     paths = {key: "/proc/sys/" + key.replace(".", "/") for key in keys}
@@ -392,27 +401,27 @@ def sysctls():
     print("".join(f"key {key}\n{paths[key]}:{_read(paths[key])}\n" for key in readable), end="")
 
 
-def limits():
+def limits() -> None:
     """Print the limits of this session and of init."""
     print(_read(f"{PROC}/self/limits"), "== init", _read(f"{PROC}/1/limits"), sep="\n")
 
 
-def modules():
+def modules() -> None:
     """Print the loaded kernel modules."""
     print(_read(f"{PROC}/modules"))
 
 
-def receipts():
+def receipts() -> None:
     """Print all receipts."""
     lines_of(RECEIPTS, sorted(name for name in entries(RECEIPTS, "") if name.endswith(".json")))
 
 
-def container_trust():
+def container_trust() -> None:
     """Print whom the training container trusts."""
     lines_of(CONTAINER_SSH, ("known_hosts", "authorized_keys"))
 
 
-def container_ssh():
+def container_ssh() -> None:
     """Print modes and public keys of the training container; the folder `keys` belongs to the container's account."""
     for name in CONTAINER_FILES:
         try:
@@ -425,13 +434,13 @@ def container_ssh():
             print(f"\n:{name}:" + text[:1024].translate(None, NO_KEY).decode(), end="")
 
 
-def seconds_since_start():
+def seconds_since_start() -> float:
     """Return how long this process has existed: a slow node needs longer to start Python and to load the program."""
     start = int(process_state("self")[2]) / os.sysconf("SC_CLK_TCK")
     return float(_read(f"{PROC}/uptime").split()[0]) - start
 
 
-def prepare_environment(variables):
+def prepare_environment(variables: Dict[str, str]) -> None:
     """Set the environment of all commands."""
     system = os.uname()
     os.environ.update(variables, LC_ALL="C", PROBE_RELEASE=system.release, PROBE_MACHINE=system.machine)
@@ -439,7 +448,7 @@ def prepare_environment(variables):
     os.umask(0o077)
 
 
-def works_of(cache):
+def works_of(cache: str) -> Dict[str, Work]:
     """Return the functions that commands such as ``@packages`` name; without `cache` they store nothing."""
     engine, dpkg = (os.path.join(cache, name) if cache else "" for name in (ENGINE_FILE, PACKAGES_FILE))
     return {
@@ -449,12 +458,12 @@ def works_of(cache):
     }  # fmt: skip
 
 
-def main():
+def main() -> None:
     """Run all commands of the request and print their outputs."""
     request = json.load(sys.stdin)
     slack = min(int(seconds_since_start() * SLACK), request["most_slack"])
     prepare_environment(request["environment"])
-    commands = [Command(*words) for words in request["commands"]]
+    commands = [Command(*words, shared=shared) for *words, shared in request["commands"]]
     cache, stuck = (CACHE, STUCK) if request["write"] else ("", "")
     probe_run = ProbeRun(request["token"], commands, request["together"], slack, works_of(cache))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

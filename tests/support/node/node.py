@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from provision.node.supervisor.greeting import node_secret
+from provision.node.supervisor.handshake import node_secret
 from tests.support.node.program import NodeProgram
 
 HERE = Path(__file__).parent
@@ -133,7 +133,7 @@ class FakeNode:
         return answer
 
     def attempt(self, job: str = "j", number: int = 1) -> Path:
-        """Return the folder of an attempt."""
+        """Where an attempt is kept."""
         return self.root / job / "attempts" / str(number)
 
     def record(self, name: str, job: str = "j", number: int = 1) -> dict[str, Any]:
@@ -147,18 +147,16 @@ class FakeNode:
     def result(self, seconds: float = 15, **which: Any) -> dict[str, Any]:
         """Wait for the end of an attempt here."""
         until(lambda: self.record("result", **which), f"an end on {self.name}", seconds, self.attempt(**which))
-        until(lambda: not list(self.units.iterdir()), "the end of the job supervisor")
+        until(lambda: not list(self.units.iterdir()), "the supervisor's end")
         return self.record("result", **which)
 
-    def supervisor_pid(self) -> int:
-        """Return the process ID of the only job supervisor."""
-        return int(
-            until(lambda: [int(unit.read_text()) for unit in self.units.glob("*.service")], "a job supervisor")[0]
-        )
+    def supervisor(self) -> int:
+        """Return the PID of the only job supervisor."""
+        return int(until(lambda: [int(unit.read_text()) for unit in self.units.glob("*.service")], "a supervisor")[0])
 
 
-def assignment(instance: str, node: str, rank: int, **more: Any) -> dict[str, Any]:
-    """Return the document of a slot assignment."""
+def assignment(instance: str, node: str, rank: int, *, is_leader: bool | None = None, **more: Any) -> dict[str, Any]:
+    """Return the document of an assignment; rank 0 is the leader by default."""
     role = instance.split("-")[1]
     return {
         "instance": instance,
@@ -167,7 +165,7 @@ def assignment(instance: str, node: str, rank: int, **more: Any) -> dict[str, An
         "node": node,
         "address": "127.0.0.1",
         "rank": rank,
-        "chief": rank == 0,
+        "chief": rank == 0 if is_leader is None else is_leader,
         "uuids": [],
         "container": instance,
         **more,
@@ -181,7 +179,7 @@ def job(name: str = "j", ident: str = "t1", **spec: Any) -> dict[str, Any]:
 
 
 def container(instance: str, *command: str, **more: Any) -> dict[str, Any]:
-    """Return the description of a container for the job supervisor."""
+    """Return a container's entry of the request to the job supervisor."""
     return {
         "name": instance,
         "phase": 2,
@@ -208,13 +206,15 @@ def start(
     containers: list[dict[str, Any]],
     name: str = "j",
     ident: str = "t1",
-    **more: Any,
+    *,
+    is_leader: bool = True,
+    **changes: Any,
 ) -> None:
     """Start the first attempt of a job on a node."""
-    request = {
+    supervisor = {
         "id": ident,
         "node": node.name,
-        "chief": True,
+        "chief": is_leader,
         "chief_address": "127.0.0.1",
         "control_port": 0,
         "secret": "00" * 32,
@@ -228,18 +228,18 @@ def start(
         "clean": "None",
         "containers": containers,
         "leases": [],
-        **more,
+        **changes,
     }
-    if not request["chief"]:
-        request["secret"] = node_secret(bytes.fromhex(request["secret"]), node.name).hex()
-    arguments = {"name": name, "attempt": 1, "keeper": request}
-    node.ok("start", **arguments)
+    if not is_leader:
+        supervisor["secret"] = node_secret(bytes.fromhex(supervisor["secret"]), node.name).hex()
+    request = {"name": name, "attempt": 1, "keeper": supervisor}
+    node.ok("start", **request)
 
 
-def run(node: FakeNode, *command: str, **more: Any) -> None:
+def run(node: FakeNode, *command: str, **changes: Any) -> None:
     """Run a job of one instance on one node."""
     prepare(node, [assignment("j-worker-0", node.name, 0)])
-    start(node, [container("j-worker-0", *command)], **more)
+    start(node, [container("j-worker-0", *command)], **changes)
 
 
 def until(condition: Any, what: str, seconds: float = 10, folder: Path | None = None) -> Any:
@@ -249,8 +249,8 @@ def until(condition: Any, what: str, seconds: float = 10, folder: Path | None = 
         value = condition()
         if value:
             return value
-        said = (folder / "keeper.out").read_text() if folder and (folder / "keeper.out").exists() else ""
-        assert time.monotonic() < end, f"not within {seconds} s: {what}\n{said}"
+        output = (folder / "keeper.out").read_text() if folder and (folder / "keeper.out").exists() else ""
+        assert time.monotonic() < end, f"not within {seconds} s: {what}\n{output}"
         time.sleep(0.02)
 
 

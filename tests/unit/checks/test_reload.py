@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,6 +15,7 @@ from provision.model import CommandResult, ReloadResult
 from provision.node import reload as program
 from provision.report.reasons import remedy
 from tests.support.modules import ROLES
+from tests.support.probe import answer
 from tests.support.reasons import shown
 from tests.unit.checks.conftest import make_node
 
@@ -77,9 +79,9 @@ class Node:
             return list(jobs)
 
         self.patch.setattr(program, "running_jobs", running_jobs)
-        answer = program.reload()
+        outcome = program.reload()
         calls = self.root / "calls"
-        return answer, calls.read_text().splitlines() if calls.exists() else []
+        return outcome, calls.read_text().splitlines() if calls.exists() else []
 
 
 def _say(code, text):
@@ -94,9 +96,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def test_the_module_is_unloaded_before_the_unit_is_restarted(node):
     """systemd starts the load, so that it ends it at its limit, and knows the unit's state."""
-    answer, calls = node.reload()
+    outcome, calls = node.reload()
 
-    assert (answer["step"], answer["exit_code"]) == ("done", 0)
+    assert (outcome["step"], outcome["exit_code"]) == ("done", 0)
     assert calls == [
         "unit's program unload",
         "systemctl reset-failed provision-peer-memory.service",
@@ -106,9 +108,9 @@ def test_the_module_is_unloaded_before_the_unit_is_restarted(node):
 
 def test_a_module_in_use_stays_and_the_unit_is_not_restarted(tmp_path, monkeypatch):
     """A restart would succeed and do nothing; the program's own refusal is reported."""
-    answer, calls = Node(tmp_path, monkeypatch, unload=1).reload()
+    outcome, calls = Node(tmp_path, monkeypatch, unload=1).reload()
 
-    assert (answer["step"], answer["output"]) == ("refused", IN_USE.strip())
+    assert (outcome["step"], outcome["output"]) == ("refused", IN_USE.strip())
     assert calls == ["unit's program unload"]
 
 
@@ -118,9 +120,9 @@ def test_a_module_in_use_stays_and_the_unit_is_not_restarted(tmp_path, monkeypat
 )
 def test_a_busy_node_is_not_changed(node, jobs, step, output):
     """A job that has no memory registered yet would lose it; if that is unknown, the node counts as busy."""
-    answer, calls = node.reload(jobs)
+    outcome, calls = node.reload(jobs)
 
-    assert (answer["step"], answer["output"]) == (step, output)
+    assert (outcome["step"], outcome["output"]) == (step, output)
     assert calls == []
 
 
@@ -140,24 +142,31 @@ def test_the_time_limits_include_each_other():
     assert program.RESTART_SECONDS + 2 * program.UNLOAD_SECONDS < RELOAD_SECONDS < 600
 
 
+class Printed(NamedTuple):
+    """What the node's program prints, and the outputs of the facts afterwards."""
+
+    answer: CommandResult
+    outputs: dict[str, str]
+
+    def facts(self) -> NodeFacts:
+        """Return the facts."""
+        asked = json.dumps({"token": "0" * 32}).encode()
+        return parse(answer(self.outputs)("", asked).stdout, FACTS)
+
+
 def printed(step="", code=0, said="", status=STATUS, *, loaded=True, receipt=None, boot="b"):
-    """Return what the node's program prints, and the facts afterwards."""
-    token = "0" * 32
+    """Return what a node prints."""
     unit = "LoadState=loaded\nActiveState=active\nResult=success\nUnitFileState=enabled"
     record = f"now=1795255290\n{unit}\nconfig\n\nstatus\n{json.dumps(status)}"
     outputs = {
-        "system": 'ID=debian\nVERSION_ID="12"\nprobe_uname=6.1.0 x86_64',
+        "system": 'ID=debian\nVERSION_ID="12"\nprobe_uname=6.1.0 x86_64\nprobe_python3=/usr/bin/python3',
         "boot": f"uptime=4000.5\nboot_id={boot}",
         "peer_memory": "nv_peer_mem 16384 0 - Live 0x0" if loaded else "",
         "peer_status": record if status else "",
         "receipts": "" if receipt is None else f"peer_memory.json:{json.dumps({'inputs': {'provider': receipt}})}",
     }
-    answer = json.dumps({"step": step, "exit_code": code, "output": said}) + "\n" if step else ""
-    facts = "".join(
-        f"{token} out {fact.name}\n{outputs.get(fact.name, '')}\n{token} err {fact.name}\n\n{token} end {fact.name} 0\n"
-        for fact in FACTS
-    )
-    return CommandResult(answer, "", 0), parse(f"provision-probe 1 {token}\n{facts}", FACTS)
+    text = json.dumps({"step": step, "exit_code": code, "output": said}) + "\n" if step else ""
+    return Printed(CommandResult(text, "", 0), outputs)
 
 
 READY, FAILED = ReloadResult.READY, ReloadResult.FAILED
@@ -219,7 +228,7 @@ OUTCOMES = {
         FAILED,
         "reload.script_failed: 1 sudo: a password is required",
         "may become root",
-        (CommandResult("", "sudo: a password is required\n", 1), NodeFacts()),
+        Printed(CommandResult("", "sudo: a password is required\n", 1), {}),
     ),
     "cut off": (
         FAILED,
@@ -233,7 +242,7 @@ OUTCOMES = {
 @pytest.mark.parametrize(("result", "said", "advice", "output"), OUTCOMES.values(), ids=OUTCOMES)
 def test_an_outcome_is_reported_with_reason_and_remedy(result, said, advice, output):
     """By what the node's check says afterwards, not by what the programs returned."""
-    outcome = read_reload(make_node("gpu1", "10.77.0.1"), *output)
+    outcome = read_reload(make_node("gpu1", "10.77.0.1"), output.answer, output.facts())
 
     assert (outcome.result, said in shown(outcome.reason)) == (result, True), outcome
     assert advice in remedy(outcome.reason, "gpu1")

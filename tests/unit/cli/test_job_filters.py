@@ -129,7 +129,7 @@ def test_removing_unknown_credentials_exits_with_3(typed, monkeypatch):
 def test_history_is_filtered_by_operator(typed, monkeypatch):
     """Before the newest are chosen."""
     cluster = make_cluster("gpu1")
-    monkeypatch.setattr("provision.cli.history.cluster_from", lambda *_a, **_k: cluster)
+    monkeypatch.setattr("provision.cli.common.cluster_from", lambda *_a, **_k: cluster)
     for user in ("alice", "bob", "bob"):
         monkeypatch.setattr(history, "user", lambda user=user: user)
         entry = history.begin(cluster, command="provision apply", nodes=["gpu1"])

@@ -807,7 +807,7 @@ def test_json_has_the_code_of_an_error(engine, typed, monkeypatch):
     """A script compares the code, and never the message; every error has one."""
 
     def refuse(*_words, **_more):
-        raise NotAllowed("the job a belongs to somebody else", "job.not_owner", node="gpu1")
+        raise NotAllowed("the job a belongs to another user", "job.not_owner", node="gpu1")
 
     engine.known = {"a": job_of("a")}
     monkeypatch.setattr(engine, "stop", refuse)

@@ -13,10 +13,18 @@ from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import Cluster
 from provision.testing import FakeConnector
 from provision.workflow.inventory_state import alone
+from tests.support.probe import answer
 from tests.unit.checks.conftest import make_node
 from tests.unit.checks.test_reload import HANGS, IN_USE, printed
 
 REFUSED = printed("refused", said=IN_USE.strip())
+
+
+def scripts(printed):
+    """Return the answers of a node to both programs."""
+    if isinstance(printed, ProvisionError):
+        return {".pyz": printed}
+    return {".pyz reload": printed.answer, ".pyz probe": answer(printed.outputs)}
 
 
 @pytest.fixture
@@ -31,7 +39,7 @@ def reload(monkeypatch, capsys, tmp_path):
             for node in nodes:
                 asked.append(node.name)
                 try:
-                    requests[node.name] = function(FakeConnector({"peer-memory": answers[node.name]}, node.name))
+                    requests[node.name] = function(FakeConnector(scripts(answers[node.name]), node.name))
                 except ProvisionError as error:
                     requests[node.name] = error
             return requests
@@ -61,17 +69,17 @@ def test_ready_nodes_and_nodes_without_the_role_exit_with_0(reload):
 
 
 @pytest.mark.parametrize(
-    ("answer", "result"),
+    ("printed_by_node", "result"),
     [
-        (printed("done", "1", status=HANGS, loaded=False), "failed"),
+        (printed("done", 1, status=HANGS, loaded=False), "failed"),
         (REFUSED, "refused"),
         (printed("busy", said="process 7 holds /dev/nvidia0"), "refused"),
         (ConnectionFailed("no route to host", node="gpu2", remedy="is it on?"), "unreachable"),
     ],
 )
-def test_a_node_that_is_not_ready_exits_with_1_and_a_remedy(reload, answer, result):
+def test_a_node_that_is_not_ready_exits_with_1_and_a_remedy(reload, printed_by_node, result):
     """The others are done all the same."""
-    code, out, _, _ = reload({"gpu1": printed("done"), "gpu2": answer}, "--yes", "--json")
+    code, out, _, _ = reload({"gpu1": printed("done"), "gpu2": printed_by_node}, "--yes", "--json")
     good, bad = json.loads(out)["nodes"]
 
     assert (code, json.loads(out)["ok"]) == (1, False)
@@ -82,7 +90,7 @@ def test_a_node_that_is_not_ready_exits_with_1_and_a_remedy(reload, answer, resu
 
 def test_cause_and_remedy_come_from_the_status_file_of_the_node(reload):
     """What the node found out is handed on in its own words."""
-    _, out, _, _ = reload({"gpu1": printed("done", "1", status=HANGS, loaded=False)}, "--yes", "--json")
+    _, out, _, _ = reload({"gpu1": printed("done", 1, status=HANGS, loaded=False)}, "--yes", "--json")
     (node,) = json.loads(out)["nodes"]
 
     assert node["cause"] == HANGS["cause"]

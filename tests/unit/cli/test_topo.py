@@ -53,7 +53,7 @@ def topo(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def node(monkeypatch):
     """Two nodes, gpu1 and gpu2, that answer the probe so; return the requests that they are sent."""
-    monkeypatch.setattr("provision.cli.topo.cluster_from", lambda *_, **__: make_cluster("gpu1", "gpu2"))
+    monkeypatch.setattr("provision.cli.common.cluster_from", lambda *_, **__: make_cluster("gpu1", "gpu2"))
 
     def answering(outputs: dict[str, str] | ProvisionError) -> list[bytes]:
         said = outputs if isinstance(outputs, ProvisionError) else answer(outputs)

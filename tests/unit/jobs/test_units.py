@@ -1,4 +1,4 @@
-"""Instances that are processes of their node: the real shim and keeper as processes, systemd is a STAND-IN."""
+"""Instances that are processes of their node: the real shim and supervisor as processes, systemd is a STAND-IN."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from provision.node import files as node_files
 from provision.node.jobs import gpus as node_gpus
 from provision.node.jobs import mountpoints as node_mountpoints
 from provision.node.jobs import units as node_units
-from provision.node.unit import command_line as unit_words
+from provision.node.unit.command_line import unit_words
 from tests.support.node.node import FakeNode, assignment, container, prepare, start
 
 ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="an account is taken, which root alone can")
 
 
 def unit(instance, *command, **more):
-    """What the keeper is told of a unit."""
+    """Return a unit's entry of the request to the job supervisor."""
     unit = {"user": "", "folder": "/", "command": list(command), "limits": {}, "binds": [], "private": []}
     return container(instance, **{"env": {}, **more}, unit=unit)
 
@@ -58,7 +58,7 @@ def test_what_the_node_has_not_is_named(tmp_path):
 def test_systemd_gets_the_limits_and_no_mounts():
     """The shim makes the mounts: systemd would follow links of the account."""
     unit = {"limits": {"memlock": "-1", "nofile": "1024:-1"}, "binds": [["/a b:'c%n", "/d\\e", "ro"]], "private": []}
-    words = unit_words.unit_words("u", unit)
+    words = unit_words("u", unit)
     assert not any("Bind" in word for word in words)
     assert {"--property=LimitMEMLOCK=infinity", "--property=LimitNOFILE=1024:infinity"} <= set(words)
 
@@ -101,7 +101,7 @@ def test_a_mount_point_that_root_cannot_create_is_reported(monkeypatch):
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """A driver with two GPUs and all its parts, as /proc tells of it."""
+    """A driver with two GPUs and all its parts, as /proc shows it."""
     for number in range(2):
         place = tmp_path / f"gpus/0000:0{number}:00.0"
         place.mkdir(parents=True)

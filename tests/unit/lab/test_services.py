@@ -210,7 +210,10 @@ def test_the_same_files_give_the_same_image(tmp_path):
         archive.add(__file__, "file")
     base = compress(plain, tmp_path / "layer.tar.gz")
 
-    assert image._assemble(tmp_path / "a", base).digest == image._assemble(tmp_path / "b", base).digest
+    assert (
+        image._assemble(tmp_path / "a", base, "bookworm").digest
+        == image._assemble(tmp_path / "b", base, "bookworm").digest
+    )
 
 
 def test_down_of_a_lab_without_services_is_no_error(tmp_path):

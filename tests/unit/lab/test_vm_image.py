@@ -9,11 +9,11 @@ import pytest
 from provision.errors import LabError
 from provision.lab import vm_image
 from provision.lab.mirror import MirrorSources, Stanza
+from provision.lab.systems import lab_system
 from provision.lab.vm_recipe import Recipe
 
-RECIPE = Recipe(
-    "debian12", MirrorSources("bookworm", (Stanza(("http://m.example/debian",), ("bookworm",), ("main",)),))
-)
+SOURCES = (Stanza(("http://m.example/debian",), ("bookworm",), ("main",)),)
+RECIPE = Recipe(MirrorSources(lab_system("debian12"), SOURCES))
 
 
 class Steps(list):

@@ -14,7 +14,7 @@ from provision.facts.docker import DockerService
 from provision.facts.managed import Managed
 from provision.facts.records import Receipt
 from provision.facts.system import Boot, Disk
-from provision.inventory.specs import roles_folder
+from provision.local_files import roles_folder
 from provision.model import NodePlan, Plan, Secret, StepClass
 from provision.model.reason import reason
 from provision.planning import RoleSource, blind, findings, fingerprint, plan_node
