@@ -186,7 +186,7 @@ def run(
       provision run --launcher torchrun -- train.py --epochs 3
       provision run --gputopology --gpus 8 --workers 2 --explain -- ./train.py
       provision run -- mpirun -np 16 -x NCCL_DEBUG=INFO python3 train.py
-      provision run --preset taco -n 16 --lightcc --dry-run --offline -- ./train.py
+      provision run --preset taco -n 16 --dry-run --offline -- ./train.py
     """
     with _before_the_start():
         prepared = _prepared(command, nodes, job, network, place, mode)

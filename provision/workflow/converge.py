@@ -70,11 +70,11 @@ def apply(
 ) -> ApplyReport:
     """Apply the inventory to `nodes`, and report every one of them.
 
-    Runs the roles of the plan, or only the single `steps` of roles if these are given. `found` is the probe result that
-    was shown to the operator. Unreachable nodes are reported with their reason and do not affect the other nodes. If
+    Runs the roles of the plan, or only the single `steps` of roles if these are given. `result` is the plan that was
+    shown to the operator. Unreachable nodes are reported with their reason and do not affect the other nodes. If
     there is nothing to do, nothing is locked and nothing is written.
 
-    If the plan of `found` has problems (see `preflight`), nothing is changed; with `Pace.keep_going` the nodes without
+    If the plan has problems (see `preflight`), nothing is changed; with `Pace.keep_going` the nodes without
     a problem are changed.
 
     Raises:
