@@ -155,7 +155,7 @@ def healthy(number: int = 1) -> NodeFacts:
     names = {"gpu1": ("10.77.0.1",), "gpu2": ("10.77.0.2",)}
     processes = (Process(10, "docker-init"), Process(11, "container-entry"), Process(12, "sshd"))
     return NodeFacts(
-        system=System("debian", "12", "Debian GNU/Linux 12", "6.1.0", "x86_64"),
+        system=System("debian", "12", "Debian GNU/Linux 12", "6.1.0", "x86_64", python3="/usr/bin/python3"),
         kind=Kind(NodeKind.METAL, "NVIDIA DGX", sysctls_writable=True),
         boot=Boot(7200, "b"),
         clock=1_800_000_000,

@@ -127,7 +127,7 @@ def test_a_busy_node_is_not_changed(node, jobs, step, output):
 
 
 @pytest.mark.parametrize("missing", ["program", "unit"])
-def test_without_the_role_nothing_is_done(node, missing):
+def test_nothing_is_done_without_the_role(node, missing):
     getattr(node, missing).unlink()
 
     assert node.reload() == ({"step": "absent", "output": "", "exit_code": 0}, [])
@@ -240,7 +240,7 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize(("result", "said", "advice", "output"), OUTCOMES.values(), ids=OUTCOMES)
-def test_an_outcome_is_reported_with_reason_and_remedy(result, said, advice, output):
+def test_a_result_is_reported_with_reason_and_remedy(result, said, advice, output):
     """By what the node's check says afterwards, not by what the programs returned."""
     outcome = read_reload(make_node("gpu1", "10.77.0.1"), output.answer, output.facts())
 
@@ -250,6 +250,6 @@ def test_an_outcome_is_reported_with_reason_and_remedy(result, said, advice, out
     assert outcome.cause == outcome.reason.params.get("cause", "") or outcome.reason.code != "peer_memory.boot.failed"
 
 
-def test_only_ready_and_nothing_to_do_are_well():
+def test_only_ready_and_nothing_to_do_are_successful():
     """What a script may go on after."""
     assert {result for result in ReloadResult if result.ok} == {READY, SKIPPED}

@@ -14,7 +14,7 @@ from tests.unit.planning.conftest import JOB, SOURCES, busy, cluster_of, facts_o
 
 def steps(*roles, jobs=True, disruptive=(), **variables):
     """The steps of a converged node of which some roles are forced."""
-    cluster = cluster_of(ansible_python_interpreter="/usr/bin/python3", **variables)
+    cluster = cluster_of(**variables)
     planned = {node.name: facts_of(cluster, node.name) for node in cluster.nodes}
     packages = {
         **planned["gpu1"].packages,

@@ -33,7 +33,7 @@ ALWAYS = {name for name in CHECKS if name.partition(".")[0] in ROLES} - NEVER - 
 APPLY = {".".join(code.split(".")[:2]) for code, wording in catalogue().items() if "provision apply" in wording.remedy}
 
 
-def test_of_every_check_of_a_role_it_was_decided_whether_an_apply_fixes_it():
+def test_every_role_check_is_classified_as_fixable_or_not():
     """A new check names apply in a remedy, or its component says that no apply fixes it."""
     assert {"peer_memory.binding"} == ALWAYS - APPLY  # fixed by an apply after the operator rebuilt the driver
     assert not NEVER & SOMETIMES
