@@ -1,4 +1,4 @@
-"""What comes into the place of each rank's program: run as mpirun, srun or torchrun would run it."""
+"""The program that starts each rank, run as mpirun, srun or torchrun would run it."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def start(plan, *program, node="gpu1", **environment):
 
 
 def environment_of(plan=RankPlan(PLACED), node="gpu1", **environment):  # noqa: B008 - a value
-    """What a rank's program would find in its environment."""
+    """The environment of a rank's program."""
     wanted = {"PROVISION_NODE": node, **environment}
     document = json.loads(zlib.decompress(base64.b64decode(rank_variables(plan)["PROVISION_RANKS"])))
     rank_launcher.prepare(document, wanted, ["prog"])
     return wanted
 
 
-def test_a_rank_gets_its_nodes_variables_and_its_gpus():
-    """GPUs in the order of local ranks, by which programs choose; cards match exactly, the same for all of the node."""
+def test_a_rank_gets_the_variables_of_its_node_and_its_gpus():
+    """GPUs in the order of local ranks, by which programs choose; cards match exactly and are the same on a node."""
     result = environment_of(**OPEN_MPI)
 
     assert result["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
@@ -59,8 +59,8 @@ def test_a_rank_gets_its_nodes_variables_and_its_gpus():
     assert not {"RANK", "MASTER_ADDR"} & set(result)
 
 
-def test_a_ranks_program_is_started_with_its_words_and_nothing_of_ours_is_left():
-    """Nothing is split or quoted, and the plan of the whole job is not in every process of it."""
+def test_a_rank_gets_its_arguments_unchanged_and_not_the_plan():
+    """Arguments are neither split nor quoted, and processes do not contain the plan of the whole job."""
     code, out, _ = start(RankPlan(PLACED), "sh", "-c", 'echo "$1"; env', "sh", "a  b", **OPEN_MPI)
     first, *environment = out.splitlines()
 
@@ -69,20 +69,20 @@ def test_a_ranks_program_is_started_with_its_words_and_nothing_of_ours_is_left()
     assert not [line for line in environment if line.startswith(("PROVISION_RANKS", "PROVISION_LAUNCHER"))]
 
 
-def test_a_rank_may_see_its_own_gpus_alone():
-    """For programs that take whatever they see."""
+def test_a_rank_can_be_limited_to_its_own_gpus():
+    """For programs that use all visible GPUs."""
     assert environment_of(RankPlan(PLACED, visible="rank"), **OPEN_MPI)["CUDA_VISIBLE_DEVICES"] == "GPU-b"
 
 
-def test_gpus_by_index_are_counted_as_nvidia_smi_does():
-    """CUDA's own order is by speed."""
+def test_gpu_indices_are_those_of_nvidia_smi():
+    """CUDA's default order is by speed."""
     result = environment_of(node="gpu2", **OPEN_MPI)
 
     assert (result["CUDA_VISIBLE_DEVICES"], result["CUDA_DEVICE_ORDER"]) == ("0,3", "PCI_BUS_ID")
 
 
-def test_what_the_user_gave_is_left_alone():
-    """Of all that would be set."""
+def test_variables_of_the_user_are_not_changed():
+    """Of all that the program would set."""
     plan = RankPlan(PLACED, keep=("CUDA_VISIBLE_DEVICES", "NCCL_IB_GID_INDEX", "RANK"), master=("10.0.0.1", 20001))
     result = environment_of(plan, CUDA_VISIBLE_DEVICES="7", **OPEN_MPI)
 
@@ -107,16 +107,16 @@ def test_what_the_user_gave_is_left_alone():
     ],
     ids=["Open MPI", "Hydra", "PMI alone", "torchrun", "srun", "torchrun under mpirun"],
 )
-def test_ranks_are_known_whoever_started_them(environment, expected):
-    """torch reads the same four variables under every launcher, and where its ranks meet."""
+def test_ranks_are_identified_under_every_launcher(environment, expected):
+    """torch reads the same four variables under every launcher, and the rendezvous address."""
     result = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001)), node="gpu2", **environment)
 
     assert [result[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == expected
     assert (result["MASTER_ADDR"], result["MASTER_PORT"]) == ("10.0.0.1", "20001")
 
 
-def test_one_process_on_a_node_gets_torchruns_variables():
-    """Nodes are counted in the order of the plan; nothing is left of mpirun's own, for its ranks are others."""
+def test_one_process_on_each_node_gets_the_variables_of_torchrun():
+    """Nodes have the order of the plan; variables of mpirun are removed, because its ranks are different."""
     result = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001), mode="node"), node="gpu2", **OPEN_MPI)
     of_torchrun = {name: value for name, value in result.items() if name.startswith("PET_")}
 
@@ -152,8 +152,8 @@ def test_the_old_launcher_of_torch_gets_flags(tmp_path):
     ]
 
 
-def test_a_rank_runs_on_its_cpus_and_no_others():
-    """Those that the container may not use are left out; where none is left the rank is not bound, and says so."""
+def test_a_rank_runs_on_its_cpus_only():
+    """CPUs that the container may not use are removed; a rank without CPUs is not bound, and a message reports it."""
     mine = min(os.sched_getaffinity(0))
     plan = RankPlan((NodePlacement("n", ranks=(RankPlacement(cpus=(mine, 65000)), RankPlacement(cpus=(65000,)))),))
     look = ("grep", "Cpus_allowed_list", "/proc/self/status")
@@ -166,8 +166,8 @@ def test_a_rank_runs_on_its_cpus_and_no_others():
 
 
 @pytest.mark.parametrize(("works", "bound"), [(True, "--preferred=1"), (False, "")])
-def test_memory_comes_from_its_numa_node_where_that_is_allowed(tmp_path, works, bound):
-    """numactl may be missing, or refused the system call by the container."""
+def test_memory_comes_from_the_numa_node_of_a_rank_if_permitted(tmp_path, works, bound):
+    """numactl may be missing, or the container may not permit the system call."""
     (tmp_path / "numactl").write_text(
         f'#!/bin/sh\n{"" if works else "exit 1"}\nSEEN=$1; export SEEN; shift; exec "$@"\n'
     )
@@ -187,16 +187,16 @@ def test_memory_comes_from_its_numa_node_where_that_is_allowed(tmp_path, works, 
         ("gpu2", {"PMI_RANK": "0"}, "rank 0 is number -2 on gpu2"),
     ],
 )
-def test_a_rank_without_a_place_is_not_started_somewhere_else(node, environment, said):
-    """The reason is in the launcher's terms."""
+def test_a_rank_without_an_assignment_does_not_start(node, environment, said):
+    """The reason uses the terms of the launcher."""
     with pytest.raises(rank_launcher.Wrong) as caught:
         environment_of(node=node, **environment)
 
     assert said in str(caught.value)
 
 
-def test_a_rank_that_is_not_started_says_so_on_which_machine():
-    """125 and no traceback, also where the plan did not arrive."""
+def test_the_error_of_a_rank_that_does_not_start_names_the_machine():
+    """Exit code 125 without a traceback, also if the plan did not arrive."""
     for environment in ({}, {**OPEN_MPI, "PROVISION_RANKS": "x"}):
         code, out, err = start(RankPlan(PLACED), "true", **environment)
 
@@ -206,16 +206,16 @@ def test_a_rank_that_is_not_started_says_so_on_which_machine():
 
 
 @pytest.mark.parametrize(("program", "code"), [("/no/such", 127), ("/etc/passwd", 126)])
-def test_a_program_that_cannot_be_started_ends_as_in_a_shell(program, code):
-    """With the node, which mpirun's own message does not tell."""
+def test_a_program_that_cannot_be_started_has_the_exit_code_of_a_shell(program, code):
+    """With the node, which mpirun does not print."""
     done = start(RankPlan(PLACED), program, **OPEN_MPI)
 
     assert done[0] == code
     assert program in done[2]
 
 
-def test_a_node_is_known_by_its_addresses_then_by_its_name():
-    """What it was told counts most; a rank's shell tells nothing on nodes that mpirun reached by itself."""
+def test_a_node_is_identified_by_its_variable_its_addresses_or_its_name():
+    """In this order; the variable is missing on nodes that mpirun reached by itself."""
     routes = "     |-- 10.0.0.2\n        /32 host LOCAL\n     |-- 10.0.0.255\n        /32 link BROADCAST\n"
     routes += "     |-- 127.0.0.1\n        /32 host LOCAL\n"
     interfaces = (
@@ -230,7 +230,7 @@ def test_a_node_is_known_by_its_addresses_then_by_its_name():
     assert rank_launcher.find_node(nodes, {"PROVISION_NODE": "x"})[0] == 0
 
 
-def test_a_thousand_nodes_fit_and_what_does_not_is_refused():
+def test_a_plan_of_a_thousand_nodes_fits_and_a_larger_one_is_refused():
     """One variable holds 128 KiB."""
     ranks = tuple(
         RankPlacement((f"GPU-{i}",), (f"mlx5_{i}:1",), tuple(range(i * 8, i * 8 + 8)), i // 4) for i in range(8)

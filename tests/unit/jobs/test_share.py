@@ -1,4 +1,4 @@
-"""Several copies of one command that share a GPU: the real program, with real children."""
+"""Several copies of one command that share a GPU: the real program with real child processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ read -r word; echo "$word in $CUDA_MPS_PIPE_DIRECTORY" >>"$MPS_SEEN"
 
 
 class Shared:
-    """Starts the program; everything that it leaves is found by a mark and killed after the test."""
+    """Starts the program; after the test, processes with its mark are killed."""
 
     def __init__(self, folder: Path) -> None:
         self.logs = folder / "logs"
@@ -53,7 +53,7 @@ class Shared:
 
 @pytest.fixture
 def share(tmp_path):
-    """The program with a folder of its own; it has to leave no process behind."""
+    """The program with its own folder; it must leave no process behind."""
     shared = Shared(tmp_path)
     yield shared
     left = shared.left()
@@ -63,12 +63,12 @@ def share(tmp_path):
 
 
 def script(text: str) -> list[str]:
-    """A command whose first own word is the copy's index, after the option's name."""
+    """A command whose first own argument is the copy's index, after the option's name."""
     return ["--", "sh", "-c", text, "sh"]
 
 
 def until(condition, seconds=10.0):
-    """Wait for something that another process does."""
+    """Wait for an action of another process."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -77,7 +77,7 @@ def until(condition, seconds=10.0):
 
 @pytest.mark.row(62)
 def test_each_copy_gets_its_number_in_its_arguments_and_environment(share):
-    """The command's own words are untouched, also those with blanks, or that look like ours."""
+    """The command's own words are unchanged, also those with spaces, or that look like options of the program."""
     words = ["-n", "2", *script('printf "%s|" "$@" "$PROCESS_INDEX/$PROCESS_NUM"; echo'), "--lr", "a  b", "--", "-n"]
 
     code, out, _ = share.run(*words)
@@ -88,8 +88,8 @@ def test_each_copy_gets_its_number_in_its_arguments_and_environment(share):
     assert (share.logs / "process1.file").read_text() == own.format(1, 1) + "\n"
 
 
-def test_what_copies_print_is_in_their_logs_and_line_by_line_on_stdout(share):
-    """Both streams, without mixing lines, and the last line also where its newline is missing."""
+def test_the_output_of_copies_is_in_their_logs_and_line_by_line_on_stdout(share):
+    """Both streams, without mixed lines, and the last line also without its newline."""
     share_of_one = "for i in 1 2 3; do printf 'a'; sleep 0.01; echo \" $i\"; done; printf 'last' >&2"
 
     code, out, _ = share.run("-n", "3", *script(share_of_one))
@@ -102,7 +102,7 @@ def test_what_copies_print_is_in_their_logs_and_line_by_line_on_stdout(share):
 
 
 def test_the_first_failure_in_time_ends_the_others_and_is_the_exit_code(share):
-    """Not the lowest index, and not what the ended ones answer with; a shell's `wait` would say 0."""
+    """Not the lowest index, and not the exit codes of ended copies; a shell's `wait` would return 0."""
     share.environment["FIRST"] = str(share.logs / "ready")
     text = """
       trap 'exit 9' TERM
@@ -116,8 +116,8 @@ def test_the_first_failure_in_time_ends_the_others_and_is_the_exit_code(share):
     assert [line.rpartition(" ")[2] for line in err.splitlines() if "exit code" in line] == ["9", "9", "7"]
 
 
-def test_all_copies_are_waited_for(share):
-    """One that has ended well ends nobody."""
+def test_the_program_waits_for_all_copies(share):
+    """A successful copy ends no other."""
     code, out, _ = share.run("-n", "2", *script('[ "$PROCESS_INDEX" = 0 ] || { sleep 0.4; echo late; exit 3; }'))
 
     assert (code, out) == (3, "[process1] late\n")
@@ -128,8 +128,8 @@ def test_the_signal_of_a_copy_is_reported_as_by_a_shell(share):
     assert share.run("-n", "1", *script("kill -SEGV $$"))[0] == 128 + signal.SIGSEGV
 
 
-def test_whole_process_groups_are_ended_also_those_that_ignore_sigterm(share):
-    """Data loaders are children of a copy; after the grace nothing is asked any more."""
+def test_process_groups_are_killed_after_the_grace_time(share):
+    """Data loaders are children of a copy, and may ignore SIGTERM."""
     text = """
       [ "$PROCESS_INDEX" = 1 ] && { until [ -e "$FOLDER/deaf" ]; do sleep 0.01; done; exit 5; }
       (trap '' TERM; touch "$FOLDER/deaf"; while :; do sleep 0.05; done) &
@@ -140,16 +140,16 @@ def test_whole_process_groups_are_ended_also_those_that_ignore_sigterm(share):
     assert share.left() == []
 
 
-def test_what_copies_leave_in_the_background_is_ended_with_them(share):
-    """A job that is over uses no GPU; and it does not wait for what would never end."""
+def test_background_processes_of_copies_are_ended_with_them(share):
+    """A finished job uses no GPU, and does not wait for processes that never end."""
     code, _, _ = share.run("-n", "2", *script("sleep 60 & echo $!"))
 
     assert code == 0
     assert share.left() == []
 
 
-def test_sigterm_ends_all_copies_and_is_the_exit_code_where_they_take_it_well(share):
-    """Copies may write a last checkpoint; that they were asked to end is told all the same."""
+def test_sigterm_ends_all_copies_and_determines_the_exit_code_if_they_succeed(share):
+    """Copies may write a last checkpoint; the exit code shows the signal all the same."""
     child = share.start("-n", "2", *script("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.02; done"))
     seen = [child.stdout.readline(), child.stdout.readline()]
     child.send_signal(signal.SIGTERM)
@@ -161,8 +161,7 @@ def test_sigterm_ends_all_copies_and_is_the_exit_code_where_they_take_it_well(sh
     assert "SIGTERM: ending 2 processes" in err
 
 
-def test_a_second_signal_does_not_wait(share):
-    """The grace is for the patient."""
+def test_a_second_signal_skips_the_grace_time(share):
     child = share.start("-n", "1", "--grace", "60", *script("trap '' TERM INT; echo up; while :; do sleep 0.02; done"))
     child.stdout.readline()
     child.send_signal(signal.SIGTERM)
@@ -174,8 +173,8 @@ def test_a_second_signal_does_not_wait(share):
 
 
 @pytest.mark.parametrize(("command", "expected"), [("/no/such/program", 127), (__file__, 126)])
-def test_a_command_that_cannot_be_started_is_named(share, command, expected):
-    """With the codes of a shell."""
+def test_a_command_that_cannot_be_started_is_reported(share, command, expected):
+    """With the exit codes of a shell."""
     code, _, err = share.run("-n", "2", "--", command)
 
     assert code == expected
@@ -187,8 +186,8 @@ def test_a_command_that_cannot_be_started_is_named(share, command, expected):
 @pytest.mark.parametrize(
     "words", [["-n", "2"], ["-n", "0", "--", "true"], ["--", "true"], ["-n", "2", "--mps-memory", "0=1G", "--", "true"]]
 )
-def test_wrong_usage_is_2_and_starts_nothing(share, words):
-    """What is missing is said."""
+def test_a_usage_error_exits_with_2_and_starts_nothing(share, words):
+    """The missing argument is reported."""
     code, _, err = share.run(*words)
 
     assert code == 2
@@ -196,8 +195,8 @@ def test_wrong_usage_is_2_and_starts_nothing(share, words):
     assert not share.logs.exists()
 
 
-def test_a_reader_that_goes_away_stops_nothing(share):
-    """The logs have it all."""
+def test_a_closed_stdout_does_not_stop_the_copies(share):
+    """The logs contain all output."""
     child = share.start("-n", "1", *script("echo one; sleep 0.1; echo two"))
     child.stdout.close()
     child.stderr.read()
@@ -208,7 +207,7 @@ def test_a_reader_that_goes_away_stops_nothing(share):
 
 @pytest.fixture
 def mps(share, tmp_path):
-    """A stand-in for NVIDIA's daemon, which writes down what it was told."""
+    """A STAND-IN for NVIDIA's daemon that records its commands."""
     (tmp_path / "bin").mkdir()
     stand_in = tmp_path / "bin/nvidia-cuda-mps-control"
     stand_in.write_text(FAKE_MPS)
@@ -218,8 +217,8 @@ def mps(share, tmp_path):
     return tmp_path / "seen"
 
 
-def test_mps_is_the_jobs_own_and_is_stopped_with_it(share, mps):
-    """Its pipes are in a folder that nobody else has, each copy gets its part of the GPU, and nothing is left."""
+def test_each_job_has_its_own_mps_daemon_which_ends_with_it(share, mps):
+    """Its pipes are in a private folder, each copy gets its part of the GPU, and no process is left."""
     text = (
         'echo "$CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"; exit 4'
     )
@@ -236,8 +235,8 @@ def test_mps_is_the_jobs_own_and_is_stopped_with_it(share, mps):
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.usefixtures("mps")
-def test_without_mps_nothing_is_started(share, there):
-    """Who asks for MPS does not want time-slicing."""
+def test_without_the_mps_daemon_nothing_is_started(share, there):
+    """A job that requests MPS must not use time-slicing."""
     if not there:
         share.environment["PATH"] = "/usr/bin:/bin"
 
@@ -248,6 +247,6 @@ def test_without_mps_nothing_is_started(share, there):
     assert "nvidia-cuda-mps-control" in err
 
 
-def test_it_runs_under_python_3_8():
-    """It is carried into containers whatever their Python."""
+def test_the_program_has_the_syntax_of_python_3_8():
+    """It is copied into containers with any Python."""
     assert ast.parse(PROGRAM.read_text(), feature_version=(3, 8)).body
