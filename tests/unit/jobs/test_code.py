@@ -167,7 +167,7 @@ def test_a_wrong_password_is_reported_without_the_password(forge, nodes):
 @needs_server
 def test_an_untrusted_certificate_is_refused(forge, nodes):
     """The remedy names its certificate authority."""
-    with pytest.raises(NodeError, match="certificate is signed by nobody") as caught:
+    with pytest.raises(NodeError, match="certificate of the server is not trusted") as caught:
         brought(nodes, CodeSource("git", forge[0]), LOGIN)
 
     assert "GIT_SSL_CAINFO" in caught.value.remedy
