@@ -1,7 +1,7 @@
-"""Writes this node's audit record: who did what, as one line of JSON for each action, through syslog.
+"""Writes this node's audit record: one line of JSON for each action, through syslog.
 
-It is a part of the programs that nodes run (the lock keeper, the program for jobs, the job agent) and needs Python 3.6
-and nothing else. journald or the syslog daemon adds its own time and the sender's user ID; `provision history --audit`
+It is a part of the programs on nodes (the lock holder, the program for jobs, the job agent) and needs Python 3.6 and
+nothing else. journald or the syslog daemon adds its own time and the sender's user ID; `provision history --audit`
 reads the lines back. Every value is data: JSON escapes line ends and control characters, and lengths are bounded.
 """
 
@@ -141,8 +141,8 @@ NOTHING_DONE = (("reserve", "reserved"), ("stop", "asked"), ("delete", "deleted"
 
 def secrets_of(do: str, request: Dict[str, Any], answer: Any) -> List[str]:
     """Return the names of the secrets that a request brings or fetches; values are never recorded."""
-    found = {"reserve": request.get("secrets"), "secrets": answer}.get(do)
-    kinds = found if isinstance(found, dict) else {}
+    secrets = {"reserve": request.get("secrets"), "secrets": answer}.get(do)
+    kinds = secrets if isinstance(secrets, dict) else {}
     return sorted({str(name) for kind in kinds.values() if isinstance(kind, dict) for name in kind})
 
 

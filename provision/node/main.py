@@ -32,5 +32,5 @@ def main() -> Optional[int]:
     if not words or words[0] not in PROGRAMS:
         sys.exit("provision: unknown program {}; programs: {}".format(words, ", ".join(sorted(PROGRAMS))))
     del sys.argv[1]
-    program = importlib.import_module(PROGRAMS[words[0]])
-    return program.main()
+    status: Optional[int] = importlib.import_module(PROGRAMS[words[0]]).main()
+    return status

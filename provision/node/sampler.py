@@ -1,6 +1,6 @@
 """Samples a node for a minute while a job runs on it, and prints the samples as lines of JSON.
 
-It arrives over SSH (`python3 -c`), needs only Python 3.8, changes nothing and leaves nothing. Standard input is one
+It arrives over SSH (`python3 -c`), needs only Python 3.6, changes nothing and leaves nothing. Standard input is one
 line of JSON, and stays open: the sampler ends when it closes, or after its window. For example:
 
     {"seconds": 60, "interval": 1, "containers": [{"id": "64 digits", "pid": 4711, "instance": "job-worker-0",
@@ -10,8 +10,6 @@ Each line has a `kind`: begin, nccl, device, apps, app, mounts, gpu, process, no
 start. Counters are the kernel's, since boot or since the start of the process; unreadable values are null or missing.
 nvidia-smi is started once as a loop, and once for the processes that use GPUs.
 """
-
-from __future__ import annotations
 
 import contextlib
 import errno
@@ -115,7 +113,7 @@ class Smi:
     def __init__(self, begin: float, interval: float) -> None:
         self.begin, self.interval = begin, interval
         self.fields = list(FIELDS)
-        self.child: Optional[subprocess.Popen[str]] = None
+        self.child: "Optional[subprocess.Popen[str]]" = None
         self.known: Dict[str, bool] = {}
         self.closing = False
 
@@ -141,7 +139,7 @@ class Smi:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
+                universal_newlines=True,
                 errors="replace",
             )
         except OSError as error:

@@ -315,7 +315,7 @@ def test_a_hanging_task_releases_the_lock_after_the_maximum_wait(node):
     program.process.wait(20)
 
     assert task.poll() is None
-    assert f"still at work when the lock was given up: process {task.pid} " in node.past()[0]["message"]
+    assert f"still running when the lock was released: process {task.pid} " in node.past()[0]["message"]
 
 
 def test_command_lines_of_ansible_tasks_are_recognised(node):

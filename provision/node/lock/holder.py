@@ -1,11 +1,10 @@
-"""Keeps a node's lock while somebody changes the node; looks who has it, and ends a keeper whose operator is dead.
+"""Holds a node's lock while a command changes the node; reports the lock holder; ends one whose command is lost.
 
-The first line of its standard input is JSON and says what to do.
-It answers in lines of JSON. The lock is the kernel's (flock): it ends with this
-process, however that ends.
+The first line of standard input is a request in JSON; the answers are lines of JSON. The lock is the kernel's (flock):
+it ends with this process.
 
-A keeper hears its operator's side in further lines: ``{}`` (I am here), ``{"note": TEXT}``, ``{"finish": {...}}`` and
-``{"release": WAIT}``. When that side is lost, Ansible's tasks may still be at work here; it waits for their end.
+A lock holder reads further lines of the command: ``{}`` (it is connected), ``{"note": TEXT}``, ``{"finish": {...}}``
+and ``{"release": WAIT}``. When the command is lost, Ansible's tasks may still run on the node; it waits for their end.
 """
 
 import errno
@@ -40,15 +39,15 @@ from provision.node.lock.state import (
 PROGRAM_MARKS = ("/provision/programs/", "provision-lock-keeper")
 """The command line of a lock holder contains one of these; the second one is that of earlier versions."""
 NOTES, LETTERS = 50, 300
-"""As many steps of one apply are kept, and as much of each."""
+"""Maximum number of recorded steps of one apply, and of characters of each."""
 
 
 class Ended(Exception):
-    """A signal asked for our end."""
+    """A signal has requested the end of this process."""
 
 
 def main() -> None:
-    """Do what the first line of standard input says."""
+    """Execute the request on the first line of standard input."""
     spec, rest = first_line()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -56,30 +55,30 @@ def main() -> None:
     os.umask(0o022)
     if spec["do"] == "keep":
         signal.signal(signal.SIGTERM, on_signal)
-        keep(spec, rest)
+        hold(spec, rest)
     else:
-        tell({"look": look, "unlock": unlock}[spec["do"]](spec))
+        send({"look": look, "unlock": unlock}[spec["do"]](spec))
 
 
 def on_signal(_number: int, _frame: Any) -> None:
-    """Leave the wait that we are in."""
+    """Interrupt the current wait."""
     raise Ended
 
 
 def first_line() -> Tuple[Dict[str, Any], bytes]:
-    """Return what is to be done, and what was read beyond it."""
+    """Return the request, and the bytes that were read after it."""
     data = b""
     while b"\n" not in data:
         piece = os.read(0, 65536)
         if not piece:
-            sys.exit("the operator's side went away before it said what to do")
+            sys.exit("standard input ended before the request")
         data += piece
     line, _, rest = data.partition(b"\n")
     return json.loads(line.decode()), rest
 
 
-def tell(document: Dict[str, Any]) -> None:
-    """Answer one line; the other side being gone is no error here."""
+def send(document: Dict[str, Any]) -> None:
+    """Send one line; a closed connection is no error here."""
     data = json.dumps(document).encode() + b"\n"
     try:
         while data:
@@ -88,33 +87,39 @@ def tell(document: Dict[str, Any]) -> None:
         pass
 
 
-def keep(spec: Dict[str, Any], rest: bytes) -> None:
-    """Take the lock, say so, and keep it until the operator's side gives it up or is lost."""
+def hold(spec: Dict[str, Any], rest: bytes) -> None:
+    """Take the lock, report that, and hold it until the command releases it or is lost."""
     try:
-        keeper = Keeper(spec)
+        holder = LockHolder(spec)
     except Held as held:
-        tell({"held": True, "holder": held.holder})
+        send({"held": True, "holder": held.holder})
         return
     except OSError as error:
-        tell({"failed": words(error), "errno": errno.errorcode.get(error.errno or 0, "")})
+        send({"failed": words(error), "errno": errno.errorcode.get(error.errno or 0, "")})
         return
-    tell({"locked": keeper.path, "usual": keeper.usual})
+    send({"locked": holder.path, "usual": holder.usual})
     try:
-        keeper.listen(rest)
+        holder.listen(rest)
     except Ended:
-        keeper.died("a signal ended the keeper of the lock")
-        keeper.free()
+        holder.record_death("a signal ended the lock holder")
+        holder.free()
 
 
-class Keeper:
-    """One lock, held from the start; `Held` or OSError where it cannot be."""
+class LockHolder:
+    """The holder of a lock, which it takes when it is created.
+
+    Raises:
+        Held: another process holds the lock.
+        OSError: the lock, its record or the history cannot be written.
+    """
 
     def __init__(self, spec: Dict[str, Any]) -> None:
         self.spec = spec
-        self.holder = dict(spec["holder"], keeper={"pid": os.getpid(), "started": started(os.getpid())})
+        self.holder = dict(spec["holder"])
+        self.holder["keeper"] = {"pid": os.getpid(), "started": started(os.getpid())}
         self.path, self.usual = lock_path(spec["folders"])
-        self.notes = []  # type: List[str]
-        self.finished = False
+        self.notes: List[str] = []
+        self.is_finished = False
         self.trouble = ""
         self.lock = take(self.path)
         try:
@@ -128,12 +133,12 @@ class Keeper:
         self.audit("apply started")
 
     def audit(self, action: str, result: str = "ok") -> None:
-        """Leave a record of what the holder of the lock does; the name is the one that the operator's side claims."""
+        """Write an audit record of the command; the name is the one that the command claims."""
         caller = "{}@{}".format(self.holder.get("user"), self.holder.get("host"))
         audit(action, caller, result, command=self.holder.get("command"))
 
     def listen(self, data: bytes) -> None:
-        """Do what the operator's side says, until it gives the lock up or is lost."""
+        """Execute the orders of the command until it releases the lock or is lost."""
         heard = time.monotonic()
         while True:
             while b"\n" in data:
@@ -153,44 +158,44 @@ class Keeper:
                 data += piece
 
     def obey(self, order: Dict[str, Any]) -> bool:
-        """Do one thing; return whether it was the last."""
+        """Execute one order; return whether it was the last one."""
         if "note" in order and len(self.notes) < NOTES:
             self.notes.append(str(order["note"])[:LETTERS])
             self.record({"notes": self.notes})
         if "finish" in order:
             outcome = {key: order["finish"].get(key) for key in ("status", "roles", "message")}
             self.record(dict(outcome, ended=now()))
-            self.finished = True
+            self.is_finished = True
             self.audit("applied", str(outcome["status"]))
         if "release" not in order:
             return False
         busy = working(self.spec["marks"]) if order["release"] else []
         if busy:
-            tell({"released": False, "working": busy, "trouble": self.trouble})
+            send({"released": False, "working": busy, "trouble": self.trouble})
             self.linger("it was interrupted")
         self.free()
         if not busy:
-            tell({"released": True, "working": [], "trouble": self.trouble})
+            send({"released": True, "working": [], "trouble": self.trouble})
         return True
 
     def lost(self, why: str) -> None:
-        """Give the lock up once nothing is at work any more, and write down that the apply never ended."""
+        """Release the lock once no task runs any more, and record that the apply has no result."""
         left = self.linger(why)
-        text = "the operator's side was lost: " + why
+        text = "the command was lost: " + why
         if left:
-            text += "; still at work when the lock was given up: " + ", ".join(left)
+            text += "; still running when the lock was released: " + ", ".join(left)
             self.record({"notes": [*self.notes, text]})
-        self.died(text)
+        self.record_death(text)
         self.free()
 
-    def died(self, why: str) -> None:
-        """Write down that the apply never came to its end, unless it did."""
-        if not self.finished:
+    def record_death(self, why: str) -> None:
+        """Record that the apply has no result, unless it has one."""
+        if not self.is_finished:
             self.audit("applied", "died: " + why)
             self.record({"status": "died", "ended": now(), "message": why})
 
     def linger(self, why: str) -> List[str]:
-        """Wait until Ansible has not been at work here for a while; return what still is after the longest wait."""
+        """Wait until no task of Ansible has run for a while; return the running ones after the maximum wait."""
         try:
             write_whole(self.path + ".holder", json.dumps(dict(self.holder, gone=now(), why=why)))
         except OSError:
@@ -198,22 +203,22 @@ class Keeper:
         end = time.monotonic() + self.spec["linger"]
         quiet = time.monotonic()
         while True:
-            found = working(self.spec["marks"])
-            if found:
+            running = working(self.spec["marks"])
+            if running:
                 quiet = time.monotonic()
             if time.monotonic() - quiet >= self.spec["quiet"] or time.monotonic() >= end:
-                return found
+                return running
             time.sleep(min(0.5, self.spec["quiet"] / 4))
 
     def free(self) -> None:
-        """Take the name off; the lock itself goes with this process."""
+        """Remove the record of the holder; the lock itself ends with this process."""
         try:
             os.unlink(self.path + ".holder")
         except OSError:
             pass
 
     def record(self, what: Dict[str, Any]) -> None:
-        """Add a line about this apply to the history; what fails is told at the end."""
+        """Add a line about this apply to the history; an error is reported at the end."""
         try:
             append(self.spec["history"], dict(what, id=self.holder["id"]))
         except OSError as error:
@@ -221,24 +226,24 @@ class Keeper:
 
 
 def look(spec: Dict[str, Any]) -> Dict[str, Any]:
-    """Return who has the lock, what Ansible runs here, and the newest applies; nothing is changed."""
+    """Return the lock holder, the running tasks of Ansible, and the latest applies; change nothing."""
     path, _ = lock_path(spec["folders"])
     held = is_held(path)
     holder = read_holder(path) if held else None
     holder = holder if alive(holder) else None
     try:
-        found = entries(spec["history"])[0]
+        applies = entries(spec["history"])[0]
     except OSError as error:
         return {"failed": words(error), "errno": errno.errorcode.get(error.errno or 0, "")}
-    for record in found:
+    for record in applies:
         if record.get("status") == "running" and not (held and record["id"] == (holder or record)["id"]):
             record.update(status="died", message=SILENT)
-    newest = found[-spec["entries"] :] if spec["entries"] else []
+    newest = applies[-spec["entries"] :] if spec["entries"] else []
     return {"held": held, "holder": holder, "working": working(spec["marks"]), "entries": newest}
 
 
 def unlock(spec: Dict[str, Any]) -> Dict[str, Any]:
-    """End the keeper of one apply, and only that; `spec` names the apply and who wants it."""
+    """End the lock holder of one apply only; `spec` contains the apply and the operator who requests the end."""
     path, _ = lock_path(spec["folders"])
     if not is_held(path):
         return {"free": True}
@@ -262,7 +267,7 @@ def unlock(spec: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def end(pid: int, holder: Dict[str, Any], number: int, patience: float) -> bool:
-    """Send a keeper a signal; return whether it ended in time."""
+    """Send a signal to a lock holder; return whether it ended in time."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,6 +1,6 @@
-"""What a node's lock and history are made of: the locked file, who wrote themselves beside it, lines of applies.
+"""The lock of a node, the record of its holder, and the history of applies.
 
-It runs on the node with ``holder.py``, in whatever Python there is from 3.6 on.
+It runs on the node with ``holder.py``, and needs Python 3.6 or newer.
 """
 
 import errno
@@ -14,13 +14,13 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 NAME = "provision.lock"
-KEPT = 200
-"""As many applies are remembered."""
-SILENT = "its keeper went without a word: a power cut, a restart, or it was killed"
+RECORDED = 200
+"""Maximum number of recorded applies."""
+SILENT = "its lock holder ended without a record: a power cut, a restart, or it was killed"
 
 
 class Held(Exception):
-    """Another keeper has the lock."""
+    """Another process holds the lock."""
 
     def __init__(self, holder: Optional[Dict[str, Any]]) -> None:
         super().__init__()
@@ -28,17 +28,17 @@ class Held(Exception):
 
 
 def now() -> str:
-    """Return the time as it stands in the history."""
+    """Return the time in the format of the history."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def words(error: OSError) -> str:
-    """Return what went wrong with which file."""
+    """Return the file and the error."""
     return "{}: {}".format(error.filename, error.strerror) if error.filename else str(error.strerror)
 
 
 def lock_path(folders: List[str]) -> Tuple[str, bool]:
-    """Return where the lock is on this node, and whether that is the usual place."""
+    """Return the path of the lock on this node, and whether it is the usual one."""
     for folder in folders:
         if os.path.isdir(folder):
             return os.path.join(folder, NAME), folder == folders[0]
@@ -50,11 +50,11 @@ def take(path: str) -> int:
     """Return the open, locked file; it stays locked until this process ends.
 
     Raises:
-        Held: another one has it. Who only looks whether it is free has it for a moment; such a one is waited for.
+        Held: another process holds it. A process that only checks it holds it for a moment; this function waits for it.
     """
     end = time.monotonic() + 2
     while True:
-        descriptor = opened(path)
+        descriptor = open_lock(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.exists(path) and os.stat(path).st_ino == os.fstat(descriptor).st_ino:
@@ -67,12 +67,12 @@ def take(path: str) -> int:
         os.close(descriptor)
 
 
-def opened(path: str) -> int:
-    """Open the lock file. /run/lock is everybody's: what is there of another user is no lock, and goes."""
+def open_lock(path: str) -> int:
+    """Open the lock file. All users can write to /run/lock: a file of another user is not a lock, and is removed."""
     for _ in range(10):
         try:
-            found = os.lstat(path)
-            if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
                 descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
                 os.fchmod(descriptor, 0o600)
                 return descriptor
@@ -83,11 +83,11 @@ def opened(path: str) -> int:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         except FileExistsError:
             pass
-    raise OSError(errno.EBUSY, "another user puts a file in its place again and again", path)
+    raise OSError(errno.EBUSY, "another user repeatedly replaces it", path)
 
 
 def clear(path: str) -> None:
-    """Take away what has our place; a folder, which may be another user's and full, goes aside."""
+    """Remove a file of another user; a folder, which may not be empty, is renamed."""
     try:
         os.unlink(path)
     except IsADirectoryError:
@@ -95,7 +95,7 @@ def clear(path: str) -> None:
 
 
 def is_held(path: str) -> bool:
-    """Return whether somebody has the lock."""
+    """Return whether a process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -112,26 +112,26 @@ def is_held(path: str) -> bool:
 
 
 def read_holder(path: str) -> Optional[Dict[str, Any]]:
-    """Return what the holder of the lock wrote about itself; that may be an earlier one's."""
+    """Return the record of the lock holder; it may be an earlier one's."""
     try:
         descriptor = os.open(path + ".holder", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
             if os.fstat(descriptor).st_uid != os.geteuid():
                 return None
-            found = json.loads(stream.read().decode())
+            document = json.loads(stream.read().decode())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def alive(holder: Optional[Dict[str, Any]]) -> bool:
-    """Return whether the keeper that `holder` names is still the process of that number."""
-    keeper = (holder or {}).get("keeper") or {}
-    return bool(keeper.get("started")) and started(keeper.get("pid")) == keeper["started"]
+    """Return whether the recorded process of a lock holder is alive."""
+    process = (holder or {}).get("keeper") or {}
+    return bool(process.get("started")) and started(process.get("pid")) == process["started"]
 
 
 def started(pid: Any) -> str:
-    """Return what tells a process from a later one of the same number; empty when it is gone."""
+    """Return what distinguishes a process from a later one with its number; empty if it has ended."""
     try:
         with open("/proc/{}/stat".format(int(pid)), "rb") as stream:
             parts = stream.read().rpartition(b")")[2].split()
@@ -143,25 +143,27 @@ def started(pid: Any) -> str:
 
 
 def working(marks: List[str]) -> List[str]:
-    """Return the processes that Ansible runs here, in words and without their arguments; at most five."""
-    found = []
+    """Return descriptions of running tasks of Ansible, without arguments; at most five."""
+    descriptions = []
     for folder in glob.glob("/proc/[0-9]*"):
         text = read_file(folder + "/cmdline").rstrip("\0")
         inside = any(mark in text for mark in marks[:-1])
         if (inside or text.endswith(marks[-1])) and int(folder[6:]) != os.getpid() and is_operators(folder):
-            found.append("process {} ({} of {})".format(folder[6:], read_file(folder + "/comm").strip(), owner(folder)))
-    return found[:5]
+            descriptions.append(
+                "process {} ({} of {})".format(folder[6:], read_file(folder + "/comm").strip(), owner(folder))
+            )
+    return descriptions[:5]
 
 
 def is_operators(folder: str) -> bool:
-    """Return whether a process is of this process's account, or of the one that called sudo, and outside of containers.
+    """Return whether a process belongs to this account, or to the one that called sudo, and is outside of containers.
 
-    Other accounts, and root in a container, choose the arguments of their processes as they like; sudo is root's before
-    it has asked for a password.
+    Other accounts, and root in a container, can choose any arguments for their processes; sudo runs as root before it
+    asks for a password.
     """
     accounts = {str(os.getuid()), os.environ.get("SUDO_UID", "")}
-    found = dict(line.split(":", 1) for line in read_file(folder + "/status").splitlines() if ":" in line)
-    if found.get("Uid", "").split()[:1] not in [[account] for account in accounts]:
+    fields = dict(line.split(":", 1) for line in read_file(folder + "/status").splitlines() if ":" in line)
+    if fields.get("Uid", "").split()[:1] not in [[account] for account in accounts]:
         return False
     try:
         if os.stat(folder + "/exe").st_mode & stat.S_ISUID:
@@ -172,7 +174,7 @@ def is_operators(folder: str) -> bool:
 
 
 def owner(folder: str) -> str:
-    """Return whose a file is."""
+    """Return the owner of a file."""
     try:
         number = os.stat(folder).st_uid
         return pwd.getpwuid(number).pw_name
@@ -183,7 +185,7 @@ def owner(folder: str) -> str:
 
 
 def read_file(path: str) -> str:
-    """Return a file of /proc, empty when its process is gone."""
+    """Return a file of /proc, empty if its process has ended."""
     try:
         with open(path, "rb") as stream:
             return stream.read().decode(errors="replace")
@@ -192,7 +194,7 @@ def read_file(path: str) -> str:
 
 
 def write_whole(path: str, text: str) -> None:
-    """Replace a file that root alone may read: all of it, or nothing."""
+    """Replace a file that only root can read, atomically."""
     draft = path + ".new"
     try:
         clear(draft)
@@ -211,14 +213,14 @@ def write_whole(path: str, text: str) -> None:
 
 
 def append(path: str, record: Dict[str, Any]) -> None:
-    """Add one line to the history, on a line of its own: a power cut may have left half a line before it."""
+    """Add one line to the history; a power cut may have left an incomplete line before it."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
         size = os.fstat(descriptor).st_size
-        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        line = (b"\n" if torn else b"") + json.dumps(record).encode() + b"\n"
+        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        line = (b"\n" if is_torn else b"") + json.dumps(record).encode() + b"\n"
         written = os.write(descriptor, line)
         os.fsync(descriptor)
     except OSError as error:
@@ -230,8 +232,8 @@ def append(path: str, record: Dict[str, Any]) -> None:
 
 
 def entries(path: str) -> Tuple[List[Dict[str, Any]], int]:
-    """Return the applies of a history, oldest first, and the lines they stand on; each later line adds to its apply."""
-    found = {}  # type: Dict[str, Dict[str, Any]]
+    """Return the applies of a history, oldest first, and its number of lines; an apply has several lines."""
+    applies: Dict[str, Dict[str, Any]] = {}
     lines = 0
     try:
         with open(path, "rb") as stream:
@@ -239,19 +241,19 @@ def entries(path: str) -> Tuple[List[Dict[str, Any]], int]:
                 lines += 1
                 try:
                     record = json.loads(line.decode())
-                    found.setdefault(str(record["id"]), {}).update(record)
+                    applies.setdefault(str(record["id"]), {}).update(record)
                 except (ValueError, KeyError, TypeError):
                     continue
     except FileNotFoundError:
         pass
-    return list(found.values())[-KEPT:], lines
+    return list(applies.values())[-RECORDED:], lines
 
 
 def settle(path: str) -> None:
-    """Shorten the history, and say of each apply that never ended that it did not; only the lock's holder may."""
-    found, lines = entries(path)
-    if lines > 2 * KEPT:
-        write_whole(path, "".join(json.dumps(record) + "\n" for record in found))
-    for record in found:
+    """Shorten the history, and record applies without a result as died; only the lock holder may call this."""
+    applies, lines = entries(path)
+    if lines > 2 * RECORDED:
+        write_whole(path, "".join(json.dumps(record) + "\n" for record in applies))
+    for record in applies:
         if record.get("status") == "running":
             append(path, {"id": record["id"], "status": "died", "message": SILENT})

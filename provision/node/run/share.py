@@ -1,18 +1,16 @@
-"""Starts N copies of one command, so that they share the GPU that all of them see, and ends as they end.
+"""Starts N copies of one command that share one GPU, and exits with their exit code.
 
     share.py --procs N [--logs FOLDER] [--grace SECONDS] [--mps] -- COMMAND...
 
-Copy i gets `--process_index i --process_num N` behind the command's own words, and the same as PROCESS_INDEX and
-PROCESS_NUM; what it prints goes to FOLDER/process<i>.file, and to stdout with `[process<i>]` in front of each line.
-All copies are waited for. When one fails, the others are ended, with all that they have started: SIGTERM, then SIGKILL
-after the grace. The exit code is the first in time that is not zero; 128+n for a signal, 127 and 126 for a command that
-is not there or cannot be started, 125 when nothing could be started, 2 for wrong usage. SIGTERM, SIGINT and SIGHUP end
-all copies, a second one at once.
+Copy i gets `--process_index i --process_num N` after the command's own words, and the same as PROCESS_INDEX and
+PROCESS_NUM; its output is written to FOLDER/process<i>.file, and to stdout with `[process<i>]` before each line. The
+program waits for all copies. When one fails, the others are ended with their child processes: SIGTERM, then SIGKILL
+after the grace time. The exit code is the first one that is not zero; 128+n for a signal, 127 and 126 for a command
+that does not exist or cannot be started, 125 when nothing could be started, 2 for wrong usage. SIGTERM, SIGINT and
+SIGHUP end all copies; a second signal kills them.
 
-It needs Python 3.8 and nothing else. With --mps it starts an MPS daemon for these copies alone, and stops it.
+It needs Python 3.7 and nothing else. With --mps it starts an MPS daemon for these copies only, and stops it.
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
@@ -26,28 +24,28 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, Dict, List, NoReturn, Optional
 
 CANNOT_START = 125
-NOT_EXECUTABLE, NOT_FOUND = 126, 127
+NOT_EXECUTABLE, NO_COMMAND = 126, 127
 LONGEST = 1 << 16
-"""So many bytes without a newline are passed on as they are."""
+"""Maximum bytes of a line; longer ones are split."""
 MPS = "nvidia-cuda-mps-control"
 MPS_SECONDS = 20
 OUTPUT = threading.Lock()
 
 
 class Copy:
-    """One of the processes, the leader of a session of its own."""
+    """One of the processes, the leader of its own session."""
 
-    def __init__(self, index: int, options: argparse.Namespace, shared: dict[str, str]) -> None:
+    def __init__(self, index: int, options: argparse.Namespace, shared: Dict[str, str]) -> None:
         """Open its log and start it.
 
         Raises:
             OSError: the log cannot be written, or the command cannot be started.
         """
         self.index = index
-        self.code: int | None = None
+        self.code: Optional[int] = None
         mine = {"PROCESS_INDEX": str(index), "PROCESS_NUM": str(options.procs)}
         words = ["--process_index", str(index), "--process_num", str(options.procs)]
         self.log = (Path(options.logs) / f"process{index}.file").open("wb", buffering=0)
@@ -64,8 +62,8 @@ class Copy:
             self.log.close()
             raise
 
-    def watch(self, ended: queue.SimpleQueue[Any]) -> list[threading.Thread]:
-        """Pass its output on, and tell `ended` of its end."""
+    def watch(self, ended: "queue.SimpleQueue[Any]") -> List[threading.Thread]:
+        """Forward its output, and put its end into `ended`; return the threads that forward output."""
         threads = [
             threading.Thread(target=self.pump, args=(self.child.stdout,), daemon=True),
             threading.Thread(target=self.wait, args=(ended,), daemon=True),
@@ -74,8 +72,8 @@ class Copy:
             thread.start()
         return threads[:1]
 
-    def wait(self, ended: queue.SimpleQueue[Any]) -> None:
-        """Wait for the end; the process stays a zombie, so that the number of its group stays its own."""
+    def wait(self, ended: "queue.SimpleQueue[Any]") -> None:
+        """Wait for the end; the process remains a zombie, so that no other process group gets its number."""
         status = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
         number = status.si_status if status else 0
         ended.put((self, number if status is None or status.si_code == os.CLD_EXITED else 128 + number))
@@ -85,7 +83,7 @@ class Copy:
         mark, rest = b"[process%d] " % self.index, b""
         while True:
             data = os.read(stream.fileno(), LONGEST)
-            with contextlib.suppress(OSError):  # a full disk must not hold the process up
+            with contextlib.suppress(OSError):  # a full disk must not block the process
                 self.log.write(data)
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
@@ -96,12 +94,12 @@ class Copy:
                 return
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and to whatever it has started in its group."""
+        """Send a signal to all processes of its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.child.pid, number)
 
-    def alone(self) -> bool:
-        """Whether nothing but zombies is left of its group."""
+    def is_group_empty(self) -> bool:
+        """Return whether its group has no processes but zombies."""
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError):
                 state, _, group = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:3]
@@ -111,16 +109,16 @@ class Copy:
 
 
 def main() -> NoReturn:
-    """Do what the command line says."""
+    """Run the command line."""
     options = read_options(sys.argv[1:])
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a signal's handler may interrupt its reader
+    events: "queue.SimpleQueue[Any]" = queue.SimpleQueue()  # a signal's handler may interrupt its reader
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: events.put(number))
     folder = None
     try:
-        shared: dict[str, str] = {}
+        shared: Dict[str, str] = {}
         if options.mps:
-            folder = tempfile.mkdtemp(prefix="mps-")  # short: a socket's path has room for 107 letters
+            folder = tempfile.mkdtemp(prefix="mps-")  # short: the path of a socket has at most 107 bytes
             shared = start_mps(options, folder)
         code = run(options, events, shared)
     except OSError as error:
@@ -130,11 +128,11 @@ def main() -> NoReturn:
         if folder is not None:
             stop_mps(folder)
     sys.stdout.flush()
-    os._exit(code)  # threads whose pipe something outside our groups holds open must not keep us
+    os._exit(code)  # threads whose pipe a process outside the groups holds open must not delay the exit
 
 
-def read_options(words: list[str]) -> argparse.Namespace:
-    """Read our own options, which end with the first `--`; what follows is the command, untouched."""
+def read_options(words: List[str]) -> argparse.Namespace:
+    """Return the options before the first `--`, and the command after it."""
     text = __doc__ or ""
     parser = argparse.ArgumentParser(
         prog="share.py",
@@ -163,16 +161,16 @@ def read_options(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def run(options: argparse.Namespace, events: queue.SimpleQueue[Any], shared: dict[str, str]) -> int:
-    """Start all copies, wait for all of them, and return the code to end with."""
+def run(options: argparse.Namespace, events: "queue.SimpleQueue[Any]", shared: Dict[str, str]) -> int:
+    """Start all copies, wait for all of them, and return the exit code."""
     Path(options.logs).mkdir(parents=True, exist_ok=True)
-    copies: list[Copy] = []
+    copies: List[Copy] = []
     code = 0
     for index in range(options.procs):
         try:
             copies.append(Copy(index, options, shared))
         except OSError as error:
-            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            code = NO_COMMAND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             say(f"process {index} cannot be started: {error.strerror}: {error.filename}")
             break
     pumps = [thread for copy in copies for thread in copy.watch(events)]
@@ -185,42 +183,42 @@ def run(options: argparse.Namespace, events: queue.SimpleQueue[Any], shared: dic
     return code
 
 
-def supervise(copies: list[Copy], events: queue.SimpleQueue[Any], grace: float, code: int) -> int:
-    """Wait until every copy has ended; from the first failure or signal on, end the others.
+def supervise(copies: List[Copy], events: "queue.SimpleQueue[Any]", grace: float, code: int) -> int:
+    """Wait until every copy has ended; end the others after the first failure or signal.
 
-    Returns the first code in time that is not zero; where a signal ended us and every copy took it well, 128+n.
+    Returns the first code that is not zero; 128+n after a signal if every copy has exited with 0.
     """
-    asked, deadline, killed = 0, float("inf"), False
-    while any(copy.code is None for copy in copies) or not all(copy.alone() for copy in copies):
-        if (code or asked or all(copy.code is not None for copy in copies)) and deadline == float("inf"):
+    received, deadline, is_killed = 0, float("inf"), False
+    while any(copy.code is None for copy in copies) or not all(copy.is_group_empty() for copy in copies):
+        if (code or received or all(copy.code is not None for copy in copies)) and deadline == float("inf"):
             deadline = time.monotonic() + grace
             send(copies, signal.SIGTERM)
-        if not killed and time.monotonic() >= deadline:
-            killed = True
+        if not is_killed and time.monotonic() >= deadline:
+            is_killed = True
             send(copies, signal.SIGKILL)
         event = next_event(events, deadline)
         if isinstance(event, tuple):
             copy, ended_with = event
             copy.code = ended_with
             code = code or ended_with
-            copy.signal(signal.SIGTERM)  # what it has left behind; itself it is over
+            copy.signal(signal.SIGTERM)  # to the remaining processes of its group
         elif event is not None:
             say(f"{signal.Signals(event).name}: ending {len(copies)} processes")
-            deadline = time.monotonic() if asked else deadline
-            asked = asked or event
-    return code or (128 + asked if asked else 0)
+            deadline = time.monotonic() if received else deadline
+            received = received or event
+    return code or (128 + received if received else 0)
 
 
-def send(copies: list[Copy], number: int) -> None:
-    """Send a signal to all that are left."""
+def send(copies: List[Copy], number: int) -> None:
+    """Send a signal to the groups of all copies."""
     for copy in copies:
         copy.signal(number)
 
 
-def next_event(events: queue.SimpleQueue[Any], deadline: float) -> Any:
-    """Return the next end of a copy or signal; None after a moment, to look at the deadline and at leftovers.
+def next_event(events: "queue.SimpleQueue[Any]", deadline: float) -> Any:
+    """Return the next end of a copy or signal; None after a moment, to check the deadline and remaining processes.
 
-    The kernel may give a signal to a thread that waits for a copy; then it is handled when this one wakes.
+    The kernel may deliver a signal to a thread that waits for a copy; then it is handled when this thread wakes.
     """
     moment = 0.5 if deadline == float("inf") else max(0.01, min(0.1, deadline - time.monotonic()))
     with contextlib.suppress(queue.Empty):
@@ -228,11 +226,11 @@ def next_event(events: queue.SimpleQueue[Any], deadline: float) -> Any:
     return None
 
 
-def start_mps(options: argparse.Namespace, folder: str) -> dict[str, str]:
-    """Start an MPS daemon of our own; return the variables of its clients.
+def start_mps(options: argparse.Namespace, folder: str) -> Dict[str, str]:
+    """Start an MPS daemon; return the variables of its clients.
 
     Raises:
-        OSError: there is no such daemon here, or it does not start.
+        OSError: the daemon is not installed, or does not start.
     """
     logs = Path(options.logs).resolve() / "mps"
     logs.mkdir(parents=True, exist_ok=True)
@@ -242,12 +240,12 @@ def start_mps(options: argparse.Namespace, folder: str) -> dict[str, str]:
             [MPS, "-d"],
             env={**os.environ, **shared},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # a pipe would be held open by the daemon
+            stdout=subprocess.DEVNULL,  # the daemon would hold a pipe open
             check=True,
             timeout=MPS_SECONDS,
         )
     except FileNotFoundError:
-        raise OSError(f"--mps needs {MPS}, which is not here; mount the driver's utilities") from None
+        raise OSError(f"--mps needs {MPS}, which is not installed here; mount the driver's utilities") from None
     except subprocess.SubprocessError as error:
         raise OSError(f"{MPS} -d: {error}; its logs are in {logs}") from None
     shared["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, 100 // options.procs))
@@ -257,7 +255,7 @@ def start_mps(options: argparse.Namespace, folder: str) -> dict[str, str]:
 
 
 def stop_mps(folder: str) -> None:
-    """Stop our MPS daemon, and remove its pipes; a daemon that never started is no failure of the job."""
+    """Stop the MPS daemon, and remove its pipes; the job does not fail without a daemon."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             [MPS],
@@ -272,14 +270,14 @@ def stop_mps(folder: str) -> None:
 
 
 def show(data: bytes) -> None:
-    """Write to stdout in one piece; when nobody reads it any more, the logs still have all of it."""
+    """Write to stdout in one piece; errors are ignored, because the logs have the complete output."""
     with OUTPUT, contextlib.suppress(OSError):
         while data:
             data = data[os.write(1, data) :]
 
 
 def say(text: str) -> None:
-    """Tell the user, on stderr."""
+    """Print a message on stderr."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"share: {text}\n")
         sys.stderr.flush()

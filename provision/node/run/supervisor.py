@@ -1,13 +1,11 @@
-"""Runs one job on the head node and ends all of it when the client is gone.
+"""Runs one job from the head node, and ends all its processes when the client disconnects.
 
-It arrives over SSH on standard input, followed by one line of JSON and then by lines from the client:
-``beat`` (I am here) and ``stop`` (end the job). It needs Python 3.8 and nothing else, and leaves no file.
+Standard input is one line of JSON, followed by lines of the client: ``beat`` (it is connected) and ``stop`` (end the
+job). It needs Python 3.6 or newer and nothing else, and leaves no file.
 
-What goes back on standard output is framed: a line ``KIND LENGTH`` and that many bytes. Kinds: ``o`` and ``e``
-(output of the job), ``a`` (a beat was heard), ``s`` (the job has started), ``x`` (JSON: how it ended).
+Standard output consists of frames: a line ``KIND LENGTH`` and that many bytes. Kinds: ``o`` and ``e`` (output of the
+job), ``a`` (confirms a beat), ``s`` (the job has started), ``x`` (JSON: how it ended).
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -18,13 +16,13 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO, Any
+from typing import IO, Any, Dict, List, Optional
 
 OUTPUT = threading.Lock()
 
 
 def send(kind: str, data: bytes = b"", *, wait: bool = True) -> None:
-    """Send one frame; the client being gone is no error, the reader of our input sees it too."""
+    """Send one frame; a closed connection is no error here, the reader of standard input sees it too."""
     if not OUTPUT.acquire(blocking=wait, timeout=5 if wait and kind == "x" else -1):
         return
     try:
@@ -40,23 +38,23 @@ def send(kind: str, data: bytes = b"", *, wait: bool = True) -> None:
 
 
 class Job:
-    """One job: the launcher in the head node's container, and what it started anywhere."""
+    """One job: the launcher in the head node's container, and its processes on all nodes."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: Dict[str, Any]) -> None:
         self.spec = spec
         self.changed = threading.Event()
-        self.reason: str | None = None
+        self.reason: Optional[str] = None
         self.heard = time.monotonic()
-        self.code: int | None = None
-        self.pumps: list[threading.Thread] = []
+        self.code: Optional[int] = None
+        self.pumps: List[threading.Thread] = []
 
     def end(self, reason: str) -> None:
-        """Ask for the end; the first reason counts."""
+        """Request the end; later reasons are ignored."""
         self.reason = self.reason or reason
         self.changed.set()
 
     def listen(self, source: IO[bytes]) -> None:
-        """Hear the client; its silence is judged in `supervise`."""
+        """Read the lines of the client; `supervise` ends the job of a silent one."""
         while True:
             line = source.readline()
             if not line:
@@ -69,9 +67,9 @@ class Job:
                 send("a", wait=False)
 
     def start(self) -> None:
-        """Start the launcher; the ranks' variables and the host file are what it reads.
+        """Start the launcher with the ranks' variables and the host file on its standard input.
 
-        The variables never reach the environment of the docker client, which is a program of this node's root.
+        The variables are not in the environment of the docker client, which runs as root on this node.
         """
         spec = self.spec
         child = subprocess.Popen(
@@ -92,20 +90,20 @@ class Job:
         self.child = child
 
     def pump(self, kind: str, stream: IO[bytes]) -> None:
-        """Pass output on; when nobody takes it any more, go on reading, so that the job can end."""
+        """Forward output; without a reader, continue reading, so that the job can end."""
         while True:
             data = os.read(stream.fileno(), 65536)
             if not data:
                 return
             send(kind, data)
 
-    def watch(self, child: subprocess.Popen[bytes]) -> None:
-        """Notice the end of the launcher."""
+    def watch(self, child: "subprocess.Popen[bytes]") -> None:
+        """Record the end of the launcher."""
         self.code = child.wait()
         self.changed.set()
 
     def supervise(self) -> None:
-        """Wait until the launcher ends, the client asks for the end, is gone, or is silent for too long."""
+        """Wait until the launcher ends, or the client requests the end, disconnects or is silent for too long."""
         silence = self.spec["silence_seconds"]
         while self.code is None and self.reason is None:
             left = self.heard + silence - time.monotonic()
@@ -114,20 +112,20 @@ class Job:
                 return
             self.changed.wait(min(left, 5))
 
-    def reap(self) -> dict[str, str]:
-        """End everything that carries the job's mark, here and in the other nodes' containers, all at once."""
+    def reap(self) -> Dict[str, str]:
+        """End all processes of the job, on all nodes in parallel; return the errors by node."""
         spec = self.spec
         aborted = self.reason is not None
         grace = spec["grace_seconds"] if aborted else 1
         settings = f"job={spec['id']}; grace={grace};"
         here = f"{settings} term={int(aborted)}; linger=\n{spec['reap']}"
         there = f"{settings} term=0; linger={'1' if aborted else ''}\n{spec['reap']}\n{spec['sweep']}"
-        todo = {spec["head"]: ["sh"]}
+        commands = {spec["head"]: ["sh"]}
         if aborted or self.code != 0:
             for name in spec["others"]:
-                todo[name] = [word.replace("@NODE@", name) for word in spec["reach"]]
+                commands[name] = [word.replace("@NODE@", name) for word in spec["reach"]]
         running = {}
-        for name, argv in todo.items():
+        for name, argv in commands.items():
             with contextlib.suppress(OSError):
                 running[name] = subprocess.Popen(
                     argv,
@@ -138,20 +136,21 @@ class Job:
                 )
         for name, child in running.items():
             feed(child, here if name == spec["head"] else there)
-        return {name: said for name, said in ((n, self.finish(c)) for n, c in running.items()) if said}
+        errors = {name: self.finish(child) for name, child in running.items()}
+        return {name: error for name, error in errors.items() if error}
 
     @staticmethod
-    def finish(child: subprocess.Popen[bytes]) -> str:
-        """Wait for one reaper; what it says is what it could not end."""
+    def finish(child: "subprocess.Popen[bytes]") -> str:
+        """Wait for one reaper; return its output if it fails: the processes that it could not end."""
         try:
-            said = child.communicate(timeout=20)[0].decode(errors="replace").strip()
+            output = child.communicate(timeout=20)[0].decode(errors="replace").strip()
         except subprocess.TimeoutExpired:
             child.kill()
             return "no answer"
-        return (said or f"exit {child.returncode}") if child.returncode else ""
+        return (output or f"exit {child.returncode}") if child.returncode else ""
 
     def tidy(self) -> None:
-        """Wait for the launcher's last words, and take away what it could not take away itself."""
+        """Wait for the launcher's last output, and remove what it could not remove itself."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(5)
         for thread in self.pumps:
@@ -168,8 +167,8 @@ class Job:
                 )
 
 
-def feed(child: subprocess.Popen[bytes], text: str) -> None:
-    """Give a child its whole input; one that has ended already needs none."""
+def feed(child: "subprocess.Popen[bytes]", text: str) -> None:
+    """Write the complete input of a child, unless it has ended already."""
     if child.stdin is not None:
         with contextlib.suppress(OSError):
             child.stdin.write(text.encode("utf-8", "surrogateescape"))
@@ -192,15 +191,15 @@ def main() -> None:
     left = job.reap()
     job.tidy()
     send("x", json.dumps({"code": job.code, "reason": job.reason, "left": left}).encode())
-    os._exit(0)  # threads that wait for a client which is gone must not keep us
+    os._exit(0)  # threads that wait for a disconnected client must not delay the exit
 
 
 def read_line(source: IO[bytes]) -> bytes:
-    """Read up to a newline, however the bytes arrive."""
+    """Read up to a newline."""
     line = b""
     while not line.endswith(b"\n"):
         piece = source.readline()
         if not piece:
-            sys.exit("the client went away before it described the job")
+            sys.exit("the client disconnected before it described the job")
         line += piece
     return line

@@ -1,4 +1,4 @@
-"""The program that starts each rank, run as mpirun, srun or torchrun would run it."""
+"""The program that sets up each rank: started as mpirun, srun or torchrun start it."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM
 
 def start(plan, *program, node="gpu1", **environment):
     """Start one rank as its launcher would; return exit code, stdout and stderr."""
-    wanted = {"PATH": os.environ["PATH"], "PROVISION_NODE": node, **rank_variables(plan), **environment}
-    # Its python3 is the one of these tests: another may be the first to be found.
+    variables = {"PATH": os.environ["PATH"], "PROVISION_NODE": node, **rank_variables(plan), **environment}
+    # The interpreter of these tests, not the first python3 of the PATH.
     done = subprocess.run(
-        [sys.executable, *LAUNCHER_WORDS[1:], *program], env=wanted, capture_output=True, text=True, check=False
+        [sys.executable, *LAUNCHER_WORDS[1:], *program], env=variables, capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout, done.stderr
 
 
 def environment_of(plan=RankPlan(PLACED), node="gpu1", **environment):  # noqa: B008 - a value
-    """The environment of a rank's program."""
-    wanted = {"PROVISION_NODE": node, **environment}
+    """Return the environment of a rank's program."""
+    variables = {"PROVISION_NODE": node, **environment}
     document = json.loads(zlib.decompress(base64.b64decode(rank_variables(plan)["PROVISION_RANKS"])))
-    rank_launcher.prepare(document, wanted, ["prog"])
-    return wanted
+    rank_launcher.prepare(document, variables, ["prog"])
+    return variables
 
 
 def test_a_rank_gets_the_variables_of_its_node_and_its_gpus():
@@ -59,8 +59,8 @@ def test_a_rank_gets_the_variables_of_its_node_and_its_gpus():
     assert not {"RANK", "MASTER_ADDR"} & set(result)
 
 
-def test_a_rank_gets_its_arguments_unchanged_and_not_the_plan():
-    """Arguments are neither split nor quoted, and processes do not contain the plan of the whole job."""
+def test_a_rank_gets_its_words_unchanged_and_not_the_plan():
+    """The words are neither split nor quoted, and the plan of the whole job is not in the environment."""
     code, out, _ = start(RankPlan(PLACED), "sh", "-c", 'echo "$1"; env', "sh", "a  b", **OPEN_MPI)
     first, *environment = out.splitlines()
 
@@ -82,7 +82,7 @@ def test_gpu_indices_are_those_of_nvidia_smi():
 
 
 def test_variables_of_the_user_are_not_changed():
-    """Of all that the program would set."""
+    """The plan lists their names."""
     plan = RankPlan(PLACED, keep=("CUDA_VISIBLE_DEVICES", "NCCL_IB_GID_INDEX", "RANK"), master=("10.0.0.1", 20001))
     result = environment_of(plan, CUDA_VISIBLE_DEVICES="7", **OPEN_MPI)
 
@@ -107,8 +107,8 @@ def test_variables_of_the_user_are_not_changed():
     ],
     ids=["Open MPI", "Hydra", "PMI alone", "torchrun", "srun", "torchrun under mpirun"],
 )
-def test_ranks_are_identified_under_every_launcher(environment, expected):
-    """torch reads the same four variables under every launcher, and the rendezvous address."""
+def test_every_launchers_variables_determine_the_rank(environment, expected):
+    """torch reads the same four variables under every launcher, and where its ranks meet."""
     result = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001)), node="gpu2", **environment)
 
     assert [result[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == expected
@@ -116,7 +116,7 @@ def test_ranks_are_identified_under_every_launcher(environment, expected):
 
 
 def test_one_process_on_each_node_gets_the_variables_of_torchrun():
-    """Nodes have the order of the plan; variables of mpirun are removed, because its ranks are different."""
+    """Nodes are counted in the order of the plan; mpirun's variables are removed, because its ranks are others."""
     result = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001), mode="node"), node="gpu2", **OPEN_MPI)
     of_torchrun = {name: value for name, value in result.items() if name.startswith("PET_")}
 
@@ -153,12 +153,12 @@ def test_the_old_launcher_of_torch_gets_flags(tmp_path):
 
 
 def test_a_rank_runs_on_its_cpus_only():
-    """CPUs that the container may not use are removed; a rank without CPUs is not bound, and a message reports it."""
+    """CPUs that the container may not use are ignored; without any, the rank is not bound, and reports that."""
     mine = min(os.sched_getaffinity(0))
     plan = RankPlan((NodePlacement("n", ranks=(RankPlacement(cpus=(mine, 65000)), RankPlacement(cpus=(65000,)))),))
-    look = ("grep", "Cpus_allowed_list", "/proc/self/status")
-    before = subprocess.run(look, capture_output=True, text=True, check=True).stdout
-    first, second = (start(plan, *look, node="n", RANK=str(rank), LOCAL_RANK=str(rank)) for rank in (0, 1))
+    show = ("grep", "Cpus_allowed_list", "/proc/self/status")
+    before = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    first, second = (start(plan, *show, node="n", RANK=str(rank), LOCAL_RANK=str(rank)) for rank in (0, 1))
 
     assert first[1].split() == ["Cpus_allowed_list:", str(mine)]
     assert (second[0], second[1]) == (0, before)
@@ -179,7 +179,7 @@ def test_memory_comes_from_the_numa_node_of_a_rank_if_permitted(tmp_path, works,
 
 
 @pytest.mark.parametrize(
-    ("node", "environment", "said"),
+    ("node", "environment", "reason"),
     [
         ("gpu9", OPEN_MPI, "none of the job's nodes (gpu1, gpu2)"),
         ("gpu1", {}, "neither mpirun nor srun nor torchrun started it"),
@@ -187,16 +187,16 @@ def test_memory_comes_from_the_numa_node_of_a_rank_if_permitted(tmp_path, works,
         ("gpu2", {"PMI_RANK": "0"}, "rank 0 is number -2 on gpu2"),
     ],
 )
-def test_a_rank_without_an_assignment_does_not_start(node, environment, said):
-    """The reason uses the terms of the launcher."""
+def test_a_rank_that_the_plan_does_not_contain_is_not_started(node, environment, reason):
+    """The reason has the terms of the launcher."""
     with pytest.raises(rank_launcher.Wrong) as caught:
         environment_of(node=node, **environment)
 
-    assert said in str(caught.value)
+    assert reason in str(caught.value)
 
 
-def test_the_error_of_a_rank_that_does_not_start_names_the_machine():
-    """Exit code 125 without a traceback, also if the plan did not arrive."""
+def test_a_rank_that_is_not_started_reports_its_node():
+    """125 and no traceback, also without a valid plan."""
     for environment in ({}, {**OPEN_MPI, "PROVISION_RANKS": "x"}):
         code, out, err = start(RankPlan(PLACED), "true", **environment)
 
@@ -207,7 +207,7 @@ def test_the_error_of_a_rank_that_does_not_start_names_the_machine():
 
 @pytest.mark.parametrize(("program", "code"), [("/no/such", 127), ("/etc/passwd", 126)])
 def test_a_program_that_cannot_be_started_has_the_exit_code_of_a_shell(program, code):
-    """With the node, which mpirun does not print."""
+    """With the node, which mpirun's own message does not contain."""
     done = start(RankPlan(PLACED), program, **OPEN_MPI)
 
     assert done[0] == code
@@ -215,7 +215,7 @@ def test_a_program_that_cannot_be_started_has_the_exit_code_of_a_shell(program, 
 
 
 def test_a_node_is_identified_by_its_variable_its_addresses_or_its_name():
-    """In this order; the variable is missing on nodes that mpirun reached by itself."""
+    """In this order; the variable is missing on nodes to which mpirun connects by itself."""
     routes = "     |-- 10.0.0.2\n        /32 host LOCAL\n     |-- 10.0.0.255\n        /32 link BROADCAST\n"
     routes += "     |-- 127.0.0.1\n        /32 host LOCAL\n"
     interfaces = (
@@ -230,7 +230,7 @@ def test_a_node_is_identified_by_its_variable_its_addresses_or_its_name():
     assert rank_launcher.find_node(nodes, {"PROVISION_NODE": "x"})[0] == 0
 
 
-def test_a_plan_of_a_thousand_nodes_fits_and_a_larger_one_is_refused():
+def test_a_plan_for_a_thousand_nodes_fits_and_a_longer_one_is_refused():
     """One variable holds 128 KiB."""
     ranks = tuple(
         RankPlacement((f"GPU-{i}",), (f"mlx5_{i}:1",), tuple(range(i * 8, i * 8 + 8)), i // 4) for i in range(8)

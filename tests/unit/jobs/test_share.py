@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
@@ -25,7 +24,7 @@ read -r word; echo "$word in $CUDA_MPS_PIPE_DIRECTORY" >>"$MPS_SEEN"
 
 
 class Shared:
-    """Starts the program; after the test, processes with its mark are killed."""
+    """Starts the program; processes that it leaves have a mark and are killed after the test."""
 
     def __init__(self, folder: Path) -> None:
         self.logs = folder / "logs"
@@ -53,7 +52,7 @@ class Shared:
 
 @pytest.fixture
 def share(tmp_path):
-    """The program with its own folder; it must leave no process behind."""
+    """The program with its own folder; it must leave no process."""
     shared = Shared(tmp_path)
     yield shared
     left = shared.left()
@@ -63,12 +62,12 @@ def share(tmp_path):
 
 
 def script(text: str) -> list[str]:
-    """A command whose first own argument is the copy's index, after the option's name."""
+    """Return a command whose first words are the option for the index, and the index."""
     return ["--", "sh", "-c", text, "sh"]
 
 
 def until(condition, seconds=10.0):
-    """Wait for an action of another process."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -77,7 +76,7 @@ def until(condition, seconds=10.0):
 
 @pytest.mark.row(62)
 def test_each_copy_gets_its_number_in_its_arguments_and_environment(share):
-    """The command's own words are unchanged, also those with spaces, or that look like options of the program."""
+    """The command's own words are unchanged, including those with blanks and those like options of share.py."""
     words = ["-n", "2", *script('printf "%s|" "$@" "$PROCESS_INDEX/$PROCESS_NUM"; echo'), "--lr", "a  b", "--", "-n"]
 
     code, out, _ = share.run(*words)
@@ -88,8 +87,8 @@ def test_each_copy_gets_its_number_in_its_arguments_and_environment(share):
     assert (share.logs / "process1.file").read_text() == own.format(1, 1) + "\n"
 
 
-def test_the_output_of_copies_is_in_their_logs_and_line_by_line_on_stdout(share):
-    """Both streams, without mixed lines, and the last line also without its newline."""
+def test_output_of_copies_is_in_their_logs_and_line_by_line_on_stdout(share):
+    """Both streams, without mixed lines; the last line may have no newline."""
     share_of_one = "for i in 1 2 3; do printf 'a'; sleep 0.01; echo \" $i\"; done; printf 'last' >&2"
 
     code, out, _ = share.run("-n", "3", *script(share_of_one))
@@ -102,7 +101,7 @@ def test_the_output_of_copies_is_in_their_logs_and_line_by_line_on_stdout(share)
 
 
 def test_the_first_failure_in_time_ends_the_others_and_is_the_exit_code(share):
-    """Not the lowest index, and not the exit codes of ended copies; a shell's `wait` would return 0."""
+    """Not that of the lowest index, nor of copies that were ended; a shell's `wait` would return 0."""
     share.environment["FIRST"] = str(share.logs / "ready")
     text = """
       trap 'exit 9' TERM
@@ -117,7 +116,7 @@ def test_the_first_failure_in_time_ends_the_others_and_is_the_exit_code(share):
 
 
 def test_the_program_waits_for_all_copies(share):
-    """A successful copy ends no other."""
+    """A successful copy does not end the others."""
     code, out, _ = share.run("-n", "2", *script('[ "$PROCESS_INDEX" = 0 ] || { sleep 0.4; echo late; exit 3; }'))
 
     assert (code, out) == (3, "[process1] late\n")
@@ -129,7 +128,7 @@ def test_the_signal_of_a_copy_is_reported_as_by_a_shell(share):
 
 
 def test_process_groups_are_killed_after_the_grace_time(share):
-    """Data loaders are children of a copy, and may ignore SIGTERM."""
+    """Data loaders are children of a copy; after the grace time they are killed."""
     text = """
       [ "$PROCESS_INDEX" = 1 ] && { until [ -e "$FOLDER/deaf" ]; do sleep 0.01; done; exit 5; }
       (trap '' TERM; touch "$FOLDER/deaf"; while :; do sleep 0.05; done) &
@@ -141,7 +140,7 @@ def test_process_groups_are_killed_after_the_grace_time(share):
 
 
 def test_background_processes_of_copies_are_ended_with_them(share):
-    """A finished job uses no GPU, and does not wait for processes that never end."""
+    """A completed job uses no GPU, and does not wait for processes that would never end."""
     code, _, _ = share.run("-n", "2", *script("sleep 60 & echo $!"))
 
     assert code == 0
@@ -149,7 +148,7 @@ def test_background_processes_of_copies_are_ended_with_them(share):
 
 
 def test_sigterm_ends_all_copies_and_determines_the_exit_code_if_they_succeed(share):
-    """Copies may write a last checkpoint; the exit code shows the signal all the same."""
+    """Copies may write a last checkpoint; the exit code still reports the signal."""
     child = share.start("-n", "2", *script("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.02; done"))
     seen = [child.stdout.readline(), child.stdout.readline()]
     child.send_signal(signal.SIGTERM)
@@ -174,7 +173,7 @@ def test_a_second_signal_skips_the_grace_time(share):
 
 @pytest.mark.parametrize(("command", "expected"), [("/no/such/program", 127), (__file__, 126)])
 def test_a_command_that_cannot_be_started_is_reported(share, command, expected):
-    """With the exit codes of a shell."""
+    """With the codes of a shell."""
     code, _, err = share.run("-n", "2", "--", command)
 
     assert code == expected
@@ -187,7 +186,7 @@ def test_a_command_that_cannot_be_started_is_reported(share, command, expected):
     "words", [["-n", "2"], ["-n", "0", "--", "true"], ["--", "true"], ["-n", "2", "--mps-memory", "0=1G", "--", "true"]]
 )
 def test_a_usage_error_exits_with_2_and_starts_nothing(share, words):
-    """The missing argument is reported."""
+    """The message names the missing argument."""
     code, _, err = share.run(*words)
 
     assert code == 2
@@ -195,8 +194,8 @@ def test_a_usage_error_exits_with_2_and_starts_nothing(share, words):
     assert not share.logs.exists()
 
 
-def test_a_closed_stdout_does_not_stop_the_copies(share):
-    """The logs contain all output."""
+def test_a_closed_stdout_does_not_end_the_copies(share):
+    """The logs are complete."""
     child = share.start("-n", "1", *script("echo one; sleep 0.1; echo two"))
     child.stdout.close()
     child.stderr.read()
@@ -207,7 +206,7 @@ def test_a_closed_stdout_does_not_stop_the_copies(share):
 
 @pytest.fixture
 def mps(share, tmp_path):
-    """A STAND-IN for NVIDIA's daemon that records its commands."""
+    """A stand-in for NVIDIA's daemon, which records its requests."""
     (tmp_path / "bin").mkdir()
     stand_in = tmp_path / "bin/nvidia-cuda-mps-control"
     stand_in.write_text(FAKE_MPS)
@@ -218,7 +217,7 @@ def mps(share, tmp_path):
 
 
 def test_each_job_has_its_own_mps_daemon_which_ends_with_it(share, mps):
-    """Its pipes are in a private folder, each copy gets its part of the GPU, and no process is left."""
+    """Its pipes are in its own folder, each copy gets its share of the GPU, and nothing remains."""
     text = (
         'echo "$CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"; exit 4'
     )
@@ -236,7 +235,7 @@ def test_each_job_has_its_own_mps_daemon_which_ends_with_it(share, mps):
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.usefixtures("mps")
 def test_without_the_mps_daemon_nothing_is_started(share, there):
-    """A job that requests MPS must not use time-slicing."""
+    """A job with --mps must not run with time-slicing instead."""
     if not there:
         share.environment["PATH"] = "/usr/bin:/bin"
 
@@ -245,8 +244,3 @@ def test_without_the_mps_daemon_nothing_is_started(share, there):
     assert (code, out) == (125, "")
     assert "nothing was started" in err
     assert "nvidia-cuda-mps-control" in err
-
-
-def test_the_program_has_the_syntax_of_python_3_8():
-    """It is copied into containers with any Python."""
-    assert ast.parse(PROGRAM.read_text(), feature_version=(3, 8)).body

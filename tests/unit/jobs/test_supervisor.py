@@ -1,6 +1,5 @@
 """The supervisor and the reaper of `run` as real processes on this machine, with a shell script as the launcher."""
 
-import ast
 import contextlib
 import json
 import os
@@ -155,7 +154,7 @@ def test_heartbeats_are_answered_and_the_job_continues(start):
 
 
 def test_stop_ends_the_job_and_reports_the_end(start):
-    """With Ctrl-C, after the job has ended."""
+    """An orderly end (Ctrl-C) is reported when it has ended."""
     child, job = start(STUBBORN)
     read_until(child, b"ready")
     child.stdin.write(b"stop\n")
@@ -231,13 +230,6 @@ def test_processes_with_the_mark_are_ended_in_a_container_without_python(start, 
 
     assert ending(frames(child))["left"] == {}
     assert marked(job) == []
-
-
-def test_the_supervisor_has_the_syntax_of_python_3_8():
-    source = (NODE / "run/supervisor.py").read_text()
-
-    assert ast.parse(source, feature_version=(3, 8))
-    assert "from __future__ import annotations" in source
 
 
 def test_no_program_disables_the_check_of_host_keys():
