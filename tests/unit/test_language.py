@@ -23,16 +23,10 @@ FORBIDDEN = frozenset(
 PENDING = frozenset(
     [
         "provision/node",
-        "tests/unit/jobs",
     ]
 )
 """Folders and modules with forbidden identifiers. Remove an entry when it is finished; never add one."""
-PENDING_TESTS = frozenset(
-    [
-        "tests/unit/jobs",
-    ]
-)
-"""Folders and modules of tests whose comments and docstrings have other terms. Remove an entry when it is finished."""
+
 FINISHED_MODULES = (
     *(
         f"provision/workflow/{name}"
@@ -88,8 +82,8 @@ def sources(pattern: str) -> list[str]:
 
 
 def unit_of(file: str) -> str:
-    """Return the folder or module of `PENDING` and `PENDING_TESTS` to which a Python file belongs."""
-    if file in PENDING | PENDING_TESTS:
+    """Return the folder or module of `PENDING` to which a Python file belongs."""
+    if file in PENDING:
         return file
     parts = file.split("/")
     depth = 3 if file.startswith(("tests/unit/", "tests/support/node/")) and len(parts) > 3 else 2
@@ -188,7 +182,7 @@ def test_finished_modules_use_standard_terms():
 
 
 def test_comments_and_docstrings_of_tests_use_standard_terms():
-    files = [file for file in sources("*.py") if file.startswith("tests/") and unit_of(file) not in PENDING_TESTS]
+    files = [file for file in sources("*.py") if file.startswith("tests/")]
     wrong = [
         f"{file}:{line}: {words}"
         for file in files

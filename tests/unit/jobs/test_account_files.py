@@ -1,4 +1,4 @@
-"""What a hostile image can have for its file of accounts; docker's engine is a STAND-IN that answers by its socket."""
+"""The account file of a hostile image; the Docker engine is a STAND-IN that answers on its socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provision.node.supervisor import account
 
 
 class Archive:
-    """Answers one question with an archive, and counts what was taken of it."""
+    """Answers one request with an archive, and counts the bytes that were read of it."""
 
     def __init__(self, folder: Path, head: bytes, more: int = 0) -> None:
         self.sent, self.head, self.more = 0, head, more
@@ -49,7 +49,7 @@ def packed(**about: object) -> bytes:
 
 ENDLESS = packed(size=1 << 40)
 SPARSE = packed(type=tarfile.GNUTYPE_SPARSE, size=0)[:386] + b"00000000000\0" * 8 + b"\0" + b"17777777777\0"
-"""Whoever unpacks it makes eight gigabytes of zeros of nothing."""
+"""An unpacker writes eight gigabytes of zeros for it."""
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ SPARSE = packed(type=tarfile.GNUTYPE_SPARSE, size=0)[:386] + b"00000000000\0" * 
     ],
     ids=["endless", "sparse", "link", "fifo", "device", "nothing"],
 )
-def test_an_images_passwd_is_read_up_to_a_limit_and_only_if_it_is_a_regular_file(
+def test_the_account_file_of_an_image_is_read_up_to_a_limit_and_only_if_it_is_regular(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, more: int
 ) -> None:
     """The image controls the file, and the job supervisor that reads it runs as root."""
@@ -76,8 +76,8 @@ def test_an_images_passwd_is_read_up_to_a_limit_and_only_if_it_is_a_regular_file
     assert archive.sent < 1 << 24
 
 
-def test_an_images_accounts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they are in most images."""
+def test_the_accounts_of_an_image_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain file, as in most images."""
     text = b"root:x:0:0:root:/root:/bin/sh\n"
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as stream:

@@ -1,4 +1,4 @@
-"""How nodes are seen as places for jobs: what has GPUs, what has none, and what cannot say."""
+"""Which nodes can take jobs: with GPUs, without GPUs, and with an unknown state."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from provision.testing import make_cluster
 from provision.workflow import cluster_snapshot
 
 
-def test_unusable_gpus_are_reported_and_nodes_without_gpus_are_no_problem(
+def test_nodes_with_unusable_gpus_are_reported_and_nodes_without_gpus_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A node without GPUs takes jobs that want none; one whose GPUs are lost is left out with the reason."""
+    """A node without GPUs takes jobs that need none; a node that lost its GPUs is excluded with a reason."""
     none = NodeFacts(gpus=(), gpu_pci=(), topology=Topology((), (), ()))
     lost = NodeFacts(gpus=(), gpu_pci=("0000:17:00.0",), topology=Topology((), (), ()))
     driverless = NodeFacts(gpus=Unknown("nvidia-smi failed"), gpu_pci=(), topology=Unknown("nvidia-smi failed"))
@@ -33,10 +33,10 @@ def test_unusable_gpus_are_reported_and_nodes_without_gpus_are_no_problem(
 
 @pytest.mark.row(48)
 @pytest.mark.parametrize(("kind", "most"), [(NodeKind.METAL, {}), (NodeKind.CONTAINER, {"memlock": 1 << 26})])
-def test_locked_memory_has_no_limit_where_docker_is_root_of_the_whole_machine(
+def test_locked_memory_is_limited_on_container_nodes_only(
     monkeypatch: pytest.MonkeyPatch, kind: NodeKind, most: dict[str, int]
 ) -> None:
-    """systemd's own, an eighth of the memory, is one only for what a container node can give."""
+    """The limit of systemd, an eighth of the memory, does not apply to containers that Docker starts on bare metal."""
     limits = Limits({}, {"Max locked memory": 1 << 26, "Max open files": None})
     facts = NodeFacts(
         gpus=(), gpu_pci=(), topology=Topology((), (), ()), kind=Kind(kind, "", sysctls_writable=True), limits=limits

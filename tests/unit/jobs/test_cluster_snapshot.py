@@ -1,4 +1,4 @@
-"""The engine's look at the nodes as places for jobs, begun beside other work."""
+"""The probe of the nodes before jobs are placed, started in the background."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provision.workflow import cluster_snapshot as probe_snapshot
 
 
 class ClusterProbe:
-    """Looks when it may."""
+    """Probes when the test permits it."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.may, self.probes, self.error = threading.Event(), 0, error
@@ -35,7 +35,7 @@ CLUSTER = Cluster("x", Path("x"), ())
 
 
 def test_a_background_probe_is_used() -> None:
-    """Whoever begins it goes on meanwhile."""
+    """The caller continues meanwhile."""
     cluster_probe = ClusterProbe()
     background_probe = BackgroundProbe(cluster_probe, CLUSTER)
     background_probe.begin()
@@ -44,8 +44,7 @@ def test_a_background_probe_is_used() -> None:
     assert background_probe.snapshot().left_out == background_probe.snapshot().left_out == {"a": "look 1"}
 
 
-def test_without_a_job_to_place_there_is_no_probe() -> None:
-    """Without a job to place there is no look; with one there is."""
+def test_nodes_are_probed_only_if_a_job_is_to_be_placed() -> None:
     cluster_probe = ClusterProbe()
     background_probe, before = BackgroundProbe(cluster_probe, CLUSTER), cluster_probe.probes
     cluster_probe.may.set()
@@ -53,8 +52,8 @@ def test_without_a_job_to_place_there_is_no_probe() -> None:
     assert (before, background_probe.snapshot().left_out) == (0, {"a": "look 1"})
 
 
-def test_what_was_seen_before_a_long_wait_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another command may have held the queue for a minute; one pass rests on one look."""
+def test_an_old_background_probe_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command may have held the queue for a minute; one scheduling pass uses one probe."""
     cluster_probe = ClusterProbe()
     cluster_probe.may.set()
     monkeypatch.setattr(cluster_snapshot, "FRESH_SECONDS", 0.0)
@@ -64,13 +63,13 @@ def test_what_was_seen_before_a_long_wait_is_looked_at_anew(monkeypatch: pytest.
     assert background_probe.snapshot().left_out == background_probe.snapshot().left_out == {"a": "look 2"}
 
 
-def test_what_places_are_not_chosen_by_is_not_asked_of_nodes() -> None:
-    """Each name is a fact's: one that is not would leave nothing out."""
+def test_facts_that_placement_does_not_use_exist() -> None:
+    """A name that is not a fact would exclude nothing."""
     assert set(probe_snapshot._UNUSED) < {fact.name for fact in ALL_FACTS}
 
 
-def test_what_goes_wrong_is_said_where_it_is_needed() -> None:
-    """Not in a thread that nobody hears."""
+def test_an_error_of_the_background_probe_is_raised_when_its_result_is_read() -> None:
+    """It is not lost in the thread."""
     cluster_probe = ClusterProbe(NodeError("no"))
     cluster_probe.may.set()
     background_probe = BackgroundProbe(cluster_probe, CLUSTER)

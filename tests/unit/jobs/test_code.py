@@ -1,4 +1,4 @@
-"""Code that reaches every node of a job, from a real git server with a login, and nothing of the login with it."""
+"""Code of a job on its nodes, from a git server with a password, which is never left there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ needs_server = pytest.mark.skipif(not Path(BACKEND).exists(), reason="git has no
 
 @pytest.fixture(scope="module")
 def forge(tmp_path_factory):
-    """A server by HTTPS with a project: two commits on main, a branch, a tag; its folder and its authority."""
+    """An HTTPS server with a project: two commits on main, a branch, a tag; its folder and certificate authority."""
     folder = tmp_path_factory.mktemp("forge")
     project = folder / "mnist.git"
     project.mkdir()
@@ -66,7 +66,7 @@ def source(forge, **options):
 
 
 def brought(nodes, source, secrets=None, say=print, user="", *, fetch_here=True):
-    """Bring code to nodes as a submission and a start do, and return its sum."""
+    """Copy code to nodes as a submission and a start do, and return its hash."""
     source, known = read_files(source, secrets or {})
     with pack_code(source, known, say) as (packed, archive):
         return sync_code(nodes, "job1", packed, known, say, user=user, archive=archive, fetch_here=fetch_here)
@@ -77,7 +77,7 @@ def code(node, repository="mnist"):
 
 
 def files_with(folder, words):
-    """Return the files below `folder` that hold one of these texts."""
+    """Return the files below `folder` that contain one of these texts."""
     result = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     return [path for path in result if any(word.encode() in path.read_bytes() for word in words)]
 
@@ -86,7 +86,7 @@ TOOLS = ("cat", "mkdir", "mktemp", "mv", "rm", "sha256sum")
 
 
 def bare_node(name, folder):
-    """Return a node that has a shell and Python, and neither git nor rsync."""
+    """Return a node with a shell and Python, and without git and rsync."""
     programs = folder / "programs"
     programs.mkdir()
     for program, path in (
@@ -104,8 +104,8 @@ def names(folder):
 
 @pytest.mark.row(23, 24)
 @needs_server
-def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nodes, tmp_path):
-    """No file, no process, no line of progress and no environment holds it, in any spelling."""
+def test_every_node_gets_the_same_commit_and_the_password_is_stored_nowhere(forge, nodes, tmp_path):
+    """Not in a file, a process, a line of progress or an environment, in any spelling."""
     said = []
     pem = forge[2].parent / "server.pem"
     with git_server(forge[3].parent, "alice", MARKER, pem, seconds=0.05) as slow, Watch(FORMS) as watch:
@@ -131,8 +131,8 @@ def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nod
         ({"GIT_SYNC_REF": "refs/heads/main"}, "main"),
     ],
 )
-def test_branch_tag_and_commit(forge, options, expected):
-    """An annotated tag is its commit, and a revision counts more than the branch."""
+def test_a_revision_can_be_a_branch_a_tag_or_a_commit(forge, options, expected):
+    """An annotated tag means its commit, and a revision overrides the branch."""
     options = {name: forge[1]["first"] if value == "FIRST" else value for name, value in options.items()}
     request = fetch_request(CodeSource("git", str(forge[3]), options=options), {}) | {"file": True}
 
@@ -140,8 +140,7 @@ def test_branch_tag_and_commit(forge, options, expected):
         assert find_commit(tools, request) == forge[1][expected]
 
 
-def test_a_commit_that_is_no_tip(forge, nodes):
-    """It is fetched, too."""
+def test_a_commit_that_is_not_the_tip_of_a_branch_is_fetched(forge, nodes):
     first = forge[1]["first"]
     result = brought({"gpu1": nodes["gpu1"]}, CodeSource("git", str(forge[3]), first))
 
@@ -151,7 +150,7 @@ def test_a_commit_that_is_no_tip(forge, nodes):
 
 @needs_server
 def test_a_wrong_password_is_reported_without_the_password(forge, nodes):
-    """The error names the node, what failed and what to do; git's own words are cleaned."""
+    """The error has the node, the cause and a remedy; the output of git is cleaned."""
     wrong = {**LOGIN, "GIT_SYNC_PASSWORD": "wr0ng-m4rk"}
 
     with pytest.raises(NodeError) as caught:
@@ -166,16 +165,15 @@ def test_a_wrong_password_is_reported_without_the_password(forge, nodes):
 
 @pytest.mark.long
 @needs_server
-def test_a_certificate_that_nobody_trusts_is_refused(forge, nodes):
-    """There is no way around it but naming the authority."""
-    with pytest.raises(NodeError, match="the certificate of the server is not trusted") as caught:
+def test_an_untrusted_certificate_is_refused(forge, nodes):
+    """The remedy names its certificate authority."""
+    with pytest.raises(NodeError, match="certificate of the server is not trusted") as caught:
         brought(nodes, CodeSource("git", forge[0]), LOGIN)
 
     assert "GIT_SSL_CAINFO" in caught.value.remedy
 
 
-def test_a_branch_that_is_not_there(forge):
-    """It is named."""
+def test_a_missing_branch_is_reported_by_name(forge):
     request = fetch_request(CodeSource("git", str(forge[3]), "nowhere"), {}) | {"file": True}
 
     with Tools(request) as tools, pytest.raises(Failed, match="no branch or tag nowhere"):
@@ -183,8 +181,8 @@ def test_a_branch_that_is_not_there(forge):
 
 
 @needs_server
-def test_a_node_without_git_is_sent_what_the_others_fetch(forge, nodes, tmp_path):
-    """The commit is the same, and it is said that it came from here."""
+def test_a_node_without_git_gets_the_commit_from_the_controller(forge, nodes, tmp_path):
+    """The commit is the same as on the other nodes, and the transfer is reported."""
     nodes["gpu2"] = bare_node("gpu2", tmp_path)
     said = []
 
@@ -197,7 +195,7 @@ def test_a_node_without_git_is_sent_what_the_others_fetch(forge, nodes, tmp_path
 
 
 def with_submodule(tmp_path, address):
-    """Make a repository whose submodule is at this address plus its name."""
+    """Create a repository whose submodule has this URL plus its name."""
     inner, outer = tmp_path / "inner", tmp_path / "outer"
     for folder in (inner, outer):
         folder.mkdir()
@@ -211,8 +209,8 @@ def with_submodule(tmp_path, address):
 
 @pytest.mark.long
 @needs_server
-def test_submodules_come_along_unless_they_are_switched_off(nodes, tmp_path):
-    """As git-sync does it."""
+def test_submodules_are_fetched_unless_they_are_disabled(nodes, tmp_path):
+    """The settings are those of git-sync."""
     one, result = {"gpu1": nodes["gpu1"]}, []
     with git_server(tmp_path, "alice", MARKER) as address:
         with_submodule(tmp_path, address)
@@ -223,8 +221,8 @@ def test_submodules_come_along_unless_they_are_switched_off(nodes, tmp_path):
     assert result == [True, False]
 
 
-def test_a_submodule_cannot_be_a_folder_of_the_machine_that_fetches(nodes, tmp_path):
-    """Else a repository would take along what is on that machine, also where the submitter's own path names it."""
+def test_a_submodule_cannot_be_a_local_folder_of_the_fetching_machine(nodes, tmp_path):
+    """Otherwise a repository could copy files of that machine, also if the submitter's own path names it."""
     outer = with_submodule(tmp_path, tmp_path)
 
     with pytest.raises(UsageError, match="outer") as caught:
@@ -234,8 +232,8 @@ def test_a_submodule_cannot_be_a_folder_of_the_machine_that_fetches(nodes, tmp_p
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_an_unknown_ssh_host_key_is_never_taken_and_no_key_of_the_node_s_own(tmp_path, given):
-    """ssh is told to check, and the error says how to give the key; root's settings and keys count for nothing."""
+def test_an_unknown_ssh_host_key_is_refused_and_keys_of_the_node_are_not_used(tmp_path, given):
+    """ssh checks host keys, the error has the remedy, and root's settings and keys are ignored."""
     trap = tmp_path / "bin"
     trap.mkdir()
     (trap / "ssh").write_text(
@@ -261,8 +259,8 @@ def test_an_unknown_ssh_host_key_is_never_taken_and_no_key_of_the_node_s_own(tmp
 
 
 @pytest.mark.row(23)
-def test_a_folder_of_this_machine_arrives_without_what_git_ignores(nodes, tmp_path):
-    """Modes and links stay, .git and ignored files stay here, what is gone here goes there, and the sum is equal."""
+def test_a_local_folder_is_copied_without_ignored_files(nodes, tmp_path):
+    """Modes and links are preserved, .git is excluded, removed files are removed on nodes, and the hashes are equal."""
     project = tmp_path / "my-project"
     (project / "data").mkdir(parents=True)
     (project / ".gitignore").write_text("data/\n*.log\n")
@@ -291,7 +289,7 @@ def test_a_folder_of_this_machine_arrives_without_what_git_ignores(nodes, tmp_pa
 @pytest.mark.row(23)
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="there is no rsync here")
 def test_rsync_makes_the_nodes_equal_to_the_source(tmp_path):
-    """What the source no longer has goes, the sum is that of the contents, and special files stay behind."""
+    """Files that the source no longer has are removed, the hash covers contents, and special files are skipped."""
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "ssh").write_text('#!/bin/sh\nwhile [ "$1" != storage ]; do shift; done; shift\nexec "$@"\n')
@@ -312,8 +310,7 @@ def test_rsync_makes_the_nodes_equal_to_the_source(tmp_path):
     assert (code(nodes["gpu1"], "src") / "a.py").stat().st_mode & 0o7777 == 0o755
 
 
-def test_rsync_that_is_missing_on_a_node(tmp_path):
-    """It is said where, and what to do."""
+def test_a_node_without_rsync_is_reported_with_a_remedy(tmp_path):
     node = bare_node("gpu1", tmp_path)
 
     with pytest.raises(NodeError, match=r"gpu1: .*no rsync program") as caught:
@@ -322,8 +319,8 @@ def test_rsync_that_is_missing_on_a_node(tmp_path):
     assert "install rsync" in caught.value.remedy
 
 
-def test_files_that_settings_name_are_read_where_the_job_is_submitted(tmp_path):
-    """A key becomes a secret, known hosts stay a setting; a file that is missing is named."""
+def test_files_in_settings_are_read_at_submission(tmp_path):
+    """A key becomes a secret, known hosts remain a setting, and a missing file is named."""
     (tmp_path / "key").write_text("KEY\n")
     (tmp_path / "hosts").write_text("h ssh-ed25519 A\n")
     options = {
@@ -340,8 +337,8 @@ def test_files_that_settings_name_are_read_where_the_job_is_submitted(tmp_path):
 
 
 @pytest.mark.parametrize("form", [*FORMS[:2], "https://bob:other@h/p"])
-def test_what_git_says_is_cleaned(form):
-    """Git prints addresses, and in other versions with what they hold."""
+def test_passwords_are_removed_from_the_output_of_git(form):
+    """Git prints URLs, and some versions print them with their passwords."""
     with Tools({"password": MARKER, "server": "https://h"}) as tools:
         said = tools.redacted(f"fatal: unable to access '{form}': no\n")
 
@@ -350,14 +347,13 @@ def test_what_git_says_is_cleaned(form):
     assert said.startswith("fatal: unable to access '")
 
 
-def test_the_program_speaks_old_python():
-    """The nodes may have Python 3.6, as CentOS 7 does."""
+def test_the_node_program_has_the_syntax_of_python_3_6():
     texts = [path.read_text() for path in (NODE / "code").glob("*.py")]
     assert all(ast.parse(text, feature_version=(3, 6)).body for text in texts)
 
 
 def test_an_archive_cannot_write_outside_its_folder(nodes, tmp_path):
-    """Whatever the names in it say."""
+    """Whatever names it contains."""
     (tmp_path / "f").write_text("x")
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(tmp_path / "f", arcname="../../../escaped")
@@ -370,7 +366,7 @@ def test_an_archive_cannot_write_outside_its_folder(nodes, tmp_path):
 
 
 class LyingNode(NodeFolder):
-    """A node that gives one answer to every request."""
+    """A node that gives the same answer to every request."""
 
     answer = "{}"
 
@@ -379,8 +375,8 @@ class LyingNode(NodeFolder):
         return super().start(f"cat > /dev/null; echo {shlex.quote(self.answer)}", become=become)
 
 
-def test_the_controller_fetches_nothing_that_somebody_else_has_chosen(nodes, tmp_path):
-    """A submitter's source may be a server that the controller alone can reach; the error has reason and remedy."""
+def test_the_controller_does_not_fetch_code_of_another_submitter(nodes, tmp_path):
+    """A source may be a server that only the controller can reach; the error has a reason and a remedy."""
     nodes["gpu1"] = bare_node("gpu1", tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
@@ -399,8 +395,8 @@ def test_the_controller_fetches_nothing_that_somebody_else_has_chosen(nodes, tmp
 
 
 @needs_server
-def test_nodes_that_cannot_fetch_get_nothing_that_somebody_else_has_chosen_from_the_controller(forge, nodes, tmp_path):
-    """Also where another node of the job could fetch it."""
+def test_nodes_that_cannot_fetch_do_not_get_code_of_another_submitter_from_the_controller(forge, nodes, tmp_path):
+    """Also if another node of the job can fetch it."""
     nodes["gpu2"] = bare_node("gpu2", tmp_path)
 
     with pytest.raises(NotFetchedHere) as caught:
@@ -411,8 +407,8 @@ def test_nodes_that_cannot_fetch_get_nothing_that_somebody_else_has_chosen_from_
 
 
 @pytest.mark.parametrize("sha", ["--upload-pack=touch PROOF;true", "-c", "a" * 39, "a" * 40 + "\n", "A" * 40, "", 3])
-def test_a_commit_of_a_node_is_a_full_hash_or_nothing(nodes, tmp_path, monkeypatch, sha):
-    """A node that answers an option instead of a commit runs nothing here, and nothing on the job's other nodes."""
+def test_the_commit_in_the_answer_of_a_node_must_be_a_full_hash(nodes, tmp_path, monkeypatch, sha):
+    """An option in its place starts no program on the controller or on other nodes."""
     proof, tools = tmp_path / "proof", tmp_path / "bin"
     tools.mkdir()
     (tools / "ssh").write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
@@ -431,8 +427,8 @@ def test_a_commit_of_a_node_is_a_full_hash_or_nothing(nodes, tmp_path, monkeypat
     assert not code(nodes["gpu2"]).exists()
 
 
-def test_git_and_ssh_run_with_no_settings_keys_or_agent_of_whoever_runs_them(tmp_path, monkeypatch):
-    """On the controller as on nodes: a URL of a job cannot use the operator's logins, aliases, hooks or rewrites."""
+def test_git_and_ssh_do_not_use_settings_keys_or_agent_of_the_caller(tmp_path, monkeypatch):
+    """A URL of a job cannot use the operator's credentials, aliases, hooks or rewrites, on controller and nodes."""
     trap = tmp_path / "trap"
     (tmp_path / ".gitconfig").write_text(f"[core]\n\tsshCommand = touch {trap}\n[alias]\n\tx = !touch {trap}\n")
     (tmp_path / ".config/git").mkdir(parents=True)
@@ -454,8 +450,8 @@ def test_git_and_ssh_run_with_no_settings_keys_or_agent_of_whoever_runs_them(tmp
 
 
 @pytest.mark.parametrize("user", ["root", "with a folder in memory", "with a state folder"])
-def test_logins_of_a_fetch_that_was_killed_go_with_the_next_one_whoever_has_its_number_now(tmp_path, monkeypatch, user):
-    """Their owner holds a lock, which ends with it also by SIGKILL; a process that took its number keeps nothing."""
+def test_the_next_fetch_removes_credentials_of_a_killed_fetch(tmp_path, monkeypatch, user):
+    """A lock of the owner ends with it, also by SIGKILL; another process with its ID does not preserve them."""
     if user == "root":
         monkeypatch.setenv("PROVISION_RUN_ROOT", str(tmp_path))
     else:

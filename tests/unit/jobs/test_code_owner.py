@@ -1,4 +1,4 @@
-"""Code is given to the account that a job runs as, and nothing else is."""
+"""The owner of a job's code is the account of the job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXCHANGE = 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files away")
-def test_a_folder_that_is_exchanged_for_a_link_gives_an_account_nothing_of_roots(tmp_path: Path) -> None:
+def test_a_folder_that_is_replaced_by_a_link_does_not_change_the_owner_of_roots_files(tmp_path: Path) -> None:
     """A process of an earlier attempt may have the code open while root changes its owner."""
     victim, code = tmp_path / "victim", tmp_path / "code"
     (code / "folder").mkdir(parents=True)

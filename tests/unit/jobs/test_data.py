@@ -1,4 +1,4 @@
-"""The node program that looks at data volumes, run on this machine."""
+"""The node program that checks data volumes, run on this machine."""
 
 import ast
 import os
@@ -27,16 +27,16 @@ def node(tmp_path):
     return {"gpu1": NodeFolder("gpu1", tmp_path)}
 
 
-def test_a_folder_that_is_there_has_nothing_against_it_and_nothing_is_left_in_it(node, tmp_path):
-    """It is written to, and cleaned."""
+def test_an_existing_folder_passes_and_no_file_is_left_in_it(node, tmp_path):
+    """The check writes to it and removes the file."""
     (tmp_path / "data").mkdir()
 
     assert check_data(node, [new_volume("v", "path", str(tmp_path / "data"))]) == []
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_what_no_job_could_use_stops_it(node, tmp_path):
-    """The error names the node, the volume and the remedy; a file is no volume, nor is a disk an NFS share."""
+def test_an_unusable_volume_fails_with_node_name_and_remedy(node, tmp_path):
+    """A file is no volume, and a disk is no NFS share."""
     (tmp_path / "file").write_text("")
     volumes = [
         new_volume("gone", "path", str(tmp_path / "gone")),
@@ -54,7 +54,7 @@ def test_what_no_job_could_use_stops_it(node, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_reading_and_writing_is_tried_as_the_jobs_user(node, tmp_path):
-    """What root may do says nothing of a job with --user."""
+    """Permissions of root do not apply to a job with --user."""
     (tmp_path / "data").mkdir()
     for folder in (tmp_path / "data", tmp_path, *tmp_path.parents):
         if "pytest" in str(folder):
@@ -67,8 +67,8 @@ def test_reading_and_writing_is_tried_as_the_jobs_user(node, tmp_path):
     assert check_data(node, [replace(volume, read_only=True)], user="65534:65534") == []
 
 
-def test_a_mount_that_hangs_is_given_up(monkeypatch):
-    """Whoever touches it may never come back."""
+def test_a_hanging_mount_fails_after_a_time_limit(monkeypatch):
+    """A process that accesses it may block forever."""
     monkeypatch.setattr(data_check, "touch", lambda _path, **_how: time.sleep(30))
     child = data_check.ask({"path": "/x"}, "")
 
@@ -80,10 +80,9 @@ def test_a_mount_that_hangs_is_given_up(monkeypatch):
     ("path", "source"), [("/mnt/data/a", "nas:/x"), ("/mnt/database", "/dev/sdb1"), ("/x", "/dev/sda1")]
 )
 def test_the_mount_of_a_path_is_the_nearest_and_the_last(path, source):
-    """An automounter and what it mounted are at the same place."""
+    """An automounter and its mount have the same mount point."""
     assert data_check.mount_of(path, MOUNTINFO)["source"] == source
 
 
-def test_the_program_speaks_old_python():
-    """The nodes may have Python 3.6."""
+def test_the_node_program_has_the_syntax_of_python_3_6():
     assert ast.parse((NODE / "data_check.py").read_text(), feature_version=(3, 6))

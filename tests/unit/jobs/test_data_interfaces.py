@@ -1,4 +1,4 @@
-"""Nodes whose data interfaces have different names: what `run` and `submit` give Open MPI, and each node's ranks."""
+"""Nodes with different names of their data interfaces: settings of `run` and `submit` for Open MPI and its ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TYPED = ("mpirun", "-np", "16", "train")
 
 
 def started(version=4, networks=None, **more):
-    """Return what `run` starts on two nodes."""
+    """Return the processes that `run` starts on two nodes."""
     request = JobRequest(
         command=more.pop("command", ("train",)),
         entries=(HostEntry("a", "10.1.0.1", 8, "gpu"), HostEntry("b", "10.1.0.2", 8, "gpu")),
@@ -53,13 +53,13 @@ def parameters(plan):
 
 
 def by_node(plan):
-    """Return the variables that the ranks of each node get beyond the command line."""
+    """Return the variables of each node's ranks that are not on the command line."""
     document = json.loads(zlib.decompress(b64decode(plan.environment["PROVISION_RANKS"])))
     return {node["name"]: node["environment"] for node in document["nodes"]}
 
 
 def submitted(networks, **more):
-    """Return what `submit` would start for an mpi job of two nodes, as environment and command of each instance."""
+    """Return environment and command of each instance of an mpi job of two nodes that `submit` would start."""
     places = PlacementResult((Place("a", "10.1.0.1", (0,), ("GPU-0",)), Place("b", "10.1.0.2", (0,), ("GPU-1",))))
     snapshot = ClusterSnapshot(networks=networks, interfaces={name: one.interface for name, one in networks.items()})
     options = {"image": "train:1", "gpus": 1, "workers": 2, "launcher": "mpirun", **more}
@@ -70,19 +70,19 @@ def submitted(networks, **more):
 
 
 def passed_on(words):
-    """Return the variables that mpirun gives every rank with its own value."""
+    """Return the variables that mpirun passes to every rank with its own value."""
     return {words[index + 1] for index, word in enumerate(words) if word == "-x"}
 
 
-def test_open_mpi_4_gets_the_network_instead_of_a_name_that_a_node_does_not_have():
-    """Open MPI 4 cannot reach a node by TCP where a listed interface is missing; a network fits every node."""
+def test_open_mpi_4_gets_the_network_if_interface_names_differ():
+    """Open MPI 4 needs every listed interface on each node; a network fits all nodes."""
     values = parameters(started())
 
     assert values["btl_tcp_if_include"] == values["oob_tcp_if_include"] == "10.1.0.0/24"
 
 
-def test_open_mpi_5_gets_the_network_for_ranks_and_all_names_for_its_daemons():
-    """PRRTE ignores names that a node does not have, and finds no interface for a network."""
+def test_open_mpi_5_gets_the_network_for_ranks_and_all_names_for_daemons():
+    """PRRTE ignores missing names, and does not accept a network."""
     values = parameters(started(5))
 
     assert values["btl_tcp_if_include"] == "10.1.0.0/24"
@@ -90,16 +90,15 @@ def test_open_mpi_5_gets_the_network_for_ranks_and_all_names_for_its_daemons():
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_nodes_that_agree_get_the_interface_by_name(version):
-    """As before: nothing has to be derived."""
+def test_equal_interface_names_are_used_as_they_are(version):
     values = parameters(started(version, SAME))
 
     assert values["btl_tcp_if_include"] == "eth1"
     assert values["oob_tcp_if_include" if version == 4 else "prte_if_include"] == "eth1"
 
 
-def test_without_a_known_network_open_mpi_chooses_by_itself():
-    """A name that one of the nodes does not have would cut that node off."""
+def test_open_mpi_chooses_the_interface_if_the_network_is_unknown():
+    """A name that one of the nodes lacks would disconnect that node."""
     unknown = {**NETWORKS, "b": replace(NETWORKS["b"], network="")}
 
     assert "btl_tcp_if_include" not in parameters(started(4, unknown))
@@ -110,8 +109,8 @@ def test_without_a_known_network_open_mpi_chooses_by_itself():
     ("version", "control", "value"),
     [(4, "OMPI_MCA_oob_tcp_if_include", "10.1.0.0/24"), (5, "PRTE_MCA_prte_if_include", "eth1,eth3")],
 )
-def test_a_typed_line_gets_the_network_by_its_environment(version, control, value):
-    """A line without interfaces of its own reaches all nodes."""
+def test_a_command_line_of_the_user_gets_the_network_from_its_environment(version, control, value):
+    """A command line without interfaces reaches all nodes."""
     values = started(version, command=("train",), line=parse_line(TYPED)).environment
 
     assert values["OMPI_MCA_btl_tcp_if_include"] == "10.1.0.0/24"
@@ -119,7 +118,7 @@ def test_a_typed_line_gets_the_network_by_its_environment(version, control, valu
 
 
 def test_ranks_of_run_get_the_interface_cards_and_gid_index_of_their_own_node():
-    """No value of one node stands on the command line of all."""
+    """The common command line has no value of one node."""
     plan = started(networks=ROCE)
     names = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX")
 
@@ -130,7 +129,7 @@ def test_ranks_of_run_get_the_interface_cards_and_gid_index_of_their_own_node():
     assert not any(name in word for word in plan.argv for name in names)
 
 
-def test_submitted_ranks_keep_the_values_of_their_own_node():
+def test_submitted_ranks_get_the_values_of_their_own_node():
     """`mpirun -x NAME` would give the first node's interface, cards and GID index to the ranks of all nodes."""
     first, second, words = submitted(ROCE)
 
@@ -141,15 +140,15 @@ def test_submitted_ranks_keep_the_values_of_their_own_node():
 
 
 def test_a_value_of_the_user_reaches_all_submitted_ranks():
-    """Whatever the nodes have."""
+    """It overrides the values of the nodes."""
     first, second, words = submitted(ROCE, env={"NCCL_SOCKET_IFNAME": "bond0"})
 
     assert first["NCCL_SOCKET_IFNAME"] == second["NCCL_SOCKET_IFNAME"] == "bond0"
     assert "NCCL_SOCKET_IFNAME" in passed_on(words)
 
 
-def test_a_submitted_launcher_gets_the_network_where_names_differ():
-    """Version 4 and 5 read different variables; what both read has to fit both."""
+def test_a_submitted_launcher_gets_the_network_if_interface_names_differ():
+    """Versions 4 and 5 read different variables; a variable that both read has to fit both."""
     first, _, _ = submitted(NETWORKS)
     same, _, _ = submitted(SAME)
 

@@ -1,4 +1,4 @@
-"""Jobs from the engine to their processes and back, on nodes in folders; docker, systemd and GPUs are STAND-INS."""
+"""The direct engine from a job to its processes, on nodes in folders; Docker, systemd and GPUs are STAND-INS."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def submit(
 
 
 def output(jobs: DirectEngine, name: str) -> dict[str, str]:
-    """The output of all instances, when the job is over."""
+    """The output of all instances of a finished job."""
     lines: dict[str, str] = {}
 
     def write(instance: str, line: bytes) -> None:
@@ -95,8 +95,8 @@ def over(jobs: DirectEngine, name: str) -> JobRecord:
 
 
 @pytest.mark.long
-def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(jobs: DirectEngine) -> None:
-    """By number and by variable; others wait, with GPUs and without, and start when it is over."""
+def test_an_exclusive_job_gets_its_gpus_and_the_whole_node(jobs: DirectEngine) -> None:
+    """Its GPUs are set by number and variable; other jobs wait, with and without GPUs, until it has finished."""
     alone = submit(jobs, spec("alone", f"{SHOW}; exec sleep 60", gpus=1, gpu_ids=(2,), exclusive=True))
     other, cpu = submit(jobs, spec("other", SHOW, gpus=1)), submit(jobs, spec("cpu"))
 
@@ -114,7 +114,7 @@ def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(
 
 @pytest.mark.long
 def test_the_workers_of_an_exclusive_job_share_its_node(jobs: DirectEngine) -> None:
-    """Each has a GPU of its own, and the job holds the others."""
+    """Each has its own GPU, and the job leases the others."""
     alone = submit(jobs, JobSpec("alone", Kind.PYTORCH, (SHOW,), image="image", gpus=1, workers=2, exclusive=True))
 
     assert sorted(alone.allocations["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
@@ -124,8 +124,8 @@ def test_the_workers_of_an_exclusive_job_share_its_node(jobs: DirectEngine) -> N
 
 
 @pytest.mark.row(35)
-def test_the_ranks_of_jobs_that_share_a_node_meet_at_ports_of_their_own(jobs: DirectEngine, tmp_path: Path) -> None:
-    """They have the host's network, where a fixed port would be the first job's alone."""
+def test_jobs_that_share_a_node_get_different_rendezvous_ports(jobs: DirectEngine, tmp_path: Path) -> None:
+    """They use the host's network, where a fixed port would work for one job only."""
     line = f"echo $MASTER_PORT; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
     for name in ("one", "two"):
         submit(jobs, JobSpec(name, Kind.PYTORCH, (line,), image="image"))
@@ -139,7 +139,7 @@ def test_the_ranks_of_jobs_that_share_a_node_meet_at_ports_of_their_own(jobs: Di
 
 
 def test_a_held_job_starts_as_its_first_attempt_when_it_is_released(jobs: DirectEngine) -> None:
-    """Nothing is stopped before, and no other job is touched."""
+    """No attempt was stopped before, and no other job changes."""
     remarks = {"modelName": "mnist", "remark": "long"}
     assert submit(jobs, spec("held", hold=True, retry=2, annotations=remarks)).status is JobStatus.QUEUING
     assert jobs.jobs().jobs[0].spec.annotations == {"modelName": "mnist"}, "what lists show"
@@ -151,8 +151,8 @@ def test_a_held_job_starts_as_its_first_attempt_when_it_is_released(jobs: Direct
     assert jobs.release("held", [].append).attempt == 1
 
 
-def test_a_job_that_waits_for_another_one_is_in_nobody_s_way(jobs: DirectEngine) -> None:
-    """However old it is; one that waits for room is not passed by others of its size."""
+def test_a_job_that_waits_for_another_job_does_not_delay_others(jobs: DirectEngine) -> None:
+    """Whatever its age; jobs of the same size do not overtake one that waits for GPUs."""
     later = submit(jobs, spec("later", gpus=1, depends=("missing",)))
     now = submit(jobs, spec("now", "exec sleep 60", gpus=1, gpu_ids=(0,)))
     for name in ("next", "last"):
@@ -164,8 +164,8 @@ def test_a_job_that_waits_for_another_one_is_in_nobody_s_way(jobs: DirectEngine)
 
 
 @pytest.mark.row(7)
-def test_without_gang_as_many_workers_start_as_fit_on_the_gpus_that_were_named(jobs: DirectEngine) -> None:
-    """They are told how many they are and see their own GPUs; the event stays for those who look later."""
+def test_without_gang_only_the_workers_that_fit_start(jobs: DirectEngine) -> None:
+    """They get their number and their own GPUs; an event records it."""
     said: list[str] = []
     started = submit(jobs, spec("some", SHOW, gpus=1, workers=3, gang=False, gpu_ids=(1, 3)), said=said)
 
@@ -177,7 +177,7 @@ def test_without_gang_as_many_workers_start_as_fit_on_the_gpus_that_were_named(j
 
 
 def finished(node: FakeNode, name: str, seconds: float) -> None:
-    """Leave a job on a node that ended a minute ago, and asked to be kept for so long."""
+    """Create a job on a node that ended a minute ago, with this lifetime."""
     document = {"kind": "run", "name": name, "command": ["x"], "ttl_after_finished": seconds}
     attempt = {"attempt": 1, "id": name, "seats": [assignment(f"{name}-worker-0", "a", 0)], "node": "a"}
     result = {"status": "SUCCEEDED", "exit_code": 0, "ended": time.time() - 60, "chief": True}
@@ -192,8 +192,8 @@ def finished(node: FakeNode, name: str, seconds: float) -> None:
 
 
 @pytest.mark.row(39)
-def test_a_job_is_forgotten_when_its_time_after_the_end_is_over(jobs: DirectEngine, node: FakeNode) -> None:
-    """By any look at the queue; not before, and not while a job that waits depends on it."""
+def test_a_finished_job_is_deleted_after_its_lifetime(jobs: DirectEngine, node: FakeNode) -> None:
+    """By any scheduling pass; not earlier, and not while a waiting job depends on it."""
     for name, seconds in (("short", 59.0), ("long", 3600.0), ("needed", 59.0), ("ever", 0.0)):
         finished(node, name, seconds)
     later = {"kind": "run", "name": "later", "command": ["x"], "depends": ["needed"], "hold": True}
@@ -205,10 +205,10 @@ def test_a_job_is_forgotten_when_its_time_after_the_end_is_over(jobs: DirectEngi
     assert said == ["short deleted: it finished more than 59 s ago"]
 
 
-def test_a_pass_writes_down_by_one_request_how_all_jobs_stand(
+def test_a_scheduling_pass_records_the_states_of_all_jobs_in_one_request(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others wait for the queue meanwhile, and hundreds may have ended since the last pass."""
+    """Other commands wait for the queue meanwhile, and hundreds of jobs may have ended since the last pass."""
     names, asked, ask = [f"j{number}" for number in range(4)], [], queue_host.ask_jobs
     for name in names:
         finished(node, name, 0.0)
@@ -222,8 +222,8 @@ def test_a_pass_writes_down_by_one_request_how_all_jobs_stand(
     assert {json.loads((node.root / name / "queue.json").read_text())["state"] for name in names} == {"over"}
 
 
-def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: DirectEngine, node: FakeNode) -> None:
-    """Byte for byte, after a restart too; a start without them is refused instead of being another job."""
+def test_files_and_secrets_are_stored_until_the_job_ends(jobs: DirectEngine, node: FakeNode) -> None:
+    """Byte by byte, also after a restart; a start without them is refused."""
     secrets = Secrets(env={"TOKEN": "t"}, files={"/etc/c": b"a\xff".decode("utf-8", "surrogateescape")})
     line = "test $TOKEN = t && exec sleep 60"
     submit(jobs, spec("j", line, config_files=("/home/me/c:/etc/c",), secret_env=("TOKEN",)), secrets)
@@ -291,8 +291,8 @@ def running(pair: Pair, name: str, **more: Any) -> JobRecord:
 ON_B = {"gpus": 1, "nodes": ("b",)}
 
 
-def test_a_stop_that_a_node_has_not_confirmed_leaves_the_job_stopping_until_the_node_is_back(pair: Pair) -> None:
-    """Whoever sees the node first carries the end out; the GPUs stay leased until then."""
+def test_a_job_is_stopping_until_every_node_has_confirmed_its_stop(pair: Pair) -> None:
+    """The first command that reaches the node carries the stop out; the GPUs stay leased until then."""
     running(pair, "j", **ON_B)
     pair.cut = {"b"}
     stopped = pair.jobs.stop("j", [].append, grace=1)
@@ -310,10 +310,8 @@ def test_a_stop_that_a_node_has_not_confirmed_leaves_the_job_stopping_until_the_
 
 
 @pytest.mark.parametrize("verb", ["jobs", "submit", "stop"])
-def test_a_node_that_does_not_answer_is_connected_to_once(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    """Each connection to it costs a time limit, so a verb does not make a second one, nor does the next verb."""
+def test_an_unreachable_node_is_connected_to_once(pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """Each connection lasts until a time limit, so neither the command nor the next one makes a second connection."""
     running(pair, "j", **ON_B)
     connected: list[str] = []
     answers = Way.run
@@ -338,8 +336,8 @@ def test_a_node_that_does_not_answer_is_connected_to_once(
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_a_deletion_that_a_node_has_not_confirmed_keeps_the_name(pair: Pair, *, finished: bool) -> None:
-    """Nobody gets the name, no job runs unseen, and the record goes when the node has confirmed."""
+def test_a_name_is_reserved_until_every_node_has_confirmed_the_deletion(pair: Pair, *, finished: bool) -> None:
+    """No other job gets the name, and the record is removed when the node has confirmed."""
     running(pair, "j", **ON_B)
     if finished:
         pair.jobs.stop("j", [].append, grace=1)
@@ -358,8 +356,8 @@ def test_a_deletion_that_a_node_has_not_confirmed_keeps_the_name(pair: Pair, *, 
     assert submit(pair.jobs, spec("j")).attempt == 1
 
 
-def test_the_owner_supplies_the_secrets_of_an_ended_job_again(jobs: DirectEngine, node: FakeNode) -> None:
-    """They are signed again, so that every controller starts the next attempt; the job stays the same."""
+def test_the_owner_can_supply_the_secrets_of_an_ended_job_again(jobs: DirectEngine, node: FakeNode) -> None:
+    """They are signed again, so that every controller starts the next attempt of the same job."""
     secrets = Secrets(env={"TOKEN": "t"}, registry={"server": "r", "username": "u", "password": "p"})
     first = submit(jobs, spec("j", "test $TOKEN = t", secret_env=("TOKEN",)), secrets)
     assert over(jobs, "j").status is JobStatus.SUCCEEDED
@@ -380,7 +378,7 @@ def test_the_owner_supplies_the_secrets_of_an_ended_job_again(jobs: DirectEngine
     assert over(jobs, "j").status is JobStatus.FAILED
 
 
-def test_nobody_else_supplies_the_secrets_of_a_job(
+def test_only_the_owner_can_supply_the_secrets_of_a_job(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another operator would sign the job as its owner; the message names the owner."""
@@ -395,8 +393,8 @@ def test_nobody_else_supplies_the_secrets_of_a_job(
 
 
 @pytest.mark.parametrize(("line", "code"), [("true", 0), ("exit 3", 3)])
-def test_a_job_that_had_ended_keeps_its_result_while_its_node_is_away(pair: Pair, line: str, code: int) -> None:
-    """Also while its deletion is not confirmed; then the name stays taken. Another attempt has a result of its own."""
+def test_the_result_of_an_ended_job_is_known_while_its_node_is_unreachable(pair: Pair, line: str, code: int) -> None:
+    """Also while its deletion is not confirmed; then the name stays reserved. Another attempt has another result."""
     submit(pair.jobs, spec("j", line, **ON_B))
     ended = over(pair.jobs, "j")
     pair.cut = {"b"}
@@ -416,8 +414,7 @@ def test_a_job_that_had_ended_keeps_its_result_while_its_node_is_away(pair: Pair
     until(lambda: not pair.jobs.jobs().jobs, "the deletion")
 
 
-def test_a_result_is_of_one_attempt(pair: Pair, tmp_path: Path) -> None:
-    """A job that is restarted has none until it ends again."""
+def test_a_restarted_job_has_no_result_until_it_ends(pair: Pair, tmp_path: Path) -> None:
     go = tmp_path / "go"
     submit(pair.jobs, spec("j", f"[ ! -e {go} ] || exec sleep 60; exit 3", **ON_B))
     over(pair.jobs, "j")
@@ -430,8 +427,8 @@ def test_a_result_is_of_one_attempt(pair: Pair, tmp_path: Path) -> None:
     assert pair.jobs.stop("j", [].append, grace=1).status is JobStatus.STOPPED
 
 
-def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> None:
-    """When it does come back, its job is listed beside the new one, and its ID ends it."""
+def test_a_lost_node_is_named_to_complete_a_deletion(pair: Pair) -> None:
+    """If it comes back, its job is listed beside the new one, and its ID ends it."""
     lost = running(pair, "j", **ON_B)
     pair.cut = {"b"}
     with pytest.raises(NodeUnreachable):
@@ -455,7 +452,7 @@ def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> N
 
 
 def test_a_refused_deletion_changes_nothing(pair: Pair) -> None:
-    """Neither a node that never had the job nor one that answers is given up, and the job continues."""
+    """Neither a node that never had the job nor one that answers counts as lost, and the job continues."""
     running(pair, "j", **ON_B)
     for node, problem in (("a", "never on this node"), ("b", "this node answers")):
         with pytest.raises(UsageError, match=problem):
@@ -467,7 +464,7 @@ def test_a_refused_deletion_changes_nothing(pair: Pair) -> None:
 
 
 def test_a_deletion_without_the_queue_host_changes_nothing(pair: Pair) -> None:
-    """Else the job would be taken for lost and tried again. A stop that all nodes confirm needs no queue host."""
+    """Otherwise the job would be lost and retried. A stop that all nodes confirm needs no queue host."""
     running(pair, "j", retry=1, **ON_B)
     pair.cut = {"a"}
     with pytest.raises(NodeUnreachable, match="queue host a does not answer"):
@@ -479,8 +476,8 @@ def test_a_deletion_without_the_queue_host_changes_nothing(pair: Pair) -> None:
     assert pair.jobs.get("j").status is JobStatus.STOPPED
 
 
-def test_a_stop_of_a_job_whose_nodes_are_all_away_without_the_queue_host_fails(pair: Pair) -> None:
-    """Nothing is recorded, and the message says so."""
+def test_a_stop_that_reaches_neither_the_queue_host_nor_a_node_fails(pair: Pair) -> None:
+    """The message says that no stop is recorded."""
     running(pair, "j", workers=2, max_per_node=1, gpus=1)
     pair.cut = {"a"}
     with pytest.raises(NodeUnreachable, match="cannot be recorded"):
@@ -488,10 +485,10 @@ def test_a_stop_of_a_job_whose_nodes_are_all_away_without_the_queue_host_fails(p
 
 
 @pytest.mark.parametrize("verb", ["stop", "delete"])
-def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
+def test_an_end_that_the_queue_host_refuses_is_requested_from_no_node(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """As the job agent does for a job of somebody else: the verb fails with its reason."""
+    """The job agent refuses it for a job of another user; the command fails with that reason."""
     running(pair, "j", **ON_B)
     asked, ask = [], job_end.ask_jobs
 
@@ -509,10 +506,10 @@ def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
 
 
 @pytest.mark.parametrize("verb", ["submit", "release", "restart", "logs"])
-def test_no_verb_connects_twice_to_a_queue_host_that_is_away(
+def test_no_verb_connects_twice_to_an_unreachable_queue_host(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """Its first connection takes as long as the network lets it; the others are refused at once."""
+    """The first connection lasts until a time limit; later connections are refused at once."""
     running(pair, "j", **ON_B)
     held = submit(pair.jobs, spec("held", hold=True))
     connected, connect = [], node_contact.connect
@@ -537,8 +534,8 @@ def test_no_verb_connects_twice_to_a_queue_host_that_is_away(
 
 
 @pytest.mark.parametrize("verb", ["stop", "delete"])
-def test_what_the_job_agent_refuses_exits_as_a_refusal(pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-    """With exit code 2 and the reason for programs, also for the lines of a job."""
+def test_a_refusal_by_the_job_agent_exits_with_2(pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """With its reason code, also for the output of a job."""
     running(pair, "j", **ON_B)
     answers = Way.run
 
@@ -555,7 +552,7 @@ def test_what_the_job_agent_refuses_exits_as_a_refusal(pair: Pair, monkeypatch: 
 
 
 def test_a_restart_waits_for_the_confirmation_of_all_nodes(pair: Pair) -> None:
-    """Else two attempts of it would run."""
+    """Otherwise two attempts of the job would run."""
     running(pair, "j", **ON_B)
     pair.cut = {"b"}
     with pytest.raises(NodeUnreachable, match="may still run"):
@@ -568,8 +565,8 @@ def test_a_restart_waits_for_the_confirmation_of_all_nodes(pair: Pair) -> None:
     assert pair.jobs.get("j").status is JobStatus.STOPPING
 
 
-def test_a_waiting_job_is_stopped_and_deleted_while_other_nodes_are_away(pair: Pair) -> None:
-    """No node was ever given it, so nobody has to confirm."""
+def test_a_waiting_job_can_be_stopped_and_deleted_while_other_nodes_are_unreachable(pair: Pair) -> None:
+    """No node ever had the job, so no node has to confirm."""
     submit(pair.jobs, spec("j", hold=True))
     submit(pair.jobs, spec("k", hold=True))
     pair.cut = {"b"}
@@ -580,16 +577,16 @@ def test_a_waiting_job_is_stopped_and_deleted_while_other_nodes_are_away(pair: P
 
 
 @pytest.mark.row(62)
-def test_processes_that_share_a_gpu_find_their_program(jobs: DirectEngine, node: FakeNode) -> None:
-    """It lies in what the container sees as /provision."""
+def test_the_program_of_processes_that_share_a_gpu_is_in_the_container(jobs: DirectEngine, node: FakeNode) -> None:
+    """In the folder /provision."""
     submit(jobs, spec("j", gpus=1, procs_per_gpu=2))
 
     assert "process_index" in (node.attempt() / "mount" / "share.py").read_text()
 
 
 @pytest.mark.row(14)
-def test_an_mpi_line_that_surely_fails_on_its_nodes_is_refused_and_leaves_no_name(jobs: DirectEngine) -> None:
-    """Before anything starts; what is only odd is said, by --dry-run too."""
+def test_an_mpirun_command_that_fails_on_its_nodes_is_refused_before_the_name_is_reserved(jobs: DirectEngine) -> None:
+    """Unusual words are reported only, also by --dry-run."""
     line = "mpirun -np 2 -H a:1,z:1 x"
     job = JobSpec("j", Kind.MPI, (line,), image="image", gpus=1, workers=2)
     for attempt in (lambda: submit(jobs, job), lambda: jobs.dry_run(job)):
@@ -605,8 +602,8 @@ def test_an_mpi_line_that_surely_fails_on_its_nodes_is_refused_and_leaves_no_nam
     assert jobs.dry_run(JobSpec("j", Kind.MPI, (unknown,), image="image", gpus=1, workers=2)).notes == ()
 
 
-def test_a_job_that_waits_for_another_lets_all_others_pass(jobs: DirectEngine) -> None:
-    """The GPUs are free; only the job itself has a reason to wait."""
+def test_jobs_overtake_a_job_that_waits_for_another_job(jobs: DirectEngine) -> None:
+    """The GPUs are free; only the waiting job has a reason to wait."""
     submit(jobs, spec("first", "sleep 30", gpus=4))
     submit(jobs, spec("after", gpus=1, depends=("first",)))
     jobs.stop("first", [].append)
@@ -616,8 +613,8 @@ def test_a_job_that_waits_for_another_lets_all_others_pass(jobs: DirectEngine) -
     assert "it depends on first, which is STOPPED" in jobs.get("after").reason
 
 
-def test_a_job_for_a_drained_node_starts_there_when_it_is_asked_for(jobs: DirectEngine, node: FakeNode) -> None:
-    """A toleration; any other job waits with the reason."""
+def test_a_job_with_a_toleration_starts_on_a_drained_node(jobs: DirectEngine, node: FakeNode) -> None:
+    """Other jobs wait, with the reason."""
     node.ask("drain", reason="fan broken")
 
     assert submit(jobs, spec("tolerant", gpus=1, allow_drained=True)).attempt == 1
@@ -626,13 +623,13 @@ def test_a_job_for_a_drained_node_starts_there_when_it_is_asked_for(jobs: Direct
     assert "fan broken" in waiting.reason
 
 
-def test_a_job_that_was_stopped_while_it_was_made_ready_does_not_start(
+def test_a_job_that_is_stopped_while_it_is_prepared_does_not_start(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last look before the start is at the queue; nothing of it is left, and it is STOPPED."""
+    """The queue is read before the start; no part of the job is left, and it is STOPPED."""
 
     class StopsMeanwhile:
-        """Stops the job between making ready and starting."""
+        """Stops the job between preparation and start."""
 
         def mounts(self, _spec: JobSpec, _node: str) -> list[str]:
             return []
@@ -655,10 +652,10 @@ def test_a_job_that_was_stopped_while_it_was_made_ready_does_not_start(
     assert node.ask("look")["leases"] == {}
 
 
-def test_a_queue_on_another_node_than_the_head_is_ignored_and_reported_by_name(
+def test_a_queue_on_another_node_than_the_head_is_ignored_and_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: Engine
 ) -> None:
-    """No node stops the others' jobs by the claim that it keeps the queue."""
+    """A node cannot stop jobs with a queue of its own; the report names it."""
     with FakeNode(tmp_path / "a", "a") as first, FakeNode(tmp_path / "b", "b") as second:
         jobs = direct_engine(monkeypatch, first.with_docker(docker), second.with_docker(docker))
         second.ok("reserve", name="forged", job={"id": "f", "spec": {"command": ["x"]}}, queue={"state": "pending"})
@@ -673,7 +670,7 @@ def test_a_queue_on_another_node_than_the_head_is_ignored_and_reported_by_name(
 
 
 def earlier(node: FakeNode, name: str, kind: str, *instances: str) -> None:
-    """Leave a job with two attempts, the first with these instances, the second with another launcher."""
+    """Create a job with two attempts: the first with these instances, the second with another launcher."""
     document = {"kind": kind, "name": name, "command": ["x"]}
     last = [assignment(f"{name}-{word}", "a", 0) for word in ("launcher-zzzzz" if kind == "mpi" else "worker-0",)]
     contents = {
@@ -691,7 +688,7 @@ def earlier(node: FakeNode, name: str, kind: str, *instances: str) -> None:
 
 
 def test_logs_of_an_earlier_attempt_are_those_of_its_own_instances(jobs: DirectEngine, node: FakeNode) -> None:
-    """The launcher's name is another in each attempt; what there is not is said to be so."""
+    """The launcher has another name in each attempt; a missing instance is reported."""
     earlier(node, "vgg", "mpi", "launcher-abcde", "worker-0")
     lines: list[tuple[str, bytes]] = []
 
@@ -706,8 +703,8 @@ def test_logs_of_an_earlier_attempt_are_those_of_its_own_instances(jobs: DirectE
             jobs.logs("vgg", request, lambda *line: lines.append(line))
 
 
-def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeNode) -> None:
-    """Instead of a traceback, wherever an instance's node is needed."""
+def test_a_node_that_was_removed_from_the_inventory_is_reported(jobs: DirectEngine, node: FakeNode) -> None:
+    """Wherever the node of an instance is needed."""
     earlier(node, "old", "run", "worker-0")
     attempt = node.attempt("old", 2) / "attempt.json"
     attempt.write_text(attempt.read_text().replace('"node": "a"', '"node": "gone"'))
@@ -721,16 +718,16 @@ def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeN
             act()
 
 
-def test_no_port_of_a_job_that_has_ended_is_forwarded(jobs: DirectEngine, node: FakeNode) -> None:
-    """A forwarding that leads nowhere would look like success."""
+def test_a_port_of_an_ended_job_is_not_forwarded(jobs: DirectEngine, node: FakeNode) -> None:
+    """A forwarding without a target would look like success."""
     earlier(node, "old", "run", "worker-0")
 
     with pytest.raises(NotFound, match="FAILED"):
         jobs.forward_argv("old", 8080, "8080")
 
 
-def test_a_reason_is_as_old_as_the_last_pass_that_tried_all(jobs: DirectEngine, node: FakeNode) -> None:
-    """Also where it is the same as before, and nothing was written; not where a pass broke off before it."""
+def test_the_age_of_a_waiting_reason_is_that_of_the_last_complete_pass(jobs: DirectEngine, node: FakeNode) -> None:
+    """Also if the reason is the same as before and was not written again; an interrupted pass does not count."""
     submit(jobs, spec("first", "exec sleep 60", gpus=4))
     waits = submit(jobs, spec("waits", gpus=1))
     written = node.ok("report", names=["waits"])["jobs"][0]["queue"]["time"]
@@ -744,10 +741,10 @@ def test_a_reason_is_as_old_as_the_last_pass_that_tried_all(jobs: DirectEngine, 
     assert jobs.get("first").reason_time == 0
 
 
-def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
+def test_only_nodes_with_a_part_of_a_job_are_asked_about_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: Engine
 ) -> None:
-    """Dead or slow, it holds nobody up; whoever had an earlier attempt is asked, and all are where the head is away."""
+    """Nodes of earlier attempts are asked too, and all nodes if the head is unreachable."""
     with FakeNode(tmp_path / "a", "a") as a, FakeNode(tmp_path / "b", "b") as b, FakeNode(tmp_path / "c", "c") as c:
         nodes = [one.with_docker(docker) for one in (a, b, c)]
         jobs, asked = direct_engine(monkeypatch, *nodes), list[str]()
@@ -783,7 +780,7 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
 def test_leases_of_a_job_that_waits_for_its_start_are_renewed(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of very many that a pass has booked some start later, behind images that take long to come."""
+    """Of many jobs in one pass, some start late because earlier ones pull images."""
     for name in ("j1", "j2"):
         job = recorded(signing_keys(node), spec(name, gpus=1))
         node.ok("reserve", name=name, job=job, queue={"state": "pending"})
@@ -807,10 +804,10 @@ def test_leases_of_a_job_that_waits_for_its_start_are_renewed(
     assert happened.index("renew j2") < happened.index("start j2")
 
 
-def test_a_start_that_takes_long_keeps_no_other_job_waiting(
+def test_a_slow_start_does_not_delay_other_jobs(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A submitter's registry may be as slow as it likes: the daemon's next pass comes, and the slow job starts too."""
+    """The registry of a submitter may be slow: the daemon does its next pass, and the slow job starts too."""
     start, may_go = attempt_start.start, threading.Event()
 
     def slow(connections: Any, attempt: Any, *more: Any) -> str:
@@ -846,10 +843,10 @@ def test_a_start_that_takes_long_keeps_no_other_job_waiting(
     assert sorted(names) == ["quick", "slow"]
 
 
-def test_a_start_that_loses_its_head_gives_its_gpus_back(
+def test_a_start_that_cannot_reach_the_head_releases_its_gpus(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits two minutes for what nobody will use."""
+    """Other jobs do not have to wait until the leases expire."""
 
     def away(connector: Any, *_: Any, **__: Any) -> Any:
         raise ConnectionFailed("no route to host", node=connector.name)
@@ -862,13 +859,13 @@ def test_a_start_that_loses_its_head_gives_its_gpus_back(
 
 
 def heard(jobs: DirectEngine, seconds: float = 5.0) -> bool:
-    """Whether a watch hears of something in its time."""
+    """Return whether a watch reports a change in time."""
     return jobs.watch(seconds, threading.Event())
 
 
 @pytest.mark.long
-def test_what_may_let_a_job_start_is_heard_of_when_it_happens(jobs: DirectEngine, node: FakeNode) -> None:
-    """GPUs that are given back where a job waits, and a failure that leaves tries."""
+def test_a_change_that_may_let_a_job_start_is_reported_at_once(jobs: DirectEngine, node: FakeNode) -> None:
+    """GPUs that are released while a job waits, and a failure with remaining retries."""
     submit(jobs, spec("first", gpus=4))
     threading.Timer(0.1, lambda: over(jobs, "first")).start()
     assert not heard(jobs, 0.5), "nobody waits for them"
@@ -884,10 +881,10 @@ def test_what_may_let_a_job_start_is_heard_of_when_it_happens(jobs: DirectEngine
     assert heard(jobs)
 
 
-def test_a_job_that_nobody_has_tried_is_heard_of_and_so_is_one_that_others_started(
+def test_new_jobs_and_jobs_that_other_commands_started_are_reported(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not one that is held, that a pass has said why it waits, or that is known to run."""
+    """Jobs that are held, that wait for a recorded reason, or that are known to run are not reported."""
     begun = time.time() - 4
     for queue, known, hears in (
         ({"state": "held"}, "", False),
@@ -905,8 +902,8 @@ def test_a_job_that_nobody_has_tried_is_heard_of_and_so_is_one_that_others_start
     assert heard(jobs), "it was given back before we watched"
 
 
-def test_a_refusal_to_show_lines_is_an_error_and_not_a_line(jobs: DirectEngine, node: FakeNode) -> None:
-    """The job agent refuses the lines of somebody else's job; a job that prints such a line is shown as it is."""
+def test_a_refusal_to_show_output_is_an_error_and_not_output(jobs: DirectEngine, node: FakeNode) -> None:
+    """The job agent refuses the output of another user's job; a job that prints the same text is shown unchanged."""
     like = '{"error": {"message": "mine"}}'
     submit(jobs, spec("j", f"echo '{like}'"))
     over(jobs, "j")

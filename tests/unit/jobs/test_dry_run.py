@@ -1,4 +1,4 @@
-"""What would be started, as ``submit --dry-run`` says it."""
+"""What a submission would start, as ``submit --dry-run`` shows it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PLACED = PlacementResult((Place("a", "10.0.0.1", (0,), ("GPU-0",)), Place("b", "
 
 
 def started(**more):
-    """Return the words of ``docker create`` by instance, of a job of two workers."""
+    """Return the arguments of ``docker create`` by instance, for a job with two workers."""
     spec = JobSpec("j", Kind.PYTORCH, ("x",), image="train:1", gpus=1, workers=2, **more)
     return dry_run(spec, PLACED, ClusterSnapshot()).commands
 
 
 @pytest.mark.row(12)
-def test_workers_may_have_an_image_of_their_own():
-    """In place of the job's; the master keeps that."""
+def test_workers_can_have_another_image():
+    """The master uses the image of the job."""
     usual, own = started(), started(worker_image="worker:2")
 
     assert all("train:1" in words for words in usual.values())
@@ -37,8 +37,8 @@ def test_workers_may_have_an_image_of_their_own():
 
 
 @pytest.mark.row(35)
-def test_what_the_user_sets_comes_before_all_that_we_would():
-    """Of the ranks' variables, and of NCCL's."""
+def test_variables_of_the_user_override_generated_ones():
+    """Those of the ranks and of NCCL."""
     own = {"PYTHONUNBUFFERED": "0", "NCCL_DEBUG": "INFO", "MASTER_PORT": "23456"}
     network = NodeNetwork("a", "tcp", interface="eth0")
     spec = JobSpec("j", Kind.PYTORCH, ("x",), image="train:1", gpus=1, workers=2, env=own)
@@ -50,8 +50,8 @@ def test_what_the_user_sets_comes_before_all_that_we_would():
 
 
 @pytest.mark.row(48)
-def test_a_container_has_the_hosts_network_and_as_much_shared_memory_as_asked_for():
-    """32 GiB unless it was asked for otherwise."""
+def test_a_container_has_the_network_of_the_host_and_the_requested_shared_memory():
+    """The default is 32 GiB."""
     (words, _), (small, _) = started().values(), started(share_memory="2g").values()
 
     assert {("--network", "host"), ("--shm-size", "32g"), ("--ulimit", "memlock=-1")} <= set(pairwise(words))
@@ -60,8 +60,8 @@ def test_a_container_has_the_hosts_network_and_as_much_shared_memory_as_asked_fo
 
 
 @pytest.mark.row(23, 25, 28)
-def test_data_code_and_logs_are_mounted_as_they_will_be(tmp_path):
-    """By the paths that the nodes have, read-only where the volume is."""
+def test_data_code_and_logs_have_the_mounts_of_a_real_start(tmp_path):
+    """With the paths of the nodes, and read-only for read-only volumes."""
     node = Node(
         "a",
         Connection("10.0.0.1"),
@@ -79,8 +79,8 @@ def test_data_code_and_logs_are_mounted_as_they_will_be(tmp_path):
 
 
 @pytest.mark.row(12)
-def test_without_a_container_an_instance_is_a_unit_of_its_node():
-    """With the limits of the job; the shim makes its mounts."""
+def test_without_a_container_an_instance_is_a_systemd_unit():
+    """With the limits of the job; the shim makes the mounts."""
     code = CodeSource("git", "/r/m.git")
     spec = JobSpec(
         "j", Kind.RUN, ("x",), no_container=True, gpus=1, user="2042:2042", mounts=("/srv:/in:ro",), sync=code

@@ -64,7 +64,7 @@ class Subject:
             return maintenance.run(lambda _line: None).started
 
     def await_status(self, name: str, *statuses: JobStatus) -> JobRecord:
-        """Wait for a status, with the maintenance that an engine without a queue of its own needs."""
+        """Wait for a status, with the maintenance that an engine without its own queue needs."""
 
         def reached() -> JobRecord | None:
             job = self.engine.get(name)
@@ -147,7 +147,7 @@ def test_a_job_is_returned_by_name_and_by_id(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("action", ["get", "stop", "delete", "restart", "release", "logs", "exec", "forward"])
-def test_a_missing_job_is_not_found(subject: Subject, action: str) -> None:
+def test_a_missing_job_is_reported(subject: Subject, action: str) -> None:
     engine = subject.engine
     actions: dict[str, Callable[[], object]] = {
         "get": lambda: engine.get("none"),
@@ -221,7 +221,7 @@ def test_a_held_job_starts_only_when_it_is_released(subject: Subject) -> None:
     assert subject.engine.release("job", lambda _line: None).status is JobStatus.SUCCEEDED
 
 
-def test_lines_of_output_are_selected(subject: Subject) -> None:
+def test_output_can_be_selected_by_number_of_lines_and_time(subject: Subject) -> None:
     subject.submit("job", "echo 1; echo 2; echo 3", workers=2)
     subject.await_end("job")
 
@@ -341,7 +341,7 @@ def test_labels_can_be_set(subject: Subject) -> None:
     subject.engine.set_labels({NODE: {"rack": "r1"}})
 
 
-def test_reserved_gpus_are_kept_from_jobs_until_they_are_released(subject: Subject) -> None:
+def test_reserved_gpus_are_not_given_to_jobs_until_they_are_released(subject: Subject) -> None:
     with subject.engine.reserve_gpus("program", [GpuRequest(NODE, GPU_COUNT)]):
         assert subject.submit("job", gpus=1).status is JobStatus.PENDING
         with (

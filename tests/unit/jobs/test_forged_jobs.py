@@ -1,6 +1,6 @@
-"""Jobs that somebody with root on the head writes by hand: none starts, the reason is reported, and other jobs start.
+"""Jobs that root on the head records by hand: none starts, the reason is reported, and other jobs start.
 
-The real program for jobs runs on nodes in folders; docker, systemd and GPUs are STAND-INS.
+The real node programs run on nodes in folders; Docker, systemd and GPUs are STAND-INS.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def spec(name: str = "forged", line: str = "true", **more: Any) -> JobSpec:
 
 
 def write(head: FakeNode, document: dict[str, Any], name: str = "forged", **files: Any) -> None:
-    """Record a job on the head by hand, as root there can."""
+    """Record a job on the head by hand, as root can."""
     folder = head.root / name
     folder.mkdir(parents=True)
     queue = {"state": "pending", "attempt": 0, "time": time.time()}
@@ -69,7 +69,7 @@ def over(jobs: DirectEngine, name: str) -> JobRecord:
 
 
 def is_refused(jobs: DirectEngine, head: FakeNode, *words: str) -> None:
-    """The job stays PENDING with this reason, nothing of it is on any node, and a job after it starts."""
+    """Check that the job stays PENDING with this reason, is on no node, and does not delay a later job."""
     said: list[str] = []
     jobs.submit(spec("honest"), Secrets(), said.append)
 
@@ -83,15 +83,15 @@ def is_refused(jobs: DirectEngine, head: FakeNode, *words: str) -> None:
         assert any(word in line for line in said if line.startswith("warning: "))
 
 
-def test_a_job_without_signature_is_refused(jobs: DirectEngine, head: FakeNode) -> None:
-    """Also one that an earlier version recorded; the reason says what to do."""
+def test_a_job_without_a_signature_is_refused(jobs: DirectEngine, head: FakeNode) -> None:
+    """Also one that an earlier version recorded; the reason has a remedy."""
     write(head, {"id": "1", "owner": "root@a", "spec": as_document(spec(privileged=True))})
 
     is_refused(jobs, head, "is not signed", "submit it again")
 
 
-def test_a_job_of_an_unknown_key_is_refused_with_the_line_that_lists_it(jobs: DirectEngine, head: FakeNode) -> None:
-    """Root on the head can make a key of its own, and no controller trusts it; an operator's key can be listed."""
+def test_the_refusal_of_an_unknown_key_has_the_line_that_lists_it(jobs: DirectEngine, head: FakeNode) -> None:
+    """Root on the head can create a key, and no controller trusts it; an operator's key can be listed."""
     stranger = JobKeys("a", {}, head.folder / "stranger")
     write(head, recorded(stranger, spec()))
     public = own_signing_key(head.folder / "stranger").public
@@ -99,10 +99,8 @@ def test_a_job_of_an_unknown_key_is_refused_with_the_line_that_lists_it(jobs: Di
     is_refused(jobs, head, "cluster_operators", f'key: "{public}"')
 
 
-def test_a_job_with_the_id_of_a_running_job_neither_starts_nor_ends_it(
-    monkeypatch: pytest.MonkeyPatch, head: FakeNode
-) -> None:
-    """A submitter chooses the id of a job, and can read everybody's; other jobs start."""
+def test_a_job_with_the_id_of_a_running_job_is_refused(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> None:
+    """A submitter chooses the ID of a job and can read all IDs; the running job continues, and other jobs start."""
     own = JobKeys("a", {}, head.folder / "bob")
     person = Person("bob", own_signing_key(head.folder / "bob").public, "submitter", "1001:1001")
     jobs = direct_engine(monkeypatch, head, people={"bob": person})
@@ -135,7 +133,7 @@ def test_a_job_of_a_listed_operator_starts(monkeypatch: pytest.MonkeyPatch, head
 
 @pytest.mark.parametrize("part", ["text", "signature", "truncated", "empty", "types"])
 def test_a_signature_that_does_not_match_is_refused(jobs: DirectEngine, head: FakeNode, part: str) -> None:
-    """A changed text, a foreign or damaged signature."""
+    """After a change of the text, and with another or a damaged signature."""
     document = recorded(signing_keys(head), spec())
     other = recorded(signing_keys(head), spec("forged", "id"))
     document |= {
@@ -159,10 +157,10 @@ def test_a_signature_that_does_not_match_is_refused(jobs: DirectEngine, head: Fa
         ({"spec": spec("another")}, "another job"),
     ],
 )
-def test_a_signed_job_counts_for_its_own_id_name_and_cluster(
+def test_a_signed_job_is_valid_only_with_its_id_name_and_cluster(
     jobs: DirectEngine, head: FakeNode, changes: dict[str, Any], word: str
 ) -> None:
-    """Root on the head cannot record it under another name, or a job of another cluster here."""
+    """Root on the head cannot record it under another name, or record a job of another cluster."""
     document = recorded(signing_keys(head), spec(), **changes)
     write(head, {**document, "id": "id-forged"})
 
@@ -204,10 +202,10 @@ def test_a_signed_job_counts_for_its_own_id_name_and_cluster(
         {"sync": CodeSource("local", "/root")},
     ],
 )
-def test_a_spec_is_checked_at_the_start_as_it_is_at_submission(
+def test_a_spec_is_checked_at_the_start_as_at_submission(
     jobs: DirectEngine, head: FakeNode, asked: dict[str, Any]
 ) -> None:
-    """Also where its signature is valid: what could not be submitted does not start."""
+    """Also with a valid signature: a spec that cannot be submitted does not start."""
     bad = dataclasses.replace(spec(), **asked)
     write(head, recorded(signing_keys(head), bad))
 
@@ -217,10 +215,10 @@ def test_a_spec_is_checked_at_the_start_as_it_is_at_submission(
             jobs.submit(dataclasses.replace(bad, name="again"), Secrets(), print)
 
 
-def test_a_start_that_fails_in_whatever_way_keeps_no_other_job_from_starting(
+def test_an_unexpected_error_of_a_start_does_not_delay_other_jobs(
     monkeypatch: pytest.MonkeyPatch, jobs: DirectEngine, head: FakeNode
 ) -> None:
-    """What somebody has signed may make an error that nobody thought of."""
+    """A signed job may cause any error."""
     from provision.jobs import attempt
 
     limits = attempt.create_words
@@ -238,8 +236,8 @@ def test_a_start_that_fails_in_whatever_way_keeps_no_other_job_from_starting(
     assert any("forged: its start failed" in line for line in said)
 
 
-def test_the_signed_spec_alone_decides_what_starts(jobs: DirectEngine, head: FakeNode) -> None:
-    """What else the head records of a job, its owner and spec, changes nothing."""
+def test_only_the_signed_spec_is_started(jobs: DirectEngine, head: FakeNode) -> None:
+    """The owner and spec that the head records beside it change nothing."""
     honest = recorded(signing_keys(head), spec("mine", "echo honest"))
     forged = as_document(spec("mine", "echo forged", privileged=True, mounts=("/:/host",)))
     write(head, {**honest, "owner": "root@a", "spec": forged}, "mine")
@@ -255,8 +253,8 @@ def test_the_signed_spec_alone_decides_what_starts(jobs: DirectEngine, head: Fak
     assert json.loads(started["signed"])["spec"]["command"] == ["echo honest"]
 
 
-def test_secrets_that_were_replaced_are_refused(jobs: DirectEngine, head: FakeNode) -> None:
-    """Else the head could give a signed job other variables, files, or logins; those that were signed are used."""
+def test_replaced_secrets_are_refused(jobs: DirectEngine, head: FakeNode) -> None:
+    """Otherwise the head could give a signed job other variables, files or credentials; the signed ones are used."""
     signed = SecretsDocument(env={"TOKEN": "t"}, salt="s")
     document = recorded(signing_keys(head), spec("mine", secret_env=("TOKEN",)), secrets=secrets_digest(signed))
     write(head, document, "mine", secrets={"env": {"TOKEN": "t", "LD_PRELOAD": "/x.so"}, "salt": "s"})
@@ -283,10 +281,10 @@ LOGIN = {"username": "bob", "password": "p", "server": "registry"}
     ids=["variable", "file", "registry", "git"],
 )
 @pytest.mark.parametrize("left", [None, {}, {"salt": "s"}], ids=["no file", "empty", "salt"])
-def test_a_job_does_not_start_without_the_secrets_that_were_signed(
+def test_a_job_does_not_start_without_its_signed_secrets(
     jobs: DirectEngine, head: FakeNode, asked: dict[str, Any], secrets: SecretsDocument, left: dict[str, str] | None
 ) -> None:
-    """Root on the head removes them, and the job would pull another image, fetch other code or train without a key."""
+    """If root on the head removes them, the job could pull another image, fetch other code or train without a key."""
     document = recorded(signing_keys(head), spec("mine", **asked), secrets=secrets_digest(secrets))
     write(head, document, "mine", **({} if left is None else {"secrets": left}))
     jobs.start_pending([].append)
@@ -302,10 +300,8 @@ def test_a_job_does_not_start_without_the_secrets_that_were_signed(
     assert caught.value.code == "job.secrets_missing"
 
 
-def test_a_running_job_whose_secrets_were_removed_is_not_stopped_by_a_restart_that_cannot_be(
-    jobs: DirectEngine, head: FakeNode
-) -> None:
-    """The restart is refused before it ends anything."""
+def test_a_restart_without_the_signed_secrets_does_not_stop_the_running_job(jobs: DirectEngine, head: FakeNode) -> None:
+    """It is refused before it ends anything."""
     jobs.submit(spec("mine", "exec sleep 60"), Secrets(registry=LOGIN), print)
     until(lambda: jobs.get("mine").status is JobStatus.RUNNING, "running")
     (head.root / "mine" / "secrets.json").unlink()
@@ -318,7 +314,7 @@ def test_a_running_job_whose_secrets_were_removed_is_not_stopped_by_a_restart_th
 
 
 def changed(head: FakeNode, change: Callable[[dict[str, Any]], object], **asked: Any) -> dict[str, Any]:
-    """Return a job whose signed text was changed before it was signed, as a program of another version signs it."""
+    """Return a job whose text was changed before it was signed, as another version would sign it."""
     document = recorded(signing_keys(head), spec(**asked))
     text = json.loads(document["signed"])
     change(text)
@@ -327,7 +323,7 @@ def changed(head: FakeNode, change: Callable[[dict[str, Any]], object], **asked:
 
 
 def signing_key(head: FakeNode) -> SigningKey:
-    """Return the controller's own key."""
+    """Return the key of the controller."""
     return own_signing_key(head.folder / "signing_key")
 
 
@@ -344,10 +340,10 @@ def signing_key(head: FakeNode) -> SigningKey:
         (lambda text: text.update(version="1"), "job.format", "form"),
     ],
 )
-def test_a_signed_job_with_anything_that_this_version_does_not_know_is_refused(
+def test_a_signed_job_with_an_unknown_version_or_field_is_refused(
     jobs: DirectEngine, head: FakeNode, change: Callable[[dict[str, Any]], object], code: str, word: str
 ) -> None:
-    """It would start without what its submitter asked for; the reason says which version or field it is."""
+    """It would start differently from what its submitter requested; the reason names the version or field."""
     document = changed(head, change, sync=CodeSource("git", "https://h/p.git"))
     with pytest.raises(Refused) as caught:
         signing_keys(head).check(JobReport("forged", "id-forged", **_signed_part(document)), "a")
@@ -361,10 +357,8 @@ def _signed_part(document: dict[str, Any]) -> dict[str, str]:
     return {key: document[key] for key in ("signed", "signature")}
 
 
-def test_a_job_of_an_older_version_starts_with_the_defaults_of_what_it_does_not_name(
-    jobs: DirectEngine, head: FakeNode
-) -> None:
-    """Fields that were added since have defaults that mean what was before."""
+def test_a_job_of_an_older_version_starts_with_defaults_for_new_fields(jobs: DirectEngine, head: FakeNode) -> None:
+    """The defaults of new fields mean the earlier behaviour."""
     document = changed(head, lambda text: [text["spec"].pop(name) for name in ("ulimits", "annotations", "pull")])
     write(head, document)
 
@@ -388,7 +382,7 @@ def test_a_change_of_the_signed_fields_has_a_new_version() -> None:
 
 
 class Asked:
-    """Extras that keep whether the controller may fetch the code of a job."""
+    """Extras that record whether the controller may fetch the code of a job."""
 
     def __init__(self) -> None:
         self.own: dict[str, bool] = {}
@@ -404,10 +398,10 @@ class Asked:
         return ""
 
 
-def test_the_controller_fetches_code_for_jobs_of_its_own_user_alone(
+def test_the_controller_fetches_code_only_for_jobs_of_its_own_user(
     monkeypatch: pytest.MonkeyPatch, head: FakeNode, tmp_path: Path
 ) -> None:
-    """Neither for a submitter's nor for another operator's; a key in the user's own folder counts as the user's."""
+    """Not for submitters or other operators; a key in the user's own folder counts as the user's."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     source, extras = CodeSource("git", "https://h/p.git"), Asked()
     people = {}
@@ -424,7 +418,7 @@ def test_the_controller_fetches_code_for_jobs_of_its_own_user_alone(
 
 
 class Brought:
-    """Extras that keep the archive that a start would relay."""
+    """Extras that record the archive that a start would relay."""
 
     def __init__(self) -> None:
         self.names: list[list[str]] = []
@@ -441,10 +435,10 @@ class Brought:
         return ""
 
 
-def test_a_local_folder_is_packed_when_it_is_submitted_and_read_by_nobody_later(
+def test_a_local_folder_is_packed_at_submission_and_not_read_later(
     monkeypatch: pytest.MonkeyPatch, head: FakeNode, tmp_path: Path
 ) -> None:
-    """A held job starts with the code as it was; its folder may be gone, and any machine may start it."""
+    """A held job starts with that code, from any controller, also if the folder was removed."""
     folder, extras = tmp_path / "project", Brought()
     folder.mkdir()
     (folder / "train.py").write_text("1")
@@ -465,8 +459,8 @@ def test_a_local_folder_is_packed_when_it_is_submitted_and_read_by_nobody_later(
     assert len(extras.names) == 2
 
 
-def test_packed_code_that_the_head_does_not_have_is_refused(jobs: DirectEngine, head: FakeNode) -> None:
-    """Nothing of the controller is packed in its place."""
+def test_missing_packed_code_is_refused(jobs: DirectEngine, head: FakeNode) -> None:
+    """The controller does not pack other files in its place."""
     code = PackedCode("0" * 64, "0" * 64, 100)
     write(head, recorded(signing_keys(head), spec("mine", sync=CodeSource("local", "/root")), code=code), "mine")
     jobs.start_pending([].append)
@@ -503,10 +497,10 @@ SLOW = CodeSource("git", "https://git.example.com/x.git", options={"GIT_SYNC_TIM
         ({**BOB, "mounts": ("/dev:/d",)}, "--mount"),
     ],
 )
-def test_a_submitter_s_job_runs_as_himself_and_with_no_rights_of_operators(
+def test_a_submitters_job_has_the_account_and_rights_of_the_submitter(
     monkeypatch: pytest.MonkeyPatch, head: FakeNode, asked: dict[str, Any], word: str
 ) -> None:
-    """His signature counts for what he may do alone, whatever he has signed."""
+    """His signature permits what he may do, whatever he has signed."""
     own = JobKeys("a", {}, head.folder / "bob")
     write(head, recorded(own, spec(**asked)))
     person = Person("bob", own_signing_key(head.folder / "bob").public, "submitter", "1001:1001,27")
@@ -514,7 +508,7 @@ def test_a_submitter_s_job_runs_as_himself_and_with_no_rights_of_operators(
     is_refused(direct_engine(monkeypatch, head, people={"bob": person}), head, word, "bob")
 
 
-def test_a_submitter_s_own_job_starts(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> None:
+def test_a_valid_job_of_a_submitter_starts(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> None:
     """With his account, some of its groups, and mounts that his account limits."""
     own = JobKeys("a", {}, head.folder / "bob")
     write(head, recorded(own, spec("fine", user="1001:1001,27", mounts=("/home/bob:/home/bob",))), "fine")
@@ -524,7 +518,7 @@ def test_a_submitter_s_own_job_starts(monkeypatch: pytest.MonkeyPatch, head: Fak
     assert jobs.start_pending([].append).started == ("fine",)
 
 
-def test_entries_that_are_not_valid_are_named_and_stop_nobody(jobs: DirectEngine, head: FakeNode) -> None:
+def test_invalid_entries_are_reported_and_delay_no_other_job(jobs: DirectEngine, head: FakeNode) -> None:
     """Whatever files root on the head writes."""
     odd: dict[str, Any] = {
         "ids": {"id": ["x"]},
@@ -559,7 +553,7 @@ def test_entries_that_are_not_valid_are_named_and_stop_nobody(jobs: DirectEngine
     ],
 )
 def test_a_node_cannot_send_a_command_into_another_jobs_container(record: dict[str, Any]) -> None:
-    """`attach` and `port-forward` use what a node reports of its attempt; such an entry is left out."""
+    """`attach` and `port-forward` use the node's report of its attempt; such an entry is ignored."""
     rest = {"role": "worker", "index": 0, "node": "b", "address": "10.0.0.2", "rank": 0, "chief": True}
     whole = {**record, "seats": [{**rest, **one} for one in record.get("seats", ())]}
     job = {"name": "j", "id": "1", "attempt": 1, "attempt_record": whole}
@@ -584,7 +578,7 @@ def test_a_node_cannot_send_a_command_into_another_jobs_container(record: dict[s
 def test_a_job_without_a_valid_entry_can_be_deleted(
     jobs: DirectEngine, head: FakeNode, document: dict[str, Any], files: dict[str, Any]
 ) -> None:
-    """Its entry is reported with the remedy, every other command says why it fails, and the name is free afterwards."""
+    """Its entry is reported with a remedy, all other commands fail with the reason, and the name is free afterwards."""
     write(head, document, "odd", **files)
 
     with pytest.raises(NodeError, match="the recorded job odd is not valid") as caught:
@@ -610,8 +604,8 @@ def test_a_job_whose_start_failed_is_not_reported_as_started(jobs: DirectEngine,
     assert [line for line in said if line.startswith("warning: odd: its start failed: a: ")]
 
 
-def test_a_running_job_that_must_not_start_again_is_not_ended_by_a_restart(jobs: DirectEngine, head: FakeNode) -> None:
-    """Such as an unsigned one of an earlier version."""
+def test_a_refused_restart_does_not_end_the_running_job(jobs: DirectEngine, head: FakeNode) -> None:
+    """For example of an unsigned job of an earlier version."""
     jobs.submit(spec("old", "sleep 60"), Secrets(), [].append)
     until(lambda: jobs.get("old").status is JobStatus.RUNNING, "the job runs")
     file = head.root / "old" / "job.json"
@@ -625,9 +619,7 @@ def test_a_running_job_that_must_not_start_again_is_not_ended_by_a_restart(jobs:
     jobs.stop("old", [].append, grace=0)
 
 
-def test_a_running_job_whose_record_is_damaged_is_ended_before_it_is_deleted(
-    jobs: DirectEngine, head: FakeNode
-) -> None:
+def test_the_deletion_of_a_job_with_a_damaged_record_ends_it_first(jobs: DirectEngine, head: FakeNode) -> None:
     """The error has the recorded owner, for the confirmation."""
     jobs.submit(spec("odd", "sleep 60", gpus=1), Secrets(), [].append)
     until(lambda: jobs.get("odd").status is JobStatus.RUNNING, "the job runs")
@@ -643,8 +635,8 @@ def test_a_running_job_whose_record_is_damaged_is_ended_before_it_is_deleted(
     assert head.ok("look")["leases"] == {}
 
 
-def test_secret_variables_are_those_that_the_spec_names(jobs: DirectEngine, head: FakeNode) -> None:
-    """Names of the spec are checked; others would be variables that no check has seen."""
+def test_only_secret_variables_that_the_spec_names_are_used(jobs: DirectEngine, head: FakeNode) -> None:
+    """Names in the spec are checked; other variables would be unchecked."""
     secrets = SecretsDocument(env={"NVIDIA_VISIBLE_DEVICES": "all"}, salt="s")
     document = recorded(signing_keys(head), spec("mine"), secrets=secrets_digest(secrets))
     write(head, document, "mine", secrets={"env": dict(secrets.env), "salt": "s"})

@@ -1,4 +1,4 @@
-"""GPUs of `provision run`, leased by the real program on two nodes in folders; docker and nvidia-smi are STAND-INS."""
+"""GPUs of `provision run`, leased by the real node program on two folders; Docker and nvidia-smi are STAND-INS."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def reserved(job, counts):
 
 
 def leases(node):
-    """Whose the GPUs of a node are."""
+    """Return the owners of a node's GPUs."""
     return {lease["job"] for lease in node.ok("look")["leases"].values()}
 
 
-def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(nodes, monkeypatch):
-    """Though each took a node from the other first; the other one is told whose they are."""
+def test_one_of_two_simultaneous_jobs_gets_all_gpus(nodes, monkeypatch):
+    """Each leased another node first; the other job is refused with the name of the owner."""
     connect, first, over = gpu_reservation.connect, {"one": "a", "two": "b"}, threading.Event()
     both, was_late = threading.Barrier(2), dict.fromkeys(first, False)
 
     def crossing(node):
-        """Come to the node that is the other job's first one once that has taken it, and not yet given it back."""
+        """Reach the other job's first node after that job has leased it and before it has released it."""
         job = node.connection.user
         if first[job] != node.name and not was_late[job]:
             was_late[job] = True
@@ -95,8 +95,8 @@ def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(nodes, monkeypatc
     until(lambda: not any(leases(node) for node in nodes.values()), "the GPUs are given back")
 
 
-def test_who_is_refused_holds_nothing(nodes):
-    """Neither while the other one runs, nor afterwards."""
+def test_a_refused_job_has_no_leases(nodes):
+    """Neither while the other job runs nor afterwards."""
     with reserved("one", {"a": 1}):
         with pytest.raises(LaunchError, match="held by the job one"), reserved("two", ALL):
             pass
@@ -113,7 +113,7 @@ def test_who_is_refused_holds_nothing(nodes):
         ({"GPU-a": {"job": "r", "id": "r", "age": 1}, "GPU-b": {"job": "pid 7", "foreign": "pid 7"}}, False),
     ],
 )
-def test_only_jobs_of_run_that_begin_just_now_are_waited_for(taken, is_waited_for):
-    """Who finds GPUs that are in use is told so at once."""
+def test_a_job_waits_only_for_jobs_of_run_that_are_starting(taken, is_waited_for):
+    """GPUs in use are reported at once."""
     taken = {uuid: {**lease, "time": time.time() - lease.get("age", 0)} for uuid, lease in taken.items()}
     assert node_leasing.is_starting(taken) is is_waited_for

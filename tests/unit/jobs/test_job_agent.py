@@ -1,4 +1,4 @@
-"""The job agent: what people without a root login may do on a node. docker and systemd are STAND-INS."""
+"""The job agent: what people without root access may do on a node. Docker and systemd are STAND-INS."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ sys.exit(job_agent.main())
 
 
 class Agent:
-    """The agent of one node, as sshd runs it for the key of a person; what it tells syslog goes to a file."""
+    """The agent of one node, as sshd runs it for the key of a person; a file records its messages to syslog."""
 
     def __init__(self, node):
         self.node, self.record = node, node.folder / "audit"
@@ -78,7 +78,7 @@ class Agent:
         return answer["error"]["message"]
 
     def audited(self):
-        """Return what was recorded."""
+        """Return the audit records."""
         lines = self.record.read_text().splitlines() if self.record.exists() else []
         return [json.loads(line) for line in lines]
 
@@ -98,13 +98,13 @@ def docked(agent):
 
 
 def signature(person):
-    """Return the text of an SSH signature that has a person's key in it."""
+    """Return the text of an SSH signature that contains a person's key."""
     data = b"SSHSIG" + struct.pack(">II", 1, len(KEYS[person])) + KEYS[person] + b"rest"
     return base64.b64encode(data).decode()
 
 
 def signed(name, person, ident="", **more):
-    """Return a job document as a person's controller makes it."""
+    """Return a job document as a person's controller creates it."""
     document = job(name, ident or f"{name}1", **{"user": PEOPLE[person]["user"], "env": {"A": "of-" + person}, **more})
     text = {"version": 1, "name": name, **{key: document[key] for key in ("id", "owner", "spec")}}
     return {**document, "signed": json.dumps(text), "signature": signature(person)}
@@ -117,7 +117,7 @@ def submitted(agent, name, person, **more):
 
 
 def test_more_retries_than_a_record_can_have_are_refused(agent):
-    """The record would not be valid, and nobody could see the job."""
+    """The record would be invalid, and no command could show the job."""
     assert job_agent.RETRIES == MOST_RETRIES
     for retry in (MOST_RETRIES + 1, -1, "2", True):
         queue = {"state": "pending", "retry": retry}
@@ -127,7 +127,7 @@ def test_more_retries_than_a_record_can_have_are_refused(agent):
 
 
 def test_the_id_of_another_job_or_lease_is_refused(agent):
-    """Everybody can read it, and nodes recognize containers and leases by it."""
+    """All users can read it, and nodes identify containers and leases by it."""
     submitted(agent, "j", "bob")
     agent.node.ok("reserve", name="old", job=job("old", "x1"), queue={})
     (agent.node.run / "leases" / "GPU-a").write_text(json.dumps({"job": "r", "id": "r7", "attempt": 1}))
@@ -138,8 +138,8 @@ def test_the_id_of_another_job_or_lease_is_refused(agent):
     assert not (agent.node.root / "evil").exists()
 
 
-def test_the_agent_is_one_file_that_runs_by_itself(tmp_path):
-    """What the role installs needs nothing beside it, and nothing of its environment."""
+def test_the_agent_runs_from_its_archive_alone(tmp_path):
+    """It imports nothing from its working directory or environment."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     done = subprocess.run(
         [sys.executable, "-I", "-S", ARCHIVE, "agent", "nobody"],
@@ -153,7 +153,7 @@ def test_the_agent_is_one_file_that_runs_by_itself(tmp_path):
     assert "the inventory has no person nobody" in json.loads(done.stdout)["error"]["message"]
 
 
-def test_a_submitter_submits_sees_stops_and_deletes_a_job_of_his_own(agent):
+def test_a_submitter_can_submit_list_stop_and_delete_an_own_job(agent):
     submitted(agent, "j", "bob", secrets={"env": {"TOKEN": "x"}})
 
     assert json.loads((agent.node.root / "j/queue.json").read_text())["state"] == "pending"
@@ -177,8 +177,8 @@ def test_a_submitter_submits_sees_stops_and_deletes_a_job_of_his_own(agent):
     assert "x" not in agent.audited()[0].values()
 
 
-def test_a_request_for_another_job_of_a_name_changes_nothing(agent):
-    """The end of an old job comes late, when a new one has its name."""
+def test_a_request_with_the_id_of_an_earlier_job_changes_nothing(agent):
+    """A late stop of an old job must not end a new job with its name."""
     submitted(agent, "j", "bob")
 
     assert agent.ask("bob", "stop", name="j", id="old", grace=1) == {"asked": False}
@@ -187,8 +187,8 @@ def test_a_request_for_another_job_of_a_name_changes_nothing(agent):
     assert json.loads((agent.node.root / "j/queue.json").read_text())["state"] == "pending"
 
 
-def test_a_submitter_records_which_nodes_have_confirmed_the_end_of_a_job_of_his_own(agent):
-    """As names alone; others see who has not."""
+def test_a_submitter_can_record_the_nodes_that_confirmed_the_end_of_an_own_job(agent):
+    """As names only; other users see the nodes that have not."""
     submitted(agent, "j", "bob")
     started = {"state": "started", "nodes": ["a", "b"]}
     assert agent.node.ask("queue", name="j", queue=started, merge=True) == {"written": True}
@@ -214,7 +214,7 @@ def test_a_submitter_records_which_nodes_have_confirmed_the_end_of_a_job_of_his_
         ("queue", {"queue": {"state": "pending"}, "action": "released"}),
     ],
 )
-def test_a_job_of_somebody_else_is_refused_to_a_submitter_and_not_to_an_operator(agent, do, more):
+def test_a_submitter_cannot_change_the_job_of_another_user_and_an_operator_can(agent, do, more):
     submitted(agent, "j", "bob")
 
     assert agent.refused("eve", do, name="j", **more) == "the job j belongs to another user"
@@ -228,16 +228,16 @@ def test_a_job_of_somebody_else_is_refused_to_a_submitter_and_not_to_an_operator
     assert agent.audited()[1]["request"] == ("stop" if more == {"queue": {"state": "stopped"}} else do)
 
 
-def test_a_job_without_a_signature_is_nobodys_but_an_operators(agent):
-    """What an operator's older command has recorded belongs to no submitter."""
+def test_only_operators_can_change_a_job_without_a_signature(agent):
+    """A job that an older version recorded for an operator belongs to no submitter."""
     agent.node.ok("reserve", name="j", job=job("j", "j1"), queue={"state": "pending"})
 
     assert agent.refused("bob", "delete", name="j") == "the job j belongs to another user"
     assert agent.ask("alice", "delete", name="j") == {"deleted": True}
 
 
-def test_others_jobs_are_seen_in_brief(docked):
-    """No environment, command, mounts, output, events or reasons of a job of somebody else."""
+def test_only_public_fields_of_other_users_jobs_are_shown(docked):
+    """No environment, command, mounts, output, events or reasons."""
     node = docked.node
     run(node, "sh", "-c", "echo hidden-word; echo hidden-word >&2; exit 3")
     node.result()
@@ -270,12 +270,12 @@ def test_others_jobs_are_seen_in_brief(docked):
         {"signed": signed("k", "bob", "j1")["signed"]},
     ],
 )
-def test_a_job_that_the_caller_has_not_signed_is_not_recorded(agent, change):
+def test_a_job_without_the_signature_of_the_caller_is_not_recorded(agent, change):
     assert "signed" in agent.refused("bob", "reserve", name="j", job={**signed("j", "bob"), **change}, queue={})
     assert not agent.node.root.exists() or list(agent.node.root.iterdir()) == []
 
 
-def test_what_is_recorded_is_what_was_signed(agent):
+def test_only_the_signed_text_is_recorded(agent):
     """Another spec beside the signed text is not even shown."""
     document = signed("j", "bob")
     other = {**document["spec"], "command": ["other"]}
@@ -284,15 +284,15 @@ def test_what_is_recorded_is_what_was_signed(agent):
     assert json.loads((agent.node.root / "j/job.json").read_text())["spec"] == document["spec"]
 
 
-def test_a_name_that_is_taken_tells_nothing_of_the_job_that_has_it(agent):
+def test_the_refusal_of_a_used_name_does_not_show_its_job(agent):
     submitted(agent, "j", "bob")
 
     answer = agent.ask("eve", "reserve", name="j", job=signed("j", "eve"), queue={})
     assert answer == {"reserved": False}
 
 
-def test_packed_code_comes_with_a_job(agent):
-    """Exactly the bytes that were announced, and for the job of that id alone."""
+def test_packed_code_is_stored_for_the_job_with_its_id(agent):
+    """Exactly the announced bytes."""
     data = os.urandom(300_000)
     request = json.dumps({"do": "upload", "id": "j1", "size": len(data)}).encode() + b"\n"
 
@@ -304,7 +304,7 @@ def test_packed_code_comes_with_a_job(agent):
         assert "error" in json.loads(agent.raw("bob", json.dumps({"do": "upload", **wrong}).encode() + b"\nx")[1])
 
 
-def test_a_submitters_job_runs_as_his_account(agent):
+def test_a_submitters_job_must_use_the_account_of_the_submitter(agent):
     document = signed("j", "bob", user="0:0")
 
     assert agent.refused("bob", "reserve", name="j", job=document, queue={}) == "your jobs run as 1001:1001, not as 0:0"
@@ -318,8 +318,8 @@ def test_a_submitters_job_runs_as_his_account(agent):
     ],
 )
 @pytest.mark.parametrize("caller", ["alice", "bob"])
-def test_all_else_is_refused(agent, do, caller):
-    """Nobody starts, leases or drains anything through the agent, and nobody reads secrets."""
+def test_other_requests_are_refused(agent, do, caller):
+    """The agent does not start or drain anything, takes no leases and returns no secrets."""
     answer = json.loads(agent.raw(caller, json.dumps({"do": do, "name": "j", "reason": "x"}).encode() + b"\n")[1])
 
     assert "does not accept the request" in answer["error"]["message"]
@@ -328,14 +328,14 @@ def test_all_else_is_refused(agent, do, caller):
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"[]\n", b"NaN\n", b'{"do": NaN}\n', b"\xff\n", b"[" * 100000 + b"\n"])
-def test_what_is_no_request_is_refused(agent, data):
+def test_an_invalid_request_is_refused(agent, data):
     code, answer = agent.raw("bob", data)
 
     assert code == 1
     assert json.loads(answer)["error"]["message"]
 
 
-def test_a_request_without_end_is_refused(monkeypatch):
+def test_an_endless_request_is_refused(monkeypatch):
     monkeypatch.setattr(job_agent, "REQUEST_BYTES", 1000)
     ours, theirs = os.pipe()
     os.write(theirs, b"x" * 2000)
@@ -350,8 +350,8 @@ def test_a_request_without_end_is_refused(monkeypatch):
             os.close(handle)
 
 
-def test_a_name_that_has_become_another_job_meanwhile_is_not_stopped(agent):
-    """What was checked and what is acted on are the same job."""
+def test_a_new_job_with_the_name_of_the_checked_job_is_not_stopped(agent):
+    """The checked job and the stopped job are the same."""
     submitted(agent, "j", "bob")
 
     for do in ("stop", "logs"):
@@ -386,8 +386,8 @@ REQUESTS = st.fixed_dictionaries(
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(request=REQUESTS)
-def test_no_request_does_more_than_the_rules_say(monkeypatch, request):
-    """Whatever the JSON: only listed requests run, only for one's own jobs, and only with fields that were checked."""
+def test_no_request_does_more_than_the_rules_permit(monkeypatch, request):
+    """With any JSON: only listed requests run, only for own jobs, and only with checked fields."""
     ran = []
     jobs = {"j": signed("j", "bob"), "k": signed("k", "eve")}
     monkeypatch.setattr(job_agent, "read_json", lambda path: jobs.get(path.split("/")[-2], {}))
@@ -413,15 +413,15 @@ def test_no_request_does_more_than_the_rules_say(monkeypatch, request):
         assert checked["do"] == "upload" or checked.get("id", checked.get("if_id", "j1")) == "j1"
 
 
-def test_an_assignment_is_no_secret():
-    """Others see on which nodes and GPUs a job runs: GPUs are shared."""
+def test_assignments_of_jobs_are_visible_to_all_users():
+    """Users see the nodes and GPUs of all jobs, because GPUs are shared."""
     report = {"name": "j", "attempt_record": {"seats": [assignment("j-worker-0", "a", 0)], "image_digest": "x"}}
 
     assert job_agent.visible(PEOPLE["eve"], report)["attempt_record"] == {"seats": [assignment("j-worker-0", "a", 0)]}
 
 
-def test_a_report_of_another_job_of_the_same_name_is_shown_in_brief(agent):
-    """The name may have been taken by a job of the caller since the report was made."""
+def test_only_public_fields_of_an_earlier_job_with_the_name_are_shown(agent):
+    """A job of the caller may have taken the name since the report was made."""
     (agent.node.root / "j").mkdir(parents=True)
     (agent.node.root / "j" / "job.json").write_text(json.dumps(signed("j", "eve", "e1")))
     job_agent.node_records.ROOT, before = str(agent.node.root), job_agent.node_records.ROOT
@@ -433,8 +433,8 @@ def test_a_report_of_another_job_of_the_same_name_is_shown_in_brief(agent):
         job_agent.node_records.ROOT = before
 
 
-def test_a_submitter_cannot_fill_what_everybody_reads(agent):
-    """Each report has a limit, beyond which no operator's command would get one."""
+def test_a_submitter_cannot_submit_more_than_the_limit_of_a_report(agent):
+    """Reports have a limit; beyond it no operator's command would get one."""
     huge = signed("huge", "bob", labels={"a": "x" * job_agent.SIGNED_LENGTH})
     assert "characters" in agent.refused("bob", "reserve", name="huge", job=huge)
     assert agent.ask("alice", "reserve", name="huge", job=signed("huge", "alice", labels=huge["spec"]["labels"]))
@@ -447,7 +447,7 @@ def test_a_submitter_cannot_fill_what_everybody_reads(agent):
 
 
 def test_a_submitter_cannot_fill_the_disk_with_one_upload(agent):
-    """Code of more than half of the free space is not taken; nothing of it is stored."""
+    """Code that needs more than half of the free space is refused, and none of it is stored."""
     if not shutil.which("unshare"):
         pytest.skip("unshare is not installed")
     agent.node.root.mkdir(exist_ok=True)
@@ -467,16 +467,16 @@ def test_a_submitter_cannot_fill_the_disk_with_one_upload(agent):
         assert upload(size)["error"]["message"] == f"insufficient disk space for {size} bytes of code"
 
 
-def test_the_agent_takes_no_larger_code_than_the_node(agent):
-    """Else the upload would be refused only after it was announced as possible."""
+def test_the_agent_and_the_node_have_the_same_size_limit_for_code(agent):
+    """Otherwise an upload would be refused after it was announced."""
     assert job_agent.UPLOAD_BYTES == node_queue.UPLOAD_BYTES
     refusal = f"{2 << 31}: invalid size of packed code"
     assert agent.refused("bob", "upload", id="abc", size=2 << 31) == refusal
 
 
 @pytest.mark.parametrize("odd", ["1e999", "-1e999", '"\\ud800"', "[" * 900 + "]" * 900])
-def test_what_a_submitter_signs_can_be_read_by_every_reader_of_json(agent, odd):
-    """Else nobody could read the answers of the node that keeps the queue."""
+def test_a_signed_spec_that_not_all_json_parsers_read_is_refused(agent, odd):
+    """Otherwise no command could read the answers of the queue host."""
     for key in ("spec", "owner"):
         odd_job = signed("odd", "bob")
         text = odd_job["signed"].replace('"of-bob"', odd).replace('"priority": 0', f'"priority": {odd}')

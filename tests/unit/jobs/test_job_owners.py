@@ -1,4 +1,4 @@
-"""Whose a job is: the key that signed it decides, not the name that it claims."""
+"""The owner of a job: the key of its signature decides, not the claimed name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEC = JobSpec("a", Kind.RUN, ("true",))
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path, monkeypatch):
-    """No key of the person who runs the tests takes part."""
+    """Exclude the keys of the person who runs the tests."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     monkeypatch.delenv(ssh_signatures.KEY_VARIABLE, raising=False)
@@ -44,15 +44,15 @@ def job(by, *, owner="me@here", **changes):
     return DirectRecord(SPEC, "1", owner, 1.0, JobStatus.RUNNING, signed=text, signature=signature)
 
 
-def test_a_job_that_my_key_signed_is_mine(tmp_path):
+def test_a_job_with_a_signature_of_my_key_is_mine(tmp_path):
     mine = keys(tmp_path)
 
     assert mine.owns(job(mine), "me@here")
     assert mine.owns(job(mine, owner="me@other-machine"), "me@here")
 
 
-def test_a_job_with_my_name_and_the_key_of_another_is_not_mine(tmp_path):
-    """The name is claimed; the signature is not."""
+def test_a_job_with_my_name_and_another_users_key_is_not_mine(tmp_path):
+    """The name is only a claim."""
     assert not keys(tmp_path).owns(job(keys(tmp_path, "other")), "me@here")
 
 
@@ -62,7 +62,7 @@ def test_accounts_that_share_the_key_of_a_controller_are_distinguished_by_name(t
     assert not mine.owns(job(mine, owner="eve@here"), "me@here")
 
 
-def test_a_key_of_the_inventory_is_a_person_whatever_the_account_is_called(tmp_path, monkeypatch):
+def test_a_key_of_the_inventory_identifies_a_person_with_any_account_name(tmp_path, monkeypatch):
     monkeypatch.setenv(ssh_signatures.KEY_VARIABLE, str(tmp_path / "alice"))
     public = ssh_signatures.own_signing_key(tmp_path / "alice").public
     alice = keys(tmp_path, people={"alice": Person("alice", public, "operator")})
@@ -70,14 +70,14 @@ def test_a_key_of_the_inventory_is_a_person_whatever_the_account_is_called(tmp_p
     assert alice.owns(job(alice, owner="alice@laptop"), "awong@ops1")
 
 
-def test_text_that_was_signed_for_another_job_proves_nothing(tmp_path):
-    """A head could put the text and signature of one of my jobs beside the job of somebody else."""
+def test_a_signed_text_of_another_job_does_not_change_the_owner(tmp_path):
+    """A head could record the text and signature of my job beside the job of another user."""
     mine = keys(tmp_path)
 
     assert not mine.owns(job(mine, id="2"), "me@here")
 
 
-def test_an_invalid_signature_is_nobodys(tmp_path):
+def test_a_job_with_an_invalid_signature_has_no_owner(tmp_path):
     good = job(mine := keys(tmp_path))
 
     assert not mine.owns(
@@ -86,13 +86,13 @@ def test_an_invalid_signature_is_nobodys(tmp_path):
 
 
 @pytest.mark.parametrize(("owner", "own"), [("me@here", True), ("", True), ("eve@here", False), ("me@there", False)])
-def test_jobs_without_a_signature_go_by_the_name(tmp_path, owner, own):
-    """Those of earlier versions."""
+def test_the_owner_of_a_job_without_a_signature_is_its_name(tmp_path, owner, own):
+    """Earlier versions record such jobs."""
     assert keys(tmp_path).owns(DirectRecord(SPEC, "1", owner, 1.0, JobStatus.RUNNING), "me@here") is own
 
 
-def test_whose_a_job_is_does_not_depend_on_the_connection(tmp_path):
-    """An operator whose connection goes through the job agent is asked before another user's job is ended."""
+def test_the_owner_of_a_job_does_not_depend_on_the_connection(tmp_path):
+    """An operator who uses the job agent must confirm the end of another user's job."""
     bob, alice = keys(tmp_path, "bob"), keys(tmp_path, "alice")
     engine = through_agent(bob)
 
@@ -102,8 +102,8 @@ def test_whose_a_job_is_does_not_depend_on_the_connection(tmp_path):
     assert not engine.refuses(for_operator), "an operator sees the signature, and may end the job"
 
 
-def test_what_the_job_agent_refuses_needs_no_confirmation(tmp_path):
-    """A submitter sees no signature of other users' jobs; the agent refuses the change and records the attempt."""
+def test_a_request_that_the_job_agent_refuses_needs_no_confirmation(tmp_path):
+    """A submitter sees no signature of other users' jobs; the agent refuses the change and audits the attempt."""
     bob, alice = keys(tmp_path, "bob"), keys(tmp_path, "alice")
     hidden = dataclasses.replace(job(alice, owner="alice@ops"), signed="", signature="")
 

@@ -1,4 +1,4 @@
-"""A node that did not answer is not waited for again and again; the others answer, and it is named."""
+"""An unreachable node does not delay every command; the other nodes answer, and it is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODES = {name: Node(name, Connection(f"10.0.0.{number}")) for number, name in en
 
 
 class Network:
-    """Stands for the connections: which nodes are connected to, and how that ends."""
+    """Stands in for connections: which nodes are connected to, and with which result."""
 
     def __init__(self) -> None:
         self.connected: list[str] = []
@@ -45,8 +45,8 @@ def asked(network: Network, nodes: Contact) -> tuple[list[str], dict[str, Any]]:
     return network.connected, answers
 
 
-def test_a_silent_node_is_connected_to_again_when_it_takes_connections(network: Network) -> None:
-    """Until then it is named with the reason of the first time, and the others answer."""
+def test_an_unreachable_node_is_connected_to_again_when_its_port_answers(network: Network) -> None:
+    """Until then it is reported with the first reason, and the others answer."""
     nodes = Contact(NODES)
     network.errors["b"] = ConnectionFailed("no route to host", node="b")
     assert asked(network, nodes)[0] == ["a", "b", "c"]
@@ -70,8 +70,10 @@ def test_a_silent_node_is_connected_to_again_when_it_takes_connections(network: 
 
 
 @pytest.mark.parametrize("error", [NodeError("python3 is missing", node="b"), HostNotTrusted("unknown key", node="b")])
-def test_a_node_that_answers_with_an_error_is_not_remembered(network: Network, error: ProvisionError) -> None:
-    """It costs nobody time, and what is wrong may be mended at once."""
+def test_a_node_that_answers_with_an_error_is_not_recorded_as_unreachable(
+    network: Network, error: ProvisionError
+) -> None:
+    """It delays no command, and the cause may be fixed at once."""
     nodes = Contact(NODES)
     network.errors["b"] = error
 
@@ -79,8 +81,10 @@ def test_a_node_that_answers_with_an_error_is_not_remembered(network: Network, e
     assert asked(network, nodes) == (["a", "b", "c"], {"a": "answer of a", "b": error, "c": "answer of c"})
 
 
-def test_another_command_does_not_wait_either(network: Network, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered is kept on this machine, by inventory."""
+def test_the_next_command_does_not_wait_for_an_unreachable_node(
+    network: Network, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is stored on the controller, by inventory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     network.errors["b"] = ConnectionFailed("no route to host", node="b")
     asked(network, Contact(NODES, AbsentNodes(tmp_path)))
@@ -89,8 +93,8 @@ def test_another_command_does_not_wait_either(network: Network, tmp_path, monkey
     assert asked(network, Contact(NODES, AbsentNodes(tmp_path / "other")))[0] == ["a", "b", "c"]
 
 
-def test_a_connection_to_a_silent_node_is_not_waited_for_again(network: Network, monkeypatch) -> None:
-    """Also where the queue host alone is asked, as for `submit`, `queue release` and `restart`."""
+def test_a_request_to_one_unreachable_node_does_not_wait_again(network: Network, monkeypatch) -> None:
+    """For example if only the queue host is needed, for `submit`, `queue release` and `restart`."""
     connected: list[str] = []
 
     def connect(node: Node) -> str:
@@ -116,8 +120,10 @@ def test_a_connection_to_a_silent_node_is_not_waited_for_again(network: Network,
     assert nodes.connect("a") == "connection to a", "it is forgotten when it has answered"
 
 
-def test_an_inventory_is_remembered_by_one_key(network: Network, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folder, its hosts file and links to either are the same inventory."""
+def test_all_paths_of_an_inventory_share_the_record_of_unreachable_nodes(
+    network: Network, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder, its hosts file, and links to either."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "prod"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The program for jobs as real processes on a node in a folder; docker, systemd and nvidia-smi are STAND-INS."""
+"""The node program for jobs as real processes on a node in a folder; Docker, systemd and nvidia-smi are STAND-INS."""
 
 import ast
 import contextlib
@@ -48,10 +48,10 @@ def lease(node, name="j", uuids=(GPU,), ident="t1", **more):
 
 
 def aged(node, uuid, seconds):
-    """Make a lease so much older."""
+    """Make a lease so many seconds older."""
     path = node.run / "leases" / uuid
-    found = json.loads(path.read_text())
-    path.write_text(json.dumps({**found, "monotonic": found["monotonic"] - seconds}))
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "monotonic": record["monotonic"] - seconds}))
 
 
 def test_node_programs_have_the_syntax_of_python_3_6():
@@ -62,7 +62,7 @@ def test_node_programs_have_the_syntax_of_python_3_6():
 
 
 @pytest.mark.row(9)
-def test_of_two_that_submit_one_name_one_gets_it_and_the_other_is_told_by_whom(node):
+def test_one_of_several_submissions_of_a_name_gets_it_and_the_others_get_its_job(node):
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda n: node.ask("reserve", name="j", job=job(ident=str(n)), queue={}), range(4)))
     won = [number for number, answer in enumerate(answers) if answer["reserved"]]
@@ -72,22 +72,22 @@ def test_of_two_that_submit_one_name_one_gets_it_and_the_other_is_told_by_whom(n
 
 
 @pytest.mark.long
-def test_a_submission_that_breaks_off_shows_nothing_and_leaves_the_name_free(node):
+def test_an_incomplete_submission_is_not_listed_and_does_not_reserve_the_name(node):
     node.ok("reserve", name="other", job=job("other"))
     broken = node.root / ".new-j-1"
     broken.mkdir()
     (broken / "job.json").write_text("{}")
-    assert [told["name"] for told in node.ok("report", names=None, brief=True)["jobs"]] == ["other"]
+    assert [one["name"] for one in node.ok("report", names=None, brief=True)["jobs"]] == ["other"]
     assert node.ask("reserve", name="j", job=job(), queue={}) == {"reserved": True}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["../x", "", "-a", "A", "a/b", "a" * 80, None, 3])
-def test_what_is_no_name_reaches_no_path(node, name):
+def test_an_invalid_job_name_is_refused(node, name):
     assert "invalid job name" in node.ask("reserve", name=name, job=job())["error"]["message"]
 
 
-def test_the_secrets_of_a_job_are_root_s_alone_and_in_no_report(node):
+def test_secrets_of_a_job_are_readable_by_root_only_and_in_no_report(node):
     node.ok("reserve", name="j", job=job(), queue={"state": "pending"}, secrets={"env": {"TOKEN": "hunter2"}})
     assert node.ok("secrets", name="j") == {"env": {"TOKEN": "hunter2"}}
     assert stat.S_IMODE((node.root / "j/secrets.json").stat().st_mode) == 0o600
@@ -95,19 +95,19 @@ def test_the_secrets_of_a_job_are_root_s_alone_and_in_no_report(node):
     assert b"hunter2" not in node.raw("report", names=["j"], brief=False)
     node.ok("queue", name="j", queue={"state": "failed"}, over=True, event={"source": "queue", "message": "over"})
     assert node.ok("secrets", name="j") == {}
-    told = node.ok("report", names=["j"], brief=False)["jobs"][0]
-    assert (told["queue"]["state"], told["events"][0]["message"]) == ("failed", "over")
+    report = node.ok("report", names=["j"], brief=False)["jobs"][0]
+    assert (report["queue"]["state"], report["events"][0]["message"]) == ("failed", "over")
 
 
-def test_when_a_job_was_submitted_is_told_by_the_node(node):
+def test_the_time_of_submission_is_that_of_the_node(node):
     before = time.time()
     for name in ("first", "second"):
         node.ok("reserve", name=name, job=dict(job(name), submitted=before + 1e6))
-    told = {one["name"]: one["submitted"] for one in node.ok("report", names=None, brief=True)["jobs"]}
-    assert before <= told["first"] < told["second"] <= time.time()
+    submitted = {one["name"]: one["submitted"] for one in node.ok("report", names=None, brief=True)["jobs"]}
+    assert before <= submitted["first"] < submitted["second"] <= time.time()
 
 
-def test_the_queue_is_held_by_one_until_its_input_ends_and_the_next_hears_by_whom(node):
+def test_one_process_locks_the_queue_until_its_input_ends_and_others_get_its_name(node):
     first = node.begin("hold_queue", seconds=1, who="ann@h")
     assert json.loads(first.stdout.readline()) == {"held": True}
     refused = node.ask("hold_queue", seconds=0.1, who="bob@h")
@@ -116,8 +116,8 @@ def test_the_queue_is_held_by_one_until_its_input_ends_and_the_next_hears_by_who
     assert node.ask("hold_queue", seconds=1) == {"held": True}
 
 
-def test_no_folder_that_a_job_made_is_too_deep_to_delete(docked):
-    """Nor does what another left half done stand in the way of a submission."""
+def test_deeply_nested_folders_of_a_job_are_deleted(docked):
+    """Those of an incomplete submission too."""
     docked.ok("reserve", name="j", job=job(), queue={})
     for top in (docked.root / "j/code", docked.root / ".new-x-1"):
         make_deep(top)
@@ -140,7 +140,7 @@ def make_deep(top):
 
 @contextlib.contextmanager
 def beating(node, part, **request):
-    """A request that gives signs of life until its `silence` is set; three quarters of a second are its minute."""
+    """A request that sends heartbeats until its `silence` is set; its time limit is three quarters of a second."""
     code = (
         f"import sys; sys.path.insert(0, {str(ARCHIVE)!r});"
         f"from provision.node.jobs import requests, {part}; {part}.BEAT_SECONDS = 0.75; sys.exit(requests.main())"
@@ -166,8 +166,8 @@ def beating(node, part, **request):
             life.join()
 
 
-def test_gpus_of_a_run_whose_machine_lost_its_power_are_given_back(docked):
-    """Its job is ended by then, and nobody would end its connection for hours."""
+def test_gpus_of_a_run_are_released_when_its_controller_sends_no_heartbeat(docked):
+    """Its job has ended by then, and the connection would stay open for hours."""
     request = {"do": "hold", "job": "r", "id": "r", "attempt": 1, "leases": {GPU: ""}}
     with beating(docked, "leasing", **request) as (holder, held, silence):
         assert held == {"taken": {}, "starting": False}
@@ -178,8 +178,8 @@ def test_gpus_of_a_run_whose_machine_lost_its_power_are_given_back(docked):
     assert docked.ok("look")["leases"] == {}
 
 
-def test_the_queue_s_holder_that_gives_no_sign_of_life_any_more_loses_it(node):
-    """A connection that nobody ends may stand for hours."""
+def test_the_lock_of_the_queue_is_released_when_its_owner_sends_no_heartbeat(node):
+    """The connection may stay open for hours."""
     with beating(node, "queue", do="hold_queue", seconds=1) as (holder, held, silence):
         assert held == {"held": True}
         time.sleep(1)
@@ -189,7 +189,7 @@ def test_the_queue_s_holder_that_gives_no_sign_of_life_any_more_loses_it(node):
     assert node.ask("hold_queue", seconds=3) == {"held": True}
 
 
-def test_the_queue_is_written_where_it_stands_as_the_writer_thinks_and_else_told(node):
+def test_the_queue_changes_only_if_its_state_is_the_expected_one(node):
     node.ok("reserve", name="j", job=job(), queue={"state": "pending", "attempt": 1, "time": 5})
     before = node.ok("report", names=["j"], brief=True)["jobs"][0]["queue"]
     assert before["time"] > 5, "the head's clock counts"
@@ -199,25 +199,25 @@ def test_the_queue_is_written_where_it_stands_as_the_writer_thinks_and_else_told
     assert node.ok("queues", many=[{**stopped, **guess} for guess in wrong]) == {"written": [False] * 4}
     right = {"if_state": ["held", "pending"], "if_attempt": 1, "if_id": "t1"}
     assert node.ok("queue", name="j", queue={"state": "started", "time": 7}, merge=True, **right) == {"written": True}
-    told = node.ok("report", names=["j"], brief=False)["jobs"][0]
-    assert (told["queue"]["state"], told["queue"]["attempt"], told["events"]) == ("started", 1, [])
-    assert told["queue"]["time"] >= before["time"]
+    report = node.ok("report", names=["j"], brief=False)["jobs"][0]
+    assert (report["queue"]["state"], report["queue"]["attempt"], report["events"]) == ("started", 1, [])
+    assert report["queue"]["time"] >= before["time"]
 
 
-def test_the_queue_is_not_held_for_as_long_as_a_disk_takes_to_keep_what_has_ended(tmp_path, monkeypatch):
-    """Of hundreds at once; that a job was stopped outlasts a power cut, that it is over is found out again."""
-    kept = []
-    monkeypatch.setattr(os, "fsync", kept.append)
+def test_ends_of_jobs_are_recorded_without_waiting_for_the_disk(tmp_path, monkeypatch):
+    """Hundreds may end at once, and the next pass detects them again; a requested stop must survive a power failure."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
     monkeypatch.setattr(node_records, "ROOT", str(tmp_path))
     (tmp_path / "j").mkdir()
     assert node_queue.queues({"many": [{"name": "j", "queue": {"state": "over"}}] * 3}) == {"written": [True] * 3}
-    assert kept == []
+    assert synced == []
     node_queue.queue({"name": "j", "queue": {"state": "stopped"}})
-    assert len(kept) == 1
+    assert len(synced) == 1
 
 
 def test_the_queue_host_lists_the_nodes_that_have_not_confirmed_an_end(node):
-    """All that the job was ever given to; a deletion asks all of them again, and is not taken back by a later stop."""
+    """All nodes that the job ever had; a deletion asks all of them again, and a later stop does not revoke it."""
 
     def queue(**more):
         assert node.ok("queue", name="j", merge=True, **more) == {"written": True}
@@ -240,17 +240,23 @@ def test_the_queue_host_lists_the_nodes_that_have_not_confirmed_an_end(node):
     assert not {"unconfirmed", "deleted"} & set(queue(queue={"state": "pending"}))
 
 
-def test_a_job_that_is_gone_keeps_no_other_from_being_told_why_it_waits(node):
+def test_the_states_of_other_jobs_are_recorded_if_one_job_is_missing(node):
     node.ok("reserve", name="j", job=job(), queue={"state": "pending"})
-    many = [{"name": name, "queue": {"reason": "no room"}, "event": {"message": "no room"}} for name in ("gone", "j")]
+    many = [
+        {"name": name, "queue": {"reason": "insufficient resources"}, "event": {"message": "insufficient resources"}}
+        for name in ("gone", "j")
+    ]
     assert node.ok("queues", many=many) == {"written": [False, True]}
-    told = node.ok("report", names=["j"], brief=False)["jobs"][0]
-    assert (told["queue"]["reason"], told["events"][0]["message"]) == ("no room", "no room")
+    report = node.ok("report", names=["j"], brief=False)["jobs"][0]
+    assert (report["queue"]["reason"], report["events"][0]["message"]) == (
+        "insufficient resources",
+        "insufficient resources",
+    )
 
 
 @pytest.mark.parametrize("end", ["stop", "release", "delete"])
-def test_a_job_with_the_id_of_another_one_does_not_end_it(docked, end):
-    """The submitter chooses the id; nodes compare the name too."""
+def test_a_request_with_the_id_of_another_job_does_not_end_that_job(docked, end):
+    """The submitter chooses the ID, so nodes compare the name too."""
     lease(docked)
     lease(docked, "evil", ["GPU-b"])
     run(docked, "sleep", "60", leases=[GPU])
@@ -266,7 +272,7 @@ def test_a_job_with_the_id_of_another_one_does_not_end_it(docked, end):
 
 
 def test_folders_of_an_earlier_version_are_closed_to_other_users(node):
-    """It made them readable for all."""
+    """All users could read them."""
     paths = [node.root, *(node.run / name for name in ("leases", "mounts", "units"))]
     for path in paths:
         path.mkdir(parents=True)
@@ -277,7 +283,7 @@ def test_folders_of_an_earlier_version_are_closed_to_other_users(node):
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o700}
 
 
-def test_renewing_keeps_what_an_attempt_has_and_takes_nothing(docked):
+def test_a_renewal_extends_existing_leases_only(docked):
     lease(docked)
     aged(docked, GPU, 100)
     docked.ok("drain", reason="disk")
@@ -287,24 +293,24 @@ def test_renewing_keeps_what_an_attempt_has_and_takes_nothing(docked):
     assert list(docked.ok("look")["leases"]) == [GPU]
 
 
-def test_no_gpu_is_leased_twice_however_many_try_at_once(docked):
+def test_a_gpu_is_leased_once_if_several_jobs_request_it_at_the_same_time(docked):
     def attempt(number):
         uuids = [*["GPU-a", "GPU-b", "GPU-c"][number % 3 :], "GPU-d"]
         return number, uuids, lease(docked, f"j{number}", uuids, str(number))
 
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(attempt, range(6)))
-    winners = [(number, uuids) for number, uuids, answer in found if not answer["taken"]]
+        answers = list(pool.map(attempt, range(6)))
+    winners = [(number, uuids) for number, uuids, answer in answers if not answer["taken"]]
     assert len(winners) == 1, "all want GPU-d"
     number, uuids = winners[0]
     leases = docked.ok("report", names=[], brief=True)["leases"]
     assert {uuid: held["id"] for uuid, held in leases.items()} == dict.fromkeys(uuids, str(number))
-    assert all("GPU-d" in answer["taken"] for n, _, answer in found if n != number)
+    assert all("GPU-d" in answer["taken"] for n, _, answer in answers if n != number)
 
 
 @pytest.mark.row(3)
 @pytest.mark.long
-def test_all_or_none_and_a_second_try_of_the_same_attempt_is_no_conflict(docked):
+def test_all_gpus_or_none_are_leased_and_an_attempt_can_repeat_its_request(docked):
     assert lease(docked, "one", ["GPU-b"], "1") == {"taken": {}}
     assert list(lease(docked, "two", ["GPU-a", "GPU-b"], "2")["taken"]) == ["GPU-b"]
     assert list(docked.ok("look")["leases"]) == ["GPU-b"]
@@ -313,7 +319,7 @@ def test_all_or_none_and_a_second_try_of_the_same_attempt_is_no_conflict(docked)
 
 
 @pytest.mark.parametrize("request_", ["look", "report"])
-def test_a_lease_stands_while_somebody_makes_its_job_ready_and_not_much_longer(docked, request_):
+def test_a_lease_lasts_while_its_job_is_prepared_and_then_expires(docked, request_):
     prepare(docked, [assignment("j-worker-0", "a", 0)])
     for name, ident, gpu in (("j", "t1", "GPU-a"), ("never", "t2", "GPU-b")):
         assert lease(docked, name, [gpu], ident) == {"taken": {}}
@@ -328,7 +334,7 @@ def test_a_lease_stands_while_somebody_makes_its_job_ready_and_not_much_longer(d
 
 
 @pytest.mark.long
-def test_a_lease_whose_container_runs_stays_and_so_do_all_when_docker_does_not_answer(node):
+def test_leases_with_a_running_container_do_not_expire_nor_any_while_docker_is_down(node):
     docked = node.with_docker()
     lease(docked)
     aged(docked, GPU, 9999)
@@ -337,14 +343,14 @@ def test_a_lease_whose_container_runs_stays_and_so_do_all_when_docker_does_not_a
     docked.engine.ask("POST", f"/containers/{made}/start")
     assert GPU in docked.ok("look")["leases"]
     docked.end_engine()
-    found = docked.ok("look")
-    assert (GPU in found["leases"], found["docker_error"]) == (True, "docker's engine does not answer")
+    answer = docked.ok("look")
+    assert (GPU in answer["leases"], answer["docker_error"]) == (True, "docker's engine does not answer")
     docked.with_docker()
     assert docked.ok("look")["leases"] == {}
 
 
-def test_jobs_are_told_of_also_where_an_old_lease_cannot_be_given_back_now(docked):
-    """The next that looks gives it back."""
+def test_jobs_are_reported_if_an_expired_lease_cannot_be_released(docked):
+    """The next request releases it."""
     lease(docked)
     aged(docked, GPU, 121)
     lock = docked.run / "jobs.lock"
@@ -362,17 +368,17 @@ def client(node, *words):
     return done.stdout.decode().strip()
 
 
-def test_a_gpu_that_others_use_is_told_and_never_leased(docked):
+def test_a_gpu_with_a_foreign_process_is_reported_and_not_leased(docked):
     (docked.folder / "uses").write_text(f"{GPU}, {os.getpid()}\nGPU-b, 999999999\n")
-    found = docked.ok("look")
-    assert list(found["foreign"]) == [GPU], "a process that is gone uses nothing"
-    assert f"(pid {os.getpid()} of " in found["foreign"][GPU]
+    answer = docked.ok("look")
+    assert list(answer["foreign"]) == [GPU], "a process that is gone uses nothing"
+    assert f"(pid {os.getpid()} of " in answer["foreign"][GPU]
     assert "pid" in lease(docked)["taken"][GPU]["foreign"]
     assert docked.ok("look")["leases"] == {}
 
 
 @pytest.mark.long
-def test_a_process_in_a_job_s_container_is_not_foreign_where_that_job_has_the_gpu(docked, tmp_path):
+def test_a_process_in_the_container_of_a_job_is_not_foreign_on_gpus_of_the_job(docked, tmp_path):
     labels = ["--label=provision.job=j", "--label=provision.id=t1", "--label=provision.attempt=1"]
     made = client(docked, "create", "--name=c", *labels, "image", "true")
     proc = tmp_path / "proc/4711"
@@ -393,7 +399,7 @@ def test_a_process_in_a_job_s_container_is_not_foreign_where_that_job_has_the_gp
 
 
 @pytest.mark.long
-def test_of_a_gpu_and_its_mig_instances_one_side_alone_can_be_leased(tmp_path):
+def test_a_gpu_and_its_mig_instances_cannot_be_leased_together(tmp_path):
     smi = (
         "case $1 in --query-gpu*) echo '0, GPU-a, A100, 40960';; "
         "-L) printf 'GPU 0: A100 (UUID: GPU-a)\\n  MIG 1g.5gb Device 0: (UUID: MIG-1)\\n"
@@ -415,24 +421,24 @@ def test_of_a_gpu_and_its_mig_instances_one_side_alone_can_be_leased(tmp_path):
 
 
 @pytest.mark.long
-def test_what_a_driver_does_not_answer_is_unknown_and_not_leased(tmp_path):
+def test_gpus_are_unknown_and_not_leased_if_the_driver_fails(tmp_path):
     with FakeNode(tmp_path, smi="echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18") as made:
         node = made.with_docker()
-        found = node.ok("look")
-        assert found["gpus"] is None
-        assert "version mismatch" in found["gpu_error"]
+        answer = node.ok("look")
+        assert answer["gpus"] is None
+        assert "version mismatch" in answer["gpu_error"]
         assert "is unknown" in lease(node)["error"]["message"]
 
 
 @pytest.mark.long
-def test_a_driver_that_hangs_is_told_after_its_limit(tmp_path):
+def test_a_driver_that_hangs_is_reported_after_a_time_limit(tmp_path):
     with FakeNode(tmp_path, smi="sleep 300") as made:
-        found = made.with_docker().ok("look")
-        assert (found["gpus"], found["gpu_error"]) == (None, "nvidia-smi did not end in time")
+        answer = made.with_docker().ok("look")
+        assert (answer["gpus"], answer["gpu_error"]) == (None, "nvidia-smi did not end in time")
 
 
 @pytest.mark.long
-def test_a_drained_node_takes_no_job_unless_it_is_forced(docked):
+def test_a_drained_node_leases_gpus_only_with_force(docked):
     docked.ok("drain", reason="disk of ann")
     assert docked.ok("look")["drained"] == "disk of ann"
     assert "disk of ann" in lease(docked)["error"]["message"]
@@ -442,7 +448,7 @@ def test_a_drained_node_takes_no_job_unless_it_is_forced(docked):
 
 
 @pytest.mark.row(51)
-def test_prepare_makes_keys_of_the_job_s_account_and_hands_out_their_public_halves_alone(docked):
+def test_prepare_makes_ssh_keys_for_the_account_of_the_job_and_returns_public_keys_only(docked):
     answer = prepare(
         docked, [assignment("j-worker-0", "a", 0)], mpi=True, uid="1234:55", ports=2, images={"image": "missing"}
     )
@@ -462,7 +468,7 @@ def test_prepare_makes_keys_of_the_job_s_account_and_hands_out_their_public_halv
 
 
 @pytest.mark.long
-def test_the_keys_are_of_the_account_that_the_image_names_and_of_no_guess(docked):
+def test_ssh_keys_belong_to_the_numeric_user_of_the_image(docked):
     request = {"name": "j", "job": job(), "attempt": 1, "attempt_record": {"attempt": 1, "seats": [], "node": "a"}}
     refused = docked.ask("prepare", mpi=True, images={"user:ann": "missing"}, **request)["error"]
     assert "runs as 'ann'" in refused["message"]
@@ -475,7 +481,7 @@ def test_the_keys_are_of_the_account_that_the_image_names_and_of_no_guess(docked
 
 
 @pytest.mark.long
-def test_prepare_says_what_is_missing_on_this_node(docked):
+def test_prepare_reports_what_is_missing_on_the_node(docked):
     record = {"attempt": 1, "seats": [], "node": "a"}
     base = {"name": "j", "job": job(), "attempt": 1, "attempt_record": record}
     for more, said in (
@@ -487,8 +493,8 @@ def test_prepare_says_what_is_missing_on_this_node(docked):
         assert said in docked.ask("prepare", **{**base, **more})["error"]["message"]
 
 
-def test_a_pull_that_hangs_is_given_up_when_the_start_is_late(docked):
-    """Its docker too; and that it is pulled is told while it lasts."""
+def test_a_pull_ends_at_the_time_limit_of_the_start(docked):
+    """With its docker process; an event reports the pull while it lasts."""
     (docked.folder / "bin/docker").write_text("#!/bin/sh\nexec sleep 60\n")
     record = {"attempt": 1, "seats": [], "node": "a"}
     request = {"name": "j", "job": job(), "attempt": 1, "attempt_record": record}
@@ -496,8 +502,8 @@ def test_a_pull_that_hangs_is_given_up_when_the_start_is_late(docked):
     assert refused["message"] == "the image missing:1 was not pulled within 1 s"
     assert "--starting-timeout" in refused["remedy"]
     until(lambda: marked(f"PROVISION_JOBS_ROOT={docked.root}") == [], "nothing of it goes on")
-    told = docked.ok("report", names=["j"])["jobs"][0]["events"]
-    assert [(event["source"], event["message"]) for event in told] == [("node a", "pulling the image missing:1")]
+    events = docked.ok("report", names=["j"])["jobs"][0]["events"]
+    assert [(event["source"], event["message"]) for event in events] == [("node a", "pulling the image missing:1")]
 
 
 @pytest.mark.long
@@ -505,7 +511,7 @@ def test_a_pull_that_hangs_is_given_up_when_the_start_is_late(docked):
     ("server", "goes"),
     [("registry.example.com", True), ("docker.io", False), (None, True), ("other.example.com", False)],
 )
-def test_a_registry_s_login_goes_to_that_registry_alone(docked, server, goes):
+def test_the_credential_of_a_registry_is_sent_to_that_registry_only(docked, server, goes):
     tools = docked.folder / "bin"
     (tools / "docker").write_text(
         f'#!/bin/sh\necho "$@" >{docked.folder}/said; cat "$2/config.json" >>{docked.folder}/said\nexit 1\n'
@@ -529,12 +535,12 @@ def test_a_registry_s_login_goes_to_that_registry_alone(docked, server, goes):
 @pytest.mark.parametrize(
     "request_", [{"do": "fly"}, {}, {"do": "lease", "job": "j", "attempt": 1}, {"do": "logs", "name": "j"}]
 )
-def test_a_request_that_makes_no_sense_is_refused_without_a_traceback(node, request_):
+def test_an_invalid_request_is_refused_without_a_traceback(node, request_):
     answer = json.loads(node.raw(request_.get("do", ""), **{k: v for k, v in request_.items() if k != "do"}))
     assert answer["error"]["message"]
 
 
-def test_five_hundred_jobs_are_told_of_in_no_time(node):
+def test_a_report_of_five_hundred_jobs_takes_little_cpu_time(node):
     node.ok("reserve", name="j", job=job(), queue={"state": "started"})
     for number in range(500):
         folder = node.root / f"j{number}/attempts/1"
@@ -547,10 +553,10 @@ def test_five_hundred_jobs_are_told_of_in_no_time(node):
         (folder / f"j{number}-worker-0.json").write_text('{"instance": "x", "status": "Completed"}')
         (folder / "result.json").write_text('{"status": "SUCCEEDED"}')
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    told = node.ok("report", names=None, brief=True)["jobs"]
+    jobs = node.ok("report", names=None, brief=True)["jobs"]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert len(told) == 501
-    assert "env" not in told[0]["spec"]
+    assert len(jobs) == 501
+    assert "env" not in jobs[0]["spec"]
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
 
 
@@ -566,7 +572,7 @@ LOG = b"".join(b"2026-01-31T12:00:0%d.000000Z o line %d\n" % (n, n) for n in ran
 
 @pytest.mark.row(40)
 @pytest.mark.long
-def test_lines_are_given_out_as_they_were_asked_for(node):
+def test_lines_of_output_are_selected_by_number_and_time(node):
     log(node, LOG + b"2026-01-31T12:00:05.000000Z e \xff\x00 two  spaces")
 
     def lines(**more):
@@ -585,7 +591,7 @@ def test_lines_are_given_out_as_they_were_asked_for(node):
 
 
 @pytest.mark.row(18)
-def test_what_follows_shows_a_line_at_once_and_ends_with_the_instance(node):
+def test_following_shows_a_new_line_at_once_and_ends_with_the_instance(node):
     log(node, LOG, "Running")
     reader = node.begin("logs", name="j", attempt=0, instance="j-worker-0", follow=True, tail=0)
     time.sleep(0.2)
@@ -600,7 +606,7 @@ def test_what_follows_shows_a_line_at_once_and_ends_with_the_instance(node):
 
 
 @pytest.mark.long
-def test_who_follows_and_goes_away_leaves_no_process(node):
+def test_a_follower_that_disconnects_leaves_no_process(node):
     log(node, LOG, "Running")
     reader = node.begin("logs", name="j", attempt=0, instance="j-worker-0", follow=True)
     reader.stdout.readline()
@@ -609,7 +615,7 @@ def test_who_follows_and_goes_away_leaves_no_process(node):
 
 
 @pytest.mark.long
-def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(docked, engine):
+def test_delete_removes_a_job_and_its_containers_and_no_other_job_with_its_name(docked, engine):
     prepare(docked, [assignment("j-worker-0", "a", 0)], ports=1)
     made = client(docked, "create", "--name=j-tensorboard", "--label=provision.job=j", "image", "true")
     assert docked.ok("delete", name="j", id="other") == {"deleted": False}
@@ -626,15 +632,15 @@ def test_stop_without_a_supervisor_ends_the_running_part(docked):
     prepare(docked, [assignment("j-worker-0", "a", 0)], ports=1)
     assert docked.ok("stop", name="j", attempt=2) == {"asked": False}
     assert docked.ok("stop", name="j", reason="stopped by ann@h", grace=0, attempt=1) == {"asked": True}
-    told = docked.ok("report", names=["j"], brief=True)["jobs"][0]
-    assert (told["result"]["status"], told["result"]["reason"]) == ("STOPPED", "stopped by ann@h")
-    assert told["instances"]["j-worker-0"]["status"] == "Stopped"
+    report = docked.ok("report", names=["j"], brief=True)["jobs"][0]
+    assert (report["result"]["status"], report["result"]["reason"]) == ("STOPPED", "stopped by ann@h")
+    assert report["instances"]["j-worker-0"]["status"] == "Stopped"
     assert docked.ok("look")["ports"] == {}
     assert docked.ok("stop", name="j") == {"asked": False}
 
 
 @pytest.mark.long
-def test_a_program_without_its_input_ends():
+def test_a_program_without_input_ends():
     done = subprocess.run(
         [sys.executable, "-I", "-S", ARCHIVE, "jobs"],
         input=b"",
@@ -646,8 +652,8 @@ def test_a_program_without_its_input_ends():
 
 
 @pytest.mark.parametrize("do", ["look", "report"])
-def test_logins_of_a_fetch_that_was_killed_go_with_the_next_request(node, do):
-    """Those of a fetch that goes on stay; nobody has to fetch again for a password to leave the node."""
+def test_the_next_request_removes_credentials_of_a_killed_fetch(node, do):
+    """Those of a running fetch stay; the removal needs no other fetch."""
     for name in ("code-1", "code-left", "code-held"):
         (node.run / name).mkdir(parents=True)
         (node.run / name / "password").write_text("hunter2")
@@ -660,8 +666,8 @@ def test_logins_of_a_fetch_that_was_killed_go_with_the_next_request(node, do):
     assert not list(node.run.glob("code-*"))
 
 
-def test_packed_code_is_stored_whole_with_its_job_or_not_at_all(node):
-    """What breaks off, or is of another size, is refused and leaves nothing; other ids reach no path."""
+def test_packed_code_is_stored_completely_with_its_job_or_not_at_all(node):
+    """An incomplete upload is refused and leaves no file, and an invalid ID reaches no path."""
     short = node.begin("upload", id="t1", size=10)
     assert "broke off" in json.loads(short.communicate(b"12345", timeout=30)[0])["error"]["message"]
     assert list(node.root.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A node that can store nothing says which file system is full and what to do, not the number of an error."""
+"""A node that cannot store files reports the full file system and a remedy instead of an error number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROVISION_JOBS_ROOT="$1/jobs" PROVISION_JOBS_RUN="$2" exec {python} -I -S "$3" j
 
 @pytest.fixture
 def asked(tmp_path):
-    """Ask the program for jobs on a node whose file system for jobs is a real one, and full."""
+    """Send a request to a node whose file system for jobs is real and full."""
 
     def ask(options, do, **request):
         if not shutil.which("unshare"):
@@ -49,7 +49,7 @@ def asked(tmp_path):
 
 @pytest.mark.parametrize("options", ["size=16k", "size=64k,nr_inodes=2"], ids=["blocks", "inodes"])
 def test_a_request_on_a_full_disk_names_the_file_system_and_the_remedy(asked, tmp_path, options):
-    """`submit` prints what the node answers."""
+    """`submit` prints the answer of the node."""
     error = asked(options, "reserve", name="j", job={"id": "t1", "padding": "x" * 20000})["error"]
 
     assert str(tmp_path / "full") in error["message"]
@@ -58,8 +58,7 @@ def test_a_request_on_a_full_disk_names_the_file_system_and_the_remedy(asked, tm
     assert "Errno" not in json.dumps(error)
 
 
-def test_other_errors_of_storage_are_worded_too():
-    """A file system that the kernel made read-only, and a quota."""
+def test_a_read_only_file_system_and_a_used_up_quota_are_reported_with_a_remedy():
     locked = node_storage.refusal(OSError(errno.EROFS, "Read-only file system", "/var/lib/provision/jobs/j"))
     quota = node_storage.refusal(OSError(errno.EDQUOT, "Disk quota exceeded", "/srv/j"))
 
@@ -70,8 +69,8 @@ def test_other_errors_of_storage_are_worded_too():
     assert quota.answer["error"]["message"] == "/srv/j cannot be written: its disk quota is used up"
 
 
-def test_the_disks_that_jobs_and_roles_write_to_are_looked_at():
-    """`verify` fails for a full one among them: node.disks."""
+def test_the_disks_that_jobs_and_roles_write_to_are_checked():
+    """The check node.disks of `verify` fails if one of them is full."""
     assert {"/var/lib/provision", "/var/lib/provision/jobs", "/var/lib/docker", "/var/log"} <= set(
         parameters({}, []).paths
     )

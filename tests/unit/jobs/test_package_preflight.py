@@ -41,7 +41,7 @@ nothing:
 
 @contextmanager
 def registry(answer, certificates=None):
-    """Serve HTTP (with certificates HTTPS): `answer` gets path and headers, and returns status, headers and body."""
+    """Serve HTTP, or HTTPS with certificates: `answer` gets path and headers, and returns status, headers and body."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -79,14 +79,13 @@ def check(place, **more):
     ("status", "code"),
     [(200, "ok"), (404, "missing"), (403, "refused"), (401, "refused"), (429, "unchecked"), (500, "unreachable")],
 )
-def test_what_a_registry_answers(status, code):
-    """Its status tells."""
+def test_the_status_of_a_registry_is_reported(status, code):
     challenge = {"WWW-Authenticate": 'Basic realm="r"'}
     with registry(lambda path, _: (status if path == MANIFEST else 400, challenge, b"{}")) as place:
         assert check(place) == code
 
 
-def test_a_closed_port_is_unreachable():
+def test_a_closed_port_is_reported_as_unreachable():
     """With the reason."""
     with registry(lambda *_: (200, {}, b"")) as place:
         pass
@@ -97,8 +96,8 @@ def test_a_closed_port_is_unreachable():
     assert "refused" in answer["reason"]
 
 
-def test_a_login_is_sent_when_the_registry_asks_for_one():
-    """As HTTP carries it."""
+def test_a_credential_is_sent_if_the_registry_requires_one():
+    """In the header that HTTP defines."""
     expected = "Basic " + base64.b64encode(b"bob:pass:word").decode()
 
     def answer(_path, headers):
@@ -113,12 +112,12 @@ def test_a_login_is_sent_when_the_registry_asks_for_one():
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Those of a CA that nobody trusts yet."""
+    """Certificates of a CA that is not trusted yet."""
     return ensure_certificates(tmp_path_factory.mktemp("ca"), "test", ["127.0.0.1", "localhost"])
 
 
-def test_a_certificate_counts_only_by_its_ca(certificates):
-    """The inventory's, as docker gets it."""
+def test_a_certificate_is_valid_only_with_its_ca(certificates):
+    """That of the inventory, which Docker gets too."""
     with registry(lambda *_: (200, {}, b"{}"), certificates) as place:
         untrusted = "untrusted" if Path(package_preflight.CA_BUNDLE).exists() else "unchecked"
         assert check(place) == untrusted
@@ -126,8 +125,8 @@ def test_a_certificate_counts_only_by_its_ca(certificates):
         assert check(place, insecure=True) == "ok"
 
 
-def test_a_token_is_fetched_where_the_registry_names_a_server_for_it(certificates):
-    """Docker Hub and most others do; one that is not HTTPS is not sent a login."""
+def test_a_token_is_fetched_from_the_server_that_the_registry_names(certificates):
+    """For example Docker Hub; a server without HTTPS gets no credential."""
     asked = []
 
     def answer(path, headers):
@@ -148,8 +147,8 @@ def test_a_token_is_fetched_where_the_registry_names_a_server_for_it(certificate
         assert len(asked) == 1
 
 
-def test_a_mirror_counts_for_docker_hub_alone():
-    """docker asks mirrors for no other registry."""
+def test_a_mirror_is_used_for_docker_hub_only():
+    """Docker asks mirrors for no other registry."""
     with registry(lambda path, _: (200 if "/v2/library/x/" in path else 404, {}, b"{}")) as place:
         hub = {**IMAGE, "registry": "docker.io", "path": "library/x", "mirrors": [place]}
         assert package_preflight.check_image(hub, 5)["code"] == "ok"
@@ -158,8 +157,8 @@ def test_a_mirror_counts_for_docker_hub_alone():
         assert package_preflight.check_image(other, 2)["code"] == "unreachable"
 
 
-def test_versions_are_those_that_apt_would_install():
-    """A package that no source has has none."""
+def test_reported_versions_are_those_that_apt_would_install():
+    """A package without a source has no version."""
     assert package_preflight.candidates(POLICY) == {"docker.io": "20.10.24"}
 
 
@@ -182,16 +181,15 @@ E: The repository 'http://m ./ InRelease' is not signed.""",
 @pytest.mark.parametrize(
     ("output", "code"), [*((text, "unreachable") for text in UNREACHABLE), *((text, "invalid") for text in INVALID)]
 )
-def test_sources_that_do_not_answer_differ_from_those_that_answer_wrongly(output, code):
-    """The remedy is another one."""
+def test_unreachable_and_invalid_sources_have_different_remedies(output, code):
     problem = package_preflight.problem_of(output, "http://m", "site")
 
     assert problem["code"] == code
     assert problem["reason"]
 
 
-def test_sources_of_others_are_known_by_their_addresses(tmp_path, monkeypatch):
-    """In both of apt's formats; comments and what provision wrote do not count."""
+def test_package_sources_of_other_tools_are_identified_by_their_urls(tmp_path, monkeypatch):
+    """In both formats of apt; comments and sources of provision are ignored."""
     parts = tmp_path / "parts"
     parts.mkdir()
     (tmp_path / "sources.list").write_text("deb http://deb.example.org/debian/ bookworm main\n# deb http://old/ x\n")
@@ -209,8 +207,8 @@ def test_sources_of_others_are_known_by_their_addresses(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("apt-get") is None or os.geteuid() != 0, reason="apt needs Debian and root")
-def test_it_takes_the_request_that_the_controller_makes(tmp_path):
-    """It reports a repository that does not answer; apt of this machine is asked, and nothing is left behind."""
+def test_the_program_accepts_the_request_of_the_controller(tmp_path):
+    """It reports an unreachable repository; it uses apt of this machine, and leaves no files."""
     address, role = "http://127.0.0.1:9/x", "platform"
     repository = Repository("site", (address,), ("/",), (), nvidia_key().text, "x", role)
     request = Requested({"docker_engine": ("no-such-package-anywhere",)}, (repository,)).request()
@@ -222,6 +220,5 @@ def test_it_takes_the_request_that_the_controller_makes(tmp_path):
     assert list(Path("/var/tmp").glob("provision-preflight.*")) == []
 
 
-def test_the_program_speaks_old_python():
-    """The nodes may have Python 3.6."""
+def test_the_node_program_has_the_syntax_of_python_3_6():
     assert ast.parse((NODE / "package_preflight.py").read_text(), feature_version=(3, 6))

@@ -1,4 +1,4 @@
-"""Where jobs go: all of a job or nothing of it, and never on a GPU that somebody has."""
+"""The placement of jobs: all of a job or none of it, and no GPU that is in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def node(name: str, **variables: Any) -> Node:
 
 
 def snapshot(*names: str, mode: Mode = Mode.DEFAULT, **left_out: str) -> ClusterSnapshot:
-    """Return nodes of four GPUs each, joined by PCIe."""
+    """Return nodes with four GPUs each, connected by PCIe."""
     links = tuple(tuple("X" if a == b else "PIX" for b in range(GPUS)) for a in range(GPUS))
     machine = Machine(Topology(tuple(TopologyGpu(index) for index in range(GPUS)), (), links))
     candidates = {name: Candidate(name, machine, mode=mode) for name in names}
@@ -37,7 +37,7 @@ def snapshot(*names: str, mode: Mode = Mode.DEFAULT, **left_out: str) -> Cluster
 
 
 def probe(name: str, *unavailable: int, **more: Any) -> NodeProbe:
-    """Return a node of which some GPUs are held."""
+    """Return a node some of whose GPUs are leased."""
     gpus = [{"index": index, "uuid": f"GPU-{name}-{index}"} for index in range(GPUS)]
     leases = {f"GPU-{name}-{index}": {"job": "other"} for index in unavailable}
     document = {"gpus": gpus, "leases": leases, "foreign": {}, "jobs": [], **more}
@@ -50,21 +50,21 @@ def job(gpus: int, workers: int, kind: Kind = Kind.PYTORCH, **more: Any) -> JobS
 
 
 def probes(*nodes: NodeProbe) -> dict[str, NodeProbe]:
-    """Return them by name."""
+    """Return node probes by name."""
     return {one.node: one for one in nodes}
 
 
 @pytest.mark.row(17, 41)
-def test_four_workers_of_one_gpu_go_to_one_node() -> None:
-    """Fewest nodes first, as the documents show."""
+def test_four_workers_with_one_gpu_each_use_one_node() -> None:
+    """Placement uses the fewest nodes, as documented."""
     placement = place_job(job(1, 4), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"])
 
     assert {place.node for place in placement.places} in ({"a"}, {"b"})
     assert len({uuid for place in placement.places for uuid in place.uuids}) == 4
 
 
-def test_a_node_with_lost_gpus_takes_jobs_without_gpus_alone() -> None:
-    """Why its GPUs are no choice is told where a job misses them."""
+def test_a_node_with_lost_gpus_takes_only_jobs_without_gpus() -> None:
+    """A job that needs its GPUs gets the reason."""
     there = replace(snapshot(), gpus_out={"a": "nvidia-smi does not see all GPUs"}, cpus={"a": 2})
 
     assert [place.node for place in place_job(job(0, 1), there, probes(probe("a")), ["a"]).places] == ["a"]
@@ -72,8 +72,8 @@ def test_a_node_with_lost_gpus_takes_jobs_without_gpus_alone() -> None:
     assert (refused.places, "a: nvidia-smi does not see all GPUs" in refused.reason) == ((), True)
 
 
-def test_what_is_held_or_used_by_others_is_never_given() -> None:
-    """A lease, a process of others."""
+def test_gpus_in_use_are_not_assigned() -> None:
+    """With a lease or a foreign process."""
     used = probe("a", 0, foreign={"GPU-a-1": "python3 (pid 7)"})
     placement = place_job(job(2, 1), snapshot("a"), probes(used), ["a"])
 
@@ -81,22 +81,21 @@ def test_what_is_held_or_used_by_others_is_never_given() -> None:
 
 
 @pytest.mark.row(3, 7)
-def test_all_workers_or_none() -> None:
-    """What is missing is said."""
+def test_all_workers_of_a_job_are_placed_or_none() -> None:
+    """The missing resources are reported."""
     placement = place_job(job(4, 2), snapshot("a", "b"), probes(probe("a"), probe("b", 3)), ["a", "b"])
 
     assert placement.places == ()
     assert "insufficient GPUs for 1 of 2 workers" in placement.reason
 
 
-def test_what_never_fits_is_refused_at_once() -> None:
-    """Waiting would not help."""
+def test_a_job_with_insufficient_resources_on_all_nodes_is_refused() -> None:
+    """It would wait forever."""
     with pytest.raises(NeverFits, match="even when they are idle"):
         place_job(job(8, 1), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"])
 
 
-def test_a_node_that_was_not_reached_may_have_what_is_missing() -> None:
-    """Then the job waits."""
+def test_a_job_waits_if_an_unreachable_node_may_have_the_missing_resources() -> None:
     placement = place_job(job(4, 2), snapshot("a", b="no route"), probes(probe("a")), ["a", "b"])
 
     assert placement.places == ()
@@ -105,8 +104,8 @@ def test_a_node_that_was_not_reached_may_have_what_is_missing() -> None:
 
 @pytest.mark.row(2, 5, 6)
 @pytest.mark.parametrize("kind", Kind)
-def test_topology_jobs_go_to_topology_nodes_alone(kind: Kind) -> None:
-    """Jobs of every kind, and others to none of them."""
+def test_topology_jobs_use_topology_nodes_only(kind: Kind) -> None:
+    """Jobs of every kind, and other jobs use none of these nodes."""
     with pytest.raises(NeverFits, match=r"gpu\.schedule=topology"):
         place_job(job(1, 1, kind=kind, gputopology=True), snapshot("a"), probes(probe("a")), ["a"])
     with pytest.raises(NeverFits, match=r"gpu\.schedule=default"):
@@ -117,8 +116,8 @@ def test_topology_jobs_go_to_topology_nodes_alone(kind: Kind) -> None:
     assert len(placement.places[0].uuids) == 4
 
 
-def test_a_drained_node_gets_nothing_unless_it_is_asked_for() -> None:
-    """A toleration is --allow-drained."""
+def test_a_drained_node_is_used_only_with_a_toleration() -> None:
+    """--allow-drained."""
     drained = probes(probe("a", drained="fan broken"))
 
     assert "fan broken" in place_job(job(1, 1), snapshot("a"), drained, ["a"]).reason
@@ -126,7 +125,7 @@ def test_a_drained_node_gets_nothing_unless_it_is_asked_for() -> None:
 
 
 @pytest.mark.row(41)
-def test_spread_shares_out_and_a_limit_holds() -> None:
+def test_workers_are_spread_and_limited_by_node() -> None:
     """--spread and --max-per-node."""
     names, nodes = ["a", "b"], probes(probe("a"), probe("b"))
     spread = place_job(job(1, 2, spread=True), snapshot("a", "b"), nodes, names)
@@ -137,7 +136,7 @@ def test_spread_shares_out_and_a_limit_holds() -> None:
 
 
 def test_workers_without_gpus_fill_a_node_before_the_next() -> None:
-    """A node takes as many as it has processors, then the rest is shared out."""
+    """A node takes as many as it has processors, and the rest is distributed."""
     placement = place_job(job(0, 3), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"])
 
     assert [place.node for place in placement.places] == ["a", "a", "b"]
@@ -145,14 +144,14 @@ def test_workers_without_gpus_fill_a_node_before_the_next() -> None:
 
 
 def test_a_node_with_unknown_gpus_gets_no_workers() -> None:
-    """A hanging nvidia-smi is no free GPU."""
+    """A hanging nvidia-smi does not mean free GPUs."""
     silent = probes(probe("a", gpu_error="hung: nvidia-smi"))
 
     assert place_job(job(1, 1), snapshot("a"), silent, ["a"]).places == ()
 
 
-def test_labels_names_and_failures_choose_the_nodes() -> None:
-    """--nodes, --exclude, --selector, and where an attempt failed."""
+def test_nodes_are_selected_by_labels_names_and_failures() -> None:
+    """--nodes, --exclude, --selector, and the nodes of failed attempts."""
     nodes = [node("a", cluster_labels={"disk": "nvme"}), node("b"), node("c")]
 
     assert [one.name for one in allowed(job(0, 1, selector={"disk": "nvme"}), nodes)[0]] == ["a"]
@@ -162,13 +161,13 @@ def test_labels_names_and_failures_choose_the_nodes() -> None:
 
 
 def live_job(name: str, **spec: Any) -> dict[str, Any]:
-    """Return what a node tells of a job that is on it."""
+    """Return a node's report of a job on it."""
     instance = f"{name}-worker-0"
     return {"name": name, "id": name, "spec": spec, "instances": {instance: {"instance": instance}}, "result": None}
 
 
-def test_a_node_that_a_job_has_for_itself_gets_no_other_and_an_empty_one_is_wanted() -> None:
-    """With GPUs and without; a job that is over, or never started, is not there."""
+def test_an_exclusive_job_requires_an_idle_node_and_blocks_it_for_others() -> None:
+    """With and without GPUs; jobs that have finished or never started do not count."""
     nodes = probes(probe("a", jobs=[live_job("alone", exclusive=True)]))
     busy = probes(probe("a", jobs=[live_job("other")]))
     empty = probes(probe("a", jobs=[{**live_job("old"), "result": {"status": "FAILED"}}]))
@@ -182,15 +181,15 @@ def test_a_node_that_a_job_has_for_itself_gets_no_other_and_an_empty_one_is_want
         assert place_job(job(gpus, 1, exclusive=True), snapshot("a"), failed, ["a"]).places
 
 
-def test_all_gpus_of_an_exclusive_node_are_held_cut_up_ones_by_their_instances() -> None:
-    """So that nobody gets them between two looks."""
+def test_all_gpus_and_mig_instances_of_an_exclusive_node_are_leased() -> None:
+    """So that no other job gets them between two probes."""
     gpus = [{"index": 0, "uuid": "GPU-0"}, {"index": 1, "uuid": "GPU-1", "mig": ["MIG-1a", "MIG-1b"]}]
 
     assert probe("a", gpus=gpus).all_gpus() == ("GPU-0", "MIG-1a", "MIG-1b")
 
 
-def test_gpus_are_those_that_were_named_or_none() -> None:
-    """By nvidia-smi's numbers, on each node."""
+def test_only_the_named_gpus_are_used() -> None:
+    """By the numbers of nvidia-smi on each node."""
     placement = place_job(job(1, 2, gpu_ids=(1, 3)), snapshot("a"), probes(probe("a")), ["a"])
     assert sorted(place.gpus for place in placement.places) == [(1,), (3,)]
     waits = place_job(job(1, 1, gpu_ids=(1,)), snapshot("a"), probes(probe("a", 1)), ["a"])
@@ -199,8 +198,8 @@ def test_gpus_are_those_that_were_named_or_none() -> None:
         place_job(job(1, 1, gpu_ids=(9,)), snapshot("a"), probes(probe("a")), ["a"])
 
 
-def test_without_gang_what_fits_starts_and_at_least_one() -> None:
-    """The rest is left out, and said; what would never fit is refused all the same."""
+def test_without_gang_as_many_workers_as_possible_are_placed() -> None:
+    """At least one. The others are reported, and a job with insufficient resources on all nodes is refused."""
     some = place_job(job(2, 3, gang=False), snapshot("a"), probes(probe("a", 0)), ["a"])
     assert len(some.places) == 1
     assert "1 of 3 workers" in some.warnings[0]
@@ -216,8 +215,8 @@ def test_without_gang_what_fits_starts_and_at_least_one() -> None:
         place_job(job(5, 2, gang=False), snapshot("a"), probes(probe("a")), ["a"])
 
 
-def test_a_node_without_gpus_does_not_hide_what_never_fits() -> None:
-    """It was reached and has none; one whose GPUs cannot be seen now may have what is missing."""
+def test_a_node_without_gpus_does_not_make_an_impossible_job_wait() -> None:
+    """It was reached and has none; a node with unknown GPUs may have the missing ones."""
     full = snapshot("a")
     cluster = ClusterSnapshot(full.candidates, {}, full.addresses, cpus={"a": 2, "login": 8})
     login = probe("login", gpus=[])
@@ -230,8 +229,8 @@ def test_a_node_without_gpus_does_not_hide_what_never_fits() -> None:
     assert place_job(job(8, 1), cluster, probes(probe("a"), hung), ["a", "login"]).reason
 
 
-def test_a_choice_of_nodes_that_leaves_none_is_refused_with_the_reasons() -> None:
-    """A selector, or --exclude of all; where attempts failed the job waits."""
+def test_an_empty_selection_of_nodes_is_refused_with_reasons() -> None:
+    """By a selector, or by --exclude of all nodes; after failed attempts the job waits."""
     nodes = [node("a", cluster_labels={"disk": "nvme"}), node("b")]
 
     with pytest.raises(NeverFits, match=r"a: has no label disk=ssd; b: has no label disk=ssd"):
@@ -242,8 +241,8 @@ def test_a_choice_of_nodes_that_leaves_none_is_refused_with_the_reasons() -> Non
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_node_whose_docker_does_not_answer_gets_nothing(gpus: int) -> None:
-    """No container can be made there; another node is taken."""
+def test_a_node_without_a_running_docker_gets_no_workers(gpus: int) -> None:
+    """Another node is used."""
     silent = probe("a", docker_error="docker's engine does not answer")
 
     waits = place_job(job(gpus, 1), snapshot("a"), probes(silent), ["a"])
@@ -261,8 +260,8 @@ def test_a_node_whose_docker_does_not_answer_gets_nothing(gpus: int) -> None:
     assert [place.node for place in placement.places] == ["b"]
 
 
-def test_many_workers_without_gpus_are_shared_out_as_few_are() -> None:
-    """The processors first, in the inventory's order, then in turn; spread ones in turn from the start."""
+def test_many_workers_without_gpus_are_distributed_like_few() -> None:
+    """First by processors in the order of the inventory, then in turn; spread ones in turn from the start."""
     names, nodes = ["a", "b", "c"], probes(probe("a"), probe("b", jobs=[live_job("other")]), probe("c"))
 
     def counts(**more: Any) -> list[int]:
@@ -287,8 +286,8 @@ def test_workers_share_a_node_unless_spread(limits: dict[str, Any]) -> None:
     assert [place.node for place in placement.places] == ["a"] * 4
 
 
-def test_a_limit_of_workers_per_node_is_named_when_they_do_not_fit() -> None:
-    """With the workers that would fit."""
+def test_the_refusal_names_the_limit_of_workers_per_node() -> None:
+    """With the number of workers that would fit."""
     nodes = probes(probe("a", 0, 1, 2), probe("b"))
     placement = place_job(job(1, 4, max_per_node=2), snapshot("a", "b"), nodes, ["a", "b"])
 

@@ -25,8 +25,8 @@ def judge(stdout, stderr="", code=0):
     return parse_node("n1", "c", CommandResult(stdout, stderr, code), REQUEST)
 
 
-def test_a_container_that_has_everything_is_taken():
-    """Version, place and user come from the container itself."""
+def test_a_complete_container_passes():
+    """Version, path and user come from the container."""
     result = judge(GOOD)
 
     assert (result.version, result.mpirun, result.root, result.library_path) == (4, "/usr/bin/mpirun", True, False)
@@ -35,8 +35,8 @@ def test_a_container_that_has_everything_is_taken():
 @pytest.mark.parametrize(
     ("version", "mpi"), [("HYDRA build details:", "mpich"), ("Intel(R) MPI Library for Linux* OS, Version", "intelmpi")]
 )
-def test_another_mpi_is_known_by_its_launchers_words(version, mpi):
-    """Its line is another one."""
+def test_another_mpi_is_identified_by_the_output_of_its_launcher(version, mpi):
+    """It has another command line."""
     result = judge(GOOD.replace("mpirun (Open MPI) 4.1.4", version))
 
     assert (result.mpi, result.version) == (mpi, 0)
@@ -54,8 +54,8 @@ def test_another_mpi_is_known_by_its_launchers_words(version, mpi):
         (GOOD.replace("4.1.4", "3.1.0"), "Open MPI 3"),
     ],
 )
-def test_what_is_missing_is_named_before_the_start(said, words):
-    """Exit 125 with the node and the thing that it lacks; nothing has been started."""
+def test_a_missing_program_is_reported_before_the_start(said, words):
+    """Exit code 125 with the node and the missing program; no process has started."""
     with pytest.raises(LaunchError, match=words) as caught:
         judge(said)
 
@@ -72,14 +72,14 @@ def test_what_is_missing_is_named_before_the_start(said, words):
         ("anything else", "cannot be used"),
     ],
 )
-def test_a_container_that_is_not_there_is_said(said, words):
-    """The state of the container is told apart from what it lacks."""
+def test_a_missing_container_is_reported(said, words):
+    """The state of the container is distinguished from its contents."""
     with pytest.raises(LaunchError, match=words):
         judge("", said, 1)
 
 
-def test_the_users_words_cannot_break_the_script():
-    """A program name with quotes is looked up literally."""
+def test_words_of_the_user_cannot_change_the_script():
+    """A program name with quotes is used literally."""
     script = node_script("c", ("a'b; rm -rf /", "x"), "/w d")
 
     done = subprocess.run(
@@ -90,8 +90,8 @@ def test_the_users_words_cannot_break_the_script():
     assert shlex.quote("a'b; rm -rf /") in done.stdout
 
 
-def test_a_missing_host_key_names_the_node_that_it_is_missing_for():
-    """A key removed from known_hosts stops the job with a sentence that names it."""
+def test_the_error_for_a_missing_host_key_names_the_node():
+    """A key that was removed from known_hosts stops the job."""
     said = (
         "provision-login n2 255\n"
         "No ED25519 host key is known for [n2]:2222 and you have requested strict checking.\n"
@@ -123,8 +123,8 @@ def test_a_missing_host_key_names_the_node_that_it_is_missing_for():
         ("kex_exchange_identification: Connection closed", "Connection closed", "provision verify"),
     ],
 )
-def test_a_login_that_fails_for_another_reason_than_keys_does_not_advise_to_exchange_keys(said, cause, remedy):
-    """Keys are exchanged over SSH from the controller: a blocked data network stays blocked."""
+def test_only_a_refused_key_has_the_remedy_to_exchange_keys(said, cause, remedy):
+    """Keys are exchanged over SSH from the controller, which does not fix a blocked data network."""
     text = f"provision-login n2 255\n{said}\n"
     with pytest.raises(LaunchError) as caught:
         check_logins(FakeConnector({"ssh -F": text}, name="n1"), REQUEST, ["n2"])
@@ -137,28 +137,28 @@ def test_a_login_that_fails_for_another_reason_than_keys_does_not_advise_to_exch
 @pytest.mark.parametrize(
     "said", ["No ED25519 host key is known for n2", "HOST IDENTIFICATION HAS CHANGED", "root@n2: Permission denied"]
 )
-def test_a_login_that_fails_for_keys_advises_to_exchange_them(said):
+def test_a_refused_key_has_the_remedy_to_exchange_keys(said):
     with pytest.raises(LaunchError) as caught:
         check_logins(FakeConnector({"ssh -F": f"provision-login n2 255\n{said}\n"}, name="n1"), REQUEST, ["n2"])
 
     assert "exchanges the keys" in caught.value.remedy
 
 
-def test_a_node_that_says_nothing_counts_as_not_reached():
-    """Silence is never success."""
+def test_a_node_without_an_answer_is_unreachable():
+    """Silence never counts as success."""
     assert read_logins("provision-login n2 0\n\n", ["n2", "n3"]) == {"n3": ""}
 
 
-def test_a_job_on_one_node_needs_no_logins():
-    """Nothing is run on the head when there is nobody else to reach."""
+def test_a_job_on_one_node_needs_no_ssh_keys():
+    """The head runs no check of other nodes."""
     connector = FakeConnector({})
     check_logins(connector, REQUEST, [])
 
     assert connector.scripts == []
 
 
-def test_the_same_trouble_on_many_nodes_is_said_once():
-    """One sentence and all names, when the reason is the same; each with its own otherwise."""
+def test_equal_errors_of_nodes_are_reported_once():
+    """One sentence with all names for equal reasons, otherwise one for each."""
     same = together({name: LaunchError("the disk is full", node=name) for name in ("n1", "n2")})
     mixed = together({"n1": LaunchError("a", node="n1"), "n2": LaunchError("b", node="n2", output="why")})
 
@@ -175,8 +175,8 @@ def test_the_same_trouble_on_many_nodes_is_said_once():
         ("launch", "script=missing\n", "the file train.py was not found"),
     ],
 )
-def test_what_torch_starts_is_looked_for_on_the_nodes(launcher, missing, words):
-    """The launcher and the script that it is given, neither of which is the first word that was typed."""
+def test_the_launcher_and_script_of_torch_are_checked_on_the_nodes(launcher, missing, words):
+    """Neither of them is the first word of the command."""
     request = dataclasses.replace(REQUEST, launcher=launcher, command=("train.py",))
     said = f"{GOOD.replace('program=/usr/bin/python3', '')}program=/x\n{missing}"
     with pytest.raises(LaunchError, match=words):
@@ -187,8 +187,8 @@ def test_what_torch_starts_is_looked_for_on_the_nodes(launcher, missing, words):
     assert "[ -e train.py ]" in script
 
 
-def test_mpirun_is_looked_for_where_the_inventory_says_that_it_is():
-    """An image may hold two."""
+def test_mpirun_is_checked_at_the_path_of_the_inventory():
+    """An image may contain two."""
     script = node_script("c", ("prog",), None, mpirun="/opt/my mpi/bin/mpirun")
 
     assert "/opt/my mpi/bin/mpirun" in shlex.split(script.partition(chr(10))[2])[-1]

@@ -1,4 +1,4 @@
-"""Who sits where: a placement, the nodes that differ, and what becomes of the command line."""
+"""The assignment of ranks: a placement, nodes that differ, and the resulting command line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLACEMENT = (
 
 
 def job(**changes):
-    """A job of four ranks on two nodes that differ in nothing."""
+    """A job of four ranks on two equal nodes."""
     known = {"gpu1": GPU1, "gpu2": dataclasses.replace(GPU1, node="gpu2")}
     usual = JobRequest(
         ("python3", "train.py"),
@@ -48,14 +48,14 @@ def job(**changes):
 
 
 def line(request, ranks=4, used=None):
-    """The command line, and the plan that the ranks get."""
+    """The command line, and the plan for the ranks."""
     made = launch_line(request, LOOKED_AT, ranks, used or request.entries)
     packed = made.environment.get("PROVISION_RANKS")
     return made, json.loads(zlib.decompress(base64.b64decode(packed))) if packed else None
 
 
-def test_where_nothing_differs_the_program_is_started_as_it_is():
-    """No python3 is needed in the image then."""
+def test_on_equal_nodes_the_program_is_started_directly():
+    """The image needs no python3 then."""
     made, plan = line(job())
 
     assert plan is None
@@ -63,8 +63,8 @@ def test_where_nothing_differs_the_program_is_started_as_it_is():
     assert not made.needs_python
 
 
-def test_a_variable_that_differs_goes_to_each_node_by_the_plan():
-    """Neither of the values is for all, so none is on the command line; the program's words stay the last."""
+def test_a_variable_with_different_values_is_in_the_plan_by_node():
+    """The command line contains neither value; it ends with the words of the program."""
     made, plan = line(job(node_networks={"gpu1": GPU1, "gpu2": GPU2}))
 
     assert [node["environment"] for node in plan["nodes"]] == [{"NCCL_IB_GID_INDEX": "3"}, {"NCCL_IB_GID_INDEX": "5"}]
@@ -76,15 +76,15 @@ def test_a_variable_that_differs_goes_to_each_node_by_the_plan():
 
 
 def test_a_value_of_the_user_is_for_all_nodes():
-    """Then nothing differs."""
+    """Then the nodes do not differ."""
     made, plan = line(job(node_networks={"gpu1": GPU1, "gpu2": GPU2}, environment={"NCCL_IB_GID_INDEX": Secret("4")}))
 
     assert plan is None
     assert "NCCL_IB_GID_INDEX" in made.argv
 
 
-def test_a_container_without_python_is_named_before_the_start():
-    """Only where it is needed."""
+def test_a_container_without_python_is_reported_before_the_start():
+    """Only if python3 is needed."""
     different = job(node_networks={"gpu1": GPU1, "gpu2": GPU2})
     with pytest.raises(LaunchError, match=r"no python3.*\(on gpu2\)"):
         _plan(different, LOOKED_AT, 4, ENTRIES, ["gpu2"])
@@ -92,8 +92,8 @@ def test_a_container_without_python_is_named_before_the_start():
     assert _plan(job(), LOOKED_AT, 4, ENTRIES, ["gpu2"]).argv
 
 
-def test_a_placement_says_which_nodes_in_which_order_with_how_many_ranks():
-    """A slot for each of its ranks."""
+def test_a_placement_defines_nodes_order_and_ranks():
+    """With one slot for each of its ranks."""
     entries = placed_entries(ENTRIES, PLACEMENT)
 
     assert [(entry.name, entry.slots) for entry in entries] == [("gpu2", 2), ("gpu1", 1)]
@@ -105,8 +105,8 @@ def test_a_placement_says_which_nodes_in_which_order_with_how_many_ranks():
     assert [node["environment"] for node in plan["nodes"]] == [{}, {}]
 
 
-def test_a_placements_cards_take_the_place_of_the_nodes():
-    """And stand in the explanation as the placement's."""
+def test_the_cards_of_a_placement_override_those_of_the_node():
+    """The explanation names the placement as their source."""
     request = job(entries=tuple(placed_entries(ENTRIES, PLACEMENT)), placement=PLACEMENT)
     settings = {setting.name: setting for setting in line(request, 3)[0].settings}
 
@@ -131,8 +131,8 @@ def test_a_placement_that_no_longer_fits_is_refused(placement, said):
     assert "provision place" in caught.value.remedy
 
 
-def test_gpus_go_by_uuid_where_the_node_is_known():
-    """A container may number them otherwise; an index that there is not is refused."""
+def test_gpus_are_named_by_uuid_on_known_nodes():
+    """A container may number them differently; an invalid index is refused."""
     facts = {"gpu2": dataclasses.replace(healthy(), gpus=(gpu(0), gpu(1)))}
     placement = with_uuids(PLACEMENT, facts)
 
@@ -141,8 +141,8 @@ def test_gpus_go_by_uuid_where_the_node_is_known():
         with_uuids([NodePlacement("gpu2", ranks=(RankPlacement(("7",)),))], facts)
 
 
-def test_a_gpu_in_mig_mode_goes_by_the_uuid_of_an_instance():
-    """Its own number or UUID would give every rank the first instance, or none; what to do is said."""
+def test_a_gpu_in_mig_mode_is_named_by_the_uuid_of_an_instance():
+    """Its own number or UUID would give every rank the first instance, or none; the error has a remedy."""
     cut = dataclasses.replace(gpu(1), health=dataclasses.replace(gpu(1).health, mig=True))
     facts = {"gpu2": dataclasses.replace(healthy(), gpus=(gpu(0), cut))}
     named = [NodePlacement("gpu2", ranks=(RankPlacement(("0",)), RankPlacement(("MIG-5c3e",))))]
@@ -158,8 +158,8 @@ def test_a_gpu_in_mig_mode_goes_by_the_uuid_of_an_instance():
     ("launcher", "ranks", "words"),
     [("python", "4", ["python3", "train.py"]), ("torchrun", "2", ["torchrun", "train.py"])],
 )
-def test_torchs_launchers_get_a_place_to_meet(launcher, ranks, words):
-    """The first node's data address, and a port that nothing listens on; torchrun is one process on each node."""
+def test_launchers_of_torch_get_a_rendezvous_address(launcher, ranks, words):
+    """The first node's data address, and a free port; torchrun is one process on each node."""
     facts = {"gpu1": dataclasses.replace(healthy(), listening=(Listening("", 21234),))}
     made, plan = line(job(launcher=launcher, facts=facts, command=tuple(words[1:] if ranks == "2" else words)))
 
@@ -170,8 +170,8 @@ def test_torchs_launchers_get_a_place_to_meet(launcher, ranks, words):
     assert made.argv[-len(words) :] == words
 
 
-def test_jobs_look_for_a_port_at_different_places():
-    """Two that start at once do not meet at the same."""
+def test_jobs_begin_the_search_for_a_port_at_different_numbers():
+    """Two simultaneous jobs do not choose the same port."""
     facts = {"gpu1": healthy()}
     ports = {line(job(launcher="python", facts=facts, job=f"{i:012x}"))[1]["master"]["port"] for i in range(50)}
 
@@ -180,20 +180,20 @@ def test_jobs_look_for_a_port_at_different_places():
 
 
 def typed(*words):
-    """The plan for an mpirun line of the user's own."""
+    """The plan for an mpirun command of the user."""
     own = parse_line(["mpirun", *words])
     return prepare_offline(job(line=own, command=own.command), LOOKED_AT)
 
 
-def test_a_typed_line_runs_on_the_hosts_that_it_names():
-    """In its order, with its slots: one rank on each is not two on the first."""
+def test_an_mpirun_command_of_the_user_runs_on_its_hosts():
+    """In its order and with its slots: one rank on each of two hosts is not two on the first."""
     assert typed("-np", "2", "-H", "gpu2:1,gpu1:1", "prog").used == ("gpu2", "gpu1")
     assert typed("-H", "gpu2:2", "prog").used == ("gpu2",)
     assert typed("-np", "2", "prog").used == ("gpu1",)
 
 
-def test_a_typed_line_reaches_its_nodes_by_the_launchers_environment():
-    """Its own words about interfaces are not contradicted: include and exclude together would stop Open MPI."""
+def test_an_mpirun_command_of_the_user_gets_the_network_from_its_environment():
+    """Its own interface options stay: Open MPI does not start with both include and exclude."""
     plain = typed("-np", "2", "prog").environment
     own = typed("--mca", "btl_tcp_if_exclude", "lo", "prog").environment
 

@@ -48,8 +48,8 @@ def environment_of(plan=RankPlan(PLACED), node="gpu1", **environment):  # noqa: 
     return variables
 
 
-def test_a_rank_gets_its_nodes_variables_and_its_gpus():
-    """GPUs in the order of local ranks, by which programs choose; cards match exactly, the same for all of the node."""
+def test_a_rank_gets_the_variables_of_its_node_and_its_gpus():
+    """GPUs in the order of local ranks, by which programs choose; cards match exactly and are the same on a node."""
     result = environment_of(**OPEN_MPI)
 
     assert result["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
@@ -59,7 +59,7 @@ def test_a_rank_gets_its_nodes_variables_and_its_gpus():
     assert not {"RANK", "MASTER_ADDR"} & set(result)
 
 
-def test_a_ranks_program_is_started_with_its_words_and_without_the_plan():
+def test_a_rank_gets_its_words_unchanged_and_not_the_plan():
     """The words are neither split nor quoted, and the plan of the whole job is not in the environment."""
     code, out, _ = start(RankPlan(PLACED), "sh", "-c", 'echo "$1"; env', "sh", "a  b", **OPEN_MPI)
     first, *environment = out.splitlines()
@@ -69,13 +69,13 @@ def test_a_ranks_program_is_started_with_its_words_and_without_the_plan():
     assert not [line for line in environment if line.startswith(("PROVISION_RANKS", "PROVISION_LAUNCHER"))]
 
 
-def test_a_rank_may_see_its_own_gpus_alone():
+def test_a_rank_can_be_limited_to_its_own_gpus():
     """For programs that use all visible GPUs."""
     assert environment_of(RankPlan(PLACED, visible="rank"), **OPEN_MPI)["CUDA_VISIBLE_DEVICES"] == "GPU-b"
 
 
-def test_gpus_by_index_are_counted_as_nvidia_smi_does():
-    """CUDA's own order is by speed."""
+def test_gpu_indices_are_those_of_nvidia_smi():
+    """CUDA's default order is by speed."""
     result = environment_of(node="gpu2", **OPEN_MPI)
 
     assert (result["CUDA_VISIBLE_DEVICES"], result["CUDA_DEVICE_ORDER"]) == ("0,3", "PCI_BUS_ID")
@@ -115,7 +115,7 @@ def test_every_launchers_variables_determine_the_rank(environment, expected):
     assert (result["MASTER_ADDR"], result["MASTER_PORT"]) == ("10.0.0.1", "20001")
 
 
-def test_one_process_on_a_node_gets_torchruns_variables():
+def test_one_process_on_each_node_gets_the_variables_of_torchrun():
     """Nodes are counted in the order of the plan; mpirun's variables are removed, because its ranks are others."""
     result = environment_of(RankPlan(PLACED, master=("10.0.0.1", 20001), mode="node"), node="gpu2", **OPEN_MPI)
     of_torchrun = {name: value for name, value in result.items() if name.startswith("PET_")}
@@ -152,7 +152,7 @@ def test_the_old_launcher_of_torch_gets_flags(tmp_path):
     ]
 
 
-def test_a_rank_runs_on_its_cpus_and_no_others():
+def test_a_rank_runs_on_its_cpus_only():
     """CPUs that the container may not use are ignored; without any, the rank is not bound, and reports that."""
     mine = min(os.sched_getaffinity(0))
     plan = RankPlan((NodePlacement("n", ranks=(RankPlacement(cpus=(mine, 65000)), RankPlacement(cpus=(65000,)))),))
@@ -166,8 +166,8 @@ def test_a_rank_runs_on_its_cpus_and_no_others():
 
 
 @pytest.mark.parametrize(("works", "bound"), [(True, "--preferred=1"), (False, "")])
-def test_memory_comes_from_its_numa_node_where_that_is_allowed(tmp_path, works, bound):
-    """numactl may be missing, or refused the system call by the container."""
+def test_memory_comes_from_the_numa_node_of_a_rank_if_permitted(tmp_path, works, bound):
+    """numactl may be missing, or the container may not permit the system call."""
     (tmp_path / "numactl").write_text(
         f'#!/bin/sh\n{"" if works else "exit 1"}\nSEEN=$1; export SEEN; shift; exec "$@"\n'
     )
@@ -206,7 +206,7 @@ def test_a_rank_that_is_not_started_reports_its_node():
 
 
 @pytest.mark.parametrize(("program", "code"), [("/no/such", 127), ("/etc/passwd", 126)])
-def test_a_program_that_cannot_be_started_ends_as_in_a_shell(program, code):
+def test_a_program_that_cannot_be_started_has_the_exit_code_of_a_shell(program, code):
     """With the node, which mpirun's own message does not contain."""
     done = start(RankPlan(PLACED), program, **OPEN_MPI)
 

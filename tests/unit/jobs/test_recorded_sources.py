@@ -1,4 +1,4 @@
-"""What a recorded job names on the disk of whoever starts it: nothing of it is read or sent, signed or not."""
+"""Local files that a recorded job names: a start reads and sends none of them, signed or not."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ MARK = "the operator's own"
 
 
 class Opened:
-    """Notes what this process opens or lists below a folder."""
+    """Records the files and folders below a folder that this process opens or lists."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.paths, self.watches = str(folder), list[str](), True
         sys.addaudithook(self.hook)
 
     def hook(self, event: str, given: tuple[Any, ...]) -> None:
-        """Take one event of the interpreter."""
+        """Handle one audit event of the interpreter."""
         if self.watches and event in {"open", "os.listdir", "os.scandir"} and str(given[0]).startswith(self.folder):
             self.paths.append(str(given[0]))
 
 
 class Code(JobExtras):
-    """The real extras; the code program runs on nodes that are folders."""
+    """The real extras; the node program for code runs on nodes that are folders."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(make_cluster("a"))
         self._folder = folder
 
     def before(self, attempt: Any, connectors: Any, *more: Any) -> str:
-        """Bring the code."""
+        """Copy the code."""
         return super().before(attempt, {name: NodeFolder(name, self._folder) for name in connectors}, *more)
 
 
@@ -78,10 +78,10 @@ SOURCES = {
 
 @pytest.mark.parametrize("is_signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("name", SOURCES)
-def test_nothing_of_the_operators_disk_is_read_or_sent_for_a_recorded_job(
+def test_local_files_are_not_read_or_sent_for_a_recorded_job(
     monkeypatch: pytest.MonkeyPatch, head: FakeNode, operator: Path, tmp_path: Path, name: str, *, is_signed: bool
 ) -> None:
-    """Root on the queue host writes it, and it may even carry a valid signature; the operator's pass refuses it."""
+    """Root on the queue host records it, and it may have a valid signature; the operator's pass refuses it."""
     mode, source, options = SOURCES[name]
     about = {key: value.format(operator) for key, value in options.items()}
     sync = CodeSource(mode, source.format(operator), options={**about, "GIT_SYNC_TIMEOUT": "5"} if about else {})

@@ -14,7 +14,7 @@ def test_without_a_number_every_slot_gets_a_rank():
 
 
 def test_more_ranks_than_slots_are_refused_with_the_table():
-    """125, how many there are, and where."""
+    """Exit code 125, with the slots of every node."""
     with pytest.raises(LaunchError, match="11 ranks were asked for, but the nodes have 10 slots") as caught:
         rank_count(ENTRIES, 11)
 
@@ -28,30 +28,30 @@ def test_more_ranks_than_slots_are_refused_with_the_table():
 
 
 @pytest.mark.parametrize("wanted", [0, -1])
-def test_no_rank_at_all_is_refused(wanted):
-    """A job of no ranks is a mistake, not a success."""
+def test_a_job_without_ranks_is_refused(wanted):
+    """It is a mistake, not a success."""
     with pytest.raises(LaunchError):
         rank_count(ENTRIES, wanted)
 
 
-def test_a_cluster_without_slots_is_said():
-    """No usable node is not an empty job."""
+def test_a_cluster_without_slots_is_reported():
+    """Without a usable node, a job must not end as an empty one."""
     with pytest.raises(LaunchError, match="no node can take ranks"):
         rank_count((), None)
 
 
-def test_nodes_without_ranks_are_not_touched():
+def test_nodes_without_ranks_are_not_used():
     """Slots are filled in order, so that a small job needs only the first nodes."""
     assert [entry.name for entry in used_entries(ENTRIES, 8)] == ["gpu1"]
     assert [entry.name for entry in used_entries(ENTRIES, 9)] == ["gpu1", "n2"]
 
 
 def test_each_job_has_a_mark_of_its_own():
-    """Two jobs never share the mark by which processes are ended."""
+    """Jobs never share the mark by which processes are ended."""
     assert len({new_job_id() for _ in range(100)}) == 100
 
 
-def test_networks_without_any_node_are_left_out():
-    """Only networks that carry a data address are offered to MPI."""
+def test_networks_without_nodes_are_omitted():
+    """MPI gets only networks with a data address."""
     assert networks_of(ENTRIES, ["10.0.0.0/24", "192.168.0.0/16"]) == ("10.0.0.0/24",)
     assert networks_of(ENTRIES, ["192.168.0.0/16"]) == ("192.168.0.0/16",)

@@ -1,4 +1,4 @@
-"""A job from our end to its launcher, on this machine with a stand-in for docker, and how its end is told."""
+"""`run` from the controller to the launcher, on this machine with a STAND-IN for docker, and how it reports the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ exec "$@"
 
 
 def plan(script, **environment):
-    """A job of one node, which is this machine; in place of mpirun a shell script."""
+    """A job of one node, which is this machine; a shell script replaces mpirun."""
     request = JobRequest(
         command=("true",),
         entries=(HostEntry("n1", "127.0.0.1", 1, "cpu"),),
@@ -49,15 +49,15 @@ def plan(script, **environment):
 
 @pytest.fixture
 def docker(tmp_path, monkeypatch):
-    """Put a docker first on the PATH that runs everything here, and writes down how it was called."""
+    """Put a docker program first on the PATH that runs all commands locally, and records its calls."""
     (tmp_path / "docker").write_text(DOCKER.format(folder=tmp_path))
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return tmp_path
 
 
-def test_values_reach_the_ranks_and_never_the_docker_client(docker):
-    """The client is a program of the node's root: a library path of the job would be loaded into it."""
+def test_variables_reach_the_ranks_and_not_the_docker_client(docker):
+    """Root runs the client: it would load a library path of the job."""
     odd = 'it\'s "two"\n$lines `here` \udcff'
     written: list[bytes] = []
     script = 'printf "%s|" "$LD_LIBRARY_PATH" "$ODD" "$PATH"; exit 7'
@@ -71,8 +71,8 @@ def test_values_reach_the_ranks_and_never_the_docker_client(docker):
     assert not list(Path("/tmp").glob(f"provision-{job.request.job}*"))
 
 
-def test_nothing_in_the_login_users_home_is_imported(tmp_path):
-    """Programs run as root; a json.py in the current folder stays a file."""
+def test_programs_do_not_import_modules_from_the_working_directory(tmp_path):
+    """Programs run as root; a json.py in the working directory is never imported."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     for script, text in ((install_script(), archive()), (run_script("data-check"), b'{"volumes": []}\n')):
@@ -84,7 +84,7 @@ def test_nothing_in_the_login_users_home_is_imported(tmp_path):
 
 
 class Session:
-    """A supervised job that ends as it is told to, or whose connection is lost."""
+    """A supervised job that ends as the test sets, or whose connection is lost."""
 
     def __init__(self, ending, interrupt):
         self.ending, self.interrupt = ending, interrupt
@@ -94,7 +94,7 @@ class Session:
         return self
 
     def frames(self):
-        """Be interrupted while the job runs."""
+        """Interrupt the running job."""
         if self.interrupt:
             os.kill(os.getpid(), signal.SIGINT)
         if self.ending is None:
@@ -102,7 +102,7 @@ class Session:
         yield "stdout", b""
 
     def stop(self):
-        """Remember it."""
+        """Record the call."""
         self.stopped = True
 
     def close(self):
@@ -111,7 +111,7 @@ class Session:
 
 @pytest.fixture
 def ended(monkeypatch):
-    """Run a job whose end is given, and return the error."""
+    """Run a job with a given end, and return the error."""
 
     def call(ending, *, interrupt=False, ends=None):
         monkeypatch.setattr(module, "connect", lambda _: SimpleNamespace(close=lambda: None))
@@ -124,8 +124,8 @@ def ended(monkeypatch):
     return call
 
 
-def test_an_interrupted_job_that_left_something_is_not_said_to_be_gone(ended):
-    """What is left is named; the exit code is that of an interruption."""
+def test_processes_that_an_interrupted_job_left_are_reported(ended):
+    """The exit code is that of an interruption."""
     error = ended(EndingRecord(None, "stop", {"n2": "4711 python3"}), interrupt=True)
 
     assert error.exit_code == 130
@@ -135,8 +135,8 @@ def test_an_interrupted_job_that_left_something_is_not_said_to_be_gone(ended):
     assert isinstance(ended(EndingRecord(None, "stop"), interrupt=True), Interrupted)
 
 
-def test_when_the_supervisor_is_lost_the_nodes_that_could_not_be_cleared_are_named(ended):
-    """Neither a node that does not answer, nor one whose processes will not end, is passed over."""
+def test_nodes_that_could_not_be_cleared_after_a_lost_supervisor_are_named(ended):
+    """Nodes that do not answer, and nodes whose processes do not end."""
     ends = {
         "n1": CommandResult("", "", 0),
         "n2": ConnectionFailed("n2 port 22 did not answer", node="n2"),

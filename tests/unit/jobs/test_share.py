@@ -1,4 +1,4 @@
-"""Several copies of one command that share a GPU: the real program, with real children."""
+"""Several copies of one command that share a GPU: the real program with real child processes."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_signal_of_a_copy_is_reported_as_by_a_shell(share):
     assert share.run("-n", "1", *script("kill -SEGV $$"))[0] == 128 + signal.SIGSEGV
 
 
-def test_whole_process_groups_are_ended_also_those_that_ignore_sigterm(share):
+def test_process_groups_are_killed_after_the_grace_time(share):
     """Data loaders are children of a copy; after the grace time they are killed."""
     text = """
       [ "$PROCESS_INDEX" = 1 ] && { until [ -e "$FOLDER/deaf" ]; do sleep 0.01; done; exit 5; }
@@ -147,7 +147,7 @@ def test_background_processes_of_copies_are_ended_with_them(share):
     assert share.left() == []
 
 
-def test_sigterm_ends_all_copies_and_is_the_exit_code_if_they_exit_with_0(share):
+def test_sigterm_ends_all_copies_and_determines_the_exit_code_if_they_succeed(share):
     """Copies may write a last checkpoint; the exit code still reports the signal."""
     child = share.start("-n", "2", *script("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.02; done"))
     seen = [child.stdout.readline(), child.stdout.readline()]
@@ -160,8 +160,7 @@ def test_sigterm_ends_all_copies_and_is_the_exit_code_if_they_exit_with_0(share)
     assert "SIGTERM: ending 2 processes" in err
 
 
-def test_a_second_signal_does_not_wait(share):
-    """It skips the grace time."""
+def test_a_second_signal_skips_the_grace_time(share):
     child = share.start("-n", "1", "--grace", "60", *script("trap '' TERM INT; echo up; while :; do sleep 0.02; done"))
     child.stdout.readline()
     child.send_signal(signal.SIGTERM)
@@ -186,7 +185,7 @@ def test_a_command_that_cannot_be_started_is_reported(share, command, expected):
 @pytest.mark.parametrize(
     "words", [["-n", "2"], ["-n", "0", "--", "true"], ["--", "true"], ["-n", "2", "--mps-memory", "0=1G", "--", "true"]]
 )
-def test_wrong_usage_is_2_and_starts_nothing(share, words):
+def test_a_usage_error_exits_with_2_and_starts_nothing(share, words):
     """The message names the missing argument."""
     code, _, err = share.run(*words)
 
@@ -217,7 +216,7 @@ def mps(share, tmp_path):
     return tmp_path / "seen"
 
 
-def test_mps_is_the_jobs_own_and_is_stopped_with_it(share, mps):
+def test_each_job_has_its_own_mps_daemon_which_ends_with_it(share, mps):
     """Its pipes are in its own folder, each copy gets its share of the GPU, and nothing remains."""
     text = (
         'echo "$CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"; exit 4'
@@ -235,7 +234,7 @@ def test_mps_is_the_jobs_own_and_is_stopped_with_it(share, mps):
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.usefixtures("mps")
-def test_without_mps_nothing_is_started(share, there):
+def test_without_the_mps_daemon_nothing_is_started(share, there):
     """A job with --mps must not run with time-slicing instead."""
     if not there:
         share.environment["PATH"] = "/usr/bin:/bin"

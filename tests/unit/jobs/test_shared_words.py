@@ -1,4 +1,4 @@
-"""What the programs of the nodes and the controller both know, and cannot share, as the former travel alone."""
+"""Definitions that node programs and the controller both contain are equal."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from provision.node.jobs import records as node_records
 from provision.workflow.stored_secrets import server_of_image
 
 
-def test_a_registry_that_wants_a_login_is_known_by_the_same_words():
+def test_a_registry_that_requires_a_credential_is_detected_by_the_same_pattern():
     """So that a job and ``image pull`` give the same remedy."""
     assert node_prepare.NO_LOGIN == NO_LOGIN
 
 
-def test_a_job_is_in_the_folder_that_the_controller_uses():
-    """Its attempts' folders."""
+def test_node_and_controller_use_the_same_folder_of_an_attempt():
     assert node_records.attempt_folder("mine", 2) == attempt_folder("mine", 2)
 
 
 @pytest.mark.parametrize(
     "image", ["ubuntu", "me/mine:1", "localhost/mine", "10.1.2.3:5000/a/b@sha256:00", "registry.example.com/a"]
 )
-def test_an_images_registry_gets_its_login_by_either_way(image, tmp_path, monkeypatch):
-    """The same server's name, and the same settings for docker."""
+def test_node_and_controller_write_the_same_docker_configuration_for_a_registry(image, tmp_path, monkeypatch):
+    """With the same server name."""
     monkeypatch.setattr(node_prepare, "RUN", str(tmp_path))
     login = {"server": server_of_image(image), "username": "me", "password": "hunter2"}
     puller = node_prepare.Puller("mine", "n1", {"registry": login})

@@ -1,4 +1,4 @@
-"""The supervisor and the reaper as real processes on this machine, with a shell script for a launcher."""
+"""The supervisor and the reaper of `run` as real processes on this machine, with a shell script as the launcher."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def spec(job, launcher, **changes):
 
 @pytest.fixture
 def start():
-    """Start supervisors; whatever they leave is killed after the test."""
+    """Start supervisors; after the test, their remaining processes are killed."""
     running = []
 
     def begin(launcher, **changes):
@@ -64,7 +64,7 @@ def start():
 
 
 def marked(job):
-    """The processes that carry the mark of a job."""
+    """The processes with the mark of a job."""
     mark = f"PROVISION_JOB={job}".encode()
     result = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -77,7 +77,7 @@ def marked(job):
 
 
 def alive(pid):
-    """True for a process that exists and is no zombie."""
+    """Return whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -94,7 +94,7 @@ def ending(result):
 
 
 def read_until(child, *texts):
-    """Read output until all `texts` were seen."""
+    """Read output until it contains all `texts`."""
     data = b""
     while any(text not in data for text in texts):
         piece = os.read(child.stdout.fileno(), 65536)
@@ -103,8 +103,8 @@ def read_until(child, *texts):
     return data
 
 
-def test_the_jobs_output_and_exit_status_come_back(start):
-    """Both streams arrive apart and the status is the launcher's own."""
+def test_the_output_and_exit_status_of_the_job_are_returned(start):
+    """Stdout and stderr are separate, and the exit status is that of the launcher."""
     child, _ = start("echo out; echo err >&2; exit 7")
     result = frames(child)
 
@@ -113,8 +113,8 @@ def test_the_jobs_output_and_exit_status_come_back(start):
     assert ending(result) == {"code": 7, "reason": None, "left": {}}
 
 
-def test_a_client_that_is_gone_ends_a_job_that_ignores_signals(start):
-    """Closing our end is enough: after the grace, nothing with the job's mark is left."""
+def test_a_closed_connection_ends_a_job_that_ignores_signals(start):
+    """After the grace time, no process with the job's mark is left."""
     child, job = start(STUBBORN, grace_seconds=1)
     read_until(child, b"ready")
     assert marked(job)
@@ -124,8 +124,8 @@ def test_a_client_that_is_gone_ends_a_job_that_ignores_signals(start):
     assert marked(job) == []
 
 
-def test_a_silent_client_ends_the_job(start):
-    """A cut network closes nothing; silence alone ends the job."""
+def test_a_client_without_heartbeats_ends_the_job(start):
+    """An interrupted network closes no connection."""
     child, job = start(STUBBORN, silence_seconds=0.3)
     result = frames(child)
 
@@ -133,10 +133,10 @@ def test_a_silent_client_ends_the_job(start):
     assert marked(job) == []
 
 
-def test_beats_are_answered_and_end_nothing(start):
-    """A client that beats hears that it was heard, and the job goes on until it asks for the end.
+def test_heartbeats_are_answered_and_the_job_continues(start):
+    """Until the client requests the end.
 
-    A beat that comes while output is written gets no answer (the output itself is one), so we beat as a client does.
+    A heartbeat that arrives while output is written gets no answer (the output is one), so the test repeats it.
     """
     child, job = start(STUBBORN)
     read_until(child, b"ready")
@@ -153,7 +153,7 @@ def test_beats_are_answered_and_end_nothing(start):
     assert ending(frames(child))["reason"] == "stop"
 
 
-def test_stop_ends_the_job_and_says_so(start):
+def test_stop_ends_the_job_and_reports_the_end(start):
     """An orderly end (Ctrl-C) is reported when it has ended."""
     child, job = start(STUBBORN)
     read_until(child, b"ready")
@@ -164,8 +164,8 @@ def test_stop_ends_the_job_and_says_so(start):
     assert marked(job) == []
 
 
-def test_children_without_the_mark_are_ended_too(start):
-    """A rank that cleared its environment still ends, because its parent carries the mark."""
+def test_child_processes_without_the_mark_are_ended_too(start):
+    """A rank that cleared its environment ends, because its parent has the mark."""
     child, job = start(f'env -i /bin/sh -c "{STUBBORN}" & echo child $!; wait', grace_seconds=1)
     data = read_until(child, b"child ", b"ready")
     pid = int(data.split(b"child ")[1].split()[0])
@@ -177,8 +177,8 @@ def test_children_without_the_mark_are_ended_too(start):
     assert marked(job) == []
 
 
-def test_another_job_is_left_alone(start):
-    """The end of one job touches no process of another."""
+def test_other_jobs_are_not_ended(start):
+    """The end of one job ends no process of another."""
     one, first = start(STUBBORN)
     two, second = start(STUBBORN)
     read_until(one, b"ready")
@@ -203,8 +203,8 @@ time.sleep(600)
 @pytest.mark.parametrize(
     "name", ["x\n{pid} (a) R 99", "\n{pid} (x) S", ") S {parent} (", "a) R 1 1 1 1\n", ")\n{pid} (x"]
 )
-def test_the_name_of_a_process_ends_no_other(start, name):
-    """A name may hold newlines, parentheses and whole lines of the kernel about other processes."""
+def test_the_name_of_a_process_cannot_end_another_process(start, name):
+    """A name may contain newlines, parentheses and whole lines in the format of the kernel."""
     victim = subprocess.Popen(["sleep", "600"])
     try:
         forged = name.format(pid=victim.pid, parent=os.getpid())[:15]
@@ -220,8 +220,8 @@ def test_the_name_of_a_process_ends_no_other(start, name):
         victim.wait()
 
 
-def test_a_container_without_python_is_cleared_of_what_carries_the_mark(start, tmp_path):
-    """Such images run programs of C; what is there alone is a shell with grep, cut and sleep."""
+def test_processes_with_the_mark_are_ended_in_a_container_without_python(start, tmp_path):
+    """With a shell, grep, cut and sleep only: such images run programs in C."""
     for program in ("sh", "grep", "cut", "sleep"):
         (tmp_path / program).symlink_to(shutil.which(program))
     child, job = start(STUBBORN, reap=f"PATH={tmp_path}\n{reap_script()}", grace_seconds=1)
@@ -232,8 +232,7 @@ def test_a_container_without_python_is_cleared_of_what_carries_the_mark(start, t
     assert marked(job) == []
 
 
-def test_no_script_turns_host_keys_off():
-    """Nothing that runs on nodes weakens SSH's checking."""
+def test_no_program_disables_the_check_of_host_keys():
     texts = [path.read_text() for path in NODE.rglob("*") if path.suffix in (".py", ".sh")]
 
     weaker = re.compile(r"StrictHostKeyChecking(?![= ]yes)|/dev/null known")

@@ -34,7 +34,7 @@ EMPTY = Remote({}, marked=False, brought=frozenset(), mounts=())
 
 @pytest.fixture
 def project(tmp_path):
-    """A folder with a file, a link, a sub-folder and awkward names."""
+    """A folder with a file, a link, a subfolder and unusual names."""
     folder = tmp_path / "my project"
     (folder / "sub").mkdir(parents=True)
     (folder / "train.py").write_text("print()")
@@ -46,7 +46,7 @@ def project(tmp_path):
 
 @pytest.fixture
 def request_for(tmp_path, monkeypatch):
-    """A job on this machine, whose container is this machine as well: `docker exec` runs its command here."""
+    """A job on this machine, which is also its container: `docker exec` runs its command here."""
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\nshift\n[ "$1" != -i ] || shift\nshift\nexec "$@"\n')
@@ -57,13 +57,13 @@ def request_for(tmp_path, monkeypatch):
 
 
 def listing(folder):
-    """What the listing script prints about a folder, run here instead of in a container."""
+    """The output of the listing script for a folder, run here instead of in a container."""
     done = subprocess.run(["sh", NODE / "code/sync-list.sh", str(folder)], capture_output=True, check=True)
     return parse_listing(done.stdout)
 
 
-def test_a_copy_is_equal_and_needs_nothing(project):
-    """Names, kinds, permissions, link targets and contents read on a node are those read here."""
+def test_an_equal_copy_needs_no_sync(project):
+    """Names, kinds, permissions, link targets and contents are compared."""
     wanted, passed_over = manifest(project)
 
     assert listing(project).entries == wanted
@@ -81,23 +81,22 @@ def test_a_copy_is_equal_and_needs_nothing(project):
     ids=["content", "mode", "missing"],
 )
 def test_any_difference_is_detected(project, change):
-    """One changed byte, permission or missing file is enough."""
+    """One changed byte or permission, or a missing file."""
     wanted, _ = manifest(project)
     change(project)
 
     assert compare(wanted, listing(project)).copy == ("train.py",)
 
 
-def test_what_only_the_container_has_stays(project):
-    """Checkpoints written by a job are neither removed nor counted as a difference."""
+def test_files_that_only_the_container_has_are_preserved(project):
+    """Checkpoints of a job are neither removed nor counted as a difference."""
     wanted, _ = manifest(project)
     (project / "checkpoint").write_text("weights")
 
     assert not compare(wanted, listing(project)).needed
 
 
-def test_what_a_former_sync_brought_is_removed_when_it_is_gone_here(project):
-    """A file deleted here does not live on in the containers."""
+def test_files_of_an_earlier_sync_are_removed_if_the_source_lacks_them(project):
     wanted, _ = manifest(project)
     (project / "old.py").write_text("")
     (project / MARK).write_text("old.py\0train.py\0")
@@ -109,7 +108,7 @@ def test_what_a_former_sync_brought_is_removed_when_it_is_gone_here(project):
 
 @pytest.mark.parametrize("kind", ["old", "new"])
 def test_a_sync_that_was_killed_between_its_renames_is_repaired(project, kind):
-    """The directory comes back under its own name with what the container alone had; half a copy goes away."""
+    """The directory gets its name back, with the files that only the container had; an incomplete copy is removed."""
     wanted, _ = manifest(project)
     (project / "checkpoint").write_text("weights")
     ended = subprocess.Popen(["true"])
@@ -125,8 +124,8 @@ def test_a_sync_that_was_killed_between_its_renames_is_repaired(project, kind):
     assert not left.exists()
 
 
-def test_what_is_left_after_the_second_rename_is_removed(project):
-    """Where the directory is there, the old one beside it is of no use any more."""
+def test_the_old_directory_is_removed_after_a_sync_that_was_killed_at_the_end(project):
+    """The new directory has its name already."""
     ended = subprocess.Popen(["true"])
     ended.wait()
     left = project.with_name(f"{project.name}.provision-old.{ended.pid}")
@@ -137,8 +136,8 @@ def test_what_is_left_after_the_second_rename_is_removed(project):
     assert (project / "train.py").exists()
 
 
-def test_a_sync_that_still_runs_is_left_alone(project):
-    """What belongs to a living sync of the same directory is not taken from it."""
+def test_files_of_a_running_sync_are_not_removed(project):
+    """Of the same directory."""
     script = "echo ready; read -r line"
     other = subprocess.Popen(
         ["sh", "-c", script, "sh", str(project), "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -152,8 +151,8 @@ def test_a_sync_that_still_runs_is_left_alone(project):
     assert left.exists()
 
 
-def test_who_works_in_the_directory_is_named(project):
-    """A process whose working directory would be deleted is found, one that only looks from elsewhere is not."""
+def test_processes_that_use_the_directory_are_named(project):
+    """Those whose working directory would be deleted, and not those that only read it from elsewhere."""
     argv = ["cat"]
     within = subprocess.Popen(argv, cwd=project / "sub", stdin=subprocess.PIPE)
     outside = subprocess.Popen([*argv, "-", project / "train.py"], cwd=project.parent, stdin=subprocess.PIPE)
@@ -166,7 +165,7 @@ def test_who_works_in_the_directory_is_named(project):
 
 
 def test_a_directory_in_use_is_not_replaced(project, request_for, monkeypatch):
-    """The process is named before anything changes."""
+    """The process is reported before a change."""
     request = request_for(project)
     monkeypatch.setattr(sys.modules[check_target.__module__], "manifest", lambda _: (MORE, []))
     within = subprocess.Popen(["cat"], cwd=project, stdin=subprocess.PIPE)
@@ -180,7 +179,7 @@ def test_a_directory_in_use_is_not_replaced(project, request_for, monkeypatch):
 
 
 def test_a_folder_that_became_a_file_is_replaced(project):
-    """A change of kind removes the old thing first."""
+    """The old folder is removed first."""
     wanted, _ = manifest(project)
     (project / "link").unlink()
     (project / "link").mkdir()
@@ -189,8 +188,8 @@ def test_a_folder_that_became_a_file_is_replaced(project):
     assert change.copy == change.remove == ("link",)
 
 
-def test_a_folder_that_is_not_there_lacks_everything(project, tmp_path):
-    """The first sync copies all and overwrites nothing."""
+def test_a_missing_folder_needs_all_files(project, tmp_path):
+    """The first sync copies all files and overwrites none."""
     wanted, _ = manifest(project)
     remote = listing(tmp_path / "nope")
 
@@ -199,8 +198,8 @@ def test_a_folder_that_is_not_there_lacks_everything(project, tmp_path):
     assert compare(wanted, remote).overwrites == ()
 
 
-def test_unpacking_swaps_and_keeps_what_only_the_container_has(project, tmp_path):
-    """The unpacking script brings new files, removes stale ones, and never writes through to an old file."""
+def test_unpacking_replaces_the_folder_and_preserves_other_files(project, tmp_path):
+    """The script adds new files, removes old ones, and never writes into an old file."""
     target = tmp_path / "target"
     target.mkdir()
     (target / "stale").write_text("x")
@@ -222,7 +221,7 @@ def test_unpacking_swaps_and_keeps_what_only_the_container_has(project, tmp_path
     "name", ["/", "/etc", "/etc/ssh", "/usr", "/usr/lib", "/root", "/tmp", "/var/lib/docker", "/proc"]
 )
 def test_a_system_folder_is_refused(name, monkeypatch):
-    """No typo can replace a container's system."""
+    """A typing mistake must not replace a system folder of the container."""
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
     with pytest.raises(UsageError) as caught:
         check_target(Path(name))
@@ -232,20 +231,20 @@ def test_a_system_folder_is_refused(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["/workspace", "/home/me/project", "/tmp/x", "/usr/local/src/x", "/data"])
 def test_a_project_folder_is_accepted(name, monkeypatch):
-    """Ordinary places for projects work."""
+    """The usual paths of projects."""
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
 
     assert check_target(Path(name)) is None
 
 
-def test_a_folder_that_is_not_here_is_said(tmp_path):
-    """A typo in the folder is found before any node is asked."""
+def test_a_missing_local_folder_is_reported(tmp_path):
+    """Before a node is contacted."""
     with pytest.raises(UsageError, match="no such folder"):
         check_target(tmp_path / "nope")
 
 
 def request_with(folder):
-    """A job on this machine that brings a folder along."""
+    """A job on this machine with a folder to copy."""
     return JobRequest(
         command=("true",),
         entries=(HostEntry("n1", "127.0.0.1", 1, "cpu"),),
@@ -256,8 +255,8 @@ def request_with(folder):
 
 
 @pytest.mark.parametrize("unreadable", [PermissionError, FileNotFoundError])
-def test_a_file_that_cannot_be_read_is_a_sentence(project, monkeypatch, unreadable):
-    """The file is named; root may read all files, so that the refusal is made here."""
+def test_an_unreadable_file_is_reported_by_name(project, monkeypatch, unreadable):
+    """The test refuses the access itself, because root can read all files."""
     real = Path.open
 
     def refuse(path, *arguments, **options):
@@ -273,8 +272,8 @@ def test_a_file_that_cannot_be_read_is_a_sentence(project, monkeypatch, unreadab
 
 
 @pytest.mark.parametrize("change", [lambda file: file.unlink(), lambda file: file.write_text("")])
-def test_a_file_that_changes_while_it_is_sent_is_a_sentence(project, change):
-    """Gone or shorter than it was: nothing is guessed, and the node is named."""
+def test_a_file_that_changes_while_it_is_sent_is_reported_by_name(project, change):
+    """Also a removed or shortened one; the node is named too."""
     wanted, _ = manifest(project)
     big = project / "train.py"
     process = FakeProcess(CommandResult("", "", 0))
@@ -292,14 +291,14 @@ def test_a_file_that_changes_while_it_is_sent_is_a_sentence(project, change):
 
 
 def _info(name, size):
-    """What tar knew of the file before it shrank."""
+    """The metadata that tar read before the file was shortened."""
     info = tarfile.TarInfo(name)
     info.size = size
     return info
 
 
-def test_any_file_trouble_of_this_machine_is_the_nodes_reason(tmp_path):
-    """No traceback, and the other nodes have their results."""
+def test_a_local_file_error_is_the_reason_of_one_node_only(tmp_path):
+    """Without a traceback, and the other nodes have results."""
     nodes = [make_node("a", local=True), make_node("b", local=True)]
     result = each(nodes, lambda c: (tmp_path / "none").read_text() if c.name == "a" else "fine")
 

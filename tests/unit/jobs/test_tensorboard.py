@@ -1,4 +1,4 @@
-"""TensorBoard's container as a node starts it, with a stand-in for docker; and the commands that reach into a job."""
+"""The TensorBoard container, with a STAND-IN for docker; and the commands that access a job."""
 
 import ast
 import json
@@ -44,7 +44,7 @@ ASSIGNMENT = Assignment("mnist-master-0", "master", 0, "gpu1", "127.0.0.1", 0, i
 
 @pytest.fixture
 def node(tmp_path):
-    """A node with the stand-in; what it started is ended."""
+    """A node with the STAND-IN; its processes are ended."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "docker").write_text(DOCKER.format(folder=tmp_path, python=sys.executable))
@@ -63,16 +63,16 @@ def record(tmp_path, image):
 
 
 @pytest.mark.row(27)
-def test_the_url_is_one_that_answers(node, tmp_path):
-    """On the chief's address and a port that was free."""
+def test_the_reported_url_answers(node, tmp_path):
+    """On the address of the leader and a free port."""
     job, volumes = record(tmp_path, "good:1")
     url = start_tensorboard(node, job, volumes)
 
     assert urllib.request.urlopen(url, timeout=5).status == 200  # noqa: S310
 
 
-def test_a_container_of_that_name_that_is_another_s_stays(node, tmp_path):
-    """Somebody may have given his own one this name."""
+def test_another_container_with_the_same_name_is_not_changed(node, tmp_path):
+    """A user may have given it this name."""
     job, volumes = record(tmp_path, "good:1")
     (tmp_path / "owner").write_text("\n")
 
@@ -83,8 +83,8 @@ def test_a_container_of_that_name_that_is_another_s_stays(node, tmp_path):
     assert "rm" not in {line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()}
 
 
-def test_its_port_is_leased_while_it_runs_and_no_other_s_is_taken(node, tmp_path):
-    """So two jobs that start at once do not choose the same."""
+def test_its_port_is_leased_while_it_runs(node, tmp_path):
+    """So that two simultaneous jobs do not choose the same port."""
     job, volumes = record(tmp_path, "good:1")
     leases = node.run_folder / "leases"
     leases.mkdir(parents=True)
@@ -101,8 +101,8 @@ def test_its_port_is_leased_while_it_runs_and_no_other_s_is_taken(node, tmp_path
     ("image", "why"),
     [("bare:1", "the image bare:1 does not contain tensorboard"), ("broken:1", r"exited immediately \(exit code 3\)")],
 )
-def test_why_there_is_none_is_said(node, tmp_path, image, why):
-    """And what to do; nothing is left of it."""
+def test_a_failed_start_is_reported_with_reason_and_remedy(node, tmp_path, image, why):
+    """No container is left."""
     job, volumes = record(tmp_path, image)
 
     with pytest.raises(NodeError, match=why) as caught:
@@ -115,8 +115,8 @@ def test_why_there_is_none_is_said(node, tmp_path, image, why):
 @pytest.mark.parametrize(
     ("image", "words"), [("bare:1", "does not contain tensorboard"), ("broken:1", "\n  | ImportError: protobuf")]
 )
-def test_the_job_goes_on_without(node, tmp_path, image, words):
-    """Code and data it needs; TensorBoard it does not. Why there is none is said, with what it said last."""
+def test_the_job_starts_if_tensorboard_fails(node, tmp_path, image, words):
+    """The reason has its last output."""
     job, volumes = record(tmp_path, image)
     entries = {"v": {"kind": "path", "path": volumes[0].path}}
     host = replace(make_node("gpu1"), variables={"cluster_data": entries})
@@ -129,8 +129,8 @@ def test_the_job_goes_on_without(node, tmp_path, image, words):
 
 
 @pytest.mark.row(23, 25, 28)
-def test_mounts_of_a_job_are_data_code_and_a_log_folder_of_its_own(tmp_path):
-    """The log folder only where it is on no volume."""
+def test_a_job_mounts_its_data_its_code_and_a_log_folder(tmp_path):
+    """The log folder only if it is on no volume."""
     entries = {"v": {"kind": "nfs", "path": "/mnt/v", "source": "nas:/v", "read_only": True}}
     host = replace(make_node("gpu1"), variables={"cluster_data": entries})
     extras = JobExtras(Cluster("c", tmp_path, (host,)))
@@ -146,8 +146,8 @@ def test_mounts_of_a_job_are_data_code_and_a_log_folder_of_its_own(tmp_path):
 
 
 @pytest.mark.row(25)
-def test_a_job_whose_data_is_not_on_a_node_does_not_start(node, tmp_path):
-    """Before its code is brought; the node and the volume are named."""
+def test_a_job_does_not_start_if_a_node_lacks_its_data(node, tmp_path):
+    """Before its code is copied; the node and the volume are named."""
     host = replace(make_node("gpu1"), variables={"cluster_data": {"v": {"kind": "path", "path": f"{tmp_path}/gone"}}})
     job, _ = record(tmp_path, "bare:1")
 
@@ -156,8 +156,8 @@ def test_a_job_whose_data_is_not_on_a_node_does_not_start(node, tmp_path):
 
 
 @pytest.mark.row(30)
-def test_a_forwarded_port_is_of_this_machine_alone():
-    """By the operator's own ssh with its settings, host keys checked, and an end when the port is taken."""
+def test_a_forwarded_port_is_reachable_from_this_machine_only():
+    """By the operator's ssh with its settings and host key checks; it ends if the port is in use."""
     connection = Connection("gpu1.example.com", user="me", jump="gate")
     argv = forward_argv(connection, 9090, "fd00::1", 6006)
     asked = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -170,7 +170,7 @@ def test_a_forwarded_port_is_of_this_machine_alone():
     assert argv[-1] == "gpu1.example.com"
 
 
-def test_attaching_runs_the_words_as_they_are():
+def test_attaching_runs_the_command_unchanged():
     """Through two shells, with a terminal."""
     argv = attach_argv(Connection("gpu1", become=False), "mnist-master-0", ["sh", "-c", "echo \"$HOME\" 'x'"])
     asked = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -184,6 +184,5 @@ def test_attaching_runs_the_words_as_they_are():
     assert "sudo docker exec --interactive c sh" in root[-1]
 
 
-def test_the_program_speaks_old_python():
-    """The nodes may have Python 3.6."""
+def test_the_node_program_has_the_syntax_of_python_3_6():
     assert ast.parse((NODE / "tensorboard.py").read_text(), feature_version=(3, 6))

@@ -1,4 +1,4 @@
-"""Mounts of instances that are processes of their node: real namespaces and accounts, systemd is a STAND-IN."""
+"""Mounts of instances that are processes of their node: with real namespaces and accounts; systemd is a STAND-IN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.node.node import HERE, FakeNode, assignment, container, prepa
 
 
 def can_mount() -> bool:
-    """Whether this process may make mounts of its own."""
+    """Return whether this process may create mounts."""
     return (
         os.geteuid() == 0
         and subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode == 0
@@ -30,14 +30,14 @@ ACCOUNT = "65534:65534"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that other accounts can enter, as pytest's own are closed to them."""
+    """A folder that other accounts can enter; they cannot enter those of pytest."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         Path(made).chmod(0o755)
         yield Path(made)
 
 
 def run(folder: Path, line: str, user: str = ACCOUNT, **changes: object) -> tuple[dict, list[str]]:
-    """Run a line as an instance; return how it ended, and what it printed."""
+    """Run a command line as an instance; return its result and its output."""
     unit = {
         "user": user,
         "folder": "/",
@@ -56,8 +56,8 @@ def run(folder: Path, line: str, user: str = ACCOUNT, **changes: object) -> tupl
         return result, [line[30:] for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def test_an_instance_alone_sees_its_mounts(folder: Path) -> None:
-    """One within another, read-only with what is mounted below, and one in memory; on the node nothing is left."""
+def test_only_the_instance_sees_its_mounts(folder: Path) -> None:
+    """Also nested, read-only and in-memory mounts; none is left on the node."""
     for name in ("data/sub", "scratch", "top"):
         (folder / name).mkdir(parents=True)
         (folder / name).chmod(0o777)
@@ -80,8 +80,8 @@ def test_an_instance_alone_sees_its_mounts(folder: Path) -> None:
     assert [path.name for path in (folder / "scratch").iterdir()] == ["file", "y"]
 
 
-def test_what_an_account_cannot_reach_is_not_mounted_for_it(folder: Path) -> None:
-    """Files that others may read are closed all the same where a folder above them is, as a home or another job's."""
+def test_a_source_that_the_account_cannot_access_is_not_mounted(folder: Path) -> None:
+    """Also readable files below a folder that is closed to the account."""
     (folder / "closed/open").mkdir(parents=True)
     (folder / "closed").chmod(0o700)
     (folder / "theirs").mkdir()
@@ -93,8 +93,8 @@ def test_what_an_account_cannot_reach_is_not_mounted_for_it(folder: Path) -> Non
     assert said == []
 
 
-def test_root_makes_nothing_for_an_account_where_that_could_not_make_it(folder: Path) -> None:
-    """A file such as /etc/nologin would close the node to everybody."""
+def test_a_mount_point_that_the_account_may_not_create_is_refused(folder: Path) -> None:
+    """A file such as /etc/nologin would close the node to all users."""
     (folder / "roots").mkdir()
     for target in (f"{folder}/roots/nologin", "/etc/provision-test-nologin", "/.provision-test"):
         result, _ = run(folder, "true", binds=[["/etc/hostname", target, "ro"]])
@@ -103,8 +103,8 @@ def test_root_makes_nothing_for_an_account_where_that_could_not_make_it(folder: 
         subprocess.run(["rm", "-rf", folder / "node"], check=True)
 
 
-def test_a_setuid_program_gains_nothing_in_an_instance_of_an_account(folder: Path) -> None:
-    """The account chooses what is mounted, also upon the files that such a program trusts."""
+def test_a_setuid_program_gains_no_rights_in_an_instance_of_an_account(folder: Path) -> None:
+    """The account chooses the mounts, also on files that such a program trusts."""
     program = folder / "whoami"
     program.write_bytes(Path("/usr/bin/id").read_bytes())
     program.chmod(0o4755)
@@ -114,8 +114,8 @@ def test_a_setuid_program_gains_nothing_in_an_instance_of_an_account(folder: Pat
     assert said == ["65534", "NoNewPrivs:\t1"]
 
 
-def test_an_account_that_exchanges_its_mount_point_has_nothing_made_mounted_or_removed_elsewhere(folder: Path) -> None:
-    """In 100 attempts here, in 1,000 on the container lab: root's folders stay as they are, inside and outside."""
+def test_an_account_that_replaces_its_mount_point_cannot_redirect_root(folder: Path) -> None:
+    """100 attempts here, 1,000 on the container lab: other folders of root are unchanged, inside and outside."""
     argv = [sys.executable, str(HERE / "mount_race.py"), str(ARCHIVE), f"{folder}/race", ACCOUNT, "100", "shim"]
     done = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE, timeout=120).stdout)
 
@@ -126,8 +126,10 @@ def test_an_account_that_exchanges_its_mount_point_has_nothing_made_mounted_or_r
     assert done["units"] == []
 
 
-def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the account could open them, even if their paths change; the job's own mounts are unchanged."""
+def test_docker_gets_the_mounts_of_an_account_from_a_folder_of_root(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the account's access rights, even if their paths change; the job's own mounts are unchanged."""
     from provision.node.supervisor import mounts as container_mounts
 
     monkeypatch.setattr(container_mounts, "MOUNTS", str(folder / "mounts"))
@@ -152,7 +154,7 @@ def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, mo
 
 
 def test_docker_follows_no_link_in_the_code_of_an_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The account may commit a link to what it cannot reach, and ask for a mount of that link."""
+    """The account could commit a link to a file that it cannot access, and request a mount of the link."""
     from provision.node.supervisor import mounts as container_mounts
 
     monkeypatch.setattr(container_mounts, "MOUNTS", str(folder / "mounts"))

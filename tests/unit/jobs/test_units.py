@@ -1,4 +1,4 @@
-"""Instances that are processes of their node: the real shim and supervisor as processes, systemd is a STAND-IN."""
+"""Instances that are processes of their node: the real shim and supervisor; systemd is a STAND-IN."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="an account is taken, 
 
 
 def unit(instance, *command, **more):
-    """Return a unit's entry of the request to the job supervisor."""
+    """Return the unit of a runtime in the configuration of the job supervisor."""
     unit = {"user": "", "folder": "/", "command": list(command), "limits": {}, "binds": [], "private": []}
     return container(instance, **{"env": {}, **more}, unit=unit)
 
@@ -28,7 +28,7 @@ def unit(instance, *command, **more):
 @ROOT_ALONE
 @pytest.mark.row(12)
 def test_a_process_of_the_node_is_supervised_like_a_container(tmp_path):
-    """Its output by stream and time, its code, its lines of several words; nothing secret is left, nor its lease."""
+    """With its output by stream and time, and its exit code; no secret and no lease is left."""
     with FakeNode(tmp_path) as node:
         prepare(node, [assignment("j-worker-0", "a", 0)])
         line = "printf '%s' \"$TOKEN\" | tr a-z A-Z; printf '\\377\\n' >&2; echo \"$LINES\"; exit 7"
@@ -47,8 +47,7 @@ def test_a_process_of_the_node_is_supervised_like_a_container(tmp_path):
 
 @pytest.mark.long
 @ROOT_ALONE
-def test_what_the_node_has_not_is_named(tmp_path):
-    """As the job's end: a program that is not there."""
+def test_a_missing_program_is_the_reason_of_the_failure(tmp_path):
     with FakeNode(tmp_path) as node:
         prepare(node, [assignment("j-worker-0", "a", 0)])
         start(node, [unit("j-worker-0", "nosuch", "-x")], clean="All")
@@ -65,8 +64,8 @@ def test_systemd_gets_the_limits_and_no_mounts():
 
 @ROOT_ALONE
 @pytest.mark.parametrize("below", ["", "/data"])
-def test_nothing_is_mounted_by_way_of_another_accounts_link(tmp_path, monkeypatch, below):
-    """It could lead to the node's own programs, which root's part of the unit would run as that account wants them."""
+def test_a_mount_point_below_a_link_of_another_account_is_refused(tmp_path, monkeypatch, below):
+    """It could replace programs of the node that root's part of the unit runs."""
     monkeypatch.setattr(node_mountpoints, "MADE", str(tmp_path / "made"))
     monkeypatch.setattr(node_mountpoints, "LeaseLock", contextlib.nullcontext)
     (tmp_path / "system").mkdir()
@@ -81,7 +80,7 @@ def test_nothing_is_mounted_by_way_of_another_accounts_link(tmp_path, monkeypatc
 
 @ROOT_ALONE
 def test_a_mount_point_that_root_cannot_create_is_reported(monkeypatch):
-    """As on homes of an NFS server that squashes root; what was made before that is known, and goes again."""
+    """As on homes of an NFS server that squashes root; the created folders are recorded and removed."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:  # pytest's own are closed to other accounts
         folder = Path(made)
         (folder / "home").mkdir(0o755)
@@ -114,8 +113,8 @@ def driver(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_unit_is_excluded_from_the_gpus_of_other_jobs_only(driver):
-    """Where the driver's parts are loaded; what would be loaded later would be denied."""
+def test_a_unit_cannot_open_the_gpus_of_other_jobs(driver):
+    """If all parts of the driver are loaded: access to devices that appear later would be denied."""
     devices = [word.partition("DeviceAllow=")[2] for word in node_units.device_words(["GPU-1"])]
     assert {"/dev/nvidia1 rwm", "char-mem rwm", "char-nvidia-uvm rwm", "block-* rwm"} <= set(devices)
     assert not {"/dev/nvidia0 rwm", "char-nvidia rwm", "char-nvidiactl rwm"} & set(devices)
@@ -126,7 +125,7 @@ def test_a_unit_is_excluded_from_the_gpus_of_other_jobs_only(driver):
 
 @pytest.mark.parametrize("owner", [("j", "t1", "1"), ("j", "t2", "1"), ("k", "t1", "1")])
 def test_a_process_of_a_unit_is_foreign_only_on_gpus_of_other_jobs(tmp_path, monkeypatch, owner):
-    """By the unit that the kernel names."""
+    """The control group names the unit."""
     unit_name = node_units.unit_of("j-worker-0", 1)
     (tmp_path / "4711").mkdir()
     (tmp_path / "4711/cgroup").write_text(f"0::/system.slice/{unit_name}/below\n")
