@@ -79,7 +79,7 @@ def test_a_container_of_that_name_that_is_another_s_stays(node, tmp_path):
     with pytest.raises(NodeError, match="could not be started") as caught:
         start_tensorboard(node, job, volumes)
 
-    assert "not of the job mnist" in caught.value.output
+    assert "does not belong to the job mnist" in caught.value.output
     assert "rm" not in {line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()}
 
 
