@@ -1,95 +1,97 @@
-"""Keeps the output of a job's containers, and loses or doubles no line of it."""
+"""Writes the output of a job's containers to log files, every line exactly once."""
 
 import calendar
 import collections
 import os
 import threading
 import time
+from typing import BinaryIO, Callable, Dict, List, Tuple
 
 from provision.node import docker as node_docker
 from provision.node import files as node_files
 from provision.node.jobs.records import PREFIX_LENGTH, STAMP_LENGTH
 
 LINE_LIMIT = 1 << 16
-READ_LIMIT = 1 << 25  # so much of a log is looked at to go on with it
-LOG_LIMIT = 2 << 30  # what comes after so much of one container's output is not kept
-FLOOR = ".since"  # beside a log: docker's time of the earliest line of which more may come
-HEAD = 8  # of docker's frames: the stream, three zeros, the length
+READ_LIMIT = 1 << 25  # the most of a log that is read to continue it
+LOG_LIMIT = 2 << 30  # the most output of one container that is written
+FLOOR = ".since"  # the suffix of a file with Docker's time of the earliest line that may continue
+HEAD = 8  # of Docker's frames: the stream, three zeros, the length
 LETTERS = {1: b"o", 2: b"e"}
-MARGIN_SECONDS = 5  # so far before the last line that we have, docker is asked again
+MARGIN_SECONDS = 5  # the output so long before the last line of a log is requested again
 PATIENCE_SECONDS = 0.3
 
 
 class Lines:
-    """Puts lines together from the messages of docker's log: a long line comes as several of one time."""
+    """Joins the messages of Docker's log to lines: a long line comes as several messages with one time."""
 
-    def __init__(self):
-        self.open = {}
+    def __init__(self) -> None:
+        self.open: Dict[bytes, Tuple[bytes, bytes]] = {}
+        """Stream -> time and text of its unfinished line."""
 
-    def add(self, letter, when, data):
-        """Take a message; return the lines of our log that are whole now, without their ends."""
+    def add(self, letter: bytes, when: bytes, data: bytes) -> List[bytes]:
+        """Add a message; return the lines of the log that it completes, without newlines."""
         began, text = self.open.pop(letter, (when, b""))
         text += data
-        found = []
+        lines = []
         while text:
             line, newline, rest = text.partition(b"\n")
             while len(line) > LINE_LIMIT:
-                found.append(began + b" " + letter + b" " + line[:LINE_LIMIT])
+                lines.append(began + b" " + letter + b" " + line[:LINE_LIMIT])
                 line = line[LINE_LIMIT:]
             if not newline:
                 self.open[letter] = (began, line)
                 break
-            found.append(began + b" " + letter + b" " + line)
+            lines.append(began + b" " + letter + b" " + line)
             text, began = rest, when
-        return found
+        return lines
 
-    def end(self):
-        """Return the last lines that had no end."""
-        found = [began + b" " + letter + b" " + line for letter, (began, line) in sorted(self.open.items()) if line]
+    def end(self) -> List[bytes]:
+        """Return the unfinished lines."""
+        lines = [began + b" " + letter + b" " + line for letter, (began, line) in sorted(self.open.items()) if line]
         self.open = {}
-        return found
+        return lines
 
 
 class Known:
-    """What a log has of the last seconds: docker is asked for them again, and what is there is left out.
+    """The lines of the last seconds in a log: Docker is asked for this time again, and known lines are skipped.
 
     Args:
         path: the log.
-        floor: docker's time of the earliest line that may not be in it yet; empty where that is of the last seconds.
+        floor: Docker's time of the earliest line that may be missing; empty if it is within the last seconds.
     """
 
-    def __init__(self, path, floor=""):
+    def __init__(self, path: str, floor: str = "") -> None:
         self.since, self.oldest, self.floor = "", b"", floor.encode()
-        self.counts = collections.Counter()
+        self.counts: "collections.Counter[bytes]" = collections.Counter()
         try:
             with open(path, "r+b") as stream:
                 self._take(stream, floor)
         except OSError:
             pass
 
-    def _take(self, stream, floor):
-        """Cut off a last line that was not written whole, and count those of the last seconds, from the end on."""
+    def _take(self, stream: BinaryIO, floor: str) -> None:
+        """Remove an incomplete last line, and count the lines of the last seconds, backwards from the end."""
         end = at = stream.seek(0, os.SEEK_END)
-        rest, bound, first, last = b"", b"", True, ""
+        rest, bound, is_last, last = b"", b"", True, ""
         while at and end - at < READ_LIMIT:
             step = min(at, 1 << 18)
             at -= step
             stream.seek(at)
             data = stream.read(step) + rest
-            if first:
-                keep = data.rfind(b"\n") + 1
-                if not keep and at:
+            if is_last:
+                complete = data.rfind(b"\n") + 1
+                if not complete and at:
                     rest = data
                     continue
-                stream.truncate(at + keep)
-                data, first = data[:keep], False
+                stream.truncate(at + complete)
+                data, is_last = data[:complete], False
             rest, _, data = data.partition(b"\n") if at else (b"", b"", data)
             lines = [line[:PREFIX_LENGTH] for line in data.split(b"\n") if line]
             if lines and not last:
                 last = max(lines)[:STAMP_LENGTH].decode(errors="replace")
                 self.since = min(filter(None, (stamp_before(last, MARGIN_SECONDS), floor)), default="")
                 if seconds_of(last) > time.time() + MARGIN_SECONDS:
-                    self.since = ""  # the clock was put back: what came since may have any time
+                    self.since = ""  # the clock was set back, so that later lines may have any time
                 bound = self.since.encode()
             self.counts.update(line for line in lines if line[:STAMP_LENGTH] >= bound)
             if lines and bound and max(lines)[:STAMP_LENGTH] < stamp_before(self.since, MARGIN_SECONDS).encode():
@@ -98,8 +100,8 @@ class Known:
         if at and bound:
             self.oldest = min(self.counts, default=b"")[:STAMP_LENGTH]
 
-    def has(self, line):
-        """Return whether a line is there already, once for each time that it is."""
+    def has(self, line: bytes) -> bool:
+        """Return whether a line is in the log, once for each time that it is there."""
         key = line[:PREFIX_LENGTH]
         if self.counts and self.counts[key] > 0:
             self.counts[key] -= 1
@@ -107,8 +109,8 @@ class Known:
         return key[:STAMP_LENGTH] < self.oldest and key[:STAMP_LENGTH] != self.floor
 
 
-def stamp_before(stamp, seconds):
-    """Return a stamp of so many seconds before."""
+def stamp_before(stamp: str, seconds: int) -> str:
+    """Return a time so many seconds earlier, empty for an invalid time."""
     try:
         whole = calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
@@ -116,8 +118,8 @@ def stamp_before(stamp, seconds):
     return node_files.stamp(whole - seconds)[:19] + stamp[19:]
 
 
-def seconds_of(stamp):
-    """Return a time of docker's, such as 2026-01-31T12:00:00.123456789Z, in seconds since the epoch; 0 for none."""
+def seconds_of(stamp: str) -> float:
+    """Return a time such as 2026-01-31T12:00:00.123456789Z in seconds since the epoch, 0 for an invalid time."""
     try:
         whole = calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
         part = "".join(character for character in stamp[20:29] if character.isdigit())
@@ -127,33 +129,38 @@ def seconds_of(stamp):
 
 
 class Log:
-    """The file with one instance's output; a disk that is full is waited for, and said once."""
+    """The file with one instance's output; it waits for free space on a full disk, and reports that once.
 
-    def __init__(self, path, trouble):
-        self.path, self.trouble, self.said = path, trouble, False
+    Args:
+        path: the file.
+        warn: is called with a warning.
+    """
+
+    def __init__(self, path: str, warn: Callable[[str], None]) -> None:
+        self.path, self.warn, self.has_warned = path, warn, False
         self.handle = -1
 
-    def open(self):
-        """Open it; what is there stays."""
+    def open(self) -> None:
+        """Open the file, and preserve its contents."""
         while self.handle < 0:
             try:
                 self.handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             except OSError as problem:
-                self._complain(problem)
+                self._wait(problem)
 
-    def close(self):
-        """Close it."""
+    def close(self) -> None:
+        """Close the file."""
         os.close(self.handle)
         self.handle = -1
 
-    def _complain(self, problem):
-        if not self.said:
-            self.said = True
-            self.trouble("its output cannot be kept now: {}".format(problem.strerror))
+    def _wait(self, problem: OSError) -> None:
+        if not self.has_warned:
+            self.has_warned = True
+            self.warn("its output cannot be written now: {}".format(problem.strerror))
         time.sleep(1)
 
-    def write(self, lines):
-        """Add lines, as long as the file may be."""
+    def write(self, lines: List[bytes]) -> None:
+        """Append lines, up to the limit of the file's size."""
         size = os.fstat(self.handle).st_size
         if not lines or size > LOG_LIMIT:
             return
@@ -163,48 +170,55 @@ class Log:
                 lines[-1][:STAMP_LENGTH]
                 + b" e [provision] the output is cut here: it is longer than this file may be\n"
             )
-        data = memoryview(data)
-        while data:
+        view = memoryview(data)
+        while view:
             try:
-                data = data[os.write(self.handle, data) :]
+                view = view[os.write(self.handle, view) :]
             except OSError as problem:
-                self._complain(problem)
+                self._wait(problem)
 
 
 class Pump(threading.Thread):
-    """Follows one container's output until it has ended and everything is in the log."""
+    """Copies the output of one container to its log until the container has ended.
 
-    def __init__(self, container, path, done, trouble):
+    Args:
+        container: name or ID.
+        path: the log.
+        done: is called at the end.
+        warn: is called with a warning.
+    """
+
+    def __init__(self, container: str, path: str, done: Callable[[], None], warn: Callable[[str], None]) -> None:
         super().__init__(daemon=True)
-        self.container, self.path, self.done, self.trouble = container, path, done, trouble
-        self.log = Log(path, trouble)
+        self.container, self.path, self.done, self.warn = container, path, done, warn
+        self.log = Log(path, warn)
         self.lines = Lines()
         self.last = self.stepped = self.floor = b""
-        self.said = False
+        self.has_warned = False
 
-    def run(self):
-        """Ask docker until it has told everything."""
+    def run(self) -> None:
+        """Read Docker's log until it is complete."""
         self.log.open()
         try:
-            while not self._told():
+            while not self._copy():
                 time.sleep(PATIENCE_SECONDS)
         finally:
             self.log.write(self.lines.end())
             self.log.close()
             self.done()
 
-    def _told(self):
-        """Follow once; return whether that was the end: the container had ended before, and docker told all."""
+    def _copy(self) -> bool:
+        """Read Docker's log once; return whether it is complete and the container had ended before."""
         try:
-            found = node_docker.engine_json("/containers/{}/json".format(self.container))
-            if found is None:
+            inspected = node_docker.inspect_container(self.container)
+            if inspected is None:
                 return True
-            over = found["State"]["Status"] in ("exited", "dead")
-            return self._follow(follow=not over) and over
+            has_ended = inspected["State"]["Status"] in ("exited", "dead")
+            return self._follow(follow=not has_ended) and has_ended
         except (OSError, KeyError, TypeError):
             return False
 
-    def _follow(self, *, follow):
+    def _follow(self, *, follow: bool) -> bool:
         known = Known(self.path, node_files.read_text(self.path + FLOOR))
         path = "/containers/{}/logs?stdout=1&stderr=1&timestamps=1&follow={}".format(self.container, int(follow))
         if known.since:
@@ -212,7 +226,10 @@ class Pump(threading.Thread):
         status, stream = node_docker.engine_stream("GET", path, None)
         with stream.connection as connection:
             if status != 200:
-                return self._refused(status, stream)
+                if status != 404 and not self.has_warned:
+                    self.has_warned = True
+                    self.warn("its output cannot be read: {}".format(node_docker.engine_words(stream.rest)))
+                return True
             self.lines = Lines()
             data = stream.rest
             while True:
@@ -222,15 +239,10 @@ class Pump(threading.Thread):
                     return not data
                 data += piece
 
-    def _refused(self, status, stream):
-        if status != 404 and not self.said:
-            self.said = True
-            self.trouble("its output cannot be read: {}".format(node_docker.engine_words(stream.rest)))
-        return True
-
-    def _take(self, data, known):
-        """Write the lines of all whole frames; return what is left of the bytes."""
-        at, found = 0, []
+    def _take(self, data: bytes, known: Known) -> bytes:
+        """Write the lines of all complete frames; return the remaining bytes."""
+        at = 0
+        lines: List[bytes] = []
         while len(data) - at >= HEAD:
             size = int.from_bytes(data[at + 4 : at + HEAD], "big")
             if len(data) - at - HEAD < size:
@@ -239,16 +251,16 @@ class Pump(threading.Thread):
             letter = LETTERS.get(data[at], b"o")
             when, _, text = message.partition(b" ")
             when = when[: STAMP_LENGTH - 1].ljust(STAMP_LENGTH - 1, b"0") + b"Z"
-            found += self.lines.add(letter, when, text)
-            self._keep_floor(when)
+            lines += self.lines.add(letter, when, text)
+            self._write_floor(when)
             at += HEAD + size
-        self.log.write([line for line in found if not known.has(line)])
+        self.log.write([line for line in lines if not known.has(line)])
         return data[at:]
 
-    def _keep_floor(self, when):
-        """Write down from when on docker has to be asked again, where that is not of the last seconds.
+    def _write_floor(self, when: bytes) -> None:
+        """Record the time from which Docker has to be asked again if it is before the last seconds.
 
-        A line that is open for long, as of a progress bar, has its first time; a clock can be put back.
+        An unfinished line, for example of a progress bar, has the time of its beginning; a clock can be set back.
         """
         if when < self.last and seconds_of(self.last.decode()) - seconds_of(when.decode()) > 1:
             self.stepped = min(filter(None, (self.stepped, when)))
@@ -263,7 +275,7 @@ class Pump(threading.Thread):
                 pass
 
 
-def last_lines(path, count=20, limit=1 << 16):
+def last_lines(path: str, count: int = 20, limit: int = 1 << 16) -> List[str]:
     """Return the last lines of a log, without their times."""
     try:
         with open(path, "rb") as stream:

@@ -102,7 +102,7 @@ def upload_path(token: Any) -> str:
 
 
 def code(request: Record) -> None:
-    """Print the stored packed code of a job."""
+    """Print the packed code of a job."""
     path = os.path.join(existing_job_folder(job_name(request)), CODE)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
