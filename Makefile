@@ -240,7 +240,6 @@ $(BENCH_VENV)/.done: tests/benchmarks/requirements.lock
 
 docs: setup
 	$(BIN)/python -m provision.inventory.example > inventories/example/group_vars/all.yml
-	$(BIN)/python tests/roles/readme.py --write
 	$(BIN)/python -m provision.report.reasons_page > docs/reference/reasons.md
 
 clean:

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from provision.batch.inference import starts_processes, words_of
 from provision.batch.mpi import KEYS, MOUNT
-from provision.launchers import launcher_of
+from provision.launchers import DEFAULT_PER_NODE, launcher_of
 from provision.model.job import Assignment, JobSpec, Kind
 
 SHARE = "share.py"
@@ -132,7 +132,7 @@ def program_words(spec: JobSpec) -> tuple[str, ...]:
     """Return the command of a pytorch or run instance: the user's command, or a launcher with it."""
     if spec.procs_per_gpu > 1:
         return _shared(spec)
-    launcher = launcher_of(spec.launcher or ("torchrun" if spec.nproc_per_node and len(spec.command) > 1 else ""))
+    launcher = launcher_of(spec.launcher or (DEFAULT_PER_NODE if spec.nproc_per_node and len(spec.command) > 1 else ""))
     if launcher.per_node and not starts_processes(words_of(spec.command)):
         return launcher.node_words(spec.shell, spec.command)
     return _plain(spec)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from provision.errors import UsageError
+from provision.launchers import DEFAULT_PER_NODE, launcher_names
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,10 @@ _TABLE = {
     --exclusive|exclusive||Use nodes without other jobs, and block them for other jobs.
     --gpu-ids|gpu_ids|I,...|Use these GPUs of each node, by index of nvidia-smi.
     """,
-    _START: """
+    _START: f"""
     --np --ntasks|np|N|mpi: generate the mpirun command with N ranks; `auto`: one for each GPU.
-    --nproc-per-node|nproc_per_node|N|pytorch: processes of each worker, by torchrun: auto, gpu, cpu or a number.
-    --launcher|launcher|NAME|torchrun, launch (torch.distributed.launch), python or mpirun. [unchanged command]
+    --nproc-per-node|nproc_per_node|N|pytorch: processes of a worker, by {DEFAULT_PER_NODE}: auto, gpu, cpu or a number.
+    --launcher|launcher|NAME|{", ".join(launcher_names())}. [unchanged command]
     --procs-per-gpu|procs_per_gpu|N|Copies of the command that share the GPU of a worker. [0: one]
     --mps|mps||Share the GPU by NVIDIA MPS.
     --no-lint|lint|-|mpi: start an mpirun command even if it will fail.

@@ -10,7 +10,7 @@ from provision.batch.inference import starts_ranks, words_of
 from provision.batch.ranks import slots
 from provision.commands.ssh_keys import public_key_problem, shared_keys
 from provision.errors import NodeError
-from provision.launchers import LAUNCHERS, HostEntry, Launch, Reach, argv_of, openmpi
+from provision.launchers import DEFAULT_MPI, LAUNCHERS, MPIRUN, HostEntry, Launch, Reach, launcher_of
 from provision.model.job import Assignment, JobSpec
 
 MOUNT = "/provision"
@@ -162,7 +162,7 @@ def mpi_command(spec: JobSpec, variables: Sequence[str], total: int) -> tuple[st
     """Return the launcher's command: the user's own mpirun command line, or a generated one with the command.
 
     A shell command line that does not start ranks runs once, on the first node, or on every slot with
-    ``--launcher mpirun`` or ``--np``. An argument vector runs on every slot, or once with ``--launcher python``.
+    ``--launcher mpirun`` or ``--np``. An argument vector runs on every slot, or once with another launcher.
 
     Args:
         spec: the job; a command of one word is a command line for its shell.
@@ -170,13 +170,14 @@ def mpi_command(spec: JobSpec, variables: Sequence[str], total: int) -> tuple[st
         total: the number of ranks if the spec has none.
     """
     line = len(spec.command) == 1
-    wrapped = not starts_ranks(words_of(spec.command)) and spec.launcher != "python"
-    if not wrapped or (line and spec.launcher != "mpirun"):
+    wrapped = not starts_ranks(words_of(spec.command)) and not launcher_of(spec.launcher).rendezvous
+    if not wrapped or (line and spec.launcher != MPIRUN):
         return (spec.shell, "-c", spec.command[0]) if line else spec.command
     program = (spec.shell, "-c", spec.command[0]) if line else spec.command
     ranks = (spec.ranks if spec.gang else min(spec.ranks, total)) or total
     launch = Launch(version=0, ranks=ranks, command=program, root=not spec.user, environment=tuple(sorted(variables)))
-    return tuple(argv_of(launch.program, openmpi.command_line(launch).settings, program))
+    launcher = LAUNCHERS[DEFAULT_MPI]
+    return tuple(launcher.argv(launch.program, launcher.command_line(launch).settings, program))
 
 
 def files(spec: JobSpec, assignments: Sequence[Assignment], logins: Sequence[Login]) -> dict[str, str]:

@@ -23,18 +23,10 @@ KINDS = {
 }
 """Names of the kinds: those of arena, and ``run``."""
 
-_HOROVOD = "Start Horovod by mpirun: provision submit mpi"
-_DEEPSPEED = "Start DeepSpeed by torchrun: provision submit pytorch --launcher torchrun"
 _ELASTIC = "Use a fixed number of workers: provision submit mpi"
-_ALTERNATIVES = {
-    "horovod": _HOROVOD,
-    "horovodjob": _HOROVOD,
-    "deepspeed": _DEEPSPEED,
-    "deepspeedjob": _DEEPSPEED,
-    "et": _ELASTIC,
-    "etjob": _ELASTIC,
-}
-_OTHERS = ("tf", "tfjob", "volcano", "volcanojob", "ray", "rayjob", "spark", "sparkjob", "custom")
+_ANY = "`run` starts any command on each worker."
+_OTHERS = {"et": _ELASTIC, "tf": _ANY, "volcano": _ANY, "ray": _ANY, "spark": _ANY, "custom": _ANY}
+"""Job types of arena that are no launchers, also with ``job`` at their end, and what to use instead."""
 
 
 def kind_of(word: str) -> Kind | None:
@@ -43,10 +35,19 @@ def kind_of(word: str) -> Kind | None:
     Raises:
         UsageError: a job type of arena that is not supported.
     """
-    if word in _ALTERNATIVES or word in _OTHERS:
-        alternative = _ALTERNATIVES.get(word, "`run` starts any command on each worker.")
+    kind = KINDS.get(word.lower())
+    alternative = "" if kind else _alternative(word)
+    if alternative:
         raise UsageError(f"job type {word} is not supported", remedy=f"Choose mpi, pytorch or run. {alternative}")
-    return KINDS.get(word.lower())
+    return kind
+
+
+def _alternative(word: str) -> str:
+    """Return what to use instead of another job type of arena; empty for other words."""
+    from provision.launchers import LAUNCHERS
+
+    launchers = {name: launcher.instead for name, launcher in LAUNCHERS.items() if launcher.instead}
+    return {**_OTHERS, **launchers}.get(word.removesuffix("job"), "")
 
 
 def trainer(kind: Kind) -> str:

@@ -13,7 +13,7 @@ from provision.batch.units import check_unit
 from provision.commands.shell import is_environment_name
 from provision.documents.jobs import MOST_RETRIES
 from provision.errors import UsageError
-from provision.launchers import launcher_names, launcher_of
+from provision.launchers import DEFAULT_PER_NODE, MPIRUN, launcher_names, launcher_of, typed_commands
 from provision.model.job import JobSpec, Kind
 from provision.profiles import FABRICS, PRESETS
 
@@ -91,7 +91,7 @@ def warnings_of(spec: JobSpec) -> Iterator[str]:
     if spec.nproc_per_node and not spec.launcher and len(spec.command) == 1 and not _torch(spec):
         yield (
             f"--nproc-per-node {spec.nproc_per_node} does not start processes of a command in quotes; it only "
-            "sets PET_NPROC_PER_NODE. Use --launcher torchrun to start the command with torchrun"
+            f"sets PET_NPROC_PER_NODE. Use --launcher {DEFAULT_PER_NODE} to start the command with {DEFAULT_PER_NODE}"
         )
     yield from _without_effect(spec)
     if spec.sync is not None and plain_warning(spec.sync):
@@ -117,7 +117,8 @@ def _without_effect(spec: JobSpec) -> Iterator[str]:
 
 
 def _torch(spec: JobSpec) -> bool:
-    return starts_processes(words_of(spec.command)) or "torchrun" in spec.command[0]
+    words = re.split(r"[^\w-]+", spec.command[0])
+    return starts_processes(words_of(spec.command)) or not typed_commands(per_node=True).isdisjoint(words)
 
 
 def _flag(field: str) -> str:
@@ -273,19 +274,20 @@ def _placement(spec: JobSpec) -> None:
 def _launch(spec: JobSpec) -> None:
     if not any(spec.command):
         raise UsageError("the job has no command", remedy="Write it last: in quotes, or after --.")
-    if (spec.launcher == "mpirun" or spec.ranks) and spec.kind is not Kind.MPI:
+    if (spec.launcher == MPIRUN or spec.ranks) and spec.kind is not Kind.MPI:
         raise UsageError(
-            "--np and --launcher mpirun require an mpi job",
-            remedy="Run provision submit mpi, or use --nproc-per-node for torchrun.",
+            f"--np and --launcher {MPIRUN} require an mpi job",
+            remedy=f"Run provision submit mpi, or use --nproc-per-node for {DEFAULT_PER_NODE}.",
         )
-    if spec.ranks and spec.launcher != "mpirun":
+    if spec.ranks and spec.launcher != MPIRUN:
         raise UsageError(
             f"--launcher {spec.launcher} starts the command once, and --np {spec.ranks} requests ranks",
             remedy="Remove one of them.",
         )
     if launcher_of(spec.launcher).per_node and spec.kind is Kind.MPI:
         raise UsageError(
-            f"--launcher {spec.launcher} does not support mpi jobs", remedy="Use --launcher mpirun, or submit pytorch."
+            f"--launcher {spec.launcher} does not support mpi jobs",
+            remedy=f"Use --launcher {MPIRUN}, or submit pytorch.",
         )
     if spec.nproc_per_node and spec.kind is Kind.MPI:
         raise UsageError("--nproc-per-node does not support mpi jobs", remedy="Use --np auto or --np N.")
@@ -312,7 +314,7 @@ def _sharing(spec: JobSpec) -> None:
         )
     if spec.nproc_per_node or launcher_of(spec.launcher).per_node:
         raise UsageError(
-            "--procs-per-gpu starts copies of the command, and so does torchrun",
+            f"--procs-per-gpu starts copies of the command, and so does {spec.launcher or DEFAULT_PER_NODE}",
             remedy="Remove --nproc-per-node and --launcher.",
         )
 

@@ -186,7 +186,7 @@ def report(
     \b
     Examples:
       provision bench report report.html
-      provision bench report --title 'LightCC on 2 nodes' lightcc.html resnet50 resnet50-lightcc
+      provision bench report --title 'LightCC' lightcc.html resnet50 with-lightcc
       provision bench report scaling.html 1gpu.log 8gpu.log 16gpu.log
     """
     from provision import __version__

@@ -60,7 +60,7 @@ def ab(
     Examples:
       provision bench ab --a '--gputopology' --models vgg16,resnet50 -n 4
       provision bench ab --a '--preset taco --gdr --lightcc' --b '--preset taco'
-      provision bench ab --a '--env NCCL_ALGO=Tree' -n 16 -- python3 bench.py {model}
+      provision bench ab --a '--env NCCL_ALGO=Tree' -- python3 bench.py {model}
     """
     if a.split() == b.split():
         raise UsageError("A and B are the same", remedy="Set options for one of them: --a '--gputopology'")

@@ -134,7 +134,7 @@ def run(
       provision bench run --model vgg16 --batch-size 64
       provision bench run --lab demo -n 2 --model mlp --device cpu
       provision bench run --lightcc --gdr --name lightcc-gdr
-      provision bench run -- python3 /mnt/pytorch_synthetic_benchmark.py --model=vgg16
+      provision bench run -- python3 /mnt/my_benchmark.py --model=vgg16
     """
     job = benchmark_job(command, where, setting.setting(), name, model, workload)
     _measure(job, where, [ranks], dry_run=dry_run, as_json=as_json)

@@ -15,6 +15,7 @@ import typer
 
 from provision.cli.common import say, show
 from provision.errors import ProvisionError
+from provision.launchers import DEFAULT_MPI
 
 
 def demo(
@@ -41,7 +42,7 @@ def demo(
     _show("2. Apply the inventory.", ["apply", *lab, "--yes"])
     _show("3. Verify the nodes.", ["verify", *lab])
     _show("4. Run an MPI job on all nodes: rank, node and an all-reduce.", ["run", *lab, "--", "provision-smoke"])
-    _show("5. Show the host file of the job.", ["hostfile", *lab, "--launcher", "openmpi"])
+    _show("5. Show the host file of the job.", ["hostfile", *lab, "--launcher", DEFAULT_MPI])
     _nothing_left(_show("6. Apply again: nothing may change.", ["apply", *lab, "--yes", "--json"], capture=True))
     show(_summary(name, driver, time.monotonic() - begin))
 

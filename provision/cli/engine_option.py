@@ -31,5 +31,7 @@ def take_engine_option(words: Sequence[str]) -> list[str]:
             continue
         _chosen["name"] = value if equals else next(items, "")
         if not _chosen["name"]:
-            raise UsageError("--engine: the name is missing", remedy="For example: --engine direct")
+            from provision.jobs.engines import ENGINES
+
+            raise UsageError("--engine: the name is missing", remedy=f"Choose one of {', '.join(sorted(ENGINES))}.")
     return rest

@@ -46,7 +46,7 @@ def gdr(
       provision gdr -i inventories/prod --limit 'gpu[1-4]' --json
       provision gdr --assume driver=570.133.20,kernel=6.8.0,stack=inbox,gpu=H100
       provision gdr --assume driver=535,kernel=6.8,stack=ofed,gpu=volta,nccl=2.20
-      provision gdr --assume driver=550,modules=proprietary,kernel=6.5,stack=inbox-peer,nccl=2.23.4
+      provision gdr --assume driver=550,modules=proprietary,kernel=6.5,stack=inbox
       provision gdr --assume driver=535,kernel=5.15,stack=ofed,peermem=stub
     """
     if assume is not None:

@@ -16,14 +16,17 @@ from provision.cli.common import (
     show,
     take_degraded,
 )
+from provision.cli.completion import complete_words
 from provision.cli.option_groups import with_option_groups
 from provision.errors import NodeError, UsageError
-from provision.launchers import LAUNCHERS, host_files
+from provision.launchers import DEFAULT_MPI, LAUNCHERS, host_files
 
 if TYPE_CHECKING:
     from provision.model import NodePlacement
     from provision.workflow import HostFile
 
+_BINDING = ", ".join(name for name in host_files() if LAUNCHERS[name].binds_ranks)
+_WITH_PORT = ", ".join(name for name in host_files() if LAUNCHERS[name].rendezvous)
 _LAST_PORT = 65535
 
 
@@ -31,18 +34,25 @@ _LAST_PORT = 65535
 def hostfile(
     where: NodeOptions,
     launcher: Annotated[
-        str, typer.Option("--launcher", metavar="NAME", help=f"Launcher: {', '.join(host_files())}.")
-    ] = "openmpi",
+        str,
+        typer.Option(
+            "--launcher",
+            metavar="NAME",
+            help=f"Launcher: {', '.join(host_files())}.",
+            autocompletion=complete_words(*host_files()),
+        ),
+    ] = DEFAULT_MPI,
     ranks: Annotated[
         int | None,
         typer.Option("-n", "--ranks", metavar="NP", help="Slots for exactly this number of ranks. [all slots]"),
     ] = None,
     master_port: Annotated[
         int | None,
-        typer.Option("--master-port", metavar="PORT", help="Port for torchrun. [a free port of the first node]"),
+        typer.Option("--master-port", metavar="PORT", help=f"Port for {_WITH_PORT}. [a free port of the first node]"),
     ] = None,
     rankfile: Annotated[
-        bool, typer.Option("--rankfile", help="For openmpi: print a rank file, which binds each rank to CPUs.")
+        bool,
+        typer.Option("--rankfile", help=f"For {_BINDING}: print a rank file, which binds each rank to CPUs."),
     ] = False,
     placement: Annotated[
         Path | None,
@@ -105,7 +115,7 @@ def _placement(launcher: str, file: Path | None, *, rankfile: bool) -> list[Node
     if launcher not in host_files():
         raise UsageError(f"--launcher {launcher}: unknown launcher", remedy=f"Choose {', '.join(host_files())}.")
     if rankfile and not LAUNCHERS[launcher].binds_ranks:
-        raise UsageError(f"{launcher} reads no rank file", remedy="Use --launcher openmpi, or omit --rankfile.")
+        raise UsageError(f"{launcher} reads no rank file", remedy=f"Choose {_BINDING}, or omit --rankfile.")
     if file is None:
         return None
     if not rankfile:
@@ -120,7 +130,7 @@ def _refuse_port(launcher: str, port: int | None) -> None:
     if port is None:
         return
     if not LAUNCHERS[launcher].rendezvous:
-        raise UsageError("--master-port is for torchrun", remedy="Omit it.")
+        raise UsageError(f"--master-port is for {_WITH_PORT}", remedy="Omit it.")
     if not 1 <= port <= _LAST_PORT:
         raise UsageError(f"--master-port {port}: not a port number", remedy="Choose a number from 1 to 65535.")
 

@@ -103,12 +103,13 @@ def init(
     Quote ranges, because a shell may expand brackets itself.
 
     \b
+    Examples:
       provision init 'gpu[1-8]' --user root
-      provision init 'gpu[01-16]' --name train --user ubuntu --key ~/.ssh/id_ed25519
-      provision init 'gpu[1-4]=10.0.0.[11-14]' --user root --data-network 10.10.0.0/24
+      provision init 'gpu[01-16]' --name train --user ubuntu --key ~/.ssh/key
+      provision init 'gpu[1-4]=10.0.0.[11-14]' --data-network 10.10.0.0/24
       provision init 'gpu[1-8]' --user root --known-hosts keys.txt
-      provision init 'gpu[1-8]' --image registry.example.com/team/train:1 --registry-ca ca.pem
-      provision init 'gpu[1-8]' --nvidia-repository https://mirror.example.com/nvidia --nvidia-key mirror.asc
+      provision init 'gpu[1-8]' --image example.com/train:1 --registry-ca ca.pem
+      provision init --nvidia-repository https://example.com/nv --nvidia-key k.asc
       provision init --name prod --registry-ca ca.pem
       provision init 'gpu[9-12]' --add
       provision init 'gpu3' --remove

@@ -84,7 +84,7 @@ FORMS = ("wide", "json", "yaml", "name", "table", "text")
 _STARTING = (["run"], ["lab", "ssh"])
 """Verbs that start a program of the user. From their first argument on, words belong to that program."""
 
-HELP = """From bare GPU servers and SSH to a running multi-node training job.
+HELP = """Take bare GPU servers to a running multi-node training job over SSH.
 
 \b
   provision lab up demo --driver vm --nodes 2    create virtual nodes

@@ -29,7 +29,7 @@ def reset(
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Undo on the nodes what apply did.
+    """Undo the changes of apply on the nodes.
 
     Pre-existing configuration is preserved.
 

@@ -23,8 +23,10 @@ from provision.cli.common import (
     show,
     take_degraded,
 )
+from provision.cli.completion import complete_words
 from provision.cli.option_groups import with_option_groups
 from provision.errors import Interrupted, LaunchError, ProvisionError
+from provision.launchers import MPIRUN, launcher_names
 
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
@@ -89,9 +91,12 @@ class PlacementOptions:
     launcher: Annotated[
         str,
         typer.Option(
-            "--launcher", metavar="NAME", help="Program that starts the ranks: mpirun, python, torchrun or launch."
+            "--launcher",
+            metavar="NAME",
+            help=f"Program that starts the ranks: {', '.join(launcher_names())}.",
+            autocompletion=complete_words(*launcher_names()),
         ),
-    ] = "mpirun"
+    ] = MPIRUN
     placement: Annotated[
         Path | None,
         typer.Option(
@@ -181,7 +186,7 @@ def run(
       provision run --launcher torchrun -- train.py --epochs 3
       provision run --gputopology --gpus 8 --workers 2 --explain -- ./train.py
       provision run -- mpirun -np 16 -x NCCL_DEBUG=INFO python3 train.py
-      provision run --preset taco -n 16 --lightcc --dry-run --offline -- ./train.py
+      provision run --preset taco -n 16 --dry-run --offline -- ./train.py
     """
     with _before_the_start():
         prepared = _prepared(command, nodes, job, network, place, mode)

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from provision.cli.common import interactive, show
+from provision.cli.completion import complete_words
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,9 +51,19 @@ class _Raw(TyperCommand):
         formatter.write("\n" + flag_help() + "\n")
 
 
+def _complete_launcher(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the launchers with this prefix after their flag; the values of other flags are not completed."""
+    from provision.launchers import launcher_names
+
+    return complete_words(*launcher_names())(incomplete) if ctx.args[-1:] == ["--launcher"] else []
+
+
 def submit(
     ctx: typer.Context,
-    words: Annotated[list[str] | None, typer.Argument(metavar="[TYPE] [FLAGS] 'COMMAND' | -- COMMAND...")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TYPE] [FLAGS] 'COMMAND' | -- COMMAND...", autocompletion=_complete_launcher),
+    ] = None,
 ) -> None:
     """Submit a batch job.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
 def join(argv: Sequence[str]) -> str:
@@ -17,9 +17,10 @@ def is_environment_name(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
 
 
-def script_argument(command: Sequence[str]) -> str | None:
-    """Return the script file of an interpreter call (``python3 train.py``), if `command` is one."""
+def script_argument(command: Sequence[str], launchers: Collection[str] = ()) -> str | None:
+    """Return the script file of a call of an interpreter or launcher (``python3 train.py``), if `command` is one."""
     if len(command) < 2 or command[1].startswith("-"):  # noqa: PLR2004 - interpreter and script
         return None
     name = command[0].rpartition("/")[2]
-    return command[1] if re.fullmatch(r"(python|pypy)[0-9.]*|torchrun|bash|dash|sh|perl|ruby", name) else None
+    interpreter = re.fullmatch(r"(python|pypy)[0-9.]*|bash|dash|sh|perl|ruby", name)
+    return command[1] if interpreter or name in launchers else None

@@ -1,7 +1,5 @@
 """Jobs: started over the containers of many nodes, watched, and ended without a trace."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from provision.lazy_import import parts

@@ -11,8 +11,7 @@ from provision.jobs.preflight import Container
 from provision.jobs.rank_assignment import placed_variables, rank_plan
 from provision.jobs.ranks import LAUNCHER_WORDS, VARIABLES, RankPlan, rank_variables
 from provision.jobs.request import JobRequest, networks_of
-from provision.launchers import HostEntry, Launch, Launcher, Reach, fitted, launcher_of
-from provision.launchers.openmpi import plain_settings
+from provision.launchers import LAUNCHERS, HostEntry, Launch, Launcher, Reach, fitted, launcher_of
 from provision.model import Setting
 from provision.profiles import (
     NodeNetwork,
@@ -52,13 +51,14 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
     """Return the line that starts `ranks` ranks on the nodes `used`; `container` is the head node's.
 
     Raises:
-        LaunchError: what is asked for is a line of Open MPI, and the container has another MPI.
+        LaunchError: what is asked for is a line of another MPI than that of the container.
     """
     if not container.launcher.reads_lines and (request.line is not None or request.profile.preset == "taco"):
+        label = next(launcher.label for launcher in LAUNCHERS.values() if launcher.reads_lines)
         raise LaunchError(
             f"the container has {container.label}, and "
             + ("your own mpirun line" if request.line else "the preset taco")
-            + " is taken for one of Open MPI",
+            + f" is taken for one of {label}",
             remedy="Give the program alone: then the line is written for the MPI that there is.",
         )
     program = request.mpirun or ("mpirun" if container.mpirun in _USR_BIN else container.mpirun)
@@ -121,7 +121,7 @@ def _taco(request: JobRequest, container: Container, ranks: int, used: Sequence[
         container.version, ranks, request.command, root=container.root, variables=variables, program=program
     )
     hosts = () if alone else tuple((entry.name, entry.slots) for entry in used)
-    settings = plain_settings(launch, hosts, taco_parameters(networks, ranks), "preset taco")
+    settings = container.launcher.typed_settings(launch, hosts, taco_parameters(networks, ranks), "preset taco")
     if request.directory is not None:
         folder = Setting("--wdir", "", request.directory, "--workdir", "where every rank starts")
         settings = (*settings, folder)

@@ -12,7 +12,16 @@ from provision.commands.ssh import explain_ssh
 from provision.connectors import Connector, each
 from provision.errors import LaunchError, ProvisionError
 from provision.jobs.request import JobRequest, together
-from provision.launchers import LAUNCHERS, Launcher, identified, launcher_of, of_version
+from provision.launchers import (
+    DEFAULT_MPI,
+    LAUNCHERS,
+    Launcher,
+    identified,
+    launcher_of,
+    mpi_labels,
+    mpi_versions,
+    of_version,
+)
 from provision.model import CommandResult
 
 SSH_CONFIG = "/etc/provision/ssh/ssh_config"
@@ -25,7 +34,7 @@ class Container:
     """One node's training container as a job finds it."""
 
     version: int
-    """Open MPI's major version; 0 of another launcher."""
+    """The major version of its MPI, where launchers differ by it; else 0."""
     mpirun: str
     """Where mpirun is."""
     root: bool
@@ -35,8 +44,8 @@ class Container:
     """The interface of the node's data address; empty if it is unknown."""
     python: bool = True
     """Whether it has python3."""
-    mpi: str = "openmpi"
-    """Whose launcher mpirun is: ``openmpi`` of all versions, ``mpich`` or ``intelmpi``."""
+    mpi: str = DEFAULT_MPI
+    """The launcher that mpirun is, in any of its versions."""
 
     @property
     def launcher(self) -> Launcher:
@@ -75,7 +84,7 @@ def node_script(
     container: str, command: Sequence[str], directory: str | None, address: str = "", mpirun: str = ""
 ) -> str:
     """A script for the node that asks its container for everything a job needs, in one `docker exec`."""
-    script = script_argument(command) or ""
+    script = script_argument(command, {launcher.program for launcher in LAUNCHERS.values()}) or ""
     program = shlex.quote(mpirun or "mpirun")
     inner = "\n".join(
         [
@@ -100,18 +109,19 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
     said = dict(line.partition("=")[::2] for line in result.stdout.splitlines() if "=" in line)
     identity = identified(said.get("version", ""))
     if not said.get("mpirun") or identity is None:
+        label, *others = mpi_labels()
         raise LaunchError(
-            f"there is no Open MPI in the container {container}, nor MPICH or Intel MPI: mpirun "
+            f"there is no {label} in the container {container}, nor {' or '.join(others)}: mpirun "
             + (f"says {said.get('version', '')[:200]!r}" if said.get("mpirun") else "was not found"),
             node=node,
-            remedy="use a training image with Open MPI 4 or 5 (training_image_reference)",
+            remedy=f"use a training image with {label} {mpi_versions(label)} (training_image_reference)",
         )
     launcher, version = identity
     if of_version(launcher.name, version) is None:
         raise LaunchError(
             f"{launcher.label} {version} in the container {container} is not supported",
             node=node,
-            remedy="use version 4 or 5",
+            remedy=f"use version {mpi_versions(launcher.label)}",
         )
     _check_command(node, container, said, request)
     return Container(

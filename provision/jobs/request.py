@@ -11,7 +11,7 @@ from pathlib import Path
 from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError, ProvisionError
 from provision.facts import NodeFacts
-from provision.launchers import HostEntry, launcher_of, slot_table
+from provision.launchers import MPIRUN, HostEntry, launcher_of, slot_table
 from provision.model import Node, NodePlacement, Secret
 from provision.profiles import NodeNetwork, ProfileOptions
 from provision.report.grouping import Group, grouped, outline
@@ -50,8 +50,8 @@ class JobRequest:
     """The mpirun line that the user typed in place of a program; `command` is the program in it."""
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     """Inventory name -> what is known of the node; empty where no node was asked."""
-    launcher: str = "mpirun"
-    """Who makes the ranks: ``mpirun``; ``python``, as that with torch's variables; ``torchrun`` or ``launch``."""
+    launcher: str = MPIRUN
+    """What starts the ranks: one of `launcher_names`."""
     placement: tuple[NodePlacement, ...] = ()
     """Who gets which GPUs, cards and CPUs; `entries` are just these nodes then, with as many slots."""
     visible: str = "node"

@@ -21,6 +21,8 @@ from provision.launchers.base import (
 )
 
 __all__ = [
+    "DEFAULT_MPI",
+    "DEFAULT_PER_NODE",
     "LAUNCHERS",
     "MASTER_PORT",
     "MPIRUN",
@@ -36,6 +38,8 @@ __all__ = [
     "identified",
     "launcher_names",
     "launcher_of",
+    "mpi_labels",
+    "mpi_versions",
     "of_version",
     "slot_table",
     "typed_commands",
@@ -54,6 +58,10 @@ def discover() -> dict[str, Launcher]:
 
 LAUNCHERS = discover()
 """Every launcher by its name."""
+DEFAULT_MPI = next(name for name, launcher in LAUNCHERS.items() if launcher.label)
+"""The launcher of the MPI library that is assumed where none is named."""
+DEFAULT_PER_NODE = next(name for name, launcher in LAUNCHERS.items() if launcher.per_node and launcher.rendezvous)
+"""The launcher that starts the processes of a node where only their number is given."""
 
 
 def host_files() -> list[str]:
@@ -84,6 +92,16 @@ def of_version(name: str, version: int) -> Launcher | None:
     """Return the launcher of the same MPI library with another major version; None when it is not supported."""
     label = LAUNCHERS[name].label
     return next((one for one in LAUNCHERS.values() if (one.label, one.version) == (label, version)), None)
+
+
+def mpi_labels() -> list[str]:
+    """Return what people call the MPI libraries."""
+    return list(dict.fromkeys(launcher.label for launcher in LAUNCHERS.values() if launcher.label))
+
+
+def mpi_versions(label: str) -> str:
+    """Return the supported major versions of an MPI library, such as ``4 or 5``."""
+    return " or ".join(str(one.version) for one in LAUNCHERS.values() if one.label == label)
 
 
 def typed_commands(*, per_node: bool) -> frozenset[str]:

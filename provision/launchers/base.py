@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from provision.errors import UsageError
 from provision.model import Setting
 
+Hosts = Sequence[tuple[str, int]]
+"""Nodes with their slots."""
 MASTER_PORT = 29500
 """Where torch's ranks meet unless something else listens there."""
 
@@ -95,7 +97,7 @@ class Launcher:
 
     name: str
     order: int = 100
-    """Position in lists."""
+    """Position in lists; the first one that can do something does it where no launcher is named."""
     label: str = ""
     """What a person calls the MPI library that it belongs to; empty for others."""
     version: int = 0
@@ -120,7 +122,9 @@ class Launcher:
     environment: Callable[[Reach], dict[str, str]] = lambda _: {}
     """Returns the variables by which it reaches the nodes where its command line does not say how."""
     reads_lines: bool = False
-    """Whether `run` completes command lines that users type for it."""
+    """Whether `run` completes command lines that users type for it, and writes those of presets for it."""
+    typed_settings: Callable[[Launch, Hosts, Mapping[str, str], str], tuple[Setting, ...]] = lambda *_: ()
+    """Returns a command line as users type it, from hosts, parameters and who decided the parameters."""
 
     commands: tuple[str, ...] = ()
     """Programs that users type to start it."""
@@ -130,6 +134,8 @@ class Launcher:
     """Whether it is started once on each node and starts that node's processes itself."""
     rendezvous: bool = False
     """Whether ranks get torch's variables (MASTER_ADDR, RANK, ...); ``run --launcher`` and ``submit`` take it."""
+    instead: str = ""
+    """What `submit` proposes to those who name it as a type of jobs; empty: it is no such type."""
     equal_slots: bool = False
     """Whether all nodes must have the same number of ranks."""
     program: str = ""

@@ -22,4 +22,13 @@ def _host_file(entries: Sequence[HostEntry]) -> str:
     return openmpi.host_file(entries)
 
 
-LAUNCHERS = (Launcher("horovod", order=7, host_file=_host_file, commands=("horovodrun",), equal_slots=True),)
+LAUNCHERS = (
+    Launcher(
+        "horovod",
+        order=7,
+        host_file=_host_file,
+        commands=("horovodrun",),
+        equal_slots=True,
+        instead="Start Horovod by mpirun: provision submit mpi",
+    ),
+)

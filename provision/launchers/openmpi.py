@@ -8,7 +8,7 @@ from functools import partial
 
 from provision.commands.mca import PRRTE, spelled
 from provision.commands.mpirun_words import LAUNCHERS as COMMANDS
-from provision.launchers.base import CommandLine, HostEntry, Launch, Launcher, Reach
+from provision.launchers.base import CommandLine, HostEntry, Hosts, Launch, Launcher, Reach
 from provision.model import Setting
 
 _OURS = "provision"
@@ -154,9 +154,7 @@ def _agent(job: str, version: int) -> str:
     return f"env PROVISION_JOB={job} {'prted' if version >= PRRTE else 'orted'}"
 
 
-def plain_settings(
-    launch: Launch, hosts: Sequence[tuple[str, int]], parameters: Mapping[str, str], source: str
-) -> tuple[Setting, ...]:
+def _typed_settings(launch: Launch, hosts: Hosts, parameters: Mapping[str, str], source: str) -> tuple[Setting, ...]:
     """Return a line as people type it: everything that a rank gets, and nothing about how to log in.
 
     Args:
@@ -181,7 +179,7 @@ def plain_settings(
     return (*settings, *given)
 
 
-def command_line(launch: Launch) -> CommandLine:
+def _command_line(launch: Launch) -> CommandLine:
     """Return the command line; every flag, parameter and variable has its reason."""
     return CommandLine(_settings(launch))
 
@@ -196,9 +194,10 @@ LAUNCHERS = tuple(
         file_name=_FILE_NAME,
         binds_ranks=True,
         identify=identify,
-        command_line=command_line,
+        command_line=_command_line,
         environment=partial(_environment, version),
         reads_lines=True,
+        typed_settings=_typed_settings,
         commands=COMMANDS,
     )
     for order, (name, version, identify) in enumerate([("openmpi", 4, _identify), ("openmpi5", 5, None)])

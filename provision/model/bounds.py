@@ -1,7 +1,5 @@
 """Limits of texts and numbers from nodes: lengths and patterns that msgspec verifies when it decodes a document."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -107,7 +107,7 @@ class JobSpec:
     nproc_per_node: str = ""
     """``auto``, ``gpu``, ``cpu`` or a number; empty: one process for each instance."""
     launcher: str = ""
-    """``torchrun``, ``launch``, ``python`` or ``mpirun``; empty: the unchanged command."""
+    """What starts the ranks, by the name of its launcher or ``mpirun``; empty: the unchanged command."""
     procs_per_gpu: int = 0
     """Copies of the command that share the GPU of a worker; 0 or 1: one process."""
     mps: bool = False

@@ -17,7 +17,7 @@ _NOT_LISTED = frozenset({"image", "noContainer", "command", "workingDir", "annot
 _MODEL = ("modelName", "modelVersion", "modelSource")
 
 
-def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str, Any]:
+def job_document(job: JobRecord, now: float, engine: str) -> dict[str, Any]:
     """Return the document of ``get -o json``; keys are an interface and only ever added.
 
     Args:
@@ -112,7 +112,7 @@ def event_documents(job: JobRecord) -> list[dict[str, Any]]:
     ]
 
 
-def survey_documents(jobs: Sequence[JobRecord], now: float, engine: str = "direct") -> list[dict[str, Any]]:
+def survey_documents(jobs: Sequence[JobRecord], now: float, engine: str) -> list[dict[str, Any]]:
     """Return the document of ``list -o json``: a list, as in arena, without the details of single jobs."""
     return [
         {key: value for key, value in job_document(job, now, engine).items() if key not in _NOT_LISTED} for job in jobs

@@ -3,8 +3,6 @@
 Nothing here parses a command line or prints; progress goes to the callbacks that are passed in.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from provision.lazy_import import parts

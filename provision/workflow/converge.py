@@ -70,11 +70,11 @@ def apply(
 ) -> ApplyReport:
     """Apply the inventory to `nodes`, and report every one of them.
 
-    Runs the roles of the plan, or only the single `steps` of roles if these are given. `found` is the probe result that
-    was shown to the operator. Unreachable nodes are reported with their reason and do not affect the other nodes. If
+    Runs the roles of the plan, or only the single `steps` of roles if these are given. `result` is the plan that was
+    shown to the operator. Unreachable nodes are reported with their reason and do not affect the other nodes. If
     there is nothing to do, nothing is locked and nothing is written.
 
-    If the plan of `found` has problems (see `preflight`), nothing is changed; with `Pace.keep_going` the nodes without
+    If the plan has problems (see `preflight`), nothing is changed; with `Pace.keep_going` the nodes without
     a problem are changed.
 
     Raises:
@@ -142,7 +142,7 @@ class _Apply:
             entry = history.begin(self._cluster, command=command, nodes=list(agreed))
             status = "interrupted"
             try:
-                self._locked(agreed | self._install_python(result, agreed), command)
+                self._locked(self._install_python(result, agreed), command)
                 report = self._results.report()
                 status = "ok" if report.ok else "waiting" if report.only_waits else "failed"
             except Interrupted:
@@ -197,17 +197,21 @@ class _Apply:
     def _install_python(
         self, result: PlanResult, agreed: Mapping[str, tuple[Step, ...]]
     ) -> dict[str, tuple[Step, ...]]:
-        """Install python3 on nodes without it; return their new steps, which no probe could show before."""
+        """Install python3 on nodes without it; return the steps of all nodes, with those that were unknown before.
+
+        Nodes where it fails are left out.
+        """
         names = [name for name in agreed if name not in result.facts and name not in result.errors]
+        others = {name: steps for name, steps in agreed.items() if name not in names}
         if not names:
-            return {}
+            return others
         self._tell(names, "install python3", "start")
         for name, error in install_python([self._nodes[name] for name in names]).items():
             self._results.fail(name, "install python3", error)
         names = [name for name in names if self._results.going(name)]
         self._tell(names, "install python3", "ok")
         if not names:
-            return {}
+            return others
         from provision.workflow.apply_preflight import preflight
 
         result = preflight(self._look_on(names, self._options.request))
@@ -215,9 +219,7 @@ class _Apply:
         for plan in result.plan.nodes:
             if plan.name in failed and self._results.going(plan.name):
                 self._results.refuse(plan)
-        return dict.fromkeys(names, ()) | {
-            name: steps for name, steps in self._wanted(result).items() if name not in failed
-        }
+        return others | {name: steps for name, steps in self._wanted(result).items() if name not in failed}
 
     def _locked(self, agreed: Mapping[str, tuple[Step, ...]], command: str) -> None:
         """Take the locks of the nodes, look again (another apply may have ended just now), and run."""

@@ -80,9 +80,9 @@ def stated_container(variables: Mapping[str, Any]) -> Container:
         LaunchError: cluster_mpi names no MPI library.
     """
     from provision.jobs.preflight import Container
-    from provision.launchers import LAUNCHERS
+    from provision.launchers import DEFAULT_MPI, LAUNCHERS
 
-    stated = str(variables.get("cluster_mpi") or "openmpi")
+    stated = str(variables.get("cluster_mpi") or DEFAULT_MPI)
     libraries = {name: launcher for name, launcher in LAUNCHERS.items() if launcher.label}
     launcher = libraries.get(stated)
     if launcher is None:

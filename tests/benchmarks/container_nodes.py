@@ -38,16 +38,16 @@ SOON = "sed -i '/pam_exec.so quiet .bin.sleep/d' /etc/pam.d/sshd; rm /usr/local/
 _CGROUPS = ("cpuacct/provision-lab", "provision-lab", "unified/provision-lab")
 _WANTED = r"""
 import base64, glob, json
-found = {"packages": [], "units": [], "images": [], "files": {}}
+wanted = {"packages": [], "units": [], "images": [], "files": {}}
 for path in glob.glob("/var/lib/provision/receipts/*.json"):
     receipt = json.load(open(path))
     for section in ("packages", "units", "images"):
-        found[section] += receipt[section]
+        wanted[section] += receipt[section]
     for name, item in receipt["files"].items():
         if item["type"] == "file" and not item.get("block") and "/keys/" not in name:
             content = base64.b64encode(open(name, "rb").read()).decode()
-            found["files"][name] = [item["mode"], content]
-print(json.dumps(found))
+            wanted["files"][name] = [item["mode"], content]
+print(json.dumps(wanted))
 """
 
 

@@ -14,27 +14,27 @@ from provision.report.bench_html import as_html
 from tests.support.benchmark_page import ABOUT, page_results
 
 LOOK = """
-const found = {overlaps: [], outside: [], wide: document.documentElement.scrollWidth > window.innerWidth,
+const problems = {overlaps: [], outside: [], wide: document.documentElement.scrollWidth > window.innerWidth,
   back: getComputedStyle(document.body).backgroundColor, text: getComputedStyle(document.body).color};
 for (const svg of document.querySelectorAll('svg')) {
   const frame = svg.getBoundingClientRect();
   const texts = [...svg.querySelectorAll('text')].map(item => [item.textContent, item.getBoundingClientRect()]);
   texts.forEach(([words, box], at) => {
-    if (box.left < frame.left - 1 || box.right > frame.right + 1) found.outside.push(words);
-    if (box.top < frame.top - 1 || box.bottom > frame.bottom + 1) found.outside.push(words);
+    if (box.left < frame.left - 1 || box.right > frame.right + 1) problems.outside.push(words);
+    if (box.top < frame.top - 1 || box.bottom > frame.bottom + 1) problems.outside.push(words);
     for (const [others, other] of texts.slice(at + 1))
       if (box.left < other.right && other.left < box.right && box.top + 2 < other.bottom && other.top + 2 < box.bottom)
-        found.overlaps.push([words, others]);
+        problems.overlaps.push([words, others]);
   });
 }
-document.body.setAttribute('data-found', JSON.stringify(found));
+document.body.setAttribute('data-problems', JSON.stringify(problems));
 """
 """What a test asks of the page that the browser has laid out; the page itself has no script."""
 
 
 @pytest.fixture
 def look(tmp_path):
-    """Lay the page out in a browser and return what was found there."""
+    """Lay the page out in a browser and return the problems in its layout."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert browser is not None, "no chromium is on this machine: make setup installs Debian's package"
     page = as_html(*page_results(), **ABOUT)
@@ -46,7 +46,7 @@ def look(tmp_path):
         words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
         words += [f"--window-size={width},900", *options, "--dump-dom", file.as_uri()]
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-        return json.loads(unescape(re.search(r'data-found="([^"]*)"', done.stdout)[1]))
+        return json.loads(unescape(re.search(r'data-problems="([^"]*)"', done.stdout)[1]))
 
     return lay_out
 

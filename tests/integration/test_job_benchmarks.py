@@ -17,11 +17,11 @@ near = len({os.environ.get("PROVISION_NODE", ""), *os.environ.get("CUDA_VISIBLE_
 speed *= 1.9 if near else 1.0
 speed *= 1.0 if size == 1 else 0.95 if os.environ.get("LIGHT_2D_ALLREDUCE") == "1" else 0.9
 if rank == 0:
-    found = [speed + step / 10 for step in range(-5, 5)]
+    values = [speed + step / 10 for step in range(-5, 5)]
     print(f"Model: {sys.argv[1]}\\nBatch size: 64\\nNumber of GPUs: {size}\\nRunning warmup...\\nRunning benchmark...")
-    for number, value in enumerate(found):
+    for number, value in enumerate(values):
         print(f"Iter #{number}: {value:.1f} img/sec per GPU")
-    mean = sum(found) / 10
+    mean = sum(values) / 10
     print(f"Img/sec per GPU: {mean:.1f} +-0.6\\nTotal img/sec on {size} GPU(s): {mean * size:.1f} +-{0.6 * size:.1f}")
 """
 """Two GPUs that were chosen by their links make it faster, and so does LightCC."""

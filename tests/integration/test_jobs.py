@@ -12,7 +12,7 @@ from tests.integration.conftest import LAB
 from tests.support.command import Provision
 
 NODES = (f"{LAB}-1", f"{LAB}-2")
-MUTE = 'import socket, time; found = socket.create_server(("", 5999), backlog=50); time.sleep(600)'
+MUTE = 'import socket, time; server = socket.create_server(("", 5999), backlog=50); time.sleep(600)'
 """Takes connections and says nothing."""
 
 

@@ -30,7 +30,7 @@ marks = {name: bytes.fromhex(mark) for name, mark in json.loads(sys.argv[2]).ite
 seen = set()
 
 
-def found(name, where):
+def report(name, where):
     if (name, where) not in seen:
         seen.add((name, where))
         print(json.dumps({"secret": name, "where": where}), flush=True)
@@ -59,7 +59,7 @@ def watch(stop, seconds):
                 text = content("/proc/%s/%s" % (pid, what))
                 for name, mark in marks.items():
                     if mark in text:
-                        found(name, "%s of the program %s" % (what, program))
+                        report(name, "%s of the program %s" % (what, program))
         time.sleep(0.2)
     print(json.dumps({"programs": sorted(programs)}), flush=True)
 
@@ -78,11 +78,11 @@ def search(tops, left_out):
                 text = content(path)
                 for name, mark in marks.items():
                     if mark in text:
-                        found(name, "%s (mode %04o)" % (path, stat.S_IMODE(status.st_mode)))
+                        report(name, "%s (mode %04o)" % (path, stat.S_IMODE(status.st_mode)))
     journal = subprocess.run(["journalctl", "--all", "--output=export"], stdout=subprocess.PIPE, check=True).stdout
     for name, mark in marks.items():
         if mark in journal:
-            found(name, "the journal")
+            report(name, "the journal")
     print(json.dumps({"journal": len(journal)}), flush=True)
 
 

@@ -42,16 +42,16 @@ docker create --name site site:1 /none >/dev/null
 # Every file and link of /etc (accounts are among them) with content, mode and owners; packages with their versions.
 LOOK = r"""
 import hashlib, json, os, subprocess
-found = {}
+files = {}
 for folder, _, names in os.walk("/etc"):
     for name in names:
         path = os.path.join(folder, name)
         status = os.lstat(path)
         what = os.readlink(path) if os.path.islink(path) else hashlib.sha256(open(path, "rb").read()).hexdigest()
-        found[path] = [what, oct(status.st_mode), status.st_uid, status.st_gid]
+        files[path] = [what, oct(status.st_mode), status.st_uid, status.st_gid]
 form = "${Package} ${db:Status-Status} ${Version}\n"
 packages = subprocess.run(["dpkg-query", "-W", "-f", form], stdout=subprocess.PIPE, check=True).stdout.decode()
-print(json.dumps({"etc": found, "packages": sorted(packages.splitlines())}))
+print(json.dumps({"etc": files, "packages": sorted(packages.splitlines())}))
 """
 # Written anew by the system's own tools (useradd, ldconfig), whatever is done with them.
 CACHES = {f"/etc/{name}-" for name in ("passwd", "shadow", "group", "gshadow", "subuid", "subgid")} | {

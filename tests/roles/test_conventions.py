@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,19 +152,6 @@ def test_each_role_writes_a_receipt(role: Path) -> None:
     text = (role / "tasks" / "main.yml").read_text(encoding="utf-8")
 
     assert f"platform_receipt_role: {role.name}" in text
-
-
-@BY_ROLE
-def test_readme_has_the_generated_table(role: Path) -> None:
-    """A README's table of variables is the one that `make docs` writes."""
-    path = Path(__file__).with_name("readme.py")
-    spec = importlib.util.spec_from_file_location("readme", path)
-    assert spec is not None
-    assert spec.loader is not None
-    readme = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(readme)
-
-    assert (role / "README.md").read_text(encoding="utf-8") == readme.updated(role)
 
 
 def test_distribution_files_have_the_same_keys() -> None:

@@ -1,7 +1,5 @@
 """Filters of the role base_system: the nodes' lines in /etc/hosts."""
 
-from __future__ import annotations
-
 
 def base_system_hosts(addresses, names, node, own_name, alias):
     """Return node -> its line: of nodes without a known address the line that is in the file already.

@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: a system account without a password, whose home belongs to root."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: base_system_account
 short_description: Keep or remove a system account that nobody can log in to with a password

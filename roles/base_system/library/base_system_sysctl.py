@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: kernel settings, in their file and in the running kernel, in one remote task."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: base_system_sysctl
 short_description: Keep sysctls, on disk and live

@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: the SSH keys of a container, made inside it, and what is known of it."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: container_ssh_keys
 short_description: Make a container's SSH keys inside it and return the public halves

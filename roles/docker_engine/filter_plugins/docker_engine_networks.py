@@ -1,7 +1,5 @@
 """Filters of the role docker_engine."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 

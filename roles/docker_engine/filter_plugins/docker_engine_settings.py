@@ -1,7 +1,5 @@
 """Filters of the role docker_engine: limits within those of the node, and the files of certificates."""
 
-from __future__ import annotations
-
 
 def docker_engine_ulimits(limits):
     """Return docker's default-ulimits."""

@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: merge settings into daemon.json without losing anything that is there."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: docker_engine_config
 short_description: Merge settings into docker's daemon.json

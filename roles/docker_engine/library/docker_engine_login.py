@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: log in to registries; passwords go through stdin and end in a file that only root reads."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: docker_engine_login
 short_description: Log in to registries

@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: dockerd runs, and runs with what is on disk; by a reload where that is enough."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: docker_engine_service
 short_description: Start, reload or restart docker, whichever is needed

@@ -1,7 +1,5 @@
 """daemon.json: reading it, merging into it, and what dockerd needs to notice a change. Touches no process."""
 
-from __future__ import annotations
-
 import json
 import re
 

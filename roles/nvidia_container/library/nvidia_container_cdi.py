@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: the toolkit's description of the GPUs, for engines that take devices by CDI."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: nvidia_container_cdi
 short_description: Keep the description of the GPUs as the toolkit writes it

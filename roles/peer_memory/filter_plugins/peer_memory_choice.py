@@ -1,7 +1,5 @@
 """Filters of the role peer_memory: what the controller decides from a node's findings."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: what GPUDirect RDMA needs on a node, seen and made."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: peer_memory
 short_description: Look at, or bring a node's kernels to, what GPUDirect RDMA needs

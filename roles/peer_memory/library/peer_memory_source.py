@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module for the controller: the sources of nv_peer_mem, from git or from a tar file."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: peer_memory_source
 short_description: Fetch a source tree once for all nodes

@@ -4,8 +4,6 @@ Read from the file alone, also for kernels that do not run, compressed or not. T
 needed checksum differs from the given one is refused by the kernel.
 """
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import struct

@@ -1,7 +1,5 @@
 """What a node has for GPUDirect RDMA, per kernel: read from files, so that nothing here can hang or load a module."""
 
-from __future__ import annotations
-
 import binascii
 import glob
 import os

@@ -4,8 +4,6 @@ Run at boot by provision-peer-memory.service, by the package system when a kerne
 the role. Needs the standard library alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

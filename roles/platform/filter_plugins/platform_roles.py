@@ -3,8 +3,6 @@
 A role says in its vars what is special about it: ``_ROLE_for_jobs``, ``_ROLE_for_gpus``, ``__ROLE_own_repositories``.
 """
 
-from __future__ import annotations
-
 import re
 
 from ansible.module_utils.parsing.convert_bool import boolean

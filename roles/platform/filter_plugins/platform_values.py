@@ -1,7 +1,5 @@
 """Filters of the role platform that other roles use: limits that a node allows, causes of failures, files to remove."""
 
-from __future__ import annotations
-
 import re
 
 

@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: one apt transaction that waits for locks, repairs what a power cut left, and says why it failed."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: platform_apt
 short_description: Install the packages of all roles of a play in one transaction

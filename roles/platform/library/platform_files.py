@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: all files of a role in one remote task."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: platform_files
 short_description: Write, edit or remove several files in one remote task

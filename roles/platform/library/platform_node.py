@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: what kind of node this is, read in one go."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: platform_node
 short_description: Read what the roles need to know about a node

@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: what docker has before a task of others' making brings an image."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: platform_note
 short_description: Note which images are there, before one is brought

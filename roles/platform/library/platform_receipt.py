@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: the receipt that a role leaves on a node when it ended well."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: platform_receipt
 short_description: Leave roles' receipts on the node

@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: undo on a node what the roles did, and leave alone what stood there before."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: platform_reset
 short_description: Undo what the roles did

@@ -3,8 +3,6 @@
 Every task that changes something compiles this anew on the node, so it is short; platform_undo_* read the notes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

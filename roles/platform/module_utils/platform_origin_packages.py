@@ -1,7 +1,5 @@
 """What a package transaction brings: everything that is there before and after it, so that what came along is known too."""
 
-from __future__ import annotations
-
 import os
 
 from ansible.module_utils.platform_origin import keep_data, listed, load, note, place, put_json

@@ -1,7 +1,5 @@
 """Files of root, which a module writes as a whole."""
 
-from __future__ import annotations
-
 import os
 import stat
 

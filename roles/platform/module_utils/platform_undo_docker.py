@@ -1,7 +1,5 @@
 """What a reset does with docker: our container and image go, an engine that stood before runs on as it did."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

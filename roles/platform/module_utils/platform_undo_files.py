@@ -1,7 +1,5 @@
 """What a reset does with files: what stood before comes back, what was edited since is never lost."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What a reset does with the kernel: modules that we loaded or built, and settings."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """What a reset does with packages: what our transactions brought goes, unless something else needs it now."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """Filters of the role training_container: what it reports of limits and failures."""
 
-from __future__ import annotations
-
 
 def training_container_reductions(desired, limits):
     """Return a line for each limit that the node cuts."""

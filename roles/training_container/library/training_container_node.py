@@ -1,8 +1,6 @@
 #!/usr/bin/python
 """Ansible module: what a node has for the training container, and what runs in the container now."""
 
-from __future__ import annotations
-
 DOCUMENTATION = r"""
 module: training_container_node
 short_description: Read RDMA devices, the running container and the jobs in it

@@ -111,13 +111,13 @@ def direct_engine(
         return Way(by_name[node.name])
 
     def each(asked: Sequence[Node], work: Callable[[Any], Any], **_: Any) -> Mapping[str, Any]:
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for node in asked:
             try:
-                found[node.name] = work(connect(node))
+                results[node.name] = work(connect(node))
             except ProvisionError as error:
-                found[node.name] = error
-        return found
+                results[node.name] = error
+        return results
 
     monkeypatch.setattr(node_contact, "connect", connect)
     monkeypatch.setattr(node_contact, "each", each)
@@ -134,9 +134,9 @@ def signing_keys(node: FakeNode, people: Mapping[str, Person] | None = None) -> 
 
 def recorded(keys: JobKeys, spec: JobSpec, /, **changes: Any) -> dict[str, Any]:
     """Return the job.json of a job that these keys have signed, with `changes` to what is signed."""
-    told = {"version": 1, "cluster": keys.cluster, "id": f"id-{spec.name}", "name": spec.name, "owner": "me@here"}
+    signed = {"version": 1, "cluster": keys.cluster, "id": f"id-{spec.name}", "name": spec.name, "owner": "me@here"}
     rest = {"submitted": 1.0, "spec": spec, "secrets": secrets_digest(SecretsDocument()), "code": None}
-    job = SignedJob(**{**told, **rest, **changes})  # type: ignore[arg-type]
+    job = SignedJob(**{**signed, **rest, **changes})  # type: ignore[arg-type]
     text, signature = keys.sign(job)
     document = {"id": job.id, "owner": job.owner, "spec": as_document(job.spec)}
     return {**document, "signed": text, "signature": signature}

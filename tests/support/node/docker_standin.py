@@ -30,12 +30,12 @@ def now():
 
 
 class Container:
-    def __init__(self, name, told):
+    def __init__(self, name, request):
         self.id = secrets.token_hex(32)
-        self.name, self.labels, self.image = name, told.get("Labels") or {}, told["Image"]
-        self.environment = dict(item.split("=", 1) for item in told.get("Env") or ())
-        self.mounts = [{"Destination": bind.split(":")[1]} for bind in told["HostConfig"].get("Binds") or ()]
-        self.words = [*(told.get("Entrypoint") or ()), *(told.get("Cmd") or ())]
+        self.name, self.labels, self.image = name, request.get("Labels") or {}, request["Image"]
+        self.environment = dict(item.split("=", 1) for item in request.get("Env") or ())
+        self.mounts = [{"Destination": bind.split(":")[1]} for bind in request["HostConfig"].get("Binds") or ()]
+        self.words = [*(request.get("Entrypoint") or ()), *(request.get("Cmd") or ())]
         self.state = {"Status": "created", "Running": False, "Pid": 0, "ExitCode": 0, "OOMKilled": False, "Error": ""}
         self.state.update(StartedAt="0001-01-01T00:00:00Z", FinishedAt="0001-01-01T00:00:00Z")
         self.messages = []
@@ -131,12 +131,12 @@ class Engine(http.server.BaseHTTPRequestHandler):
         words = url.path.strip("/").split("/")
         if words == ["containers", "json"]:
             wanted = json.loads(query.get("filters", "{}")).get("label", [])
-            found = [item for item in self.containers.values() if all(self.fits(item, label) for label in wanted)]
+            matches = [item for item in self.containers.values() if all(self.fits(item, label) for label in wanted)]
             return self.answer(
                 200,
                 [
                     {"Id": item.id, "Names": ["/" + item.name], "Labels": item.labels, "State": item.state["Status"]}
-                    for item in found
+                    for item in matches
                 ],
             )
         if words[0] == "images":
@@ -174,8 +174,8 @@ class Engine(http.server.BaseHTTPRequestHandler):
         body = io.BytesIO(self.rfile.read(int(self.headers["Content-Length"])))
         with tarfile.open(fileobj=body) as stream:
             for file in stream:
-                found = stream.extractfile(file)
-                container.files[root + file.name] = found.read() if found else b"%d:%d" % (file.uid, file.gid)
+                content = stream.extractfile(file)
+                container.files[root + file.name] = content.read() if content else b"%d:%d" % (file.uid, file.gid)
         return self.answer(200)
 
     @staticmethod
@@ -239,8 +239,8 @@ class Engine(http.server.BaseHTTPRequestHandler):
             return None
         return self.answer(204)
 
-    def create(self, name, told):
-        container = Container(name, told)
+    def create(self, name, request):
+        container = Container(name, request)
         if self.find(container.name):
             return self.answer(409, {"message": f'Conflict. The name "{container.name}" is already in use'})
         if container.image.startswith("missing"):
@@ -272,7 +272,7 @@ def serve(path):
 
 def read(words):
     """Return the name and the request of ``docker create``, as far as tests use it."""
-    name, told = "", {"Labels": {}, "HostConfig": {"Binds": []}}
+    name, request = "", {"Labels": {}, "HostConfig": {"Binds": []}}
     while words and words[0].startswith("--"):
         option, equals, value = words.pop(0).partition("=")
         if option in NO_VALUE:
@@ -281,20 +281,20 @@ def read(words):
         if option == "--name":
             name = value
         elif option == "--label":
-            key, _, told["Labels"][key] = value.partition("=")
+            key, _, request["Labels"][key] = value.partition("=")
         elif option == "--volume":
-            told["HostConfig"]["Binds"].append(value)
+            request["HostConfig"]["Binds"].append(value)
         elif option == "--entrypoint":
-            told["Entrypoint"] = [value]
-    return name, {**told, "Image": words[0], "Cmd": words[1:]}
+            request["Entrypoint"] = [value]
+    return name, {**request, "Image": words[0], "Cmd": words[1:]}
 
 
 def client(argv):
     if argv[0] == "pull":
         return 0 if not argv[-1].startswith("missing") else sys.exit(f"Error: no such image: {argv[-1]}")
     assert argv[0] == "create", argv
-    name, told = read(argv[1:])
-    body = json.dumps(told).encode()
+    name, request = read(argv[1:])
+    body = json.dumps(request).encode()
     head = "POST /containers/create?name={} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ["PROVISION_DOCKER_SOCKET"])

@@ -40,9 +40,9 @@ def lease_of(gpu):
         return {}
 
 
-def write(**told):
+def write(**entry):
     with SEEN.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(told) + "\n")
+        file.write(json.dumps(entry) + "\n")
 
 
 def watch_leases():
@@ -57,22 +57,22 @@ def watch_leases():
 
 
 def gpus_of(container):
-    found = json.load(ask(f"/containers/{container}/json"))
-    return [gpu for one in found["HostConfig"].get("DeviceRequests") or () for gpu in one.get("DeviceIDs") or ()]
+    document = json.load(ask(f"/containers/{container}/json"))
+    return [gpu for one in document["HostConfig"].get("DeviceRequests") or () for gpu in one.get("DeviceIDs") or ()]
 
 
 def watch_containers():
     wanted = {"type": ["container"], "label": ["provision.job"], "event": ["create", "destroy"]}
     gpus = {}
     for line in ask("/events?filters=" + urllib.parse.quote(json.dumps(wanted))):
-        told = json.loads(line)
-        actor, action = told["Actor"], told["Action"]
+        event = json.loads(line)
+        actor, action = event["Actor"], event["Action"]
         if action == "create":
             gpus[actor["ID"]] = gpus_of(actor["ID"])
         mine = gpus.get(actor["ID"], [])
         write(
             event=action, container=actor["ID"], job=actor["Attributes"]["provision.job"],
-            time=told["timeNano"] / 1e9, gpus=mine, leases={gpu: lease_of(gpu) for gpu in mine},
+            time=event["timeNano"] / 1e9, gpus=mine, leases={gpu: lease_of(gpu) for gpu in mine},
         )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def exchange() -> int:
 
 def attempt(number: int) -> str:
     """Make and start one instance; return what it printed, or why it was not started."""
-    told = {
+    unit_spec = {
         "user": ACCOUNT,
         "folder": "/",
         "command": ["sh", "-c", PROBE],
@@ -77,7 +77,7 @@ def attempt(number: int) -> str:
         "binds": [[MINE + "/source", MINE + "/target/made/deep", "rw"]],
         "private": [],
     }
-    config = {"name": "race", "instances": ["race"], "unit": told, "env": {}}
+    config = {"name": "race", "instances": ["race"], "unit": unit_spec, "env": {}}
     job = {"name": "race", "id": "t", "attempt": number, "leases": []}
     unit = Unit(config, job, WORK + "/job", lambda *_: None)
     log = Path(WORK + "/job/race.log")

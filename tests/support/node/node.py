@@ -139,10 +139,10 @@ class FakeNode:
     def record(self, name: str, job: str = "j", number: int = 1) -> dict[str, Any]:
         """Return a JSON file of an attempt; empty while it is not there."""
         try:
-            found: dict[str, Any] = json.loads((self.attempt(job, number) / f"{name}.json").read_text())
+            document: dict[str, Any] = json.loads((self.attempt(job, number) / f"{name}.json").read_text())
         except OSError:
             return {}
-        return found
+        return document
 
     def result(self, seconds: float = 15, **which: Any) -> dict[str, Any]:
         """Wait for the end of an attempt here."""

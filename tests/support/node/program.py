@@ -91,10 +91,10 @@ class NodeProgram:
         global _server  # noqa: PLW0603 - one for all nodes
         with _making:
             _server = _server or _Server()
-        (given, into), (out, output), (status, told) = os.pipe(), os.pipe(), os.pipe()
+        (given, into), (out, output), (status, status_write) = os.pipe(), os.pipe(), os.pipe()
         err, error = os.pipe() if errors == subprocess.PIPE else (-1, os.dup(2))
-        _server.begin(environment, [given, output, error, told])
-        for handle in (given, output, error, told):
+        _server.begin(environment, [given, output, error, status_write])
+        for handle in (given, output, error, status_write):
             os.close(handle)
         self.stdin: IO[bytes] = os.fdopen(into, "wb")
         self.stdout: IO[bytes] = os.fdopen(out, "rb")

@@ -61,6 +61,11 @@ def completed(place, line, shell="bash"):
         ("provision lab power demo demo-1 o", ["on", "off"]),
         ("provision lab link demo demo-1 of", ["off"]),
         ("provision submit --tensorb", ["--tensorboard", "--tensorboard-image"]),
+        ("provision submit mpi --launcher mpi", ["mpirun"]),
+        ("provision submit --launcher torchrun tor", []),
+        ("provision run --launcher tor", ["torchrun"]),
+        ("provision hostfile --launcher mpi", ["mpich"]),
+        ("provision lab up demo --distro debian13", ["debian13"]),
     ],
 )
 def test_nodes_groups_and_roles_are_completed(place, line, words):

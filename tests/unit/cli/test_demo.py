@@ -19,7 +19,7 @@ echo "$*" >>{folder}/calls
 case "$*" in *"apply"*"--json"*) cat {folder}/document ;; esac
 """
 SLOW = """#!/bin/sh
-trap 'echo "$(date +%s%N) told" >>{folder}/calls; sleep 0.3; echo ended >>{folder}/calls; exit 130' INT
+trap 'echo "$(date +%s%N) signalled" >>{folder}/calls; sleep 0.3; echo ended >>{folder}/calls; exit 130' INT
 echo ready
 while :; do sleep 0.1; done
 """
@@ -73,4 +73,4 @@ def test_an_interrupted_step_gets_one_signal_and_is_awaited(tmp_path, number):
         process.communicate(timeout=20)
 
     assert process.returncode == 130
-    assert [line.split()[-1] for line in (tmp_path / "calls").read_text().splitlines()] == ["told", "ended"]
+    assert [line.split()[-1] for line in (tmp_path / "calls").read_text().splitlines()] == ["signalled", "ended"]

@@ -48,6 +48,14 @@ def test_every_summary_has_at_most_fifty_characters_and_is_one_sentence(name, co
     assert ". " not in text
 
 
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_every_help_fits_eighty_columns_and_has_an_example(name, command):
+    lines = typer.Context(command, info_name=f"provision {name}", terminal_width=80).get_help().splitlines()
+
+    assert [line for line in lines if len(line) > 80] == []
+    assert command.hidden or any(f"provision {name}" in line for line in lines[1:])
+
+
 @pytest.mark.parametrize(("name", "group"), GROUPS, ids=[name or "provision" for name, _ in GROUPS])
 def test_no_summary_is_cut_off_in_a_list_of_commands(name, group):
     context = typer.Context(group, info_name=f"provision {name}", terminal_width=78)

@@ -47,7 +47,7 @@ def test_control_characters_in_an_answer_are_removed():
     look = node_lock.read_look("gpu1", read(LookAnswer, held=True, working=[evil]))
     error, _ = node_lock.read_lock("gpu1", read(LockAnswer, failed=evil), "id-2")
     _, warning = node_lock.read_lock("gpu1", read(LockAnswer, locked=evil), "id-2")
-    told = node_lock.read_unlocked("gpu1", read(UnlockAnswer, unlocked=True, working=[evil], trouble=evil), HOLDER)
+    unlocked = node_lock.read_unlocked("gpu1", read(UnlockAnswer, unlocked=True, working=[evil], trouble=evil), HOLDER)
 
     assert isinstance(error, NodeError)
-    assert all(text.isprintable() for text in (*look.working, str(error), warning, told.reason))
+    assert all(text.isprintable() for text in (*look.working, str(error), warning, unlocked.reason))

@@ -108,7 +108,7 @@ def test_processes_end_when_the_client_disconnects(start, program):
 
 
 def test_a_hanging_process_is_ended_after_its_time_limit(start):
-    """An end whose partner never answers is over after the limit, while we still listen."""
+    """A process whose partner never answers ends after the limit, while its input is still open."""
     child, left = start("exec sleep 60", limit=1, server="10.0.0.2")
 
     assert child.stdout.read().decode().splitlines()[-1] == f"{END} 124"
@@ -145,7 +145,7 @@ def test_a_port_in_use_is_skipped(start):
 
 
 def test_missing_free_ports_are_reported(start, monkeypatch):
-    """When all that are looked at are taken, nothing is started."""
+    """If all probed ports are in use, nothing is started."""
     monkeypatch.setattr("provision.commands.perftest._GUARD", guard_of_one_port())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         child, left = start("echo never", port=taken.getsockname()[1])
@@ -156,7 +156,7 @@ def test_missing_free_ports_are_reported(start, monkeypatch):
 
 
 def guard_of_one_port():
-    """The guard, told to look at a single port."""
+    """The guard with a single port."""
     from provision.commands import perftest
 
     return perftest._GUARD.replace(f"port + {perftest.PORTS}", "port + 1")

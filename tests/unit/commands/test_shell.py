@@ -13,13 +13,14 @@ from provision.commands.shell import is_environment_name, join, script_argument
         (("python3", "-m", "train"), None),
         (("sh", "-c", "echo"), None),
         (("python3",), None),
+        (("torchrun", "train.py"), "train.py"),
         (("hostname", "x"), None),
         (("shred", "x"), None),
     ],
 )
 def test_the_script_of_an_interpreter_is_recognised(command, script):
     """A missing train.py can be said before the start, because it is known to be a script."""
-    assert script_argument(command) == script
+    assert script_argument(command, {"torchrun"}) == script
 
 
 @pytest.mark.parametrize(("name", "good"), [("LR", True), ("_a1", True), ("1A", False), ("A-B", False), ("", False)])

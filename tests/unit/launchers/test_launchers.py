@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+import provision
 from provision import launchers
 from provision.batch.containers import program_words
 from provision.batch.mpi import host_files as submitted_files
-from provision.batch.mpi import launcher_variables
+from provision.batch.mpi import launcher_variables, mpi_command
 from provision.batch.ranks import Place, assignments_of
 from provision.batch.submission import Here, read_words, submission
 from provision.cli.main import main
@@ -51,6 +54,8 @@ class Row:
     """A command line of users that starts it."""
 
 
+SHARED_WORDS = {"python", "launch", "slurm", "deepspeed", "horovod"}
+"""Names of launchers that are also names of interpreters, schedulers or libraries."""
 SLOTS = r"(?P<name>\S+)\s+slots=(?P<slots>\d+)"  # DeepSpeed's own expression, too
 COLON = r"(?P<name>[^\s:]+):(?P<slots>\d+)"
 OMPI = frozenset({"orte_default_hostfile", "plm_rsh_agent", "plm_rsh_args", "orte_keep_fqdn_hostnames"})
@@ -169,6 +174,35 @@ def test_a_launcher_in_the_command_line_is_recognised(launcher):
         assert program_words(JobSpec("j", kind, (line,), launcher="torchrun")) == ("sh", "-c", line)
 
 
+NAME = re.compile(rf"(?<![\w/-])({'|'.join(sorted(set(LAUNCHERS) - SHARED_WORDS))})(?![\w-])")
+
+
+def names(source):
+    """Return the texts and imported names of a module that contain the name of a launcher, without documentation."""
+    tree = ast.parse(source)
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    words = [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    words += [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation
+    ]
+    return [word for word in words if NAME.search(word)]
+
+
+def test_no_other_module_names_a_launcher():
+    """A new launcher needs no change there. Programs of nodes are apart: they import no such module."""
+    package = Path(provision.__file__).parent
+    sources = {path.relative_to(package): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    named = {
+        str(path): names(source)
+        for path, source in sources.items()
+        if NAME.search(source) and path.parts[0] not in {"launchers", "node"} and "files" not in path.parts
+    }
+
+    assert {path: words for path, words in named.items() if words} == {}
+
+
 def test_horovod_requires_equal_slots_on_all_hosts():
     """It starts as many ranks on each; the table shows which differ."""
     with pytest.raises(UsageError) as caught:
@@ -193,7 +227,7 @@ def test_more_ranks_than_slots_are_refused_with_the_table(ranks):
     assert caught.value.output.splitlines()[-1].split() == ["total", "16"]
 
 
-# A new launcher is one module of the package and one row above
+# A new launcher is one module of the package and one row above; `test_extension_points.py` adds both to a copy
 
 MODULE = """
 from provision.launchers.base import CommandLine, Launcher
@@ -203,7 +237,9 @@ def host_file(entries):
     return "".join(f"host {entry.name} {entry.slots}\\n" for entry in entries)
 
 def command_line(launch):
-    return CommandLine((Setting("--tasks", "", str(launch.ranks), "provision", "ranks"),), {"ACME_SSH": "ssh"})
+    tasks = Setting("--tasks", "", str(launch.ranks), "provision", "one for each slot")
+    job = Setting("-x", "PROVISION_JOB", None, "provision", "marks the processes of the job")
+    return CommandLine((tasks, job, *launch.variables))
 
 LAUNCHERS = (
     Launcher(
@@ -213,10 +249,11 @@ LAUNCHERS = (
         file_name="acmehosts",
         identify=lambda text: 0 if text.startswith("Acme") else None,
         command_line=command_line,
-        environment=lambda reach: {"ACME_HOSTS": f"{reach.folder}/acmehosts"},
+        environment=lambda reach: {"ACME_HOSTS": f"{reach.folder}/acmehosts", "ACME_SSH": f"-F {reach.ssh_config}"},
         commands=("acmerun",),
     ),
     Launcher("acmenode", host_file=host_file, per_node=True, rendezvous=True, program="acmenode"),
+    Launcher("acmeonce", rendezvous=True),
 )
 """
 INVENTORY = "all: {vars: {cluster_gpus: 2, cluster_mpi: MPI}, hosts: {gpu1: {}, gpu2: {}}}\n"
@@ -253,8 +290,10 @@ def dry_run(tmp_path, capsys):
 @pytest.mark.usefixtures("acme")
 def test_run_uses_a_launcher_of_a_new_module(dry_run):
     """The inventory names the MPI library; its line, host file and a launcher of a node are used."""
-    lines = ["mpirun --tasks 4 train", "# hostfile", "host gpu1 2", "host gpu2 2"]
-    assert dry_run("acme", "--", "train") == (0, lines)
+    code, lines = dry_run("acme", "--", "train")
+    assert code == 0
+    assert lines[0].startswith("mpirun --tasks 4 -x PROVISION_JOB ")
+    assert lines[1:] == ["# hostfile", "host gpu1 2", "host gpu2 2"]
     code, lines = dry_run("openmpi", "--launcher", "acmenode", "--", "train.py")
     assert code == 0
     assert "--map-by ppr:1:node" in lines[0]
@@ -291,4 +330,13 @@ def test_submit_and_hostfile_know_the_launchers_of_a_new_module():
     assert launcher_variables(["eth1"])["ACME_HOSTS"] == "/provision/acmehosts"
     assert program_words(made.spec) == ("sh", "-c", "acmenode t.py")
     assert {"acme", "acmenode"} <= set(host_files())
-    assert launcher_names()[-1] == "acmenode"
+    assert launcher_names()[-2:] == ["acmenode", "acmeonce"]
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_launcher_of_a_new_module_starts_the_command_of_an_mpi_job_once():
+    """It starts the ranks itself; mpirun would start it on each slot."""
+    spec = JobSpec("j", Kind.MPI, ("train", "--x"), gpus=2, workers=1, launcher="acmeonce")
+
+    assert mpi_command(spec, (), 2) == ("train", "--x")
+    assert mpi_command(dataclasses.replace(spec, launcher="mpirun"), (), 2)[0] == "mpirun"

@@ -3,9 +3,9 @@ import dataclasses
 import pytest
 
 from provision.commands.mca import spelled
-from provision.launchers import Launch, Reach, argv_of, identified, of_version
-from provision.launchers.openmpi import command_line
+from provision.launchers import LAUNCHERS, Launch, Reach, argv_of, identified, of_version
 
+command_line = LAUNCHERS["openmpi"].command_line
 LAUNCH = Launch(
     version=4,
     ranks=4,

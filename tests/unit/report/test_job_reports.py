@@ -178,7 +178,7 @@ def test_a_reason_shows_when_it_was_last_confirmed():
 
     assert re.search(r"Reason: +as of 12:03: insufficient resources\n", job_detail.get_text(job, noon + 60))
     assert "\nwaits: as of 2026-01-31 12:03: insufficient resources" in job_list.queue_text([job], noon + 86400)
-    assert job_document.job_document(job, noon)["reasonTimestamp"] == noon
+    assert job_document.job_document(job, noon, "direct")["reasonTimestamp"] == noon
     assert "It is PENDING: insufficient resources" in closing_lines(job)
 
 
@@ -218,7 +218,7 @@ def test_wide_adds_times_image_and_model(monkeypatch):
 def test_json_has_the_keys_of_arena():
     """Scripts for arena continue to work; additional keys do not matter."""
     job = job_of(gpus=2, submitted=NOW - 57, env={"LR": "1"}, secret_env=("TOKEN",), annotations={"modelName": "m"})
-    printed = job_document.job_document(job, NOW)
+    printed = job_document.job_document(job, NOW, "direct")
     arena = "uuid name namespace duration status trainer tensorboard chiefName instances priority requestGPUs"
     arena += " allocatedGPUs creationTimestamp modelName modelVersion modelSource"
     ours = "engine attempt reason exitCodes placement codeSHA imageDigest env"
@@ -237,7 +237,7 @@ def test_json_has_the_keys_of_arena():
 
 def test_json_of_a_failed_job():
     """Each instance's code, and the first failure."""
-    printed = job_document.job_document(FAILED, NOW)
+    printed = job_document.job_document(FAILED, NOW, "direct")
 
     assert printed["exitCodes"] == {"pytorch-dist-worker-0": 137}
     assert printed["firstFailure"]["node"] == "gpu2"
