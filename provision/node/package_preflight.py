@@ -1,7 +1,7 @@
-"""Checks on a node, before anything changes there, whether its packages and its training image can be had.
+"""Checks on a node, before any change, whether its packages and its training image are available.
 
-It arrives over SSH on standard input as root, followed by one line of JSON, and needs Python 3.6 and nothing else.
-apt works in a folder of its own, which is removed again: the node's sources, lists and packages stay as they are.
+Standard input is one line of JSON. The program runs as root, and needs Python 3.6 and nothing else. apt uses a
+temporary folder: the node's sources, lists and packages do not change.
 Answer: one line of JSON, `PreflightAnswer` of the controller.
 """
 
@@ -42,7 +42,7 @@ MOST = 2000
 
 
 def main() -> None:
-    """Answer, and end at once: a thread that waits for a name server would keep the session open."""
+    """Print the answer and exit at once: a thread that waits for a name server would keep the session open."""
     try:
         answer = check_node()
     except BaseException:  # noqa: BLE001
@@ -72,9 +72,7 @@ def check_node() -> Dict[str, Any]:
     if image:
         asking.join(6 * request["seconds"])
         answer.setdefault("image", {"code": "unreachable", "reason": "no answer in time"})
-    print(json.dumps(answer))
-    sys.stdout.flush()
-    os._exit(0)  # a thread that waits for a name server would keep the session open
+    return answer
 
 
 # Packages
@@ -100,7 +98,7 @@ def check_packages(names: List[str], repositories: List[Dict[str, Any]], seconds
 
 
 class Apt:
-    """apt with lists of its own: those of the node, and those of repositories that are not configured yet."""
+    """apt with separate lists: those of the node, and those of repositories that are not configured yet."""
 
     def __init__(self, folder: str, repositories: List[Dict[str, Any]], seconds: int) -> None:
         """Write the sources into `folder`."""
@@ -158,7 +156,7 @@ class Apt:
         return {"packages": packages, "sources": problems, "install": install, "conflict": conflict}
 
     def update_old(self) -> List[Dict[str, str]]:
-        """Fetch what tells whether the node's own sources answer; all of their lists where the node has none yet."""
+        """Fetch the release files of the node's own sources; all of their lists if the node has none yet."""
         known = glob.glob(LISTS + "/*Packages*")
         if known:
             for path in glob.glob(LISTS + "/*"):
@@ -205,25 +203,25 @@ class Apt:
 
 
 def address(uri: str) -> str:
-    """Return the address of a source as it is compared."""
+    """Return the normalized address of a source."""
     machine = os.uname().machine
     return uri.replace("$(ARCH)", {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)).rstrip("/")
 
 
 def other_sources() -> List[str]:
     """Return the addresses of the node's sources that provision did not write; the role platform preserves them."""
-    found = []
+    addresses: List[str] = []
     for path in [SOURCES, *glob.glob(PARTS + "/*.list"), *glob.glob(PARTS + "/*.sources")]:
         if "/provision-" in path or not os.path.isfile(path):
             continue
         with open(path, encoding="utf-8", errors="replace") as stream:
             lines = [line for line in stream if not line.lstrip().startswith("#")]
-        found += [address(word) for line in lines for word in re.findall(r"https?://\S+", line)]
-    return found
+        addresses += [address(word) for line in lines for word in re.findall(r"https?://\S+", line)]
+    return addresses
 
 
 def run(command: List[str], limit: int) -> Tuple[int, str]:
-    """Run a command and return its code and output; one that does not end is ended."""
+    """Run a command and return its code and output; kill it after the time limit."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -244,26 +242,27 @@ def run(command: List[str], limit: int) -> Tuple[int, str]:
 
 def candidates(output: str) -> Dict[str, str]:
     """Return the versions that ``apt-cache policy`` would install."""
-    found, name = {}, ""
+    versions: Dict[str, str] = {}
+    name = ""
     for line in output.splitlines():
         if line and not line.startswith(" ") and line.endswith(":"):
             name = line[:-1]
         match = re.match(r"  Candidate: (\S+)$", line)
         if match and match.group(1) != "(none)":
-            found[name] = match.group(1)
-    return found
+            versions[name] = match.group(1)
+    return versions
 
 
 def errors(output: str) -> str:
-    """Return what apt says of a failure, as one text."""
+    """Return the errors in the output of apt, as one text."""
     lines = [line.strip() for line in output.splitlines()]
-    told = [line for line in lines if re.match(r"E:|W: (GPG|Failed)|Err:", line)]
-    told += [line for line in lines if re.search(r" (Depends|Conflicts|Breaks): ", line)]
-    return "; ".join(dict.fromkeys(told))[:MOST] or output.strip()[-300:]
+    messages = [line for line in lines if re.match(r"E:|W: (GPG|Failed)|Err:", line)]
+    messages += [line for line in lines if re.search(r" (Depends|Conflicts|Breaks): ", line)]
+    return "; ".join(dict.fromkeys(messages))[:MOST] or output.strip()[-300:]
 
 
 def problem_of(output: str, uri: str, name: str) -> Dict[str, str]:
-    """Return why a source cannot be used: it does not answer, or what it answers is no repository to be trusted."""
+    """Return why a source cannot be used: it does not answer, or its answer is not a trusted repository."""
     lines = [line for line in output.splitlines() if not uri or uri in line] or output.splitlines()
     about = errors("\n".join(lines)) or errors(output)
     code = "invalid" if ANSWERS.search(errors(output)) else "unreachable"
@@ -274,20 +273,19 @@ def problem_of(output: str, uri: str, name: str) -> Dict[str, str]:
 
 
 class Refused(Exception):
-    """The registry answered, and not with what was asked for."""
+    """The registry has refused the request."""
 
     def __init__(self, code: str, reason: str) -> None:
-        """Keep both."""
         super().__init__(reason)
         self.code = code
 
 
 def check_image(image: Dict[str, Any], seconds: int) -> Dict[str, str]:
-    """Return whether the registry has the image for this node: a mirror of Docker Hub counts as well."""
+    """Return whether the registry, or a mirror of Docker Hub, has the image for this node."""
     places = image["mirrors"] if image["registry"] == HUB else []
     registry = HUB_HOST if image["registry"] == HUB else image["registry"]
     answer = {"code": "unreachable", "reason": ""}
-    for place in 2 * [*places, "https://" + registry]:  # each once more: one lost packet stops no apply
+    for place in 2 * [*places, "https://" + registry]:  # twice each, because of lost packets
         answer = check_place(place.rstrip("/"), image, seconds)
         if answer["code"] == "ok" or (answer["code"] != "unreachable" and not places):
             break
@@ -306,7 +304,7 @@ def check_place(place: str, image: Dict[str, Any], seconds: int) -> Dict[str, st
 
 
 def failure(error: BaseException) -> Dict[str, str]:
-    """Return why a registry could not be asked."""
+    """Return why a registry did not answer."""
     cause = getattr(error, "reason", error)
     if isinstance(cause, ssl.SSLCertVerificationError if hasattr(ssl, "SSLCertVerificationError") else ssl.SSLError):
         return {"code": "untrusted" if os.path.exists(CA_BUNDLE) else "unchecked", "reason": str(cause)[:MOST]}
@@ -314,10 +312,10 @@ def failure(error: BaseException) -> Dict[str, str]:
 
 
 class Registry:
-    """The part of a registry's HTTP interface that tells whether it has an image."""
+    """The part of a registry's HTTP interface that reports whether it has an image."""
 
     def __init__(self, place: str, image: Dict[str, Any], seconds: int) -> None:
-        """Trust what the node's docker would trust."""
+        """Use the same certificates as the node's docker."""
         self.place, self.image, self.seconds = place, image, seconds
         context = ssl.create_default_context()
         host = urllib.parse.urlsplit(place).netloc
@@ -330,7 +328,7 @@ class Registry:
         self.opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
     def manifest(self) -> None:
-        """Ask for the image's manifest; Refused where the registry does not give it."""
+        """Request the image's manifest; Refused if the registry refuses it."""
         path, reference = self.image["path"], self.image["digest"] or self.image["tag"]
         url = "{}/v2/{}/manifests/{}".format(self.place, path, reference)
         try:
@@ -350,7 +348,7 @@ class Registry:
             return bytes(response.read(1 << 16))
 
     def authorization(self, challenge: str) -> str:
-        """Return what the registry asks for: a login, or a token that its server gives for one."""
+        """Return the authorization for a challenge of the registry: a login, or a token of its token server."""
         basic = login(self.image)
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
@@ -370,7 +368,7 @@ class Registry:
 
 
 def refused(error: urllib.error.HTTPError) -> Refused:
-    """Return what a registry's status means."""
+    """Return the error of a registry's status."""
     reason = "the registry answered {} {}".format(error.code, error.reason)
     if error.code == 404:
         return Refused("missing", reason)
@@ -380,7 +378,7 @@ def refused(error: urllib.error.HTTPError) -> Refused:
 
 
 def login(image: Dict[str, Any]) -> str:
-    """Return the login for the registry as HTTP carries it: the inventory's, else that of the node's docker."""
+    """Return the encoded login for the registry: the inventory's, else that of the node's docker."""
     given = image.get("login")
     if given:
         return base64.b64encode("{username}:{password}".format(**given).encode()).decode()

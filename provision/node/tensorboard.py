@@ -16,9 +16,9 @@ import time
 from typing import Any, Dict, Iterator, List, Tuple
 
 FIRST_PORT, LAST_PORT = 6006, 6105
-"""Where we look for a free one: below those that jobs lease."""
+"""The range of its ports, below those that jobs lease."""
 RUN = os.environ.get("PROVISION_JOBS_RUN") or "/run/provision"
-"""Where leases are (README.md of `provision/jobs`): ours is of no attempt, and stays as long as the container runs."""
+"""The folder of leases, see README.md of `provision/jobs`: the lease of this port lasts as long as the container."""
 LOCK_SECONDS = 30
 ROLE = "tensorboard"
 LOG_LINES = "12"
@@ -31,9 +31,9 @@ def main() -> None:
 
 
 def start(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Make the container anew and wait until it answers or has ended; on a slow node it may answer later."""
+    """Create a new container and wait until it answers or has ended; on a slow node it may answer later."""
     name, address = request["container"], request["address"]
-    others = take_away(name)
+    others = remove_container(name)
     if others:
         return {"running": False, "output": others}
     if request.get("folder"):
@@ -49,53 +49,53 @@ def start(request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run(name: str, address: str, port: int, request: Dict[str, Any]) -> Dict[str, Any]:
-    """Make and start the container; what does not run is taken away."""
-    code, said = docker(["create", *request["create"], str(port)], request["seconds"])
+    """Create and start the container; remove one that does not run."""
+    code, output = docker(["create", *request["create"], str(port)], request["seconds"])
     if code:
-        return {"running": False, "output": said}
-    code, said = docker(["start", name], request["seconds"])
+        return {"running": False, "output": output}
+    code, output = docker(["start", name], request["seconds"])
     if code:
         docker(["rm", "--force", "--volumes", name])
-        return {"running": False, "output": said}
+        return {"running": False, "output": output}
     deadline = time.monotonic() + request["wait"]
     while time.monotonic() < deadline:
-        state, said = docker(["inspect", "--format", "{{.State.Running}} {{.State.ExitCode}}", name])
-        if state or not said.startswith("true"):
-            output = docker(["logs", "--tail", LOG_LINES, name])[1]
+        state, output = docker(["inspect", "--format", "{{.State.Running}} {{.State.ExitCode}}", name])
+        if state or not output.startswith("true"):
+            log = docker(["logs", "--tail", LOG_LINES, name])[1]
             docker(["rm", "--force", "--volumes", name])
-            return {"running": False, "output": output, "code": said.split()[-1] if said.split() else ""}
+            return {"running": False, "output": log, "code": output.split()[-1] if output.split() else ""}
         if answers(address, port):
             return {"running": True, "answers": True, "port": port}
         time.sleep(0.2)
     return {"running": True, "answers": False, "port": port}
 
 
-def take_away(name: str) -> str:
-    """Remove a job's container, if it is there; return why it is not removed: others may have made one of that name."""
+def remove_container(name: str) -> str:
+    """Remove a job's container; return why it is not removed: the name may belong to another container."""
     code, owner = docker(
         ["inspect", "--type", "container", "--format", '{{index .Config.Labels "provision.job"}}', name]
     )
     if code:
         return "" if "No such" in owner else owner
     if owner != job_of(name):
-        return "there is another container %s, which is not of the job %s" % (name, job_of(name))
-    code, said = docker(["rm", "--force", "--volumes", name])
-    return said if code and "No such container" not in said else ""
+        return "another container has the name %s; it does not belong to the job %s" % (name, job_of(name))
+    code, output = docker(["rm", "--force", "--volumes", name])
+    return output if code and "No such container" not in output else ""
 
 
 def job_of(container: str) -> str:
-    """Return the job that a container of ours is named after."""
+    """Return the job in the name of a container."""
     return container[: -len("-" + ROLE)]
 
 
 def label(words: List[str], name: str) -> str:
-    """Return a label of ours among the words of ``docker create``."""
+    """Return the value of a label in the words of ``docker create``."""
     start = "provision.%s=" % name
     return next((word[len(start) :] for word in words if word.startswith(start)), "")
 
 
 def docker(words: List[str], seconds: float = 60) -> Tuple[int, str]:
-    """Run docker; return its exit status and what it said."""
+    """Run docker; return its exit status and output."""
     try:
         done = subprocess.run(
             ["docker", *words],
@@ -113,25 +113,25 @@ def docker(words: List[str], seconds: float = 60) -> Tuple[int, str]:
 
 
 def answers(address: str, port: int) -> bool:
-    """Whether a server of HTTP answers there."""
+    """Return whether an HTTP server answers."""
     try:
-        with contextlib.closing(socket.create_connection((address, port), timeout=2)) as talk:
-            talk.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
-            return talk.recv(5) == b"HTTP/"
+        with contextlib.closing(socket.create_connection((address, port), timeout=2)) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
     except OSError:
         return False
 
 
 def lease_port(address: str, port: int, token: str, job: str) -> int:
-    """Lease a port on which nobody listens and that is nobody's, `port` alone if it is one; return 0 for none."""
+    """Lease a free port, or `port` unless it is 0; return 0 if none is free."""
     with leases() as folder:
         for one in [port] if port else range(FIRST_PORT, LAST_PORT + 1):
             path = os.path.join(folder, "port-%d" % one)
-            held = read_lease(path)
-            if (held and (held.get("job"), held.get("id")) != (job, token)) or not (port or is_free(address, one)):
+            lease = read_lease(path)
+            if (lease and (lease.get("job"), lease.get("id")) != (job, token)) or not (port or is_free(address, one)):
                 continue
-            if not held:
-                lease = {"job": job, "id": token, "attempt": "", "instance": ROLE}  # type: Dict[str, Any]
+            if not lease:
+                lease = {"job": job, "id": token, "attempt": "", "instance": ROLE}
                 lease.update(time=time.time(), monotonic=time.monotonic())
                 with open(path + ".new", "w") as out:
                     json.dump(lease, out)
@@ -141,7 +141,7 @@ def lease_port(address: str, port: int, token: str, job: str) -> int:
 
 
 def release_ports(job: str) -> None:
-    """Give back what was leased for a job's TensorBoard."""
+    """Release the lease of a job's TensorBoard."""
     with leases() as folder:
         for item in os.listdir(folder):
             held = read_lease(os.path.join(folder, item)) if item.startswith("port-") else {}
@@ -168,17 +168,17 @@ def leases() -> Iterator[str]:
 
 
 def read_lease(path: str) -> Dict[str, Any]:
-    """Return a lease, empty where there is none."""
+    """Return a lease, empty without one."""
     try:
         with open(path) as stream:
-            found = json.load(stream)
+            lease = json.load(stream)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return lease if isinstance(lease, dict) else {}
 
 
 def is_free(address: str, port: int) -> bool:
-    """Whether nobody listens on a port."""
+    """Return whether no process listens on a port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
         try:
@@ -189,7 +189,7 @@ def is_free(address: str, port: int) -> bool:
 
 
 def make_folder(folder: str, user: str) -> None:
-    """Make the log folder of the job, for whoever its containers run as."""
+    """Create the log folder of the job for the account of its containers."""
     os.makedirs(folder, 0o755, exist_ok=True)
     numbers = re.match(r"(\d+):(\d+)", user)
     if numbers:

@@ -1,4 +1,4 @@
-"""Folders of logins, which go when whoever made them ends, also by SIGKILL. A part of code_sync.py and node_jobs.py."""
+"""Folders with credentials, which are removed after the end of their process, also after SIGKILL."""
 
 import fcntl
 import os
@@ -12,9 +12,9 @@ LOCK = ".lock"
 
 
 def private_folder() -> Tuple[str, int]:
-    """Make a folder that only we can read, and return it with the lock that says that we live.
+    """Create a folder that only this account can read; return it with the lock that this process holds.
 
-    It is in memory where possible. Folders of processes that were killed are removed: nobody holds their locks.
+    It is in memory where possible. Folders of killed processes, whose locks are free, are removed.
     """
     base = os.environ.get("PROVISION_RUN_ROOT") or "/run/provision"
     try:
@@ -32,7 +32,7 @@ def private_folder() -> Tuple[str, int]:
 
 
 def user_base() -> str:
-    """Return a folder of this user for the folders of logins: in memory where the system provides one."""
+    """Return this user's folder for folders with credentials: in memory where the system provides one."""
     memory = os.environ.get("XDG_RUNTIME_DIR", "")
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     base = os.path.join(memory if os.path.isabs(memory) and os.access(memory, os.W_OK) else state, "provision")
@@ -41,7 +41,7 @@ def user_base() -> str:
 
 
 def sweep(base: str) -> None:
-    """Remove the folders that nobody holds, where there are any."""
+    """Remove the folders without a living process."""
     if not any(name.startswith(PREFIX) for name in os.listdir(base)):
         return
     guard = guarded(base)
@@ -52,7 +52,7 @@ def sweep(base: str) -> None:
 
 
 def guarded(base: str) -> int:
-    """Return the lock that whoever makes or removes folders holds."""
+    """Return the lock for the creation and removal of folders."""
     handle = os.open(os.path.join(base, GUARD), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
     return handle
@@ -66,14 +66,14 @@ def locked(folder: str) -> int:
 
 
 def remove_abandoned(base: str) -> None:
-    """Remove the folders that no living process holds; the caller has the guard."""
+    """Remove the folders without a living process; the caller holds the guard."""
     for name in os.listdir(base):
         path = os.path.join(base, name)
         if not name.startswith(PREFIX) or not os.path.isdir(path):
             continue
         try:
             handle = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:  # its maker was killed before it had the lock, or an earlier version made it
+        except OSError:  # its process was killed before it had the lock, or an earlier version created it
             shutil.rmtree(path, ignore_errors=True)
             continue
         try:

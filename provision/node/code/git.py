@@ -1,4 +1,4 @@
-"""Code of a job from a git server: one commit. A part of code_sync.py."""
+"""Code of a job from a git server: one commit."""
 
 import os
 import re
@@ -10,31 +10,31 @@ from provision.node.code.tree import Failed, places, publish, removed_at_failure
 COMMIT = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\Z")
 SUBMODULES = {"recursive": ["--init", "--recursive"], "shallow": ["--init"]}
 _SERVER_HAS_NO_TIP = "unadvertised object|not our ref|find remote ref|no such remote ref"
-"""How servers and clients say that a commit cannot be asked for by its number."""
+"""Messages of servers and clients that a commit cannot be requested by its hash."""
 
 
 def resolve(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Find the commit that a branch, a tag or nothing at all means now."""
+    """Return the current commit of a branch, a tag or the default branch."""
     with Tools(request) as tools:
         return {"sha": find_commit(tools, request)}
 
 
 def find_commit(tools: Tools, request: Dict[str, Any]) -> str:
-    """Ask the server; a whole commit number is what it is."""
-    wanted = request["ref"]  # type: str
-    if COMMIT.match(wanted):
-        return wanted
+    """Ask the server, unless the reference is a complete hash."""
+    name: str = request["ref"]
+    if COMMIT.match(name):
+        return name
     tools.need_git()
     lines = tools.run(["git", "ls-remote", "--", request["url"]]).splitlines()
     pairs = (line.split("\t", 1) for line in lines if "\t" in line)
-    there = {reference: commit for commit, reference in pairs}
-    tags = ["refs/tags/%s^{}" % wanted, "refs/tags/%s" % wanted]
-    heads = ["refs/heads/%s" % wanted]
-    named = [wanted + "^{}", wanted] if wanted.startswith("refs/") or wanted == "HEAD" else []
+    commits = {reference: commit for commit, reference in pairs}
+    tags = ["refs/tags/%s^{}" % name, "refs/tags/%s" % name]
+    heads = ["refs/heads/%s" % name]
+    named = [name + "^{}", name] if name.startswith("refs/") or name == "HEAD" else []
     for reference in named or (heads + tags if request.get("branch") else tags + heads):
-        if reference in there and COMMIT.match(there[reference]):
-            return there[reference]
-    raise Failed("no-ref", "there is no branch or tag %s" % wanted if there else "the repository is empty")
+        if reference in commits and COMMIT.match(commits[reference]):
+            return commits[reference]
+    raise Failed("no-ref", "there is no branch or tag %s" % name if commits else "the repository is empty")
 
 
 def checkout(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -47,7 +47,7 @@ def checkout(request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def clone(tools: Tools, request: Dict[str, Any], folder: str) -> None:
-    """Make a work tree of exactly one commit."""
+    """Create a work tree of one commit."""
     tools.need_git()
     sha = request["sha"]
     if not isinstance(sha, str) or not COMMIT.match(sha):

@@ -1,9 +1,8 @@
-"""Brings the code of a batch job to this node: by git, by rsync, or out of an archive that comes with the request.
+"""Brings the code of a batch job to this node: by git, by rsync, or from an archive in the request.
 
-It arrives over SSH on standard input as root, with its parts, the modules `code_*.py`, followed by one line of JSON
-that says what to do and, for ``unpack``, by a tar archive. It needs Python 3.6 and nothing else, and answers with one
-JSON document: exit 0, or ``{"error": {"kind", "what", "output"}}`` and exit 1. The submitter's machine uses the same
-parts where it fetches for the nodes.
+Standard input is one line of JSON, the request, and for ``unpack`` a tar archive. The program runs as root, needs
+Python 3.6 and nothing else, and answers with one JSON document: exit 0, or ``{"error": {"kind", "what", "output"}}``
+and exit 1. The submitter's machine uses the same modules when it fetches code for the nodes.
 """
 
 import json
@@ -19,13 +18,13 @@ from provision.node.code.tools import Tools
 from provision.node.code.tree import Failed, extract, places, publish, remove, removed_at_failure, tree_sha
 
 REMOTE = re.compile(r"rsync://[A-Za-z0-9_\[]|([A-Za-z0-9_][\w.+-]*@)?[A-Za-z0-9_\[][\w.:\[\]-]*:")
-"""Begins an rsync source of another machine; a path of this one is no source."""
+"""The beginning of an rsync source on another machine; a local path is refused."""
 
 
 def main() -> None:
-    """Do what the first line of standard input says."""
+    """Execute the request on the first line of standard input."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda got, _frame: sys.exit(128 + got))
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     source = os.fdopen(0, "rb")
     request = json.loads(source.readline().decode())
     os.umask(0o022)
@@ -35,24 +34,24 @@ def main() -> None:
         answer, code = {"error": {"kind": error.kind, "what": error.what, "output": error.output}}, 1
     except (OSError, EOFError, tarfile.TarError) as error:
         answer, code = {"error": {"kind": "io", "what": str(error), "output": ""}}, 1
-    while source.read(1 << 20):  # an archive that nobody wants any more: its sender is not to be cut off
+    while source.read(1 << 20):  # the sender of a refused archive must not get a broken connection
         pass
     print(json.dumps(answer))
     sys.exit(code)
 
 
 def work(request: Dict[str, Any], source: IO[bytes]) -> Dict[str, Any]:
-    """Do what is asked for."""
+    """Execute a request."""
     if request["do"] == "unpack":
         return unpack(request, source)
     return {"resolve": resolve, "git": checkout, "rsync": rsync}[request["do"]](request)
 
 
 def rsync(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Make the job's folder equal to the source; what is there already needs no transfer.
+    """Make the job's folder equal to the source; only differences are transferred.
 
-    The code of an account is made anew: a process of it may have the folder of an earlier attempt open, and exchange a
-    folder in it for a link while root writes there.
+    The code of an account is always created in a new folder: its processes may have the folder of an earlier attempt
+    open, and could replace a folder in it by a link while root writes there.
     """
     part, target = places(request)
     if not REMOTE.match(request["url"]):
@@ -70,9 +69,9 @@ def rsync(request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def transfer(request: Dict[str, Any], target: str) -> None:
-    """Run rsync into a folder, which is made where it is missing."""
+    """Run rsync into a folder, which is created if it is missing."""
     with Tools(request) as tools:
-        # No owners, modes or device files of the source: a special file or a set-uid bit would be the account's.
+        # Without owners, modes and device files of the source: the account would own a special file or set-uid program.
         argv = ["rsync", "-rltEP", "--delete", "-e", tools.ssh]
         if "password" in tools.files:
             argv.append("--password-file=" + tools.files["password"])
@@ -84,7 +83,7 @@ def transfer(request: Dict[str, Any], target: str) -> None:
 
 
 def unpack(request: Dict[str, Any], source: IO[bytes]) -> Dict[str, Any]:
-    """Put an archive into the job's folder, when it arrived as it was sent."""
+    """Extract an archive into the job's folder after its hash was verified."""
     part, target = places(request)
     with removed_at_failure(part):
         os.mkdir(part, 0o755)
@@ -93,6 +92,6 @@ def unpack(request: Dict[str, Any], source: IO[bytes]) -> Dict[str, Any]:
                 extract(archive, member, part)
         content = tree_sha(part)
         if content != request["content"]:
-            raise Failed("damaged", "the code that arrived is not the code that was sent")
+            raise Failed("damaged", "the received code differs from the code that was sent")
         publish(part, target, request)
     return {"sha": content}

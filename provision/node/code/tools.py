@@ -1,7 +1,7 @@
-"""git, rsync and ssh with the credentials of one request. A part of code_sync.py.
+"""git, rsync and ssh with the credentials of one request.
 
-Passwords and keys are in files of mode 0600 in a folder of mode 0700 under /run, for as long as git or rsync runs;
-never in arguments, in the environment, in an answer, or in what is left on disk.
+Passwords and keys are in files of mode 0600 in a folder of mode 0700 under /run while git or rsync runs; never in
+arguments, in the environment, in an answer, or on disk afterwards.
 """
 
 import contextlib
@@ -21,19 +21,20 @@ from provision.node.code.tree import Failed, remove
 PROTOCOLS = "https:http:ssh:git"
 REMOVED = "[removed]"
 TAIL_LINES = 12
-"""Of what a program said when it failed."""
+"""Maximum number of output lines of a failed program in an error."""
 _GIT_SSH_COMMAND = (2, 3)
-"""Git takes this variable from this version on."""
+"""The first version of git that uses this variable."""
 
 
 class Tools:
-    """git, rsync and ssh with these credentials and no others; at the end every trace of them is gone."""
+    """git, rsync and ssh with these credentials only; their files are removed at the end."""
 
     def __init__(self, request: Dict[str, Any]) -> None:
         self.request = request
         self.deadline = time.monotonic() + request.get("timeout", 600)
-        self.files = {}  # type: Dict[str, str]
-        self.ssh, self.environment = "ssh", {}  # type: str, Dict[str, str]
+        self.files: Dict[str, str] = {}
+        self.ssh = "ssh"
+        self.environment: Dict[str, str] = {}
         self.folder, self.lock = "", -1
 
     def __enter__(self) -> "Tools":  # noqa: PYI034 - typing.Self is of Python 3.11
@@ -52,7 +53,7 @@ class Tools:
             os.close(self.lock)
 
     def prepare(self) -> None:
-        """Write the files, and tell the programs of them."""
+        """Write the files, and set the variables that refer to them."""
         request = self.request
         for name in ("ssh_key", "known_hosts", "ca"):
             if request.get(name):
@@ -64,8 +65,8 @@ class Tools:
             self.write("credential", login)
         self.ssh = self.ssh_command()
         self.write(".gitconfig", self.git_config())
-        ours = ("GIT_", "SSH_", "DISPLAY", "XDG_CONFIG_HOME", "RSYNC_")
-        self.environment = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+        prefixes = ("GIT_", "SSH_", "DISPLAY", "XDG_CONFIG_HOME", "RSYNC_")
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
         self.environment.update(
             HOME=self.folder,
             GIT_CONFIG_NOSYSTEM="1",
@@ -79,7 +80,7 @@ class Tools:
         )
 
     def write(self, name: str, text: str) -> None:
-        """Write one file that nobody else can read."""
+        """Write one file that only this account can read."""
         path = os.path.join(self.folder, name)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w") as out:
@@ -87,9 +88,9 @@ class Tools:
         self.files[name] = path
 
     def ssh_command(self) -> str:
-        """Return ssh as git and rsync shall call it: never asking, never trusting a key that nobody gave."""
+        """Return the ssh command of git and rsync: without prompts, only with known host keys."""
         words = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15"]
-        # Not with the settings, the keys or the agent of whoever runs this, on a node or on the controller.
+        # Without the settings, the keys or the agent of the account that runs this, on a node or on the controller.
         words += ["-o", "ServerAliveInterval=15", "-F", "/dev/null", "-o", "IdentityAgent=none"]
         words += ["-o", "IdentitiesOnly=yes", "-o", "IdentityFile=" + self.files.get("ssh_key", "none")]
         if "known_hosts" in self.files:
@@ -97,7 +98,7 @@ class Tools:
         return " ".join(map(shlex.quote, words))
 
     def git_config(self) -> str:
-        """Return git's settings; the password is only for the server that it was given for."""
+        """Return git's settings; the password is used for its own server only."""
         lines = ["[core]", "\thooksPath = /dev/null", "\tfsmonitor = false", "[credential]", "\thelper ="]
         lines += ['[protocol "file"]', "\tallow = never", '[protocol "ext"]', "\tallow = never"]
         if "credential" in self.files:
@@ -109,16 +110,16 @@ class Tools:
         return "\n".join([*lines, "[gc]", "\tauto = 0"]) + "\n"
 
     def need_git(self) -> None:
-        """Raise where git is missing, or too old to be told which key to use."""
+        """Raise if git is missing, or too old for a key of its own."""
         if shutil.which("git") is None:
             raise Failed("no-git", "there is no git program")
         if self.request.get("over_ssh"):
-            said = self.run(["git", "--version"]).strip()
-            if tuple(int(number) for number in re.findall(r"\d+", said)[:2]) < _GIT_SSH_COMMAND:
-                raise Failed("no-git", "%s cannot be told how to use SSH" % said)
+            version = self.run(["git", "--version"]).strip()
+            if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < _GIT_SSH_COMMAND:
+                raise Failed("no-git", "%s is too old: it ignores GIT_SSH_COMMAND" % version)
 
     def run(self, argv: List[str], folder: Optional[str] = None, *, quiet: bool = False, local: bool = True) -> str:
-        """Run a program to its end and return what it printed; it and its children end with the time, and with us.
+        """Run a program and return its output; it is killed with its children after the time limit and at our end.
 
         A repository of this machine can be read only by its submitter's own command, and never as a submodule
         (`local` false).
@@ -137,7 +138,7 @@ class Tools:
             start_new_session=True,
         )
         try:
-            printed, said = child.communicate(timeout=max(0.1, self.deadline - time.monotonic()))
+            printed, errors = child.communicate(timeout=max(0.1, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             seconds = self.request.get("timeout", 600)
             raise Failed("timeout", "%s did not end within %d s" % (" ".join(argv[:2]), seconds)) from None
@@ -147,13 +148,13 @@ class Tools:
                     os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
         if child.returncode != 0:
-            text = self.redacted(said.decode(errors="replace"))
+            text = self.redacted(errors.decode(errors="replace"))
             what = "%s failed (exit %d)" % (" ".join(argv[:2]), child.returncode)
             raise Failed("failed", what, "\n".join(text.strip().splitlines()[-TAIL_LINES:]))
         return printed.decode(errors="replace") if printed else ""
 
     def redacted(self, text: str) -> str:
-        """Take out the password in all the ways in which git writes it, and what addresses hold."""
+        """Remove the password, in all forms in which git prints it, and credentials in addresses."""
         password = self.request.get("password")
         for value in (password, quote(password, safe="")) if password else ():
             text = text.replace(value, REMOVED)
@@ -161,5 +162,5 @@ class Tools:
 
 
 def quoted(value: str) -> str:
-    """Return a value as git's settings want it."""
+    """Return a value in the syntax of git's settings."""
     return '"%s"' % value.replace("\\", "\\\\").replace('"', '\\"')

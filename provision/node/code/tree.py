@@ -1,7 +1,4 @@
-"""Code of a job as files of this machine: where it belongs, what it holds, and how it appears there whole.
-
-A part of code_sync.py.
-"""
+"""Code of a job in files of this machine: its folder, its hash, and its atomic publication."""
 
 import contextlib
 import hashlib
@@ -15,7 +12,7 @@ from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 
 class Failed(Exception):
-    """Something did not work; `kind` is for programs, `what` for people."""
+    """A request failed; `kind` is for programs, `what` for people."""
 
     def __init__(self, kind: str, what: str, output: str = "") -> None:
         Exception.__init__(self, what)
@@ -40,15 +37,15 @@ def tree_sha(folder: str, names: Optional[Sequence[str]] = None) -> str:
 
 def file_sha(path: str) -> str:
     """Return the SHA-256 of a file."""
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     with open(path, "rb") as source:
         for chunk in iter(lambda: source.read(1 << 20), b""):
-            found.update(chunk)
-    return found.hexdigest()
+            total.update(chunk)
+    return total.hexdigest()
 
 
 def walk(folder: str) -> Iterator[str]:
-    """Yield files, links and empty folders under `folder`, as paths within it."""
+    """Yield files, links and empty folders under `folder`, as paths relative to it."""
     for root, folders, files in os.walk(folder, onerror=fail):
         links = [name for name in folders if os.path.islink(os.path.join(root, name))]
         for name in files + links:
@@ -58,16 +55,16 @@ def walk(folder: str) -> Iterator[str]:
 
 
 def fail(error: OSError) -> None:
-    """A folder that cannot be listed is not an empty one."""
+    """Raise the error of a folder that cannot be listed."""
     raise error
 
 
 def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
-    """Write one member, which lies in `folder` whatever its name says."""
+    """Write one member into `folder`; refuse a name outside of it."""
     path = os.path.join(folder, member.name)
     inside = os.path.realpath(os.path.dirname(path)) + os.sep
     if os.path.isabs(member.name) or ".." in member.name.split("/") or not inside.startswith(folder + os.sep):
-        raise Failed("damaged", "the archive holds a name that leads out of it: %r" % member.name)
+        raise Failed("damaged", "the archive contains a path outside of its folder: %r" % member.name)
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     if member.issym():
         os.symlink(member.linkname, path)
@@ -81,12 +78,12 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> N
 
 
 def places(request: Dict[str, Any]) -> Tuple[str, str]:
-    """Return where the code is made, and where it belongs; what an earlier try left half done is removed."""
+    """Return the temporary and the final folder of the code; remove those of earlier failures."""
     root = os.environ.get("PROVISION_JOBS_ROOT") or "/var/lib/provision/jobs"
     job, repository = request["job"], request["repository"]
     for name in (job, repository):
         if not re.match(r"[A-Za-z0-9_][A-Za-z0-9._+-]*$", name):
-            raise Failed("failed", "%r is no name of a folder" % name)
+            raise Failed("failed", "%r: invalid name of a folder" % name)
     folder = os.path.realpath(os.path.join(root, job))
     os.makedirs(folder, 0o700, exist_ok=True)
     code = os.path.join(folder, "code")
@@ -99,7 +96,7 @@ def places(request: Dict[str, Any]) -> Tuple[str, str]:
 
 @contextlib.contextmanager
 def removed_at_failure(part: str) -> Iterator[None]:
-    """Leave nothing half done."""
+    """Remove a folder if the block fails."""
     try:
         yield
     except BaseException:
@@ -108,7 +105,7 @@ def removed_at_failure(part: str) -> Iterator[None]:
 
 
 def publish(part: str, target: str, request: Dict[str, Any]) -> None:
-    """Let the code appear at its place, whole."""
+    """Move the complete code to its final folder."""
     own(part, request)
     os.chmod(part, 0o755)  # nosec B103 # the containers' users read it
     old = part + ".old"
@@ -119,11 +116,11 @@ def publish(part: str, target: str, request: Dict[str, Any]) -> None:
 
 
 def own(folder: str, request: Dict[str, Any]) -> None:
-    """Give the code to the user that the containers run as, where that is not root."""
-    found = re.match(r"(\d+):(\d+)", request.get("user") or "")
-    if found is None:
+    """Change the owner to the account of the containers, unless that is root."""
+    account = re.match(r"(\d+):(\d+)", request.get("user") or "")
+    if account is None:
         return
-    user, group = int(found.group(1)), int(found.group(2))
+    user, group = int(account.group(1)), int(account.group(2))
     for _root, folders, files, handle in os.fwalk(folder, topdown=False):
         for name in folders + files:
             os.chown(name, user, group, dir_fd=handle, follow_symlinks=False)
@@ -131,12 +128,12 @@ def own(folder: str, request: Dict[str, Any]) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file, a link or a folder, or nothing."""
+    """Remove a file, a link or a folder, if it exists."""
     if os.path.isdir(path) and not os.path.islink(path):
         done = subprocess.run(
             ["/bin/rm", "-rf", "--", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
         )
-        if done.returncode:  # a program, because jobs make folders deeper than Python can follow
+        if done.returncode:  # a program, because jobs can create folders that are too deep for Python
             raise OSError(done.stderr.decode(errors="replace").strip()[-400:])
     elif os.path.lexists(path):
         os.unlink(path)

@@ -257,12 +257,12 @@ class ProbeRun:
         if not self.killed:
             return []
         time.sleep(0.2)
-        found: List[Stuck] = []
+        stuck: List[Stuck] = []
         for pid in filter(str.isdigit, os.listdir(PROC)):
             state, group, start = process_state(pid)
             if state != "Z" and group in self.killed:
-                found.append((self.killed[group], pid, start))
-        return found
+                stuck.append((self.killed[group], pid, start))
+        return stuck
 
     def report(self, known: List[str]) -> bytes:
         """Return all outputs; an output whose hash is known is replaced by its hash."""

@@ -79,7 +79,7 @@ def test_another_container_with_the_same_name_is_not_changed(node, tmp_path):
     with pytest.raises(NodeError, match="could not be started") as caught:
         start_tensorboard(node, job, volumes)
 
-    assert "not of the job mnist" in caught.value.output
+    assert "does not belong to the job mnist" in caught.value.output
     assert "rm" not in {line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()}
 
 
