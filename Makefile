@@ -60,7 +60,7 @@ test-machines:
 SLOWEST := --durations=40 --durations-min=2
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
 BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps inventory lab_services \
-  left_out lock_holder many_nodes new_role node_locks release role_modules submitters) -m "not long"
+  left_out lock_holder many_nodes new_role node_locks release role_modules submitters without_python) -m "not long"
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(filter tests/%,$(BESIDE))) -m "not long"
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
