@@ -13,62 +13,10 @@ import pytest
 from tests.integration.conftest import ENGINES
 from tests.support.command import ROOT, Provision, with_own_state
 from tests.support.engine import engine_host
+from tests.support.new_role import FILE, add_role
 
 LAB = f"role{os.getpid()}"
 NODE = f"{LAB}-1"
-FILE = "/etc/hello-world"
-FOLDER = {
-    "defaults/main.yml": "hello_world_enabled: true\nhello_world_name: world\n",
-    "meta/main.yml": "galaxy_info: {author: a, description: d, license: l, min_ansible_version: '2.16'}\n"
-    "dependencies: [platform]\n",
-    "meta/argument_specs.yml": """
-argument_specs:
-  main:
-    short_description: Greets.
-    options:
-      hello_world_enabled: {type: bool, default: true, description: Whether this role runs.}
-      hello_world_name: {type: str, default: world, description: Whom to greet.}
-""",
-    "tasks/main.yml": f"""
-- name: Write the greeting
-  platform_files:
-    files: [{{path: {FILE}, content: "Hello {{{{ hello_world_name }}}}\\n"}}]
-  tags: [hello_world_configure]
-
-- name: Receipt
-  ansible.builtin.include_role: {{name: platform, tasks_from: receipt}}
-  vars:
-    platform_receipt_role: hello_world
-    platform_receipt_files: [{FILE}]
-  tags: [hello_world_receipt]
-""",
-}
-COMPONENT = f"""
-from provision.components.base import Component
-from provision.components.check import Check, Scene, Verdict, fail, known, passed
-from provision.model.reason import Wording
-
-
-def _greeting(scene: Scene) -> Verdict:
-    files = known(scene.facts.managed).observed.get("hello_world", {{}}).get("files", {{}})
-    if files.get("{FILE}", {{}}).get("type") == "file":
-        return passed("hello_world.greeting.ok")
-    return fail("hello_world.greeting.missing")
-
-
-COMPONENT = Component(
-    role="hello_world",
-    after=("base_system",),
-    files=lambda variables, facts: ["{FILE}"],
-    checks=(Check("hello_world.greeting", _greeting),),
-    reasons={{
-        "hello_world.greeting.ok": Wording("the greeting exists"),
-        "hello_world.greeting.missing": Wording("there is no greeting", "Run: provision apply --limit {{node}}"),
-    }},
-)
-"""
-WHEN = "hello_world_enabled | bool and 'hello_world' not in __platform_left_out"
-LINE = f'    - {{role: hello_world, tags: [hello_world], when: "{WHEN}"}}\n'
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +25,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tree")
     for name in ("provision", "roles", "playbooks"):
         shutil.copytree(ROOT / name, root / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    for path, text in FOLDER.items():
-        file = root / "roles/hello_world" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    (root / "provision/components/hello_world.py").write_text(COMPONENT, encoding="utf-8")
-    playbook = root / "playbooks/nodes.yml"
-    before, role, after = playbook.read_text(encoding="utf-8").partition("    - {role: rdma_stack")
-    playbook.write_text(before + LINE + role + after, encoding="utf-8")
+    add_role(root)
     return root
 
 

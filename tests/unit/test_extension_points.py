@@ -1,7 +1,6 @@
 """What `docs/architecture.md` promises: how many files a thing to add touches.
 
-Each test adds one in a copy of the program. `test_launchers.py` adds a launcher, and a role is added in
-`tests/integration/test_new_role.py`.
+Each test adds one in a copy of the program, and uses it.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.new_role import FOLDER, add_role
 from tests.unit.launchers.test_launchers import MODULE as LAUNCHER
 
 ROOT = Path(__file__).parents[2]
@@ -301,6 +301,20 @@ def test_a_new_operating_system_requires_a_file_of_variables_and_a_row(tree: Pat
     assert "[ubuntu_24.04] PASSED" in python(tree, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
     assert edited(tree) == {"roles/platform/vars/ubuntu_24.04.yml", "tests/unit/test_operating_systems.py"}
     assert files_of("an operating system") == "2"
+
+
+def test_a_new_role_requires_its_folder_a_module_and_a_line(tree: Path) -> None:
+    """It is planned and verified; `tests/integration/test_new_role.py` also applies, repairs and resets it."""
+    add_role(tree)
+    (tree / "hosts.yml").write_text("all: {hosts: {gpu1: {}}}\n", encoding="utf-8")
+    lines = ("plan -i hosts.yml --only hello_world --json", "verify -i hosts.yml --json")
+    plan, verified = (json.loads(out) for _, out, _ in session(tree, f"SYSTEM = 'debian 12'{NODE}", *lines))
+
+    assert [step["role"] for step in plan["nodes"][0]["steps"]] == ["hello_world"]
+    assert "hello_world.greeting" in {check["id"] for check in verified["nodes"][0]["checks"]}
+    folder = {f"roles/hello_world/{file}" for file in FOLDER}
+    assert edited(tree) - folder == {"provision/components/hello_world.py", "playbooks/nodes.yml"}
+    assert files_of("a role") == "the folder and 2"
 
 
 def test_a_new_check_requires_a_module_and_its_wording(tree: Path) -> None:
