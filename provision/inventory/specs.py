@@ -1,4 +1,4 @@
-"""Variables of the roles, from every role's meta/argument_specs.yml."""
+"""Variables of the roles, from every role's meta/argument_specs.yml, with the values of its defaults/main.yml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.errors import ProvisionError
-from provision.inventory.role_files import argument_specs
+from provision.inventory.role_files import argument_specs, defaults
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,12 @@ def roles_folder() -> Path:
 @functools.lru_cache(maxsize=1)
 def read_specs(roles: Path) -> Specs:
     """Read the argument_specs of every role under `roles`. Cached, because they are part of the program."""
-    role_options = argument_specs(roles)
-    options = {name: _option(name, role, raw) for role, own in role_options.items() for name, raw in own.items()}
+    role_options, values = argument_specs(roles), defaults(roles)
+    options = {
+        name: _option(name, role, {"default": values.get(name), **raw})
+        for role, own in role_options.items()
+        for name, raw in own.items()
+    }
     return Specs(options, tuple(role_options))
 
 
