@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
+
+from provision.errors import ProvisionError
 
 
 def state_folder() -> Path:
@@ -20,6 +23,19 @@ def cache_folder() -> Path:
 def config_folder() -> Path:
     """Return ``$XDG_CONFIG_HOME/provision``: settings of the operator."""
     return _base("XDG_CONFIG_HOME", ".config") / "provision"
+
+
+def roles_folder() -> Path:
+    """Return the folder of the roles of this package."""
+    beside = Path(__file__).resolve().parents[1] / "roles"
+    shared = Path(sys.prefix) / "share" / "provision" / "roles"
+    for folder in (beside, shared):
+        if folder.is_dir():
+            return folder
+    raise ProvisionError(
+        f"{beside}: roles not found",
+        remedy="Run provision from a checkout of its repository: pip install -e .",
+    )
 
 
 def private_folder(path: Path) -> Path:

@@ -20,8 +20,20 @@ FOLDER = "/run/provision/programs"
 """The folder of archives on a node; only root can read or write it, and a reboot empties it."""
 MISSING = 97
 """Exit status of `run_script` on a node that does not have the archive, or has a damaged copy."""
+NO_PYTHON = 127
+"""Exit status of `run_script` and `memory_script` on a node without the interpreter."""
 _SOURCES = Path(__file__).resolve().with_name("node")
 _MAIN = "import sys\nfrom provision.node.main import main\nsys.exit(main())\n"
+
+_FROM_MEMORY = """import os, sys
+left, archive = int(sys.argv.pop(1)), os.memfd_create("provision")
+while left:
+    data = os.read(0, min(left, 65536))
+    left -= os.write(archive, data or sys.exit("the archive is incomplete"))
+sys.argv[0] = "/proc/self/fd/%d" % archive
+sys.path.insert(0, sys.argv[0])
+from provision.node.main import main
+sys.exit(main())"""
 
 
 def build(folder: str | Path = _SOURCES) -> bytes:
@@ -54,11 +66,15 @@ def archive_path() -> str:
 
 def check_script(python: str = "python3") -> str:
     """Return the shell script that ends with 0 where a node has the archive, `MISSING` else, 127 without Python."""
-    absent = shlex.quote(f"there is no {python} on this node")
     return (
-        f"command -v {shlex.quote(python)} >/dev/null 2>&1 || {{ echo {absent} >&2; exit 127; }}\n"
+        f"{_python_script(python)}\n"
         f"echo '{_digest()}  {archive_path()}' | sha256sum -c --status 2>/dev/null || exit {MISSING}"
     )
+
+
+def _python_script(python: str) -> str:
+    absent = shlex.quote(f"there is no {python} on this node")
+    return f"command -v {shlex.quote(python)} >/dev/null 2>&1 || {{ echo {absent} >&2; exit {NO_PYTHON}; }}"
 
 
 def run_script(program: str, *arguments: str, python: str = "python3") -> str:
@@ -73,6 +89,15 @@ def run_script(program: str, *arguments: str, python: str = "python3") -> str:
     """
     words = shlex.join((python, "-I", "-S", archive_path(), program, *arguments))
     return f"{check_script(python)}\nexec {words}"
+
+
+def memory_script(program: str, *arguments: str, python: str = "python3") -> str:
+    """Return the shell script that runs a program without storing the archive, which begins its standard input.
+
+    It needs Python 3.8; parameters are those of `run_script`.
+    """
+    words = shlex.join((python, "-I", "-S", "-c", _FROM_MEMORY, str(len(archive())), program, *arguments))
+    return f"{_python_script(python)}\nexec {words}"
 
 
 def install_script() -> str:

@@ -61,6 +61,7 @@ class FakeConnector:
         self.name = name
         self.answers = dict(answers or {})
         self.scripts: list[str] = []
+        self.inputs: list[bytes] = []
         self.files: dict[str, bytes] = {}
         self.closed = False
 
@@ -70,6 +71,7 @@ class FakeConnector:
         """Return the answer to `script`."""
         del timeout, become, limit
         self.scripts.append(script)
+        self.inputs.append(stdin)
         for key, answer in self.answers.items():
             if key in script:
                 return self._result(answer, script, stdin)

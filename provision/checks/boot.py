@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from provision.components import MODULE_LOADER
 from provision.components.check import NotKnownError, Verdict, fail, known, passed, skip
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts, Unknown, is_container
@@ -12,7 +13,7 @@ from provision.facts.peer_status import STATUS_FILE, UNIT, PeerRecord, PeerStatu
 from provision.model import CheckStatus, Node
 from provision.model.reason import Reason, reason
 
-_ROLE = "peer_memory"
+_ROLE = MODULE_LOADER.role
 _UNIT_SECONDS = 120
 """The unit's TimeoutStartSec; systemd ends a load that takes longer."""
 _MARGIN_SECONDS = 30

@@ -14,10 +14,8 @@ _CORE = ("rdma-core", "libibverbs", "libibverbs1")
 def _packages(scene: Scene) -> Verdict:
     packages = known(scene.facts.packages)
     stack = known(scene.facts.rdma)
-    receipts = scene.facts.receipts
-    managed = () if not isinstance(receipts, dict) or "rdma_stack" not in receipts else (
-        receipts["rdma_stack"].names("packages")
-    )  # fmt: skip
+    receipt = scene.receipt("rdma_stack.packages")
+    managed = receipt.names("packages") if receipt else ()
     missing = [name for name in managed if name not in packages]
     if missing:
         return fail("rdma_stack.packages.removed", packages=missing)

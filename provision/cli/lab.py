@@ -14,6 +14,7 @@ import typer
 from provision.cli.common import JsonOption, note, print_json, say, show, table
 from provision.cli.completion import complete_lab_nodes, complete_labs, complete_words
 from provision.lab.base import DriverName
+from provision.lab.systems import DEFAULT_SYSTEM, system_names
 from provision.report import layout
 
 if TYPE_CHECKING:
@@ -65,7 +66,13 @@ def up(
     ] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="Number of nodes. [2]")] = None,
     distro: Annotated[
-        str | None, typer.Option("--distro", metavar="D", help="debian12 or debian13. [debian12]")
+        str | None,
+        typer.Option(
+            "--distro",
+            metavar="D",
+            help=f"{' or '.join(system_names())}. [{DEFAULT_SYSTEM}]",
+            autocompletion=complete_words(*system_names()),
+        ),
     ] = None,
     machine: Annotated[
         str | None, typer.Option("--machine", metavar="M", help="GPU machine that the nodes simulate (SIMULATED).")

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from provision.components.base import Component, in_order
 
-__all__ = ["COMPONENTS", "JOB_ROLES", "ROLES", "SHARED", "Component"]
+__all__ = ["COMPONENTS", "JOB_ROLES", "MODULE_LOADER", "ROLES", "SHARED", "Component"]
 
 
 def _defined() -> Iterator[Component]:
@@ -29,3 +29,5 @@ JOB_ROLES = tuple(role for role, component in COMPONENTS.items() if component.fo
 """The roles that exist for jobs: they are disabled on a node that takes none."""
 (SHARED,) = (component for component in COMPONENTS.values() if component.shared)
 """The role that runs before every other role of a run."""
+(MODULE_LOADER,) = (component for component in COMPONENTS.values() if component.loads_module)
+"""The role whose kernel module is loaded at boot."""

@@ -114,6 +114,8 @@ class Component:
     """Whether a step waits although it waits with none of those roles; the roles that wait are given."""
     shared: bool = False
     """The role runs before every other role of a run, and does their common work. There is one such role."""
+    loads_module: bool = False
+    """The role records a kernel module that is loaded at boot, and by ``provision reload``. There is one such role."""
     for_jobs: bool = False
     """The role exists for jobs: it is disabled on a node that takes none."""
     needs_image: bool = False

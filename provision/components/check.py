@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
+from provision.facts.records import Receipt
 from provision.model import Bandwidth, CheckStatus, Cluster, Collective, Node
 from provision.model.reason import Reason, Value, reason
 
@@ -66,6 +67,11 @@ class Scene:
     def undecided(self, name: str) -> bool:
         """Return whether only Ansible can say what the variable is, because it holds Jinja."""
         return not plain(self.node.variables.get(name))
+
+    def receipt(self, check: str) -> Receipt | None:
+        """Return the receipt of the role to which a check belongs; None if there is none, or it is unknown."""
+        receipts = self.facts.receipts
+        return None if isinstance(receipts, Unknown) else receipts.get(check.partition(".")[0])
 
     @property
     def container(self) -> bool:

@@ -126,6 +126,7 @@ COMPONENT = Component(
     role="peer_memory",
     after=("rdma_stack",),
     waits_with=("rdma_stack",),  # it is built against the stack
+    loads_module=True,
     for_jobs=True,
     is_disruptive=_is_disruptive,
     never_fixes=frozenset(

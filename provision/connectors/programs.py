@@ -8,7 +8,7 @@ from provision.connectors.base import Connector, RemoteProcess
 from provision.connectors.limits import OUTPUT_LIMIT
 from provision.errors import NodeError
 from provision.model import CommandResult
-from provision.node_archive import MISSING, archive, check_script, install_script, run_script
+from provision.node_archive import MISSING, archive, check_script, install_script, memory_script, run_script
 
 _COPY_SECONDS = 60.0
 _have_archive: weakref.WeakSet[Connector] = weakref.WeakSet()
@@ -23,6 +23,7 @@ def run_program(
     timeout: float | None = None,
     python: str = "python3",
     limit: int = OUTPUT_LIMIT,
+    stored: bool = True,
 ) -> CommandResult:
     """Run a program as root on a node and wait for it.
 
@@ -34,11 +35,15 @@ def run_program(
         timeout: seconds; None is one hour.
         python: the interpreter on the node.
         limit: maximum number of bytes of output.
+        stored: whether the archive is stored on the node; else it is sent again, and needs Python 3.8.
 
     Raises:
         ConnectionFailed: the node cannot be reached.
         NodeError: the archive cannot be copied to the node.
     """
+    if not stored:
+        script = memory_script(program, *arguments, python=python)
+        return connector.run(script, stdin=archive() + stdin, timeout=timeout, limit=limit)
     script = run_script(program, *arguments, python=python)
     result = connector.run(script, stdin=stdin, timeout=timeout, limit=limit)
     if result.exit_code == MISSING:

@@ -1,4 +1,4 @@
-"""Node facts: each fact is a shell command and a pure parser; one script collects all of them from a node."""
+"""Node facts: each fact is a command and a pure parser; one request collects all of them from a node."""
 
 from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.derived import (
@@ -14,9 +14,9 @@ from provision.facts.derived import (
     running_container,
     simulated,
 )
-from provision.facts.node import ALL_FACTS, NodeFacts, as_data, parse
+from provision.facts.node import ALL_FACTS, NodeFacts, as_data, parse, parse_system
 from provision.facts.outputs import Outputs
-from provision.facts.script import Parameters, script
+from provision.facts.script import Parameters, request, system_script
 
 __all__ = [
     "ALL_FACTS",
@@ -35,9 +35,11 @@ __all__ = [
     "is_container",
     "parameters",
     "parse",
+    "parse_system",
     "plain",
     "refused_addresses",
+    "request",
     "running_container",
-    "script",
     "simulated",
+    "system_script",
 ]

@@ -45,8 +45,8 @@ class Unknown:
 class Fact(Protocol[Value_co]):
     """One kind of information about a node.
 
-    ``command`` is POSIX shell, requires nothing installed by us, changes nothing, and prints no secret. It may use
-    the variables of ``Parameters`` (``$PROBE_NAMES`` and others).
+    ``command`` is POSIX shell, changes nothing, and prints no secret. It may use the variables of ``Parameters``
+    (``$PROBE_NAMES`` and others). A command such as ``@packages`` names a function of `provision.node.probe.probe`.
     ``parse`` never raises: output that cannot be read becomes an Unknown with the reason.
     """
 

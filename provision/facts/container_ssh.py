@@ -46,17 +46,7 @@ class ContainerSshFact:
     name: ClassVar[str] = "container_ssh"
     label: ClassVar[str] = "cat /var/lib/provision/container_ssh"
     limit_seconds: ClassVar[int] = 20
-    command: ClassVar[str] = r"""
-cd /var/lib/provision/container_ssh 2>/dev/null || exit 0
-stat -c 'mode %a %n' authorized_keys known_hosts ssh_config sshd_config \
-  keys/ssh_host_ed25519_key keys/id_ed25519 2>/dev/null
-cd keys 2>/dev/null || exit 0
-for file in ssh_host_ed25519_key.pub id_ed25519.pub; do
-  [ -f $file ] && [ ! -h $file ] || continue
-  printf '\n:%s:' $file; dd if=$file iflag=nofollow,nonblock bs=1024 count=1 2>/dev/null
-done | tr -cd ':A-Za-z0-9+/=@._ \n-'
-exit 0
-"""
+    command: ClassVar[str] = "@container_ssh"
 
     def parse(self, raw: RawOutput) -> ContainerSsh | None:
         """Return None if the role never created anything on this node."""
@@ -84,10 +74,7 @@ class ContainerTrustFact:
     name: ClassVar[str] = "container_trust"
     label: ClassVar[str] = "cat /var/lib/provision/container_ssh/known_hosts"
     limit_seconds: ClassVar[int] = 20
-    command: ClassVar[str] = """
-cd /var/lib/provision/container_ssh 2>/dev/null && grep -H '' known_hosts authorized_keys 2>/dev/null
-exit 0
-"""
+    command: ClassVar[str] = "@container_trust"
 
     def parse(self, raw: RawOutput) -> ContainerTrust:
         """Return empty results for a missing file."""

@@ -17,15 +17,7 @@ class SysctlsFact:
     name: ClassVar[str] = "sysctls"
     label: ClassVar[str] = "cat /proc/sys"
     limit_seconds: ClassVar[int] = 20
-    command: ClassVar[str] = r"""
-set --
-for key in $PROBE_SYSCTLS; do
-  IFS=.; part=/proc/sys; for word in $key; do part=$part/$word; done; unset IFS
-  [ ! -r "$part" ] || { echo "key $key"; set -- "$@" "$part"; }
-done
-[ $# -eq 0 ] || grep -H . "$@"
-exit 0
-"""
+    command: ClassVar[str] = "@sysctls"
 
     def parse(self, raw: RawOutput) -> Mapping[str, str]:
         """Join several numbers with single spaces; of several lines the first counts."""
@@ -44,7 +36,7 @@ class ModulesFact:
     name: ClassVar[str] = "modules"
     label: ClassVar[str] = "cat /proc/modules"
     limit_seconds: ClassVar[int] = 20
-    command: ClassVar[str] = "[ ! -e /proc/modules ] || cat /proc/modules"
+    command: ClassVar[str] = "@modules"
 
     def parse(self, raw: RawOutput) -> frozenset[str] | Unknown:
         """Accept the output of ``lsmod``, with a heading, and of /proc/modules, without."""
@@ -58,15 +50,7 @@ class PackagesFact:
     name: ClassVar[str] = "packages"
     label: ClassVar[str] = "dpkg-query or rpm"
     limit_seconds: ClassVar[int] = 30
-    command: ClassVar[str] = r"""
-if command -v dpkg-query >/dev/null; then
-  dpkg-query -W -f '${db:Status-Abbrev}|${Package}|${Version}\n'
-elif command -v rpm >/dev/null; then
-  rpm -qa --queryformat 'ii |%{NAME}|%{EVR}\n'
-else
-  echo 'neither dpkg-query nor rpm is there' >&2; exit 1
-fi
-"""
+    command: ClassVar[str] = "@packages"
 
     def parse(self, raw: RawOutput) -> Mapping[str, str] | Unknown:
         """Ignore packages that are removed, half-configured, or on hold without being installed."""

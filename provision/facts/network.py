@@ -91,7 +91,7 @@ class NamesFact:
 
     name: ClassVar[str] = "names"
     label: ClassVar[str] = "getent ahosts"
-    limit_seconds: ClassVar[int] = 30
+    limit_seconds: ClassVar[int] = 40
     command: ClassVar[str] = """
 [ -n "$PROBE_NAMES" ] || exit 0
 if all=$(getent ahosts $PROBE_NAMES); then

@@ -180,15 +180,22 @@ class NodeFacts:
 def parse(
     text: str, facts: Sequence[Fact[Any]] = ALL_FACTS, *, keep: bool = True, outputs: Outputs | None = None
 ) -> NodeFacts:
-    """Parse the output of ``script(facts)``; never raises. With `keep` the result includes the text.
+    """Parse the program's output for ``request(facts)``; never raises. With `keep` the result includes the text.
 
     Call it as soon as the text has arrived, because the node's clock is compared with the controller's. `outputs` are
-    those whose hashes were among the script's parameters. Equal outputs of several nodes are parsed once, and the nodes
+    those whose hashes were in the request. Equal outputs of several nodes are parsed once, and the nodes
     share the value.
     """
     raws = split(text, facts, outputs)
     values = {fact.name: _cached_value(fact, raws[fact.name]) for fact in facts}
     return NodeFacts(raw=text if keep else "", read_at=time.time(), **values)
+
+
+def parse_system(text: str, reason: str) -> NodeFacts:
+    """Parse the output of ``system_script()``; `reason` says why all other facts are unknown."""
+    values: dict[str, Any] = {fact.name: Unknown(reason) for fact in ALL_FACTS}
+    values["system"] = parse(text, [SystemFact()], keep=False).system
+    return NodeFacts(**values, read_at=time.time())
 
 
 def _value(fact: Fact[Any], raw: RawOutput | Unknown) -> Any:

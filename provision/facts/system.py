@@ -21,6 +21,8 @@ class System:
     architecture: str
     python3: str = ""
     """The path of the node's python3, which Ansible needs; empty if there is none."""
+    package_manager: str = ""
+    """apt-get, dnf, yum or zypper; empty if there is none of them."""
 
 
 class SystemFact:
@@ -35,6 +37,9 @@ for file in /etc/os-release /usr/lib/os-release; do
 done
 echo "probe_uname=$PROBE_RELEASE $PROBE_MACHINE"
 printf probe_python3=; command -v python3 || echo
+for manager in apt-get dnf yum zypper; do
+  ! command -v $manager >/dev/null || { echo "probe_package_manager=$manager"; break; }
+done
 """
 
     def parse(self, raw: RawOutput) -> System | Unknown:
@@ -50,6 +55,7 @@ printf probe_python3=; command -v python3 || echo
             kernel=kernel,
             architecture=architecture,
             python3=pairs.get("probe_python3", ""),
+            package_manager=pairs.get("probe_package_manager", ""),
         )
 
 
@@ -179,7 +185,7 @@ class LimitsFact:
     name: ClassVar[str] = "limits"
     label: ClassVar[str] = "cat /proc/self/limits"
     limit_seconds: ClassVar[int] = 20
-    command: ClassVar[str] = "echo '== init' | cat /proc/self/limits - /proc/1/limits"
+    command: ClassVar[str] = "@limits"
 
     def parse(self, raw: RawOutput) -> Limits | Unknown:
         """Split columns at two or more spaces."""

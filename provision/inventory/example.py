@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import yaml
 
 from provision.components import ROLES
-from provision.inventory.specs import Option, Specs, read_specs, roles_folder
+from provision.inventory.specs import Option, Specs, read_specs
+from provision.local_files import roles_folder
 
 _WIDTH = 110
 

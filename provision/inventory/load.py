@@ -13,9 +13,10 @@ from provision.inventory.listing import NODE_GROUP, Listing, list_inventory
 from provision.inventory.people import people_problems
 from provision.inventory.problems import worded
 from provision.inventory.sources import SourceIndex, shown, variable_files
-from provision.inventory.specs import read_specs, roles_folder
+from provision.inventory.specs import read_specs
 from provision.inventory.templates import has_template, is_vault, read_keys, rendered
 from provision.inventory.validate import cluster_problems, doubtful_names, variable_problems
+from provision.local_files import roles_folder
 from provision.model import Cluster, Connection, Node, Secret
 
 AGENT_ACCOUNT = "provision-jobs"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provision.errors import ProvisionError
 from provision.inventory.role_files import argument_specs, defaults
 
 
@@ -41,19 +39,6 @@ class Specs:
     def prefixes(self) -> tuple[str, ...]:
         """Prefixes of the roles' variables."""
         return (*(f"{role}_" for role in self.roles), "cluster_", "platform_")
-
-
-def roles_folder() -> Path:
-    """Return the folder of the roles of this package."""
-    beside = Path(__file__).resolve().parents[2] / "roles"
-    shared = Path(sys.prefix) / "share" / "provision" / "roles"
-    for folder in (beside, shared):
-        if folder.is_dir():
-            return folder
-    raise ProvisionError(
-        f"{beside}: roles not found",
-        remedy="Run provision from a checkout of its repository: pip install -e .",
-    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -19,7 +19,7 @@ from provision.jobs.connections import MANY, Connections
 from provision.jobs.extras import JobExtras
 from provision.jobs.node_ask import ask_jobs
 from provision.model.job import JobSpec, Kind
-from provision.node.supervisor.greeting import node_secret
+from provision.node.supervisor.handshake import node_secret
 from provision.node_archive import source
 from provision.threads import outcomes
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from provision.lab.systems import DEFAULT_SYSTEM
+
 
 class DriverName(StrEnum):
     """The kinds of lab nodes."""
@@ -30,13 +32,13 @@ class LabSpec:
     name: str
     driver: DriverName
     nodes: int
-    distro: str = "debian12"
-    """``debian12`` or ``debian13``."""
+    distro: str = DEFAULT_SYSTEM
+    """The name of the nodes' operating system."""
     machine: str | None = None
     """Name of the described GPU machine that the nodes simulate; None for nodes without GPUs."""
     packages: tuple[str, ...] = ()
-    """Packages in the nodes' disk image, as in a site's image: ``NAME`` or ``NAME=VERSION``, of Debian or of the lab's
-    stand-ins. Debian packages are installed first, then the stand-ins in this order."""
+    """Packages in the nodes' disk image, as in a site's image: ``NAME`` or ``NAME=VERSION``, of the system's archive or
+    of the lab's stand-ins. Those of the archive are installed first, then the stand-ins in this order."""
     memory_mib: int = 3072
     cpus: int = 2
     """Virtual CPUs of a node with hardware virtualization; an emulated one has a single CPU."""

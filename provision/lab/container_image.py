@@ -1,4 +1,4 @@
-"""Root file systems of container nodes: a bare Debian with systemd, sshd and Python, built by mmdebstrap.
+"""Root file systems of container nodes: a bare system with systemd, sshd and Python, built by mmdebstrap.
 
 An image is identified by the hash of its recipe. The tar file remains in the cache, so that another Docker engine can
 import it without the mirror; older recipes of the same distribution are removed when a new one is built.
@@ -19,10 +19,10 @@ from provision.connectors.container import Engine
 from provision.errors import LabError
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
-from provision.lab.mirror import MirrorSources, debian_sources
+from provision.lab.mirror import MirrorSources, mirror_sources
+from provision.lab.systems import lab_system
 
 REPOSITORY = "provision-node"
-SUITES = {"debian12": "bookworm", "debian13": "trixie"}
 
 PACKAGES = (
     "ca-certificates",
@@ -72,26 +72,16 @@ done
 """
 
 
-def suite_of(distro: str) -> str:
-    """Return Debian's release name of `distro` (``debian12``)."""
-    try:
-        return SUITES[distro]
-    except KeyError:
-        raise LabError(
-            f"unknown lab distribution {distro}", remedy=f"Choose from {', '.join(sorted(SUITES))}."
-        ) from None
-
-
-def image_tag(distro: str, sources: MirrorSources) -> str:
+def image_tag(sources: MirrorSources) -> str:
     """Return the image's tag, which depends on everything in the image."""
-    recipe = json.dumps([PACKAGES, _INIT, _PREPARE, sources.suite, sources.deb822, sources.apt_conf])
-    return f"{REPOSITORY}:{distro}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
+    recipe = json.dumps([PACKAGES, _INIT, _PREPARE, sources.system.suite, sources.deb822, sources.apt_conf])
+    return f"{REPOSITORY}:{sources.system.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
 
 
 def ensure_image(engine: Engine, distro: str, cache: Path, progress: Progress) -> str:
     """Import the node image of `distro` into `engine`, building it unless it is cached; return its tag."""
-    sources = debian_sources(suite_of(distro))
-    tag = image_tag(distro, sources)
+    sources = mirror_sources(lab_system(distro))
+    tag = image_tag(sources)
     if engine.has_image(tag):
         return tag
     folder = cache / "images"
@@ -117,11 +107,11 @@ def _build(sources: MirrorSources, archive: Path) -> None:
         scratch = Path(name)
         log = archive.parent / f"{archive.stem}.log"
         with log.open("w") as output:
-            code = _mmdebstrap(_arguments(sources, scratch), output.fileno())
+            code = _mmdebstrap(arguments(sources, scratch), output.fileno())
         if code:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             raise LabError(
-                f"building the {sources.suite} node image failed (mmdebstrap exit {code}; log: {log})",
+                f"building the {sources.system.suite} node image failed (mmdebstrap exit {code}; log: {log})",
                 remedy="Check that apt-get update works on the controller; the image uses the same mirror.",
                 output=tail,
             )
@@ -129,10 +119,10 @@ def _build(sources: MirrorSources, archive: Path) -> None:
         log.unlink()
 
 
-def _arguments(sources: MirrorSources, scratch: Path) -> list[str]:
+def arguments(sources: MirrorSources, scratch: Path) -> list[str]:
     """Write the files of the image and return mmdebstrap's arguments."""
     files = {
-        "/etc/apt/sources.list.d/debian.sources": sources.deb822,
+        sources.system.sources_file: sources.deb822,
         "/etc/apt/apt.conf.d/90lab-mirror": sources.apt_conf,
         _INIT_PATH: _INIT,
     }
@@ -152,7 +142,7 @@ def _arguments(sources: MirrorSources, scratch: Path) -> list[str]:
         *options,
         *hooks,
         f"--customize-hook={prepare}",
-        sources.suite,
+        sources.system.suite,
         str(scratch / "root.tar"),
         *mirrors,
     ]

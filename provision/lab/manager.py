@@ -15,11 +15,12 @@ from provision.lab.access import ssh_argv
 from provision.lab.base import DriverName, LabDriver, LabNode, LabSpec, NodeState, Progress
 from provision.lab.hardware import install_hardware
 from provision.lab.inventory_file import inventory_of, write_inventory
+from provision.lab.systems import lab_system
 
 if TYPE_CHECKING:
     from provision.lab.services import Services
 
-DISTROS = ("debian12", "debian13")
+
 _MAX_NODES = 64
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?")
 
@@ -202,8 +203,7 @@ def _check(spec: LabSpec) -> None:
     """Refuse invalid options before anything is created."""
     if not 1 <= spec.nodes <= _MAX_NODES:
         raise LabError(f"a lab has 1 to {_MAX_NODES} nodes, not {spec.nodes}")
-    if spec.distro not in DISTROS:
-        raise LabError(f"unknown lab distribution {spec.distro}", remedy=f"Choose from {', '.join(DISTROS)}.")
+    lab_system(spec.distro)
     if spec.machine is not None:
         from provision.lab.machines import load
 

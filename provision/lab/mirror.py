@@ -1,4 +1,4 @@
-"""The controller's Debian mirror for lab images and lab nodes.
+"""The controller's mirror of a system's archive, for lab images and lab nodes.
 
 The mirror is read at run time from the controller's apt sources. If the controller runs another release, the release
 names in the suites are replaced.
@@ -14,14 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.errors import LabError
+from provision.lab.systems import LabSystem
 
-MIRROR_VARIABLE = "PROVISION_DEBIAN_MIRROR"
-"""Environment variable with the URL of a Debian mirror, for controllers whose apt sources have none."""
-
-_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-_RELEASES = ("bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable")
 _USERINFO = re.compile(r"(?<=://)[^\s\"]*@")
-_SUITE = re.compile(rf"({'|'.join(_RELEASES)})(-updates|-security|/updates|)")
+_SUITE = re.compile(r"([a-z]+)(-updates|-security|/updates|)")
 _MIRROR_SETTINGS = re.compile(
     r"Acquire::(Check-Valid-Until|Check-Date|Retries|(http|https)::(Proxy|Timeout|Verify-Peer|Verify-Host)(::\S+)?)$"
 )
@@ -39,9 +35,9 @@ class Stanza:
 
 @dataclass(frozen=True)
 class MirrorSources:
-    """Debian's apt sources for one release, for mmdebstrap and for a node."""
+    """The apt sources of one system, for mmdebstrap and for a node."""
 
-    suite: str
+    system: LabSystem
     stanzas: tuple[Stanza, ...]
     settings: tuple[tuple[str, str], ...] = ()
     """The controller's apt settings for access to the mirror: proxy, date checks, retries."""
@@ -50,7 +46,7 @@ class MirrorSources:
     def lines(self) -> tuple[str, ...]:
         """One-line sources for mmdebstrap (``deb [signed-by=...] URI SUITE COMPONENTS``)."""
         return tuple(
-            f"deb [signed-by={_KEYRING}] {uri} {suite} {' '.join(stanza.components)}"
+            f"deb [signed-by={self.system.keyring}] {uri} {suite} {' '.join(stanza.components)}"
             for stanza in self.stanzas
             for uri in stanza.uris
             for suite in stanza.suites
@@ -58,10 +54,10 @@ class MirrorSources:
 
     @property
     def deb822(self) -> str:
-        """Text of ``/etc/apt/sources.list.d/debian.sources`` for a node, without credentials."""
+        """Text of the system's `sources_file` for a node, without credentials."""
         return "\n".join(
             f"Types: deb\nURIs: {public(' '.join(stanza.uris))}\nSuites: {' '.join(stanza.suites)}\n"
-            f"Components: {' '.join(stanza.components)}\nSigned-By: {_KEYRING}\n"
+            f"Components: {' '.join(stanza.components)}\nSigned-By: {self.system.keyring}\n"
             for stanza in self.stanzas
         )
 
@@ -102,23 +98,25 @@ def public(text: str) -> str:
     return _USERINFO.sub("", text)
 
 
-def debian_sources(suite: str, *, etc_apt: Path = Path("/etc/apt")) -> MirrorSources:
-    """Return Debian's sources for release `suite` (``bookworm``, ``trixie``), based on the controller's apt sources.
+def mirror_sources(system: LabSystem, *, etc_apt: Path = Path("/etc/apt")) -> MirrorSources:
+    """Return the sources of a system's archive, based on the controller's apt sources.
 
     Raises:
-        LabError: the controller has no source of Debian packages and PROVISION_DEBIAN_MIRROR is not set.
+        LabError: the controller has no source of the archive, and the environment variable of the system is not set.
     """
-    mirror = os.environ.get(MIRROR_VARIABLE, "")
+    suite, variable = system.suite, system.mirror_variable
+    mirror = os.environ.get(variable, "")
     if mirror:
-        stanzas: tuple[Stanza, ...] = (Stanza((mirror,), (suite, f"{suite}-updates"), ("main",)),)
+        stanzas: tuple[Stanza, ...] = (Stanza((mirror,), (suite, f"{suite}-updates"), system.areas),)
     else:
-        stanzas = _for_release(suite, [stanza for stanza in _read_all(etc_apt) if _is_debian(stanza)])
+        stanzas = _for_release(suite, [stanza for stanza in _read_all(etc_apt) if _is_of_archive(stanza, system)])
     if not stanzas:
+        archive = system.archive.capitalize()
         raise LabError(
-            f"{etc_apt}: no Debian mirror in the controller's apt sources; cannot build a {suite} image",
-            remedy=f"Add Debian's repository to {etc_apt}/sources.list.d, or set {MIRROR_VARIABLE} to a mirror's URL.",
+            f"{etc_apt}: no {archive} mirror in the controller's apt sources; cannot build a {suite} image",
+            remedy=f"Add {archive}'s repository to {etc_apt}/sources.list.d, or set {variable} to a mirror's URL.",
         )
-    return MirrorSources(suite, stanzas, tuple(_settings()))
+    return MirrorSources(system, stanzas, tuple(_settings()))
 
 
 def parse_deb822(text: str) -> list[Stanza]:
@@ -174,13 +172,13 @@ def _stanza(fields: Mapping[str, str]) -> Stanza:
     return Stanza(words("uris"), words("suites"), words("components"), fields.get("signed-by", ""))
 
 
-def _is_debian(stanza: Stanza) -> bool:
-    """Return whether a stanza is of Debian's own archive; third parties use the same suite names, but other keys."""
-    if "main" not in stanza.components:
+def _is_of_archive(stanza: Stanza, system: LabSystem) -> bool:
+    """Return whether a stanza is of the system's archive; third parties use the same suite names, but other keys."""
+    if set(system.areas).isdisjoint(stanza.components):
         return False
     if stanza.signed_by:
-        return "debian-archive" in stanza.signed_by
-    return all(uri.rstrip("/").rsplit("/", 1)[-1].startswith("debian") for uri in stanza.uris)
+        return f"{system.archive}-archive" in stanza.signed_by
+    return all(uri.rstrip("/").rsplit("/", 1)[-1].startswith(system.archive) for uri in stanza.uris)
 
 
 def _for_release(suite: str, stanzas: Iterable[Stanza]) -> tuple[Stanza, ...]:

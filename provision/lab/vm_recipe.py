@@ -1,6 +1,6 @@
 """The recipe of a bare virtual node: packages, files of its image, and the key of the recipe.
 
-Bare means what Debian's installer leaves on a server with SSH: kernel, systemd, sshd, Python. Headers, compiler, Docker
+Bare means what an installer leaves on a server with SSH: kernel, systemd, sshd, Python. Headers, compiler, Docker
 and rdma-core are installed by the roles. Timers are unchanged; Debian's apt-daily does nothing unless
 ``APT::Periodic`` is set, and roles have to handle a held apt lock anyway.
 """
@@ -16,11 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.errors import UsageError
-from provision.lab.mirror import MirrorSources, debian_sources, public
-
-DISTROS: Mapping[str, str] = {"debian12": "bookworm", "debian13": "trixie"}
-"""Distributions of lab nodes, and their release names."""
+from provision.lab.mirror import MirrorSources, mirror_sources, public
+from provision.lab.systems import lab_system
 
 _VERSION = 2
 """Increase it if the build process changes without a change below."""
@@ -32,7 +29,6 @@ _PACKAGES = (
     "iproute2",
     "iputils-ping",
     "kmod",
-    "linux-image-amd64",
     "openssh-server",
     "procps",
     "python3",
@@ -111,18 +107,23 @@ _HOOKS = (
 class Recipe:
     """Everything that determines an image; images of equal recipes are interchangeable."""
 
-    distro: str
     sources: MirrorSources
-    packages: tuple[str, ...] = _PACKAGES
+    more_packages: tuple[str, ...] = ()
+    """Packages of the archive that a bare node does not have."""
     stand_ins: tuple[Path, ...] = ()
     """The lab's own packages (.deb files), installed last, in this order."""
     early_files: Mapping[str, str] | None = None
     files: Mapping[str, str] | None = None
 
     @property
-    def suite(self) -> str:
-        """The release's name in apt."""
-        return self.sources.suite
+    def distro(self) -> str:
+        """The name of the system."""
+        return self.sources.system.name
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages of the archive."""
+        return (*sorted((*_PACKAGES, self.sources.system.kernel)), *self.more_packages)
 
     @property
     def key(self) -> str:
@@ -142,7 +143,7 @@ class Recipe:
     def late(self) -> dict[str, str]:
         """Files written when all packages are installed."""
         files = dict(self.files if self.files is not None else _FILES)
-        files["etc/apt/sources.list.d/debian.sources"] = self.sources.deb822
+        files[self.sources.system.sources_file.lstrip("/")] = self.sources.deb822
         files["etc/apt/sources.list.d/backports.sources"] = _backports(self.sources)
         files["etc/apt/apt.conf.d/90provision-lab"] = self.sources.apt_conf
         return files
@@ -164,7 +165,7 @@ class Recipe:
             *(f"--customize-hook={hook}" for file in self.stand_ins for hook in _installing(file)),
             f"--customize-hook=tar-in {late} /",
             *(f"--customize-hook={hook}" for hook in hooks),
-            self.suite,
+            self.sources.system.suite,
             root,
             *mirrors,
         ]
@@ -174,13 +175,9 @@ def recipe_for(distro: str, packages: Sequence[str] = (), stand_ins: Sequence[Pa
     """Return the recipe of a node of `distro` with the controller's mirror, and additional packages.
 
     Raises:
-        UsageError: the distribution is unknown.
-        LabError: the controller has no source of Debian packages.
+        LabError: the distribution is unknown, or the controller has no source of its packages.
     """
-    if distro not in DISTROS:
-        raise UsageError(f"no lab image for {distro!r}", remedy=f"Choose from {', '.join(DISTROS)}.")
-    sources = debian_sources(DISTROS[distro])
-    return Recipe(distro, sources, packages=(*_PACKAGES, *packages), stand_ins=tuple(stand_ins))
+    return Recipe(mirror_sources(lab_system(distro)), tuple(packages), tuple(stand_ins))
 
 
 def pack(files: Mapping[str, str | bytes], *, private: frozenset[str] = frozenset()) -> bytes:
@@ -208,11 +205,11 @@ def _installing(package: Path) -> tuple[str, str, str]:
 
 def _backports(sources: MirrorSources) -> str:
     """Return a disabled source of newer kernels; ``Enabled: yes`` makes ``apt-get install -t SUITE-backports`` work."""
+    suite, keyring = sources.system.suite, sources.system.keyring
     for stanza in sources.stanzas:
-        if sources.suite in stanza.suites:
+        if suite in stanza.suites:
             return (
-                f"Types: deb\nURIs: {public(' '.join(stanza.uris))}\nSuites: {sources.suite}-backports\n"
-                f"Components: {' '.join(stanza.components)}\n"
-                "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\nEnabled: no\n"
+                f"Types: deb\nURIs: {public(' '.join(stanza.uris))}\nSuites: {suite}-backports\n"
+                f"Components: {' '.join(stanza.components)}\nSigned-By: {keyring}\nEnabled: no\n"
             )
     return ""

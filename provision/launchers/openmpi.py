@@ -76,6 +76,13 @@ _WHY = {
 }
 
 
+_LIBFABRIC_OVER_IP = "shm,sockets,tcp,net,udp,rstream,usnic"
+"""Open MPI 4's default and `net`, a copy of `tcp` in libfabric 1.16 to 1.18.
+
+libfabric chooses an interface on each node and ignores ``*_tcp_if_include``, so that ranks may not reach each other.
+"""
+
+
 def _parameters(launch: Launch) -> list[Setting]:
     settings = {
         "plm_rsh_agent": f"ssh -F {launch.ssh_config}",
@@ -135,7 +142,10 @@ def _environment(version: int, reach: Reach) -> dict[str, str]:
         }
         if version < PRRTE:  # version 5 has no parameter for it: there such lines come without their rank
             settings["orte_tag_output"] = "1"
-    settings |= _included(version, _tcp_include(reach.interfaces, reach.subnets), reach.interfaces)
+    included = _included(version, _tcp_include(reach.interfaces, reach.subnets), reach.interfaces)
+    settings |= included
+    if included and version < PRRTE:
+        settings["mtl_ofi_provider_exclude"] = _LIBFABRIC_OVER_IP
     given = (spelled(name, value, version) for name, value in settings.items())
     return {("PRTE_MCA_" if p.flag == "--prtemca" else "OMPI_MCA_") + p.name: p.value for p in given}
 

@@ -1,22 +1,48 @@
-"""Asks docker's engine on this node, by its socket: starting its client would take longer than all else."""
+"""Requests to the Docker engine of this node, over its socket: the `docker` program takes longer to start."""
 
 import errno
+import functools
 import json
 import os
 import signal
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
-from provision.node.files import PROC, names_in, read_text, send_signal, start_of
+from provision.node.files import PROC, Record, names_in, read_text, send_signal, start_of
+
+if TYPE_CHECKING:
+    import socket
 
 DOCKER_SOCKET = os.environ.get("PROVISION_DOCKER_SOCKET") or "/run/docker.sock"
 ENGINE_SECONDS = 20
-MOST = 1 << 26
-"""Bytes of one answer of the engine; images and containers choose a part of what it says."""
+ANSWER_BYTES = 1 << 26
+"""The most that is read of one answer: images and containers determine a part of its contents."""
 SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "docker-init", "tini", "docker-entrypoin")
 
+AttemptKey = Tuple[str, str, str]
+"""Job, job ID and attempt."""
 
-def engine(method, path, timeout=ENGINE_SECONDS, content=b"", limit=MOST, wait=None):
-    """Return (HTTP status, body up to a limit) of one question to docker's engine; OSError when it does not answer."""
-    head, stream = engine_stream(method, path, timeout, content, wait)
+
+class Stream(NamedTuple):
+    """An answer of the engine of which the head was read."""
+
+    connection: "socket.socket"
+    rest: bytes
+
+
+def engine(
+    method: str,
+    path: str,
+    timeout: Optional[float] = ENGINE_SECONDS,
+    content: bytes = b"",
+    limit: int = ANSWER_BYTES,
+    wait: "Optional[Callable[[socket.socket], None]]" = None,
+) -> Tuple[int, bytes]:
+    """Return the HTTP status and the body, up to a limit, of one request to the engine.
+
+    Raises:
+        OSError: the engine does not answer.
+    """
+    status, stream = engine_stream(method, path, timeout, content, wait)
     body = bytearray(stream.rest)
     try:
         while len(body) < limit:
@@ -24,25 +50,29 @@ def engine(method, path, timeout=ENGINE_SECONDS, content=b"", limit=MOST, wait=N
             if not piece:
                 break
             body += piece
-    except ConnectionResetError:  # how the kernel tells, after the answer, that the engine left some content unread
+    except ConnectionResetError:  # the engine answered without reading all of the content
         if not content:
             raise
     finally:
         stream.connection.close()
-    return head, bytes(body)
+    return status, bytes(body)
 
 
-class Stream:
-    """An answer of the engine of which the head was read."""
+def engine_stream(
+    method: str,
+    path: str,
+    timeout: Optional[float],
+    content: bytes = b"",
+    wait: "Optional[Callable[[socket.socket], None]]" = None,
+) -> Tuple[int, Stream]:
+    """Send a request to the engine; return the status and the rest of the answer.
 
-    def __init__(self, connection, rest):
-        self.connection, self.rest = connection, rest
-
-
-def engine_stream(method, path, timeout, content=b"", wait=None):
-    """Ask the engine, and return the status and the answer to come; `timeout` is for each piece of it.
-
-    Content is JSON for POST, else an archive. `wait` is called with the connection before the answer is read.
+    Args:
+        method: the HTTP method.
+        path: the path of the API.
+        timeout: seconds for each part of the answer.
+        content: a JSON document for POST, an archive for other methods.
+        wait: called with the connection before the answer is read.
     """
     import socket
 
@@ -70,8 +100,12 @@ def engine_stream(method, path, timeout, content=b"", wait=None):
         raise
 
 
-def engine_json(path):
-    """Return an object of the engine, None where it has none; OSError when it does not answer."""
+def engine_json(path: str) -> Any:
+    """Return the JSON document at a path of the engine, None if there is none.
+
+    Raises:
+        OSError: the engine does not answer.
+    """
     status, body = engine("GET", path)
     if status == 404:
         return None
@@ -83,16 +117,22 @@ def engine_json(path):
         raise OSError(errno.EPROTO, "docker's engine broke off") from None
 
 
-def engine_words(body):
-    """Return what an answer of the engine says that it refused."""
+def inspect_container(container: str) -> Optional[Record]:
+    """Return what the engine knows about a container, None if there is none; OSError if it does not answer."""
+    document: Optional[Record] = engine_json("/containers/{}/json".format(container))
+    return document
+
+
+def engine_words(body: bytes) -> str:
+    """Return the error message in an answer of the engine."""
     try:
         return str(json.loads(body.decode(errors="replace"))["message"])
     except (ValueError, KeyError, TypeError):
         return body.decode(errors="replace").strip()[:400]
 
 
-def quoted(text):
-    """Return a text as a part of an address."""
+def quoted(text: str) -> str:
+    """Return a text as a part of a URL."""
     plain = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/:@._-"
     return "".join(chr(byte) if byte in plain else "%{:02X}".format(byte) for byte in text.encode())
 
@@ -100,8 +140,8 @@ def quoted(text):
 # Containers of jobs
 
 
-def job_containers(label="provision.job"):
-    """Return all containers of jobs as the engine lists them; None when it does not answer."""
+def job_containers(label: str = "provision.job") -> Optional[List[Record]]:
+    """Return all containers of jobs as the engine lists them, None if it does not answer."""
     filters = quoted(json.dumps({"label": [label]}))
     try:
         return engine_json("/containers/json?all=1&filters=" + filters) or []
@@ -109,50 +149,57 @@ def job_containers(label="provision.job"):
         return None
 
 
-def labels_of(container):
-    """Return (job, id, attempt) of a container by its labels."""
+def labels_of(container: Record) -> AttemptKey:
+    """Return the attempt to which a container belongs by its labels."""
     labels = container.get("Labels") or {}
-    return tuple(str(labels.get("provision." + key, "")) for key in ("job", "id", "attempt"))
+    job, token, attempt = (str(labels.get("provision." + key, "")) for key in ("job", "id", "attempt"))
+    return job, token, attempt
 
 
-def running_attempts(containers):
-    """Return the (job, id, attempt) that have a running container."""
+def running_attempts(containers: Iterable[Record]) -> Set[AttemptKey]:
+    """Return the attempts that have a running container."""
     return {labels_of(item) for item in containers if item.get("State") in ("running", "paused", "restarting")}
 
 
-def is_running(container):
-    """Return whether a container runs."""
-    found = engine_json("/containers/{}/json".format(container))
-    return bool(found and found["State"].get("Running"))
+def is_running(container: str) -> bool:
+    """Return whether a container is running."""
+    inspected = inspect_container(container)
+    return bool(inspected and inspected["State"].get("Running"))
 
 
-def terminate(container):
-    """Send SIGTERM to what a container was started for: not to the shells around it, whose end would be all's.
+def terminate(container: str) -> List[int]:
+    """Send SIGTERM to the programs that a container was started for; return their process IDs.
 
-    Returns the processes that were asked.
+    Shells around them get no signal: the end of a shell would end all its programs at once.
     """
-    found = engine_json("/containers/{}/json".format(container))
-    if not found or not found["State"].get("Running"):
+    inspected = inspect_container(container)
+    if not inspected or not inspected["State"].get("Running"):
         return []
-    pids = programs_below(int(found["State"].get("Pid") or 0))
+    pids = programs_below(int(inspected["State"].get("Pid") or 0))
     for pid, start in pids.items():
-        send_signal(pid, signal.SIGTERM, lambda pid=pid, start=start: start_of(pid) == start)
+        send_signal(pid, signal.SIGTERM, functools.partial(has_started, pid, start))
     if not pids:
         terminate_all(container)
-    return pids
+    return list(pids)
 
 
-def terminate_all(container):
-    """Send SIGTERM to a container's first process, as docker does: a shell in a loop outlives what it started."""
+def has_started(pid: int, start: int) -> bool:
+    """Return whether a process runs that started at that time."""
+    return start_of(pid) == start
+
+
+def terminate_all(container: str) -> None:
+    """Send SIGTERM to a container's first process, as `docker stop` does: a shell with a loop survives its programs."""
     engine("POST", "/containers/{}/kill?signal=TERM".format(container))
 
 
-def programs_below(first):
-    """Return the uppermost processes of a container that are no shells: they know how to end what they started.
+def programs_below(first: int) -> Dict[int, int]:
+    """Return the uppermost processes that are no shells, from a process down, with their start times.
 
-    Each with the time of its start.
+    Such a program can end the processes that it started.
     """
-    children, comm, starts = {}, {}, {}
+    children: Dict[int, List[int]] = {}
+    comm, starts = {}, {}
     for item in names_in(PROC) if first > 1 else ():
         if item.isdigit():
             head, _, rest = read_text("{}/{}/stat".format(PROC, item)).rpartition(")")
@@ -161,12 +208,12 @@ def programs_below(first):
                 comm[int(item)] = head.partition("(")[2]
                 starts[int(item)] = int(words[19])
                 children.setdefault(int(words[1]), []).append(int(item))
-    found, rest = {}, [first] if first in comm else []
-    while rest:
-        pid = rest.pop()
+    programs, pending = {}, [first] if first in comm else []
+    while pending:
+        pid = pending.pop()
         below = children.get(pid, [])
         if comm[pid] in SHELLS and below:
-            rest += below
+            pending += below
         else:
-            found[pid] = starts[pid]
-    return found
+            programs[pid] = starts[pid]
+    return programs

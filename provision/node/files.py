@@ -1,6 +1,6 @@
-"""Files, programs and the clock of this node, for all that answers requests about jobs here. Python 3.6 or newer.
+"""Files, programs, processes and the clock of this node. Python 3.6 or newer.
 
-What few requests need is imported by them, because each request starts Python anew.
+Modules that few callers need are imported in functions, because each request starts Python anew.
 """
 
 import fcntl
@@ -9,29 +9,36 @@ import os
 import re
 import signal
 import time
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+if TYPE_CHECKING:
+    import subprocess
 
 PROC = os.environ.get("PROVISION_PROC") or "/proc"
 LOCK_SECONDS = 30
 read_ahead = b""
-"""What was read of our input beyond the request's line."""
+"""The bytes of standard input that were read after the request's line."""
 REMOVE_SECONDS = 600
+
+Record = Dict[str, Any]
+"""A JSON object."""
 
 
 class Refused(Exception):
-    """What was asked for cannot be done; the text is for a person."""
+    """The request cannot be carried out; the text is for a person."""
 
-    def __init__(self, message, remedy="", output=""):
+    def __init__(self, message: str, remedy: str = "", output: str = "") -> None:
         super().__init__(message)
-        self.answer = {"error": {"message": message, "remedy": remedy, "output": output}}
+        self.answer: Dict[str, Dict[str, str]] = {"error": {"message": message, "remedy": remedy, "output": output}}
 
 
 # Files
 
 
-def read_text(path):
-    """Return a file as text, empty when there is none."""
+def read_text(path: str) -> str:
+    """Return a file as text, empty if it cannot be read."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # not `open`, which takes as long again for a small file
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # `open` takes twice as long for a small file
     except OSError:
         return ""
     try:
@@ -42,19 +49,19 @@ def read_text(path):
         os.close(handle)
 
 
-def read_json(path):
-    """Return a file's JSON object; an empty one when there is none, or something else."""
+def read_json(path: str) -> Record:
+    """Return a file's JSON object, an empty one if there is none."""
     try:
-        found = json.loads(read_text(path) or "{}")
+        document = json.loads(read_text(path) or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def write_whole(path, text, mode=0o600, *, lasting=True):
-    """Write a file so that it is there whole or not at all.
+def write_file(path: str, content: Union[str, bytes], mode: int = 0o600, *, durable: bool = True) -> None:
+    """Write a file atomically: readers see the file before or after the change.
 
-    Unless it is to be `lasting`, the disk is not waited for: a power cut may undo it.
+    Unless it is `durable`, a power failure may undo the change, and this does not wait for the disk.
     """
     new = "{}.{}.new".format(path, os.getpid())
     remove(new)
@@ -62,9 +69,9 @@ def write_whole(path, text, mode=0o600, *, lasting=True):
     try:
         with os.fdopen(handle, "wb") as stream:
             os.fchmod(handle, mode)
-            stream.write(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
+            stream.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
             stream.flush()
-            if lasting:
+            if durable:
                 os.fsync(handle)
         os.rename(new, path)
     except BaseException:
@@ -72,13 +79,13 @@ def write_whole(path, text, mode=0o600, *, lasting=True):
         raise
 
 
-def write_json(path, value, mode=0o600, *, lasting=True):
-    """Write a JSON document whole."""
-    write_whole(path, json.dumps(value, sort_keys=True) + "\n", mode, lasting=lasting)
+def write_json(path: str, value: Mapping[str, Any], mode: int = 0o600, *, durable: bool = True) -> None:
+    """Write a JSON object atomically."""
+    write_file(path, json.dumps(value, sort_keys=True) + "\n", mode, durable=durable)
 
 
-def remove(path):
-    """Remove a file; return whether it was there."""
+def remove(path: str) -> bool:
+    """Remove a file; return whether it existed."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -86,22 +93,22 @@ def remove(path):
     return True
 
 
-def names_in(folder):
-    """Return the names in a folder, none when it is not there."""
+def names_in(folder: str) -> List[str]:
+    """Return the names in a folder, none if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
         return []
 
 
-def remove_tree(path):
-    """Remove a folder with all that is in it: by a program that no depth of folders, which jobs make, brings down."""
+def remove_tree(path: str) -> None:
+    """Remove a folder and its contents, with `rm` because jobs may nest folders deeper than Python can recurse."""
     if os.path.lexists(path):
         program(["/bin/rm", "-rf", "--", path], REMOVE_SECONDS)
 
 
-def locked_within(handle, seconds):
-    """Wait for a lock; return whether we have it."""
+def locked_within(handle: int, seconds: float) -> bool:
+    """Lock an open file; return False if another process holds the lock for so long."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -114,8 +121,8 @@ def locked_within(handle, seconds):
             return True
 
 
-def is_held(path):
-    """Return whether a living process has locked a file for itself."""
+def is_locked(path: str) -> bool:
+    """Return whether a process holds the exclusive lock of a file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -129,11 +136,23 @@ def is_held(path):
     return False
 
 
+def copy_input(stream: BinaryIO, size: int) -> int:
+    """Copy so many bytes of standard input after the request's line; return how many are missing."""
+    piece = read_ahead
+    while size:
+        piece = (piece or os.read(0, 1 << 20))[:size]
+        if not piece:
+            break
+        stream.write(piece)
+        size, piece = size - len(piece), b""
+    return size
+
+
 # Programs
 
 
-def program(argv, seconds, env=None):
-    """Run a program; return (exit code, its output, its errors). One that hangs is killed, and not waited for."""
+def program(argv: Sequence[str], seconds: float, env: Optional[Mapping[str, str]] = None) -> Tuple[int, str, str]:
+    """Run a program; return its exit code, output and errors. After a timeout it is killed, without waiting for it."""
     import subprocess
 
     try:
@@ -147,11 +166,11 @@ def program(argv, seconds, env=None):
         )
     except OSError as problem:
         return 127, "", "{}: {}".format(argv[0], problem.strerror)
-    return outcome(child, argv[0], time.monotonic() + seconds)
+    return result_of(child, argv[0], time.monotonic() + seconds)
 
 
-def outcome(child, title, deadline):
-    """Wait for a program until a time."""
+def result_of(child: "subprocess.Popen[bytes]", title: str, deadline: float) -> Tuple[int, str, str]:
+    """Return exit code, output and errors of a started program; kill it after the deadline."""
     import subprocess
 
     try:
@@ -168,19 +187,23 @@ def outcome(child, title, deadline):
 # Processes
 
 
-def start_of(pid):
-    """Return when a process began, in the kernel's ticks: no later one of its number began then. 0: it is gone."""
+def start_of(pid: Union[int, str]) -> int:
+    """Return the start time of a process in clock ticks since boot, 0 if there is no such process.
+
+    It distinguishes a process from a later one with the same number.
+    """
     words = read_text("{}/{}/stat".format(PROC, pid)).rpartition(")")[2].split()
     return int(words[19]) if len(words) > 19 and words[19].isdigit() else 0
 
 
-def send_signal(pid, number, is_meant):
-    """Send a signal to a process, and to no later one of its number.
+def send_signal(pid: int, number: int, is_same: Callable[[], bool]) -> None:
+    """Send a signal to a process, and to no later one with the same number.
 
     Args:
         pid: the process.
         number: the signal.
-        is_meant: is asked, once the process is held by a pidfd (of Linux 5.3 and Python 3.9), whether it is that one.
+        is_same: returns whether the process is the intended one. It is called after a pidfd (Linux 5.3 and
+            Python 3.9) is opened.
     """
     handle = None
     try:
@@ -188,8 +211,12 @@ def send_signal(pid, number, is_meant):
     except (AttributeError, OSError):
         pass
     try:
-        if is_meant():
-            os.kill(pid, number) if handle is None else signal.pidfd_send_signal(handle, number)
+        if not is_same():
+            return
+        if handle is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
     except OSError:
         pass
     finally:
@@ -197,27 +224,22 @@ def send_signal(pid, number, is_meant):
             os.close(handle)
 
 
-# This boot, and times
+# Boot and time
 
 
-def boot_id():
-    """Return what tells this boot of the node from any other; of a node that is a container, its own."""
-    return "{}.{}".format(read_text(PROC + "/sys/kernel/random/boot_id").strip(), init_ticks())
+def boot_id() -> str:
+    """Return an identifier of this boot of the node, or of this start of a node that is a container."""
+    return "{}.{}".format(read_text(PROC + "/sys/kernel/random/boot_id").strip(), start_of(1))
 
 
-def boot_time():
+def boot_time() -> int:
     """Return when the node was booted, in seconds since the epoch."""
-    found = re.search(r"^btime (\d+)", read_text(PROC + "/stat"), re.MULTILINE)
-    return int(found.group(1)) + init_ticks() // os.sysconf("SC_CLK_TCK") if found else 0
+    match = re.search(r"^btime (\d+)", read_text(PROC + "/stat"), re.MULTILINE)
+    return int(match.group(1)) + start_of(1) // os.sysconf("SC_CLK_TCK") if match else 0
 
 
-def init_ticks():
-    """Return when the first process began, in the kernel's ticks after its own beginning."""
-    return start_of(1)
-
-
-def stamp(seconds):
-    """Return a time as the logs have it."""
+def stamp(seconds: float) -> str:
+    """Return a time in the format of the logs."""
     whole = int(seconds // 1)
     micro = min(int((seconds - whole) * 1e6), 999999)
     return "{}.{:06d}Z".format(time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)), micro)

@@ -12,6 +12,8 @@ PROGRAMS = {
     "jobs": "provision.node.jobs.requests",
     "lock": "provision.node.lock.holder",
     "package-preflight": "provision.node.package_preflight",
+    "probe": "provision.node.probe.probe",
+    "reload": "provision.node.reload",
     "run": "provision.node.run.supervisor",
     "sampler": "provision.node.sampler",
     "supervisor": "provision.node.supervisor.main",

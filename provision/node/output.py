@@ -8,7 +8,7 @@ import time
 
 from provision.node import docker as node_docker
 from provision.node import files as node_files
-from provision.node.jobs.records import PREFIX, STAMP
+from provision.node.jobs.records import PREFIX_LENGTH, STAMP_LENGTH
 
 LINE_LIMIT = 1 << 16
 READ_LIMIT = 1 << 25  # so much of a log is looked at to go on with it
@@ -84,27 +84,27 @@ class Known:
                 stream.truncate(at + keep)
                 data, first = data[:keep], False
             rest, _, data = data.partition(b"\n") if at else (b"", b"", data)
-            lines = [line[:PREFIX] for line in data.split(b"\n") if line]
+            lines = [line[:PREFIX_LENGTH] for line in data.split(b"\n") if line]
             if lines and not last:
-                last = max(lines)[:STAMP].decode(errors="replace")
+                last = max(lines)[:STAMP_LENGTH].decode(errors="replace")
                 self.since = min(filter(None, (stamp_before(last, MARGIN_SECONDS), floor)), default="")
                 if seconds_of(last) > time.time() + MARGIN_SECONDS:
                     self.since = ""  # the clock was put back: what came since may have any time
                 bound = self.since.encode()
-            self.counts.update(line for line in lines if line[:STAMP] >= bound)
-            if lines and bound and max(lines)[:STAMP] < stamp_before(self.since, MARGIN_SECONDS).encode():
+            self.counts.update(line for line in lines if line[:STAMP_LENGTH] >= bound)
+            if lines and bound and max(lines)[:STAMP_LENGTH] < stamp_before(self.since, MARGIN_SECONDS).encode():
                 return
             rest += b"\n" if at else b""
         if at and bound:
-            self.oldest = min(self.counts, default=b"")[:STAMP]
+            self.oldest = min(self.counts, default=b"")[:STAMP_LENGTH]
 
     def has(self, line):
         """Return whether a line is there already, once for each time that it is."""
-        key = line[:PREFIX]
+        key = line[:PREFIX_LENGTH]
         if self.counts and self.counts[key] > 0:
             self.counts[key] -= 1
             return True
-        return key[:STAMP] < self.oldest and key[:STAMP] != self.floor
+        return key[:STAMP_LENGTH] < self.oldest and key[:STAMP_LENGTH] != self.floor
 
 
 def stamp_before(stamp, seconds):
@@ -159,7 +159,10 @@ class Log:
             return
         data = b"".join(line + b"\n" for line in lines)
         if size + len(data) > LOG_LIMIT:
-            data += lines[-1][:STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
+            data += (
+                lines[-1][:STAMP_LENGTH]
+                + b" e [provision] the output is cut here: it is longer than this file may be\n"
+            )
         data = memoryview(data)
         while data:
             try:
@@ -235,7 +238,7 @@ class Pump(threading.Thread):
             message = data[at + HEAD : at + HEAD + size]
             letter = LETTERS.get(data[at], b"o")
             when, _, text = message.partition(b" ")
-            when = when[: STAMP - 1].ljust(STAMP - 1, b"0") + b"Z"
+            when = when[: STAMP_LENGTH - 1].ljust(STAMP_LENGTH - 1, b"0") + b"Z"
             found += self.lines.add(letter, when, text)
             self._keep_floor(when)
             at += HEAD + size
@@ -254,7 +257,7 @@ class Pump(threading.Thread):
         floor = min([*early, self.stepped] if self.stepped else early, default=b"")
         if floor and floor != self.floor:
             try:
-                node_files.write_whole(self.path + FLOOR, floor)
+                node_files.write_file(self.path + FLOOR, floor)
                 self.floor = floor
             except OSError:
                 pass
@@ -268,4 +271,6 @@ def last_lines(path, count=20, limit=1 << 16):
             lines = stream.read().split(b"\n")
     except OSError:
         return []
-    return [line[PREFIX:][:2000].decode(errors="replace") for line in lines if len(line) >= PREFIX][-count:]
+    return [line[PREFIX_LENGTH:][:2000].decode(errors="replace") for line in lines if len(line) >= PREFIX_LENGTH][
+        -count:
+    ]

@@ -22,6 +22,9 @@ REASONS: Mapping[str, Wording] = {
     "plan.variable_changed": Wording("{name} changed in the inventory"),
     "plan.variable_new": Wording("{name} is new in the inventory"),
     "plan.variable_removed": Wording("{name} is no longer set in the inventory"),
+    "plan.python_missing": Wording(
+        "there is no python3; it is installed first, then the other steps are planned and run"
+    ),
     "plan.forced": Wording("requested by --force"),
     # Findings
     "plan.finding": Wording("{check}: {cause}"),

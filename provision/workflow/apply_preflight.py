@@ -116,8 +116,9 @@ def _rendered(
     """Render the variables with Jinja that the steps' roles use, and return values and problems by node."""
     from provision.inventory.listing import VAULT_REMEDY
     from provision.inventory.sources import SourceIndex
-    from provision.inventory.specs import read_specs, roles_folder
+    from provision.inventory.specs import read_specs
     from provision.inventory.templates import has_template, rendering_problems
+    from provision.local_files import roles_folder
 
     specs = read_specs(roles_folder()).options
     problems: dict[str, list[PreflightProblem]] = {}
@@ -193,7 +194,7 @@ def _enabled(node: Node) -> list[str]:
 def _system(facts: NodeFacts) -> Mapping[str, Any]:
     """Return what the shared role knows of the node's system."""
     from provision.inventory.role_files import systems
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     if isinstance(facts.system, Unknown):
         return {}
@@ -226,6 +227,7 @@ def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, Pr
     """Ask the nodes that there is something to ask of, all at once."""
     from provision.connectors import each
     from provision.jobs.node_ask import ask
+    from provision.workflow.survey import interpreter
 
     nodes = [result.cluster.node(name) for name, asked in requested.items() if asked.packages or asked.image]
     if not nodes:
@@ -233,8 +235,6 @@ def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, Pr
 
     def one(connector: Connector) -> PreflightAnswer:
         node = result.cluster.node(connector.name)
-        python = node.variables.get("ansible_python_interpreter")
-        usable = isinstance(python, str) and python.startswith("/") and plain(python)
         request = requested[connector.name].request()
         return ask(
             connector,
@@ -242,7 +242,7 @@ def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, Pr
             request,
             PreflightAnswer,
             seconds=_LIMIT_SECONDS,
-            python=str(python) if usable else "python3",
+            python=interpreter(node.variables),
         )
 
     return each(nodes, one)

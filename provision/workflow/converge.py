@@ -20,6 +20,7 @@ from provision.workflow.idle_steps import agreeable
 from provision.workflow.inventory_state import alone, log_folder
 from provision.workflow.node_results import NodeResults, history_entry
 from provision.workflow.plan import PlanResult, Request, probe_and_plan
+from provision.workflow.python_install import install_python
 from provision.workflow.sources import write_fingerprints
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class _Apply:
             entry = history.begin(self._cluster, command=command, nodes=list(agreed))
             status = "interrupted"
             try:
-                self._locked(agreed, command)
+                self._locked(agreed | self._install_python(result, agreed), command)
                 report = self._results.report()
                 status = "ok" if report.ok else "waiting" if report.only_waits else "failed"
             except Interrupted:
@@ -192,6 +193,31 @@ class _Apply:
         if self._options.steps:
             return dict.fromkeys(result.facts, ())
         return self._draining.left(result) | agreeable(result)
+
+    def _install_python(
+        self, result: PlanResult, agreed: Mapping[str, tuple[Step, ...]]
+    ) -> dict[str, tuple[Step, ...]]:
+        """Install python3 on nodes without it; return their new steps, which no probe could show before."""
+        names = [name for name in agreed if name not in result.facts and name not in result.errors]
+        if not names:
+            return {}
+        self._tell(names, "install python3", "start")
+        for name, error in install_python([self._nodes[name] for name in names]).items():
+            self._results.fail(name, "install python3", error)
+        names = [name for name in names if self._results.going(name)]
+        self._tell(names, "install python3", "ok")
+        if not names:
+            return {}
+        from provision.workflow.apply_preflight import preflight
+
+        result = preflight(self._look_on(names, self._options.request))
+        failed = blocked(result)
+        for plan in result.plan.nodes:
+            if plan.name in failed and self._results.going(plan.name):
+                self._results.refuse(plan)
+        return dict.fromkeys(names, ()) | {
+            name: steps for name, steps in self._wanted(result).items() if name not in failed
+        }
 
     def _locked(self, agreed: Mapping[str, tuple[Step, ...]], command: str) -> None:
         """Take the locks of the nodes, look again (another apply may have ended just now), and run."""
@@ -306,7 +332,7 @@ class _Apply:
             variables: dict[str, Any] = {
                 "_platform_fingerprints_folder": folder,
                 "_platform_disruptive": sorted(self._options.request.disruptive),
-                "_platform_kept": {name: result.preserved[name] for name in wanted if name in result.preserved},
+                "_platform_preserved": {name: result.preserved[name] for name in wanted if name in result.preserved},
             }
             report = engine.run_playbook(
                 self._cluster.inventory,

@@ -88,7 +88,7 @@ def _compare(
         variables: dict[str, Any] = {
             "_platform_fingerprints_folder": folder,
             "_platform_steps": {name: list(roles) for name, roles in wanted.items()},
-            "_platform_kept": {name: result.preserved[name] for name in wanted if name in result.preserved},
+            "_platform_preserved": {name: result.preserved[name] for name in wanted if name in result.preserved},
             "_platform_disruptive": sorted(wanted),  # a role that waits for a job would refuse; here it disturbs none
         }
         return engine.run_playbook(

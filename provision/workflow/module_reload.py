@@ -9,48 +9,50 @@ from provision.errors import ProvisionError
 from provision.model import NodeReload, ReloadResult
 from provision.model.reason import reason
 from provision.workflow.inventory_state import alone
-from provision.workflow.survey import chosen, with_defaults
+from provision.workflow.survey import ask, chosen, interpreter, with_defaults
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
     from provision.model import Cluster, Node
 
-_BUSY = "platform/module_utils/platform_busy.py"
-_MARGIN_SECONDS = 60
-
 
 def reload(
     cluster: Cluster, limit: str | None = None, *, on_warning: Callable[[str], None] | None = None
 ) -> tuple[NodeReload, ...]:
-    """Load the peer-memory module again on the nodes, all at once, one SSH session each; a busy node is left alone.
+    """Load the peer-memory module again on the nodes, all at once; a busy node is left alone.
 
     Raises:
         LockedError: an apply or a reload of this inventory is under way; the message says whose.
     """
+    from provision.components import MODULE_LOADER
     from provision.connectors import each
-    from provision.inventory.specs import roles_folder
 
     nodes = chosen(with_defaults(cluster), limit)
-    on = {node.name: node for node in nodes if node.variables.get("peer_memory_enabled") is not False}
-    busy = (roles_folder() / _BUSY).read_text(encoding="utf-8")
+    on = {node.name: node for node in nodes if node.variables.get(f"{MODULE_LOADER.role}_enabled") is not False}
     with alone(cluster, "reload") as warnings:
         for warning in warnings:
             if on_warning:
                 on_warning(warning)
-        results = each(list(on.values()), lambda connector: _one(connector, on[connector.name], busy))
+        results = each(list(on.values()), lambda connector: _one(connector, on[connector.name]))
     return tuple(_result(node, results.get(node.name)) for node in nodes)
 
 
-def _one(connector: Connector, node: Node, busy: str) -> NodeReload:
-    from provision.checks.reload import RELOAD_SECONDS, read_reload, reload_script
+def _one(connector: Connector, node: Node) -> NodeReload:
+    from provision import facts
+    from provision.checks.reload import FACTS, RELOAD_SECONDS, read_reload
+    from provision.connectors.programs import run_program
 
-    result = connector.run(reload_script(busy), timeout=RELOAD_SECONDS + _MARGIN_SECONDS)
-    return read_reload(node, result)
+    python = interpreter(node.variables)
+    result = run_program(connector, "reload", timeout=RELOAD_SECONDS, python=python)
+    probed = ask(connector, FACTS, facts.Parameters(), python=python)
+    return read_reload(node, result, facts.parse(probed.stdout, FACTS))
 
 
 def _result(node: Node, result: NodeReload | ProvisionError | None) -> NodeReload:
+    from provision.components import MODULE_LOADER
+
     if result is None:
-        return NodeReload(node.name, ReloadResult.SKIPPED, reason("check.role_disabled", role="peer_memory"))
+        return NodeReload(node.name, ReloadResult.SKIPPED, reason("check.role_disabled", role=MODULE_LOADER.role))
     if isinstance(result, ProvisionError):
         return NodeReload(
             node.name,

@@ -8,10 +8,12 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from provision.commands.python_install import INSTALLERS
 from provision.components import SHARED
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.facts import NodeFacts, Unknown
-from provision.model import Cluster, Node, NodePlan
+from provision.model import Cluster, Node, NodePlan, PackageChange, Step, StepClass
+from provision.model.reason import reason
 from provision.planning import (
     PlanScene,
     RoleSource,
@@ -22,10 +24,15 @@ from provision.planning import (
 from provision.planning.ignore import with_ignored
 from provision.planning.preservation import unreadable_facts
 from provision.report.reasons import message
-from provision.workflow.survey import supported_systems
+from provision.workflow.survey import interpreter, supported_systems
 
 if TYPE_CHECKING:
     from provision.workflow.plan_result import Request
+
+_DEFAULT_PYTHON = ("python3", "/usr/bin/python3")
+_PYTHON_STEP = Step(
+    SHARED.role, StepClass.SAFE, (reason("plan.python_missing"),), packages=(PackageChange("python3", None),)
+)
 
 
 def plan_nodes(
@@ -49,6 +56,8 @@ def plan_nodes(
     facts = {
         name: value for name, value in probed.items() if name not in errors and not isinstance(value, ProvisionError)
     }
+    without_python = {name for name in facts if lacks_python(cluster.node(name), facts[name])}
+    facts = {name: value for name, value in facts.items() if name not in without_python}
     now = datetime.now().astimezone()
     only = frozenset((*asked.only, *asked.forced) if asked.only else ())
     forced = frozenset(asked.forced)
@@ -58,8 +67,19 @@ def plan_nodes(
         )
         for name, probed in facts.items()
     }
-    plans = tuple(_plan_of(node, scenes.get(node.name), errors.get(node.name), asked) for node in nodes)
+    plans = tuple(
+        NodePlan(node.name, (_PYTHON_STEP,))
+        if node.name in without_python
+        else _plan_of(node, scenes.get(node.name), errors.get(node.name), asked)
+        for node in nodes
+    )
     return with_partners(plans, scenes), facts, errors
+
+
+def lacks_python(node: Node, facts: NodeFacts) -> bool:
+    """Return whether python3 has to be installed on the node before anything else can be probed there."""
+    system = facts.system
+    return not isinstance(system, Unknown) and not system.python3 and interpreter(node.variables) in _DEFAULT_PYTHON
 
 
 def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, asked: Request) -> NodePlan:
@@ -87,7 +107,9 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
             node=node.name,
             remedy=f"Install a supported system, or add a file for this one under roles/{SHARED.role}/vars.",
         )
-    if not system.python3 and not node.variables.get("ansible_python_interpreter"):
+    if lacks_python(node, facts):
+        if system.package_manager in INSTALLERS:
+            return None
         return NodeError(
             f"there is no python3 on it ({title}), and Ansible needs one",
             node=node.name,

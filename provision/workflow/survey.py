@@ -19,14 +19,23 @@ if TYPE_CHECKING:
     from provision.facts import Fact, NodeFacts, Outputs, Parameters
     from provision.launchers import HostEntry
 
+
 _PROBE_MARGIN_SECONDS = 180
-"""What a slow node may need beyond its slowest fact: the slack that the script gives it, and to send the outputs."""
+"""What a slow node may need beyond its slowest fact: the slack that the probe gives it, and to send the outputs."""
 
 PROBE_LIMIT = 32 * 1024 * 1024
 """Bytes of a probe; the names and keys of a thousand nodes are less than one megabyte."""
 
 _NO_PROCESS = re.compile(r"cannot fork|fork: |resource temporarily unavailable|cannot allocate memory", re.IGNORECASE)
-"""What dash, bash and busybox say when the kernel gives them no process."""
+"""What shells and Python print when the kernel gives them no process."""
+
+
+def interpreter(variables: Mapping[str, Any]) -> str:
+    """Return the Python interpreter of a node: the path in ``ansible_python_interpreter``, else python3."""
+    from provision.facts import plain
+
+    python = variables.get("ansible_python_interpreter")
+    return python if isinstance(python, str) and python.startswith("/") and plain(python) else "python3"
 
 
 def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
@@ -39,7 +48,7 @@ def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
 def role_defaults() -> dict[str, Any]:
     """Return the variables of every role's defaults/main.yml, the desired state where the inventory has none."""
     from provision.inventory.role_files import defaults
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     return defaults(roles_folder())
 
@@ -47,14 +56,15 @@ def role_defaults() -> dict[str, Any]:
 def supported_systems() -> tuple[str, ...]:
     """Return the supported systems, as ``debian 12``."""
     from provision.inventory.role_files import systems
-    from provision.inventory.specs import roles_folder
+    from provision.local_files import roles_folder
 
     return tuple(name.replace("_", " ", 1) for name in sorted(systems(roles_folder())))
 
 
 def with_defaults(cluster: Cluster) -> Cluster:
     """Return the cluster with the roles' defaults under each node's own variables, which have the roles' types."""
-    from provision.inventory.specs import as_type, read_specs, roles_folder
+    from provision.inventory.specs import as_type, read_specs
+    from provision.local_files import roles_folder
 
     defaults, known = role_defaults(), read_specs(roles_folder()).options
 
@@ -131,8 +141,10 @@ def probe(
         variables = known[connector.name].variables
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
-        result = ask(connector, wanted, parameters, read_only=read_only)
-        node_facts = facts.parse(result.stdout, keep=keep, outputs=outputs)
+        result = _run(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
+        node_facts = _system_alone(connector, result) or facts.parse(
+            _answered(connector.name, result).stdout, keep=keep, outputs=outputs
+        )
         if took is not None:
             took[connector.name] = time.monotonic() - started
         return node_facts
@@ -152,36 +164,63 @@ def probe(
 
 
 def ask(
-    connector: Connector, wanted: Sequence[Fact[Any]], parameters: Parameters, *, read_only: bool = False
+    connector: Connector,
+    wanted: Sequence[Fact[Any]],
+    parameters: Parameters,
+    *,
+    python: str = "python3",
+    read_only: bool = False,
 ) -> CommandResult:
-    """Run the commands of the wanted facts on a node, in one session.
+    """Run the commands of the wanted facts on a node.
 
     Raises:
-        NodeError: the script came to no end there.
+        NodeError: the probe failed.
     """
+    return _answered(connector.name, _run(connector, wanted, parameters, python=python, read_only=read_only))
+
+
+def _run(
+    connector: Connector, wanted: Sequence[Fact[Any]], parameters: Parameters, *, python: str, read_only: bool
+) -> CommandResult:
     from provision import facts
+    from provision.connectors.programs import run_program
 
-    limits = [fact.limit_seconds for fact in wanted]
-    limit = (sum(limits) if read_only else max(limits)) + _PROBE_MARGIN_SECONDS
-    script = facts.script(wanted, parameters, read_only=read_only)
-    result = connector.run(script, timeout=limit, limit=PROBE_LIMIT)
-    if not result.ok:
-        raise _no_answer(connector.name, result)
-    return result
+    return run_program(
+        connector,
+        "probe",
+        stdin=facts.request(wanted, parameters, read_only=read_only),
+        timeout=max(fact.limit_seconds for fact in wanted) + _PROBE_MARGIN_SECONDS,
+        python=python,
+        limit=PROBE_LIMIT,
+        stored=not read_only,
+    )
 
 
-def _no_answer(node: str, result: CommandResult) -> NodeError:
-    """Return why the probe came to no end, in the words of its shell."""
+def _system_alone(connector: Connector, result: CommandResult) -> NodeFacts | None:
+    """Return the system of a node without python3, of which nothing else is known; None for other nodes."""
+    from provision import facts
+    from provision.node_archive import NO_PYTHON
+
+    if result.exit_code != NO_PYTHON:
+        return None
+    text = connector.run(facts.system_script(), timeout=_PROBE_MARGIN_SECONDS).stdout
+    return facts.parse_system(text, result.last_lines(1))
+
+
+def _answered(node: str, result: CommandResult) -> CommandResult:
+    """Return the result; raise the error of a probe that failed."""
+    if result.ok:
+        return result
     said = result.last_lines()
     if _NO_PROCESS.search(said):
-        return NodeError(
+        raise NodeError(
             "it cannot start another process, so it can be neither probed nor changed",
             node=node,
             output=said,
             remedy="Something has used up its processes, or its memory: on its console, end what starts so many "
             "(`ls -d /proc/[0-9]* | wc -l`; limits: kernel.pid_max, TasksMax of systemd), or reboot.",
         )
-    return NodeError(
+    raise NodeError(
         f"the probe ended with code {result.exit_code}",
         node=node,
         output=said,

@@ -62,7 +62,7 @@ def on_node(provision, node, command):
     return provision.ok("lab", "ssh", LAB, node, "--", command).out
 
 
-def test_a_power_cut_is_named_and_the_next_apply_finishes_the_work(provision, lab):
+def test_apply_reports_a_power_cut_and_the_next_apply_completes(provision, lab):
     """The report names node, role and task, the other node is done, and what the cut left is repaired."""
     first, second = (node["name"] for node in lab["nodes"])
     report = cut_power_during(provision, KERNEL, second, "platform")
@@ -77,7 +77,7 @@ def test_a_power_cut_is_named_and_the_next_apply_finishes_the_work(provision, la
     assert statuses(provision.ok(*KERNEL)) == ["unchanged", "unchanged"]
 
 
-def test_a_module_that_was_unloaded_is_named_and_loaded_again(provision, lab):
+def test_an_unloaded_kernel_module_is_reported_and_loaded_by_apply(provision, lab):
     """Somebody takes Soft-RoCE's module away: the plan says which, for its role alone, and one apply brings it back."""
     second = lab["nodes"][1]["name"]
     only = ("--lab", LAB, "--json", "--only", "base_system", "--only", "rdma_stack")
@@ -93,7 +93,7 @@ def test_a_module_that_was_unloaded_is_named_and_loaded_again(provision, lab):
 
 
 @pytest.mark.row(44)
-def test_rdma_is_there_again_after_a_reboot(provision, lab):
+def test_soft_roce_is_restored_after_a_reboot(provision, lab):
     """Soft-RoCE on the data network comes back by itself, before anything that needs it."""
     second = lab["nodes"][1]["name"]
     before = on_node(provision, second, "ls /sys/class/infiniband /dev/infiniband")
@@ -112,7 +112,7 @@ def test_rdma_is_there_again_after_a_reboot(provision, lab):
 
 
 @pytest.mark.long
-def test_a_cluster_survives_a_power_cut_and_a_reboot(provision, lab):
+def test_nodes_converge_and_run_a_job_after_a_power_cut_and_a_reboot(provision, lab):
     """Power is cut while docker is set up; then both nodes converge, run a job, and do so after a reboot."""
     first, second = (node["name"] for node in lab["nodes"])
     report = cut_power_during(provision, ALL, second, "docker_engine")
@@ -131,7 +131,7 @@ def test_a_cluster_survives_a_power_cut_and_a_reboot(provision, lab):
 
 
 @pytest.mark.long
-def test_bandwidth_is_measured_between_containers_and_a_cut_data_network_is_named(provision, lab):
+def test_bandwidth_is_measured_between_containers_and_a_broken_data_link_is_reported(provision, lab):
     """Real ib_write_bw over Soft-RoCE; then the data link of one node goes down, and the result says whose."""
     first, second = (node["name"] for node in lab["nodes"])
     provision.ok(*UP)
@@ -165,7 +165,7 @@ docker rm norxe"""
 
 @pytest.mark.long
 @pytest.mark.row(48, 49, 52, 56)
-def test_a_job_has_the_node_s_rdma_devices_and_nccl_s_settings_for_them(provision, lab):
+def test_a_job_gets_the_rdma_devices_of_the_node_and_the_nccl_settings_for_them(provision, lab):
     """Real verbs devices without --privileged, none with --no-rdma; --fabric roce names the card and its own GID index.
 
     The locked memory has no limit. An image without a library for the card is named.
@@ -203,7 +203,7 @@ def test_a_job_has_the_node_s_rdma_devices_and_nccl_s_settings_for_them(provisio
     jobs.ok("delete", *options)
 
 
-def test_lab_down_leaves_nothing_behind(provision, lab):
+def test_lab_down_removes_all_processes_files_and_sockets(provision, lab):
     """No process, file or socket of the lab is left when it is down."""
     folder = provision.folder / "state/provision/labs" / LAB
     assert folder.is_dir()

@@ -123,7 +123,7 @@ def test_check_mode_changes_nothing_on_a_converged_node(built: Node) -> None:
 
 
 @pytest.mark.long
-def test_both_modules_at_once_are_refused(built: Node) -> None:
+def test_loading_both_peer_memory_modules_is_refused(built: Node) -> None:
     """nvidia_peermem in nv_peer_mem's place is named; nothing is changed."""
     built.shell(f"{PROGRAM} unload && modprobe nvidia_peermem")
     refused = built.apply("peer_memory")
@@ -146,7 +146,7 @@ def test_a_module_in_use_is_not_unloaded(built: Node) -> None:
 
 
 @pytest.mark.row(45)
-def test_after_a_reboot_the_module_is_there_before_docker_starts(built: Node) -> None:
+def test_the_module_is_loaded_before_docker_starts_after_a_reboot(built: Node) -> None:
     """Without any apply."""
     built.reboot()
 
@@ -158,7 +158,7 @@ def test_after_a_reboot_the_module_is_there_before_docker_starts(built: Node) ->
 
 
 @pytest.mark.long
-def test_a_modprobe_that_never_returns_delays_the_boot_by_its_limit_only(built: Node) -> None:
+def test_a_hanging_modprobe_delays_the_boot_by_no_more_than_its_time_limit(built: Node) -> None:
     """Docker comes up, the status file says why, and once the cause is gone a load by hand is enough."""
     built.shell("echo 'install nv_peer_mem /bin/sleep 100000' > /etc/modprobe.d/hang.conf")
     built.reboot()
@@ -176,7 +176,7 @@ def test_a_modprobe_that_never_returns_delays_the_boot_by_its_limit_only(built: 
 
 
 @pytest.mark.long
-def test_symbols_of_another_stack_are_reported_as_that(built: Node) -> None:
+def test_a_module_built_for_another_rdma_stack_is_reported_and_rebuilt_by_apply(built: Node) -> None:
     """The stack changed after the module was built: what differs is named, and apply builds it anew."""
     built.shell(f"{INSTALL} --allow-downgrades mlnx-ofed-kernel-dkms=4.9~simulated")
     output = built.shell(f"{PROGRAM} check || true")
@@ -189,7 +189,7 @@ def test_symbols_of_another_stack_are_reported_as_that(built: Node) -> None:
     assert "nv_peer_mem" in built.loaded()
 
 
-def test_a_second_kernel_without_headers_fails_with_the_reason_and_apply_repairs_it(built: Node) -> None:
+def test_a_kernel_without_headers_is_reported_and_fixed_by_apply(built: Node) -> None:
     """Docker starts all the same; the node takes no jobs until then. The module is built for it and loaded."""
     kernel = built.shell("uname -r").strip().replace("-amd64", "-cloud-amd64")
     built.shell(f"{INSTALL} linux-image-{kernel}")
@@ -222,7 +222,7 @@ def test_a_second_kernel_without_headers_fails_with_the_reason_and_apply_repairs
 
 
 @pytest.mark.long
-def test_a_kernel_with_headers_comes_up_with_the_module_at_once(built: Node) -> None:
+def test_the_module_is_built_when_a_kernel_with_headers_is_installed(built: Node) -> None:
     """It is built when the kernel is installed, by the package system's hooks, and loaded at the first boot."""
     kernel = built.shell("uname -r").strip().replace("-cloud-amd64", "-rt-amd64")
     built.shell(f"{INSTALL} linux-image-{kernel} linux-headers-{kernel}")
@@ -234,7 +234,7 @@ def test_a_kernel_with_headers_comes_up_with_the_module_at_once(built: Node) -> 
 
 
 @pytest.mark.long
-def test_a_kernel_of_another_series_comes_up_with_the_module(built: Node) -> None:
+def test_the_module_is_built_for_a_kernel_of_another_series(built: Node) -> None:
     """Its interfaces are others; the sources are built for it all the same, when it is installed."""
     built.shell(
         "sed -i 's/Enabled: no/Enabled: yes/' /etc/apt/sources.list.d/backports.sources && apt-get -qq update && "

@@ -36,7 +36,6 @@ _OS_RELEASE = (
     'VERSION="12 (bookworm)"\nVERSION_CODENAME=bookworm\nID=debian\n'
 )
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----\n" + ("M" * 64 + "\n") * 20 + "-----END CERTIFICATE-----\n"
-_SCRIPT_VARIABLE = re.compile(r"^(PROBE_[A-Z]+)=(?:'([^']*)'|(.*))$", re.MULTILINE)
 
 
 def name_of(number: int) -> str:
@@ -60,15 +59,12 @@ class Description:
     """Fact -> what its command prints, for what is not the same on all nodes."""
 
 
-def answer(node: Description, script: str) -> str | None:
-    """What the probe's `script` prints on the node; None when this is no probe."""
-    if "provision-probe 1 " not in script:
-        return None
-    token = script[script.rindex("provision-probe 1 ") :][18:50]
-    asked, variables = _asked(script.replace(token, ""))
+def answer(node: Description, request: bytes) -> str:
+    """Return what the probe prints on the node for a request."""
+    asked = json.loads(request)
+    token, variables, known = asked["token"], asked["environment"], frozenset(asked["known"])
     parts = [f"provision-probe 1 {token}"]
-    known = frozenset(variables.get("PROBE_KNOWN", "").split())
-    for fact in asked:
+    for fact, *_ in asked["commands"]:
         out = _FACTS[fact](node, variables) if fact in _FACTS else node.outputs.get(fact, "")
         word, out = ("same", digest) if known and (digest := _digest(out)) in known else ("out", out)
         parts.append(f"{token} {word} {fact}\n{out}\n{token} err {fact}\n\n{token} end {fact} 0")
@@ -82,13 +78,6 @@ def preflight_answer(request: bytes) -> str:
     install = [{"name": name, "version": version} for name, version in packages.items()]
     image = {"code": "ok", "reason": ""} if asked["image"] else None
     return json.dumps({"packages": packages, "sources": [], "install": install, "conflict": "", "image": image}) + "\n"
-
-
-@functools.lru_cache(maxsize=4)
-def _asked(script: str) -> tuple[list[str], dict[str, str]]:
-    """The facts that a script asks for, and the variables that it sets; they are the same for many nodes."""
-    variables = {key: quoted or bare for key, quoted, bare in _SCRIPT_VARIABLE.findall(script)}
-    return re.findall(r"^(?:run|join) (\w+) ", script, re.MULTILINE), variables
 
 
 @functools.lru_cache(maxsize=256)

@@ -21,14 +21,14 @@ from pathlib import Path
 import paramiko
 from paramiko.common import cMSG_CHANNEL_SUCCESS
 
-from provision.facts import ALL_FACTS, script
+from provision.facts import ALL_FACTS, request
 from tests.benchmarks.described_node import Description, answer, name_of, preflight_answer
 
 __all__ = ["Nodes", "address_of", "serve"]
 
 _IDLE_SECONDS = 5.0
 _HEAD = re.compile(rb"head -c (\d+)")
-_PREFLIGHT = re.compile(r"\.pyz package-preflight\s*$")
+_PROGRAM = re.compile(r"\.pyz ([\w-]+)\s*$")
 
 
 @dataclass(frozen=True)
@@ -121,16 +121,13 @@ class _Node(paramiko.ServerInterface):
         replied.wait()
         try:
             script, out = self._input(channel, command), ""
-            if _PREFLIGHT.search(script):
+            program = _PROGRAM.search(script)
+            if program and program[1] == "package-preflight":
                 out = preflight_answer(self._request(channel))
-            elif script:
+            elif program and program[1] == "probe":
                 total = self._nodes.count if self._nodes.cluster_keys else 0
-                reply = answer(Description(self._number, total, self._outputs), script)
-                if reply is not None:
-                    out = reply
-                    threading.Event().wait(
-                        None if self._number in self._nodes.hung else self._nodes.smi_seconds or 0.001
-                    )
+                out = answer(Description(self._number, total, self._outputs), self._rest(channel))
+                threading.Event().wait(None if self._number in self._nodes.hung else self._nodes.smi_seconds or 0.001)
             channel.sendall(out.encode())
             channel.send_exit_status(0)
             channel.shutdown_write()
@@ -147,6 +144,14 @@ class _Node(paramiko.ServerInterface):
         while len(data) < wanted and (piece := channel.recv(min(65536, wanted - len(data)))):
             data += piece
         return data.decode(errors="replace")
+
+    @staticmethod
+    def _rest(channel: paramiko.Channel) -> bytes:
+        """Return standard input up to its end."""
+        data = b""
+        while piece := channel.recv(65536):
+            data += piece
+        return data
 
     @staticmethod
     def _request(channel: paramiko.Channel) -> bytes:
@@ -171,7 +176,7 @@ def serve(folder: Path, part: int) -> None:
         listener = socket.create_server((address_of(number), nodes.port), backlog=128)
         listener.settimeout(0)
         listeners.register(listener, selectors.EVENT_READ, number)
-    answer(Description(0, nodes.count), script(ALL_FACTS))  # what is the same on all nodes is made once, beforehand
+    answer(Description(0, nodes.count), request(ALL_FACTS))  # what is the same on all nodes is made once, beforehand
     loaded: dict[int, paramiko.PKey] = {}
     threading.Thread(target=_end_with_input, daemon=True).start()
     sys.stdout.write("ready\n")

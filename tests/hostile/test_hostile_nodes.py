@@ -19,7 +19,7 @@ _CODES = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 125, 130})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def test_every_row_names_a_verb_that_talks_to_nodes() -> None:
+def test_every_case_names_a_verb_that_connects_to_nodes() -> None:
     """A verb without a row is tried with the examples of its help."""
     assert CASES.keys() >= VERBS.keys()
     assert not VERBS.keys() & NO_NODES.keys()
@@ -27,7 +27,7 @@ def test_every_row_names_a_verb_that_talks_to_nodes() -> None:
 
 
 @pytest.mark.parametrize("verb", CASES)
-def test_with_honest_nodes_the_verb_works(world: World, verb: str) -> None:
+def test_the_verb_succeeds_with_honest_nodes(world: World, verb: str) -> None:
     """Else it would be refused before it reads what nodes say."""
     for line in CASES[verb].lines:
         done = world.try_line(line)

@@ -89,7 +89,7 @@ def _really(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "SshConfig", SshConfig)
 
 
-def test_an_honest_node_is_reached(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_honest_node_can_be_connected_to(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the tests below would prove nothing."""
     _really(monkeypatch)
     assert connect(node[1]).run("true").stdout == "fine\n"
@@ -106,7 +106,7 @@ def test_an_honest_node_is_reached(node: Any, monkeypatch: pytest.MonkeyPatch) -
         ("deaf", "sending data that it does not accept"),
     ],
 )
-def test_a_command_is_bounded_in_bytes_and_in_time(
+def test_output_and_time_of_a_command_are_limited(
     node: Any, monkeypatch: pytest.MonkeyPatch, behaviour: str, said: str
 ) -> None:
     """What does not end, or does not begin, is the error of its node; little more than the limit is received."""
@@ -120,7 +120,7 @@ def test_a_command_is_bounded_in_bytes_and_in_time(
     assert sshd.sent["gpu1"] < 16 * MOST
 
 
-def test_data_beyond_the_window_ends_the_connection(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_beyond_the_window_closes_the_connection(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """No caller reads the output of this command; paramiko would keep all of it."""
     _really(monkeypatch)
     sshd, where = node
@@ -135,7 +135,7 @@ def test_data_beyond_the_window_ends_the_connection(node: Any, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_what_is_no_ssh_is_the_error_of_its_node(node: Any, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_server_without_ssh_is_an_error_of_its_node(node: Any, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Whatever it sends and however much."""
     _really(monkeypatch)
     sshd, where = node
@@ -158,7 +158,7 @@ def servers(world: World) -> Iterator[HostileSshd]:
 
 @pytest.mark.parametrize("behaviour", ["endless", "silent"])
 @pytest.mark.parametrize("verb", CASES)
-def test_no_verb_is_held_up(
+def test_a_hanging_node_does_not_delay_the_other_nodes(
     world: World, servers: HostileSshd, monkeypatch: pytest.MonkeyPatch, verb: str, behaviour: str
 ) -> None:
     """One node sends without end, or nothing, another one what is no SSH; the third one's part is done."""

@@ -51,7 +51,7 @@ def planned(provision: Provision) -> dict[str, Any]:
     return node
 
 
-def test_what_others_set_up_is_adopted_and_serves_on(provision: Provision, site: str) -> None:
+def test_pre_existing_configuration_is_adopted_and_docker_keeps_running(provision: Provision, site: str) -> None:
     """A first plan has no disruptive step, records existing settings once, and an apply does not touch docker."""
     first = planned(provision)
     adopted = provision.ok("adopt", "--lab", LAB, "--yes", "--json").document

@@ -52,7 +52,7 @@ def look(tmp_path):
 
 
 @pytest.mark.parametrize("width", [1280, 600])
-def test_no_label_lies_on_another_or_leaves_its_plot(look, width):
+def test_labels_do_not_overlap_and_stay_inside_their_plot(look, width):
     """On a wide screen and on a narrow one; plots and tables scroll by themselves, the page does not."""
     layout = look(width)
 
@@ -61,7 +61,7 @@ def test_no_label_lies_on_another_or_leaves_its_plot(look, width):
     assert not layout["wide"]
 
 
-def test_the_page_is_dark_where_the_reader_wants_it(look):
+def test_the_page_follows_the_dark_colour_scheme_of_the_browser(look):
     """Text and background change places, and stay apart."""
     light, dark = look(1280), look(1280, "--blink-settings=preferredColorScheme=0")
 

@@ -92,13 +92,13 @@ def one_round(provision: Provision, lab: dict, dice: random.Random, number: int)
         assert torn.strip() == "", f"{description}: {torn}"
 
 
-def test_a_fault_at_a_random_moment(provision: Provision, cluster: dict) -> None:
+def test_nodes_converge_after_a_fault_at_a_random_moment(provision: Provision, cluster: dict) -> None:
     """The short form of the next one, on nodes that other tests go on with."""
     one_round(provision, cluster, random.Random(SEED), 0)  # noqa: S311 - to be repeated
 
 
 @pytest.mark.long
-def test_many_faults_at_random_moments(provision: Provision, own_lab: dict) -> None:
+def test_nodes_converge_after_many_faults_at_random_moments(provision: Provision, own_lab: dict) -> None:
     """The seed that is printed repeats a run."""
     dice = random.Random(SEED)  # noqa: S311 - to be repeated
     for number in range(25):

@@ -18,7 +18,7 @@ JOB_PROCESSES = r"mpirun|orted|prted|sleep 98765"
 
 
 @pytest.mark.row(46)
-def test_the_first_apply_brings_both_nodes_up(cluster):
+def test_the_first_apply_sets_up_both_nodes(cluster):
     """One apply takes bare nodes all the way, and says what it changed."""
     nodes = cluster["apply"]["nodes"]
 
@@ -55,7 +55,7 @@ def test_plain_ansible_in_check_mode_reports_no_change(provision, cluster):
     assert all("changed=0" in line for line in recap), recap
 
 
-def test_verify_passes_and_marks_what_is_simulated(provision, cluster):
+def test_verify_passes_and_marks_simulated_components(provision, cluster):
     """verify proves the cluster, and whatever rests on a stand-in is marked SIMULATED."""
     document = provision.ok("verify", "--lab", LAB, "--json").document
 
@@ -66,7 +66,7 @@ def test_verify_passes_and_marks_what_is_simulated(provision, cluster):
     assert "SIMULATED" in provision.ok("verify", "--lab", LAB, "--verbose").out
 
 
-def test_a_job_runs_on_both_nodes_with_the_right_sum(provision, cluster):
+def test_a_job_on_both_nodes_computes_the_correct_sum(provision, cluster):
     """run starts a rank on every slot of both nodes, and their all-reduce is right."""
     done = provision.ok("run", "--lab", LAB, "--", "provision-smoke")
 
@@ -76,7 +76,7 @@ def test_a_job_runs_on_both_nodes_with_the_right_sum(provision, cluster):
     assert all(any(node["name"] in line for line in ranks) for node in cluster["nodes"])
 
 
-def test_the_host_file_has_the_slots_of_the_gpus(provision, cluster):
+def test_the_host_file_has_one_slot_per_gpu(provision, cluster):
     """hostfile prints every node with as many slots as it has GPUs."""
     done = provision.ok("hostfile", "--lab", LAB, "--launcher", "openmpi")
 
@@ -95,14 +95,14 @@ def test_dry_run_prints_the_command_and_the_host_file(provision, cluster):
     assert f"{cluster['nodes'][0]['name']} slots=2" in lines[2]
 
 
-def test_the_exit_code_is_the_jobs(provision, cluster):
+def test_run_exits_with_the_exit_code_of_the_job(provision, cluster):
     """A job that exits 1 makes run exit 1."""
     assert cluster["apply"]["ok"]
     assert provision("run", "--lab", LAB, "--", "false").code == 1
     assert provision("run", "--lab", LAB, "-n", "1", "--", "sh", "-c", "exit 7").code == 7
 
 
-def test_more_ranks_than_slots_is_refused_and_explained(provision, cluster):
+def test_more_ranks_than_slots_are_refused_with_the_available_slots(provision, cluster):
     """Asking for more ranks than slots exits 125 and shows the slots there are."""
     done = provision("run", "--lab", LAB, "-n", "99", "--", "true")
 
@@ -112,7 +112,7 @@ def test_more_ranks_than_slots_is_refused_and_explained(provision, cluster):
     assert "Traceback" not in done.err
 
 
-def test_a_missing_program_is_named_before_the_start(provision, cluster):
+def test_a_missing_program_is_reported_before_the_job_starts(provision, cluster):
     """A program that a node lacks is said, with the node, before anything starts."""
     done = provision("run", "--lab", LAB, "--", "no-such-program")
 
@@ -121,7 +121,7 @@ def test_a_missing_program_is_named_before_the_start(provision, cluster):
     assert cluster["nodes"][0]["name"] in done.err
 
 
-def test_sync_brings_a_folder_to_every_container(provision, cluster, tmp_path):
+def test_sync_copies_a_folder_to_every_container(provision, cluster, tmp_path):
     """--sync copies a folder to the same path everywhere before the job starts."""
     code = tmp_path / "code"
     code.mkdir()
@@ -146,7 +146,7 @@ def test_sync_brings_a_folder_to_every_container(provision, cluster, tmp_path):
     assert all(node["name"] in done.out for node in cluster["nodes"])
 
 
-def test_each_container_has_a_host_key_of_its_own(cluster, on_node):
+def test_each_container_has_its_own_host_key(cluster, on_node):
     """No two containers share a host key."""
     keys = [
         on_node(node["name"], "cat /var/lib/provision/container_ssh/keys/ssh_host_ed25519_key.pub").split()[1]
@@ -156,7 +156,7 @@ def test_each_container_has_a_host_key_of_its_own(cluster, on_node):
     assert len(set(keys)) == 2
 
 
-def test_a_key_removed_from_known_hosts_makes_run_fail_by_name(provision, cluster, on_node):
+def test_run_refuses_a_container_whose_host_key_is_unknown(provision, cluster, on_node):
     """run never trusts an unknown container: it says whose key is missing."""
     head, other = (node["name"] for node in cluster["nodes"])
     known = "/var/lib/provision/container_ssh/known_hosts"
@@ -173,7 +173,7 @@ def test_a_key_removed_from_known_hosts_makes_run_fail_by_name(provision, cluste
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_run_leaves_no_rank_behind(provision, cluster, on_node, how):
+def test_killing_run_ends_all_ranks_on_all_nodes(provision, cluster, on_node, how):
     """However the local command dies, mpirun, orted and ranks are gone from every node within 10 s."""
     names = [node["name"] for node in cluster["nodes"]]
 
@@ -211,7 +211,7 @@ def test_an_invalid_daemon_json_is_preserved_and_reported(provision, cluster, on
     assert status[other]["status"] == "unchanged"
 
 
-def test_an_unreachable_node_is_named_and_the_other_goes_on(provision, cluster):
+def test_an_unreachable_node_is_reported_and_the_other_one_is_applied(provision, cluster):
     """A node without power is reported with the reason; apply goes on with the rest and exits 1."""
     name, other = cluster["nodes"][1]["name"], cluster["nodes"][0]["name"]
     provision.ok("lab", "power", LAB, name, "off")
@@ -257,7 +257,7 @@ def test_a_changed_host_key_is_refused(provision, cluster, ssh_files):
     assert "host key" in checks["node.reachable"]["reason"]
 
 
-def test_from_addresses_to_a_job_by_the_readme(provision, own_inventory):
+def test_the_steps_of_the_readme_lead_from_addresses_to_a_job(provision, own_inventory):
     """A user with hosts, a key and the README writes an inventory, applies it and runs a job."""
     own_inventory("mine")
 
@@ -269,7 +269,7 @@ def test_from_addresses_to_a_job_by_the_readme(provision, own_inventory):
     assert job.out.count("sum 10") >= 4
 
 
-def test_the_support_bundle_holds_no_private_key(provision, cluster, tmp_path):
+def test_the_support_bundle_contains_no_private_key(provision, cluster, tmp_path):
     """The bundle has facts and results of every node and no secret."""
     import tarfile
 

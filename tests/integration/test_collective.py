@@ -26,7 +26,7 @@ def held(provision):
     return [gpu for node in nodes for gpu in node["gpus"] if gpu["job"]]
 
 
-def test_all_idle_nodes_take_part_and_the_gpus_are_marked_as_simulated(provision, collective):
+def test_all_idle_nodes_are_measured_and_simulated_gpus_are_marked(provision, collective):
     """It counts as a measurement where no node has an RDMA device; every lease is released."""
     code, document, checks = collective()
     collective_result = document["collective"]
@@ -45,7 +45,7 @@ def test_all_idle_nodes_take_part_and_the_gpus_are_marked_as_simulated(provision
     assert eventually(lambda: not held(provision), seconds=30, what="the leases are released")
 
 
-def test_a_busy_node_is_left_out(collective, jobs):
+def test_a_busy_node_is_excluded(collective, jobs):
     """A batch job that holds one GPU keeps its node to itself; the other node measures alone."""
     node = f"{LAB}-2"
     jobs.submit("run", "keeps", "--gpus=1", f"--nodes={node}", "exec sleep 600")
@@ -62,7 +62,7 @@ def test_a_busy_node_is_left_out(collective, jobs):
     assert (code, checks["cluster.collective"]["status"], status) == (0, "warn", "RUNNING")
 
 
-def test_it_needs_level_full(provision, cluster):
+def test_collective_requires_level_full(provision, cluster):
     """It puts load on the network, as the other measurements of that level do."""
     assert cluster["nodes"]
     assert provision("verify", "--lab", LAB, "--collective").code == 2

@@ -54,7 +54,7 @@ def make(lab, ssh_files):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize(("user", "password"), [("root", None), ("free", None), ("asked", "right")])
-def test_root_is_reached_by_every_way(make, transport, user, password):
+def test_commands_run_as_root_with_every_login_method(make, transport, user, password):
     """As root, by sudo, and by sudo with a password: script, input, output and status are the same."""
     connector = connect(
         make(user=user, become_password=Secret(password) if password else None, ssh_args=TRANSPORTS[transport])
@@ -79,7 +79,7 @@ def test_root_is_reached_by_every_way(make, transport, user, password):
         ({"known_hosts": Path("/dev/null")}, "is not known"),
     ],
 )
-def test_each_cause_of_a_refusal_has_its_own_message(make, transport, changes, words):
+def test_each_cause_of_a_failed_connection_has_its_own_message(make, transport, changes, words):
     """Whichever transport is used, each cause has its own sentence and remedy, and no secret in it."""
     with pytest.raises(ConnectionFailed, match=words) as caught:
         connect(make(ssh_args=TRANSPORTS[transport], **changes)).run("true")
@@ -134,7 +134,7 @@ def sessions(make):
     connector.close()
 
 
-def test_there_may_be_more_commands_at_once_than_sshd_lets_in_of_a_connection(make, sessions):
+def test_more_concurrent_commands_than_max_sessions_are_possible(make, sessions):
     """None is refused, nor waits for another one that goes on for long."""
     sessions(3)
     connector = connect(make())
@@ -147,7 +147,7 @@ def test_there_may_be_more_commands_at_once_than_sshd_lets_in_of_a_connection(ma
     assert [getattr(one, "stdout", one) for one in results] == [f"{number}\n" for number in range(20)]
 
 
-def test_where_sshd_lets_no_command_in_that_is_said_at_once(make, sessions):
+def test_an_sshd_that_refuses_sessions_is_an_error_with_a_remedy(make, sessions):
     """With what to do about it."""
     sessions(0)
     connector = connect(make())
@@ -158,7 +158,7 @@ def test_where_sshd_lets_no_command_in_that_is_said_at_once(make, sessions):
     assert "MaxSessions" in (caught.value.remedy or "")
 
 
-def test_a_host_certificate_is_trusted_by_way_of_its_authority(make, tmp_path):
+def test_a_host_certificate_is_trusted_through_its_authority(make, tmp_path):
     """@cert-authority in known_hosts is honoured by the ssh program, and the choice is stated."""
     connector = connect(make())
     connector.get("/etc/ssh/ssh_host_ed25519_key.pub", tmp_path / "host.pub")

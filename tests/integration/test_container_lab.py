@@ -52,7 +52,7 @@ def processes_of(folder):
     return pids
 
 
-def test_bare_nodes_have_ssh_and_python_and_nothing_of_ours(provision, lab):
+def test_bare_nodes_have_ssh_and_python_and_no_traces_of_provision(provision, lab):
     """A node boots cleanly and carries no docker, no MPI and no traces of provision."""
     assert [node["state"] for node in lab["nodes"]] == ["running", "running"]
     assert shell(provision, FIRST, "systemctl is-system-running --wait") == "running"
@@ -60,7 +60,7 @@ def test_bare_nodes_have_ssh_and_python_and_nothing_of_ours(provision, lab):
     assert shell(provision, FIRST, "command -v docker mpirun || test -e /var/lib/provision || echo bare") == "bare"
 
 
-def test_nodes_differ_in_host_key_and_reach_each_other(provision, lab):
+def test_nodes_have_different_host_keys_and_a_common_data_network(provision, lab):
     """Every node has a host key of its own, a name of its own, and the data network between them."""
     keys = {shell(provision, node["name"], "cat /etc/ssh/ssh_host_ed25519_key.pub") for node in lab["nodes"]}
     other = shell(provision, SECOND, "ip -4 -br address show | grep -o '10\\.79[.0-9]*'")
@@ -86,7 +86,7 @@ def test_a_wrong_host_key_is_refused(provision, lab):
     assert "Host key verification failed" in done.err
 
 
-def test_a_pulled_node_and_a_cut_node_come_back_with_lab_up(provision, lab):
+def test_lab_up_starts_stopped_nodes_and_reconnects_disconnected_ones(provision, lab):
     """lab up repairs: it starts what is off and plugs in what is cut, with what the nodes had written."""
     shell(provision, FIRST, "echo kept > /root/note")
     provision.ok("lab", "power", LAB, FIRST, "off")
@@ -100,7 +100,7 @@ def test_a_pulled_node_and_a_cut_node_come_back_with_lab_up(provision, lab):
     assert shell(provision, SECOND, "hostname") == SECOND
 
 
-def test_a_connected_node_has_the_interfaces_and_routes_of_before(provision, lab):
+def test_a_reconnected_node_has_its_previous_interfaces_and_routes(provision, lab):
     """A cut node does not answer; connected again, its interfaces have the same names, addresses and default route."""
     before = shell(provision, SECOND, "ip -br -4 address && ip route")
     provision.ok("lab", "link", LAB, SECOND, "off")
@@ -112,7 +112,7 @@ def test_a_connected_node_has_the_interfaces_and_routes_of_before(provision, lab
     assert shell(provision, SECOND, "ip -br -4 address && ip route") == before
 
 
-def test_a_reboot_is_a_new_start(provision, lab):
+def test_a_reboot_clears_the_memory_of_a_node(provision, lab):
     """reboot returns when the node is back, and what lived in memory is gone."""
     shell(provision, SECOND, "touch /run/only-until-reboot")
     provision.ok("lab", "reboot", LAB, SECOND)
@@ -121,7 +121,7 @@ def test_a_reboot_is_a_new_start(provision, lab):
     assert shell(provision, SECOND, "test -e /run/only-until-reboot || echo gone") == "gone"
 
 
-def test_other_options_are_refused_and_change_nothing(provision, lab):
+def test_lab_up_with_different_options_is_refused_without_changes(provision, lab):
     """lab up with other options than the lab's is an error that says what to do."""
     done = provision("lab", "up", LAB, "--nodes", "3")
 
@@ -130,7 +130,7 @@ def test_other_options_are_refused_and_change_nothing(provision, lab):
     assert f"provision lab down {LAB}" in done.err
 
 
-def test_lab_down_leaves_nothing_and_can_be_repeated(provision, lab):
+def test_lab_down_removes_everything_and_can_be_repeated(provision, lab):
     """After lab down no container, network, volume, bridge, rule, process or file of the lab is left."""
     address = lab["nodes"][0]["address"]
     subnet = address.rsplit(".", 1)[0]

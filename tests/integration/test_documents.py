@@ -113,7 +113,7 @@ def on_both(jobs, command):
 
 @pytest.mark.row(2, 4, 5, 6, 10, 11, 13, 14, 15, 16, 17, 18, 19, 20, 38)
 @pytest.mark.parametrize("model", ["vgg16", "resnet50"])
-def test_topology_aware_training_and_the_default_as_in_the_document(jobs, model):
+def test_topology_aware_and_default_training_match_the_reference_document(jobs, model):
     """Each model's two jobs by their own lines; `get` and `logs -f` print what the document shows."""
     label = ("node label", NODES[1])
     jobs.ok(*label, "ack.node.gpu.schedule=topology", *(["--overwrite"] if model != "vgg16" else []))
@@ -138,7 +138,7 @@ def test_topology_aware_training_and_the_default_as_in_the_document(jobs, model)
 
 
 @pytest.mark.row(11, 13, 21, 22, 23, 25, 26, 27, 28, 29, 33, 34, 36, 37, 39, 40, 43)
-def test_distributed_pytorch_as_in_the_document(jobs, tmp_path):
+def test_distributed_pytorch_matches_the_reference_document(jobs, tmp_path):
     """Each command of the page, from `top node` to `logs -t 5`, with the page's layout."""
     repository = tmp_path / "mnist-pytorch.git"
     repository.mkdir()

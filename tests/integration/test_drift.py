@@ -77,7 +77,7 @@ def test_manual_changes_are_detected_and_repaired(provision, cluster, on_node, i
 
 @pytest.mark.long
 @pytest.mark.parametrize("drift", [d for batch in BATCHES.values() for d in batch], ids=lambda d: d.name)
-def test_each_change_alone_is_detected_and_repaired(provision, cluster, on_node, image, drift: Drift) -> None:
+def test_each_single_change_is_detected_and_repaired(provision, cluster, on_node, image, drift: Drift) -> None:
     """So that none is found only because of another."""
     assert_detected_and_repaired(provision, cluster, on_node, image, (drift,))
 
@@ -89,7 +89,7 @@ def variables(own_inventory) -> Iterator[Path]:
 
 
 @pytest.mark.long
-def test_a_variable_that_a_role_sees_puts_it_in_the_plan(provision, variables: Path) -> None:
+def test_a_changed_variable_plans_the_roles_that_use_it(provision, variables: Path) -> None:
     """In group_vars, in host_vars and through a reference; one that no role sees does not."""
     all_file = variables / "group_vars/all.yml"
     text = all_file.read_text()
@@ -114,7 +114,7 @@ def test_a_variable_that_a_role_sees_puts_it_in_the_plan(provision, variables: P
     assert provision("plan", "-i", str(variables), "--exit-code").code == 0
 
 
-def test_a_needs_idle_step_waits_for_a_job(provision, cluster, on_node) -> None:
+def test_a_step_that_requires_an_idle_node_waits_for_a_job(provision, cluster, on_node) -> None:
     """The plan says for which; the apply leaves it alone and says so; --disruptive does it all the same."""
     node = cluster["nodes"][0]["name"]
     provision.ok("apply", "--lab", LAB, "--yes")
@@ -138,7 +138,7 @@ def test_a_needs_idle_step_waits_for_a_job(provision, cluster, on_node) -> None:
         provision.ok("apply", "--lab", LAB, "--yes")
 
 
-def test_a_saved_plan_is_run_while_it_holds_and_refused_afterwards(provision, cluster, on_node) -> None:
+def test_a_saved_plan_is_applied_while_valid_and_refused_once_outdated(provision, cluster, on_node) -> None:
     """Without a terminal and without --yes: the plan is the answer."""
     node = cluster["nodes"][0]["name"]
     provision.ok("apply", "--lab", LAB, "--yes")
@@ -156,7 +156,7 @@ def test_a_saved_plan_is_run_while_it_holds_and_refused_afterwards(provision, cl
     assert provision("plan", "--lab", LAB, "--exit-code").code == 0
 
 
-def test_plans_of_a_converged_fleet_have_no_step_and_leave_nothing(provision, cluster, on_node) -> None:
+def test_plans_of_a_converged_fleet_have_no_steps_and_write_nothing(provision, cluster, on_node) -> None:
     """Several in a row; read-only ones too. Nothing is written on the node."""
     node = cluster["nodes"][0]["name"]
     provision.ok("apply", "--lab", LAB, "--yes")
@@ -171,7 +171,7 @@ def test_plans_of_a_converged_fleet_have_no_step_and_leave_nothing(provision, cl
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_a_hundred_plans_of_a_converged_fleet_have_no_step(provision) -> None:
+def test_a_hundred_plans_of_a_converged_fleet_have_no_steps(provision) -> None:
     provision.ok("apply", "--lab", LAB, "--yes")
     for number in range(100):
         plan = provision("plan", "--lab", LAB, "--exit-code", "--json")

@@ -46,7 +46,7 @@ def test_ansible_checks_host_keys(playbook):
 THREE = "".join(f"{name} {HOSTS.partition(' ')[2]}" for name in "abc")
 
 
-def test_nodes_that_a_failed_run_once_stops_are_not_fine(playbook):
+def test_nodes_stopped_by_a_failed_run_once_task_have_failed(playbook):
     """Ansible says nothing about them; the report names what stopped them."""
     Path("hosts").write_text(THREE)
     playbook("{name: Look at the image, command: 'false', run_once: true}\n    - command: 'true'")
@@ -57,7 +57,7 @@ def test_nodes_that_a_failed_run_once_stops_are_not_fine(playbook):
     assert report.nodes[1].error.task == "Look at the image"
 
 
-def test_one_failing_node_stops_no_other(playbook):
+def test_a_failed_node_does_not_stop_the_other_nodes(playbook):
     """Also when a handler has to run on it afterwards, and when another node has no task after that."""
     Path("hosts").write_text(THREE)
     playbook(
@@ -73,7 +73,7 @@ def test_one_failing_node_stops_no_other(playbook):
     assert "stopped" not in report.nodes[0].error.message
 
 
-def test_handlers_on_a_stopped_node_do_not_hide_that_it_was_stopped(playbook):
+def test_handlers_on_a_stopped_node_do_not_hide_the_failed_task(playbook):
     """They run on every failed node, and the task that stopped it is still named."""
     Path("hosts").write_text(THREE)
     playbook(
@@ -109,7 +109,9 @@ def _operators_folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("by_environment", [False, True])
-def test_the_playbooks_read_the_inventory_as_the_operator_does(playbook, tmp_path, monkeypatch, by_environment):
+def test_playbooks_read_the_inventory_with_the_settings_of_the_operator(
+    playbook, tmp_path, monkeypatch, by_environment
+):
     """The vault password of the operator's ansible.cfg, or a relative one of the environment, opens vaults there too.
 
     What that file says about host keys is not taken over.
@@ -129,7 +131,7 @@ def test_the_playbooks_read_the_inventory_as_the_operator_does(playbook, tmp_pat
     assert [(node.status, node.error) for node in report.nodes] == [(NodeStatus.UNCHANGED, None)]
 
 
-def test_plugins_of_the_operator_are_passed_on_and_host_keys_are_not(tmp_path, monkeypatch):
+def test_plugin_settings_of_the_operator_are_used_and_host_key_settings_ignored(tmp_path, monkeypatch):
     """Lists and paths come in the form in which Ansible reads them from its environment."""
     monkeypatch.chdir(tmp_path)
     Path("ansible.cfg").write_text(
@@ -144,7 +146,7 @@ def test_plugins_of_the_operator_are_passed_on_and_host_keys_are_not(tmp_path, m
     assert not any("HOST_KEY" in name or "SSH" in name for name in environment)
 
 
-def test_a_relative_path_counts_from_the_current_folder(playbook, tmp_path, monkeypatch):
+def test_relative_paths_are_resolved_in_the_current_folder(playbook, tmp_path, monkeypatch):
     """A key file that the inventory names is found by Ansible where our own connection finds it."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
@@ -157,7 +159,7 @@ def test_a_relative_path_counts_from_the_current_folder(playbook, tmp_path, monk
     assert report.ok, report
 
 
-def test_the_log_has_no_colours_and_its_loss_loses_nothing_else(playbook, tmp_path):
+def test_the_log_has_no_colours_and_an_unwritable_log_is_a_warning(playbook, tmp_path):
     """Escape codes make a log unreadable; a full or read-only home is a warning beside the report."""
     playbook("command: 'true'")
     log = tmp_path / "logs" / "apply-1.log"
@@ -188,7 +190,7 @@ def test_a_change_by_a_task_with_secrets_is_reported(playbook):
     assert (report.nodes[0].status, role.role, role.reasons) == (NodeStatus.CHANGED, "safe", ("Take it",))
 
 
-def test_a_check_changes_nothing_and_tells_what_would_change(playbook, tmp_path):
+def test_check_mode_changes_nothing_and_reports_pending_changes(playbook, tmp_path):
     """By role, with the content of files; of a task with no_log only that there is something."""
     playbook("debug: {msg: hello}\n  roles: [kept]")
     for name, hidden in (("open", "false"), ("hidden", "true")):

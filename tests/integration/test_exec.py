@@ -7,7 +7,7 @@ import re
 import pytest
 
 
-def test_equal_output_of_nodes_is_grouped_and_a_failing_node_is_named(provision, lab):
+def test_equal_output_is_grouped_and_failed_nodes_are_reported(provision, lab):
     """One command on all nodes; the exit code says whether it succeeded everywhere."""
     names = [node["name"] for node in lab["nodes"]]
     same = provision.ok("exec", "--lab", lab["name"], "--", "uname -s; echo x | wc -c")
@@ -20,14 +20,14 @@ def test_equal_output_of_nodes_is_grouped_and_a_failing_node_is_named(provision,
     }
 
 
-def test_words_of_a_command_reach_the_program_as_they_are(provision, lab):
+def test_arguments_of_a_command_reach_the_program_unchanged(provision, lab):
     """Several words are a program and its arguments; no shell changes them."""
     done = provision.ok("exec", "--lab", lab["name"], "--json", "--", "printf", "%s|", "a b", "$HOME", "'")
 
     assert {node["stdout"] for node in done.document["nodes"]} == {"a b|$HOME|'|"}
 
 
-def test_streamed_lines_have_the_name_of_their_node(provision, lab):
+def test_streamed_lines_are_prefixed_with_the_name_of_their_node(provision, lab):
     """Lines carry the node's name while the command runs."""
     names = [node["name"] for node in lab["nodes"]]
     done = provision.ok("exec", "--lab", lab["name"], "--stream", "--", "echo one; echo two")
@@ -35,7 +35,7 @@ def test_streamed_lines_have_the_name_of_their_node(provision, lab):
     assert sorted(done.out.splitlines()) == sorted(f"{name}: {text}" for name in names for text in ("one", "two"))
 
 
-def test_a_command_that_prints_without_end_is_that_nodes_error(provision, lab):
+def test_unlimited_output_of_a_command_is_an_error_of_its_node(provision, lab):
     """The controller's memory is bounded; the output limit is in the message."""
     done = provision("exec", "--lab", lab["name"], "--json", "--", "yes")
 

@@ -139,7 +139,7 @@ def codes(document: dict) -> set[tuple[str, str]]:
     return {(problem["code"], problem["object"]) for problem in document["problems"]}
 
 
-def test_init_refuses_a_key_that_nobody_approved_and_one_with_another_fingerprint(site):
+def test_init_refuses_unapproved_keys_and_unexpected_fingerprints(site):
     """Nothing is written then."""
     plain = site.provision(*site.init("--name", "wrong", *mirror(site)))
     other = site.provision(*site.init("--name", "wrong", *mirror(site), "--nvidia-fingerprint", "0" * 40, "--yes"))
@@ -165,7 +165,7 @@ def test_plan_reports_a_missing_image_and_apply_stops_before_the_first_change(si
     assert site.on_node(STATE) == before
 
 
-def test_everything_that_would_fail_is_listed_at_once_and_nothing_is_changed(site):
+def test_apply_reports_all_preflight_problems_together_and_changes_nothing(site):
     """Each with a remedy: repository, registry, packages, Jinja."""
     site.provision.ok(*site.init("--name", "broken", *mirror(site), "--yes"))
     with_variables(
@@ -206,7 +206,7 @@ def test_everything_that_would_fail_is_listed_at_once_and_nothing_is_changed(sit
         ({"nvidia_container_repository_key": None}, "variable.missing"),
     ],
 )  # fmt: skip
-def test_a_repository_that_cannot_be_used_is_named(site, changes, code):
+def test_an_unusable_repository_is_reported(site, changes, code):
     """Unreachable, signed with another key, not configured at all, without a key."""
     name = f"repository-{code.replace('.', '-')}"
     site.provision.ok(*site.init("--name", name, *mirror(site), "--yes"))
@@ -225,7 +225,7 @@ def test_a_repository_that_cannot_be_used_is_named(site, changes, code):
         ({"docker_engine_registry_ca": None}, "registry.untrusted"),
     ],
 )
-def test_an_image_that_cannot_be_had_is_named(site, changes, code):
+def test_an_unavailable_image_is_reported(site, changes, code):
     """Not in the registry, not with this digest, or the registry is not trusted."""
     name = f"image-{len(json.dumps(changes))}"
     site.provision.ok(*site.init("--name", name, *mirror(site), "--yes"))
@@ -238,7 +238,7 @@ def test_an_image_that_cannot_be_had_is_named(site, changes, code):
     assert {(problem["code"], problem["role"]) for problem in plan.document["problems"]} == {(code, "training_image")}
 
 
-def test_the_steps_of_the_readme_bring_fresh_nodes_to_a_job(site):
+def test_the_steps_of_the_readme_lead_from_bare_nodes_to_a_job(site):
     """Init on a terminal with its questions; then plan, apply, verify and run, exactly as in the README."""
     words = site.init("--registry-ca", site.options["--registry-ca"], without=("--image",))
     init = on_terminal(
@@ -262,9 +262,15 @@ def test_the_steps_of_the_readme_bring_fresh_nodes_to_a_job(site):
     site.on_node(f"echo {shlex.quote(key)} >/usr/share/keyrings/nvidia.asc", node=1)
     site.on_node(f"echo {shlex.quote(source)} >/etc/apt/sources.list.d/nvidia-container-toolkit.list", node=1)
 
+    # It has no python3 either, as images for containers do.
+    site.on_node("dpkg --purge --force-depends $(dpkg-query -W -f '${Package} ' 'python3*' 'libpython3*') 2>&1", node=1)
+
     plan = site.provision(*command("plan"), "--json")
     assert plan.code == 0, plan
     assert plan.document["problems"] == []
+    steps = plan.document["nodes"][1]["steps"]
+    first = [(step["role"], [reason["code"] for reason in step["reason_codes"]]) for step in steps]
+    assert first == [("platform", ["plan.python_missing"])]
     steps = {step["role"]: step for step in plan.document["nodes"][0]["steps"]}
     planned = {package["name"]: package["version"] for step in steps.values() for package in step["packages"]}
     assert planned.keys() >= {"docker.io", "nvidia-container-toolkit"}

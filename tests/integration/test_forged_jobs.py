@@ -42,7 +42,7 @@ def spec(job, **more):
     return {"id": f"id-{job}", "owner": "root@head", "submitted": 1.0, "spec": {**document, **more}}
 
 
-def test_no_forged_job_starts_and_no_controller_reads_or_runs_anything_for_it(provision, jobs, head, on_node, tmp_path):
+def test_forged_jobs_are_refused_without_reading_or_running_anything_for_them(provision, jobs, head, on_node, tmp_path):
     """Each is refused by name with the reason, the operator's files stay here, and an honest job starts beside them."""
     trap, secret, folder = tmp_path / "trap", tmp_path / "secret", tmp_path / "project"
     secret.write_text("operator's secret")
@@ -84,7 +84,7 @@ def test_no_forged_job_starts_and_no_controller_reads_or_runs_anything_for_it(pr
     jobs.ok("delete", "honest")
 
 
-def test_a_job_of_another_operator_waits_until_the_inventory_lists_the_key(provision, jobs, tmp_path):
+def test_a_job_waits_until_the_inventory_lists_the_key_of_its_owner(provision, jobs, tmp_path):
     """The reason has the very line; with it in the inventory the job starts by anybody's command."""
     other = provision.operator("other")
     other.environment["PROVISION_SIGNING_KEY"] = str(tmp_path / "other")

@@ -70,7 +70,7 @@ def program(on_node, node: str, path: str, text: str = STOPPED) -> Iterator[None
 
 
 @pytest.mark.parametrize(("path", "command"), [("/usr/bin/nvidia-smi", "nvidia-smi"), ("/usr/bin/stat", "stat -f")])
-def test_a_program_that_hangs_is_named(planned, on_node, names, path, command) -> None:
+def test_a_hanging_program_is_reported(planned, on_node, names, path, command) -> None:
     """A driver that does not answer; a dead mount."""
     with program(on_node, names[0], path):
         node_plan = planned()
@@ -92,7 +92,7 @@ def test_a_program_that_hangs_is_named(planned, on_node, names, path, command) -
     ],
     ids=["read-only", "no inode"],
 )
-def test_an_unusable_file_system_is_named(planned, on_node, names, fault, repair, finding) -> None:
+def test_an_unusable_file_system_is_reported(planned, on_node, names, fault, repair, finding) -> None:
     on_node(names[0], fault)
     try:
         node_plan = planned()
@@ -103,7 +103,7 @@ def test_an_unusable_file_system_is_named(planned, on_node, names, fault, repair
     assert any(finding in text for text in findings), node_plan
 
 
-def test_a_clock_that_jumped_is_named_and_changes_no_plan(provision, names, on_node) -> None:
+def test_a_wrong_clock_is_reported_and_does_not_change_the_plan(provision, names, on_node) -> None:
     """Ahead by some hours; what the roles left is of the past then, and still counts."""
     sick, healthy = names
     with program(on_node, sick, "/usr/bin/date", LATER):
@@ -137,7 +137,7 @@ def room_for(provision, node: str, processes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("processes", [0, 2, 4, 8])
-def test_a_node_that_can_start_no_process_is_named(provision, planned, names, processes) -> None:
+def test_a_node_that_cannot_start_processes_is_reported(provision, planned, names, processes) -> None:
     """Not for the login, not after it, or not all processes of the probe."""
     with room_for(provision, names[0], processes):
         node_plan = planned()
@@ -146,7 +146,7 @@ def test_a_node_that_can_start_no_process_is_named(provision, planned, names, pr
     assert "process" in node_plan["remedy"], node_plan
 
 
-def test_a_node_that_goes_silent_in_the_middle_is_named(provision, names, on_node) -> None:
+def test_a_node_that_stops_answering_during_a_probe_is_reported(provision, names, on_node) -> None:
     """A half-open connection: no data arrives, and no end."""
     sick, healthy = names
     with program(on_node, sick, "/usr/bin/nvidia-smi"):
@@ -181,7 +181,7 @@ def trusting(ssh_files: Path, tmp_path):
     return make, known
 
 
-def test_a_node_that_was_installed_anew_is_named(provision, cluster, trusting, names) -> None:
+def test_a_reinstalled_node_is_reported(provision, cluster, trusting, names) -> None:
     """It has the old address and another host key; nothing is sent to it, and the other node is planned."""
     make, known = trusting
     address = next(node["address"] for node in cluster["nodes"] if node["name"] == names[0])
@@ -195,7 +195,7 @@ def test_a_node_that_was_installed_anew_is_named(provision, cluster, trusting, n
     assert "ssh-keygen -R" in sick["remedy"]
 
 
-def test_two_nodes_with_swapped_addresses_are_named(provision, trusting) -> None:
+def test_nodes_with_swapped_addresses_are_reported(provision, trusting) -> None:
     """Each answers at the other's address; nothing is sent to either."""
     make, known = trusting
     (first, kind, key), (second, other_kind, other_key) = known

@@ -84,7 +84,7 @@ def test_no_process_of_a_stopped_job_survives_after_supervisor_and_submit_were_k
 
 
 @pytest.mark.row(12)
-def test_an_account_of_the_nodes_has_its_home_and_mounts_that_nobody_else_sees(jobs, on_node):
+def test_a_job_of_a_node_account_has_its_home_and_private_mounts(jobs, on_node):
     """Its groups, its limits; and by SSH the nodes of an mpi job reach each other as that account."""
     for node in NODES:
         on_node(node, "useradd --create-home --uid 2042 --groups video alice; chmod 755 /srv")
@@ -107,7 +107,7 @@ def test_an_account_of_the_nodes_has_its_home_and_mounts_that_nobody_else_sees(j
             on_node(node, "userdel --remove alice")
 
 
-def test_what_cannot_be_started_says_why(jobs, on_node):
+def test_a_failed_start_is_reported_with_its_reason(jobs, on_node):
     """A program, or an account, that the node does not have; nothing is left of it."""
     submit(jobs, "run", "nosuch", "--", "nosuch", "-x")
     submit(jobs, "run", "nobody", "--user=4242:4242", "true")

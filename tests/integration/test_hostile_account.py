@@ -77,7 +77,7 @@ echo looked
 """
 
 
-def test_an_account_sees_nothing_of_anothers_job(jobs, on_node):
+def test_an_account_cannot_read_data_of_another_users_job(jobs, on_node):
     """No variable, line of output, secret or lease: from a login, from a container, from a process of the node."""
     mark = f"marker{os.getpid()}x{time.monotonic_ns()}"
     mine = jobs.provision
@@ -100,7 +100,7 @@ def test_an_account_sees_nothing_of_anothers_job(jobs, on_node):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_account_mounts_nothing_that_it_cannot_reach(jobs, on_node, kind):
+def test_an_account_cannot_mount_inaccessible_files(jobs, on_node, kind):
     """Others may read the files, but not enter the folder above them: a home, or the account's link to one."""
     on_node(NODE, "mkdir -m 755 /home/bob/open; echo bobs >/home/bob/open/file; mkdir -p /home/alice/own; "
                   "ln -s /home/bob/open /home/alice/link; chown -hR alice: /home/alice")  # fmt: skip
@@ -117,7 +117,7 @@ def test_an_account_mounts_nothing_that_it_cannot_reach(jobs, on_node, kind):
 
 
 @pytest.mark.parametrize("starter", ["shim", "systemd"])
-def test_an_account_wins_no_race_on_a_mount_point(provision, on_node, starter):
+def test_an_account_cannot_exploit_a_race_on_a_mount_point(provision, on_node, starter):
     """In 1,000 attempts of the shim, and some in units: nothing is made, mounted or removed in a folder of root's."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
@@ -143,7 +143,7 @@ def test_an_account_wins_no_race_on_a_mount_point(provision, on_node, starter):
     assert set(done["seen"]) <= {"refused", "root's\ndeep", "root's\ndeep\nthe account's"}
 
 
-def test_files_that_an_account_plants_stop_no_command_and_lead_it_nowhere(provision, on_node):
+def test_planted_files_neither_block_nor_redirect_commands_of_root(provision, on_node):
     """In folders that are everybody's, under the names that root's programs use there."""
     plant = """
 cd /run/lock 2>/dev/null && rm -f provision.lock* && mkfifo provision.lock && ln -s /etc/victim provision.lock.holder
@@ -182,7 +182,7 @@ time.sleep(600)
 """
 
 
-def test_an_unauthenticated_connection_to_a_job_supervisor_gets_nothing(jobs, on_node):
+def test_an_unauthenticated_connection_to_a_job_supervisor_receives_no_data(jobs, on_node):
     """Strangers receive nothing about the job, which continues and ends while they keep their connections."""
     line = "until [ -e /tmp/go ]; do sleep 0.2; done; echo over"
     words = ("--workers=2", "--spread", f"--user={BOB}", line)
@@ -244,7 +244,7 @@ GAIN = "/usr/local/bin/gain -u; grep -E 'NoNewPrivs|CapEff|CapPrm' /proc/self/st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_setuid_program_gains_nothing(jobs, on_node, kind):
+def test_a_setuid_program_gains_no_privileges(jobs, on_node, kind):
     """Neither one of the image nor one of the node, whose trusted files an account's mounts could replace."""
     make = "cp /usr/bin/id /usr/local/bin/gain && chmod 4755 /usr/local/bin/gain"
     on_node(NODE, f"{make}; docker run --name hostile --entrypoint sh {jobs.image} -c '{make}' && "
@@ -260,7 +260,7 @@ def test_a_setuid_program_gains_nothing(jobs, on_node, kind):
         on_node(NODE, f"rm -f /usr/local/bin/gain; docker image rm -f {IMAGE} >/dev/null")
 
 
-def test_ranks_of_an_account_still_meet_by_ssh(jobs):
+def test_ranks_of_an_account_reach_each_other_by_ssh(jobs):
     """sshd in their containers has no privilege, and needs none."""
     say = "echo $(id -u) $(grep NoNewPrivs /proc/self/status | cut -f2) $PROVISION_NODE"
     jobs.submit("mpi", "meet", "--workers=2", "--spread", "--gpus=1", "--np=auto", f"--user={ALICE}", say)

@@ -45,7 +45,7 @@ def write(tmp_path: Path):
     return _write
 
 
-def test_a_syntax_error_is_an_error_with_its_line(write):
+def test_a_syntax_error_is_reported_with_its_line(write):
     """What Ansible cannot parse is never passed over."""
     with pytest.raises(InventoryError, match=r"hosts\.yml:4: not valid YAML"):
         load(write(hosts_yml="gpu_nodes:\n  hosts:\n    a: 1\n   b: 2\n"))
@@ -86,7 +86,7 @@ def _encrypted(text: str, password: Path, indent: int) -> str:
     return f"\n{' ' * indent}".join(line.strip() for line in done.stdout.splitlines())
 
 
-def test_encrypted_and_templated_secrets_are_known_to_the_bundle(write, monkeypatch, tmp_path):
+def test_encrypted_and_templated_secrets_are_removed_from_the_bundle(write, monkeypatch, tmp_path):
     """Secrets that stand encrypted or behind a template in the inventory are removed in every spelling."""
     password = tmp_path / "password"
     password.write_text("vault-password\n")
@@ -107,7 +107,7 @@ def test_encrypted_and_templated_secrets_are_known_to_the_bundle(write, monkeypa
     assert Redactor(known).text(said) == " ".join([REMOVED] * 5) + " done"
 
 
-def test_without_a_vault_password_there_is_no_bundle(write, monkeypatch, tmp_path):
+def test_a_bundle_without_the_vault_password_is_refused(write, monkeypatch, tmp_path):
     """A secret that cannot be known cannot be removed: the way to give the password is said instead."""
     password = tmp_path / "password"
     password.write_text("vault-password\n")
@@ -121,7 +121,7 @@ def test_without_a_vault_password_there_is_no_bundle(write, monkeypatch, tmp_pat
     assert "ANSIBLE_VAULT_PASSWORD_FILE" in (caught.value.remedy or "")
 
 
-def test_without_a_vault_password_the_remedy_is_said(write, monkeypatch):
+def test_an_encrypted_connection_variable_without_the_vault_password_has_a_remedy(write, monkeypatch):
     """A connection that hangs on an encrypted value is refused with the way to give the vault password."""
     monkeypatch.delenv("ANSIBLE_VAULT_PASSWORD_FILE", raising=False)
     broken = "ansible_become_password: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  6162\n"
@@ -133,7 +133,7 @@ def test_without_a_vault_password_the_remedy_is_said(write, monkeypatch):
     assert "vault" in (caught.value.remedy or "")
 
 
-def test_an_inventory_is_written_grown_and_shrunk_with_its_keys(tmp_path):
+def test_init_adds_and_removes_hosts_together_with_their_host_keys(tmp_path):
     """init, --add and --remove keep hosts and pinned host keys in step, and what the user wrote stays."""
     keys = tmp_path / "keys"
     keys.write_text(
@@ -173,7 +173,7 @@ def _enabled_here(folder: Path, **asked) -> str:
     return subprocess.run([ansible, *words], capture_output=True, text=True, check=True).stdout
 
 
-def test_bootstrap_starts_a_container_where_an_image_is_named(tmp_path):
+def test_bootstrap_starts_a_container_if_an_image_is_configured(tmp_path):
     """By the option or by a variables file; without an image the container roles are off, and the file can say so."""
     named, off = tmp_path / "named.yml", tmp_path / "off.yml"
     named.write_text("training_image_reference: team/train:1\n")
@@ -185,7 +185,7 @@ def test_bootstrap_starts_a_container_where_an_image_is_named(tmp_path):
     assert '"msg": false' in _enabled_here(tmp_path / "4", variables=off)
 
 
-def test_bootstrap_names_the_line_of_a_wrong_variable(tmp_path):
+def test_bootstrap_reports_the_line_of_an_invalid_variable(tmp_path):
     """The file that the user wrote is named, and nothing is changed."""
     (tmp_path / "site.yml").write_text("---\ndocker_engine_data_roots: /x\n")
 
@@ -195,7 +195,7 @@ def test_bootstrap_names_the_line_of_a_wrong_variable(tmp_path):
     assert "error: site.yml:2: docker_engine_data_roots: unknown variable: no role has it" in done.err
 
 
-def test_what_we_read_ourselves_is_rendered(write):
+def test_templates_are_rendered_in_variables_that_provision_reads(write):
     """A job gets the network and not its name in braces: the simple ones are filled in here, the rest by Ansible."""
     cluster = load(write(hosts_yml=TEMPLATES))
 
@@ -203,7 +203,7 @@ def test_what_we_read_ourselves_is_rendered(write):
     assert [node.variables["cluster_head"] for node in cluster.nodes] == ["b"] * 2
 
 
-def test_what_needs_a_nodes_facts_stays_as_it_is_written(write):
+def test_templates_that_need_node_facts_are_left_to_ansible(write):
     """The roles can make it, and nothing else is lost by it."""
     address = "{{ ansible_facts.eth9.ipv4.address }}"
     text = TEMPLATES.replace("\"{{ groups['all'] | last }}\"", f'a\n    cluster_data_address: "{address}"')

@@ -29,7 +29,7 @@ COMMAND = ("--", "python3", "-c", PROGRAM)
 
 
 @pytest.mark.row(19, 20, 56)
-def test_topology_is_measured_against_the_default_model_by_model(provision, cluster):
+def test_topology_aware_and_default_placement_are_compared_for_each_model(provision, cluster):
     """One command runs each model both ways, and says how much faster which is."""
     assert cluster["nodes"]
     words = ("--lab", LAB, "--json", "--a", "--gputopology", "-n", "2")
@@ -45,7 +45,7 @@ def test_topology_is_measured_against_the_default_model_by_model(provision, clus
 
 
 @pytest.mark.row(19, 50, 55)
-def test_one_gpu_one_node_and_two_are_measured_with_lightcc_and_without(provision, cluster):
+def test_one_gpu_one_node_and_two_nodes_are_measured_with_and_without_lightcc(provision, cluster):
     """The documents' three sizes; the efficiency is T(n) / (n T(1)), and the two are compared size by size."""
     assert cluster["nodes"]
     scale = ("bench", "scale", "--lab", LAB, "--json")

@@ -219,7 +219,7 @@ def own_scene(provision: Provision) -> Iterator[Scene]:
         yield scene
 
 
-def test_a_few_faults_at_random_moments_of_jobs(provision: Provision, cluster: dict) -> None:
+def test_jobs_survive_a_few_faults_at_random_moments(provision: Provision, cluster: dict) -> None:
     """The short form of the two below, on nodes that other tests go on with."""
     assert cluster["nodes"]
     scene, dice = Scene(provision, LAB), random.Random(SEED)  # noqa: S311 - to be repeated
@@ -228,7 +228,7 @@ def test_a_few_faults_at_random_moments_of_jobs(provision: Provision, cluster: d
 
 
 @pytest.mark.long
-def test_many_faults_at_random_moments_of_jobs(own_scene: Scene) -> None:
+def test_jobs_survive_many_faults_at_random_moments(own_scene: Scene) -> None:
     """Status and reason are right in time, bystanders end as they would have, nothing is left."""
     dice = random.Random(SEED)  # noqa: S311 - to be repeated
     kinds = [FAULTS[number % len(FAULTS)] for number in range(ROUNDS)]
@@ -238,6 +238,6 @@ def test_many_faults_at_random_moments_of_jobs(own_scene: Scene) -> None:
 
 
 @pytest.mark.long
-def test_operators_are_killed_at_any_moment(own_scene: Scene) -> None:
+def test_jobs_continue_when_commands_of_operators_are_killed(own_scene: Scene) -> None:
     """Whatever they were doing: their jobs end as they would have, and others see all of it."""
     killed_operators(own_scene, random.Random(SEED), "long", 12, VERBS)  # noqa: S311 - to be repeated

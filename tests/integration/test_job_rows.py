@@ -104,7 +104,7 @@ def fetched(url):
 
 
 @pytest.mark.row(2, 4, 5, 6, 8, 14, 15, 16, 17, 38, 42)
-def test_topology_jobs_have_nodes_of_their_own(jobs, inventory):
+def test_topology_jobs_run_only_on_nodes_with_the_topology_label(jobs, inventory):
     """By the documents' label and flags; other jobs go elsewhere, until the node is labelled back."""
     assert inventory.is_dir()
     jobs.ok("node label", NODES[1], "ack.node.gpu.schedule=topology")
@@ -131,7 +131,7 @@ def test_topology_jobs_have_nodes_of_their_own(jobs, inventory):
 
 
 @pytest.mark.row(11, 21, 23, 25, 26, 27, 28, 29, 30, 31, 32, 33, 36, 37, 40, 41, 43, 57, 61)
-def test_the_documents_pytorch_job_from_submission_to_its_logs(jobs, data, board, on_node, tmp_path):
+def test_the_pytorch_job_of_the_reference_document_works_from_submission_to_logs(jobs, data, board, on_node, tmp_path):
     """Three workers with code, data and TensorBoard: each command of the document, and what it shows."""
     repository = tmp_path / "mnist-pytorch.git"
     repository.mkdir()
@@ -212,7 +212,7 @@ def tensorboard(jobs, on_node):
 
 
 @pytest.mark.row(10, 42, 48, 60)
-def test_a_running_job_is_seen_on_its_gpu_and_has_no_more_rights_than_it_needs(jobs, on_node):
+def test_a_running_job_is_reported_on_its_gpu_and_is_not_privileged(jobs, on_node):
     """The host's network, memory as asked for, not privileged; without GPUs asked for it has none."""
     jobs.submit("run", "box", "--gpus=1", f"--nodes={NODES[0]}", "--share-memory=2Gi", "sleep 600")
     jobs.until("box", "RUNNING")
@@ -231,14 +231,14 @@ def test_a_running_job_is_seen_on_its_gpu_and_has_no_more_rights_than_it_needs(j
 
 
 @pytest.mark.row(49)
-def test_a_node_that_may_start_no_privileged_container_is_named_with_the_flag(jobs, on_node):
+def test_a_node_that_cannot_start_privileged_containers_is_reported(jobs, on_node):
     """As every node of this lab, which is a container; without the flag the same job runs, and locks what it may."""
     words = ("--gpus=1", f"--nodes={NODES[1]}", "--wait", "grep ^CapEff /proc/self/status; command -v ibv_devices")
     errors = jobs.submit("run", "all", "--privileged", *words, code=1).err
     jobs.submit("run", "less", *words)
 
     assert (
-        f"node {NODES[1]}: starting all-worker-0 failed: this node may start no container with --privileged" in errors
+        f"node {NODES[1]}: starting all-worker-0 failed: this node cannot start containers with --privileged" in errors
     )
     assert "operation not permitted" in jobs.get("all")["reason"]
     assert on_node(NODES[1], "docker ps -aq --filter label=provision.job=all") == ""
@@ -248,7 +248,7 @@ def test_a_node_that_may_start_no_privileged_container_is_named_with_the_flag(jo
 
 
 @pytest.mark.row(1, 44)
-def test_nodes_are_held_against_what_the_guides_ask_for(jobs):
+def test_verify_compares_nodes_with_the_minimum_versions_of_the_guides(jobs):
     """Component by component: what is new enough passes, and a container node without RDMA fails the guide to it."""
     new = jobs("verify", "--profile", "topology", "--json").document
     rdma = jobs("verify", "--profile", "taco")
@@ -266,7 +266,7 @@ def test_nodes_are_held_against_what_the_guides_ask_for(jobs):
 
 
 @pytest.mark.row(47)
-def test_the_training_image_is_the_same_on_all_nodes_and_tells_what_is_in_it(jobs):
+def test_the_training_image_is_the_same_on_all_nodes_and_its_contents_are_listed(jobs):
     """By its id, and by the versions of what it has."""
     listed = jobs.ok("image list", jobs.image, "--json").document
     versions = jobs.ok("image inspect", jobs.image, "--json").document["versions"]

@@ -145,7 +145,7 @@ def test_a_job_runs_as_its_submitter_on_all_nodes(jobs):
 
 
 @pytest.mark.row(34, 41, 58)
-def test_ranks_meet_however_they_are_started(jobs, programs):
+def test_ranks_connect_with_every_launcher(jobs, programs):
     """As plain python, by a typed line of torch.distributed.launch, and by --launcher torchrun; on one node or two."""
     program, two = "/starts/mnist.py", (*programs, "--workers=2")
     line = (
@@ -166,7 +166,7 @@ def test_ranks_meet_however_they_are_started(jobs, programs):
 
 
 @pytest.mark.row(11, 42, 59)
-def test_the_words_of_cube_studios_launcher_start_a_job(jobs, programs):
+def test_options_of_the_cube_studio_launcher_start_a_job(jobs, programs):
     """--working_dir, --command, --num_worker and --image as they are there; three workers are a master and two."""
     assert programs
     words = ("--working_dir", "/mnt/", "--command", "python3 mnist.py", "--num_worker", "3", "--mount=/srv/starts:/mnt")
@@ -180,7 +180,7 @@ def test_the_words_of_cube_studios_launcher_start_a_job(jobs, programs):
 
 
 @pytest.mark.row(12, 13)
-def test_workers_may_have_an_image_of_their_own_and_lines_reach_their_shell_as_they_are(jobs, own):
+def test_workers_can_have_their_own_image_and_command_lines_are_unchanged(jobs, own):
     """Quotes, blanks and variables of a line are the shell's in the container; no shell sees the words behind --."""
     has = "command -v torchrun || echo 'no  torchrun';"
     line = has + """ [[ $RANK == [01] ]] && printf '%s|' "a  b" '$HOME' "$RANK" | tr a-z A-Z"""
@@ -194,7 +194,7 @@ def test_workers_may_have_an_image_of_their_own_and_lines_reach_their_shell_as_t
 
 
 @pytest.mark.row(35, 52, 53, 54)
-def test_a_guides_settings_are_what_the_program_sees(jobs):
+def test_a_program_gets_the_environment_variables_of_the_preset(jobs):
     """Horovod's, LightCC's seven and NCCL's by the preset and the fabric; the user's own come first."""
     light = ("--env=LIGHT_TOPK_ALLREDUCE=1", "--env=LIGHT_TOPK_THRESHOLD=2097152", "--env=NCCL_DEBUG=INFO")
     words = ("--preset=horovod-lightcc", "--fabric=tcp", "--gpus=2", *light)
@@ -216,7 +216,7 @@ def test_a_guides_settings_are_what_the_program_sees(jobs):
 
 
 @pytest.mark.row(62)
-def test_the_end_of_each_process_that_shares_a_gpu_is_seen(jobs, on_node):
+def test_the_exit_code_of_each_process_that_shares_a_gpu_is_reported(jobs, on_node):
     """One succeeds, one fails, and one is ended for it; each has its words, its file, and the same SIMULATED GPU."""
     on_node(NODES[0], "rm -rf /srv/shared && mkdir -p /srv/shared")
     task = 'echo "$@"; nvidia-smi -L | grep -o "GPU-[^)]*"; case $4 in 1) sleep 2; exit 7 ;; 2) sleep 600 ;; esac'

@@ -51,7 +51,7 @@ def test_each_instance_gets_its_identity_and_its_output_is_logged(jobs, on_node)
 
 
 @pytest.mark.row(14, 15, 16, 51)
-def test_an_mpi_job_reaches_all_of_its_workers_and_none_other(jobs):
+def test_an_mpi_job_starts_ranks_on_its_own_workers_only(jobs):
     """The line is the user's own; the launcher has no GPU; the layout is arena's."""
     command = "sh -c 'echo $OMPI_COMM_WORLD_RANK on $PROVISION_NODE'"
     line = f"mpirun --allow-run-as-root -np 4 -bind-to none -map-by slot -x PATH {command}"
@@ -65,14 +65,14 @@ def test_an_mpi_job_reaches_all_of_its_workers_and_none_other(jobs):
     assert re.search(rf"span-worker-1 +\S+ +\S+ +false +2 +{NODES[1]}", shown)
 
 
-def test_mpirun_is_built_around_an_argument_vector(jobs):
+def test_mpirun_is_generated_for_an_argument_vector(jobs):
     """With as many ranks as there are GPUs, and variables for all of them."""
     jobs.submit("mpi", "vector", "--gpus=1", "--workers=2", "--env=A=b c", "--wait", "--", "sh", "-c", "echo $A")
 
     assert jobs.logs("vector") == ["b c", "b c"]
 
 
-def test_a_program_that_sigkill_ends_gives_137(jobs):
+def test_a_program_killed_by_sigkill_has_exit_code_137(jobs):
     """As in a shell, by every verb that exits with the code of a job."""
     command = "python3 -c 'import os; os.kill(os.getpid(), 9)'; exit $?"
     jobs.submit("run", "killed", "--wait", command, code=137)
@@ -81,7 +81,7 @@ def test_a_program_that_sigkill_ends_gives_137(jobs):
     assert jobs.get("killed")["exitCode"] == 137
 
 
-def test_the_first_rank_that_fails_ends_the_job_and_is_named(jobs, on_node):
+def test_the_first_failed_rank_ends_the_job_and_is_reported(jobs, on_node):
     """Its code is the command's, its last lines are shown, the others do not run on."""
     command = 'if [ $RANK = 1 ]; then echo "out of memory" >&2; exit 7; fi; sleep 600'
     started = time.monotonic()
@@ -95,7 +95,7 @@ def test_the_first_rank_that_fails_ends_the_job_and_is_named(jobs, on_node):
     assert left_on_nodes(on_node) == {node: [] for node in NODES}
 
 
-def test_a_stopped_job_leaves_its_record_and_nothing_else(jobs, on_node):
+def test_a_stopped_job_leaves_only_its_record(jobs, on_node):
     """Containers, leases, ports and job supervisors are gone; a second stop changes nothing."""
     jobs.submit("pytorch", "long", "--gpus=1", "--workers=2", "--spread", "echo begun; sleep 600")
     jobs.until("long", "RUNNING")
@@ -116,7 +116,7 @@ def stranger(jobs):
     return lambda *words: made("--inventory", inventory, *words)
 
 
-def test_a_job_of_another_operator_ends_after_a_confirmation_only(jobs, stranger):
+def test_ending_a_job_of_another_operator_requires_confirmation(jobs, stranger):
     """Without a terminal it is refused with exit 2, and the job runs on; the owner is in the list."""
     jobs.submit("run", "owned", "--gpus=1", "sleep 600")
     jobs.until("owned", "RUNNING")
@@ -148,7 +148,7 @@ def test_a_second_operator_sees_the_applies_of_the_first(jobs, stranger):
 
 
 @pytest.mark.row(3, 7)
-def test_a_job_waits_with_its_reason_until_all_of_it_fits(jobs):
+def test_a_job_is_pending_with_a_reason_until_all_its_workers_fit(jobs):
     """None of its instances is there before; what frees the GPUs lets it start."""
     jobs.submit("run", "holder", "--gpus=1", "sleep 600")
     jobs.submit("pytorch", "waiter", "--gpus=2", "--workers=2", "echo now")
@@ -162,7 +162,7 @@ def test_a_job_waits_with_its_reason_until_all_of_it_fits(jobs):
     assert jobs.until("waiter", "SUCCEEDED")["instances"]
 
 
-def test_a_start_that_takes_too_long_is_given_up(jobs, on_node):
+def test_a_start_that_exceeds_its_timeout_is_cancelled(jobs, on_node):
     """With the node and what it waited for; nothing of it is left. An image whose sshd hangs, a registry that does."""
     for node in NODES:
         on_node(node, "printf '#!/bin/sh\nexec sleep 600\n' >/srv/mute; chmod 755 /srv/mute")
@@ -183,7 +183,7 @@ def test_a_start_that_takes_too_long_is_given_up(jobs, on_node):
     assert left_on_nodes(on_node) == {node: [] for node in NODES}
 
 
-def test_a_job_that_failed_is_tried_again_as_often_as_asked(jobs, on_node):
+def test_a_failed_job_is_retried_as_configured(jobs, on_node):
     """Both attempts' output is kept."""
     on_node(NODES[0], "mkdir -p /srv/tries")
     command = "date +%N >>/tries/log; test $(wc -l </tries/log) -ge 2 && echo second || { echo first; exit 3; }"
@@ -196,7 +196,7 @@ def test_a_job_that_failed_is_tried_again_as_often_as_asked(jobs, on_node):
 
 
 @pytest.mark.row(9)
-def test_names_and_sizes_that_cannot_be_are_refused(jobs):
+def test_duplicate_names_excessive_sizes_and_unknown_jobs_are_refused(jobs):
     """A name twice: 4. More than there is: 5. No such job: 3. Nothing is left of any."""
     jobs.submit("run", "taken", "--wait", "true")
 
@@ -208,7 +208,7 @@ def test_names_and_sizes_that_cannot_be_are_refused(jobs):
 
 
 @pytest.mark.row(18)
-def test_a_followed_job_shows_each_line_as_it_is_written(jobs):
+def test_logs_follow_prints_each_line_when_it_is_written(jobs):
     """Within a second, from the first to the last; the command ends as the job does."""
     jobs.submit("run", "clock", "for i in 1 2 3; do date +%s.%N; sleep 1; done; exit 5")
     done = jobs("logs", "-f", "clock", "--timestamps")
@@ -217,7 +217,7 @@ def test_a_followed_job_shows_each_line_as_it_is_written(jobs):
     assert len(done.out.splitlines()) == 3
 
 
-def test_the_job_does_not_need_whoever_submitted_it(jobs):
+def test_a_job_continues_when_its_submit_command_is_killed(jobs):
     """The command is killed; the job ends as it would have, and anybody sees all of it."""
     command = "echo one; sleep 4; echo two"
     words = ("submit", "run", "--lab", LAB, "--name=orphan", f"--image={jobs.image}", "--follow", command)
@@ -232,7 +232,7 @@ def test_the_job_does_not_need_whoever_submitted_it(jobs):
     assert jobs.logs("orphan") == ["one", "two"]
 
 
-def test_a_killed_job_supervisor_is_restarted_and_loses_nothing(jobs, on_node):
+def test_a_killed_job_supervisor_is_restarted_without_losing_output(jobs, on_node):
     """No line is lost or there twice."""
     jobs.submit("run", "kept", f"--nodes={NODES[0]}", "for i in 1 2 3 4 5 6; do echo $i; sleep 1; done; exit 4")
     jobs.until("kept", "RUNNING")
@@ -243,7 +243,7 @@ def test_a_killed_job_supervisor_is_restarted_and_loses_nothing(jobs, on_node):
     assert jobs.logs("kept") == ["1", "2", "3", "4", "5", "6"]
 
 
-def test_a_removed_container_is_the_failure(jobs, on_node):
+def test_a_removed_container_fails_the_job(jobs, on_node):
     """Also if it was removed by hand; the job does not hang."""
     jobs.submit("pytorch", "robbed", "--gpus=1", "--workers=2", "--spread", "sleep 600")
     jobs.until("robbed", "RUNNING")
@@ -254,7 +254,7 @@ def test_a_removed_container_is_the_failure(jobs, on_node):
     assert left_on_nodes(on_node) == {node: [] for node in NODES}
 
 
-def test_secrets_reach_the_program_and_nothing_else(jobs, on_node):
+def test_secrets_reach_only_the_program_of_the_job(jobs, on_node):
     """By name from the environment: in the program, in no process list, file, record, event or log of ours."""
     marker = f"marker{os.getpid()}x{time.monotonic_ns()}"
     mine = jobs.provision

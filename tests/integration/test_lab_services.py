@@ -122,7 +122,7 @@ def test_services_listen_only_on_the_configured_address(served):
     assert listeners(ports["repository"]) == set(ADDRESSES)
 
 
-def test_no_secret_can_be_read_by_others(served):
+def test_private_keys_are_readable_by_their_owner_only(served):
     """The keys of the CA, the registry and the repository belong to the lab's owner."""
     own = served.folder / "services"
 
@@ -134,7 +134,7 @@ def test_no_secret_can_be_read_by_others(served):
     }
 
 
-def test_a_service_that_was_killed_comes_back_on_its_port(served):
+def test_up_restarts_a_killed_service_on_its_port(served):
     """After a crash, `up` restarts what is missing and does not touch the rest."""
     record = served.folder / "services/registry-127.0.0.77.json"
     untouched = processes.read_record(served.folder / "services/repository.json")

@@ -73,7 +73,7 @@ def started_by(provision, lab, launcher, command, ranks, program="hostname"):
     return Counter(done.out.split())
 
 
-def test_a_job_runs_on_the_gpus_that_were_chosen_for_it(provision, cluster):
+def test_a_job_runs_on_its_selected_gpus(provision, cluster):
     """Two GPUs of one node rather than one of each, and each rank sees one of them."""
     ranks = words_by_rank(
         provision("run", "--lab", LAB, "--gputopology", "-n", "2", "--own-gpus", "--", "sh", "-c", TELL)
@@ -84,7 +84,7 @@ def test_a_job_runs_on_the_gpus_that_were_chosen_for_it(provision, cluster):
     assert [gpu for _, gpu in ranks] == gpus_of(provision, LAB, ranks[0][0])
 
 
-def test_a_placement_is_written_to_a_file_and_used_later(provision, cluster):
+def test_a_placement_file_is_written_by_place_and_used_by_run(provision, cluster):
     """Both workers' nodes, each rank with all GPUs of its worker in the order of the ring."""
     file = provision.folder / "placement.json"
     file.write_text(provision.ok("place", "--lab", LAB, "--gpus", "2", "--workers", "2", "--json").out)
@@ -131,7 +131,7 @@ def test_nodes_with_different_interface_names_run_one_job(provision, tmp_path):
     assert not any("if_include" in line for line in lines), lines
 
 
-def test_a_job_without_room_for_all_its_workers_starts_none(provision, cluster):
+def test_a_job_with_insufficient_gpus_starts_no_worker(provision, cluster):
     """What is missing is said."""
     done = provision("run", "--lab", LAB, "--gputopology", "--gpus", "2", "--workers", "3", "--", "echo", "started")
 
@@ -218,7 +218,7 @@ def equipped(provision: Provision, mesh: str):
 
 @pytest.mark.row(17)
 @pytest.mark.long
-def test_four_ranks_get_the_four_gpus_that_are_joined_best(provision, mesh, tmp_path):
+def test_four_ranks_get_the_four_gpus_with_the_best_links(provision, mesh, tmp_path):
     """A quad of the cube mesh; by a recorded matrix the other one while two GPUs are busy, with the cards near it."""
     document = provision.ok("place", "--lab", mesh, "--gpus", "1", "--workers", "4", "--gputopology", "--json").document
     chosen = {gpu for worker in document["workers"] for gpu in worker["gpus"]}
@@ -239,7 +239,7 @@ def test_four_ranks_get_the_four_gpus_that_are_joined_best(provision, mesh, tmp_
 
 
 @pytest.mark.long
-def test_a_node_with_a_job_is_no_choice(provision, mesh):
+def test_a_node_with_a_job_is_not_selected(provision, mesh):
     """The next job goes to the other one; when both are busy it does not start."""
     first = provision.start("run", "--lab", mesh, "--gputopology", "-n", "4", "--", "sh", "-c", "echo ready; sleep 600")
     try:
@@ -256,7 +256,7 @@ def test_a_node_with_a_job_is_no_choice(provision, mesh):
 
 
 @pytest.mark.long
-def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(provision, mesh):
+def test_only_one_of_several_concurrent_jobs_gets_all_gpus(provision, mesh):
     """Each wants all of both nodes; the others say who holds them, and none is refused for one that was refused."""
     words = ("run", "--lab", mesh, "-n", "16", "--", "sh", "-c", "echo ready; sleep 600")
     starts = [provision.start(*words) for _ in range(3)]
@@ -289,7 +289,7 @@ def test_a_launcher_reads_its_host_file(provision, equipped, launcher, command):
 
 @pytest.mark.long
 @pytest.mark.parametrize("words", [["python"], ["torchrun", "-e", "PET_TEE=1", "-e", "PET_REDIRECTS=1"]])
-def test_pytorch_trains_by_mpich(provision, equipped, tmp_path, words):
+def test_pytorch_trains_with_mpich(provision, equipped, tmp_path, words):
     """The same ranks with the same variables by Hydra, which the inventory names as the image's mpirun."""
     (tmp_path / "train.py").write_text(TRAIN)
     inventory = by_mpich(provision, equipped, tmp_path)
@@ -313,7 +313,7 @@ def test_a_variable_reaches_ranks_of_mpich_on_other_nodes(provision, equipped, t
 
 
 @pytest.mark.long
-def test_ranks_of_mpich_get_the_gpus_and_cpus_of_a_placement(provision, equipped, tmp_path):
+def test_ranks_of_mpich_use_the_gpus_and_cpus_of_a_placement(provision, equipped, tmp_path):
     """As those of Open MPI do."""
     inventory = by_mpich(provision, equipped, tmp_path)
     tell = 'echo "$PMI_RANK $(hostname) $CUDA_VISIBLE_DEVICES"'
@@ -334,7 +334,7 @@ def test_open_mpi_4_reads_its_rank_file(provision, equipped):
 
 
 @pytest.mark.long
-def test_torchrun_trains_by_the_lines_for_it(provision, equipped):
+def test_torchrun_trains_with_the_generated_command_lines(provision, equipped):
     """Node rank, processes, and where they meet, as each line says, one torchrun on each node."""
     started = []
     for line in provision.ok("hostfile", "--lab", equipped, "--launcher", "torchrun", "-n", "9").out.splitlines():
@@ -456,7 +456,7 @@ def test_open_mpi_5_reads_its_rank_file(provision, modern):
 
 
 @pytest.mark.long
-def test_a_job_runs_by_open_mpi_5(provision, modern):
+def test_a_job_runs_with_open_mpi_5(provision, modern):
     """In its own names, with its ranks' numbers before their lines."""
     ranks = words_by_rank(provision("run", "--lab", modern, "-n", "9", "--", "sh", "-c", TELL))
 

@@ -67,7 +67,7 @@ def play(site: Path, playbook: str, **extra: Any) -> dict[str, Any]:
     return {path.name: json.loads(path.read_text()) for path in site.glob("gpu*")}
 
 
-def test_a_node_runs_its_own_steps_and_no_others(site: Path) -> None:
+def test_a_node_runs_only_its_own_steps(site: Path) -> None:
     """Roles that are no step of a node are left out there with their packages; all nodes are probed.
 
     What nvidia_container would offer to docker is offered where it is left out, and jobs may be disturbed where the

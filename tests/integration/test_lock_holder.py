@@ -1,4 +1,4 @@
-"""The keeper of a node's lock as real processes on this machine, with a folder of their own."""
+"""The lock holder of a node, as real processes on this machine in a temporary folder."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def holder(name):
     }
 
 
-class Keeper:
-    """One program of the node, at work."""
+class LockProgram:
+    """A running process of the node program `lock`."""
 
     def __init__(self, request):
         self.process = subprocess.Popen(
@@ -81,11 +81,11 @@ class Keeper:
         for link in Path(f"/proc/{self.process.pid}/fd").iterdir():
             if str(link.readlink()).endswith("/provision.lock"):
                 return link.name
-        raise AssertionError("it has not opened the lock")
+        raise AssertionError("the process has not opened the lock file")
 
 
 class NodeFolder:
-    """What a node's /run/lock and /var/lib are here; and processes that pass for Ansible's."""
+    """A temporary folder in place of /run/lock and /var/lib of a node, and processes that imitate Ansible tasks."""
 
     def __init__(self, root):
         self.run, self.history = root / "run", root / "var" / "history.jsonl"
@@ -98,26 +98,26 @@ class NodeFolder:
         return {**places, "silence": 60, "linger": 60, "quiet": 0.2, "patience": 0.5, **changes}
 
     def keep(self, name, **changes):
-        keeper = Keeper({**self.request(), "do": "keep", "holder": holder(name), **changes})
-        self.started.append(keeper.process)
-        return keeper
+        program = LockProgram({**self.request(), "do": "keep", "holder": holder(name), **changes})
+        self.started.append(program.process)
+        return program
 
     def ask(self, do, **changes):
-        keeper = Keeper({**self.request(), "do": do, **changes})
-        self.started.append(keeper.process)
-        return keeper.answer()
+        program = LockProgram({**self.request(), "do": do, **changes})
+        self.started.append(program.process)
+        return program.answer()
 
     def look(self):
         return self.ask("look", entries=300)
 
     def task(self):
-        """Start what passes for a task of Ansible; it ends with its input."""
+        """Start a process that imitates an Ansible task; it ends with its input."""
         process = subprocess.Popen(["sh", "-c", f"read line # {self.mark}"], stdin=subprocess.PIPE)
         self.started.append(process)
         return process
 
     def foreign(self, kind):
-        """Start a process that has the arguments of Ansible's tasks, and is not the operator's."""
+        """Start a process of another user with the arguments of an Ansible task."""
         words = ["unshare", "--pid", "--fork"] if kind == "container" else []
         account = {"user": 65534, "group": 65534} if kind == "account" else {}
         process = subprocess.Popen([*words, "sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", **account)
@@ -133,7 +133,7 @@ class NodeFolder:
 
 @pytest.fixture
 def node(tmp_path):
-    """A node of its own; nothing that was started on it stays."""
+    """A node whose processes are killed after the test."""
     made = NodeFolder(tmp_path)
     yield made
     for process in made.started:
@@ -146,8 +146,8 @@ def node(tmp_path):
                     stream.close()
 
 
-def test_a_second_operator_is_told_who_holds_the_node(node):
-    """Who, from where, by which process, since when and for what."""
+def test_a_second_operator_gets_the_lock_holder_of_the_node(node):
+    """User, host, process, start time and command."""
     first = node.keep("alice")
     assert first.answer() == {"locked": f"{node.run}/provision.lock", "usual": True}
     answer = node.keep("bob").answer()
@@ -160,32 +160,32 @@ def test_a_second_operator_is_told_who_holds_the_node(node):
 
 
 @pytest.mark.parametrize("since", ["1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "now"])
-def test_a_lock_is_held_whatever_time_stands_in_it(node, since, monkeypatch):
-    """The node's clock may have jumped since, or the operator's be wrong: a lock has no age by which it could go."""
+def test_a_lock_does_not_expire_by_its_recorded_time(node, since, monkeypatch):
+    """The clocks of the node and of the operator may be wrong, so the age of a lock has no effect."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     first = node.keep("alice", holder={**holder("alice"), "since": since})
     first.answer()
     error, _ = node_lock.read_lock("gpu1", read(LockAnswer, node.keep("bob").answer()), "id-bob")
     look = node_lock.read_look("gpu1", read(LookAnswer, node.ask("look", entries=1)))
-    told = look.holder.describe()
+    description = look.holder.describe()
     monkeypatch.undo()
     time.tzset()
 
     assert error.exit_code == 4
     assert "in use by alice on ops1 (process 4711), since" in str(error)
-    assert told in str(error)
+    assert description in str(error)
     assert look.held
 
 
-def test_the_lock_goes_when_it_is_given_up_and_history_has_what_was_done(node):
-    """One apply: its steps, its outcome, and the way is free."""
-    keeper = node.keep("alice")
-    keeper.answer()
-    keeper.say(note="run base_system")
-    keeper.say(finish={"status": "changed", "roles": ["base_system"], "message": ""})
-    keeper.say(release=False)
-    assert keeper.answer()["released"] is True
+def test_a_released_lock_frees_the_node_and_history_records_the_apply(node):
+    """Its steps and its result are recorded, and the next operator gets the lock."""
+    program = node.keep("alice")
+    program.answer()
+    program.say(note="run base_system")
+    program.say(finish={"status": "changed", "roles": ["base_system"], "message": ""})
+    program.say(release=False)
+    assert program.answer()["released"] is True
     assert "locked" in node.keep("bob").answer()
     first = node.past()[0]
 
@@ -196,20 +196,20 @@ def test_the_lock_goes_when_it_is_given_up_and_history_has_what_was_done(node):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it starts processes of another account")
 @pytest.mark.parametrize("kind", ["account", "container"])
-def test_no_lock_is_held_for_a_process_that_only_looks_like_ansibles(node, kind):
-    """Every account chooses the arguments of its processes, and root in a container does."""
+def test_a_process_that_imitates_ansible_does_not_prolong_the_lock(node, kind):
+    """Any account, and root in a container, can choose the arguments of its processes."""
     process = node.foreign(kind)
     seen = node.look()["working"]
     assert [words for words in seen if "(sh of" in words] == []
-    keeper = node.keep("alice")
-    keeper.answer()
-    keeper.say(release=True)
-    assert keeper.answer() == {"released": True, "working": [], "trouble": ""}
+    program = node.keep("alice")
+    program.answer()
+    program.say(release=True)
+    assert program.answer() == {"released": True, "working": [], "trouble": ""}
     assert process.poll() is None
 
 
-def test_only_root_can_read_what_is_written(node):
-    """Commands of other operators are nobody else's business."""
+def test_lock_and_history_files_are_readable_by_root_only(node):
+    """They contain the commands of other operators."""
     node.keep("alice").answer()
     files = [*node.run.iterdir(), node.history]
 
@@ -217,21 +217,21 @@ def test_only_root_can_read_what_is_written(node):
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
-def test_nothing_that_it_would_start_inherits_the_lock(node):
-    """Else a daemon could hold a node for ever."""
-    keeper = node.keep("alice")
-    keeper.answer()
-    flags = Path(f"/proc/{keeper.process.pid}/fdinfo/{keeper.lock_descriptor()}").read_text()
+def test_child_processes_do_not_inherit_the_lock(node):
+    """Otherwise a daemon could hold the lock permanently."""
+    program = node.keep("alice")
+    program.answer()
+    flags = Path(f"/proc/{program.process.pid}/fdinfo/{program.lock_descriptor()}").read_text()
 
     assert int(flags.split("flags:")[1].split()[0], 8) & O_CLOEXEC
 
 
-def test_a_killed_keeper_frees_the_node_and_the_next_one_writes_that_down(node):
-    """The kernel takes the lock away; what the dead one left in the folder stops nobody."""
-    keeper = node.keep("alice")
-    keeper.answer()
-    keeper.process.kill()
-    keeper.process.wait()
+def test_a_killed_lock_holder_frees_the_node_and_the_next_one_records_it(node):
+    """The kernel releases the lock; remaining files do not prevent the next lock."""
+    program = node.keep("alice")
+    program.answer()
+    program.process.kill()
+    program.process.wait()
     seen = node.look()
     assert "locked" in node.keep("bob").answer()
 
@@ -240,45 +240,45 @@ def test_a_killed_keeper_frees_the_node_and_the_next_one_writes_that_down(node):
     assert "power cut" in node.past()[0]["message"]
 
 
-def test_an_operator_whose_process_died_frees_the_node(node):
-    """Its input ends; history says that the apply never did."""
-    keeper = node.keep("alice")
-    keeper.answer()
-    keeper.say(note="run docker_engine")
-    keeper.process.stdin.close()
-    keeper.process.wait(20)
+def test_a_dead_operator_process_frees_the_node(node):
+    """Its input is closed; history records that the apply did not finish."""
+    program = node.keep("alice")
+    program.answer()
+    program.say(note="run docker_engine")
+    program.process.stdin.close()
+    program.process.wait(20)
 
     assert node.look()["held"] is False
     assert (node.past()[0]["status"], node.past()[0]["notes"]) == ("died", ["run docker_engine"])
     assert "its connection ended" in node.past()[0]["message"]
 
 
-def test_an_operator_who_is_not_heard_of_frees_the_node(node):
-    """A cut network closes nothing; silence is enough. Whoever beats keeps the lock for longer than that."""
-    keeper = node.keep("alice", silence=0.8)
-    keeper.answer()
+def test_a_silent_operator_connection_frees_the_node(node):
+    """A network failure does not close the connection. Heartbeats extend the lock."""
+    program = node.keep("alice", silence=0.8)
+    program.answer()
     end = time.monotonic() + 1.2
     while time.monotonic() < end:
-        keeper.say()
+        program.say()
         time.sleep(0.1)
-    assert keeper.process.poll() is None
-    keeper.process.wait(20)
+    assert program.process.poll() is None
+    program.process.wait(20)
 
     assert "nothing was heard of it for 0.8 s" in node.past()[0]["message"]
 
 
-def test_the_lock_outlives_its_operator_while_a_task_is_at_work(node):
-    """A half-done task must not meet the next operator's; who comes is told that the first one's side is gone."""
+def test_the_lock_outlives_its_operator_while_a_task_runs(node):
+    """Another operator is refused, with the time at which the connection was lost."""
     task = node.task()
-    keeper = node.keep("alice")
-    keeper.answer()
-    keeper.process.stdin.close()
-    gone = eventually(lambda: node.look()["holder"].get("gone"), seconds=20, what="the holder is said to be gone")
+    program = node.keep("alice")
+    program.answer()
+    program.process.stdin.close()
+    gone = eventually(lambda: node.look()["holder"].get("gone"), seconds=20, what="the holder is reported as gone")
     refused = node.keep("bob").answer()
     working = node.look()["working"]
     task.stdin.close()
     task.wait()
-    keeper.process.wait(20)
+    program.process.wait(20)
 
     assert refused["holder"]["gone"] == gone
     assert "the connection to its controller is lost since" in str(
@@ -288,38 +288,38 @@ def test_the_lock_outlives_its_operator_while_a_task_is_at_work(node):
     assert node.look()["held"] is False
 
 
-def test_an_interrupted_apply_leaves_the_lock_to_its_last_task(node):
-    """The operator's side is told what is waited for, and need not stay."""
+def test_the_lock_of_an_interrupted_apply_lasts_until_its_last_task_ends(node):
+    """The answer lists the running tasks; the operator's process can end."""
     task = node.task()
-    keeper = node.keep("alice")
-    keeper.answer()
-    keeper.say(finish={"status": "interrupted", "roles": [], "message": "Ctrl-C"})
-    keeper.say(release=True)
-    answer = keeper.answer()
-    keeper.process.stdin.close()
+    program = node.keep("alice")
+    program.answer()
+    program.say(finish={"status": "interrupted", "roles": [], "message": "Ctrl-C"})
+    program.say(release=True)
+    answer = program.answer()
+    program.process.stdin.close()
     held = node.look()["held"]
     task.stdin.close()
-    keeper.process.wait(20)
+    program.process.wait(20)
 
     assert (answer["released"], len(answer["working"]), held) == (False, 1, True)
     assert node.past()[0]["status"] == "interrupted"
     assert node.look()["held"] is False
 
 
-def test_a_task_that_hangs_does_not_keep_the_node_for_ever(node):
-    """After the longest wait the lock goes, and history names what was still at work."""
+def test_a_hanging_task_releases_the_lock_after_the_maximum_wait(node):
+    """History records the processes that were still running."""
     task = node.task()
-    keeper = node.keep("alice", linger=0.5)
-    keeper.answer()
-    keeper.process.stdin.close()
-    keeper.process.wait(20)
+    program = node.keep("alice", linger=0.5)
+    program.answer()
+    program.process.stdin.close()
+    program.process.wait(20)
 
     assert task.poll() is None
     assert f"still at work when the lock was given up: process {task.pid} " in node.past()[0]["message"]
 
 
-def test_ansibles_own_command_lines_are_known(node):
-    """With pipelining, which we ask for, the module itself is on no command line."""
+def test_command_lines_of_ansible_tasks_are_recognised(node):
+    """With pipelining, the module itself is on no command line."""
     commands = ["read line; : /usr/bin/python3 && sleep 0", "read line; echo BECOME-SUCCESS-abc ; : /usr/bin/python3"]
     for command in commands:
         process = subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -333,8 +333,8 @@ def test_ansibles_own_command_lines_are_known(node):
     eventually(are_known, seconds=20, what="both tasks are known")
 
 
-def test_a_line_that_a_power_cut_tore_is_passed_over(node):
-    """And the next one stands on a line of its own."""
+def test_an_incomplete_history_line_is_ignored(node):
+    """A power failure can truncate a line; the next entry starts on its own line."""
     node.history.parent.mkdir()
     node.history.write_text('{"id": "old", "status": "changed", "started": "x"}\n{"id": "torn", "sta')
     node.keep("alice").answer()
@@ -342,28 +342,28 @@ def test_a_line_that_a_power_cut_tore_is_passed_over(node):
     assert [entry["id"] for entry in node.look()["entries"]] == ["old", "id-alice"]
 
 
-def test_history_has_an_end(node):
+def test_history_is_limited_to_200_entries(node):
     """The newest 200 are kept."""
     node.history.parent.mkdir()
     lines = [json.dumps({"id": f"{n}", "status": "changed", "started": "x"}) + "\n" for n in range(500)]
     node.history.write_text("".join(lines))
     node.keep("alice").answer()
-    found = node.look()["entries"]
+    entries = node.look()["entries"]
 
-    assert (len(found), found[0]["id"], found[-1]["id"]) == (200, "301", "id-alice")
+    assert (len(entries), entries[0]["id"], entries[-1]["id"]) == (200, "301", "id-alice")
     assert len(node.history.read_text().splitlines()) == 201
 
 
-def test_a_node_without_the_usual_folder_says_where_its_lock_is(node):
-    """It is locked all the same."""
+def test_a_node_without_a_lock_folder_reports_the_path_of_its_lock(node):
+    """The node is locked in the next folder."""
     answer = node.keep("alice", folders=[f"{node.run}/none", str(node.run)]).answer()
 
     assert answer == {"locked": f"{node.run}/provision.lock", "usual": False}
     assert "the lock is " in node_lock.read_lock("n1", read(LockAnswer, answer), "")[1]
 
 
-def test_a_node_that_can_write_nothing_is_no_locked_node(node):
-    """What could not be written where is said, and nothing is held."""
+def test_a_node_without_a_writable_folder_is_not_locked(node):
+    """The error contains the file that could not be written."""
     (node.run / "file").write_text("")
     answer = node.keep("alice", history=f"{node.run}/file/history.jsonl").answer()
     error, _ = node_lock.read_lock("gpu1", read(LockAnswer, answer), "")
@@ -375,95 +375,99 @@ def test_a_node_that_can_write_nothing_is_no_locked_node(node):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_another_users_file_is_no_lock(node):
-    """/run/lock is everybody's: nobody but root may keep operators out with a file or a link there."""
+def test_a_lock_file_of_another_user_is_replaced(node):
+    """/run/lock is writable by all users; files and links of other users there are replaced."""
     (node.run / "provision.lock").write_text("")
     os.chown(node.run / "provision.lock", 65534, 65534)
     (node.run / "provision.lock.holder").symlink_to(node.run / "target")
-    squatter = subprocess.Popen(["flock", str(node.run / "provision.lock"), "cat"], stdin=subprocess.PIPE)
-    node.started.append(squatter)
-    eventually(lambda: Path(f"/proc/{squatter.pid}/task/{squatter.pid}/children").read_text(), seconds=10, what="held")
+    other_process = subprocess.Popen(["flock", str(node.run / "provision.lock"), "cat"], stdin=subprocess.PIPE)
+    node.started.append(other_process)
+    eventually(
+        lambda: Path(f"/proc/{other_process.pid}/task/{other_process.pid}/children").read_text(),
+        seconds=10,
+        what="held",
+    )
 
     assert "locked" in node.keep("alice").answer()
     assert (node.run / "provision.lock").stat().st_uid == 0
     assert not (node.run / "target").exists()
 
 
-def test_a_folder_in_the_place_of_the_lock_locks_nobody_out(node):
-    """Everybody may make folders in /run/lock; ours are taken, and what stood there is not lost."""
+def test_a_folder_in_place_of_the_lock_file_does_not_prevent_locking(node):
+    """/run/lock is writable by all users; such folders are renamed, with their content."""
     for name in ("provision.lock", "provision.lock.holder", "provision.lock.holder.new"):
         (node.run / name).mkdir()
         (node.run / name / "anything").write_text("of somebody\n")
-    keeper = node.keep("alice")
+    program = node.keep("alice")
 
-    assert keeper.answer() == {"locked": f"{node.run}/provision.lock", "usual": True}
+    assert program.answer() == {"locked": f"{node.run}/provision.lock", "usual": True}
     assert node.look()["holder"]["user"] == "alice"
     assert len(list(node.run.glob("*.not-ours-*/anything"))) == 3
 
 
 @pytest.mark.parametrize("name", ["provision.lock", "provision.lock.holder"])
-def test_a_pipe_in_the_place_of_the_lock_holds_nobody_up(node, name):
-    """To open one waits for its other end, which never comes."""
-    keeper = node.keep("alice") if name.endswith(".holder") else None
-    if keeper:
-        keeper.answer()
+def test_a_pipe_in_place_of_the_lock_file_does_not_block(node, name):
+    """Opening a pipe blocks until its other end is opened."""
+    program = node.keep("alice") if name.endswith(".holder") else None
+    if program:
+        program.answer()
         (node.run / name).unlink()
     os.mkfifo(node.run / name)
-    look = Keeper({**node.request(), "do": "look", "entries": 1})
+    look = LockProgram({**node.request(), "do": "look", "entries": 1})
     node.started.append(look.process)
 
     assert select.select([look.process.stdout], [], [], 10)[0], "it waits for the pipe"
-    assert look.answer()["held"] is bool(keeper)
+    assert look.answer()["held"] is bool(program)
 
 
-def test_unlock_ends_the_keeper_and_says_so_in_history(node):
-    """Who took it away is written down, and the node is free."""
-    keeper = node.keep("alice")
-    keeper.answer()
+def test_unlock_ends_the_lock_holder_and_is_recorded_in_history(node):
+    """The entry contains the operator who unlocked the node."""
+    program = node.keep("alice")
+    program.answer()
     answer = node.ask("unlock", id="id-alice", message="unlocked by bob on ops2")
 
     assert answer == {"unlocked": True, "working": [], "trouble": ""}
-    assert keeper.process.wait(10) is not None
+    assert program.process.wait(10) is not None
     assert (node.past()[0]["status"], node.past()[0]["message"]) == ("unlocked", "unlocked by bob on ops2")
     assert "locked" in node.keep("bob").answer()
 
 
-def test_unlock_ends_a_keeper_that_hears_nothing(node):
-    """It is killed when it does not go by itself."""
-    keeper = node.keep("alice")
-    keeper.answer()
-    keeper.process.send_signal(signal.SIGSTOP)
+def test_unlock_kills_a_lock_holder_that_does_not_respond(node):
+    """It gets SIGKILL if it does not end after SIGTERM."""
+    program = node.keep("alice")
+    program.answer()
+    program.process.send_signal(signal.SIGSTOP)
 
     assert node.ask("unlock", id="id-alice", message="")["unlocked"] is True
-    assert keeper.process.wait(10) == -signal.SIGKILL
+    assert program.process.wait(10) == -signal.SIGKILL
 
 
-def test_unlock_ends_nobody_else(node):
-    """Neither an operator who came meanwhile, nor a program that is none of ours."""
-    keeper = node.keep("alice")
-    keeper.answer()
+def test_unlock_ends_no_other_process(node):
+    """Neither a later lock holder of another apply, nor another program that locked the file."""
+    program = node.keep("alice")
+    program.answer()
     other = node.ask("unlock", id="id-of-another", message="")["other"]
-    assert keeper.process.poll() is None
-    keeper.process.kill()
-    keeper.process.wait()
+    assert program.process.poll() is None
+    program.process.kill()
+    program.process.wait()
     lock = node.run / "provision.lock"
-    squatter = subprocess.Popen(["flock", str(lock), "cat"], stdin=subprocess.PIPE)
-    node.started.append(squatter)
+    other_process = subprocess.Popen(["flock", str(lock), "cat"], stdin=subprocess.PIPE)
+    node.started.append(other_process)
     eventually(lambda: node.look()["held"], seconds=10, what="the lock is held by flock")
 
     assert other["user"] == "alice"
     assert node.ask("unlock", id="id-alice", message="") == {"strange": True}
-    assert squatter.poll() is None
+    assert other_process.poll() is None
     assert node.keep("bob").answer() == {"held": True, "holder": None}
 
 
 def test_unlock_of_a_free_node_changes_nothing(node):
-    """It says that there is nothing to unlock."""
+    """The answer says that the node is free."""
     assert node.ask("unlock", id="id-alice", message="") == {"free": True}
     assert not node.history.exists()
 
 
-def test_the_programs_speak_old_python():
+def test_the_programs_are_valid_python_3_6():
     """A node may have Python 3.6."""
     for file in (NODE / "lock").glob("*.py"):
         assert ast.parse(file.read_text(), feature_version=(3, 6))

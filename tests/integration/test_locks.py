@@ -52,7 +52,7 @@ def test_the_second_of_two_operators_is_refused_and_sees_the_lock_holder(provisi
     assert locked() == []
 
 
-def test_a_killed_apply_frees_its_nodes_and_the_next_one_says_so(provision, cluster, locked):
+def test_a_killed_apply_frees_its_nodes_and_the_next_one_reports_it(provision, cluster, locked):
     """kill -9 leaves no cleanup; the nodes are unlocked once Ansible's last task there has ended."""
     names = [node["name"] for node in cluster["nodes"]]
     with provision.start(*APPLY) as first:
@@ -69,7 +69,7 @@ def test_a_killed_apply_frees_its_nodes_and_the_next_one_says_so(provision, clus
     assert "was cut short" in again.out + again.err
 
 
-def test_unlock_takes_a_lock_away_and_a_second_time_there_is_none(provision, cluster, locked):
+def test_unlock_removes_a_lock_and_a_second_unlock_reports_none(provision, cluster, locked):
     """Who held it is shown, and the apply that lost it does not go on as if nothing were."""
     name = cluster["nodes"][0]["name"]
     with provision.start(*APPLY) as first:
@@ -84,7 +84,7 @@ def test_unlock_takes_a_lock_away_and_a_second_time_there_is_none(provision, clu
     assert again.document["nodes"][0]["result"] == "free"
 
 
-def test_a_node_keeps_the_beginning_of_an_apply_too(cluster, on_node):
+def test_a_node_records_the_start_of_an_apply(cluster, on_node):
     """It is on the disk before anything is changed, so that a power cut leaves a trace; root alone can read it."""
     name = cluster["nodes"][0]["name"]
     text = on_node(name, "cat /var/lib/provision/history.jsonl; stat -c %a:%U /var/lib/provision/history.jsonl")

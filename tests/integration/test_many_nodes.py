@@ -34,7 +34,7 @@ def probe(nodes: SimulatedNodes) -> dict[str, object]:
     return workflow.probe(workflow.with_defaults(load(nodes.inventory)).nodes)
 
 
-def test_a_plan_of_a_hundred_nodes_costs_little_more_than_their_logins(tmp_path):
+def test_a_plan_of_a_hundred_nodes_needs_one_session_per_node(tmp_path):
     """Processor time, which a busy machine does not change much; a converged fleet is one session per node."""
     programs = {name: PROGRAMS[name] for name in (BASE, "plan")}
     run([100], {"plan": programs["plan"]}, cache=tmp_path / "kept")
@@ -65,7 +65,7 @@ def test_a_hundred_slow_nodes_take_little_longer_than_one(tmp_path):
     assert seconds < 3.5 + 6
 
 
-def test_silent_and_hung_nodes_hold_up_no_other(tmp_path, monkeypatch):
+def test_silent_and_hanging_nodes_do_not_delay_the_others(tmp_path, monkeypatch):
     """Some never say a word, one answers the login and then hangs: the others are there, these are named."""
     monkeypatch.setattr(survey, "_PROBE_MARGIN_SECONDS", -30)
     hung, silent = (5,), tuple(range(20, 60))
@@ -114,7 +114,7 @@ def crowd(tmp_path_factory) -> Iterator[SimulatedNodes]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
-def test_sixty_four_nodes_are_a_page_and_not_a_book(crowd, words, out, err):
+def test_reports_about_sixty_four_nodes_are_grouped(crowd, words, out, err):
     """Most answer and some are silent: a few lines for each of the two, not for each node, also in a pipe."""
     stdout, stderr = outputs_of(crowd, *words)
 
@@ -124,7 +124,7 @@ def test_sixty_four_nodes_are_a_page_and_not_a_book(crowd, words, out, err):
         assert "gpu[0001-0040,0061-0064]: failed at task 'lock the node'" in stdout
 
 
-def test_dropped_connections_are_tried_again(tmp_path):
+def test_dropped_connections_are_retried(tmp_path):
     """Servers that take five logins at a time drop the others at first; in the end every node was reached."""
     with SimulatedNodes(tmp_path / "nodes", Nodes(40, login_seconds=0.1, max_startups=5)) as nodes:
         results = probe(nodes)
@@ -132,7 +132,7 @@ def test_dropped_connections_are_tried_again(tmp_path):
     assert not [value for value in results.values() if isinstance(value, ProvisionError)]
 
 
-def test_host_keys_are_really_checked(tmp_path):
+def test_a_wrong_host_key_among_many_nodes_is_refused(tmp_path):
     """A node that shows another key than the one on record is refused, also among a crowd."""
     with SimulatedNodes(tmp_path / "nodes", Nodes(4)) as nodes:
         lines = nodes.known_hosts.read_text().splitlines()

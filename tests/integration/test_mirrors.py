@@ -65,7 +65,7 @@ def failing_mirror(folder, address, asked):
 
 @pytest.mark.long
 @pytest.mark.row(46)
-def test_a_package_that_a_mirror_fails_to_give_is_asked_for_again(provision, cluster, ssh_files, on_node):
+def test_a_failed_package_download_is_retried(provision, cluster, ssh_files, on_node):
     """As the roles install it: by apt's retries, and when these were in vain by one more whole try."""
     asked = Counter()
     address = f"{cluster['nodes'][0]['address'].rpartition('.')[0]}.1"

@@ -52,7 +52,7 @@ def status(nodes):
     return history.read_nodes(nodes[:1])["a"][-1].status
 
 
-def test_a_node_in_use_is_refused_and_the_others_are_held(nodes):
+def test_a_locked_node_is_refused_and_the_others_are_locked(nodes):
     """Its owner is named; the other node is ours, and free again afterwards."""
     with node_locks.acquire(nodes[:1], command="provision apply --only base_system"):
         with node_locks.acquire(nodes, command="provision apply") as second:
@@ -67,7 +67,7 @@ def test_a_node_in_use_is_refused_and_the_others_are_held(nodes):
     assert "for `provision apply --only base_system`" in str(error)
 
 
-def test_a_node_whose_lock_cannot_be_had_says_why(nodes):
+def test_a_node_that_cannot_be_locked_is_reported_with_the_reason(nodes):
     """No Python, no answer: each with its own reason, and the good node is locked."""
     bad = Node("c", Connection("127.0.0.1", port=1, user="root", ssh_args=("-F", "none")))
     old = make_node("b", local=True, ansible_python_interpreter="/no/such/python")
@@ -79,7 +79,7 @@ def test_a_node_whose_lock_cannot_be_had_says_why(nodes):
     assert isinstance(locks.failed["c"], ConnectionFailed)
 
 
-def test_a_machine_that_the_inventory_names_twice_is_said_so(nodes, monkeypatch):
+def test_a_machine_listed_twice_in_the_inventory_is_reported(nodes, monkeypatch):
     """Otherwise the message would name our own apply as the holder."""
     request = node_lock.keep_request
     folders = request({"node": "a"})["folders"]
@@ -90,7 +90,7 @@ def test_a_machine_that_the_inventory_names_twice_is_said_so(nodes, monkeypatch)
     assert "names this machine twice" in str(next(iter(locks.failed.values())))
 
 
-def test_what_was_done_is_in_the_nodes_history(nodes):
+def test_the_steps_of_an_apply_are_in_the_history_of_the_node(nodes):
     """The steps and the end, as the apply reports them; and the operator."""
     with node_locks.acquire(nodes, command="provision apply") as locks:
         running = status(nodes)
@@ -103,7 +103,7 @@ def test_what_was_done_is_in_the_nodes_history(nodes):
     assert (entry.message, entry.pid, entry.command) == ("no space", os.getpid(), "provision apply")
 
 
-def test_an_interrupted_apply_is_recorded_and_its_lock_waits_for_the_last_task(nodes, tmp_path):
+def test_an_interrupted_apply_is_recorded_and_its_lock_lasts_until_the_last_task_ends(nodes, tmp_path):
     """We leave at once; the node is free when what still runs there has ended."""
     mark = f"read line # a mark in {tmp_path}"
     with subprocess.Popen(["sh", "-c", mark], stdin=subprocess.PIPE) as task:
@@ -118,7 +118,7 @@ def test_an_interrupted_apply_is_recorded_and_its_lock_waits_for_the_last_task(n
     assert status(nodes) == "interrupted"
 
 
-def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
+def test_apply_waits_for_the_remaining_tasks_of_a_dead_apply(nodes, tmp_path):
     """The next apply says so and goes on by itself, where it would refuse for an operator who is alive."""
     events: list[Event] = []
     with subprocess.Popen(["sh", "-c", f"read line # a mark in {tmp_path}"], stdin=subprocess.PIPE) as task:
@@ -139,7 +139,7 @@ def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
     assert "the connection to its controller is lost since" in event.task
 
 
-def test_a_lock_that_was_taken_away_is_noticed(nodes):
+def test_a_removed_lock_is_detected(nodes):
     """An apply can stop before it works on a node that another one changes now."""
     with node_locks.acquire(nodes, command="x") as locks:
         look = remote_lock.probe_locks(nodes[:1])["a"]
@@ -153,7 +153,7 @@ def test_a_lock_that_was_taken_away_is_noticed(nodes):
     assert status(nodes) == "unlocked"
 
 
-def test_beats_keep_the_lock(nodes, monkeypatch):
+def test_heartbeats_preserve_the_lock(nodes, monkeypatch):
     """However long the work takes, an operator's side that is alive is not taken for dead."""
     monkeypatch.setattr(node_lock, "TIMES", {"silence": 1.0, "linger": 0, "quiet": 0})
     monkeypatch.setattr(node_lock, "BEAT_SECONDS", 0.2)

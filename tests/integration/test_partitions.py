@@ -46,7 +46,7 @@ def own_scene(provision: Provision) -> Iterator[Scene]:
         yield made
 
 
-def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_back(scene: Scene) -> None:
+def test_a_job_on_a_disconnected_node_is_stopping_until_the_node_reconnects(scene: Scene) -> None:
     """`stop` exits with 7, the job is named in all lists, and the next list carries the end out."""
     case = Case(scene, "cut-stop", "running", "stop", "before", scene.nodes[-1], CUTS[1])
     case.prepare()
@@ -68,7 +68,7 @@ def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_b
     case.clean()
 
 
-def test_a_deleted_job_on_a_node_that_is_cut_off_keeps_its_name(scene: Scene) -> None:
+def test_a_deleted_job_on_a_disconnected_node_keeps_its_name(scene: Scene) -> None:
     """`delete` exits with 7, its name stays taken, and a queue run removes it when the node is back."""
     case = Case(scene, "cut-delete", "running", "delete", "before", scene.nodes[-1])
     case.prepare()
@@ -101,13 +101,15 @@ def test_a_deleted_job_on_a_node_that_is_cut_off_keeps_its_name(scene: Scene) ->
         ("waiting", "stop", "before", 0),
     ],
 )
-def test_a_verb_beside_a_node_that_is_cut_off(scene: Scene, state: str, verb: str, moment: str, place: int) -> None:
+def test_a_few_verbs_work_while_a_node_is_disconnected(
+    scene: Scene, state: str, verb: str, moment: str, place: int
+) -> None:
     """The short form of the test below."""
     Case(scene, f"cut-{state}", state, verb, moment, scene.nodes[place], CUTS[0], 1.0).run()
 
 
 @pytest.mark.long
-def test_random_partitions_at_every_verb(own_scene: Scene) -> None:
+def test_random_verbs_work_during_random_partitions(own_scene: Scene) -> None:
     """The seed that is printed repeats a run."""
     dice = random.Random(SEED)  # noqa: S311 - to be repeated
     for number in range(CASES):
@@ -120,7 +122,9 @@ def test_random_partitions_at_every_verb(own_scene: Scene) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_each_verb_in_each_state_at_each_moment(own_scene: Scene, state: str, moment: str) -> None:
+def test_each_verb_works_in_each_job_state_while_a_node_is_disconnected(
+    own_scene: Scene, state: str, moment: str
+) -> None:
     """Every verb, on the node that has the job: for waiting jobs and jobs on the queue host that is the queue host."""
     sys.stdout.write(f"seed {SEED}\n")
     for group in groups_of(own_scene, state, moment, random.Random(f"{SEED} {state} {moment}")):  # noqa: S311

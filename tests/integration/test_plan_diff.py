@@ -33,7 +33,7 @@ def drifted(provision, own_inventory, cluster, on_node) -> Iterator[tuple[Path, 
     provision.ok("apply", "--lab", LAB, "--yes")
 
 
-def test_the_changed_lines_are_shown_and_nothing_is_changed(provision, drifted, on_node) -> None:
+def test_plan_diff_shows_changed_lines_and_changes_nothing(provision, drifted, on_node) -> None:
     """Only steps of the plan; the password is never shown, in text or JSON, stdout or stderr."""
     inventory, node = drifted
     before = on_node(node, STATE)
@@ -57,7 +57,7 @@ def test_the_changed_lines_are_shown_and_nothing_is_changed(provision, drifted, 
 
 
 @pytest.mark.long
-def test_a_step_that_waits_for_a_job_is_compared_too(provision, cluster, on_node) -> None:
+def test_a_step_that_waits_for_a_job_has_a_diff(provision, cluster, on_node) -> None:
     """The role would refuse to go on under a job; to compare disturbs none."""
     node = cluster["nodes"][0]["name"]
     provision.ok("apply", "--lab", LAB, "--yes")
@@ -78,7 +78,7 @@ def test_a_step_that_waits_for_a_job_is_compared_too(provision, cluster, on_node
 
 
 @pytest.mark.long
-def test_a_role_that_cannot_be_compared_does_not_make_the_plan_fail(provision, cluster, on_node) -> None:
+def test_a_role_without_a_diff_does_not_fail_the_plan(provision, cluster, on_node) -> None:
     """Why is said, and the plan stands: here a link stands where a file should be."""
     node = cluster["nodes"][0]["name"]
     provision.ok("apply", "--lab", LAB, "--yes")

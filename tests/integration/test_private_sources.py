@@ -158,7 +158,7 @@ def hidden(jobs, on_both, marker, names, *said):
 
 
 @pytest.mark.row(24)
-def test_the_documents_line_for_private_code_works_with_a_warning(jobs, forge, own, on_both):
+def test_private_code_with_a_password_on_the_command_line_works_with_a_warning(jobs, forge, own, on_both):
     """The password stands on the command line; beside that it is nowhere, while the job runs and afterwards."""
     typed = (f"--env=GIT_SYNC_USERNAME={USER}", f"--env=GIT_SYNC_PASSWORD={forge.marker.password}")
     line = "env; cat /root/code/mnist/train.txt; until [ -e /tmp/end ]; do sleep 1.5; done"
@@ -188,7 +188,7 @@ def test_the_documents_line_for_private_code_works_with_a_warning(jobs, forge, o
 
 
 @pytest.mark.row(24)
-def test_a_login_that_is_not_typed_works_without_a_warning(jobs, forge, own, on_both, tmp_path):
+def test_credentials_from_environment_file_or_store_work_without_a_warning(jobs, forge, own, on_both, tmp_path):
     """From the environment (and kept for a job that others let start), from a file, and by `secret add`."""
     password, server = forge.marker.password, forge.url.split("/")[2]
     file = tmp_path / "login.env"
@@ -233,7 +233,7 @@ def test_a_login_that_is_not_typed_works_without_a_warning(jobs, forge, own, on_
 
 
 @pytest.mark.row(24)
-def test_a_wrong_password_is_reported_with_node_reason_and_remedy_but_not_itself(jobs, forge, own, on_both):
+def test_a_rejected_password_is_reported_without_being_printed(jobs, forge, own, on_both):
     """The job has failed, and neither what is said nor what is recorded of it has the password."""
     wrong = Marker.of(USER)
     submitted = own(GIT_SYNC_PASSWORD=wrong.password)(
@@ -327,7 +327,7 @@ def registry(jobs, ssh_files, on_both, tmp_path):
 
 
 @pytest.mark.row(24, 47)
-def test_an_image_of_a_private_registry_by_secret_set(jobs, registry, own, on_both):
+def test_an_image_of_a_private_registry_requires_a_stored_credential(jobs, registry, own, on_both):
     """Without or with a wrong credential the error names node, cause and remedy; with it jobs and `image pull` work."""
     server, image, marker = registry
     words = ("run", "--lab", LAB, f"--image={server}/{image}", "--workers=2", "--spread", "env")

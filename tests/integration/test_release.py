@@ -28,7 +28,7 @@ def releases(tmp_path_factory):
     return folders
 
 
-def test_a_release_has_all_files_and_their_checksums(releases):
+def test_a_release_contains_all_files_and_their_checksums(releases):
     """Wheel, source archive and SBOM are there, and SHA256SUMS has the digest of each."""
     sums = dict(reversed(line.split()) for line in (releases[0] / "SHA256SUMS").read_text().splitlines())
     files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in releases[0].iterdir()}
@@ -38,14 +38,14 @@ def test_a_release_has_all_files_and_their_checksums(releases):
     assert sorted(name.rpartition(".")[2] for name in files) == ["gz", "json", "whl"]
 
 
-def test_the_same_commit_gives_the_same_release(releases):
+def test_builds_of_the_same_commit_are_identical(releases):
     """Anybody can build a release again and compare it."""
     one, two = ((folder / "SHA256SUMS").read_text() for folder in releases)
 
     assert one == two
 
 
-def test_the_source_archive_has_what_the_command_needs_and_nothing_private(releases):
+def test_the_source_archive_is_complete_and_contains_no_private_files(releases):
     """Roles, playbooks and locks are in it; files of the working tree that are not in git are not."""
     (archive,) = releases[0].glob("*.tar.gz")
     with tarfile.open(archive) as tar:

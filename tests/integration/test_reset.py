@@ -14,7 +14,7 @@ find /etc /usr/local /var/lib -name '*provision*' ! -path '*provision-lab*' ! -p
 """
 
 
-def test_a_node_that_was_reset_is_bare_and_is_set_up_again(provision, cluster, on_node):
+def test_a_reset_node_is_bare_and_can_be_set_up_again(provision, cluster, on_node):
     """It says first what it will do; the other node is left as it is."""
     other, node = (entry["name"] for entry in cluster["nodes"])
     provision.ok("apply", "--lab", LAB, "--yes")

@@ -16,7 +16,7 @@ ANSIBLE = Path(sys.executable).with_name("ansible")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_module_starts_with_everything_that_it_imports(path: Path) -> None:
+def test_module_starts_with_all_its_imports(path: Path) -> None:
     """Ansible finds the shared code of all roles, and the module checks its arguments."""
     paths = {part: ":".join(map(str, ROLES.glob(f"*/{part}"))) for part in ("library", "module_utils")}
     environment = {

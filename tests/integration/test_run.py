@@ -42,7 +42,7 @@ def left(cluster, on_node):
     return look
 
 
-def test_every_line_has_its_rank_and_its_stream(provision, cluster):
+def test_every_output_line_has_its_rank_and_stream(provision, cluster):
     """Half lines of four ranks come out whole, errors on stderr, bytes that are no text unharmed."""
     done = provision("run", "--lab", LAB, "--", "python3", "-c", CHATTY)
 
@@ -55,7 +55,7 @@ def test_every_line_has_its_rank_and_its_stream(provision, cluster):
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
-def test_a_signal_gives_the_code_that_shells_give(provision, cluster, number):
+def test_a_signal_gives_the_exit_code_of_shells(provision, cluster, number):
     """A rank that dies of a signal makes run exit with 128 + its number."""
     assert cluster["nodes"]
     assert provision("run", "--lab", LAB, "-n", "1", "--", "sh", "-c", f"kill -{number} $$").code == 128 + number
@@ -82,7 +82,7 @@ def test_a_secret_is_on_no_command_line(provision, cluster, on_node):
 
 
 @pytest.mark.parametrize(("how", "limit"), [(signal.SIGKILL, 10), (signal.SIGTERM, 10), (signal.SIGSTOP, 45)])
-def test_ranks_that_ignore_signals_end_with_their_client(provision, cluster, left, how, limit):
+def test_ranks_that_ignore_signals_are_killed_with_their_client(provision, cluster, left, how, limit):
     """Killed, asked to end or silent (as behind a cut network): the whole job is gone in time, on every node."""
     assert cluster["nodes"]
     process = provision.start("run", "--lab", LAB, "--", "python3", "-c", STUBBORN)
@@ -97,7 +97,7 @@ def test_ranks_that_ignore_signals_end_with_their_client(provision, cluster, lef
         process.wait()
 
 
-def test_a_second_sync_copies_nothing_and_keeps_what_the_job_wrote(provision, cluster, tmp_path):
+def test_a_second_sync_copies_nothing_and_preserves_files_of_the_job(provision, cluster, tmp_path):
     """Unchanged files are not sent again, deleted ones go, and a checkpoint stays."""
     assert cluster["nodes"]
     code = tmp_path / "my code"

@@ -280,7 +280,7 @@ def may_be_there(secret: str, where: str) -> bool:
 
 
 @pytest.mark.long
-def test_secrets_of_an_inventory_are_where_they_have_to_be_and_nowhere_else(
+def test_secrets_of_an_inventory_are_stored_only_where_required(
     site: Site, provision: Provision, cluster: dict, on_node
 ) -> None:
     """Through plan, a saved plan, apply, an apply that fails, history, verify and a support bundle.

@@ -145,7 +145,7 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return sorted(paths | (set(one["packages"]) ^ set(other["packages"])))
 
 
-def test_it_says_first_what_it_will_do(provision, before, applied, planned):
+def test_the_plan_of_a_reset_lists_all_actions_and_changes_nothing(provision, before, applied, planned):
     """The plan names files, packages and the container of each node, and changes nothing."""
     own, bare = planned[OWN]["steps"], planned[BARE]["steps"]
 
@@ -158,7 +158,7 @@ def test_it_says_first_what_it_will_do(provision, before, applied, planned):
     assert {node: differences(applied[node], look(provision, node)) for node in (OWN, BARE)} == {OWN: [], BARE: []}
 
 
-def test_without_an_answer_nothing_is_undone(provision, planned):
+def test_a_reset_without_confirmation_is_refused(provision, planned):
     """There is no terminal to ask: exit 2, and the plan stays unchanged."""
     done = provision("reset", "--lab", LAB)
 
@@ -168,7 +168,7 @@ def test_without_an_answer_nothing_is_undone(provision, planned):
     assert {node["name"]: node for node in again["nodes"]} == planned
 
 
-def test_a_node_on_which_a_job_runs_is_refused(provision, planned):
+def test_a_reset_of_a_node_with_a_running_job_is_refused(provision, planned):
     """The job goes on, and is named; the other node is not held up by it."""
     assert planned
     shell(provision, BARE, "docker exec --detach provision-training sleep 98766")
@@ -184,7 +184,7 @@ def test_a_node_on_which_a_job_runs_is_refused(provision, planned):
     assert "sleep" in refused["refused"][0]
 
 
-def test_what_stood_before_is_as_it_was(provision, before, back):
+def test_a_reset_restores_pre_existing_configuration(provision, before, back):
     """The site's docker, daemon.json, sshd settings, names and packages: byte for byte, and running as before."""
     assert {node["name"]: node["result"] for node in back["reset"]["nodes"]} == {OWN: "reset", BARE: "reset"}
     assert differences(before[OWN], back[OWN]) == []
@@ -192,7 +192,7 @@ def test_what_stood_before_is_as_it_was(provision, before, back):
     assert docker_of(provision) == before["docker"]
 
 
-def test_of_a_bare_node_nothing_of_ours_is_left(provision, before, back):
+def test_a_reset_removes_everything_from_a_bare_node(provision, before, back):
     """No file in /etc, no package, no docker, no folder: only the node's history mentions an apply."""
     commands = (
         # /var/lib/docker is a volume on nodes of the lab. It stood there before, and so it stays as it is.
@@ -208,7 +208,7 @@ def test_of_a_bare_node_nothing_of_ours_is_left(provision, before, back):
     assert [line for line in lines if line and "provision-lab" not in line] == ["history.jsonl", "/var/lib/provision"]
 
 
-def test_a_second_reset_has_nothing_to_do(provision, back):
+def test_a_second_reset_has_no_steps(provision, back):
     """It asks no question, and changes nothing."""
     done = provision("reset", "--lab", LAB, "--json")
 
@@ -217,7 +217,7 @@ def test_a_second_reset_has_nothing_to_do(provision, back):
     assert [(node["result"], node["steps"]) for node in done.document["nodes"]] == [("nothing", [])] * 2
 
 
-def test_an_unreachable_node_is_named(provision, back):
+def test_an_unreachable_node_is_reported(provision, back):
     """A node without power makes exit 1, and says why."""
     assert back
     provision.ok("lab", "power", LAB, BARE, "off")

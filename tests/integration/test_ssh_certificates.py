@@ -83,7 +83,7 @@ def both_nodes(site: Site, known_hosts: Path) -> list[Node]:
     return [site.connection(), site.connection(known_hosts=known_hosts)]
 
 
-def test_the_recipe_ends_with_verbs_that_work(site) -> None:
+def test_verbs_work_after_the_documented_certificate_setup(site) -> None:
     """`history --nodes` and `exec` reach the node: the key is in no authorized_keys, the host key in no known_hosts."""
     assert len(site.said) == 6
     done = site.shell("provision exec -i hosts.yml --json -- true")
@@ -123,7 +123,7 @@ def sign(site) -> Iterator[object]:
         ("-n interns -V +8h", r"was refused.*alice-cert\.pub is for the principals interns"),
     ],
 )
-def test_a_certificate_that_is_not_valid_is_refused_with_the_reason(site, lab_trust, sign, words, reason) -> None:
+def test_an_invalid_user_certificate_is_refused_with_the_reason(site, lab_trust, sign, words, reason) -> None:
     """Expired, too early, or of another principal: both transports say so, and a new certificate counts at once."""
     good = (site.folder / "alice-cert.pub").read_bytes()
     sign(words)
@@ -144,7 +144,7 @@ def test_a_certificate_that_is_not_valid_is_refused_with_the_reason(site, lab_tr
         ("-n gpu2,10.0.0.12 -V +52w", "not a listed principal"),
     ],
 )
-def test_a_host_certificate_that_is_not_valid_is_refused_with_the_reason(site, words, reason) -> None:
+def test_an_invalid_host_certificate_is_refused_with_the_reason(site, words, reason) -> None:
     """An expired certificate, or that of another node: the login ends before any key of ours is offered."""
     certificate = "/etc/ssh/ssh_host_ed25519_key-cert.pub"
     install = f"scp gpu1-cert.pub root@gpu1:{certificate}; ssh root@gpu1 systemctl restart ssh"
@@ -167,7 +167,7 @@ WEAK = {
 
 
 @pytest.mark.parametrize("name", WEAK)
-def test_an_sshd_with_outdated_algorithms_alone_is_refused(lab, ssh_files, tmp_path, name) -> None:
+def test_an_sshd_with_only_outdated_algorithms_is_refused(lab, ssh_files, tmp_path, name) -> None:
     """A real sshd that offers nothing else: the sentence says what, and the remedy where to correct it."""
     first = lab["nodes"][0]
     values = {"user": "root", "key_file": ssh_files / "id_ed25519", "known_hosts": ssh_files / "known_hosts"}
@@ -195,7 +195,7 @@ def test_an_sshd_with_outdated_algorithms_alone_is_refused(lab, ssh_files, tmp_p
     assert "sshd_config" in str(caught.value.remedy)
 
 
-def test_the_operators_agent_reaches_no_node(lab, ssh_files, tmp_path) -> None:
+def test_the_ssh_agent_of_the_operator_is_not_forwarded_to_nodes(lab, ssh_files, tmp_path) -> None:
     """Root on a node could log in to every other node with it: ForwardAgent of ssh_config does not count."""
     first = lab["nodes"][0]
     config = tmp_path / "config"

@@ -136,7 +136,7 @@ def get(site: Site, person: str, name: str) -> Any:
     return site.ok(person, "get", name, "-o", "json").document
 
 
-def test_a_submitter_submits_follows_and_stops_his_own_job_and_nobody_elses(site: Site) -> None:
+def test_a_submitter_can_submit_follow_and_stop_only_his_own_jobs(site: Site) -> None:
     """Without a root login: an operator's queue starts the job, on the node that takes jobs."""
     said = site.submit("bob", "mine", "echo first; id -u; sleep 600")
     assert "an operator's queue" in said.err
@@ -154,10 +154,10 @@ def test_a_submitter_submits_follows_and_stops_his_own_job_and_nobody_elses(site
     for words in (("logs", "mine"), ("stop", "mine"), ("delete", "--force", "mine")):
         refused = site("eve", *words)
         assert refused.code == 2, str(refused)
-        assert "belongs to somebody else" in refused.err
+        assert "belongs to another user" in refused.err
         assert "first" not in refused.out
     by_hand = json.dumps({"do": "delete", "name": "mine", "id": "x"}) + "\n"
-    assert "belongs to somebody else" in site.ssh("eve", f"provision-jobs@{site.address}", data=by_hand).stdout
+    assert "belongs to another user" in site.ssh("eve", f"provision-jobs@{site.address}", data=by_hand).stdout
     seen = site.ok("eve", "get", "mine", "-e", "-o", "json").out
     assert "of-the-job" not in seen
     assert "echo first" not in seen
@@ -171,10 +171,10 @@ def test_a_submitter_submits_follows_and_stops_his_own_job_and_nobody_elses(site
     assert site("bob", "get", "mine").code == 3
 
 
-def test_a_waiting_job_is_stopped_by_its_submitter_alone(site: Site) -> None:
+def test_a_waiting_job_can_be_stopped_only_by_its_submitter(site: Site) -> None:
     """It is only in the queue of the head then."""
     site.submit("eve", "hers", "true")
-    assert "belongs to somebody else" in site("bob", "stop", "hers").err
+    assert "belongs to another user" in site("bob", "stop", "hers").err
     refused = site("bob", "delete", "hers", "--json")
     assert (refused.code, json.loads(refused.out)["error"]["code"]) == (2, "job.not_owner")
     assert get(site, "eve", "hers")["status"] == "PENDING"
@@ -184,7 +184,7 @@ def test_a_waiting_job_is_stopped_by_its_submitter_alone(site: Site) -> None:
     site.ok("eve", "delete", "hers")
 
 
-def test_an_operator_behind_the_job_agent_is_asked_before_another_users_job_is_ended(site: Site) -> None:
+def test_an_operator_confirms_before_ending_another_users_job(site: Site) -> None:
     """The agent allows it, so only the question protects the job."""
     site.submit("eve", "asked", "true")
     for verb in ("stop", "delete"):
@@ -207,7 +207,7 @@ def test_a_job_runs_as_the_account_of_its_submitter(site: Site) -> None:
     assert site("bob", "get", "root").code == 3
 
 
-def test_the_login_gives_no_shell_no_forwarding_and_no_other_program(site: Site) -> None:
+def test_the_login_of_a_submitter_runs_only_the_job_agent(site: Site) -> None:
     """Whatever the client asks sshd for, the agent answers a request or nothing."""
     account = f"provision-jobs@{site.address}"
     for words in (["id"], ["sudo", "-n", "id"], ["sh", "-c", "id"], []):
@@ -261,7 +261,7 @@ def _forwards(site: Site, way: str, port: int, account: str) -> bool:
         child.wait()
 
 
-def test_what_needs_an_operator_says_so(site: Site) -> None:
+def test_commands_that_require_an_operator_are_refused_with_the_reason(site: Site) -> None:
     """Before anything is tried on the nodes."""
     for words in (
         ("plan",),
@@ -279,7 +279,7 @@ def test_what_needs_an_operator_says_so(site: Site) -> None:
         assert "an operator" in refused.err, f"{words}: {refused}"
 
 
-def test_the_head_holds_the_queue_without_docker(site: Site) -> None:
+def test_the_queue_host_needs_no_docker(site: Site) -> None:
     """It is converged, and has nothing for jobs."""
     assert site.operator("plan", "--exit-code", "-i", str(site.inventory)).code == 0
     assert site.on(HEAD, "command -v dockerd docker || echo none").strip() == "none"
@@ -312,7 +312,7 @@ def test_manual_changes_are_detected_and_removed_submitters_lose_access(site: Si
     site.ok("bob", "list")
 
 
-def test_the_audit_record_shows_it_all(site: Site) -> None:
+def test_the_audit_record_lists_all_actions_and_refusals(site: Site) -> None:
     """Who submitted, read, stopped and deleted which job, from where, and what was refused to whom."""
     records = site.audit()
     known = {(one["action"], one["caller"], one["job"], one["verified"]) for one in records}

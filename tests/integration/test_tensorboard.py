@@ -82,7 +82,7 @@ def answers(url):
 
 
 @pytest.mark.row(27, 29, 30)
-def test_a_browser_here_shows_what_the_job_wrote(provision, cluster, image, tmp_path):
+def test_a_forwarded_tensorboard_shows_the_events_of_the_job(provision, cluster, image, tmp_path):
     """The reference's way: submit with --tensorboard, forward the port, look; it outlives the run and goes with it."""
     place = ["-i", cluster["inventory"]]
     words = ["--name", "tb", "--image", image, "--pull", "never", "--tensorboard", "python3 /write.py"]

@@ -19,26 +19,25 @@ from provision.lab.engine_process import release_engine, require_engine
 HERE = Path(__file__).resolve().parent
 ROLES = sorted(path.parents[2].name for path in HERE.parents[1].glob("roles/*/molecule/default/molecule.yml"))
 COLOUR = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;;.*?\x1b\\")
-
-
 NETWORK = "provision-molecule"
+SYSTEM = os.environ.get("MOLECULE_SYSTEM", "debian_12")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Use the machine's docker engine, or a private one as the lab does; build the nodes' image once."""
     folder = tmp_path_factory.mktemp("engine")
-    found = require_engine(folder, Steps())
+    docker_engine = require_engine(folder, Steps())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOCKER_HOST", found.host)
+        patch.setenv("DOCKER_HOST", docker_engine.host)
         patch.setenv("MOLECULE_NETWORK", NETWORK)
         docker("network", "rm", NETWORK, check=False)
         docker("network", "create", "--label", "provision.lab=molecule", NETWORK)
         if "MOLECULE_NODE_IMAGE" not in os.environ:
-            subprocess.run([HERE / "node-image", "provision-molecule-node:12.1"], check=True)
+            subprocess.run([HERE / "node-image", f"provision-molecule-node:{SYSTEM}.1"], check=True)
         yield
         docker("network", "rm", NETWORK, check=False)
-    found.close()
+    docker_engine.close()
     release_engine(folder, Steps())
 
 
@@ -90,7 +89,9 @@ def scenario(role: str) -> tuple[int, str]:
 
 @pytest.mark.row(46, 48)
 @pytest.mark.parametrize("role", ROLES)
-def test_role_converges_once_and_is_what_it_promises(role: str, outcomes: dict[str, Future[tuple[int, str]]]) -> None:
+def test_role_converges_is_idempotent_and_passes_its_verification(
+    role: str, outcomes: dict[str, Future[tuple[int, str]]]
+) -> None:
     """The role applies to a bare node, changes nothing the second time, and its tasks/verify.yml holds."""
-    code, told = outcomes[role].result()
-    assert code == 0, "\n".join(told.splitlines()[-60:])
+    code, output = outcomes[role].result()
+    assert code == 0, "\n".join(output.splitlines()[-60:])

@@ -70,7 +70,7 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_real_log_gives_what_a_person_reads(name):
+def test_verdicts_of_recorded_logs_match_their_annotations(name):
     """Version, transport, GPUDirect, cards and reason of each recorded log."""
     version, transport, gdr, hcas, reason = RECORDED[name]
 

@@ -11,7 +11,7 @@ from tests.unit.cli.test_run_reference import CASES
 ORDER_OF_THE_GUIDE = ("one rank", "one node", "LightCC", "plain Horovod", "LightCC, GDR")
 
 
-def test_the_preset_is_what_the_guide_has(dry_run):
+def test_the_preset_matches_the_guide(dry_run):
     """All five lines, each with its own program."""
     texts = re.findall(r"/usr/local/openmpi/bin/mpirun [^\n]+", document("taco-bare-metal.txt"))
     lines = [shlex.split(line) for line in texts]

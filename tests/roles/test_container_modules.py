@@ -43,13 +43,13 @@ IDLE = {
 
 
 def test_a_container_with_idle_logins_has_no_job() -> None:
-    """Init, the entrypoint, sshd, logins without a command and the dead are nobody's work."""
-    found = node.jobs(IDLE, 100, ours=True)
+    """Init, the entrypoint, sshd, logins without a command and zombies are no jobs."""
+    jobs = node.jobs(IDLE, 100, ours=True)
 
-    assert found == []
+    assert jobs == []
 
 
-def test_what_a_login_or_an_exec_started_is_a_job() -> None:
+def test_processes_of_logins_and_docker_exec_are_jobs() -> None:
     """Jobs are below a login, came by docker exec, or were left to init. They are named without their arguments."""
     started = {
         110: (103, "python3", "R", "python3 train.py"),
@@ -57,24 +57,24 @@ def test_what_a_login_or_an_exec_started_is_a_job() -> None:
         112: (100, "rank", "D", "./rank"),
     }
 
-    found = node.jobs(IDLE | started, 100, ours=True)
+    jobs = node.jobs(IDLE | started, 100, ours=True)
 
-    assert found == [
+    assert jobs == [
         {"pid": 110, "command": "python3"},
         {"pid": 111, "command": "orted"},
         {"pid": 112, "command": "rank"},
     ]
 
 
-def test_the_first_process_of_a_container_made_by_hand_is_a_job() -> None:
+def test_the_first_process_of_a_manually_created_container_is_a_job() -> None:
     """A container that this role did not make is not taken for idle."""
-    found = node.jobs({7: (1, "python3", "S", "python3 train.py")}, 7, ours=False)
+    jobs = node.jobs({7: (1, "python3", "S", "python3 train.py")}, 7, ours=False)
 
-    assert found == [{"pid": 7, "command": "python3"}]
+    assert jobs == [{"pid": 7, "command": "python3"}]
 
 
-def test_a_container_made_by_hand_that_only_idles_has_no_job() -> None:
-    """What keeps it up is nobody's work; whatever else runs in it is."""
+def test_a_manually_created_container_that_idles_has_no_job() -> None:
+    """Its idle main process is no job; every other process is."""
     up = {
         7: (1, "docker-init", "S", "docker-init -- sh -c 'sleep infinity'"),
         8: (7, "sh", "S", "sh -c sleep infinity; true"),
@@ -101,38 +101,38 @@ def rdma(folder: Path, cards: dict[str, bytes], *, devices: list[str]) -> tuple[
 
 
 def test_the_container_gets_the_compute_cards_and_the_connection_manager(tmp_path: Path) -> None:
-    """The uverbs devices and rdma_cm are handed in; umad and issm, the subnet manager's, are not."""
+    """The uverbs devices and rdma_cm are mounted; umad and issm, which subnet managers use, are not."""
     sys, dev = rdma(
         tmp_path, {"mlx5_0": b"", "mlx5_1": b""}, devices=["uverbs0", "uverbs1", "rdma_cm", "umad0", "issm0"]
     )
 
-    found, left_out = node.rdma_devices([], sys, dev)
+    devices, left_out = node.rdma_devices([], sys, dev)
 
-    assert (found, left_out) == ([f"{dev}/uverbs0", f"{dev}/uverbs1", f"{dev}/rdma_cm"], [])
+    assert (devices, left_out) == ([f"{dev}/uverbs0", f"{dev}/uverbs1", f"{dev}/rdma_cm"], [])
 
 
-def test_what_is_left_out_of_the_container_is_said(tmp_path: Path) -> None:
+def test_devices_excluded_from_the_container_are_reported(tmp_path: Path) -> None:
     """NVSwitch management ports, excluded cards and missing device files are left out, each with its reason."""
     cards = {"mlx5_0": b"", "mlx5_1": b"\0SW_MNG\0", "mlx5_2": b"", "mlx5_3": b""}
     sys, dev = rdma(tmp_path, cards, devices=["uverbs0", "uverbs1", "uverbs2"])
 
-    found, left_out = node.rdma_devices(["mlx5_2"], sys, dev)
+    devices, left_out = node.rdma_devices(["mlx5_2"], sys, dev)
 
-    assert found == [f"{dev}/uverbs0"]
+    assert devices == [f"{dev}/uverbs0"]
     assert [line.split(":")[0] for line in left_out] == ["mlx5_1", "mlx5_2", "mlx5_3", "rdma_cm"]
 
 
-def test_known_lines_are_kept_by_the_node_they_name(tmp_path: Path) -> None:
+def test_known_lines_are_assigned_to_nodes_by_their_comment(tmp_path: Path) -> None:
     """Lines of known_hosts and authorized_keys are found again by their comment; anything else is dropped."""
     file = tmp_path / "known_hosts"
     file.write_text(f"# comment\n[gpu1]:2222,[10.0.0.1]:2222 {KEY} gpu1\n{KEY} gpu2\ncommand=x y {KEY} gpu3\n\n")
 
-    found = keys.lines_by_node(file)
+    lines = keys.lines_by_node(file)
 
-    assert found == {"gpu1": f"[gpu1]:2222,[10.0.0.1]:2222 {KEY} gpu1", "gpu2": f"{KEY} gpu2"}
+    assert lines == {"gpu1": f"[gpu1]:2222,[10.0.0.1]:2222 {KEY} gpu1", "gpu2": f"{KEY} gpu2"}
 
 
-def test_a_link_or_a_pipe_in_place_of_a_key_file_is_not_read(tmp_path: Path) -> None:
+def test_links_and_pipes_in_place_of_key_files_are_not_read(tmp_path: Path) -> None:
     """Reading what is known of the nodes never leads elsewhere and never waits."""
     (tmp_path / "target").write_text(f"{KEY} gpu1\n")
     (tmp_path / "link").symlink_to("target")
@@ -155,12 +155,12 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("line", HOSTILE)
-def test_what_a_container_says_of_itself_is_checked(line: str) -> None:
+def test_invalid_values_reported_by_a_container_are_dropped(line: str) -> None:
     """A value that is no path, name, number or hash is as good as none."""
     assert keys.checked(line) == {}
 
 
-def test_what_a_container_may_say() -> None:
+def test_valid_values_reported_by_a_container_are_accepted() -> None:
     """Paths, account, ids and settings of an ordinary container are taken as they are."""
     good = (
         "user=train.er-1\nuid=1000\ngid=100\nsshd=/usr/sbin/sshd\nssh-keygen=/opt/x.y/ssh-keygen\nloaded=00aa11bb22cc\n"
@@ -177,7 +177,7 @@ def container(*mounts: tuple[str, bool]) -> dict[str, Any]:
     }
 
 
-def test_a_container_that_can_write_more_than_its_keys_is_refused() -> None:
+def test_a_container_with_writable_files_outside_its_key_folder_is_refused() -> None:
     """Only the folder of the keys may be the container's own: one of the older layout is to be replaced."""
     right = container(("/etc/provision/ssh", False), ("/etc/provision/ssh/keys", True))
 
@@ -191,7 +191,7 @@ class FakeModule:
     check_mode = False
 
 
-def test_keys_of_the_older_layout_are_kept(tmp_path: Path) -> None:
+def test_keys_of_the_older_layout_are_moved(tmp_path: Path) -> None:
     """They move to the folder of the keys, once, and a link among them stays where it is."""
     (tmp_path / "keys").mkdir()
     (tmp_path / "id_ed25519").write_text("old")
@@ -212,7 +212,7 @@ def run_as_account(folder: Path, mode: str) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
 
 
-def test_keys_are_made_once_and_nothing_is_followed(tmp_path: Path) -> None:
+def test_keys_are_created_once_and_links_are_not_followed(tmp_path: Path) -> None:
     """Links and pipes in place of keys give way to new keys; what a link leads to keeps its content and mode."""
     folder, other = tmp_path / "keys", tmp_path / "other"
     folder.mkdir()
@@ -234,7 +234,7 @@ def test_keys_are_made_once_and_nothing_is_followed(tmp_path: Path) -> None:
     assert stat.S_IMODE((folder / "id_ed25519").lstat().st_mode) == 0o600
 
 
-def test_what_the_running_sshd_has_read_is_told(tmp_path: Path) -> None:
+def test_the_settings_file_of_the_running_sshd_is_reported(tmp_path: Path) -> None:
     """The file with the process id of a living sshd names its settings; one that was left behind does not count."""
     program = tmp_path / "sshd"
     program.symlink_to("/bin/sleep")
@@ -242,14 +242,14 @@ def test_what_the_running_sshd_has_read_is_told(tmp_path: Path) -> None:
     with subprocess.Popen([program, "60"]) as process:
         (tmp_path / "sshd-00000000000a.pid").write_text(f"{process.pid}\n")
         try:
-            found = run_as_account(tmp_path, "look")
+            result = run_as_account(tmp_path, "look")
         finally:
             process.kill()
 
-    assert found["loaded"] == "00000000000a"
+    assert result["loaded"] == "00000000000a"
 
 
-def test_no_shell_of_the_node_sees_what_a_container_said() -> None:
+def test_values_reported_by_a_container_reach_no_shell_of_the_node() -> None:
     """The check of sshd_config is a constant command; only the container's own shell runs it."""
     files = yaml.safe_load((ROLES / "container_ssh" / "vars" / "main.yml").read_text())["__container_ssh_files"]
     [command] = [item["validate"] for item in files if "validate" in item]
@@ -259,9 +259,9 @@ def test_no_shell_of_the_node_sees_what_a_container_said() -> None:
     assert "__container_ssh_keys" not in command
 
 
-def test_a_login_gets_the_environment_but_no_secrets() -> None:
+def test_a_login_gets_the_environment_without_secrets() -> None:
     """Variables of the image reach logins, except secrets, what a login sets itself and what sshd could misread."""
-    found = keys.environment(
+    exported = keys.environment(
         [
             "PATH=/opt/mpi/bin:/bin",
             "A=b=c",
@@ -275,7 +275,7 @@ def test_a_login_gets_the_environment_but_no_secrets() -> None:
         ]
     )
 
-    assert found == {"PATH": "/opt/mpi/bin:/bin", "A": "b=c"}
+    assert exported == {"PATH": "/opt/mpi/bin:/bin", "A": "b=c"}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_login_gets_the_environment_but_no_secrets() -> None:
         "HF_TOKEN=1",
     ],
 )  # fmt: skip
-def test_what_looks_like_a_secret_stays_out_of_logins(pair: str) -> None:
+def test_variables_with_secret_names_are_not_exported_to_logins(pair: str) -> None:
     """Names of keys, passwords and credentials in their usual spellings, and addresses with a password."""
     assert keys.environment([pair]) == {}
 
@@ -301,7 +301,7 @@ def test_what_looks_like_a_secret_stays_out_of_logins(pair: str) -> None:
         "BYPASSED=1",
     ],
 )
-def test_what_only_sounds_like_a_secret_reaches_logins(pair: str) -> None:
+def test_variables_without_secrets_are_exported_to_logins(pair: str) -> None:
     """An address with a port is no password, and an author no authorisation."""
     assert list(keys.environment([pair])) == [pair.partition("=")[0]]
 
@@ -312,12 +312,12 @@ def container_tasks() -> list[dict[str, Any]]:
     return [task for task in yaml.safe_load(text) if "community.docker.docker_container" in task]
 
 
-def test_tasks_that_see_the_environment_are_never_logged() -> None:
+def test_tasks_that_use_the_environment_have_no_log() -> None:
     """Whatever a variable is called, its value is in no output."""
     assert [task.get("no_log") for task in container_tasks()] == [True, True]
 
 
-def test_the_default_profile_takes_away_what_it_need_not_have() -> None:
+def test_the_default_profile_drops_unneeded_capabilities() -> None:
     """Raw packets on the node's network and device nodes of its own making are not for jobs."""
     role = ROLES / "training_container"
     profiles = yaml.safe_load((role / "vars" / "main.yml").read_text())["__training_container_profiles"]
@@ -331,7 +331,7 @@ def test_the_default_profile_takes_away_what_it_need_not_have() -> None:
     )
 
 
-def test_a_receipt_tells_nothing_of_values() -> None:
+def test_a_receipt_contains_no_environment_values() -> None:
     """It has names of the environment, neither values nor their hash."""
     tasks = yaml.safe_load((ROLES / "training_container" / "tasks" / "main.yml").read_text())
     inputs = tasks[-1]["vars"]["platform_receipt_inputs"]
@@ -340,6 +340,6 @@ def test_a_receipt_tells_nothing_of_values() -> None:
     assert inputs["env"] == "{{ training_container_env | list | sort }}"
 
 
-def test_only_a_whole_public_key_is_handed_on() -> None:
+def test_only_a_single_public_key_is_exchanged() -> None:
     """What a container calls its public key is one key and nothing that could add a line or an option."""
     assert [keys.public(f"{KEY} root@gpu1"), keys.public("ssh-rsa AAAA"), keys.public("")] == [KEY, "", ""]

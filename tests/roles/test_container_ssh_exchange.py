@@ -52,7 +52,7 @@ def lines(role: Role, template: str) -> list[str]:
     return [line for line in text.split("\n") if line and not line.startswith("#")]
 
 
-def test_every_nodes_keys_are_exchanged() -> None:
+def test_keys_of_all_nodes_are_exchanged() -> None:
     """Each node is known by its name and address, and admitted, with one line each."""
     assert lines(role(), "known_hosts") == [
         f"[{name}]:2222,[10.0.0.{n}]:2222 {key(n)} {name}" for n, name in enumerate(NODES, start=1)
@@ -74,15 +74,15 @@ def test_every_nodes_keys_are_exchanged() -> None:
         {"client_key": key(9)},
     ],
 )
-def test_a_hostile_key_reaches_no_other_node(changes: dict[str, Any]) -> None:
+def test_a_malicious_key_reaches_no_other_node(changes: dict[str, Any]) -> None:
     """Whatever gpu2 sends, the files of gpu1 hold one line a node at most, and gpu3 stays known and admitted."""
     evaluated = role(changes)
 
     for template, number in (("known_hosts", 3), ("authorized_keys", 11)):
-        found = lines(evaluated, template)
-        assert not any(line.endswith("gpu2") for line in found)
-        assert [line.split()[-1] for line in found] in (["gpu1", "gpu3"], ["gpu3"])
-        assert key(number) in found[-1]
+        entries = lines(evaluated, template)
+        assert not any(line.endswith("gpu2") for line in entries)
+        assert [line.split()[-1] for line in entries] in (["gpu1", "gpu3"], ["gpu3"])
+        assert key(number) in entries[-1]
 
 
 def refused(changes: dict[str, Any]) -> dict[str, str]:
@@ -90,7 +90,7 @@ def refused(changes: dict[str, Any]) -> dict[str, str]:
     return dict(role(changes).value("__container_ssh_offers | container_ssh_refused"))
 
 
-def test_the_node_with_an_invalid_key_fails_alone() -> None:
+def test_only_the_node_with_an_invalid_key_fails() -> None:
     """The check fails on it with the reason, and passes on the others."""
     problems = refused({"host_key": "* x"})
 
@@ -103,21 +103,21 @@ def test_the_node_with_an_invalid_key_fails_alone() -> None:
     assert said.startswith("gpu2: the SSH keys of its container are refused: its public host key is invalid")
 
 
-def test_both_nodes_with_one_key_are_named() -> None:
+def test_two_nodes_with_the_same_key_both_fail() -> None:
     """Which of the two copied the key is not known: both fail, the third goes on."""
     assert refused({"host_key": key(1)}) == dict.fromkeys(
         ["gpu1", "gpu2"], "gpu1 and gpu2 send the same public host key"
     )
 
 
-def test_a_refused_data_address_reaches_no_known_hosts() -> None:
+def test_a_refused_data_address_is_in_no_known_hosts_file() -> None:
     """The address of a node comes from what the role platform accepted, never from the node's own words."""
     evaluated = role(platform_data_addresses={"gpu1": "10.0.0.1", "gpu3": "10.0.0.3"})
 
     assert [line.split()[-1] for line in lines(evaluated, "known_hosts")] == ["gpu1", "gpu3"]
 
 
-def test_a_recorded_line_that_takes_anothers_place_is_removed() -> None:
+def test_a_recorded_line_that_impersonates_another_node_is_removed() -> None:
     """What earlier versions wrote for a hostile node does not survive that the node's new key is refused."""
     recorded = {
         "known_hosts": {"gpu2": f"[gpu2]:2222,[10.0.0.3]:2222 {key(2)} gpu2"},
@@ -130,7 +130,7 @@ def test_a_recorded_line_that_takes_anothers_place_is_removed() -> None:
 
 
 @pytest.mark.parametrize("removal", [True, False])
-def test_containers_accept_nothing_outdated(removal: bool, tmp_path: Path) -> None:  # noqa: FBT001
+def test_containers_accept_no_outdated_algorithms(removal: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """Neither the client's settings nor the server's, as OpenSSH itself reads them, for new and old images."""
     evaluated = role()
     evaluated.templar.available_variables["__container_ssh_keys"]["removal"] = removal
@@ -141,16 +141,16 @@ def test_containers_accept_nothing_outdated(removal: bool, tmp_path: Path) -> No
         config = tmp_path / template
         config.write_text("\n".join(lines))
         done = subprocess.run(["ssh", "-G", "-F", config, "host"], capture_output=True, text=True, check=True)
-        found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+        algorithms = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
         for key in ("kexalgorithms", "ciphers", "macs"):
-            assert found[key]
-            assert not re.search(r"sha1|md5|cbc|arcfour|ripemd|group1-", found[key])
-        assert found["hostkeyalgorithms"] == "ssh-ed25519"
-        assert template == "ssh_config" or found["pubkeyacceptedalgorithms"] == "ssh-ed25519"
+            assert algorithms[key]
+            assert not re.search(r"sha1|md5|cbc|arcfour|ripemd|group1-", algorithms[key])
+        assert algorithms["hostkeyalgorithms"] == "ssh-ed25519"
+        assert template == "ssh_config" or algorithms["pubkeyacceptedalgorithms"] == "ssh-ed25519"
 
 
-def test_the_rules_are_those_of_the_rest_of_the_software() -> None:
+def test_role_and_package_use_the_same_key_checks() -> None:
     """The role's filters are a link to the module that checks the keys of jobs."""
     link = ROLES / "container_ssh" / "filter_plugins" / "container_ssh_public_keys.py"
 

@@ -33,8 +33,8 @@ def load(path: Path) -> Any:
 
 def specs(role: Path) -> dict[str, Any]:
     """Return the variables that a role's argument_specs describe."""
-    found: dict[str, Any] = load(role / "meta" / "argument_specs.yml")["argument_specs"]["main"].get("options", {})
-    return found
+    documented: dict[str, Any] = load(role / "meta" / "argument_specs.yml")["argument_specs"]["main"].get("options", {})
+    return documented
 
 
 def task_files(role: Path) -> list[Path]:
@@ -57,7 +57,7 @@ def test_name_is_a_noun_in_snake_case(role: Path) -> None:
 
 
 @BY_ROLE
-def test_every_part_is_there(role: Path) -> None:
+def test_each_role_has_all_required_files(role: Path) -> None:
     """Each role has its entry, defaults, specification, README and scenario."""
     needed = [
         "tasks/main.yml",
@@ -100,7 +100,7 @@ def test_variables_carry_the_role_prefix(role: Path) -> None:
 
 
 @BY_ROLE
-def test_variables_hold_no_programs(role: Path) -> None:
+def test_variables_contain_no_loops(role: Path) -> None:
     """What needs a loop is a filter, which has tests."""
     programs = [
         path.name for path in role.glob("vars/*.yml") if re.search(r"{%-? *(set|for) ", path.read_text("utf-8"))
@@ -110,7 +110,7 @@ def test_variables_hold_no_programs(role: Path) -> None:
 
 
 @BY_ROLE
-def test_can_be_switched_off(role: Path) -> None:
+def test_each_role_can_be_disabled(role: Path) -> None:
     """Each role has a boolean ROLE_enabled that is true by default."""
     assert load(role / "defaults" / "main.yml").get(f"{role.name}_enabled") is True
 
@@ -124,7 +124,7 @@ def test_task_files_are_short(role: Path) -> None:
 
 
 @BY_ROLE
-def test_every_assert_says_what_to_do(role: Path) -> None:
+def test_every_assert_has_a_message(role: Path) -> None:
     """A failing precondition comes with a sentence."""
     asserts = [task for path in task_files(role) for task in tasks(load(path)) if "ansible.builtin.assert" in task]
 
@@ -132,22 +132,23 @@ def test_every_assert_says_what_to_do(role: Path) -> None:
 
 
 @BY_ROLE
-def test_only_platform_knows_operating_systems(role: Path) -> None:
+def test_only_the_role_platform_depends_on_the_operating_system(role: Path) -> None:
     """No other role asks which distribution it is on."""
     words = re.compile(r"os_family|distribution|ansible_lsb|pkg_mgr")
     public = f"{role.name}_source"  # "distribution" is a value of docker_engine_source
-    found = [
+    matches = [
         f"{path.name}: {line.strip()}"
         for path in [*task_files(role), *role.glob("vars/*.yml"), *role.glob("templates/*")]
         for line in path.read_text(encoding="utf-8").splitlines()
         if words.search(line) and public not in line
     ]
 
-    assert role.name == "platform" or found == []
+    assert role.name == "platform" or matches == []
+    assert "platforms" not in load(role / "meta" / "main.yml")["galaxy_info"]
 
 
 @BY_ROLE
-def test_leaves_a_receipt(role: Path) -> None:
+def test_each_role_writes_a_receipt(role: Path) -> None:
     """Each role ends with its receipt."""
     text = (role / "tasks" / "main.yml").read_text(encoding="utf-8")
 
@@ -250,19 +251,19 @@ def unguarded(template: str, variables: set[str], *, filters: set[str]) -> list[
 
 @pytest.mark.filterwarnings("ignore:invalid escape:DeprecationWarning")
 @pytest.mark.parametrize(("kind", "filters"), [("bool", {"bool"}), ("int", {"int", "string"})])
-def test_every_use_of_a_switch_or_number_says_what_it_is(kind: str, filters: set[str]) -> None:
+def test_booleans_and_numbers_are_converted_where_they_are_used(kind: str, filters: set[str]) -> None:
     """An inventory in INI form gives strings: `no` would count as true, and "8" as no number."""
     variables = {name for role in ROLES for name, option in specs(role).items() if option["type"] == kind}
     folders = [path for role in ROLES for part in ("tasks", "handlers", "vars") for path in role.glob(f"{part}/*.yml")]
     used = {path: list(expressions(load(path))) for path in [*folders, *(ROOT / "playbooks").glob("*.yml")]}
     used |= {path: [path.read_text("utf-8")] for role in ROLES for path in role.glob("templates/*.j2")}
 
-    found = {str(path): unguarded(text, variables, filters=filters) for path, texts in used.items() for text in texts}
+    matches = {str(path): unguarded(text, variables, filters=filters) for path, texts in used.items() for text in texts}
 
-    assert {path: names for path, names in found.items() if names} == {}
+    assert {path: names for path, names in matches.items() if names} == {}
 
 
-def test_parameters_of_modules_stay_out_of_the_journals() -> None:
+def test_module_parameters_are_not_logged_on_nodes() -> None:
     """What Ansible hands to a module can be a password: nodes do not log it."""
     config = configparser.ConfigParser()
     config.read(ROOT / "playbooks" / "ansible.cfg")
@@ -270,7 +271,7 @@ def test_parameters_of_modules_stay_out_of_the_journals() -> None:
     assert config.getboolean("defaults", "no_target_syslog") is True
 
 
-def test_no_host_key_is_ever_left_unchecked() -> None:
+def test_host_key_checking_is_never_disabled() -> None:
     """Neither roles nor playbooks nor the command nor the tests' own connections turn host-key checking off."""
     loose = re.compile(
         r"StrictHostKeyChecking[ =](no|off|accept-new)|UserKnownHostsFile[ =]/dev/null|host_key_checking\W+false",
@@ -278,6 +279,6 @@ def test_no_host_key_is_ever_left_unchecked() -> None:
     )
     folders = [ROOT / name for name in ("roles", "playbooks", "provision", "inventories", "tests/molecule")]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    found = [str(path) for path in files if loose.search(path.read_text(encoding="utf-8", errors="replace"))]
+    matches = [str(path) for path in files if loose.search(path.read_text(encoding="utf-8", errors="replace"))]
 
-    assert found == []
+    assert matches == []

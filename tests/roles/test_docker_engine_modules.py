@@ -33,25 +33,25 @@ def apply(config: ModuleType, path: Path, settings: dict[str, Any], **more: Any)
     return run(config, path=str(path), settings=settings, **more)
 
 
-def test_settings_that_may_hold_secrets_are_for_root_alone(config: ModuleType, tmp_path: Path) -> None:
-    """A file with the site's own options, its predecessor, and what is told of it show no value to others."""
+def test_settings_that_can_contain_secrets_are_readable_by_root_only(config: ModuleType, tmp_path: Path) -> None:
+    """The file, its backup and the diff of the module show no value to other users."""
     path = tmp_path / "daemon.json"
     path.write_text('{"debug": true}\n')
     settings = {"log-opts": {"splunk-token": SECRET}}
 
-    told = apply(config, path, settings, private=True)
+    result = apply(config, path, settings, private=True)
     again = apply(config, path, settings, private=True)
 
     assert {name.name: mode(name) for name in tmp_path.iterdir()} == {
         "daemon.json": "0600",
         "daemon.json.provision-previous": "0600",
     }
-    assert SECRET not in json.dumps(told["diff"])
-    assert (told["changed"], again["changed"]) == (True, False)
+    assert SECRET not in json.dumps(result["diff"])
+    assert (result["changed"], again["changed"]) == (True, False)
 
 
 @pytest.mark.parametrize("present", [0o600, 0o640, 0o644])
-def test_a_file_keeps_its_mode(config: ModuleType, tmp_path: Path, present: int) -> None:
+def test_the_mode_of_a_file_is_preserved(config: ModuleType, tmp_path: Path, present: int) -> None:
     """What a site closed stays closed, and so does the copy of it."""
     path = tmp_path / "daemon.json"
     path.write_text("{}\n")
@@ -69,19 +69,19 @@ def test_a_new_file_without_secrets_is_readable(config: ModuleType, tmp_path: Pa
     assert mode(tmp_path / "daemon.json") == "0644"
 
 
-def test_a_broken_file_is_named_but_not_quoted(config: ModuleType, tmp_path: Path) -> None:
-    """Line and column are told, the line itself is not; the copy beside is for root alone."""
+def test_an_invalid_file_is_reported_without_its_content(config: ModuleType, tmp_path: Path) -> None:
+    """The message contains line and column, not the line itself; only root can read the backup."""
     path = tmp_path / "daemon.json"
     path.write_text(f'{{\n  "token": "{SECRET}",\n  oops {SECRET}\n}}\n')
 
-    told = apply(config, path, {})
+    result = apply(config, path, {})
 
-    assert "daemon.json: line 3, column 3:" in told["msg"]
-    assert SECRET not in json.dumps(told)
+    assert "daemon.json: line 3, column 3:" in result["msg"]
+    assert SECRET not in json.dumps(result)
     assert [mode(copy) for copy in tmp_path.glob("*.broken-*")] == ["0600"]
 
 
-def test_the_way_back_is_the_file_that_docker_last_took(config: ModuleType, tmp_path: Path) -> None:
+def test_the_backup_is_the_last_file_that_docker_loaded(config: ModuleType, tmp_path: Path) -> None:
     """A second change before docker took the first does not replace the last good file."""
     path = tmp_path / "daemon.json"
     path.write_text('{"debug": true}')
@@ -92,8 +92,8 @@ def test_the_way_back_is_the_file_that_docker_last_took(config: ModuleType, tmp_
     assert (tmp_path / "daemon.json.provision-previous").read_text() == '{"debug": true}'
 
 
-def test_what_is_wanted_no_more_goes(config: ModuleType, tmp_path: Path) -> None:
-    """A key that the last good run wrote and nobody changed goes; what others wrote stays."""
+def test_keys_that_are_no_longer_desired_are_removed(config: ModuleType, tmp_path: Path) -> None:
+    """A key that the last successful run wrote is removed if it is unchanged; keys of others are preserved."""
     path = tmp_path / "daemon.json"
     path.write_text('{"debug": true, "icc": false}')
     Path(config.WRITTEN).write_text('{"debug": true}')
@@ -115,21 +115,21 @@ def test_what_is_wanted_no_more_goes(config: ModuleType, tmp_path: Path) -> None
         ({"log-opts": {"max-file": 3}}, 'max-file must be a string ("3")'),
     ],
 )
-def test_what_every_dockerd_refuses_is_not_written(
+def test_settings_that_every_dockerd_rejects_are_not_written(
     config: ModuleType, tmp_path: Path, settings: dict[str, Any], part: str
 ) -> None:
     """Where dockerd cannot check a file, what no version takes is refused before it is written."""
     path = tmp_path / "daemon.json"
     path.write_text("{}")
 
-    told = apply(config, path, settings)
+    result = apply(config, path, settings)
 
-    assert part in told["msg"]
-    assert SECRET not in told["msg"]
+    assert part in result["msg"]
+    assert SECRET not in result["msg"]
     assert path.read_text() == "{}"
 
 
-def test_what_dockerd_takes_is_not_refused(config: ModuleType, tmp_path: Path) -> None:
+def test_settings_that_dockerd_accepts_are_written(config: ModuleType, tmp_path: Path) -> None:
     """Mirrors with port and closing slash, numbers and lists of the right kind pass."""
     settings = {"registry-mirrors": ["http://mirror:5000/", "https://10.0.0.1"], "max-concurrent-downloads": 4}
 
@@ -164,15 +164,15 @@ def test_what_dockerd_takes_is_not_refused(config: ModuleType, tmp_path: Path) -
         ('time="2026-11-21T15:31:42Z" level=info msg="Reloaded configuration: {}"', ""),
     ],
 )
-def test_a_refused_reload_is_known_by_what_dockerd_logs(line: str, reason: str) -> None:
-    """`systemctl reload` succeeds whatever dockerd thinks of its settings; dockerd's own words tell."""
+def test_a_failed_reload_is_detected_in_the_log_of_dockerd(line: str, reason: str) -> None:
+    """`systemctl reload` succeeds even if dockerd rejects its settings; only its log shows that."""
     service = load("docker_engine", "docker_engine_service")
 
     assert service.refusal(["Got signal to reload configuration", line]) == reason
 
 
-def test_what_is_noted_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What of the settings is ours can contain secrets: nobody else reads it."""
+def test_recorded_settings_are_readable_by_root_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of managed keys contains settings."""
     service = load("docker_engine", "docker_engine_service")
     monkeypatch.setattr(service, "WRITTEN", str(tmp_path / "provision" / "written.json"))
     docker = object.__new__(service.Docker)
@@ -193,32 +193,32 @@ NVIDIA = {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeAr
         {"nvidia": {"args": [], "path": "nvidia-container-runtime"}},
     ],
 )
-def test_a_runtime_that_others_configured_is_not_said_again(
+def test_a_runtime_that_is_already_configured_is_not_added(
     config: ModuleType, tmp_path: Path, there: dict[str, Any]
 ) -> None:
     """By its path, or as nvidia-ctk writes it: the file stays as it is, and nothing of it is ours."""
     path = tmp_path / "daemon.json"
     path.write_text(json.dumps({"runtimes": there, "default-runtime": "nvidia"}))
 
-    told = apply(config, path, {**NVIDIA, "live-restore": False})
+    result = apply(config, path, {**NVIDIA, "live-restore": False})
 
-    assert (told["changed"], told["ours"]) == (False, {})
+    assert (result["changed"], result["ours"]) == (False, {})
     assert json.loads(path.read_text())["runtimes"] == there
 
 
-def test_a_runtime_with_other_arguments_or_another_program_is_written(config: ModuleType, tmp_path: Path) -> None:
+def test_a_runtime_with_different_arguments_or_program_is_written(config: ModuleType, tmp_path: Path) -> None:
     """So is one that was ours before, in whatever words."""
     path = tmp_path / "daemon.json"
     path.write_text('{"runtimes": {"nvidia": {"path": "/opt/other"}, "kata": {"path": "kata"}}}')
     wanted = {"nvidia": NVIDIA["runtimes"]["nvidia"], "kata": {"path": "kata", "runtimeArgs": ["-v"]}}
 
-    told = apply(config, path, {"runtimes": wanted, "live-restore": True})
+    result = apply(config, path, {"runtimes": wanted, "live-restore": True})
 
-    assert told["ours"] == {"runtimes": wanted, "live-restore": True}
-    assert json.loads(path.read_text()) == told["ours"]
+    assert result["ours"] == {"runtimes": wanted, "live-restore": True}
+    assert json.loads(path.read_text()) == result["ours"]
 
 
-def test_without_anything_to_say_no_file_is_made(config: ModuleType, tmp_path: Path) -> None:
+def test_no_file_is_created_without_settings(config: ModuleType, tmp_path: Path) -> None:
     """Docker does without one."""
     assert apply(config, tmp_path / "daemon.json", {"live-restore": False})["changed"] is False
     assert not (tmp_path / "daemon.json").exists()
@@ -247,18 +247,20 @@ def site(config: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return act
 
 
-def test_docker_of_others_is_not_restarted_for_what_they_changed(site: Any) -> None:
-    """Nobody knows why it was not restarted then; it serves."""
+def test_pre_existing_docker_is_not_restarted_for_changes_by_others(site: Any) -> None:
+    """The reason why it was not restarted is unknown."""
     assert site({"log-driver": "local", "live-restore": False}) == "none"
 
 
 @pytest.mark.parametrize(("settings", "action"), [(NVIDIA, "reload"), ({"log-driver": "json-file"}, "restart")])
-def test_docker_of_others_takes_ours_as_gently_as_it_can(site: Any, settings: dict[str, Any], action: str) -> None:
+def test_pre_existing_docker_reloads_our_settings_without_a_restart_if_possible(
+    site: Any, settings: dict[str, Any], action: str
+) -> None:
     """What it can reread is no reason to restart it, and a run that was cut short is finished by the next one."""
     assert [site(settings), site(settings)] == [action, action]
 
 
-def test_docker_of_others_is_restarted_for_a_program_that_came_with_us(site: Any) -> None:
+def test_pre_existing_docker_is_restarted_for_a_newly_installed_hook(site: Any) -> None:
     """Docker looks for the NVIDIA hook once, when it starts."""
     origin = importlib.import_module("ansible.module_utils.platform_origin")
     origin.note("packages", "transaction 0", {})

@@ -9,7 +9,7 @@ import pytest
 from tests.support.expressions import ROLES, Role
 
 
-def test_runtimes_of_the_site_stay_beside_nvidias() -> None:
+def test_the_nvidia_runtime_is_added_to_the_runtimes_of_the_site() -> None:
     """A GPU node gets the NVIDIA runtime in addition to those that the inventory names."""
     kata = {"kata": {"runtimeType": "io.containerd.kata.v2"}}
     role = Role("nvidia_container", cluster_container_runtimes=kata)
@@ -22,24 +22,28 @@ def test_runtimes_of_the_site_stay_beside_nvidias() -> None:
 
 def node(address: str, **more: Any) -> dict[str, Any]:
     """What platform_node says of a node that is like others."""
-    found = {"data_address": address, "hostname": "gpu1", "hosts": {}, "repository_files": [], "leftovers": []}
-    return {**found, **more}
+    result = {"data_address": address, "hostname": "gpu1", "hosts": {}, "repository_files": [], "leftovers": []}
+    return {**result, **more}
 
 
-def test_what_a_plan_keeps_reaches_the_roles_of_its_node_and_their_receipts() -> None:
+def test_preserved_settings_reach_the_roles_and_receipts_of_their_node_only() -> None:
     """Other nodes get nothing of it, and a receipt names it only where there is something."""
-    kept = {"gpu1": {"docker_engine": {"docker_engine_source": "present"}}}
+    preserved = {"gpu1": {"docker_engine": {"docker_engine_source": "present"}}}
     noted = []
     for name, role in (("gpu1", "docker_engine"), ("gpu1", "rdma_stack"), ("gpu2", "docker_engine")):
-        platform = Role("platform", _platform_kept=kept, inventory_hostname=name, platform_receipt_role=role,
+        platform = Role("platform", _platform_preserved=preserved, inventory_hostname=name, platform_receipt_role=role,
                         platform_receipt_inputs={"source": "x"})  # fmt: skip
         task = platform.task("receipt", "Describe the receipt")
-        platform.templar.available_variables |= {"__platform_receipt_kept": task["vars"]["__platform_receipt_kept"]}
+        platform.templar.available_variables |= {
+            "__platform_receipt_preserved": task["vars"]["__platform_receipt_preserved"]
+        }
         noted.append(platform.templar.template(task["vars"]["__platform_receipt"]["inputs"]))
 
     assert noted == [{"source": "x", "kept": {"docker_engine_source": "present"}}, {"source": "x"}, {"source": "x"}]
-    loop = Role("platform", _platform_kept=kept, inventory_hostname="gpu1").task("preflight", "Keep what others set up")
-    platform = Role("platform", _platform_kept=kept, inventory_hostname="gpu1")
+    loop = Role("platform", _platform_preserved=preserved, inventory_hostname="gpu1").task(
+        "preflight", "Keep what others set up"
+    )
+    platform = Role("platform", _platform_preserved=preserved, inventory_hostname="gpu1")
     assert platform.templar.template(loop["loop"]) == [{"key": "docker_engine_source", "value": "present"}]
     assert Role("platform", inventory_hostname="gpu1").templar.template(loop["loop"]) == []
 
@@ -67,7 +71,9 @@ ADDRESS_CHECK = ("preflight", "Check that the data address is one that this node
         ),
     ],
 )
-def test_a_node_cannot_claim_any_address(address: str, inventory: dict[str, Any], problem: str) -> None:
+def test_only_plausible_data_addresses_of_a_node_are_accepted(
+    address: str, inventory: dict[str, Any], problem: str
+) -> None:
     """The data address comes from the node and gets into all nodes' files: it is checked on the controller."""
     role = Role("platform", inventory_hostname="gpu1", platform_node=node(address), **inventory)
 
@@ -75,7 +81,7 @@ def test_a_node_cannot_claim_any_address(address: str, inventory: dict[str, Any]
     assert problem in role.says(*ADDRESS_CHECK)
 
 
-def test_what_a_node_claims_wrongly_reaches_no_other_node() -> None:
+def test_invalid_data_addresses_reach_no_other_node() -> None:
     """Among the addresses that all nodes get there are only possible ones, also of nodes that failed before."""
     hostvars = {
         "gpu1": {"platform_node": node("10.77.0.1")},
@@ -92,8 +98,8 @@ def test_what_a_node_claims_wrongly_reaches_no_other_node() -> None:
 @pytest.mark.parametrize(
     ("hostname", "line"), [("node-a", "10.77.0.1 gpu1 node-a"), ("x\n6.6.6.6 gpu2", "10.77.0.1 gpu1")]
 )
-def test_a_nodes_own_name_adds_no_line(hostname: str, line: str) -> None:
-    """The host name that a node tells is an alias where it is a name, and else left out."""
+def test_the_host_name_reported_by_a_node_cannot_add_lines(hostname: str, line: str) -> None:
+    """A valid host name becomes an alias; an invalid one is dropped."""
     role = Role(
         "base_system",
         inventory_hostname="gpu1",
@@ -124,7 +130,7 @@ def repository(uris: Any) -> Role:
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_a_repositorys_password_is_for_apt_alone(listed: bool) -> None:  # noqa: FBT001
+def test_a_repository_password_is_stored_only_for_apt(listed: bool) -> None:  # noqa: FBT001
     """User and password of an address go to a file of apt's own that only root reads."""
     uri = "https://me:hunt%40er2@mirror.example.org:8443/deb/"
     role = repository([uri] if listed else uri)
@@ -140,7 +146,7 @@ def test_a_repositorys_password_is_for_apt_alone(listed: bool) -> None:  # noqa:
     }
 
 
-def test_a_repository_without_password_leaves_no_login() -> None:
+def test_a_repository_without_a_password_has_no_credentials_file() -> None:
     """Where an address has no user any more, the file with the old password goes; where there is none, none is made."""
     role = repository("https://mirror.example.org/deb@1")
     paths = role.value("__platform_files | map(attribute='path')")
@@ -153,7 +159,7 @@ def test_a_repository_without_password_leaves_no_login() -> None:
     }
 
 
-def test_a_repository_that_the_node_has_from_others_is_not_written_again() -> None:
+def test_a_repository_that_is_already_configured_is_not_written() -> None:
     """apt refuses one address with two different keys, and then no package can be installed at all."""
     names = {
         "nvidia_container_repository_uri": "https://m.example.org/deb/$(ARCH)",
@@ -169,7 +175,7 @@ def test_a_repository_that_the_node_has_from_others_is_not_written_again() -> No
     assert known.value("__platform_repositories") == []
 
 
-def test_pools_are_checked_for_every_node() -> None:
+def test_address_pools_are_checked_for_every_node() -> None:
     """Docker's address pools are compared once, on a node that takes part, and each node says that they do not fit."""
     role = Role(
         "docker_engine",
@@ -186,15 +192,15 @@ def test_pools_are_checked_for_every_node() -> None:
     assert "10.77.0.0/16 overlaps all" in role.says("preflight", "Check that docker's address pools are free")
 
 
-def test_no_password_is_part_of_a_command_line() -> None:
+def test_passwords_are_not_on_command_lines() -> None:
     """`environment` of a task is put in front of the command, on the controller and on the node."""
-    found = [str(path) for path in (ROLES).glob("*/tasks/*.yml") if "\n  environment:" in path.read_text()]
+    matches = [str(path) for path in (ROLES).glob("*/tasks/*.yml") if "\n  environment:" in path.read_text()]
 
-    assert found == []
+    assert matches == []
 
 
 @pytest.mark.parametrize("said", ["no", "false", "False", False])
-def test_no_of_an_ini_inventory_is_no(said: Any) -> None:
+def test_the_value_no_of_an_ini_inventory_is_false(said: Any) -> None:
     """`rdma_stack_soft_roce_enabled=no` under [gpu_nodes:vars] is the word "no", and means what it says."""
     role = Role(
         "rdma_stack", rdma_stack_soft_roce_enabled=said, platform_node=node("10.77.0.1", modules_loadable=False)
@@ -231,7 +237,7 @@ IMAGE_CHECK = ("preflight", "Check that an image is named")
         ("-v", "is not the name of an image"),
     ],
 )
-def test_what_cannot_be_the_name_of_an_image_is_said_with_the_form(reference: str, problem: str) -> None:
+def test_an_invalid_image_name_is_refused_with_the_valid_form(reference: str, problem: str) -> None:
     """Docker is not asked for an image by a name that it does not take."""
     role = Role("training_image", training_image_reference=reference)
 

@@ -31,12 +31,12 @@ def files(**variables: Any) -> dict[str, dict[str, Any]]:
     return {one["path"]: one for one in Role("base_system", **variables).value("__base_system_agent_files")}
 
 
-def test_the_role_has_all_parts_of_the_program() -> None:
+def test_the_role_has_the_same_program_files_as_the_package() -> None:
     """A part that is added or removed is so in the role's folder too, by which a plan sees that the role changed."""
     assert node_archive.build(ROLES / "base_system/files/node") == node_archive.archive()
 
 
-def test_each_key_runs_the_agent_for_its_person_and_nothing_else() -> None:
+def test_each_key_runs_only_the_job_agent_for_its_user() -> None:
     """No shell, no forwarding, and no line of a key that could be another option."""
     made = files(**PEOPLE)
 
@@ -64,8 +64,8 @@ def test_each_key_runs_the_agent_for_its_person_and_nothing_else() -> None:
     assert people["alice"]["role"] == "operator"
 
 
-def test_without_people_nothing_of_it_stays() -> None:
-    """Who leaves the inventory loses the access; where nobody was ever named there is nothing to remove."""
+def test_without_users_the_job_agent_is_removed() -> None:
+    """A user removed from the inventory loses access; without any users there is nothing to remove."""
     assert {one["state"] for one in files().values()} == {"absent"}
     assert not [path for path in files() if path not in files(**PEOPLE)]
 
@@ -81,7 +81,7 @@ def test_without_people_nothing_of_it_stays() -> None:
         {"cluster_agent_account": "a ALL=(ALL) ALL\nb"},
     ],
 )
-def test_plain_ansible_refuses_what_is_not_a_person(wrong: dict[str, Any]) -> None:
+def test_plain_ansible_refuses_invalid_users(wrong: dict[str, Any]) -> None:
     """The role checks what it writes by the same rules as the command."""
     with pytest.raises(Exception, match=r"name:|key:|user:|cluster_agent_account"):
         files(**wrong)
@@ -105,16 +105,16 @@ def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(
             module.AnsibleModule, "run_command", lambda _self, words: (ran.append(words), (0, "", ""))[1]
         )
-        told = run(module, check=check, name="provision-jobs", home="/var/lib/provision-jobs", **more)
-        return (told if "failed" in told else told["changed"]), ran
+        result = run(module, check=check, name="provision-jobs", home="/var/lib/provision-jobs", **more)
+        return (result if "failed" in result else result["changed"]), ran
 
     return call
 
 
-def test_the_account_has_no_password_and_is_made_once(account: Any) -> None:
+def test_the_account_has_no_password_and_is_created_once(account: Any) -> None:
     """It is a system account with a home that it does not own; a second run changes nothing."""
-    told, ran = account("")
-    assert told is True
+    result, ran = account("")
+    assert result is True
     assert ran[0][0] == "useradd"
     assert {"--system", "--no-create-home"} <= set(ran[0])
     assert ran[0][ran[0].index("--password") + 1] == "*"
@@ -124,40 +124,40 @@ def test_the_account_has_no_password_and_is_made_once(account: Any) -> None:
 
 
 @pytest.mark.parametrize(("passwd", "shadow"), [(ACCOUNT, "provision-jobs:$6$x:1::::::"), (ACCOUNT + "-x", "")])
-def test_a_password_or_another_shell_is_taken_away(account: Any, passwd: str, shadow: str) -> None:
+def test_a_password_or_another_shell_is_removed(account: Any, passwd: str, shadow: str) -> None:
     """Drift of the account is repaired when the role runs."""
-    told, ran = account(passwd, shadow)
+    result, ran = account(passwd, shadow)
 
-    assert told is True
+    assert result is True
     assert ran == [["usermod", "--shell", "/bin/sh", "--password", "*", "provision-jobs"]]
 
 
 @pytest.mark.parametrize(
     "passwd", ["provision-jobs:x:1000:1000::/home/provision-jobs:/bin/sh", ACCOUNT.replace(":999:", ":0:")]
 )
-def test_an_account_of_others_is_not_changed(account: Any, passwd: str) -> None:
+def test_an_account_with_the_name_of_the_agent_is_not_changed(account: Any, passwd: str) -> None:
     """A person's account, or root by another name, never gets the keys."""
-    told, ran = account(passwd)
+    result, ran = account(passwd)
 
-    assert (told["failed"], ran) == (True, [])
-    assert "cluster_agent_account" in told["msg"]
+    assert (result["failed"], ran) == (True, [])
+    assert "cluster_agent_account" in result["msg"]
     assert account(passwd, state="absent") == (False, [])
 
 
-def test_the_account_goes_with_the_last_person(account: Any) -> None:
+def test_the_account_is_removed_with_the_last_user(account: Any) -> None:
     """Nothing is done where there is none."""
     assert account(ACCOUNT, state="absent")[1] == [["userdel", "--force", "provision-jobs"]]
     assert account("", state="absent") == (False, [])
 
 
-def test_names_agree() -> None:
+def test_role_and_package_use_the_same_names() -> None:
     """What the command takes for granted is what the roles have."""
     role = Role("base_system")
 
     assert role.value("cluster_agent_account") == AGENT_ACCOUNT
 
 
-def test_a_queue_host_is_left_out_of_the_roles_for_jobs() -> None:
+def test_roles_for_jobs_do_not_run_on_a_dedicated_queue_host() -> None:
     """They do not run there, bring no packages there, and other nodes' containers do not expect its keys."""
     hostvars = {"head": {"cluster_takes_jobs": "no"}, "gpu1": {}}
     shared: dict[str, Any] = {

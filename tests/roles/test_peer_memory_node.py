@@ -42,7 +42,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Path) -> Machine:
-    """A node on which nv_peer_mem is wanted and nothing is installed but the program."""
+    """A node with provider nv_peer_mem on which only the program is installed."""
     made = Machine(tmp_path / "root")
     (made.root / PROGRAM).parent.parent.mkdir(parents=True)
     (made.root / PROGRAM).parent.symlink_to(program)
@@ -77,15 +77,15 @@ def run(machine: Machine, *words: str, **more: Any) -> subprocess.CompletedProce
 
 
 def status(machine: Machine) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((machine.root / "var/lib/provision/peer_memory/status.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((machine.root / "var/lib/provision/peer_memory/status.json").read_text())
+    return document
 
 
 # What a module's file says
 
 
 @pytest.mark.parametrize("absolute", [True, False], ids=["older kernels", "newer kernels"])
-def test_checksums_are_read_in_both_forms(tmp_path: Path, absolute: bool) -> None:  # noqa: FBT001
+def test_symbol_checksums_are_read_in_both_formats(tmp_path: Path, absolute: bool) -> None:  # noqa: FBT001
     """Older kernels keep a checksum as a symbol's value, newer ones in a table to which the symbol points."""
     path = assemble(tmp_path / "nvidia.ko", {"version": "1"}, gives={GET_PAGES: 0x4AC47825, "b": 2}, absolute=absolute)
 
@@ -112,7 +112,7 @@ def test_compressed_modules_are_read(tmp_path: Path, ending: str) -> None:
     [b"", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 90, b"no module"],
     ids=["empty", "four bytes", "senseless", "text"],
 )
-def test_a_damaged_module_is_named(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_module_is_reported(tmp_path: Path, data: bytes) -> None:
     """A file that was cut short ends with its name and the reason."""
     path = tmp_path / "bad.ko"
     path.write_bytes(data)
@@ -125,21 +125,21 @@ def test_a_damaged_module_is_named(tmp_path: Path, data: bytes) -> None:
 
 
 def cause(machine: Machine, kernel: str = KERNEL) -> str:
-    found = {entry["kernel"]: entry for entry in node.Node(str(machine.root)).kernels()}
-    if found[kernel]["cause"]:
-        assert found[kernel]["explanation"]
-        assert found[kernel]["remedy"]
-    return str(found[kernel]["cause"])
+    by_kernel = {entry["kernel"]: entry for entry in node.Node(str(machine.root)).kernels()}
+    if by_kernel[kernel]["cause"]:
+        assert by_kernel[kernel]["explanation"]
+        assert by_kernel[kernel]["remedy"]
+    return str(by_kernel[kernel]["cause"])
 
 
-def test_what_fits_is_ready(machine: Machine) -> None:
+def test_a_matching_module_is_ready(machine: Machine) -> None:
     """A module that was built against what is installed has nothing to be said of it."""
     install(machine)
 
     assert cause(machine) == ""
 
 
-def test_each_way_of_not_being_ready_has_its_cause(machine: Machine) -> None:
+def test_each_state_that_is_not_ready_has_its_cause(machine: Machine) -> None:
     """Headers that lack, a module that lacks, one for another kernel, one of another stack, one without a stack."""
     seen = [cause(machine)]
     machine.kernel(KERNEL, headers=True)
@@ -151,31 +151,31 @@ def test_each_way_of_not_being_ready_has_its_cause(machine: Machine) -> None:
     assert seen == ["headers_missing", "not_built", "other_kernel", "symbol_mismatch", "stub"]
 
 
-def test_a_mismatch_names_the_symbol_before_anything_is_loaded(machine: Machine) -> None:
+def test_a_symbol_mismatch_is_reported_before_loading(machine: Machine) -> None:
     """An upgraded RDMA stack is found by the checksum of its function, and the way out is said."""
     install(machine, built_against=8)
 
-    told = run(machine, "check")
+    result = run(machine, "check")
 
-    assert told.returncode == 1
-    assert REGISTER in told.stdout
-    assert f"build --kernel {KERNEL}" in told.stdout
+    assert result.returncode == 1
+    assert REGISTER in result.stdout
+    assert f"build --kernel {KERNEL}" in result.stdout
     assert machine.called == []
 
 
-def test_every_installed_kernel_is_judged_and_a_removed_one_is_not(machine: Machine) -> None:
+def test_every_installed_kernel_is_checked(machine: Machine) -> None:
     """Before a reboot one knows which kernel would come up without it; a folder without a kernel does not count."""
     install(machine)
     machine.kernel(NEWER)
     machine.write("/lib/modules/5.10.0-1-amd64/modules.dep", "")
 
-    found = node.Node(str(machine.root)).kernels()
+    kernels = node.Node(str(machine.root)).kernels()
 
-    assert [(entry["kernel"], entry["ok"], entry["cause"]) for entry in found] == [
+    assert [(entry["kernel"], entry["ok"], entry["cause"]) for entry in kernels] == [
         (KERNEL, True, ""),
         (NEWER, False, "headers_missing"),
     ]
-    assert f"linux-headers-{NEWER}" in found[1]["remedy"]
+    assert f"linux-headers-{NEWER}" in kernels[1]["remedy"]
 
 
 @pytest.mark.parametrize(
@@ -186,20 +186,20 @@ def test_every_installed_kernel_is_judged_and_a_removed_one_is_not(machine: Mach
         ("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1"),
     ],
 )
-def test_secure_boot_is_found_before_anything_is_built(machine: Machine, path: str, text: str) -> None:
+def test_secure_boot_is_detected_before_building(machine: Machine, path: str, text: str) -> None:
     """A kernel that wants signatures gets no module without one, and nothing is compiled in vain."""
     machine.kernel(KERNEL, headers=True)
     machine.write(path, text)
 
-    told = run(machine, "build")
+    result = run(machine, "build")
 
-    assert told.returncode == 1
-    assert "Secure Boot" in told.stdout
-    assert "mokutil" in told.stdout
+    assert result.returncode == 1
+    assert "Secure Boot" in result.stdout
+    assert "mokutil" in result.stdout
     assert machine.called == []
 
 
-def test_a_kernel_that_does_not_care_for_signatures_is_believed(machine: Machine) -> None:
+def test_a_kernel_without_signature_enforcement_overrides_the_firmware(machine: Machine) -> None:
     """After `mokutil --disable-validation` the firmware's variable still says on, and the kernel takes every module."""
     machine.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1")
     machine.write("/sys/module/module/parameters/sig_enforce", "N\n")
@@ -210,8 +210,8 @@ def test_a_kernel_that_does_not_care_for_signatures_is_believed(machine: Machine
 
 @pytest.mark.parametrize("held", ["db-d719b2cb", "MokListRT-605dab50", "MokListRT1-605dab50"])
 @pytest.mark.parametrize("pem", [True, False])
-def test_a_certificate_is_found_in_the_lists_of_the_firmware(machine: Machine, held: str, pem: bool) -> None:  # noqa: FBT001
-    """They hold it as DER between others, in whichever form the site keeps it; without lists nobody can tell."""
+def test_certificates_are_searched_in_the_lists_of_the_firmware(machine: Machine, held: str, pem: bool) -> None:  # noqa: FBT001
+    """They contain DER certificates; the site's file may be DER or PEM. Without lists the result is unknown."""
     der = bytes(range(200)) * 3
     text = f"-----BEGIN CERTIFICATE-----\n{base64.encodebytes(der).decode()}-----END CERTIFICATE-----\n".encode()
     for name, data in {"site.crt": text if pem else der, "other.crt": der[::-1]}.items():
@@ -249,7 +249,7 @@ install nvidia-peermem modprobe nvidia ; modprobe -i nvidia-current-peermem $CMD
 
 
 @pytest.mark.parametrize("branch", ["current", "current-open", "tesla-470", "tesla", "legacy-390xx"])
-def test_the_driver_of_a_distribution_that_names_its_files_otherwise_is_found(machine: Machine, branch: str) -> None:
+def test_drivers_with_distribution_specific_file_names_are_detected(machine: Machine, branch: str) -> None:
     """Debian's nvidia-current.ko holds the module nvidia, and nvidia-current-peermem.ko nvidia_peermem."""
     configure(machine, provider="nvidia_peermem")
     install_debian(machine, branch)
@@ -260,14 +260,14 @@ def test_the_driver_of_a_distribution_that_names_its_files_otherwise_is_found(ma
     assert cause(machine) == ""
 
 
-def test_a_file_whose_module_has_another_name_is_not_the_driver(machine: Machine) -> None:
+def test_a_file_with_a_different_module_name_is_not_the_driver(machine: Machine) -> None:
     """What the module says of itself counts more than what its file is called."""
     install_debian(machine, driver="something_else")
 
     assert node.Look(str(machine.root)).facts()["driver_version"] == ""
 
 
-def test_the_plain_name_comes_first_unless_a_line_leads_elsewhere(machine: Machine) -> None:
+def test_the_standard_file_name_is_used_unless_modprobe_redirects_it(machine: Machine) -> None:
     """modprobe takes nvidia.ko where it is; an `install` line is stronger, because modprobe follows it first."""
     install_debian(machine)
     plain = assemble(machine.root / "made/plain.ko", {"version": "470.1", "license": "NVIDIA"})
@@ -280,7 +280,7 @@ def test_the_plain_name_comes_first_unless_a_line_leads_elsewhere(machine: Machi
     assert (before, node.Look(str(machine.root)).driver(KERNEL)[0]) == ("470.1", "535.183")
 
 
-def test_a_line_that_loads_another_module_as_well_leads_nowhere_else(machine: Machine) -> None:
+def test_an_install_line_with_an_additional_module_does_not_redirect(machine: Machine) -> None:
     """A site's habit: nvidia, and nvidia-uvm with it. The driver is still nvidia."""
     install(machine)
     uvm = assemble(machine.root / "made/uvm.ko", {"version": "9", "license": "NVIDIA"})
@@ -295,7 +295,7 @@ def test_a_line_that_loads_another_module_as_well_leads_nowhere_else(machine: Ma
 
 
 @pytest.mark.parametrize(("lines", "asked"), [(DEBIAN_LINES, "nvidia_peermem"), ("", "nvidia_current_peermem")])
-def test_it_is_loaded_by_the_name_that_modprobe_knows(machine: Machine, lines: str, asked: str) -> None:
+def test_the_module_is_loaded_by_a_name_known_to_modprobe(machine: Machine, lines: str, asked: str) -> None:
     """With Debian's `install` lines that is the module's own name; without them only the file's name is known."""
     configure(machine, provider="nvidia_peermem")
     install_debian(machine)
@@ -306,7 +306,7 @@ def test_it_is_loaded_by_the_name_that_modprobe_knows(machine: Machine, lines: s
     assert machine.called == ["modprobe ib_uverbs", f"modprobe {asked}"]
 
 
-def test_a_module_of_another_file_name_is_unloaded_by_its_own(machine: Machine) -> None:
+def test_a_module_with_another_file_name_is_unloaded_by_its_module_name(machine: Machine) -> None:
     """modprobe -r would not find it; rmmod asks the kernel."""
     configure(machine, provider="nvidia_peermem")
     install_debian(machine)
@@ -320,7 +320,7 @@ def test_a_module_of_another_file_name_is_unloaded_by_its_own(machine: Machine) 
 # What is loaded
 
 
-def test_a_load_that_works_is_written_down(machine: Machine) -> None:
+def test_a_successful_load_is_recorded(machine: Machine) -> None:
     """The status names boot, kernel, provider and module, and while modprobe runs it says so."""
     install(machine)
     file = machine.root / "var/lib/provision/peer_memory/status.json"
@@ -329,9 +329,9 @@ def test_a_load_that_works_is_written_down(machine: Machine) -> None:
         f'cp {file} $ROOT/meanwhile; mkdir -p "$ROOT/sys/module/$1"; echo live >"$ROOT/sys/module/$1/initstate"',
     )
 
-    told = run(machine, "load")
+    result = run(machine, "load")
 
-    assert told.returncode == 0, told
+    assert result.returncode == 0, result
     assert {
         key: status(machine)[key] for key in ("boot_id", "kernel", "provider", "module", "state", "ok", "cause")
     } == {
@@ -348,8 +348,8 @@ def test_a_load_that_works_is_written_down(machine: Machine) -> None:
     assert machine.called == ["modprobe ib_uverbs", "modprobe nv_peer_mem"]
 
 
-def test_the_status_of_a_lab_node_says_simulated(machine: Machine) -> None:
-    """Where the driver is a stand-in, whoever reads the status sees it, in the file and in the sentence."""
+def test_the_status_of_a_lab_node_is_marked_as_simulated(machine: Machine) -> None:
+    """With a simulated driver, the status file and its text are marked SIMULATED."""
     install(machine)
     machine.write("/usr/share/provision/simulated/nvidia-driver", "a stand-in\n")
 
@@ -369,7 +369,7 @@ def install_driver(machine: Machine, licence: str, kernel: str = KERNEL) -> None
 
 
 @pytest.mark.parametrize("provider", ["dma_buf", "none"])
-def test_where_nothing_is_to_be_loaded_nothing_is(machine: Machine, provider: str) -> None:
+def test_nothing_is_loaded_if_no_module_is_needed(machine: Machine, provider: str) -> None:
     """DMA-BUF needs no module of its own: with the open driver the node is ready as it is."""
     configure(machine, provider=provider)
     install_driver(machine, OPEN)
@@ -379,7 +379,7 @@ def test_where_nothing_is_to_be_loaded_nothing_is(machine: Machine, provider: st
     assert machine.called == []
 
 
-def test_dma_buf_is_not_ready_without_what_exports_and_registers_it(machine: Machine) -> None:
+def test_dma_buf_requires_an_open_driver_and_an_rdma_stack_that_supports_it(machine: Machine) -> None:
     """No driver, a proprietary one, an RDMA stack that cannot: each has its cause, and the status says so."""
     configure(machine, provider="dma_buf")
     seen = []
@@ -389,7 +389,7 @@ def test_dma_buf_is_not_ready_without_what_exports_and_registers_it(machine: Mac
         machine.write("/proc/kallsyms", symbols)
         machine.write("/sys/module/ib_uverbs/initstate", "live\n")
         assert run(machine, "load").returncode == 1
-        assert run(machine, "build", "--kernel", KERNEL).returncode == 1  # nothing here that a build could mend
+        assert run(machine, "build", "--kernel", KERNEL).returncode == 1  # a build would not fix this
         assert status(machine)["remedy"]
         seen.append(status(machine)["cause"])
     machine.write("/proc/kallsyms", "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n")
@@ -399,7 +399,7 @@ def test_dma_buf_is_not_ready_without_what_exports_and_registers_it(machine: Mac
     assert machine.called == []
 
 
-def test_the_driver_that_is_loaded_decides_on_dma_buf_not_the_one_on_disk(machine: Machine) -> None:
+def test_the_loaded_driver_determines_dma_buf(machine: Machine) -> None:
     """After a change of flavour the node needs a reboot first."""
     configure(machine, provider="dma_buf")
     install_driver(machine, OPEN)
@@ -408,7 +408,7 @@ def test_the_driver_that_is_loaded_decides_on_dma_buf_not_the_one_on_disk(machin
     assert cause(machine) == "driver_not_open"
 
 
-def test_other_kernels_need_the_open_driver_for_dma_buf_too(machine: Machine) -> None:
+def test_dma_buf_on_other_kernels_requires_the_open_driver(machine: Machine) -> None:
     """The symbol is asked of the running kernel alone; driver and flavour of each."""
     configure(machine, provider="dma_buf")
     machine.write("/proc/kallsyms", "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n")
@@ -422,7 +422,7 @@ def test_other_kernels_need_the_open_driver_for_dma_buf_too(machine: Machine) ->
     assert cause(machine, NEWER) == ""
 
 
-def test_simulated_gpus_without_kernel_modules_are_asked_for_none(machine: Machine) -> None:
+def test_simulated_gpus_without_kernel_modules_need_no_module(machine: Machine) -> None:
     """On such a node of the lab dma_buf is as ready as it can be, and marked SIMULATED."""
     configure(machine, provider="dma_buf")
     machine.write("/usr/share/provision/simulated/gpus", "a stand-in\n")
@@ -432,21 +432,21 @@ def test_simulated_gpus_without_kernel_modules_are_asked_for_none(machine: Machi
 
 
 @pytest.mark.parametrize(("wanted", "other"), [PROVIDERS, PROVIDERS[::-1]])
-def test_two_modules_at_once_are_refused(machine: Machine, wanted: str, other: str) -> None:
+def test_a_second_peer_memory_module_is_refused(machine: Machine, wanted: str, other: str) -> None:
     """With the other one loaded nothing is tried, and the reason names it."""
     configure(machine, provider=wanted)
     install(machine, name=wanted)
     machine.loaded(other)
 
-    told = run(machine, "load")
+    result = run(machine, "load")
 
-    assert told.returncode == 1
+    assert result.returncode == 1
     assert status(machine)["cause"] == "both_modules"
     assert other in status(machine)["explanation"]
     assert machine.called == []
 
 
-def test_what_is_loaded_stays_loaded(machine: Machine) -> None:
+def test_a_loaded_module_is_not_loaded_again(machine: Machine) -> None:
     """A second load touches nothing."""
     install(machine)
     machine.loaded("nv_peer_mem")
@@ -455,7 +455,7 @@ def test_what_is_loaded_stays_loaded(machine: Machine) -> None:
     assert machine.called == []
 
 
-def test_a_module_that_is_not_there_after_modprobe_is_not_ready(machine: Machine) -> None:
+def test_a_module_missing_after_modprobe_is_not_ready(machine: Machine) -> None:
     """What modprobe says is not taken for what is so."""
     install(machine)
     machine.program("modprobe", "exit 0")
@@ -464,16 +464,16 @@ def test_a_module_that_is_not_there_after_modprobe_is_not_ready(machine: Machine
     assert status(machine)["cause"] == "not_loaded"
 
 
-def test_as_a_last_resort_it_is_built_at_boot(machine: Machine) -> None:
+def test_the_module_is_built_at_boot_as_a_last_resort(machine: Machine) -> None:
     """A module of another stack is built again by DKMS, then loaded; headers are there."""
     install(machine, built_against=8)
     prepare_build(machine)
     good = assemble(machine.root / "made/good.ko", {"vermagic": f"{KERNEL} "}, needs={REGISTER: 7, GET_PAGES: 9})
     machine.program("dkms", f'[ "$1" != install ] || cp {good} $ROOT/lib/modules/{KERNEL}/updates/nv_peer_mem.ko')
 
-    told = run(machine, "load")
+    result = run(machine, "load")
 
-    assert told.returncode == 0, told
+    assert result.returncode == 0, result
     assert [call.split(" -")[0] for call in machine.called] == [
         "dkms build",
         "dkms install",
@@ -514,7 +514,7 @@ def prepare_build(machine: Machine, *, interface: str = "struct peer_memory_clie
     machine.write("/usr/src/nv_peer_mem-1.3-0/Makefile", "")
 
 
-def test_a_modprobe_that_never_returns_is_given_up(machine: Machine) -> None:
+def test_a_hanging_modprobe_is_killed_after_its_time_limit(machine: Machine) -> None:
     """The limit ends the wait, the status says what hangs, and the process is gone."""
     install(machine)
     machine.program("modprobe", "exec sleep 987")
@@ -529,7 +529,7 @@ def test_a_modprobe_that_never_returns_is_given_up(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_the_status_is_right_when_systemd_ends_the_program(machine: Machine, end: signal.Signals) -> None:
+def test_the_status_is_correct_if_systemd_kills_the_program(machine: Machine, end: signal.Signals) -> None:
     """Whether it is asked to end or killed outright, after ExecStopPost the status says that loading was cut off."""
     install(machine)
     machine.program("modprobe", "echo $$ >$ROOT/pid; exec sleep 986")
@@ -545,11 +545,11 @@ def test_the_status_is_right_when_systemd_ends_the_program(machine: Machine, end
     assert status(machine)["ok"] is False
     assert status(machine)["cause"] == "load_hangs"
     assert "ended after the limit" in status(machine)["explanation"]
-    if end is signal.SIGKILL:  # systemd ends the rest of the unit; here nobody does
+    if end is signal.SIGKILL:  # systemd ends the rest of the unit; this test does not
         os.kill(int((machine.root / "pid").read_text()), signal.SIGKILL)
 
 
-def test_ending_after_a_finished_load_changes_nothing(machine: Machine) -> None:
+def test_a_stop_after_a_finished_load_changes_nothing(machine: Machine) -> None:
     """ExecStopPost also runs at every ordinary stop."""
     install(machine)
     run(machine, "load")
@@ -560,19 +560,19 @@ def test_ending_after_a_finished_load_changes_nothing(machine: Machine) -> None:
     assert status(machine) == before
 
 
-def test_unloading_in_use_is_refused(machine: Machine) -> None:
+def test_unloading_a_module_in_use_is_refused(machine: Machine) -> None:
     """While memory is registered the module stays, and the number of users is said."""
     machine.loaded("nv_peer_mem", users=3)
 
-    told = run(machine, "unload")
+    result = run(machine, "unload")
 
-    assert told.returncode == 1
-    assert "in use (3 users)" in told.stderr
-    assert "Stop the jobs" in told.stderr
+    assert result.returncode == 1
+    assert "in use (3 users)" in result.stderr
+    assert "Stop the jobs" in result.stderr
     assert machine.called == []
 
 
-def test_unloading_what_nobody_uses_unloads_it(machine: Machine) -> None:
+def test_an_unused_module_is_unloaded(machine: Machine) -> None:
     """Without users modprobe does it."""
     machine.loaded("nv_peer_mem")
 
@@ -584,7 +584,7 @@ def test_unloading_what_nobody_uses_unloads_it(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("at", ["build", "load"])
-def test_a_failure_ends_with_cause_and_fix_not_with_a_log(machine: Machine, at: str) -> None:
+def test_a_known_failure_is_reported_with_cause_and_remedy(machine: Machine, at: str) -> None:
     """What the table of failures knows is said in its words; what the kernel said before does not count."""
     prepare_build(machine)
     install(machine, built_against=8 if at == "build" else 7)
@@ -597,14 +597,14 @@ def test_a_failure_ends_with_cause_and_fix_not_with_a_log(machine: Machine, at: 
 
     run(machine, "load")
 
-    told = status(machine)
-    assert told["cause"] == {"build": "peer_api_missing", "load": "other_driver"}[at]
-    assert told["remedy"]
-    assert "CC x.o" not in told["explanation"]
+    result = status(machine)
+    assert result["cause"] == {"build": "peer_api_missing", "load": "other_driver"}[at]
+    assert result["remedy"]
+    assert "CC x.o" not in result["explanation"]
 
 
-@pytest.mark.parametrize(("version", "told"), [("1.0-9", "module_too_old"), ("1.1-0", "peer_api_missing")])
-def test_a_version_that_no_newer_kernel_builds_is_told_as_such(machine: Machine, version: str, told: str) -> None:
+@pytest.mark.parametrize(("version", "cause"), [("1.0-9", "module_too_old"), ("1.1-0", "peer_api_missing")])
+def test_a_version_that_is_too_old_for_the_kernel_is_reported(machine: Machine, version: str, cause: str) -> None:
     """The same words of the build mean something else when 1.0-9 is built: the stack is not to blame."""
     configure(machine, provider="nv_peer_mem", version=version)
     prepare_build(machine)
@@ -615,33 +615,33 @@ def test_a_version_that_no_newer_kernel_builds_is_told_as_such(machine: Machine,
 
     run(machine, "load")
 
-    assert status(machine)["cause"] == told
+    assert status(machine)["cause"] == cause
     assert f"building nv_peer_mem {version} for kernel {KERNEL} failed" in status(machine)["explanation"]
 
 
-def test_an_unknown_failure_says_the_telling_lines(machine: Machine) -> None:
+def test_an_unknown_failure_reports_the_relevant_lines(machine: Machine) -> None:
     """A cause that no table knows is at least the compiler's own error, not the last line of make."""
     prepare_build(machine)
     install(machine, built_against=8)
     log = "CC nv.o\nnv.c:9:1: error: unknown type name 'foo'\nmake[2]: *** [nv.o] Error 1\nmake: *** [all] Error 2\n"
     machine.write("/var/lib/dkms/nv_peer_mem/1.3-0/build/make.log", log)
 
-    told = run(machine, "build", "--kernel", KERNEL)
+    result = run(machine, "build", "--kernel", KERNEL)
 
-    assert "unknown type name 'foo'" in told.stdout
-    assert "*** [all]" not in told.stdout
+    assert "unknown type name 'foo'" in result.stdout
+    assert "*** [all]" not in result.stdout
 
 
-def test_the_package_systems_hook_never_fails(machine: Machine) -> None:
+def test_the_kernel_hook_of_the_package_system_never_fails(machine: Machine) -> None:
     """A kernel's packages are configured although nothing can be built for it, and the status names that kernel."""
     install(machine)
     run(machine, "load")
     machine.kernel(NEWER)
 
-    told = run(machine, "build", "--hook", "--kernel", NEWER)
+    result = run(machine, "build", "--hook", "--kernel", NEWER)
 
-    assert told.returncode == 0
-    assert f"the headers of kernel {NEWER} are not installed" in told.stdout
+    assert result.returncode == 0
+    assert f"the headers of kernel {NEWER} are not installed" in result.stdout
     assert {entry["kernel"]: entry["cause"] for entry in status(machine)["kernels"]} == {
         KERNEL: "",
         NEWER: "headers_missing",
@@ -649,7 +649,7 @@ def test_the_package_systems_hook_never_fails(machine: Machine) -> None:
     assert status(machine)["ok"] is True
 
 
-def test_the_drivers_checksums_are_written_as_the_kernel_reads_them(machine: Machine) -> None:
+def test_driver_checksums_are_written_in_the_format_of_the_kernel(machine: Machine) -> None:
     """Five columns since 5.4, four before."""
     install(machine)
     machine.kernel("4.19.0-1-amd64")
@@ -663,13 +663,13 @@ def test_without_a_driver_nothing_is_built(machine: Machine) -> None:
     """nv_peer_mem is built against the driver: DKMS is asked for that first, and what it cannot do is said."""
     prepare_build(machine)
 
-    told = run(machine, "build")
+    result = run(machine, "build")
 
-    assert "Install the driver for this kernel first" in told.stdout
+    assert "Install the driver for this kernel first" in result.stdout
     assert machine.called == [f"dkms autoinstall -k {KERNEL}"]
 
 
-def test_a_stub_of_the_driver_is_built_again_after_the_stack(machine: Machine) -> None:
+def test_a_stub_of_the_driver_is_rebuilt_after_the_rdma_stack(machine: Machine) -> None:
     """nvidia_peermem that was built before the RDMA stack is repaired by building the driver's modules anew."""
     configure(machine, provider="nvidia_peermem")
     prepare_build(machine)
@@ -681,9 +681,9 @@ def test_a_stub_of_the_driver_is_built_again_after_the_stack(machine: Machine) -
     good = assemble(machine.root / "made/good.ko", {"vermagic": f"{KERNEL} "}, needs={REGISTER: 7})
     machine.program("dkms", f'[ "$1" != install ] || cp {good} $ROOT/lib/modules/{KERNEL}/updates/nvidia_peermem.ko')
 
-    told = run(machine, "build")
+    result = run(machine, "build")
 
-    assert told.returncode == 0, told
+    assert result.returncode == 0, result
     assert machine.called[0] == f"dkms build -m nvidia -v 460.106 -k {KERNEL} --force"
 
 
@@ -692,7 +692,7 @@ def dkms_conf(*names: str, package: str = "x") -> str:
     return "".join([f'PACKAGE_NAME="{package}"\n', *(f'BUILT_MODULE_NAME[{i}]="{n}"\n' for i, n in enumerate(names))])
 
 
-def test_the_tree_of_the_installed_driver_is_built_and_no_other(machine: Machine) -> None:
+def test_only_the_source_tree_of_the_installed_driver_is_built(machine: Machine) -> None:
     """Neither nvidia-fs, which is no driver, nor another version; rpm's dkms.conf names modules by its package."""
     configure(machine, provider="nvidia_peermem")
     trees = {
@@ -713,8 +713,8 @@ def test_the_tree_of_the_installed_driver_is_built_and_no_other(machine: Machine
     assert node.Look(str(machine.root)).driver_tree(KERNEL) is None
 
 
-def test_of_two_drivers_side_by_side_the_one_in_use_is_built(machine: Machine) -> None:
-    """Debian's open and proprietary drivers have one version; the name of the file tells them apart."""
+def test_the_driver_in_use_is_built_if_two_are_installed(machine: Machine) -> None:
+    """Debian's open and proprietary drivers have the same version; the file name distinguishes them."""
     install_debian(machine)
     for flavour in ("nvidia-current", "nvidia-current-open"):
         text = f'BUILT_MODULE_NAME[0]="nvidia"\nDEST_MODULE_NAME[0]="{flavour}"\n'
@@ -739,7 +739,7 @@ def carry(machine: Machine, file: Path, name: str = "nv_peer_mem.ko") -> Any:
     return module
 
 
-def test_a_prebuilt_module_is_the_only_one_of_its_name_afterwards(machine: Machine) -> None:
+def test_a_prebuilt_module_replaces_all_other_modules_of_its_name(machine: Machine) -> None:
     """What DKMS or a vendor installed would be taken in its place, and be another file at every apply."""
     folder = machine.root / f"lib/modules/{KERNEL}/updates"
     install(machine)
@@ -761,7 +761,7 @@ def test_a_prebuilt_module_is_the_only_one_of_its_name_afterwards(machine: Machi
 
 
 @pytest.mark.parametrize("info", [None, {"vermagic": "5.10.0-1-amd64 "}], ids=["no module", "another kernel's"])
-def test_a_prebuilt_module_that_does_not_fit_replaces_nothing(machine: Machine, info: dict[str, str] | None) -> None:
+def test_a_prebuilt_module_that_does_not_match_is_not_installed(machine: Machine, info: dict[str, str] | None) -> None:
     """What was there stays, and the file in the site's folder is named."""
     install(machine)
     file = machine.root / "made/bad.ko"
@@ -777,7 +777,7 @@ def test_a_prebuilt_module_that_does_not_fit_replaces_nothing(machine: Machine, 
     assert machine.called == []
 
 
-def test_a_compressed_module_without_zstd_is_told_as_such(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compressed_module_without_zstd_is_reported(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module is all right; the node lacks a program to look into it."""
     install(machine)
     updates = machine.root / f"lib/modules/{KERNEL}/updates"
@@ -785,20 +785,20 @@ def test_a_compressed_module_without_zstd_is_told_as_such(machine: Machine, monk
     machine.write(f"/lib/modules/{KERNEL}/modules.dep", "updates/nv_peer_mem.ko.zst:\n")
     monkeypatch.setenv("PATH", str(machine.root / "bin"))
 
-    found = node.Node(str(machine.root)).kernels()[0]
+    entry = node.Node(str(machine.root)).kernels()[0]
 
-    assert found["cause"] == "zstd_missing"
-    assert "the program zstd is not installed" in found["explanation"]
-    assert "zstd" in found["remedy"]
+    assert entry["cause"] == "zstd_missing"
+    assert "the program zstd is not installed" in entry["explanation"]
+    assert "zstd" in entry["remedy"]
 
 
 @pytest.mark.parametrize(("provider", "says"), [("nv_peer_mem", "Put"), ("nvidia_peermem", "driver packages")])
-def test_where_nothing_is_built_the_remedy_is_one_that_works(machine: Machine, provider: str, says: str) -> None:
+def test_the_remedy_for_prebuilt_modules_does_not_suggest_a_build(machine: Machine, provider: str, says: str) -> None:
     """The folder of prebuilt modules is read for nv_peer_mem; a driver's module comes with the driver."""
     configure(machine, provider=provider, prebuilt=True)
 
-    told = run(machine, "build")
+    result = run(machine, "build")
 
-    assert told.returncode == 1
-    assert says in told.stdout
-    assert (f"Put {KERNEL}/{provider}.ko" in told.stdout) is (provider == "nv_peer_mem")
+    assert result.returncode == 1
+    assert says in result.stdout
+    assert (f"Put {KERNEL}/{provider}.ko" in result.stdout) is (provider == "nv_peer_mem")

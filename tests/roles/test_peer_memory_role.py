@@ -30,7 +30,7 @@ TEMPLATES = ROLES / "peer_memory" / "templates"
 def look(**more: Any) -> dict[str, Any]:
     """What the module finds on a node with an old driver and a vendor's RDMA stack."""
     kernel = more.get("kernel", "4.18.0-1")
-    found = {
+    state = {
         "kernel": kernel,
         "boot_id": "b",
         "kernels": [
@@ -51,8 +51,8 @@ def look(**more: Any) -> dict[str, Any]:
         "judged": {"dma_buf": [], "none": []},
     }
     judged = [{"kernel": kernel, "ok": False, "running": True, "headers": True, "cause": "not_built"}]
-    found["judged"] |= dict.fromkeys(("nv_peer_mem", "nvidia_peermem"), judged)
-    return found | more
+    state["judged"] |= dict.fromkeys(("nv_peer_mem", "nvidia_peermem"), judged)
+    return state | more
 
 
 # Which sources
@@ -69,20 +69,20 @@ def look(**more: Any) -> dict[str, Any]:
         ("6.1.0-9-amd64", "extended", "1.3-0"),
     ],
 )
-def test_the_version_is_chosen_by_the_headers(kernel: str, interface: str, ref: str) -> None:
+def test_the_version_is_selected_by_the_kernel_headers(kernel: str, interface: str, ref: str) -> None:
     """With peer_memory_client_ex 1.3 is built; without it 1.1 on kernels whose symbol tables 1.0-9 cannot write."""
     assert choice.peer_memory_ref("1.0-9", look(kernel=kernel, interface=interface)) == ref
 
 
-def test_who_names_a_version_gets_it() -> None:
+def test_an_explicit_version_is_used() -> None:
     """Neither another ref nor one with the probe switched off is replaced."""
-    found = look(interface="extended")
+    state = look(interface="extended")
 
-    assert choice.peer_memory_ref("1.2-0", found) == "1.2-0"
-    assert choice.peer_memory_ref("1.0-9", found, by_headers=False) == "1.0-9"
+    assert choice.peer_memory_ref("1.2-0", state) == "1.2-0"
+    assert choice.peer_memory_ref("1.0-9", state, by_headers=False) == "1.0-9"
 
 
-def test_a_ref_becomes_a_version_that_dkms_takes() -> None:
+def test_a_git_ref_is_converted_to_a_valid_dkms_version() -> None:
     """A branch with a slash is no folder below /usr/src."""
     assert choice.peer_memory_version("fix/big one") == "fix-big-one"
     assert choice.peer_memory_version("1.0-9") == "1.0-9"
@@ -92,7 +92,7 @@ def test_a_ref_becomes_a_version_that_dkms_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "provider"),
+    ("state", "provider"),
     [
         ({"driver_version": "535.1", "driver_flavour": "open", "kernel": "6.1.0-9-amd64"}, "dma_buf"),
         ({"driver_version": "535.1", "driver_flavour": "open", "kernel": "4.18.0"}, "nvidia_peermem"),
@@ -103,26 +103,26 @@ def test_a_ref_becomes_a_version_that_dkms_takes() -> None:
         ({"driver_version": ""}, "none"),
     ],
 )
-def test_auto_decides_without_the_package_too(found: dict[str, Any], provider: str) -> None:
+def test_auto_selects_a_provider_without_the_package(state: dict[str, Any], provider: str) -> None:
     """Roles that somebody runs by Ansible alone choose by driver, kernel and RDMA stack, with a reason."""
-    chosen = choice.peer_memory_provider(look(**found), "auto")
+    chosen = choice.peer_memory_provider(look(**state), "auto")
 
     assert chosen["provider"] == provider
     assert chosen["reasons"]
 
 
-def test_what_the_inventory_names_is_taken() -> None:
+def test_an_explicit_provider_is_used() -> None:
     """No verdict stands against a provider that somebody asked for."""
     assert choice.peer_memory_provider(look(driver_version=""), "nv_peer_mem")["provider"] == "nv_peer_mem"
 
 
-def role(provider: str = "nv_peer_mem", found: dict[str, Any] | None = None, **more: Any) -> Role:
+def role(provider: str = "nv_peer_mem", state: dict[str, Any] | None = None, **more: Any) -> Role:
     """The role on a GPU node, after its look."""
     return Role(
         "peer_memory",
         inventory_hostname="gpu1",
         platform_node={"modules_loadable": True, "gpus_present": True, "kind": "metal", "kernel": "4.18.0-1"},
-        __peer_memory_look=found or look(),
+        __peer_memory_look=state or look(),
         **{
             "__peer_memory_choice": {"provider": provider, "reasons": ["because"], "remedies": [], "untold": ""},
             "__platform_headers_package": "linux-headers-{kernel}",
@@ -134,7 +134,7 @@ def role(provider: str = "nv_peer_mem", found: dict[str, Any] | None = None, **m
 
 # What is refused
 
-TOLD = ("preflight", "Check that what is needed for the choice is known")
+FACTS_KNOWN = ("preflight", "Check that what is needed for the choice is known")
 MEET = ("preflight", "Check that the two modules do not meet")
 SIGNED = ("preflight", "Check that the kernel would take the module")
 ENROLLED = ("preflight", "Check that the key is enrolled")
@@ -143,12 +143,12 @@ BUILDABLE = ("preflight", "Check that nv_peer_mem has something to be built agai
 
 def test_nv_peer_mem_beside_a_loaded_nvidia_peermem_is_refused_with_the_reason() -> None:
     """The message names the node, the module in the way and both ways out."""
-    refused = role(found=look(loaded=["nvidia", "nvidia_peermem"]))
+    refused = role(state=look(loaded=["nvidia", "nvidia_peermem"]))
 
     assert not refused.holds(*MEET)
-    told = refused.says(*MEET)
-    assert "gpu1 cannot have nv_peer_mem: nvidia_peermem is loaded" in told
-    assert "modprobe -r nvidia_peermem" in told
+    message = refused.says(*MEET)
+    assert "gpu1 cannot have nv_peer_mem: nvidia_peermem is loaded" in message
+    assert "modprobe -r nvidia_peermem" in message
     assert role().holds(*MEET)
 
 
@@ -157,48 +157,48 @@ def test_secure_boot_without_a_key_is_refused_before_a_build() -> None:
     locked = look(secure_boot=True)
     keys = {"peer_memory_signing_key": "/root/k.priv", "peer_memory_signing_certificate": "/root/k.der"}
 
-    assert not role(found=locked).holds(*SIGNED)
-    assert "mokutil --import" in role(found=locked).says(*SIGNED)
-    assert role(found=locked, **keys).holds(*SIGNED)
-    assert role(found=locked, peer_memory_prebuilt="/srv/modules").holds(*SIGNED)
+    assert not role(state=locked).holds(*SIGNED)
+    assert "mokutil --import" in role(state=locked).says(*SIGNED)
+    assert role(state=locked, **keys).holds(*SIGNED)
+    assert role(state=locked, peer_memory_prebuilt="/srv/modules").holds(*SIGNED)
     assert role().holds(*SIGNED)
 
 
 def test_a_key_that_the_firmware_does_not_know_is_refused_before_a_build() -> None:
-    """Signed with it, the module would be built, and refused at the load; where nobody can tell, nothing is refused."""
+    """The kernel would refuse to load a module signed with it. An unknown result is accepted."""
     keys = {"peer_memory_signing_key": "/root/k.priv", "peer_memory_signing_certificate": "/root/k.der"}
-    refused = role(found=look(secure_boot=True, enrolled=False), **keys)
+    refused = role(state=look(secure_boot=True, enrolled=False), **keys)
 
     assert not refused.holds(*ENROLLED)
     assert "its firmware does not know /root/k.der" in refused.says(*ENROLLED)
     assert "mokutil --import" in refused.says(*ENROLLED)
     for known in (True, None):
-        assert role(found=look(secure_boot=True, enrolled=known), **keys).holds(*ENROLLED)
-    assert role(found=look(enrolled=False), **keys).holds(*ENROLLED)
+        assert role(state=look(secure_boot=True, enrolled=known), **keys).holds(*ENROLLED)
+    assert role(state=look(enrolled=False), **keys).holds(*ENROLLED)
 
 
-@pytest.mark.parametrize(("found", "word"), [({"interface": ""}, "DOCA-OFED"), ({"driver_version": ""}, "driver")])
-def test_nv_peer_mem_without_its_foundations_is_refused(found: dict[str, Any], word: str) -> None:
+@pytest.mark.parametrize(("state", "word"), [({"interface": ""}, "DOCA-OFED"), ({"driver_version": ""}, "driver")])
+def test_nv_peer_mem_without_its_requirements_is_refused(state: dict[str, Any], word: str) -> None:
     """What has to be installed first is named."""
-    assert not role(found=look(**found)).holds(*BUILDABLE)
-    assert word in role(found=look(**found)).says(*BUILDABLE)
+    assert not role(state=look(**state)).holds(*BUILDABLE)
+    assert word in role(state=look(**state)).says(*BUILDABLE)
     assert role().holds(*BUILDABLE)
 
 
-def test_a_driver_for_another_kernel_is_enough_to_go_on() -> None:
+def test_a_driver_for_another_kernel_is_sufficient() -> None:
     """A kernel that came up without headers has no driver yet; with the headers both are built."""
-    found = look(driver_version="")
-    found["kernels"].append({"kernel": "4.18.0-0", "headers": True, "peer_interface": "extended", "driver": True})
+    state = look(driver_version="")
+    state["kernels"].append({"kernel": "4.18.0-0", "headers": True, "peer_interface": "extended", "driver": True})
 
-    assert role(found=found).holds(*BUILDABLE)
+    assert role(state=state).holds(*BUILDABLE)
 
 
-def test_a_kernel_without_the_driver_does_not_change_what_auto_chose() -> None:
+def test_a_kernel_without_the_driver_does_not_change_the_provider() -> None:
     """Booting a kernel whose modules are missing must not make the next apply take everything away."""
-    found = look(driver_version="", status={"provider": "nv_peer_mem"})
-    found["kernels"].append({"kernel": "4.18.0-0", "headers": True, "peer_interface": "extended", "driver": True})
+    state = look(driver_version="", status={"provider": "nv_peer_mem"})
+    state["kernels"].append({"kernel": "4.18.0-0", "headers": True, "peer_interface": "extended", "driver": True})
 
-    chosen = choice.peer_memory_provider(found, "auto")
+    chosen = choice.peer_memory_provider(state, "auto")
 
     assert chosen["provider"] == "nv_peer_mem"
     assert "4.18.0-0" in chosen["reasons"][0]
@@ -213,7 +213,7 @@ UNTOLD = "the shell of this node printed something else"
 
 
 @pytest.mark.parametrize("where", ["status", "config"])
-def test_a_fact_that_cannot_be_told_takes_nothing_away(where: str) -> None:
+def test_an_unknown_fact_does_not_change_the_provider(where: str) -> None:
     """With nvidia-smi hanging or failing, auto keeps the provider that the node has, and says why."""
     had = look(**{"probe": UNTOLD, "driver_version": "535.1", where: {"provider": "nvidia_peermem"}})
 
@@ -223,22 +223,22 @@ def test_a_fact_that_cannot_be_told_takes_nothing_away(where: str) -> None:
     assert chosen["reasons"][0].startswith("nvidia_peermem as before: what would fit the node now cannot be told (")
 
 
-def test_without_a_provider_from_before_an_untold_fact_ends_the_apply() -> None:
+def test_an_unknown_fact_without_an_earlier_provider_fails_the_apply() -> None:
     """Nothing is configured on a guess; the message names the node, the fact and the way out."""
     chosen = choice.peer_memory_provider(look(probe=UNTOLD, driver_version="535.1"), "auto")
     refused = role("none", __peer_memory_choice=chosen)
 
     assert chosen["untold"]
-    assert not refused.holds(*TOLD)
-    assert chosen["untold"] in refused.says(*TOLD)
-    assert "provision gdr --limit gpu1" in refused.says(*TOLD)
-    assert role().holds(*TOLD)
+    assert not refused.holds(*FACTS_KNOWN)
+    assert chosen["untold"] in refused.says(*FACTS_KNOWN)
+    assert "provision gdr --limit gpu1" in refused.says(*FACTS_KNOWN)
+    assert role().holds(*FACTS_KNOWN)
 
 
 @pytest.mark.parametrize(
     ("facts", "more", "known"),
     [
-        ({"nvidia_modules": NvidiaModules("", "", "", {})}, {}, False),  # open or proprietary: nobody knows
+        ({"nvidia_modules": NvidiaModules("", "", "", {})}, {}, False),  # open or proprietary is unknown
         ({"nvidia_modules": NvidiaModules("", "", "", {})}, {"simulated": True}, True),  # a lab's GPUs have none
         ({"nvidia_modules": Unknown("modinfo hung")}, {}, False),
         ({"gpus": (), "gpu_pci": Unknown("lspci hung")}, {}, False),
@@ -246,13 +246,13 @@ def test_without_a_provider_from_before_an_untold_fact_ends_the_apply() -> None:
         ({"nvidia_modules": NvidiaModules("550.90", "proprietary", "550.90", {})}, {}, True),
     ],
 )
-def test_none_is_chosen_only_where_all_that_speaks_for_it_is_known(
+def test_none_is_selected_only_if_all_relevant_facts_are_known(
     monkeypatch: pytest.MonkeyPatch,
     facts: dict[str, Any],
     more: dict[str, Any],
     known: bool,  # noqa: FBT001
 ) -> None:
-    """A verdict of none that rests on what nobody could tell leaves dma_buf alone; one that does not, counts."""
+    """A verdict of none that depends on unknown facts does not replace dma_buf; another one does."""
     seen = dataclasses.replace(healthy(), **facts)
     monkeypatch.setattr("provision.facts.parse", lambda *_: seen)
     had = look(probe="x", driver_version="550.90", status={"provider": "dma_buf"}, **more)
@@ -260,43 +260,43 @@ def test_none_is_chosen_only_where_all_that_speaks_for_it_is_known(
     assert choice.peer_memory_provider(had, "auto")["provider"] == ("none" if known else "dma_buf")
 
 
-def test_a_driver_that_cannot_be_read_is_not_one_that_is_missing() -> None:
+def test_an_unreadable_driver_is_not_a_missing_driver() -> None:
     """Without zstd a compressed module says nothing: the choice from before stays, and a first one is not made."""
-    found = look(driver_version="", driver_flavour="")
-    found["kernels"][0]["driver"] = True
+    state = look(driver_version="", driver_flavour="")
+    state["kernels"][0]["driver"] = True
 
-    assert "cannot be read" in choice.peer_memory_provider(found, "auto")["untold"]
-    kept = choice.peer_memory_provider(found | {"status": {"provider": "dma_buf"}}, "auto")
-    assert (kept["provider"], kept["untold"]) == ("dma_buf", "")
+    assert "cannot be read" in choice.peer_memory_provider(state, "auto")["untold"]
+    unchanged = choice.peer_memory_provider(state | {"status": {"provider": "dma_buf"}}, "auto")
+    assert (unchanged["provider"], unchanged["untold"]) == ("dma_buf", "")
 
 
 # What is done
 
 
-def test_a_node_where_all_is_ready_gets_nothing_built() -> None:
+def test_nothing_is_built_on_a_node_that_is_ready() -> None:
     """Sources in place and every kernel ready: no fetch, no build."""
     kernel = "4.18.0-1"
     ready = look(source=[{"version": "1.3-0", "url": "https://git.example.org/n.git", "ref": "1.3-0"}])
     ready["judged"]["nv_peer_mem"] = [{"kernel": kernel, "ok": True, "running": True, "headers": True, "cause": ""}]
-    same = role(found=ready, peer_memory_source_url="https://user:hunter2@git.example.org/n.git")
+    same = role(state=ready, peer_memory_source_url="https://user:hunter2@git.example.org/n.git")
 
     assert same.value("__peer_memory_source_needed") is False
     assert same.value("__peer_memory_stale") == []
-    assert role(found=ready, peer_memory_source_ref="1.2-0").value("__peer_memory_stale") == [kernel]
+    assert role(state=ready, peer_memory_source_ref="1.2-0").value("__peer_memory_stale") == [kernel]
 
 
-def test_exact_headers_of_every_kernel_that_lacks_them_are_asked_for() -> None:
+def test_missing_headers_are_installed_for_each_exact_kernel() -> None:
     """The package is the kernel's own, by its full release."""
-    found = look()
-    found["judged"]["nv_peer_mem"] = [
+    state = look()
+    state["judged"]["nv_peer_mem"] = [
         {"kernel": "6.1.0-9-amd64", "ok": True, "headers": True},
         {"kernel": "6.12.9+deb12-amd64", "ok": False, "headers": False},
     ]
 
-    assert role(found=found).value("__peer_memory_headers") == ["linux-headers-6.12.9+deb12-amd64"]
+    assert role(state=state).value("__peer_memory_headers") == ["linux-headers-6.12.9+deb12-amd64"]
 
 
-def test_the_old_interface_gets_its_option() -> None:
+def test_the_old_interface_gets_its_module_option() -> None:
     """nvidia_peermem is loaded with peerdirect_support=1 where the RDMA stack is as old as OFED 4.9, and only there."""
     old = role("nvidia_peermem", look(interface="plain")).value("__peer_memory_extras")
     new = role("nvidia_peermem", look(interface="extended")).value("__peer_memory_extras")
@@ -306,11 +306,11 @@ def test_the_old_interface_gets_its_option() -> None:
     assert new[0]["state"] == "absent"
 
 
-def test_options_are_given_by_the_name_of_the_file() -> None:
+def test_module_options_use_the_name_of_the_file() -> None:
     """modprobe looks options up by the file's name: Debian's is not the module's."""
     debian = look(interface="plain", peermem_file="nvidia_current_peermem")
     files = [
-        role("nvidia_peermem", found).value("__peer_memory_extras")[0] for found in (look(interface="plain"), debian)
+        role("nvidia_peermem", state).value("__peer_memory_extras")[0] for state in (look(interface="plain"), debian)
     ]
 
     options = [[line for line in file["content"].splitlines() if not line.startswith("#")] for file in files]
@@ -318,11 +318,11 @@ def test_options_are_given_by_the_name_of_the_file() -> None:
     assert options[1] == [*options[0], "options nvidia_current_peermem peerdirect_support=1"]
 
 
-def test_openibd_gets_its_drop_in_only_where_it_is() -> None:
+def test_openibd_gets_its_drop_in_only_if_installed() -> None:
     """When openibd loads the RDMA modules anew, the unit checks and loads again: openibd neither waits nor fails."""
     files = {True: None, False: None}
     for there in files:
-        files[there] = role(found=look(openibd=there)).value("__peer_memory_extras")[2]
+        files[there] = role(state=look(openibd=there)).value("__peer_memory_extras")[2]
 
     assert files[True]["path"] == "/etc/systemd/system/openibd.service.d/provision-peer-memory.conf"
     started = [line for line in files[True]["content"].splitlines() if line.startswith("Exec")]
@@ -341,7 +341,7 @@ def test_openibd_gets_its_drop_in_only_where_it_is() -> None:
         ),
     ],
 )
-def test_a_node_that_cannot_have_it_says_so_and_costs_no_task(node: dict[str, Any], reason: str) -> None:
+def test_an_unsupported_node_has_a_reason_and_no_tasks(node: dict[str, Any], reason: str) -> None:
     """No remote task is run, and the receipt has the reason."""
     left_out = Role("peer_memory", platform_node={"kernel": "6.1", **node})
 
@@ -356,38 +356,42 @@ def unit() -> dict[str, list[str]]:
     rendered = jinja2.Template(text).render(
         __peer_memory_provider="nv_peer_mem", _peer_memory_folder="/usr/local/lib/provision"
     )
-    found: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     for line in rendered.splitlines():
         key, mark, value = line.partition("=")
         if mark and not line.startswith("#"):
-            found.setdefault(key, []).extend(value.split())
-    return found
+            settings.setdefault(key, []).extend(value.split())
+    return settings
 
 
-def test_the_unit_stands_between_the_drivers_and_docker() -> None:
+def test_the_unit_starts_after_the_drivers_and_before_docker() -> None:
     """After RDMA stack, persistence daemon and fabric manager; before docker and what else starts jobs."""
-    found = unit()
+    settings = unit()
 
     assert {
         "openibd.service",
         "provision-rdma.service",
         "nvidia-persistenced.service",
         "nvidia-fabricmanager.service",
-    } <= set(found["After"])
-    assert {"docker.service", "containerd.service"} <= set(found["Before"])
-    assert found["PartOf"] == ["openibd.service"]
+    } <= set(settings["After"])
+    assert {"docker.service", "containerd.service"} <= set(settings["Before"])
+    assert settings["PartOf"] == ["openibd.service"]
 
 
-def test_docker_starts_whatever_happens_to_the_module() -> None:
+def test_docker_starts_if_the_module_fails() -> None:
     """Nothing requires the unit, it has limits, and it runs once."""
-    found = unit()
+    settings = unit()
 
-    assert (found["Type"], found["RemainAfterExit"], found["TimeoutStartSec"]) == (["oneshot"], ["yes"], ["120"])
-    assert found["WantedBy"] == ["multi-user.target"]
-    assert not {"RequiredBy", "Requires", "BindsTo"} & set(found)
+    assert (settings["Type"], settings["RemainAfterExit"], settings["TimeoutStartSec"]) == (
+        ["oneshot"],
+        ["yes"],
+        ["120"],
+    )
+    assert settings["WantedBy"] == ["multi-user.target"]
+    assert not {"RequiredBy", "Requires", "BindsTo"} & set(settings)
 
 
-def test_the_program_gives_up_before_systemd_does() -> None:
+def test_the_time_limit_of_the_program_is_below_that_of_systemd() -> None:
     """The status file is written by the program itself, with time left."""
     seconds = load("peer_memory", "peer_memory_node", part="module_utils").START_SECONDS
 
@@ -426,7 +430,7 @@ def test_the_hook_runs_after_dkms() -> None:
         ("configure", "Stop what is no longer wanted"),
     ],
 )
-def test_no_container_loses_its_gpus_to_the_unit(file: str, name: str) -> None:
+def test_the_unit_does_not_reload_systemd(file: str, name: str) -> None:
     """systemd does not read its units anew (the systemd module does): that takes GPUs from legacy-hook containers."""
     task = role().task(file, name)
     script = task["ansible.builtin.command"]["argv"][2]
@@ -437,18 +441,18 @@ def test_no_container_loses_its_gpus_to_the_unit(file: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("fine", "active"), [(True, True), (False, True), (True, False)])
-def test_a_driver_that_changed_under_dma_buf_is_checked_again(fine: bool, active: bool) -> None:  # noqa: FBT001
+def test_a_changed_driver_is_checked_again_for_dma_buf(fine: bool, active: bool) -> None:  # noqa: FBT001
     """The status of this boot says ready; what is judged now counts more, and so does that the unit was stopped."""
     status = {"ok": True, "boot_id": "b", "provider": "dma_buf"}
     kernels = [{"kernel": "k", "ok": fine, "running": True}, {"kernel": "l", "ok": False, "running": False}]
-    found = look(enabled=True, active=active, status=status)
-    found["judged"]["dma_buf"] = kernels
-    ready = role("dma_buf", found).task("service", "Make it ready now and at every boot")["vars"]["__peer_memory_ready"]
+    state = look(enabled=True, active=active, status=status)
+    state["judged"]["dma_buf"] = kernels
+    ready = role("dma_buf", state).task("service", "Make it ready now and at every boot")["vars"]["__peer_memory_ready"]
 
-    assert role("dma_buf", found, ready=ready).value("ready") is (fine and active)
+    assert role("dma_buf", state, ready=ready).value("ready") is (fine and active)
 
 
-def test_only_what_is_built_here_has_a_hook_for_new_kernels() -> None:
+def test_only_locally_built_modules_have_a_hook_for_new_kernels() -> None:
     """dma_buf has nothing to be built when a kernel comes."""
     states = {
         provider: {file["state"] for file in role(provider).value("__peer_memory_hooks")}
@@ -479,7 +483,7 @@ def tar(**files: str) -> str:
 
 
 @pytest.mark.parametrize("top", ["", "nv_peer_memory-1.3/", "./"])
-def test_sources_are_put_where_dkms_looks(module: ModuleType, tmp_path: Path, top: str) -> None:
+def test_sources_are_installed_in_the_folder_of_dkms(module: ModuleType, tmp_path: Path, top: str) -> None:
     """With or without a folder at the archive's top; our dkms.conf and our reader of checksums replace the tree's."""
     old = tmp_path / "usr/src/nv_peer_mem-1.1-0"
     old.mkdir(parents=True)
@@ -510,7 +514,7 @@ def test_sources_are_put_where_dkms_looks(module: ModuleType, tmp_path: Path, to
     ],
     ids=["leads out", "absolute", "no Makefile", "no tar file"],
 )
-def test_an_archive_that_is_no_source_tree_is_refused(module: ModuleType, tmp_path: Path, archive: str) -> None:
+def test_an_archive_without_a_source_tree_is_refused(module: ModuleType, tmp_path: Path, archive: str) -> None:
     """Nothing is written outside, the tree that was there stays, and the reason is said."""
     tree = tmp_path / "usr/src/nv_peer_mem-1.3-0"
     tree.mkdir(parents=True)
@@ -531,45 +535,45 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_the_controller_fetches_a_tag(repository: Path) -> None:
-    """What nodes get is the tree at the tag, and the commit is told."""
-    told = run(load("peer_memory", "peer_memory_source"), url=str(repository), ref="1.1-0")
+    """Nodes get the tree of the tag; the result contains the commit."""
+    result = run(load("peer_memory", "peer_memory_source"), url=str(repository), ref="1.1-0")
 
-    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(told["archive"]))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(result["archive"]))) as archive:
         assert {"Makefile", "nv_peer_mem.c", "create_nv.symvers.sh"} <= set(archive.getnames())
-    assert len(told["commit"]) == 40
-    assert told["changed"] is False
+    assert len(result["commit"]) == 40
+    assert result["changed"] is False
 
 
-def test_an_unknown_tag_is_answered_with_those_that_are_there(repository: Path) -> None:
+def test_an_unknown_tag_is_refused_with_the_existing_tags(repository: Path) -> None:
     """A misspelt ref ends with the list, and one that looks like an option is no option."""
     source = load("peer_memory", "peer_memory_source")
 
-    told = run(source, url=str(repository), ref="1.9")
+    result = run(source, url=str(repository), ref="1.9")
     odd = run(source, url=str(repository), ref="--output=/tmp/x")
 
-    assert "its tags are 1.0-9, 1.1-0, 1.3-0. Correct peer_memory_source_ref." in told["msg"]
+    assert "its tags are 1.0-9, 1.1-0, 1.3-0. Correct peer_memory_source_ref." in result["msg"]
     assert odd["failed"] is True
 
 
-def test_what_cannot_be_fetched_says_how_to_do_without(tmp_path: Path) -> None:
+def test_a_failed_fetch_suggests_a_local_archive(tmp_path: Path) -> None:
     """A site without internet reads of peer_memory_source_archive, and no password is in the message."""
     source = load("peer_memory", "peer_memory_source")
 
-    told = run(source, url="http://user:hunter2@127.0.0.1:1/n.git", ref="1.1-0")
+    result = run(source, url="http://user:hunter2@127.0.0.1:1/n.git", ref="1.1-0")
     gone = run(source, archive=str(tmp_path / "gone.tar"))
 
-    assert "peer_memory_source_archive" in told["msg"]
-    assert "hunter2" not in told["msg"]
+    assert "peer_memory_source_archive" in result["msg"]
+    assert "hunter2" not in result["msg"]
     assert "gone.tar cannot be read on the controller: No such file or directory" in gone["msg"]
 
 
-def test_prebuilt_modules_are_found_by_the_kernels_release(tmp_path: Path) -> None:
+def test_prebuilt_modules_are_selected_by_kernel_release(tmp_path: Path) -> None:
     """RELEASE/nv_peer_mem.ko, compressed or not; other kernels have none."""
     (tmp_path / "6.1.0-9-amd64").mkdir()
     (tmp_path / "6.1.0-9-amd64/nv_peer_mem.ko.xz").write_bytes(b"x")
 
-    found = choice.peer_memory_prebuilt(str(tmp_path), ["6.1.0-9-amd64", "6.12.9-amd64"], "nv_peer_mem")
+    modules = choice.peer_memory_prebuilt(str(tmp_path), ["6.1.0-9-amd64", "6.12.9-amd64"], "nv_peer_mem")
 
-    assert list(found) == ["6.1.0-9-amd64"]
-    assert found["6.1.0-9-amd64"]["name"] == "nv_peer_mem.ko.xz"
+    assert list(modules) == ["6.1.0-9-amd64"]
+    assert modules["6.1.0-9-amd64"]["name"] == "nv_peer_mem.ko.xz"
     assert choice.peer_memory_prebuilt("", ["6.1.0-9-amd64"], "nv_peer_mem") == {}

@@ -23,7 +23,7 @@ class FakeModule:
 
 @pytest.fixture(autouse=True)
 def own_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests stands for root."""
+    """The user who runs the tests takes the place of root."""
     monkeypatch.setattr(files.pwd, "getpwnam", lambda _: type("P", (), {"pw_uid": os.getuid()}))
     monkeypatch.setattr(files.grp, "getgrnam", lambda _: type("G", (), {"gr_gid": os.getgid()}))
 
@@ -37,7 +37,7 @@ def apply(path: Path, **item: Any) -> list[str]:
     return changed
 
 
-def test_a_file_gets_content_and_mode_once(tmp_path: Path) -> None:
+def test_a_file_is_written_once_with_its_mode(tmp_path: Path) -> None:
     """The second time nothing is changed; a wrong mode alone is put right."""
     path = tmp_path / "new" / "x.conf"
 
@@ -110,7 +110,7 @@ def test_a_mount_point_is_rewritten_in_place(tmp_path: Path, monkeypatch: pytest
     assert (path.read_text(), path.stat().st_ino) == ("short\n", before)
 
 
-def test_a_folder_is_made_and_its_mode_kept(tmp_path: Path) -> None:
+def test_a_folder_is_created_with_its_mode(tmp_path: Path) -> None:
     """A folder gets its mode, and is left alone when it has it."""
     path = tmp_path / "a" / "b"
 

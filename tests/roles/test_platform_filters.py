@@ -30,7 +30,7 @@ def platform(**variables: Any) -> Role:
     return Role("platform", **(RUN | variables))
 
 
-def test_the_roles_say_the_same_as_their_components() -> None:
+def test_roles_and_components_agree() -> None:
     """A play without the command leaves out the same roles on the same nodes."""
     facts = dataclasses.replace(facts_of(cluster_of()), gpus=(), gpu_pci=())
     for_gpus = [role for role, component in COMPONENTS.items() if not component.applies(facts)]
@@ -50,14 +50,14 @@ def test_the_roles_say_the_same_as_their_components() -> None:
         ({"ansible_run_tags": ["docker_engine_install"]}, set(COMPONENTS) - {"docker_engine"}),
     ],
 )
-def test_a_role_is_wanted_where_it_is_enabled_tagged_and_of_use(variables: dict[str, Any], missing: set[str]) -> None:
+def test_a_role_runs_where_it_is_enabled_tagged_and_needed(variables: dict[str, Any], missing: set[str]) -> None:
     """INI files and Jinja say `no` as well."""
     role = platform(**variables)
 
     assert set(COMPONENTS) - set(role.value("__platform_wanted_roles")) == missing
 
 
-def test_packages_are_those_of_the_choice() -> None:
+def test_packages_follow_the_choice_variable() -> None:
     """The value of the variable in __platform_package_choices decides; without one the first choice."""
     sets = {"platform": ["a"], "docker_engine": {"distribution": ["b"], "docker": ["c"]}, "none": None}
     names = {
@@ -67,14 +67,14 @@ def test_packages_are_those_of_the_choice() -> None:
         "docker_engine_repository_key": "x",
     }
 
-    found = platform(**names, docker_engine_source="docker").value("__platform_role_packages")
+    packages = platform(**names, docker_engine_source="docker").value("__platform_role_packages")
     own = platform(**names, platform_package_sets={"docker_engine": ["d"]}).value("__platform_role_packages")
 
-    assert found == {"platform": ["a"], "docker_engine": ["c"], "none": []}
+    assert packages == {"platform": ["a"], "docker_engine": ["c"], "none": []}
     assert own["docker_engine"] == ["d"]
 
 
-def test_repositories_are_those_of_the_wanted_roles() -> None:
+def test_repositories_are_those_of_the_roles_that_run() -> None:
     """The key is that of the inventory."""
     asked = {
         "docker_engine_source": "docker",
@@ -82,8 +82,13 @@ def test_repositories_are_those_of_the_wanted_roles() -> None:
         "__platform_repository_suite": "x",
     }
 
-    [found] = platform(**asked).value("__platform_repositories")
-    assert (found["name"], found["suites"], found["components"], found["key"]) == ("docker", "x", "stable", "KEY")
+    [repository] = platform(**asked).value("__platform_repositories")
+    assert (repository["name"], repository["suites"], repository["components"], repository["key"]) == (
+        "docker",
+        "x",
+        "stable",
+        "KEY",
+    )
     assert platform(**asked, docker_engine_enabled=False).value("__platform_repositories") == []
 
 
@@ -91,7 +96,7 @@ def test_repositories_are_those_of_the_wanted_roles() -> None:
     ("wanted", "most", "limit", "cut"),
     [(-1, -1, -1, False), (-1, 64, 64, True), ("1024", 64, 64, True), (32, 64, 32, False), (32, -1, 32, False)],
 )
-def test_limits_of_docker_are_within_those_of_the_node(wanted: Any, most: int, limit: int, cut: bool) -> None:  # noqa: FBT001
+def test_docker_limits_do_not_exceed_the_limits_of_the_node(wanted: Any, most: int, limit: int, cut: bool) -> None:  # noqa: FBT001
     """-1 is unlimited on both sides."""
     limits = VALUES.platform_node_limits({"memlock": wanted}, {"memlock": most})
 
@@ -111,7 +116,7 @@ def test_a_failure_is_explained_by_the_first_entry_that_matches() -> None:
     assert VALUES.platform_first_match(entries, "", {}) == {}
 
 
-def test_no_value_of_a_variable_is_in_the_reason_of_a_failure() -> None:
+def test_the_reason_of_a_failure_contains_no_variable_values() -> None:
     """The longest is replaced first; what is too short to be a secret stays."""
     env = {"A": "secret", "B": "secret-long", "C": "on", "D": 12345}
 
@@ -123,7 +128,7 @@ def test_no_value_of_a_variable_is_in_the_reason_of_a_failure() -> None:
     assert TEXTS.training_container_reason(None, {}) == "no reason given"
 
 
-def test_a_login_that_apt_cannot_take_is_found_before_anything_changes() -> None:
+def test_credentials_that_apt_cannot_use_fail_the_preflight() -> None:
     """The preflight names the entry; the role would stop in the middle of a run."""
     entry = {"name": "site", "uris": "https://me:a%20b@m/deb", "suites": "/", "key": "BEGIN PGP PUBLIC KEY BLOCK"}
     facts = facts_of(cluster_of())
@@ -134,7 +139,7 @@ def test_a_login_that_apt_cannot_take_is_found_before_anything_changes() -> None
     assert "a b" not in problem.problem
 
 
-def test_plain_ansible_writes_repositories_as_the_preflight_tries_them() -> None:
+def test_role_and_preflight_write_the_same_repository_files() -> None:
     """Both use one file."""
     link = ROLES / "platform/filter_plugins/platform_apt_sources.py"
 

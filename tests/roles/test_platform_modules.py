@@ -32,8 +32,10 @@ def apt() -> ModuleType:
     return load("platform", "platform_apt")
 
 
-def test_who_holds_the_package_lock_is_named(apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The holder of a lock is told by number, program and account, without its arguments; a free lock has none."""
+def test_the_holder_of_the_package_lock_is_reported(
+    apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message has process ID, program and account, without arguments; a free lock has no holder."""
     lock = tmp_path / "lock-frontend"
     lock.touch()
     monkeypatch.setattr(apt, "LOCKS", (str(lock), str(tmp_path / "absent")))
@@ -51,16 +53,18 @@ def test_who_holds_the_package_lock_is_named(apt: ModuleType, tmp_path: Path, mo
     assert held == f"process {child.pid} ({program[:15]} of {pwd.getpwuid(os.getuid()).pw_name})"
 
 
-def test_a_lock_that_stays_ends_with_a_sentence(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_not_released_is_reported_with_its_holder(
+    apt: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When the wait was in vain the failure names the holder that apt itself names, and what to do."""
     err = "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4321 (unattended-upgr)\n"
     answer(apt, monkeypatch, lambda command: (100, "", err) if command[0] == "apt-get" else (1, "", ""))
     monkeypatch.setattr(apt, "LOCKS", ())
 
-    told = run(apt, packages=["rdma-core"], lock_timeout=0)
+    result = run(apt, packages=["rdma-core"], lock_timeout=0)
 
-    assert "locked by process 4321 (unattended-upgr)" in told["msg"]
-    assert "Wait until it has finished" in told["msg"]
+    assert "locked by process 4321 (unattended-upgr)" in result["msg"]
+    assert "Wait until it has finished" in result["msg"]
 
 
 def answer(apt: ModuleType, monkeypatch: pytest.MonkeyPatch, of: Callable[[list[str]], tuple[int, str, str]]) -> None:
@@ -69,14 +73,14 @@ def answer(apt: ModuleType, monkeypatch: pytest.MonkeyPatch, of: Callable[[list[
     monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: False)
 
 
-def test_only_what_is_not_completely_installed_is_installed(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_incomplete_or_missing_packages_are_installed(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is only configured, or half installed, counts as missing."""
     listed = "kmod installed\nrdma-core half-configured\nprocps config-files\n"
     answer(apt, monkeypatch, lambda command: (0 if command[0] == "apt-get" else 1, listed, ""))
 
-    told = run(apt, packages=["kmod", "rdma-core", "procps", "pigz"], check=True)
+    result = run(apt, packages=["kmod", "rdma-core", "procps", "pigz"], check=True)
 
-    assert told["installed"] == ["rdma-core", "procps", "pigz"]
+    assert result["installed"] == ["rdma-core", "procps", "pigz"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,7 @@ def test_only_what_is_not_completely_installed_is_installed(apt: ModuleType, mon
         ("Err:1 https://m.example.org bookworm\nE: Failed to fetch\n", "Failed to fetch"),
     ],
 )
-def test_why_an_installation_failed_is_said(
+def test_the_cause_of_a_failed_installation_is_reported(
     apt: ModuleType, monkeypatch: pytest.MonkeyPatch, output: str, part: str
 ) -> None:
     """The reason comes from what apt says, with what to do where that is known."""
@@ -99,14 +103,14 @@ def test_why_an_installation_failed_is_said(
 
     answer(apt, monkeypatch, of)
 
-    told = run(apt, packages=["rdma-core"])
+    result = run(apt, packages=["rdma-core"])
 
-    assert part in told["msg"]
+    assert part in result["msg"]
     assert installs[0] <= 2
 
 
 @pytest.mark.row(46)
-def test_a_mirror_that_fails_is_asked_again(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloads_from_a_failing_mirror_are_retried(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file by apt itself, and when that was in vain all of it once more, with new lists."""
     asked: list[str] = []
     installed = (100, "", "Err:1 https://m.example.org bookworm\nE: Failed to fetch\n"), (0, "", "")
@@ -120,9 +124,9 @@ def test_a_mirror_that_fails_is_asked_again(apt: ModuleType, monkeypatch: pytest
 
     answer(apt, monkeypatch, of)
 
-    told = run(apt, packages=["docker.io"])
+    result = run(apt, packages=["docker.io"])
 
-    assert told["changed"]
+    assert result["changed"]
     assert asked == ["update", "install", "update", "install"]
 
 
@@ -150,8 +154,8 @@ def test_package_lists_are_fresh_until_a_source_changes(
     assert [none, fresh, old, future, changed] == [False, True, False, False, False]
 
 
-def test_a_proxys_password_reaches_apt_and_nothing_else(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proxies go to apt by its environment; nothing that is told has the password, even if apt tells it."""
+def test_the_proxy_password_reaches_only_apt(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proxies are passed to apt in its environment; the result does not contain the password, even if apt prints it."""
     seen: list[dict[str, str]] = []
 
     def command(self: Any, command: list[str], **_more: Any) -> tuple[int, str, str]:
@@ -161,15 +165,15 @@ def test_a_proxys_password_reaches_apt_and_nothing_else(apt: ModuleType, monkeyp
     monkeypatch.setattr(apt.AnsibleModule, "run_command", command)
     monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: False)
 
-    told = run(apt, packages=["kmod"], http_proxy="http://me:hunter2@proxy.example.org:3128", no_proxy="gpu1")
+    result = run(apt, packages=["kmod"], http_proxy="http://me:hunter2@proxy.example.org:3128", no_proxy="gpu1")
 
     assert seen[-1]["http_proxy"] == "http://me:hunter2@proxy.example.org:3128"
     assert seen[-1]["no_proxy"] == "gpu1"
     assert "https_proxy" not in seen[-1]
-    assert "hunter2" not in json.dumps(told)
+    assert "hunter2" not in json.dumps(result)
 
 
-def test_what_a_cut_transaction_leaves_holds_nothing(
+def test_an_interrupted_transaction_does_not_block_services_permanently(
     apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Docker may not start while its packages are installed; after a power cut or a kill it may, whatever is left."""
@@ -193,7 +197,7 @@ def test_what_a_cut_transaction_leaves_holds_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "run"]
 
 
-def test_what_a_cut_run_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remains_of_an_interrupted_run_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own policy and the copy of an image archive are; the site's policy, and ours in use, are not."""
     apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
     policy, holder, copy = tmp_path / "policy-rc.d", tmp_path / "holder", tmp_path / "image"
@@ -214,7 +218,7 @@ def test_what_a_cut_run_left_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (of_the_site, during, after_reboot) == ([], [], [str(policy), str(copy)])
 
 
-def test_both_modules_know_the_policy_by_the_same_mark() -> None:
+def test_both_modules_use_the_same_policy_marker() -> None:
     """Modules are single files: what one writes and the other finds is said twice, and the same."""
     apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
 

@@ -22,7 +22,7 @@ DROP = r"^127\.0\.1\.1\s"
 
 @pytest.fixture(autouse=True)
 def own_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests stands for root."""
+    """The user who runs the tests takes the place of root."""
     files = load("platform", "platform_files")
     monkeypatch.setattr(files.pwd, "getpwnam", lambda _: type("P", (), {"pw_uid": os.getuid()}))
     monkeypatch.setattr(files.grp, "getgrnam", lambda _: type("G", (), {"gr_gid": os.getgid()}))
@@ -53,7 +53,7 @@ def look(top: Path) -> dict[str, Any]:
     }
 
 
-def test_a_file_that_stood_before_comes_back_byte_for_byte(tmp_path: Path) -> None:
+def test_a_replaced_file_is_restored_byte_for_byte(tmp_path: Path) -> None:
     """Content, mode and time are the first ones, however often we wrote since; a second reset has nothing to do."""
     path = tmp_path / "x.conf"
     path.write_bytes(b"mine \xff\xfe without newline")
@@ -69,7 +69,7 @@ def test_a_file_that_stood_before_comes_back_byte_for_byte(tmp_path: Path) -> No
     assert (said, reset()) == ([f"restore {path}"], [])
 
 
-def test_what_we_made_goes_with_its_folders(tmp_path: Path) -> None:
+def test_created_files_and_folders_are_removed(tmp_path: Path) -> None:
     """Files and folders that were not there are gone; a folder in which others have put something stays."""
     write({"path": str(tmp_path / "a" / "b" / "x.conf"), "content": "a\n"})
     write({"path": str(tmp_path / "c"), "state": "directory"}, {"path": str(tmp_path / "c" / "y"), "content": "y\n"})
@@ -80,8 +80,8 @@ def test_what_we_made_goes_with_its_folders(tmp_path: Path) -> None:
     assert sorted(look(tmp_path)) == ["c", "c/theirs"]
 
 
-def test_check_mode_notes_nothing(tmp_path: Path, origins: Path) -> None:
-    """Where nothing is changed nothing is noted, nor when a second run finds all as wanted."""
+def test_check_mode_records_nothing(tmp_path: Path, origins: Path) -> None:
+    """Neither in check mode nor in a run that changes nothing."""
     item = {"path": str(tmp_path / "x"), "content": "a\n"}
     write(item, check=True)
     checked = origins.exists()
@@ -93,7 +93,7 @@ def test_check_mode_notes_nothing(tmp_path: Path, origins: Path) -> None:
     assert look(origins) == noted
 
 
-def test_notes_are_for_root_alone(tmp_path: Path, origins: Path) -> None:
+def test_origin_records_are_readable_by_root_only(tmp_path: Path, origins: Path) -> None:
     """A file may have held a password: neither its note nor its copy can be read by others."""
     (tmp_path / "x").write_text("password\n")
     write({"path": str(tmp_path / "x"), "content": "a\n"})
@@ -103,7 +103,7 @@ def test_notes_are_for_root_alone(tmp_path: Path, origins: Path) -> None:
     assert all(mode & 0o077 == 0 for mode in modes.values()), modes
 
 
-def test_what_was_edited_since_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_edited_later_is_preserved(tmp_path: Path) -> None:
     """A file of others' that they edited after us stays; what stood there first is put beside it."""
     path = tmp_path / "x.conf"
     path.write_text("first\n")
@@ -117,7 +117,7 @@ def test_what_was_edited_since_is_left_alone(tmp_path: Path) -> None:
     assert "edited since" in said
 
 
-def test_a_file_of_ours_that_was_edited_is_kept_aside(tmp_path: Path) -> None:
+def test_an_edited_file_of_provision_is_moved_aside(tmp_path: Path) -> None:
     """It acts no more, and what somebody wrote into it is not lost."""
     path = tmp_path / "90-provision.conf"
     write({"path": str(path), "content": "ours\n"})
@@ -130,7 +130,7 @@ def test_a_file_of_ours_that_was_edited_is_kept_aside(tmp_path: Path) -> None:
     }
 
 
-def test_a_write_that_was_cut_short_is_known_as_ours(tmp_path: Path) -> None:
+def test_an_interrupted_write_is_attributed_to_provision(tmp_path: Path) -> None:
     """The content is marked before it is written: whichever of the two is there, the first one comes back."""
     path = tmp_path / "x"
     path.write_text("first\n")
@@ -142,7 +142,7 @@ def test_a_write_that_was_cut_short_is_known_as_ours(tmp_path: Path) -> None:
     assert path.read_text() == "first\n"
 
 
-def test_a_removed_file_comes_back(tmp_path: Path) -> None:
+def test_a_removed_file_is_restored(tmp_path: Path) -> None:
     """What a role takes away is put back, unless somebody made a new one."""
     for name in ("one", "two"):
         (tmp_path / name).write_text(f"{name}\n")
@@ -158,7 +158,7 @@ def test_a_removed_file_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "before", ["127.0.0.1 localhost\n127.0.1.1 gpu1 alias\n::1 ip6\n", "127.0.1.1 x", "", "a\n\n\n"]
 )
-def test_a_block_goes_byte_for_byte(tmp_path: Path, before: str) -> None:
+def test_a_block_is_removed_byte_for_byte(tmp_path: Path, before: str) -> None:
     """Lines that we took away for it are back in their place, and a missing newline at the end is missing again."""
     path = tmp_path / "hosts"
     path.write_text(before)
@@ -171,7 +171,7 @@ def test_a_block_goes_byte_for_byte(tmp_path: Path, before: str) -> None:
     assert path.read_text() == before
 
 
-def test_lines_of_others_stay_when_a_block_goes(tmp_path: Path) -> None:
+def test_lines_of_others_are_preserved_when_a_block_is_removed(tmp_path: Path) -> None:
     """What somebody added after us stays, and the line that we dropped comes back."""
     path = tmp_path / "hosts"
     path.write_text("127.0.0.1 localhost\n127.0.1.1 gpu1\n")
@@ -185,7 +185,7 @@ def test_lines_of_others_stay_when_a_block_goes(tmp_path: Path) -> None:
     assert reset() == []
 
 
-def test_only_a_mode_that_we_changed_is_put_back(tmp_path: Path) -> None:
+def test_only_a_changed_mode_is_restored(tmp_path: Path) -> None:
     """A file that had the wanted content and another mode gets its mode again."""
     path = tmp_path / "x"
     path.write_text("same\n")
@@ -210,7 +210,7 @@ OWN = '{ "log-driver": "journald",\n   "log-opts": {"tag": "x"},  "experimental"
 OURS = {"log-driver": "json-file", "log-opts": {"max-size": "10m"}, "live-restore": True, "default-ulimits": {}}
 
 
-def test_daemon_json_comes_back_byte_for_byte(config: ModuleType, tmp_path: Path) -> None:
+def test_daemon_json_is_restored_byte_for_byte(config: ModuleType, tmp_path: Path) -> None:
     """A file with the site's own settings and spaces is what it was; no copy of ours is left beside it."""
     path = tmp_path / "daemon.json"
     path.write_text(OWN)
@@ -224,7 +224,7 @@ def test_daemon_json_comes_back_byte_for_byte(config: ModuleType, tmp_path: Path
     assert look(tmp_path) == before
 
 
-def test_daemon_json_of_ours_alone_goes(config: ModuleType, tmp_path: Path) -> None:
+def test_a_created_daemon_json_is_removed(config: ModuleType, tmp_path: Path) -> None:
     """Where there was none there is none."""
     run(config, path=str(tmp_path / "docker" / "daemon.json"), settings=OURS)
 
@@ -233,8 +233,8 @@ def test_daemon_json_of_ours_alone_goes(config: ModuleType, tmp_path: Path) -> N
     assert look(tmp_path) == {}
 
 
-def test_settings_of_others_stay_in_daemon_json(config: ModuleType, tmp_path: Path) -> None:
-    """What somebody added or changed after us stays, the rest is as it was: also when we wrote once more after them."""
+def test_settings_of_others_in_daemon_json_are_preserved(config: ModuleType, tmp_path: Path) -> None:
+    """Later additions and changes of others are preserved, the rest is restored, even after another run."""
     path = tmp_path / "daemon.json"
     path.write_text(OWN)
     run(config, path=str(path), settings=OURS)
@@ -251,16 +251,16 @@ def test_settings_of_others_stay_in_daemon_json(config: ModuleType, tmp_path: Pa
     assert f"take our settings out of {path}, which was edited since" in said
 
 
-def test_a_login_of_ours_goes_and_one_of_others_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_registry_credential_of_provision_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docker's own file of logins loses our registry alone."""
     login = load("docker_engine", "docker_engine_login")
     path = tmp_path / "config.json"
     path.write_text('{"auths": {"theirs": {"auth": "eA=="}}}')
 
     def docker(_self: Any, command: list[str], **_more: Any) -> tuple[int, str, str]:
-        found = json.loads(path.read_text())
-        found["auths"][command[-1]] = {"auth": "b3VyczpodW50ZXIy"}
-        path.write_text(json.dumps(found))
+        document = json.loads(path.read_text())
+        document["auths"][command[-1]] = {"auth": "b3VyczpodW50ZXIy"}
+        path.write_text(json.dumps(document))
         return 0, "", ""
 
     monkeypatch.setattr(login.AnsibleModule, "run_command", docker)
@@ -272,7 +272,7 @@ def test_a_login_of_ours_goes_and_one_of_others_stays(tmp_path: Path, monkeypatc
     assert path.read_text() == '{"auths": {"theirs": {"auth": "eA=="}}}'
 
 
-def test_a_sysctl_is_set_back_unless_others_changed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sysctl_is_restored_unless_changed_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The running kernel gets its former values; one that is not ours any more is named and left."""
     kernel = importlib.import_module("ansible.module_utils.platform_undo_kernel")
     sysctl = load("base_system", "base_system_sysctl")
@@ -292,7 +292,7 @@ def test_a_sysctl_is_set_back_unless_others_changed_it(tmp_path: Path, monkeypat
     assert "vm.two at 7" in left[0]
 
 
-def test_a_folder_that_is_replaced_comes_back(tmp_path: Path) -> None:
+def test_a_replaced_folder_is_restored(tmp_path: Path) -> None:
     """The sources of a vendor's module that we replace are kept whole."""
     sources = tmp_path / "nv_peer_mem-1.0"
     (sources / "a").mkdir(parents=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from provision.facts.program import command
 from provision.facts.records import Receipt
 from tests.support.modules import load, run
+from tests.support.node.probe import managed_command
 
 FINGERPRINT = {"salt": "5a17", "code": "c0de", "variables": {"some_secret": "0123456789abcdef"}}
 
@@ -49,29 +49,30 @@ def mode(path: Path) -> int:
 
 
 def probed(folder: Path) -> dict[str, Any]:
-    """What the probe tells of the receipts in a folder."""
-    done = subprocess.run(["sh", "-c", command(str(folder))], capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    """Return the probe's output for the receipts in a folder."""
+    command = managed_command(folder.parent / "program", folder)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
-def test_a_receipt_is_what_the_probe_sees_afterwards(receipt: ModuleType, folder: Path, files: list[str]) -> None:
-    """Role and probe look by the same program, so a node that nobody touched equals its receipts, which are sealed."""
+def test_a_receipt_equals_the_following_probe(receipt: ModuleType, folder: Path, files: list[str]) -> None:
+    """Role and probe use the same program, so an unchanged node equals its sealed receipts."""
     wanted = [{"role": "some", "files": [*files, "/nowhere"], "packages": ["no-such-package"], "modules": ["no_such"]}]
 
     done = [run(receipt, receipts=wanted)["changed"] for _ in range(2)]
     done.append(run(receipt, check=True, receipts=wanted)["changed"])
 
-    found, content = probed(folder), json.loads((folder / "some.json").read_text())
+    probe, content = probed(folder), json.loads((folder / "some.json").read_text())
     assert done == [True, False, False]
-    assert found["sealed"] == {"some": True}
-    assert found["observed"]["some"] == {section: content[section] for section in receipt.SECTIONS}
+    assert probe["sealed"] == {"some": True}
+    assert probe["observed"]["some"] == {section: content[section] for section in receipt.SECTIONS}
     assert content["files"][files[0]]["sum"] == hashlib.sha256(b"password\n").hexdigest()
     assert content["packages"] == {"no-such-package": None}
     assert Receipt("some", content).names("modules") == ("no_such",)
 
 
-def test_receipts_are_roots_alone(receipt: ModuleType, folder: Path, files: list[str]) -> None:
+def test_receipts_are_readable_by_root_only(receipt: ModuleType, folder: Path, files: list[str]) -> None:
     """A receipt of an older version, which everybody could read, is closed, and so are folder, key and seal."""
     folder.mkdir(parents=True, mode=0o755)
     (folder / "some.json").write_text(json.dumps({"role": "some", "files": {files[0]: "hash"}}))
@@ -85,36 +86,34 @@ def test_receipts_are_roots_alone(receipt: ModuleType, folder: Path, files: list
     )
 
 
-def test_guesses_of_a_private_file_cannot_be_tested(receipt: ModuleType, folder: Path, files: list[str]) -> None:
-    """Its hash is made with a key that the node alone has; neither is in what the run tells."""
-    told = run(receipt, receipts=[{"role": "some", "files": files}])
+def test_hashes_of_private_files_are_keyed(receipt: ModuleType, folder: Path, files: list[str]) -> None:
+    """Only the node has the key; neither key nor hash is in the result of the run."""
+    result = run(receipt, receipts=[{"role": "some", "files": files}])
 
     key, text = (folder / "key").read_bytes(), (folder / "some.json").read_text()
     hashed = hashlib.sha256(key + b"password\n").hexdigest()
     assert json.loads(text)["files"][files[1]]["sum"] == hashed
-    assert hashed not in json.dumps(told)
-    assert key.decode() not in text + json.dumps(told)
+    assert hashed not in json.dumps(result)
+    assert key.decode() not in text + json.dumps(result)
 
 
-def test_the_fingerprint_stays_until_another_is_handed_over(
-    receipt: ModuleType, folder: Path, files: list[str]
-) -> None:
+def test_the_fingerprint_is_unchanged_without_a_new_one(receipt: ModuleType, folder: Path, files: list[str]) -> None:
     """A run without the controller's word keeps the last one and so changes nothing; its values are not shown."""
     wanted = [{"role": "some", "files": files}]
     none = run(receipt, receipts=wanted)
     first = json.loads((folder / "some.json").read_text())["fingerprint"]
 
-    told = run(receipt, receipts=wanted, fingerprints={"some": FINGERPRINT, "other": {}})
+    result = run(receipt, receipts=wanted, fingerprints={"some": FINGERPRINT, "other": {}})
     again = run(receipt, receipts=wanted)
 
-    assert (none["changed"], first, told["changed"], again["changed"]) == (True, None, True, False)
+    assert (none["changed"], first, result["changed"], again["changed"]) == (True, None, True, False)
     assert json.loads((folder / "some.json").read_text())["fingerprint"] == FINGERPRINT
-    assert FINGERPRINT["variables"]["some_secret"] not in json.dumps(told["diff"])  # type: ignore[index]
-    assert "some_secret" in told["diff"][0]["after"]
+    assert FINGERPRINT["variables"]["some_secret"] not in json.dumps(result["diff"])  # type: ignore[index]
+    assert "some_secret" in result["diff"][0]["after"]
 
 
 @pytest.mark.parametrize("damage", ["content", "seal", "key", "mode"])
-def test_what_other_hands_did_to_a_receipt_is_undone(
+def test_a_manually_changed_receipt_is_rewritten(
     receipt: ModuleType, folder: Path, files: list[str], damage: str
 ) -> None:
     """A receipt that does not fit its seal, or could be read, is written anew, and its fingerprint is not believed."""
@@ -136,7 +135,7 @@ def test_what_other_hands_did_to_a_receipt_is_undone(
     assert mode(path) == 0o600
 
 
-def test_what_is_ours_of_a_file_of_many(receipt: ModuleType, folder: Path, tmp_path: Path) -> None:
+def test_only_managed_parts_of_shared_files_are_recorded(receipt: ModuleType, folder: Path, tmp_path: Path) -> None:
     """A block and keys are recorded as such, so that what others write beside them changes no receipt."""
     hosts, daemon = tmp_path / "hosts", tmp_path / "daemon.json"
     hosts.write_text("# BEGIN provision\n10.0.0.1 one\n# END provision\n")
@@ -156,16 +155,16 @@ def test_what_is_ours_of_a_file_of_many(receipt: ModuleType, folder: Path, tmp_p
 
 
 def test_check_mode_writes_nothing(receipt: ModuleType, folder: Path, files: list[str]) -> None:
-    """A bare node is told what would be written, although nothing of it can be asked yet."""
+    """On a bare node the result lists what would be written."""
     wanted = [{"role": "some", "files": files, "containers": ["some"], "images": ["some:1"]}]
 
-    told = run(receipt, check=True, receipts=wanted)
+    result = run(receipt, check=True, receipts=wanted)
 
-    assert (told["changed"], told["written"]) == (True, ["some"])
+    assert (result["changed"], result["written"]) == (True, ["some"])
     assert not folder.parent.exists()
 
 
-def test_what_cannot_be_looked_at_is_not_recorded(
+def test_facts_that_cannot_be_probed_are_not_recorded(
     receipt: ModuleType, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where systemd does not answer there is no receipt that says its units are gone, but a sentence."""
@@ -174,16 +173,16 @@ def test_what_cannot_be_looked_at_is_not_recorded(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setitem(receipt.observe_all.__globals__, "SYSTEMD", str(tmp_path / "no-socket"))
 
-    told = run(receipt, receipts=[{"role": "some", "units": ["some.service"]}])
+    result = run(receipt, receipts=[{"role": "some", "units": ["some.service"]}])
 
-    assert "systemd did not tell how the units of the role some are (some.service)" in told["msg"]
+    assert "systemd did not tell how the units of the role some are (some.service)" in result["msg"]
     assert not (folder / "some.json").exists()
 
 
-def test_a_receipt_is_written_whole_or_not_at_all(
+def test_receipts_are_written_atomically(
     receipt: ModuleType, folder: Path, files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that is cut short between receipt and seal leaves one that counts as changed, and the next run mends it."""
+    """A run interrupted between receipt and seal leaves a receipt that counts as changed; the next run fixes it."""
     wanted = [{"role": "some", "files": files}]
     run(receipt, receipts=wanted)
     replace, names = receipt.replace, []
@@ -196,11 +195,11 @@ def test_a_receipt_is_written_whole_or_not_at_all(
 
     monkeypatch.setattr(receipt, "replace", cut)
     Path(files[0]).write_text("other\n")
-    told = run(receipt, receipts=wanted)
+    result = run(receipt, receipts=wanted)
     after_cut = probed(folder)["sealed"]
     monkeypatch.setattr(receipt, "replace", replace)
 
-    assert "No space left on device" in told["msg"]
+    assert "No space left on device" in result["msg"]
     assert (names, after_cut) == (["some.json", "some.seal"], {"some": False})
     assert run(receipt, receipts=wanted)["changed"] is True
     assert probed(folder)["sealed"] == {"some": True}

@@ -35,16 +35,16 @@ class Node:
         self.fails: set[str] = set()
 
     def run(self, command: list[str]) -> tuple[int, str, str]:
-        """Answer one program; what does more than look is remembered."""
+        """Answer one program; record programs that change something."""
         words = command[3:] if command[0] == "timeout" else command
-        answer = next((found for start, found in self._looks().items() if " ".join(words).startswith(start)), None)
+        answer = next((reply for start, reply in self._replies().items() if " ".join(words).startswith(start)), None)
         if answer is not None:
             return answer
         if words[0] == "apt-get" and "-s" in words:
             return 0, "".join(f"Purg {name} [1]\n" for name in words[words.index("-s") + 2 :]), ""
         if words[:3] == ["docker", "image", "inspect"]:
-            found = self.images.get(words[-1], "")
-            return int(not found), found + "\n", ""
+            reply = self.images.get(words[-1], "")
+            return int(not reply), reply + "\n", ""
         self.ran.append(words)
         if self.fails & set(words):
             return 1, "", "E: it was asked to fail"
@@ -52,8 +52,8 @@ class Node:
             self.packages.pop(name)
         return 0, "", ""
 
-    def _looks(self) -> dict[str, tuple[int, str, str]]:
-        """What is answered to programs that look, by how their command lines begin."""
+    def _replies(self) -> dict[str, tuple[int, str, str]]:
+        """Return the answers to queries by the start of their command lines."""
         table = "".join(f"{name}\tinstalled\t1\t\t, {needs}\n" for name, needs in self.packages.items())
         rows = [f"{name}id\t{name}\t{status}\t{role}\n" for name, status, role in self.containers]
         return {
@@ -141,21 +141,21 @@ def engine(node: Node) -> Any:
     process.wait()
 
 
-def test_a_node_without_notes_has_nothing_to_undo(reset: Callable[..., Any], node: Node) -> None:
+def test_a_node_without_origin_records_has_nothing_to_reset(reset: Callable[..., Any], node: Node) -> None:
     """Neither plan nor reset does anything on a bare node."""
     assert reset(plan=True)["steps"] == reset()["steps"] == []
     assert not reset()["changed"]
     assert node.ran == []
 
 
-def test_a_node_from_before_there_were_notes_is_left_alone(reset: Callable[..., Any], origins: Path) -> None:
-    """Where nobody noted what stood there, nothing is guessed, and that is said."""
+def test_a_node_from_before_origin_records_is_not_reset(reset: Callable[..., Any], origins: Path) -> None:
+    """Without a record of the pre-existing configuration nothing is guessed, and the result says so."""
     (origins.parent / "receipts").mkdir()
 
-    told = reset()
+    result = reset()
 
-    assert told["steps"] == []
-    assert "before they noted" in told["left"][0]
+    assert result["steps"] == []
+    assert "before they noted" in result["left"][0]
     assert (origins.parent / "receipts").exists()
 
 
@@ -178,7 +178,7 @@ def test_the_plan_changes_nothing(
     assert (node.ran, sorted(origins.rglob("*")), (tmp_path / "x").exists()) == ([], before, True)
 
 
-def test_what_we_brought_goes_and_what_stood_before_stays(
+def test_installed_items_are_removed_and_earlier_ones_preserved(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origins: Path
 ) -> None:
     """Packages with what came along, what their scripts left in /etc, receipts; then there is nothing more to do."""
@@ -188,16 +188,16 @@ def test_what_we_brought_goes_and_what_stood_before_stays(
     (origins.parent / "receipts").mkdir()
     (origins.parent / "history.jsonl").write_text("{}\n")
 
-    told = reset()
+    result = reset()
 
     assert sorted(node.packages) == ["kmod", "libc6"]
     assert list((tmp_path / "etc").iterdir()) == []
     assert [path.name for path in origins.parent.iterdir()] == ["history.jsonl"]
-    assert "remove the 4 packages containerd, dkms, docker.io, runc" in told["steps"]
+    assert "remove the 4 packages containerd, dkms, docker.io, runc" in result["steps"]
     assert reset()["steps"] == []
 
 
-def test_a_file_in_etc_that_was_changed_since_stays(
+def test_a_file_in_etc_that_was_edited_later_is_preserved(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What came with a package and was edited afterwards is somebody's work."""
@@ -210,7 +210,9 @@ def test_a_file_in_etc_that_was_changed_since_stays(
     assert path.exists()
 
 
-def test_an_account_of_a_person_that_was_made_meanwhile_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_account_of_a_person_that_was_created_later_is_preserved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Somebody ran useradd while packages were installed; only accounts of the system are of packages."""
     passwd, group = tmp_path / "passwd", tmp_path / "group"
     passwd.write_text(
@@ -220,12 +222,12 @@ def test_an_account_of_a_person_that_was_made_meanwhile_stays(monkeypatch: pytes
     monkeypatch.setattr(packages, "PASSWD", str(passwd))
     monkeypatch.setattr(packages, "GROUP", str(group))
 
-    found = packages.rests([{"ours": {"users": ["alice", "_rpc"], "groups": ["alice", "docker"]}}])
+    remains = packages.rests([{"ours": {"users": ["alice", "_rpc"], "groups": ["alice", "docker"]}}])
 
-    assert found == {"users": ["_rpc"], "groups": ["docker"], "etc": []}
+    assert remains == {"users": ["_rpc"], "groups": ["docker"], "etc": []}
 
 
-def test_a_package_that_something_else_needs_stays(
+def test_a_package_that_others_require_is_preserved(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What was installed on top of ours stays with what it needs, and so does what was asked for since."""
@@ -235,15 +237,15 @@ def test_a_package_that_something_else_needs_stays(
     node.packages["kubelet"] = "cri-o | containerd:any"
     node.manual = ["docker.io", "kubelet", "pigz"]
 
-    told = reset()
+    result = reset()
 
     assert sorted(node.packages) == ["containerd", "kubelet", "pigz", "runc"]
-    assert "leave the package containerd: kubelet needs it" in told["left"]
-    assert "leave the package runc: containerd needs it" in told["left"]
-    assert "leave the package pigz: it was asked for by hand since" in told["left"]
+    assert "leave the package containerd: kubelet needs it" in result["left"]
+    assert "leave the package runc: containerd needs it" in result["left"]
+    assert "leave the package pigz: it was asked for by hand since" in result["left"]
 
 
-def test_a_transaction_that_a_power_cut_ended_is_undone() -> None:
+def test_a_transaction_interrupted_by_a_power_cut_is_reversed() -> None:
     """Without a note of what came, it is what was asked for and what that needs, but for what was there before."""
     known = {
         name: {"status": "installed", "version": "1", "is": {name}, "needs": needs}
@@ -255,7 +257,7 @@ def test_a_transaction_that_a_power_cut_ended_is_undone() -> None:
     assert brought == {"dkms", "gcc"}
 
 
-def test_a_package_that_went_for_ours_comes_back(
+def test_a_package_replaced_by_ours_is_installed_again(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """docker-ce takes the place of docker.io: afterwards docker.io is asked for again, and its data was not removed."""
@@ -264,9 +266,9 @@ def test_a_package_that_went_for_ours_comes_back(
     assert "docker.io" not in node.packages
     origin.note("data", docker.DATA, {"path": docker.DATA, "existed": True})
 
-    told = reset()
+    result = reset()
 
-    assert "install again what had to go for ours: docker.io" in told["steps"]
+    assert "install again what had to go for ours: docker.io" in result["steps"]
     apt = [words for words in node.ran if words[0] == "apt-get"]
     assert [(words[-2], words[-1]) for words in apt if "purge" in words or "remove" in words] == [
         ("remove", "docker-ce"),
@@ -275,7 +277,7 @@ def test_a_package_that_went_for_ours_comes_back(
     assert apt[-1][-2:] == ["install", "docker.io"]
 
 
-def test_nothing_is_removed_when_apt_would_take_more(
+def test_nothing_is_removed_if_apt_would_remove_other_packages(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What apt would take along beyond our packages is named, and the notes stay for the next reset."""
@@ -283,15 +285,15 @@ def test_nothing_is_removed_when_apt_would_take_more(
     answer = node.run
     monkeypatch.setattr(node, "run", lambda words: (0, "Purg pigz\nRemv vim\n", "") if "-s" in words else answer(words))
 
-    told = reset()
+    result = reset()
 
-    assert told["failed"]
-    assert "change others too (vim)" in told["msg"]
+    assert result["failed"]
+    assert "change others too (vim)" in result["msg"]
     assert "pigz" in node.packages
     assert "remove the package pigz" in reset(plan=True)["steps"]
 
 
-def test_a_reset_that_was_cut_short_is_finished_by_the_next(
+def test_an_interrupted_reset_is_completed_by_the_next_one(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origins: Path
 ) -> None:
     """What is done stands and is not done twice; the rest follows."""
@@ -312,25 +314,25 @@ def test_a_reset_that_was_cut_short_is_finished_by_the_next(
     assert (node.packages, origins.exists()) == ({}, False)
 
 
-def test_a_busy_node_is_refused_unless_it_may_be_disrupted(reset: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_busy_node_is_refused_without_disruptive(reset: Callable[..., Any], tmp_path: Path) -> None:
     """The job is named and nothing is touched; --disruptive goes on."""
     origin.keep_file(str(tmp_path / "x"), "ours\n")
     (tmp_path / "x").write_text("ours\n")
     job = "process 4711 (python3 of root) holds /dev/nvidia0"
 
-    planned, told = reset((job,), plan=True), reset((job,))
-    kept = (tmp_path / "x").exists()
+    planned, result = reset((job,), plan=True), reset((job,))
+    file_exists = (tmp_path / "x").exists()
     forced = reset((job,), disruptive=True)
 
     assert planned["refused"] == [f"a job runs: {job}"]
-    assert told["failed"]
-    assert job in told["msg"]
-    assert kept
+    assert result["failed"]
+    assert job in result["msg"]
+    assert file_exists
     assert not forced.get("failed")
     assert not (tmp_path / "x").exists()
 
 
-def test_our_container_goes_and_that_of_others_stays(reset: Callable[..., Any], node: Node, engine: Any) -> None:
+def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], node: Node, engine: Any) -> None:
     """On an engine that stood before, ours is known by its label; so is an image that was there before."""
     node.containers = [("provision-training", "Up 2 hours", "training_container"), ("web", "Up 3 hours", "")]
     note = load("platform", "platform_note")
@@ -339,7 +341,7 @@ def test_our_container_goes_and_that_of_others_stays(reset: Callable[..., Any], 
     node.images["r/ours:1"] = "sha256:" + "2" * 64
     origin.note("units", "docker.service", {"name": "docker.service", **node.unit})
 
-    told = reset()
+    result = reset()
 
     assert engine.poll() is None
     assert node.ran[:2] == [
@@ -347,25 +349,25 @@ def test_our_container_goes_and_that_of_others_stays(reset: Callable[..., Any], 
         ["docker", "image", "rm", "r/ours:1"],
     ]
     assert not any({"restart", "stop"} & set(words) for words in node.ran)
-    assert "stop and remove the container provision-training" in told["steps"]
+    assert "stop and remove the container provision-training" in result["steps"]
 
 
-def test_an_engine_of_ours_with_things_of_others_is_refused(
+def test_docker_with_containers_or_volumes_of_others_is_not_removed(
     reset: Callable[..., Any], node: Node, engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Docker that came with us does not go from under containers and volumes of others."""
     bring(node, monkeypatch, tmp_path, "docker.io")
     node.containers, node.volumes = [("web", "Exited (0)", "")], ["data", "f" * 64]
 
-    told = reset(plan=True)
+    result = reset(plan=True)
 
     assert engine.poll() is None
-    assert len(told["refused"]) == 1
-    assert "container web, volume data" in told["refused"][0]
-    assert "stop and remove the container web, which is not ours" in told["steps"]
+    assert len(result["refused"]) == 1
+    assert "container web, volume data" in result["refused"][0]
+    assert "stop and remove the container web, which is not ours" in result["steps"]
 
 
-def test_data_of_others_in_a_docker_that_does_not_run_is_refused(
+def test_data_of_others_in_stopped_docker_prevents_its_removal(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It cannot be asked what it holds, and its folder would go all the same: the folder itself is looked into."""
@@ -375,22 +377,22 @@ def test_data_of_others_in_a_docker_that_does_not_run_is_refused(
     node.unit.update(LoadState="loaded", ActiveState="failed")
     for name, label in (("a" * 64, {"provision.role": "training_container"}), ("b" * 64, {})):
         (data / "containers" / name).mkdir(parents=True)
-        told = {"Name": "/web", "Config": {"Labels": label}}
-        (data / "containers" / name / "config.v2.json").write_text(json.dumps(told))
+        config = {"Name": "/web", "Config": {"Labels": label}}
+        (data / "containers" / name / "config.v2.json").write_text(json.dumps(config))
     (data / "volumes" / ("f" * 64)).mkdir(parents=True)
     (data / "volumes" / "results" / "_data").mkdir(parents=True)
 
-    told = reset()
+    result = reset()
 
-    assert told["failed"]
-    assert "it holds what is not ours: container web, volume results" in told["refused"][0]
+    assert result["failed"]
+    assert "it holds what is not ours: container web, volume results" in result["refused"][0]
     assert (data / "volumes" / "results" / "_data").is_dir()
 
     assert reset(disruptive=True)["refused"] == []
     assert not data.exists()
 
 
-def test_docker_is_restarted_only_for_other_settings(
+def test_docker_is_restarted_only_for_changed_settings(
     reset: Callable[..., Any], node: Node, engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Not when the file says the same in other words; and not under running containers of others."""
@@ -424,7 +426,7 @@ def test_docker_is_restarted_only_for_other_settings(
 
 
 @pytest.mark.parametrize(("state", "verb"), [("disabled", "disable"), ("masked", "mask")])
-def test_a_docker_that_did_not_run_before_is_stopped(
+def test_docker_that_was_stopped_before_is_stopped_again(
     reset: Callable[..., Any], node: Node, engine: Any, state: str, verb: str
 ) -> None:
     """It neither runs nor starts at boot, as before."""
@@ -438,7 +440,7 @@ def test_a_docker_that_did_not_run_before_is_stopped(
     assert ["systemctl", verb, "docker.service"] in node.ran
 
 
-def test_units_of_ours_are_stopped_before_their_files_go(
+def test_units_are_stopped_before_their_files_are_removed(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A path unit first, for it would start its service again; systemd rereads its units at the end."""
@@ -449,16 +451,16 @@ def test_units_of_ours_are_stopped_before_their_files_go(
         origin.keep_file(str(tmp_path / name), "ours\n")
         (tmp_path / name).write_text("ours\n")
 
-    told = reset()
+    result = reset()
 
-    assert told["steps"][:2] == ["stop and disable b.path", "stop and disable a.service"]
+    assert result["steps"][:2] == ["stop and disable b.path", "stop and disable a.service"]
     stops = [words[2] for words in node.ran if words[:2] == ["systemctl", "stop"]]
     assert stops == ["b.path", "a.service"]
     assert node.ran[-1] == ["systemctl", "daemon-reexec"]
     assert not (tmp_path / "a.service").exists()
 
 
-def test_an_account_of_ours_goes_and_one_that_stood_before_stays(
+def test_only_an_account_created_by_provision_is_removed(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job agent's account is removed with what let people in; another account of that name is not ours."""

@@ -1,4 +1,4 @@
-"""What other hands did to a node is undone by the role that manages it, and its next run finds nothing to do."""
+"""Manual changes of a node are reverted by the role that manages it, and its next run changes nothing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def repaired(path: Path, damage: Callable[[Path], None], apply: Callable[[], dic
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_file_is_repaired(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """Content, mode and owner of a file that is all ours come back."""
     files, path = load("platform", "platform_files"), tmp_path / "some"
 
@@ -66,7 +66,7 @@ def test_a_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, linked])
-def test_the_file_of_kernel_settings(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_the_sysctl_file_is_repaired(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """It comes back as the file that it was."""
     sysctl, path = load("base_system", "base_system_sysctl"), tmp_path / "90.conf"
     live = Path("/proc/sys/kernel/ostype").read_text().strip()
@@ -77,8 +77,10 @@ def test_the_file_of_kernel_settings(tmp_path: Path, damage: Callable[[Path], No
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_daemon_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]) -> None:
-    """Our settings come back, and nobody but root can write them; what a site closed further stays closed."""
+def test_daemon_json_is_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]
+) -> None:
+    """Our settings are restored, writable by root only; a stricter mode of the site is preserved."""
     config, path = load("docker_engine", "docker_engine_config"), tmp_path / "daemon.json"
     monkeypatch.setattr(config, "WRITTEN", str(tmp_path / "written.json"))
     monkeypatch.setattr(config.AnsibleModule, "get_bin_path", lambda *_args, **_more: None)
@@ -89,7 +91,7 @@ def test_daemon_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Ca
 
 
 @pytest.mark.parametrize("damage", [opened, pytest.param(given_away, marks=as_root)])
-def test_the_logins_of_registries(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_permissions_of_registry_credentials_are_repaired(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """The file with passwords is root's alone again, without asking a registry."""
     login, path = load("docker_engine", "docker_engine_login"), tmp_path / "config.json"
     path.write_text('{"auths": {"r.example.org": {"auth": "bWU6cHc="}}}')
@@ -131,7 +133,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_packages_that_became_older_are_found(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downgraded_packages_are_detected(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older than a receipt recorded, by the package system's own order; newer ones, and those on hold, are wanted."""
     platform = load("platform", "platform_node")
     monkeypatch.setattr(platform, "RECEIPTS", str(tmp_path / "*.json"))
@@ -147,16 +149,16 @@ def test_packages_that_became_older_are_found(tmp_path: Path, programs: Path, mo
     assert platform.recorded("images") == {"training:1": "sha256:aa"}
 
 
-def test_packages_that_became_older_are_brought_to_the_newest(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downgraded_packages_are_upgraded(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They go into the one transaction with what is missing; those of other roles are left alone."""
     apt = load("platform", "platform_apt")
     monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: True)
     program(programs, "dpkg-query", "printf 'older installed\\nfine installed\\n'")
     program(programs, "apt-get", f'echo "$@" >>{programs}/calls')
 
-    told = run(apt, packages=["fine", "older", "gone"], outdated=["older", "others"])
+    result = run(apt, packages=["fine", "older", "gone"], outdated=["older", "others"])
 
-    assert told["installed"] == ["gone", "older"]
+    assert result["installed"] == ["gone", "older"]
     assert (programs / "calls").read_text().splitlines()[-1].endswith("install gone older")
 
 
@@ -164,7 +166,7 @@ def test_packages_that_became_older_are_brought_to_the_newest(programs: Path, mo
     ("downgraded", "installed", "good"),
     [([], [], True), (["docker.io"], [], False), (["docker.io"], ["docker.io"], True)],
 )
-def test_a_package_that_became_older_is_not_good(
+def test_a_downgraded_package_is_not_accepted(
     downgraded: list[str],
     installed: list[str],
     good: bool,  # noqa: FBT001
@@ -209,7 +211,12 @@ def service(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("damage", [["active"], ["enabled"], ["active", "enabled"]])
 @pytest.mark.parametrize("masked", [True, False])
-def test_docker(service: ModuleType, tmp_path: Path, masked: bool, damage: list[str]) -> None:  # noqa: FBT001
+def test_docker_is_started_and_enabled_again(
+    service: ModuleType,
+    tmp_path: Path,
+    masked: bool,  # noqa: FBT001
+    damage: list[str],
+) -> None:
     """A docker that was stopped, disabled or masked runs again, now and at boot."""
     for name in {"active", "enabled"} - set(damage):
         (tmp_path / name).touch()
@@ -241,7 +248,7 @@ def test_docker_is_not_unmasked_under_a_job(
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, linked])
-def test_the_description_of_the_gpus(tmp_path: Path, programs: Path, damage: Callable[[Path], None]) -> None:
+def test_the_cdi_file_is_generated_again(tmp_path: Path, programs: Path, damage: Callable[[Path], None]) -> None:
     """The CDI file is again what the toolkit says, a file, and root's."""
     cdi, path = load("nvidia_container", "nvidia_container_cdi"), tmp_path / "cdi" / "nvidia.yaml"
     program(programs, "systemctl", "exit 1")
@@ -263,12 +270,12 @@ def test_the_description_of_the_gpus(tmp_path: Path, programs: Path, damage: Cal
         ({"training_image_digest": "sha256:bb"}, ["sha256:aa"], False),
     ],
 )
-def test_an_image_whose_name_was_given_to_another(settings: dict[str, Any], there: list[str], right: bool) -> None:  # noqa: FBT001
+def test_a_retagged_image_is_repaired(settings: dict[str, Any], there: list[str], right: bool) -> None:  # noqa: FBT001
     """What the inventory says counts; where it says nothing, the image that was there when the role last ended well."""
     role = Role(
         "training_image",
         platform_node={"recorded_images": {"training:1": "sha256:aa"}},
-        __training_image_found={"images": [{"Id": name, "RepoDigests": []} for name in there]},
+        __training_image_result={"images": [{"Id": name, "RepoDigests": []} for name in there]},
         **{"training_image_reference": "training:1", **settings},
     )
 
@@ -284,15 +291,15 @@ def test_an_image_whose_name_was_given_to_another(settings: dict[str, Any], ther
         ({"PidMode": "host", "SecurityOpt": ["seccomp=unconfined"], "Memory": 1}, ["Memory", "PidMode", "SecurityOpt"]),
     ],
 )
-def test_options_of_other_hands_are_seen(options: dict[str, Any], foreign: list[str]) -> None:
+def test_manually_changed_container_options_are_detected(options: dict[str, Any], foreign: list[str]) -> None:
     """A container that was made anew with an option that the role never sets is made as it should be."""
     node = load("training_container", "training_container_node")
 
     assert node.foreign({"HostConfig": options}) == foreign
 
 
-def test_folders_that_were_deleted_under_the_container_are_seen(tmp_path: Path) -> None:
-    """It is made anew then; for another file, or a mount that nobody asked for, it is not."""
+def test_deleted_mount_folders_of_the_container_are_detected(tmp_path: Path) -> None:
+    """The container is recreated for them, not for another file or an unmanaged mount."""
     module = load("training_container", "training_container_node")
     for folder in ("a", "b c", "docker"):
         (tmp_path / "7/root" / folder).mkdir(parents=True)
@@ -310,21 +317,25 @@ def test_folders_that_were_deleted_under_the_container_are_seen(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("foreign", "deleted", "anew"), [([], [], False), (["Memory"], [], True), ([], ["/a"], True)])
-def test_a_container_is_made_anew_for_what_docker_compares_not(foreign: list, deleted: list, anew: bool) -> None:  # noqa: FBT001
+def test_a_container_is_recreated_for_differences_that_docker_does_not_compare(
+    foreign: list,
+    deleted: list,
+    anew: bool,  # noqa: FBT001
+) -> None:
     """Plain Ansible sees it as well: the role looks for itself."""
     node = {"image": True, "foreign": foreign, "deleted": deleted, "jobs": []}
     role = Role("training_container", __training_container_node={"node": node}, __training_container_plan={})
     task = role.task("service", "Compare the container with its settings")
-    told = [*foreign, *(f"{path} was deleted on the node" for path in deleted)]
+    differences = [*foreign, *(f"{path} was deleted on the node" for path in deleted)]
 
     assert role.templar.template(task["community.docker.docker_container"]["recreate"]) is anew
-    assert role.value("__training_container_differences") == told
+    assert role.value("__training_container_differences") == differences
 
 
 @pytest.mark.parametrize(
     ("loaded", "written", "reload"), [("id", [], False), ("other", [], True), ("id", ["/x/sshd_config"], True)]
 )
-def test_sshd_reads_its_settings_again(loaded: str, written: list[str], reload: bool) -> None:  # noqa: FBT001
+def test_sshd_reloads_changed_settings(loaded: str, written: list[str], reload: bool) -> None:  # noqa: FBT001
     """When it has read others, and when the file was another: it may have read that one under the same name."""
     role = Role(
         "container_ssh",

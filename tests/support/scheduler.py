@@ -104,7 +104,7 @@ def make_world(monkeypatch, tmp_path):
     real, clock = converge.probe_and_plan, [0.0]
 
     def each(nodes, function, **_):
-        return {node.name: function(FakeConnector({"provision-probe": seen(node.name)}, node.name)) for node in nodes}
+        return {node.name: function(FakeConnector({".pyz probe": seen(node.name)}, node.name)) for node in nodes}
 
     def seen(name):
         jobs = [made.jobs[name]] if name in made.jobs else []

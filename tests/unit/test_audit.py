@@ -29,7 +29,7 @@ ANYTHING = st.recursive(
 
 @settings(deadline=None)
 @given(caller=st.text(), job=ANYTHING, result=st.text(), secrets=st.lists(st.text()))
-def test_no_value_makes_a_second_line_or_another_field(caller, job, result, secrets):
+def test_no_value_adds_a_line_or_a_field_to_an_entry(caller, job, result, secrets):
     """Whatever a name or a message contains, it is one line of ASCII that the reader accepts, with bounded length."""
     line = node_audit.line_of("stopped", caller, result, job=job, secrets=secrets)
 
@@ -47,7 +47,7 @@ def test_no_value_makes_a_second_line_or_another_field(caller, job, result, secr
 
 @settings(deadline=None)
 @given(st.lists(ANYTHING | st.text()))
-def test_whatever_a_journal_has_is_read_or_counted(messages):
+def test_every_journal_entry_is_parsed_or_counted_as_invalid(messages):
     """A node that lies about its journal gets nothing else done."""
     text = "\n".join([*(entry(one) for one in messages), "{", "NaN", "[" * 100000])
     trail = audit_trail(text, "a")
@@ -57,7 +57,7 @@ def test_whatever_a_journal_has_is_read_or_counted(messages):
     json.dumps(audit_document({"a": trail}))
 
 
-def test_a_journal_that_cannot_be_read_is_an_error_of_the_node(tmp_path, monkeypatch):
+def test_an_unreadable_journal_is_an_error_of_the_node(tmp_path, monkeypatch):
     """An audit record that cannot be read does not look like an empty one."""
     program = tmp_path / "journalctl"
     program.write_text("#!/bin/sh\necho 'Failed to open the journal' >&2\nexit 1\n")
@@ -72,7 +72,7 @@ def test_a_journal_that_cannot_be_read_is_an_error_of_the_node(tmp_path, monkeyp
     assert read_audit([make_node("a", local=True)], newest=5) == {"a": AuditTrail((), 0)}
 
 
-def test_the_table_says_who_did_what_and_how_it_is_known():
+def test_the_table_shows_caller_action_and_verification():
     """A claimed name has a question mark; a node that does not answer has its reason."""
     record = AuditRecord(
         time=1_700_000_000.0,
@@ -135,7 +135,7 @@ def test_the_address_is_that_of_the_ssh_session(tmp_path, monkeypatch):
         ("report", {"names": None}, {}, None),
     ],
 )
-def test_what_is_recorded_of_requests(monkeypatch, do, request_, answer, action):
+def test_changes_and_reads_of_jobs_are_recorded(monkeypatch, do, request_, answer, action):
     """What changes a job or shows its output; never the value of a secret."""
     lines = []
     syslog = type("S", (), {"LOG_AUTHPRIV": 0, "LOG_INFO": 0, "openlog": print, "closelog": print})
@@ -149,7 +149,7 @@ def test_what_is_recorded_of_requests(monkeypatch, do, request_, answer, action)
         assert "x" not in json.dumps(one.get("secrets", []))
 
 
-def test_who_asks_is_known_to_the_agent_alone(monkeypatch):
+def test_only_the_agent_sets_the_verified_caller(monkeypatch):
     """A request cannot say that its caller was verified."""
     assert node_audit.caller_of({"by": "alice@ops1", "agent": True}) == ("alice@ops1", False)
     monkeypatch.setenv("PROVISION_JOB_AGENT", "bob")

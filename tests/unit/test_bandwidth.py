@@ -88,7 +88,7 @@ def test_two_nodes_are_measured_in_both_directions(programs):  # noqa: ARG001
     assert (result.left_out, result.broken) == ({}, {})
 
 
-def test_nodes_whose_gpus_could_not_be_measured_are_named(programs):  # noqa: ARG001
+def test_nodes_with_unmeasured_gpus_are_reported(programs):  # noqa: ARG001
     """A card, real GPUs and a way between them: that the image's perftest knows no GPU memory is said of that node."""
     port = facts().rdma.devices[0].ports[0]
     card = RdmaStack((RdmaDevice("mlx5_0", "mlx5_core", "uverbs0", ("lo",), (port,)),), 1, ("uverbs0",), "")
@@ -100,7 +100,7 @@ def test_nodes_whose_gpus_could_not_be_measured_are_named(programs):  # noqa: AR
     assert result.tool_lacks == ("gpu1",)
 
 
-def test_a_way_that_is_closed_is_the_reason(programs):  # noqa: ARG001
+def test_an_unreachable_address_is_the_reason(programs):  # noqa: ARG001
     """The receiving end listens on 127.0.0.1 only, so 127.0.0.9 is unreachable; its end is not left behind."""
     result = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts("127.0.0.9")}, lambda _: None)
     results = {p.a.node: p for p in result.pairs}
@@ -134,7 +134,7 @@ def test_excluded_and_broken_nodes_are_reported_separately(programs):  # noqa: A
     assert said == ["bandwidth: nothing to measure"]
 
 
-def test_a_node_whose_devices_are_in_use_is_left_out(programs):
+def test_a_node_with_devices_in_use_is_excluded(programs):
     """The fresh look counts, not only what the probe saw; a service that holds devices does not matter."""
     (programs / "find").write_text(f"#!/bin/sh\necho '/proc/{os.getpid()}/fd/3 /dev/infiniband/uverbs0'\n")
     result = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts()}, lambda _: None)
@@ -143,7 +143,7 @@ def test_a_node_whose_devices_are_in_use_is_left_out(programs):
     assert f"process {os.getpid()}" in result.left_out["gpu1"]
 
 
-def test_devices_off_the_data_network_are_broken_only_where_others_are_on_it(programs):  # noqa: ARG001
+def test_devices_off_the_data_network_are_broken_only_if_others_are_on_it(programs):  # noqa: ARG001
     """A lost address is the node's fault; a network that no card is on is the inventory's."""
     away = dataclasses.replace(facts("127.0.0.1"), addresses=())
     lost = dataclasses.replace(
@@ -163,7 +163,7 @@ def test_devices_off_the_data_network_are_broken_only_where_others_are_on_it(pro
     assert "(rxe0) is on the data network (127.0.0.0/8)" in one.broken["gpu1"]
 
 
-def test_a_node_that_fails_with_everybody_is_not_waited_for_again(programs, monkeypatch):
+def test_a_node_that_fails_with_three_partners_is_skipped(programs, monkeypatch):
     """After three partners the rest of its pairs is spared, and all others are measured.
 
     One pair at a time, for here all nodes share one machine's ports.
@@ -193,7 +193,7 @@ measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts()}, lambda
 
 
 @pytest.mark.parametrize("signal_name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.long), "SIGKILL"])
-def test_nothing_is_left_of_an_interrupted_measurement(programs, signal_name):
+def test_an_interrupted_measurement_leaves_no_processes(programs, signal_name):
     """However this process ends, both ends on the nodes end too.
 
     Of SIGTERM it dies as of SIGKILL here; the command takes it as it takes Ctrl-C.

@@ -90,7 +90,7 @@ def test_gpus_are_measured_by_nccl_tests_and_compared_with_the_prediction(progra
     assert result.left_out == {}
 
 
-def test_busy_nodes_and_nodes_that_were_not_reached_are_left_out(programs, started):
+def test_busy_and_unreachable_nodes_are_excluded(programs, started):
     """Nothing runs beside a job."""
     programs("all_reduce_perf")
     facts = known(4)
@@ -103,7 +103,7 @@ def test_busy_nodes_and_nodes_that_were_not_reached_are_left_out(programs, start
     assert "did not answer" in result.left_out["gpu4"]
 
 
-def test_nodes_without_gpus_are_not_missed_where_others_have_some(programs, started):
+def test_nodes_without_gpus_are_not_measured_if_others_have_some(programs, started):
     """They are no part of what is measured."""
     programs("all_reduce_perf")
     facts = known(3)
@@ -132,7 +132,7 @@ def test_simulated_gpus_are_measured_in_host_memory_with_a_rank_for_each_node(pr
     assert (result.program, result.memory, result.simulated, result.predicted) == ("mpi4py", "host", True, None)
 
 
-def test_an_image_without_a_program_is_named(programs, started):
+def test_an_image_without_a_benchmark_program_is_reported(programs, started):
     """Nothing is started then."""
     programs()
     result = measured(nodes(), known())
@@ -151,7 +151,7 @@ def test_an_image_without_a_program_is_named(programs, started):
         (0, TABLE.format(rate="9.00", wrong="0 OK").replace("Rank  1", "Rank  0"), "1 of 2 ranks"),
     ],
 )
-def test_what_gave_no_bandwidth_says_why(programs, started, code, text, said):
+def test_a_run_without_bandwidth_has_a_reason(programs, started, code, text, said):
     """It is no measurement."""
     programs("all_reduce_perf")
     started.code, started.text = code, text
@@ -162,7 +162,7 @@ def test_what_gave_no_bandwidth_says_why(programs, started, code, text, said):
     assert len(started) == 1
 
 
-def test_a_gpu_that_another_job_took_meanwhile_is_the_reason(programs, started):
+def test_a_gpu_leased_by_another_job_is_reported(programs, started):
     """The leases are those of `provision run`."""
     programs("all_reduce_perf")
     started.text = LaunchError("GPU-0 is held by the job mnist", node="gpu1", remedy="wait until it has ended")
@@ -192,7 +192,7 @@ def test_wrong_sums_are_counted(programs, started):
 
 
 @pytest.mark.parametrize("value", ["{{ fraction }}", True, -1, 7, None])
-def test_a_fraction_that_is_none_is_refused_before_anything_runs(programs, started, value):
+def test_an_invalid_fraction_is_refused_before_the_measurement(programs, started, value):
     """A silent 0 would let everything pass."""
     programs("all_reduce_perf")
     with pytest.raises(InventoryError, match="cluster_collective_fraction"):

@@ -8,17 +8,19 @@ import subprocess
 import sys
 import tarfile
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from provision import connectors, engine, workflow
+from provision.components import JOB_ROLES
 from provision.errors import LockedError, ProvisionError, UsageError
-from provision.model import ApplyReport, Cluster, Failure, NodeReport, NodeStatus
+from provision.model import ApplyReport, Cluster, CommandResult, Failure, NodeReport, NodeStatus
 from provision.report.apply_report import as_document, as_text, from_document
 from provision.testing import FakeConnector, make_node
 from provision.workflow import node_locks, node_results
-from tests.support.probe import DEBIAN, answer
+from tests.support.probe import DEBIAN, answer, system_answer
 
 CENTOS = 'ID="centos"\nVERSION_ID="7"\nPRETTY_NAME="CentOS Linux 7 (Core)"\nprobe_python3=\n'
 HOLDER = """
@@ -59,12 +61,25 @@ def answers(monkeypatch, tmp_path):
     said: dict[str, str] = {}
     reached: list[str] = []
 
+    def install(name, _script, _stdin):
+        if "without a mirror" in said[name]:
+            return CommandResult("", "E: no mirror\n", 100)
+        said[name] = DEBIAN
+        return CommandResult("", "/usr/bin/python3\n", 0)
+
     def each(nodes, function, **_):
         results = {}
         for node in nodes:
-            outputs = {"system": said.get(node.name, DEBIAN)}
+            system = said.get(node.name, DEBIAN)
+            scripts = {
+                ".pyz probe": answer({"system": system}),
+                ".pyz package-preflight": "{}\n",
+                "sha256sum": "",
+                "provision-probe": system_answer(system),
+                "install python3": partial(install, node.name),
+            }
             try:
-                results[node.name] = function(FakeConnector({"provision-probe": answer(outputs)}, node.name))
+                results[node.name] = function(FakeConnector(scripts, node.name))
             except ProvisionError as error:
                 results[node.name] = error
         return results
@@ -92,7 +107,7 @@ def cluster(path, *nodes):
     return Cluster("c", path, nodes or (make_node("a"), make_node("b")))
 
 
-def test_an_unsupported_system_is_named_before_ansible_starts(answers, tmp_path):
+def test_an_unsupported_system_is_reported_before_ansible_starts(answers, tmp_path):
     """Its Python may be too old for Ansible to say even that; the other node goes on."""
     said, reached = answers
     said["a"] = CENTOS
@@ -102,10 +117,10 @@ def test_an_unsupported_system_is_named_before_ansible_starts(answers, tmp_path)
     assert reached == ["b"]
     assert report.nodes[0].status is NodeStatus.FAILED
     assert "CentOS Linux 7 (Core)" in report.nodes[0].error.message
-    assert "debian 12, debian 13" in report.nodes[0].error.message
+    assert ", ".join(workflow.supported_systems()) in report.nodes[0].error.message
 
 
-def test_the_final_probe_is_named_in_the_progress(answers, tmp_path):
+def test_the_final_probe_is_shown_in_the_progress(answers, tmp_path):
     """Ansible has ended then, and the apply has not."""
     full, events = cluster(tmp_path / "hosts.yml"), []
     workflow.apply(full, full.nodes, on_event=events.append)
@@ -115,19 +130,48 @@ def test_the_final_probe_is_named_in_the_progress(answers, tmp_path):
     assert begun == ["probe", "probe", "final probe"]
 
 
-def test_a_node_without_python_is_reported(answers, tmp_path):
-    """Unless the inventory says where its Python is."""
+def test_python_is_installed_before_all_other_steps(answers, tmp_path):
+    """The plan names the first step only; the apply probes again and runs all that is needed then."""
     said, reached = answers
-    said["a"] = said["b"] = DEBIAN.replace("/usr/bin/python3", "")
-    nodes = (make_node("a"), make_node("b", ansible_python_interpreter="/opt/python"))
-    report = workflow.apply(cluster(tmp_path / "hosts.yml", *nodes), nodes)
+    said["a"] = DEBIAN.replace("/usr/bin/python3", "")
+    without_image = dict.fromkeys(map("{}_enabled".format, JOB_ROLES), False)
+    full, events = cluster(tmp_path / "hosts.yml", make_node("a", **without_image)), []
+    plan = workflow.probe_and_plan(full, full.nodes).plan.nodes[0]
+    workflow.apply(full, full.nodes, on_event=events.append)
+
+    assert [(step.role, [why.code for why in step.reasons]) for step in plan.steps] == [
+        ("platform", ["plan.python_missing"])
+    ]
+    assert reached == ["a"]
+    begun = [event.task for event in events if event.status == "start"]
+    assert begun == ["probe", "install python3", "probe", "probe", "final probe"]
+
+
+def test_a_failed_installation_of_python_is_reported(answers, tmp_path):
+    """The other node continues."""
+    said, reached = answers
+    said["a"] = DEBIAN.replace("/usr/bin/python3", "").replace("Debian GNU/Linux 12", "Debian without a mirror")
+    full = cluster(tmp_path / "hosts.yml")
+    report = workflow.apply(full, full.nodes)
 
     assert reached == ["b"]
-    assert "no python3" in report.nodes[0].error.message
-    assert "apt-get install python3" in report.nodes[0].error.remedy
+    assert report.nodes[0].status is NodeStatus.FAILED
+    assert "python3 cannot be installed" in report.nodes[0].error.message
+    assert "no mirror" in report.nodes[0].error.output
 
 
-def test_a_second_apply_is_refused_and_names_the_lock_holder(answers, tmp_path):
+def test_a_node_whose_interpreter_is_missing_is_not_changed(answers, tmp_path):
+    """The inventory names an interpreter that the operator provides."""
+    said, reached = answers
+    said["a"] = DEBIAN.replace("/usr/bin/python3", "")
+    full = cluster(tmp_path / "hosts.yml", make_node("a", ansible_python_interpreter="/opt/python"))
+    report = workflow.apply(full, full.nodes)
+
+    assert reached == []
+    assert "there is no python3 on this node" in report.nodes[0].error.message
+
+
+def test_a_second_apply_is_refused_with_the_lock_holder(answers, tmp_path):
     """Two applies of one inventory would undo each other's steps; another inventory is free."""
     _, reached = answers
     path = tmp_path / "prod" / "hosts.yml"
@@ -147,7 +191,7 @@ def test_a_second_apply_is_refused_and_names_the_lock_holder(answers, tmp_path):
     assert reached == ["c", "d"]
 
 
-def test_a_home_that_cannot_be_written_is_a_warning(answers, tmp_path, monkeypatch):
+def test_an_unwritable_home_is_a_warning(answers, tmp_path, monkeypatch):
     """The nodes are repaired all the same."""
     _, reached = answers
     (tmp_path / "file").write_text("")
@@ -159,7 +203,7 @@ def test_a_home_that_cannot_be_written_is_a_warning(answers, tmp_path, monkeypat
     assert any("no lock" in warning for warning in report.warnings)
 
 
-def test_a_bundle_tells_of_degraded_nodes_that_were_taken(answers, tmp_path):
+def test_a_bundle_lists_used_degraded_nodes(answers, tmp_path):
     """However many applies came after it."""
     said, _ = answers
     mine = cluster(tmp_path / "hosts.yml")
@@ -176,7 +220,7 @@ def test_a_bundle_tells_of_degraded_nodes_that_were_taken(answers, tmp_path):
 
 
 @pytest.mark.usefixtures("answers")
-def test_what_is_written_down_of_degraded_nodes_has_an_end(tmp_path):
+def test_the_record_of_degraded_nodes_is_limited(tmp_path):
     """A host file made every minute fills no disk; the newest entries are there, each on a line of its own."""
     mine = cluster(tmp_path / "hosts.yml")
     for number in range(600):
@@ -243,7 +287,7 @@ def test_a_canary_that_fails_skips_the_other_nodes(tmp_path, monkeypatch):
     assert from_document(document) == report
 
 
-def test_the_exchange_of_keys_comes_once_after_the_last_wave(answers, tmp_path, monkeypatch):
+def test_keys_are_exchanged_once_after_the_last_wave(answers, tmp_path, monkeypatch):
     """On all nodes at once; before it no wave runs it."""
     runs = []
 
@@ -263,7 +307,7 @@ def test_the_exchange_of_keys_comes_once_after_the_last_wave(answers, tmp_path, 
     assert runs[2]["a"][-1] == "container_ssh"
 
 
-def test_what_the_look_afterwards_still_finds_is_a_failure(answers, tmp_path):
+def test_problems_of_the_final_probe_are_failures(answers, tmp_path):
     """Ansible's own “ok” does not count."""
     full = cluster(tmp_path / "hosts.yml", make_node("a"))
     report = workflow.apply(full, full.nodes)
@@ -274,7 +318,7 @@ def test_what_the_look_afterwards_still_finds_is_a_failure(answers, tmp_path):
 
 
 @pytest.mark.usefixtures("answers")
-def test_a_node_in_other_hands_stops_the_apply_before_anything_is_run(tmp_path, monkeypatch):
+def test_a_locked_node_stops_the_apply_before_the_first_step(tmp_path, monkeypatch):
     """The lock holder is named; exit code 4."""
 
     @contextmanager
@@ -294,7 +338,7 @@ def test_a_node_in_other_hands_stops_the_apply_before_anything_is_run(tmp_path, 
     assert refused.value.exit_code == 4
 
 
-def test_a_saved_plan_holds_until_something_it_rests_on_changes(answers, tmp_path):
+def test_a_saved_plan_is_valid_until_its_facts_change(answers, tmp_path):
     """The same look twice holds; another boot of a node does not."""
     full = cluster(tmp_path / "hosts.yml")
     request = workflow.Request(only=("base_system",))
@@ -311,7 +355,7 @@ def test_a_saved_plan_holds_until_something_it_rests_on_changes(answers, tmp_pat
 
 
 @pytest.mark.usefixtures("answers")
-def test_a_saved_plan_goes_through_nobodys_file(tmp_path):
+def test_a_saved_plan_is_not_written_to_a_file_of_another_user(tmp_path):
     """In /tmp others can put files and links under names that can be guessed."""
     full, request = cluster(tmp_path / "hosts.yml"), workflow.Request()
     (tmp_path / ".plan.json.part").symlink_to(tmp_path / "theirs")
@@ -334,7 +378,7 @@ def test_a_saved_plan_goes_through_nobodys_file(tmp_path):
     ],
     ids=range(6),
 )
-def test_what_is_no_saved_plan_is_refused(tmp_path, text):
+def test_an_invalid_saved_plan_is_refused(tmp_path, text):
     """No traceback; the remedy is shown."""
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(UsageError, match=r"plan\.json is") as refused:

@@ -67,7 +67,7 @@ def changed(before, after, path="/etc/x", role="base_system"):
     return Difference("a", role, path, before, after)
 
 
-def test_ansible_is_run_in_check_mode_for_just_the_steps(show):
+def test_ansible_runs_in_check_mode_for_planned_steps_only(show):
     """Those that wait too, which would refuse on a busy node; it keeps no log, in which secrets would be."""
     _, [(names, given)] = show()
 
@@ -77,7 +77,7 @@ def test_ansible_is_run_in_check_mode_for_just_the_steps(show):
     assert given.get("log") is None
 
 
-def test_only_the_lines_that_change_are_shown_with_some_around(show):
+def test_changed_lines_are_shown_with_context(show):
     """As a unified diff, by role; a missing end of the last line counts."""
     lines = [f"{number}\n" for number in range(100)]
     before, after = "".join(lines), "".join([*lines[:50], "new\n", *lines[50:]])
@@ -100,7 +100,7 @@ def test_only_the_lines_that_change_are_shown_with_some_around(show):
         ("x = 1\n-----BEGIN PRIVATE KEY-----\nAAAA\nBBBB\n-----END PRIVATE KEY-----\n", "x = 2\n"),
     ],
 )
-def test_secrets_are_taken_out_and_the_rest_is_shown(show, before, after):
+def test_secrets_are_removed_and_the_rest_is_shown(show, before, after):
     """Known ones, those under telling names, in addresses, and keys of which a diff shows some lines only."""
     diffs, _ = show(changed(before, after))
     shown = diffs[0].files[0].diff
@@ -110,7 +110,7 @@ def test_secrets_are_taken_out_and_the_rest_is_shown(show, before, after):
     assert not any(secret in shown for secret in (PASSWORD, "somebody-elses", "hunter2", "AAAA", "BBBB"))
 
 
-def test_a_file_that_differs_in_a_secret_alone_is_said_to_differ(show):
+def test_a_file_that_differs_only_in_a_secret_is_reported(show):
     """An empty diff would look like a mistake."""
     diffs, _ = show(changed("password: one-secret\n", "password: other-secret\n"))
 
@@ -120,7 +120,7 @@ def test_a_file_that_differs_in_a_secret_alone_is_said_to_differ(show):
     )
 
 
-def test_a_file_that_is_roots_alone_is_not_shown(show):
+def test_a_file_readable_by_root_only_is_not_shown(show):
     """Whatever is in it: who set its mode had a reason."""
     diffs, _ = show(
         changed("aaa\n", "bbb\n", "/etc/docker/daemon.json", "docker_engine"), private=["/etc/docker/daemon.json"]
@@ -130,7 +130,7 @@ def test_a_file_that_is_roots_alone_is_not_shown(show):
     assert "secrets" in diffs[1].files[0].note
 
 
-def test_a_censored_task_is_named_without_content(show):
+def test_a_censored_task_is_reported_without_content(show):
     """Once, also when it has many items."""
     one = Difference("a", "docker_engine", "Log in to the registries", withheld="it may contain secrets")
     diffs, _ = show(one, one)
@@ -139,14 +139,14 @@ def test_a_censored_task_is_named_without_content(show):
     assert diffs[1].files[0].note == "content is not shown, because it may contain secrets"
 
 
-def test_nothing_in_a_file_reaches_the_terminal_as_a_command(show):
+def test_control_characters_of_files_are_replaced(show):
     """Files of others may hold anything, bytes that are no text among it."""
     diffs, _ = show(changed("\x1b]0;owned\x07\udcff\r\n", "fine\n"))
 
     assert diffs[0].files[0].diff.split("\n")[1] == r"-\x1b]0;owned\x07\udcff\r"
 
 
-def test_receipts_are_no_content_of_a_step(show):
+def test_receipts_are_not_part_of_a_diff(show):
     """They are written after every step; their own folder is."""
     diffs, _ = show(
         changed("{}", "{ }", "/var/lib/provision/receipts/base_system.json"),
@@ -156,7 +156,7 @@ def test_receipts_are_no_content_of_a_step(show):
     assert [file.path for file in diffs[0].files] == ["/var/lib/provision/container_ssh/ssh_config"]
 
 
-def test_a_role_that_fails_is_a_note_and_what_was_seen_before_stays(show):
+def test_a_failed_role_has_a_note_and_earlier_diffs_are_shown(show):
     """What comes after it says why it is missing; secrets in the message are taken out."""
     error = Failure("docker_engine", "Write", f"no space for {PASSWORD}", "", None)
     ended = (RoleReport("base_system", RoleStatus.CHANGED), RoleReport("docker_engine", RoleStatus.FAILED))
@@ -174,7 +174,7 @@ def test_a_role_that_fails_is_a_note_and_what_was_seen_before_stays(show):
     assert {each.note for each in diffs} == {"could not be compared, because Ansible failed before it: it is lost"}
 
 
-def test_ansible_that_cannot_run_does_not_make_the_plan_fail(show):
+def test_a_failed_ansible_run_does_not_fail_the_plan(show):
     """Of its output nothing is shown: secrets may be in it. Ctrl-C does end it."""
     diffs, _ = show(raises=ProvisionError("Ansible stopped before it ended", output=PASSWORD))
 

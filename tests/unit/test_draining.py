@@ -23,7 +23,7 @@ def warned(report, word):
     return [text for text in report.warnings if word in text]
 
 
-def test_a_node_that_we_drained_is_resumed_when_it_is_as_wanted(world):
+def test_a_drained_node_is_resumed_once_converged(world):
     """It is drained before the step runs and not after; the reason says whose doing it is."""
     world.need("a")
     report = world.apply(cluster_drain="slurm", cluster_drain_name="gpu-a")
@@ -39,7 +39,7 @@ def test_a_node_that_we_drained_is_resumed_when_it_is_as_wanted(world):
     assert warned(report, "drained for this, and resumed: a")
 
 
-def test_nothing_is_called_without_a_step_that_needs_an_idle_node(world):
+def test_no_hook_is_called_without_a_step_that_requires_an_idle_node(world):
     """Not even the question whether the node is drained."""
     world.need("a", step_class=StepClass.SAFE, role="base_system")
     assert world.apply(cluster_drain="slurm").ok
@@ -51,7 +51,7 @@ def test_nothing_is_called_without_a_step_that_needs_an_idle_node(world):
 
 
 @pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN"])
-def test_a_node_that_others_drained_is_left_so(world, state):
+def test_a_node_drained_by_others_stays_drained(world, state):
     """The step runs, and the node stays as they left it."""
     world.need("a", "b")
     world.file("a.state", state)
@@ -82,7 +82,7 @@ def test_a_node_that_failed_stays_drained_and_the_next_apply_resumes_it(world):
     assert world.record() == []
 
 
-def test_what_a_crash_left_drained_is_resumed_by_the_next_apply(world, monkeypatch):
+def test_a_node_left_drained_by_a_crash_is_resumed_by_the_next_apply(world, monkeypatch):
     """Also where nothing is left to do on the node, and the inventory names no scheduler any more."""
     world.need("a")
     whole = engine.run_playbook
@@ -106,7 +106,7 @@ def test_what_a_crash_left_drained_is_resumed_by_the_next_apply(world, monkeypat
     assert len(world.ran) == 1
 
 
-def test_a_node_is_written_down_before_it_is_drained(world):
+def test_a_node_is_recorded_before_it_is_drained(world):
     """A crash at any moment leaves no drained node without a record."""
     world.need("a")
     world.apply(cluster_drain="slurm")
@@ -115,7 +115,7 @@ def test_a_node_is_written_down_before_it_is_drained(world):
 
 
 @pytest.mark.parametrize("now", ["IDLE", "IDLE+DRAIN"])
-def test_what_others_did_meanwhile_stands(world, now):
+def test_drain_states_changed_by_others_are_preserved(world, now):
     """Resumed by hand, or drained for another reason: the next apply changes neither."""
     world.need("a")
     world.failing = {"a"}
@@ -130,7 +130,7 @@ def test_what_others_did_meanwhile_stands(world, now):
     assert world.record() == []
 
 
-def test_a_hook_that_fails_leaves_out_its_node_alone(world):
+def test_a_failed_hook_excludes_only_its_node(world):
     """With what was called, its exit code and what it said; the other node goes on."""
     world.need("a", "b")
     world.file("b.pods", "x")
@@ -146,7 +146,7 @@ def test_a_hook_that_fails_leaves_out_its_node_alone(world):
     assert warned(report, "b stays drained in Kubernetes")[0].endswith("kubectl uncordon b")
 
 
-def test_a_node_that_could_not_be_drained_is_not_taken_for_drained(world):
+def test_a_node_that_could_not_be_drained_is_not_recorded_as_drained(world):
     """No step runs on it, and nothing is to be resumed."""
     world.need("a")
     world.file("broken", "")
@@ -158,7 +158,7 @@ def test_a_node_that_could_not_be_drained_is_not_taken_for_drained(world):
     assert not warned(report, "stays drained")
 
 
-def test_a_program_that_is_missing_is_named(world):
+def test_a_missing_program_is_reported(world):
     world.need("a")
     (world.folder / "scontrol").unlink()
     report = world.apply(cluster_drain="slurm")
@@ -167,7 +167,7 @@ def test_a_program_that_is_missing_is_named(world):
     assert "the program scontrol is not on this machine" in report.nodes[0].error.message
 
 
-def test_a_node_that_could_not_be_resumed_is_tried_again(world):
+def test_a_failed_resume_is_repeated_by_the_next_apply(world):
     """It has converged, and yet the apply did not succeed."""
     world.need("a")
     command = {"cluster_drain": "command", "cluster_drain_command": ["own", "off", "{node}"]}
@@ -178,7 +178,7 @@ def test_a_node_that_could_not_be_resumed_is_tried_again(world):
     assert world.calls() == ["own off a", "own on a"]
 
 
-def test_an_own_command_may_say_that_others_drained_the_node(world):
+def test_a_custom_command_can_report_that_others_drained_the_node(world):
     """By its exit code; and no password is shown."""
     world.need("a", "b")
     world.file("a.out", "")
@@ -217,7 +217,7 @@ def test_an_apply_waits_for_the_jobs_of_drained_nodes(world):
     assert [call.split()[1] for call in world.calls()] == ["cordon", "drain", "uncordon"]
 
 
-def test_jobs_that_do_not_end_are_left_alone(world):
+def test_jobs_that_do_not_end_are_not_stopped(world):
     """Their node stays drained, and no further busy node is taken away from users; the next apply takes it up."""
     world.need("a", "b", "c")
     world.jobs |= {"a": JOB, "b": JOB}
@@ -235,7 +235,7 @@ def test_jobs_that_do_not_end_are_left_alone(world):
     assert world.file("a.state") == world.file("b.state") == "IDLE"
 
 
-def test_without_a_time_nothing_is_waited_for(world):
+def test_without_a_drain_timeout_apply_does_not_wait(world):
     world.need("a")
     world.jobs["a"] = JOB
     assert not world.apply(cluster_drain="slurm").ok
@@ -246,7 +246,7 @@ def test_without_a_time_nothing_is_waited_for(world):
 
 
 @pytest.mark.parametrize("disruptive", [False, True])
-def test_jobs_that_only_slurm_knows_of_count(world, disruptive):
+def test_jobs_known_only_to_slurm_count(world, disruptive):
     """A job that has no GPU open at the moment would be disrupted all the same; unless --disruptive allows it."""
     world.need("a")
     world.file("a.state", "ALLOCATED+DRAIN")
@@ -271,7 +271,7 @@ def test_an_ignored_difference_drains_no_node(world):
     assert world.slept == []
 
 
-def test_where_it_cannot_be_written_down_no_node_is_drained(world):
+def test_no_node_is_drained_if_the_record_cannot_be_written(world):
     """After a crash no one would resume it."""
     world.need("a")
     (world.path / "state/provision").mkdir(parents=True)

@@ -32,7 +32,7 @@ def test_unchanged_tasks_leave_the_node_unchanged():
     assert report.nodes[0].roles[0].status is RoleStatus.UNCHANGED
 
 
-def test_a_change_that_no_event_tells_is_a_change_of_the_node():
+def test_a_change_without_an_event_is_counted():
     """Ansible's own count at the end decides: a node that was changed is never called unchanged."""
     report = collect(ran("ok", changed=False), ran("ok", host="gpu2", changed=False), changed={"gpu2": 1})
 
@@ -48,7 +48,7 @@ def test_a_change_is_reported_with_the_task_as_reason():
     assert report.nodes[0].status is NodeStatus.CHANGED
 
 
-def test_a_failure_names_role_task_message_output_and_remedy():
+def test_a_failure_has_role_task_message_output_and_remedy():
     """A failing node says where and why it stopped, and what to do; the other node is not touched by it."""
     report = collect(
         ran("failed", msg="cannot write\nmore", stderr="write: No space left on device"),
@@ -102,7 +102,7 @@ def test_an_ignored_failure_is_no_failure():
     assert collect(event).ok
 
 
-def test_a_lost_node_is_unreachable_and_names_role_and_task():
+def test_a_lost_node_is_unreachable_with_role_and_task():
     """A node whose power is pulled is reported with the role and task it was lost in."""
     report = collect(ran("unreachable", msg="Connection timed out"), dark={"gpu1": 1})
 
@@ -130,7 +130,7 @@ root@10.0.0.1: Permission denied (publickey)."""
     ],
     ids=["key open to others", "login", "host key"],
 )
-def test_a_node_that_ansible_may_not_log_in_to_is_not_called_lost(text, remedy):
+def test_a_refused_login_is_not_a_lost_connection(text, remedy):
     """The connection did not break, and the node is up: the message has ssh's reason, and the remedy is for that."""
     error = collect(ran("unreachable", msg=text), dark={"gpu1": 1}).nodes[0].error
 
@@ -146,7 +146,7 @@ def test_only_tasks_that_reach_the_node_are_counted():
     assert collect(*events).tasks == 2
 
 
-def test_progress_hears_every_step():
+def test_progress_is_reported_for_every_step():
     """Callers that show progress get node, role, task and status as they happen."""
     heard = []
     collect(ran("start"), ran("ok", changed=True), on_event=heard.append)
@@ -173,7 +173,7 @@ def entry(path, before, after):
     return {"before_header": path, "after_header": path, "before": before, "after": after}
 
 
-def test_a_run_that_compares_keeps_what_would_change_where():
+def test_a_check_mode_run_records_pending_changes():
     """By node and role: one entry or many, of a task or of its items; what stays as it is is not there."""
     many = [entry("/etc/a", "1\n", "2\n"), entry("/etc/same", "1\n", "1\n"), {}]
     items = [{"changed": True, "diff": entry("/etc/b", "", "x")}, {"changed": False, "diff": entry("/etc/c", "", "x")}]
@@ -204,7 +204,7 @@ def test_a_change_of_a_censored_task_is_reported():
     assert differences == (Difference("gpu1", "docker_engine", "Install packages", withheld="it may contain secrets"),)
 
 
-def test_an_apply_keeps_no_content():
+def test_an_apply_records_no_file_content():
     """It would be for nothing, and secrets may be in it; neither are they where a difference is printed."""
     assert collect(ran("ok", changed=True, diff=entry("/etc/a", "", "hunter2\n"))).differences == ()
     assert "hunter2" not in repr(compared(ran("ok", changed=True, diff=entry("/etc/a", "", "hunter2\n"))))

@@ -36,14 +36,14 @@ def test_the_next_probe_reads_the_cached_outputs(cache: Path):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_look_that_brings_nothing_new_writes_nothing(cache: Path):
+def test_a_probe_without_new_outputs_writes_nothing(cache: Path):
     """A plan every minute does not write every minute."""
     fact_output_cache.save(NAMES, fact_output_cache.load(NAMES))
     assert not cache.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a": 1}', b"0" * 64 + b"\n{}"])
-def test_a_broken_file_is_as_good_as_none(cache: Path, content: bytes):
+def test_a_damaged_cache_file_is_ignored(cache: Path, content: bytes):
     """Nothing of it is believed, and nothing fails."""
     keep_one()
     (file,) = cache.iterdir()
@@ -51,7 +51,7 @@ def test_a_broken_file_is_as_good_as_none(cache: Path, content: bytes):
     assert not fact_output_cache.load(NAMES).digests()
 
 
-def test_others_cannot_lend_their_file(cache: Path):
+def test_a_cache_file_of_another_user_is_ignored(cache: Path):
     """What somebody else could have written is not believed."""
     keep_one()
     (file,) = cache.iterdir()

@@ -27,7 +27,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert {name: length for name, length in lengths.items() if length > LINES and name not in LONGER} == {}
 
 
-def test_no_function_has_more_parameters_than_a_reader_remembers() -> None:
+def test_no_function_has_too_many_parameters() -> None:
     """A verb with more options takes groups of them (provision/cli/option_groups.py)."""
     counts = {
         name: len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs) for name, node in functions()

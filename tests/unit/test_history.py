@@ -50,7 +50,7 @@ def done(cluster, *names, status="ok"):
     assert history.end(entry, status=status, seconds=1.5, nodes=outcome) is None
 
 
-def test_an_apply_is_remembered_with_its_end(cluster):
+def test_an_apply_is_recorded_with_its_result(cluster):
     """Who, what for, how it ended, on which nodes; in a file that only its owner can read."""
     done(cluster, "a")
     (entry,) = history.read(cluster)
@@ -78,7 +78,7 @@ def test_the_next_apply_reports_an_interrupted_one(cluster, killed):
     assert [entry.status for entry in history.read(cluster)] == ["died", "running"]
 
 
-def test_a_later_apply_of_the_same_nodes_ends_the_matter(cluster, killed):
+def test_a_later_apply_of_the_same_nodes_clears_the_warning(cluster, killed):
     """Of part of the nodes it does not."""
     killed("a", "b")
     done(cluster, "a")
@@ -89,14 +89,14 @@ def test_a_later_apply_of_the_same_nodes_ends_the_matter(cluster, killed):
     assert history.interrupted(cluster) is None
 
 
-def test_another_inventory_has_another_history(cluster, tmp_path):
+def test_each_inventory_has_its_own_history(cluster, tmp_path):
     """Nodes of other inventories are not mentioned."""
     done(cluster, "a")
 
     assert history.read(Cluster("c", tmp_path / "other.yml", cluster.nodes)) == ()
 
 
-def test_half_a_line_is_passed_over(cluster):
+def test_an_incomplete_line_is_ignored(cluster):
     """A power cut leaves one; what is written after it stands on a line of its own."""
     done(cluster, "a")
     file = history.read(cluster)[0].file
@@ -120,7 +120,7 @@ def test_history_is_limited_to_200_entries(cluster):
     assert len(file.read_text().splitlines()) == 202
 
 
-def test_a_history_that_cannot_be_written_is_a_warning(cluster, tmp_path):
+def test_an_unwritable_history_is_a_warning(cluster, tmp_path):
     """The apply itself goes on."""
     (tmp_path / "state").write_text("")
     entry = history.begin(cluster, command="provision apply", nodes=["a"])

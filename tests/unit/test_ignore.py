@@ -27,7 +27,7 @@ def node(*entries):
     return make_node("a", cluster_ignore=list(entries))
 
 
-def test_an_ignored_difference_is_no_step_and_is_reported_with_owner_and_reason():
+def test_an_ignored_difference_is_reported_with_owner_and_reason_instead_of_a_step():
     result = with_ignored(plan(DAEMON), node(KEEP))
 
     assert result.steps == ()
@@ -36,7 +36,7 @@ def test_an_ignored_difference_is_no_step_and_is_reported_with_owner_and_reason(
     )
 
 
-def test_an_ignored_difference_holds_back_all_steps_of_its_role():
+def test_an_ignored_difference_suppresses_all_steps_of_its_role():
     """It runs whole and would undo the difference."""
     (step,) = with_ignored(plan(DAEMON, STOPPED), node(KEEP)).steps
 
@@ -44,10 +44,10 @@ def test_an_ignored_difference_holds_back_all_steps_of_its_role():
     assert step.waits_for == ("alice, who keeps a difference (--force docker_engine undoes it)",)
 
 
-def test_force_undoes_it():
+def test_force_overrides_ignored_differences():
     assert with_ignored(plan(DAEMON), node(KEEP), {"docker_engine"}) == plan(DAEMON)
 
 
-def test_other_differences_and_odd_entries_change_nothing():
+def test_other_differences_and_invalid_entries_have_no_effect():
     for entries in ((), ({**KEEP, "what": "/etc/hosts"},), ({"owner": "bob"},), ("text",), ({**KEEP, "what": ""},)):
         assert with_ignored(plan(DAEMON), node(*entries)) == plan(DAEMON)

@@ -35,7 +35,7 @@ def store_credential(kind: str, server: str, word: str) -> None:
 GIT = ("--sync-mode=git", "--sync-source=https://git.example.com/o/r.git")
 
 
-def test_a_key_s_contents_travel_and_its_file_s_name_does_not(tmp_path: Path) -> None:
+def test_the_content_of_a_key_is_sent_without_its_file_name(tmp_path: Path) -> None:
     """Another machine may start the job; the key is in no spec."""
     (tmp_path / "key").write_text("PRIVATE\n")
     (tmp_path / "hosts").write_text("git.example.com ssh-ed25519 AAAA\n")
@@ -58,7 +58,7 @@ def test_a_stored_credential_goes_only_to_its_git_server_and_options_override_it
 
 
 @pytest.mark.row(24)
-def test_what_was_exported_for_the_code_s_server_is_inherited_by_no_program_of_ours(
+def test_credentials_of_the_code_server_are_removed_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A job's own secret stays: an inventory's plugin may need it, too."""
@@ -75,7 +75,7 @@ def test_what_was_exported_for_the_code_s_server_is_inherited_by_no_program_of_o
     ("setting", "said"),
     [("GIT_SYNC_SSH_KEY_FILE=/none", "cannot be read"), ("GIT_SYNC_WEBHOOK_URL=x", "is not supported")],
 )
-def test_what_would_fail_on_the_nodes_is_refused_here(setting: str, said: str) -> None:
+def test_input_that_would_fail_on_nodes_is_refused_on_the_controller(setting: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         taken(*GIT, f"--env={setting}")
 
@@ -90,7 +90,7 @@ def test_a_stored_registry_credential_is_used_for_the_registry_of_the_image() ->
     assert taken(image="other.example.com/train")[1].registry == {}
 
 
-def test_a_registry_login_that_is_not_there_or_not_for_the_image_is_refused() -> None:
+def test_missing_or_unrelated_registry_credentials_are_refused() -> None:
     """With the command that keeps one."""
     with pytest.raises(UsageError, match="kept under this name") as refused:
         taken("--image-pull-secret=registry.example.com")
@@ -100,7 +100,7 @@ def test_a_registry_login_that_is_not_there_or_not_for_the_image_is_refused() ->
         taken("--image-pull-secret=registry.example.com", image="docker.io/team/train")
 
 
-def test_a_config_file_is_read_here_byte_for_byte_and_is_in_no_spec(tmp_path: Path) -> None:
+def test_a_config_file_is_read_on_the_controller_and_not_part_of_the_spec(tmp_path: Path) -> None:
     """Whatever its mode: its contents travel as secrets do."""
     (tmp_path / "c.bin").write_bytes(b"pa\xffss\r\n")
     spec, secrets = taken(f"--config-file={tmp_path}/c.bin:/etc/c")
@@ -111,7 +111,7 @@ def test_a_config_file_is_read_here_byte_for_byte_and_is_in_no_spec(tmp_path: Pa
     assert spec.config_files == (f"{tmp_path}/c.bin:/etc/c",)
 
 
-def test_a_config_file_that_is_too_large_or_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_too_large_config_file_is_refused(tmp_path: Path) -> None:
     """With the way for what is large."""
     (tmp_path / "big").write_bytes(bytes((1 << 20) + 1))
     with pytest.raises(UsageError, match="larger than 1 MiB"):

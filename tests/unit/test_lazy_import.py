@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-def test_a_part_is_imported_when_something_of_it_is_asked_for(tmp_path, monkeypatch):
+def test_a_module_is_imported_when_one_of_its_names_is_used(tmp_path, monkeypatch):
     """The others stay where they are; a name that no part has is an AttributeError, as with any module."""
     folder = tmp_path / "parted"
     folder.mkdir()

@@ -10,7 +10,7 @@ import pytest
 from provision import local_files
 
 
-def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
+def test_an_interrupted_write_preserves_the_old_file(tmp_path: Path) -> None:
     """A file is replaced whole: what cannot be written leaves the old content and no draft."""
     target = tmp_path / "state.json"
     local_files.write_private(target, "old")
@@ -21,7 +21,7 @@ def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_written_file_has_its_mode(tmp_path: Path, mode: int) -> None:
+def test_a_written_file_has_the_given_mode(tmp_path: Path, mode: int) -> None:
     """Whatever the umask and the mode of the file before."""
     target = tmp_path / "file"
     target.write_text("older")
@@ -31,7 +31,7 @@ def test_written_file_has_its_mode(tmp_path: Path, mode: int) -> None:
     assert stat.S_IMODE(target.stat().st_mode) == mode
 
 
-def test_failed_replacement_leaves_no_draft(tmp_path: Path) -> None:
+def test_a_failed_replacement_leaves_no_temporary_file(tmp_path: Path) -> None:
     """A folder in the place of the file is an error of the system, and nothing is left behind."""
     (tmp_path / "file").mkdir()
     with pytest.raises(OSError, match="directory"):
@@ -48,7 +48,7 @@ def test_failed_replacement_leaves_no_draft(tmp_path: Path) -> None:
         ("XDG_STATE_HOME", "relative", "~/.local/state/provision"),
     ],
 )
-def test_state_folder_follows_the_environment(
+def test_the_state_folder_follows_the_environment(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, folder: str
 ) -> None:
     """A relative path is ignored, as the XDG specification demands."""

@@ -9,12 +9,12 @@ from provision import jobs, workflow
 
 
 @pytest.mark.parametrize("package", [workflow, jobs])
-def test_all_that_a_package_offers_is_there_and_nothing_else(package):
+def test_every_exported_name_of_a_package_exists(package):
     assert [name for name in package.__all__ if getattr(package, name) is None] == []
     assert not hasattr(package, "nothing_of_the_kind")
 
 
-def test_a_list_of_jobs_does_not_wait_for_what_probes_judges_and_starts():
+def test_listing_jobs_does_not_import_probes_checks_and_launchers():
     """All of it would take longer than the rest of the command's start."""
     code = "import sys, provision.workflow.jobs as jobs, provision.testing as t; jobs.job_engine(t.make_cluster('a'));"
     code += (

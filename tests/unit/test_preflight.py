@@ -13,7 +13,7 @@ from provision import connectors, engine, workflow
 from provision.components import ROLES
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.inventory.role_files import defaults
-from provision.inventory.specs import roles_folder
+from provision.local_files import roles_folder
 from provision.model import ApplyReport, Cluster, NodePlan, NodeReport, NodeStatus, Plan, PreflightCode, Step, StepClass
 from provision.report.plan_report import as_document, as_text, problems_text
 from provision.testing import FakeConnector
@@ -71,7 +71,7 @@ def problems(seen):
     return {(item.code.value, item.role, item.object) for node in seen.plan.nodes for item in node.problems}
 
 
-def test_a_converged_plan_asks_nobody(asked):
+def test_a_converged_plan_contacts_no_node(asked):
     """It costs nothing: it is the same object."""
     seen = look()
 
@@ -79,7 +79,7 @@ def test_a_converged_plan_asks_nobody(asked):
     assert asked[1] == {}
 
 
-def test_only_nodes_with_something_to_install_are_asked(asked):
+def test_only_nodes_with_something_to_install_are_contacted(asked):
     """Steps that install nothing need no session."""
     workflow.preflight(look("docker_engine"))
     assert list(asked[1]) == ["gpu1"]
@@ -112,7 +112,7 @@ def test_the_preflight_report_lists_packages_and_files_by_role(asked):
     assert problems(seen) == set()
 
 
-def test_problems_of_variables_and_of_the_node_come_together(asked):
+def test_problems_of_variables_and_nodes_are_reported_together(asked):
     """The whole list at once, each with a remedy; what follows from another problem is not reported again."""
     answers, requests = asked
     answers["gpu1"] = GOOD | {"image": {"code": "refused", "reason": "401"}}
@@ -135,7 +135,7 @@ def test_problems_of_variables_and_of_the_node_come_together(asked):
     "answer",
     ["", "nonsense", '{"packages": 3}', '{"image": {"code": "fine"}}', ConnectionFailed("gone"), "[" * 100_000],
 )
-def test_a_node_that_does_not_answer_properly_is_not_changed(asked, answer):
+def test_a_node_with_an_invalid_answer_is_not_changed(asked, answer):
     """Whether an apply would fail there is unknown."""
     asked[0]["gpu1"] = answer
     seen = workflow.preflight(look("docker_engine"))
@@ -143,7 +143,7 @@ def test_a_node_that_does_not_answer_properly_is_not_changed(asked, answer):
     assert [item.code for node in seen.plan.nodes for item in node.problems] == [PreflightCode.NODE_UNCHECKED]
 
 
-def test_passwords_travel_apart_from_addresses(asked):
+def test_passwords_are_separate_from_addresses(asked):
     """They are on no command line, and in no source that others may read."""
     key = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmDM=\n-----END PGP PUBLIC KEY BLOCK-----"
     extra = {"name": "site", "uris": "https://bob:s3cret@m/x", "suites": "/", "key": key}
@@ -216,7 +216,7 @@ def test_an_apply_that_would_fail_changes_nothing(asked, played, roles, variable
     assert played == ([], [])
 
 
-def test_keep_going_leaves_out_only_the_nodes_with_a_problem(asked, played):
+def test_keep_going_excludes_only_nodes_with_a_problem(asked, played):
     """The exit code shows that they were left out."""
     asked[0]["gpu2"] = ConnectionFailed("the test ends here")
     seen = look("training_image", training_image_reference="")
@@ -229,7 +229,7 @@ def test_keep_going_leaves_out_only_the_nodes_with_a_problem(asked, played):
     assert report.nodes[0].error.task == "preflight"
 
 
-def test_a_node_whose_steps_wait_stops_no_other_node(asked, played):
+def test_a_node_with_waiting_steps_does_not_stop_other_nodes(asked, played):
     """Nothing would be changed there now, whatever its preflight found."""
     del asked, played
     seen = look("training_image", training_image_reference="")
@@ -241,7 +241,7 @@ def test_a_node_whose_steps_wait_stops_no_other_node(asked, played):
     assert workflow.blocked(dataclasses.replace(seen, plan=Plan((waiting,)))) == []
 
 
-def test_every_role_can_be_checked(asked):
+def test_every_role_has_a_preflight(asked):
     """No role of site.yml is forgotten."""
     seen = workflow.preflight(look(*ROLES))
     assert [step.role for step in seen.plan.nodes[0].steps] == list(ROLES)

@@ -40,7 +40,7 @@ def served(*tries: Pass | Exception, changes: int = 0, **more: float) -> tuple[l
     return stop.pauses, started, warned
 
 
-def test_it_tries_often_while_a_job_waits_and_seldom_else() -> None:
+def test_scheduling_is_frequent_only_while_a_job_waits() -> None:
     """Nodes do not report a GPU that another user's process released; idle nodes are not probed needlessly."""
     pauses, started, _ = served(
         Pass((), ("a", "b")),
@@ -53,11 +53,11 @@ def test_it_tries_often_while_a_job_waits_and_seldom_else() -> None:
     assert started == ["a", "b"]
 
 
-def test_a_time_of_ones_own_counts() -> None:
+def test_a_custom_interval_is_used() -> None:
     assert served(Pass((), ("a",)), Pass(), every=60.0)[0] == [60, 60]
 
 
-def test_what_a_try_took_counts_to_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_duration_of_a_pass_is_part_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at many nodes takes time; the next look begins 15 s after the last one began, but never at once."""
     clock = iter([0.0, 3.0, 20.0, 42.0])
     monkeypatch.setattr("provision.workflow.queue_daemon.time.monotonic", lambda: next(clock))
@@ -65,13 +65,13 @@ def test_what_a_try_took_counts_to_the_pause(monkeypatch: pytest.MonkeyPatch) ->
     assert served(Pass((), ("a",)), Pass((), ("a",)))[0] == [12, 1]
 
 
-def test_what_the_nodes_tell_is_tried_at_once_but_not_without_a_pause() -> None:
+def test_a_change_on_a_node_triggers_a_pass_after_a_short_pause() -> None:
     """A second after; with a time of one's own they are not even asked."""
     assert served(Pass(), Pass(), Pass(), changes=2)[0] == [1, 1, 30]
     assert served(Pass(), Pass(), changes=2, every=5.0)[0] == [5, 5]
 
 
-def test_trouble_is_said_once_and_the_next_try_comes() -> None:
+def test_an_error_is_reported_once_and_passes_continue() -> None:
     """And again when it comes again."""
     away = NodeUnreachable("gpu1, which keeps the queue, does not answer")
     pauses, started, warned = served(away, away, Pass(("a",)), away)
@@ -80,7 +80,7 @@ def test_trouble_is_said_once_and_the_next_try_comes() -> None:
     assert warned == [str(away)] * 2
 
 
-def test_sigterm_ends_it_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_ends_the_daemon_after_the_current_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """As systemd stops a service: what has begun ends first, the command returns, and the handler is the old one."""
     from provision.cli.queue import _serve
 

@@ -34,7 +34,7 @@ def with_head():
     return dataclasses.replace(cluster, nodes=(dataclasses.replace(head, variables={**head.variables, **OFF}), other))
 
 
-def test_batch_jobs_go_elsewhere_with_the_reason():
+def test_batch_jobs_do_not_run_on_a_dedicated_queue_host():
     """Also a job that names the node."""
     nodes = [Node("head", Connection("head"), {"cluster_takes_jobs": False}), Node("a", Connection("a"))]
 
@@ -45,7 +45,7 @@ def test_batch_jobs_go_elsewhere_with_the_reason():
         allowed(dataclasses.replace(SPEC, nodes=("head",)), nodes)
 
 
-def test_host_files_and_places_leave_it_out():
+def test_host_files_and_placements_exclude_a_dedicated_queue_host():
     """With or without GPUs there, and also where degraded nodes are taken."""
     node = make_node("gpu1", "10.77.0.1", **OFF)
 
@@ -55,7 +55,7 @@ def test_host_files_and_places_leave_it_out():
     assert [entry.name for entry in stated_entries(with_head())] == ["gpu2"]
 
 
-def test_bandwidth_is_not_measured_there():
+def test_bandwidth_is_not_measured_on_a_dedicated_queue_host():
     """The other nodes' measurement names the reason."""
     cluster = with_head()
     made = measure(cluster.nodes[:1], {"gpu1": healthy()}, lambda _line: None)
@@ -77,7 +77,7 @@ def test_checks_of_roles_for_jobs_are_skipped_with_the_reason():
     assert [one.id for one in results if one.status is CheckStatus.FAIL] == []
 
 
-def test_nothing_is_planned_there_for_jobs():
+def test_no_roles_for_jobs_are_planned_on_a_dedicated_queue_host():
     """Whatever was lost of such roles."""
     scene = scene_of(now=with_head(), receipts={})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readme_names_what_the_controller_requires():
+def test_the_readme_lists_the_requirements_of_the_controller():
     """Python by the version that the package requires, and the programs that are not Python's."""
     paragraphs = (ROOT / "README.md").read_text().split("\n\n")
     (paragraph,) = (one for one in paragraphs if "The controller " in one and " needs " in one)

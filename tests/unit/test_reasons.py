@@ -131,7 +131,7 @@ def test_a_missing_parameter_is_an_error(wording):
         wording("{missing}")
 
 
-def test_a_remedy_names_the_node():
+def test_a_remedy_contains_the_node():
     """So equal results of several nodes can share a remedy."""
     assert remedy(reason("docker_engine.service.not_installed"), "gpu[1-8]") == (
         "Run: provision apply --limit gpu[1-8]"

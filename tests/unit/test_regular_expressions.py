@@ -208,6 +208,6 @@ def _is_fast(use: Use) -> bool:
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", r"\s*x\s*$", r"\[(.+)\]", r"a.*b.*c"])
-def test_the_attacks_find_expressions_that_are_not_linear(pattern: str) -> None:
+def test_the_attack_texts_detect_expressions_that_are_not_linear(pattern: str) -> None:
     """Else the test above would prove nothing."""
     assert not _is_fast(Use("here", re.compile(pattern), anywhere=True))

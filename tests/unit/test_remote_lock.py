@@ -36,13 +36,13 @@ class Talker:
         pass
 
 
-def test_an_answer_without_an_end_is_given_up():
+def test_an_endless_answer_is_an_error():
     """Not when the time is up, but before it fills the memory of this machine."""
     with pytest.raises(NodeError, match="has no end"):
         RemoteLock(Talker(b"x" * 65536, 1000), "python3").answer(LockAnswer, 60)
 
 
-def test_an_answer_that_is_nested_too_deep_is_no_answer():
+def test_an_answer_that_is_nested_too_deeply_is_an_error():
     """The reader of JSON gives up with an error of its own kind."""
     with pytest.raises(NodeError, match="could not be asked for"):
         RemoteLock(Talker(b"[" * 200_000 + b"\n", 1), "python3").answer(LockAnswer, 60)

@@ -49,12 +49,12 @@ def test_the_table_has_each_row_once(table):
     assert [line for line in table if not line[1] or line[3] not in STATES] == []
 
 
-def test_no_test_shows_a_row_that_there_is_not(marked):
+def test_no_test_refers_to_an_unknown_row(marked):
     """A mark with a number of no row shows nothing."""
     assert set(marked) <= set(ROWS)
 
 
-def test_each_row_is_shown_by_a_test_or_said_not_to_hold(table, marked):
+def test_each_row_has_a_test_or_a_reason(table, marked):
     """What holds, also in part, has a test; what does not, or in part alone, has a reason."""
     unshown = [row for row, _, _, state, _, _ in table if state != "not yet" and not marked.get(row)]
     unsaid = [row for row, _, _, state, _, why in table if state != "holds" and not why]
@@ -65,7 +65,7 @@ def test_each_row_is_shown_by_a_test_or_said_not_to_hold(table, marked):
     assert shown == [], "a test shows them: change the state to partly or holds"
 
 
-def test_the_tests_that_the_table_names_show_the_row(table, marked):
+def test_tests_listed_in_the_table_have_the_mark_of_the_row(table, marked):
     """Each file there has a test with the mark."""
     wrong = {row: sorted(set(files) - marked[row]) for row, _, _, _, files, _ in table if set(files) - marked[row]}
     nameless = [row for row, _, _, state, files, _ in table if (state != "not yet") is not bool(files)]

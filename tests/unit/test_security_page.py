@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_tests_that_the_security_page_names_exist() -> None:
+def test_tests_listed_on_the_security_page_exist() -> None:
     """Each finding of the review is mapped to tests; a renamed test does not leave the map stale."""
     page = (ROOT / "docs/security.md").read_text()
     named = re.findall(r"`(tests/[^`:]+)(?:::(\w+))?`", page)

@@ -174,7 +174,7 @@ def test_a_vulnerability_is_a_failure(audit, strict):
 
 @pytest.mark.parametrize(("strict", "expected"), [("", 0), ("1", 1)])
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:1/v1/query", "http://osv.invalid/v1/query"])
-def test_a_service_out_of_reach_is_reported_as_not_checked(audit, url, strict, expected):
+def test_an_unreachable_service_is_reported_as_not_checked(audit, url, strict, expected):
     """Without the service nothing is known: the output says so, and AUDIT_STRICT=1 makes it a failure."""
     given = {"AUDIT_OSV_URL": url} if url else {}
 
@@ -185,7 +185,7 @@ def test_a_service_out_of_reach_is_reported_as_not_checked(audit, url, strict, e
 
 
 @pytest.mark.parametrize("status", [404, 500])
-def test_a_wrong_answer_is_a_failure(audit, status):
+def test_an_invalid_answer_is_a_failure(audit, status):
     """A service that answers something else, at once or after the first question, does not count as checked."""
     code, output = audit(lambda name: (200, {}) if name == "pip" and status != 404 else (status, {}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Answer:
     def run(self, script: str, **_: object) -> CommandResult:
         """Answer the probe with one readable fact; anything else ends with the code."""
         token = "0" * 32
-        if "provision-probe 1" not in script or self.code:
+        if not script.endswith(".pyz probe") or self.code:
             return CommandResult("", self.said, self.code)
         body = "".join(
             f"{token} out {f.name}\n{'cpus=4' + chr(10) + 'memory=2048' if f.name == 'hardware' else ''}\n"
@@ -58,7 +59,7 @@ def _nodes(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def test_probe_gives_facts_or_the_reason(cluster):
+def test_a_probe_returns_facts_or_the_reason(cluster):
     """One bad node is a value among the others."""
     results = workflow.probe(cluster.nodes)
 
@@ -70,7 +71,7 @@ def test_probe_gives_facts_or_the_reason(cluster):
     assert "a password is required" in results["nosudo"].output
 
 
-def test_the_inventory_wins_over_the_roles_defaults(cluster):
+def test_the_inventory_overrides_role_defaults(cluster):
     """Without a variable the defaults of the roles apply."""
     node = workflow.with_defaults(cluster).nodes[0]
 
@@ -78,7 +79,7 @@ def test_the_inventory_wins_over_the_roles_defaults(cluster):
     assert node.variables["training_container_name"] == "provision-training"
 
 
-def test_text_of_an_ini_file_is_what_the_roles_take_it_for():
+def test_text_of_an_ini_file_is_converted_as_in_roles():
     """A quoted number or truth counts as what it says, and not as if nothing had been said."""
     said = {"container_ssh_port": "2223", "cluster_slots": "8", "docker_engine_enabled": "no", "own": "8"}
     cluster = Cluster("c", Path("hosts.ini"), (Node("a", Connection("a"), said),))
@@ -94,7 +95,7 @@ def test_supported_systems_are_those_of_the_role():
     assert {"debian 12", "debian 13"} <= set(workflow.supported_systems())
 
 
-def test_nodes_that_were_not_reached_fail_and_the_others_are_judged(cluster):
+def test_unreachable_nodes_fail_and_the_others_are_checked(cluster):
     """Every node has its checks, and the verification is not ok."""
     survey = workflow.verify(cluster)
     checks = {node.name: [check.id for check in node.checks] for node in survey.verification.nodes}
@@ -104,16 +105,18 @@ def test_nodes_that_were_not_reached_fail_and_the_others_are_judged(cluster):
     assert not survey.verification.ok
 
 
-def test_only_a_verification_asks_how_gpus_are_linked(cluster, monkeypatch):
+def test_only_a_verification_probes_the_gpu_topology(cluster, monkeypatch):
     """nvidia-smi needs seconds for it, so that a plan's look leaves it out."""
-    sent: list[str] = []
+    sent: list[bytes] = []
     run = Answer.run
-    monkeypatch.setattr(Answer, "run", lambda self, script, **more: sent.append(script) or run(self, script, **more))
+    monkeypatch.setattr(
+        Answer, "run", lambda self, script, stdin=b"", **more: sent.append(stdin) or run(self, script, **more)
+    )
 
     workflow.probe(cluster.nodes[:1])
     workflow.verify(cluster, "good", pairs=False)
 
-    assert ["PROBE_TOPOLOGY=yes" in script for script in sent] == [False, True]
+    assert [json.loads(text)["environment"]["PROBE_TOPOLOGY"] for text in sent] == ["", "yes"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_only_a_verification_asks_how_gpus_are_linked(cluster, monkeypatch):
         "sh: can't fork: Cannot allocate memory",
     ],
 )
-def test_a_node_that_can_start_no_process_says_so(cluster, monkeypatch, said):
+def test_a_node_that_cannot_start_processes_is_reported(cluster, monkeypatch, said):
     """Root and /run are not to blame then."""
     monkeypatch.setattr(
         connectors, "each", lambda nodes, function, **_: {n.name: _error(function, n.name, said) for n in nodes}
@@ -141,7 +144,7 @@ def _error(function, name, said):
     return caught.value
 
 
-def test_who_is_left_out_of_a_host_file_is_named(cluster):
+def test_nodes_excluded_from_a_host_file_are_reported(cluster):
     """In the inventory's order, each with the reason; nodes that were not asked for are not mentioned."""
     entries, left_out = workflow.host_entries(cluster, workflow.probe(cluster.nodes[1:3]))
 
@@ -150,7 +153,7 @@ def test_who_is_left_out_of_a_host_file_is_named(cluster):
     assert "no route to host" in left_out[1][1]
 
 
-def test_the_bundle_is_ours_alone_and_without_passwords(cluster, tmp_path):
+def test_the_bundle_is_private_and_contains_no_passwords(cluster, tmp_path):
     """The file is 0600, never overwritten, and the sudo password is nowhere in it."""
     node = Node("gone", Connection("gone", become_password=Secret("sudo-pw-1")))
     target = tmp_path / "b.tar.gz"

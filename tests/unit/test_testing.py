@@ -7,7 +7,7 @@ from provision.model import CommandResult
 from provision.testing import FakeConnector, make_cluster
 
 
-def test_a_fake_answers_by_what_the_script_contains(tmp_path: Path):
+def test_a_fake_connector_answers_by_the_content_of_the_script(tmp_path: Path):
     """Texts, results, functions and errors all serve as answers; files are remembered."""
     fake = FakeConnector(
         {
@@ -35,7 +35,7 @@ def test_a_script_without_an_answer_fails_the_test():
         FakeConnector({}).run("anything")
 
 
-def test_a_cluster_is_made_of_names():
+def test_a_cluster_is_built_from_node_names():
     """Nodes have the names and variables that were asked for."""
     cluster = make_cluster("a", "b", cluster_slots=2)
 

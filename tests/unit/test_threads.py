@@ -31,7 +31,7 @@ EACH = "each(nodes, hang)"
 LAB = "from provision.lab import vm; vm._in_parallel(hang, nodes)"
 
 
-def test_who_takes_much_longer_than_the_others_is_given_up():
+def test_an_item_that_takes_much_longer_than_the_others_is_given_up():
     """Until the first answer, no node is late."""
     over = threading.Event()
     results = threads.outcomes(lambda number: over.wait(5) if number else "here", [1, 0], limit=2, patience=0.1)
@@ -42,7 +42,7 @@ def test_who_takes_much_longer_than_the_others_is_given_up():
     assert threads.outcomes(lambda _: over.wait(5) and time.sleep(0.3), [1, 2], limit=2, patience=0.01) == [None] * 2
 
 
-def test_what_one_took_before_counts_for_who_is_late():
+def test_earlier_durations_count_for_the_time_limit_of_an_item():
     """Of nodes that are asked one after the other; and who waits for one alone can go on without it."""
     over = threading.Event()
     (late,) = threads.outcomes(lambda _: over.wait(5), [1], limit=1, patience=0.1, answered=0.1)
@@ -55,7 +55,7 @@ def test_what_one_took_before_counts_for_who_is_late():
         threads.within(5, lambda: 1 // 0)
 
 
-def test_outcomes_are_in_order_and_errors_are_among_them():
+def test_results_are_in_order_and_include_errors():
     """More items than threads; one that fails loses none of the others."""
     results = threads.outcomes(lambda number: 6 // number, [3, 0, 2, 1], limit=2)
 
@@ -78,7 +78,7 @@ class Clock:
         return self.time
 
 
-def test_what_begins_waits_for_a_machine_that_is_behind():
+def test_new_items_wait_while_the_machine_is_overloaded():
     """Late wake-ups hold the next one back until there is one in time; without them it begins at once."""
     idle, busy = Clock(), Clock(0.01, 0.01, 0.0)
     threads.Pace(idle.sleep, idle.now).wait(20)
@@ -87,7 +87,7 @@ def test_what_begins_waits_for_a_machine_that_is_behind():
     assert (idle.naps, busy.naps) == (1, 3)
 
 
-def test_a_few_begin_at_once_and_very_many_only_beside_others_that_wait():
+def test_a_few_items_start_immediately_and_many_are_rate_limited():
     """Eight nodes are not held up by anything; the hundredth begins, with three more, when all is quiet for longer."""
     busy, behind, idle = Clock(*[0.02] * 100), Clock(0.0, 0.0, 0.01), Clock()
     threads.Pace(busy.sleep, busy.now).wait(7)
@@ -99,7 +99,7 @@ def test_a_few_begin_at_once_and_very_many_only_beside_others_that_wait():
     assert (busy.naps, behind.naps, idle.naps) == (0, 6, 6)
 
 
-def test_a_machine_that_is_always_busy_stops_nothing():
+def test_a_permanently_busy_machine_does_not_stop_the_work():
     """Others may keep it so for ever: each begins after a while."""
     some, many = Clock(*[0.02] * 100), Clock(*[0.02] * 100)
     threads.Pace(some.sleep, some.now).wait(20)
@@ -109,7 +109,7 @@ def test_a_machine_that_is_always_busy_stops_nothing():
     assert many.time < 0.6
 
 
-def test_items_that_hang_hold_up_no_other():
+def test_hanging_items_do_not_delay_the_others():
     """As many as may run at once begin, whatever the first ones do."""
     over, begun = threading.Event(), threading.Barrier(41)
 
@@ -130,7 +130,7 @@ def test_items_that_hang_hold_up_no_other():
     assert results == list(range(40))
 
 
-def test_threads_are_started_only_while_there_is_something_to_do(monkeypatch):
+def test_threads_are_started_only_on_demand(monkeypatch):
     """A thousand quick nodes are no thousand threads: the first have done it all before the last could begin."""
     started: list[threading.Thread] = []
     start = threading.Thread.start
@@ -140,7 +140,7 @@ def test_threads_are_started_only_while_there_is_something_to_do(monkeypatch):
     assert len(started) < 500
 
 
-def test_fewer_threads_than_wanted_do_the_work(monkeypatch):
+def test_a_limited_number_of_threads_does_all_the_work(monkeypatch):
     """Where the system gives no more threads, those that there are take the rest."""
     start, count = threading.Thread.start, iter(range(10))
 
@@ -155,7 +155,7 @@ def test_fewer_threads_than_wanted_do_the_work(monkeypatch):
 
 
 @pytest.mark.parametrize("code", [HANGING + EACH, HANGING + LAB])
-def test_ctrl_c_does_not_wait_for_a_node_that_hangs(code):
+def test_ctrl_c_does_not_wait_for_a_hanging_item(code):
     """Neither in the middle nor at the end of the interpreter."""
     environment = os.environ | {"PYTHONPATH": str(Path(threads.__file__).parents[1])}
     with subprocess.Popen(
@@ -171,7 +171,7 @@ def test_ctrl_c_does_not_wait_for_a_node_that_hangs(code):
     assert b"KeyboardInterrupt" in errors
 
 
-def test_what_the_caller_does_meanwhile_is_done_while_the_first_are_at_work():
+def test_the_callback_of_the_caller_runs_during_the_work():
     """It is called once, in the caller's thread, and nothing that has begun waits for it to end."""
     done, called = threading.Event(), []
 

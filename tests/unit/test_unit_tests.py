@@ -63,7 +63,7 @@ def test_rule_finds_elapsed_time(line: str, *, measures: bool) -> None:
     assert any(_elapsed_times(ast.parse(f"def test():\n    {line}"))) is measures
 
 
-def test_no_test_of_make_test_reads_outside_the_repository() -> None:
+def test_no_unit_test_reads_outside_the_repository() -> None:
     """Tests give the same result in any folder; what needs recorded outputs is in `tests/recorded`."""
     violations = [
         f"{path.relative_to(ROOT)}:{line}"

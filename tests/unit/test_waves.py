@@ -17,7 +17,7 @@ def lengths(count, text=DEFAULT_WAVES, **variables):
     return [len(wave) for wave in waves(nodes(count, **variables), wave_sizes(text, count))]
 
 
-def test_one_node_then_a_tenth_then_the_rest():
+def test_default_waves_are_one_node_then_a_tenth_then_the_rest():
     assert lengths(100) == [1, 10, 89]
     assert lengths(8) == [1, 1, 6]
     assert lengths(1) == [1]
@@ -30,12 +30,12 @@ def test_the_last_size_is_repeated():
 
 
 @pytest.mark.parametrize("text", ["", "0", "x", "1,,2", "-1", "10%%"])
-def test_other_words_are_refused(text):
+def test_invalid_sizes_are_refused(text):
     with pytest.raises(UsageError, match="neither a number of nodes nor a percentage"):
         wave_sizes(text, 10)
 
 
-def test_a_rack_never_misses_more_nodes_than_allowed():
+def test_a_wave_never_takes_more_nodes_of_a_rack_than_allowed():
     """Two racks of four, one node of each at a time."""
     racks = [make_node(f"n{i}", cluster_rack=f"r{i % 2}", cluster_rack_at_once=1) for i in range(8)]
     made = waves(racks, wave_sizes("100%", 8))
@@ -43,7 +43,7 @@ def test_a_rack_never_misses_more_nodes_than_allowed():
     assert made == (("n0", "n1"), ("n2", "n3"), ("n4", "n5"), ("n6", "n7"))
 
 
-def test_the_limits_of_rack_and_leaf_both_hold():
+def test_limits_of_rack_and_leaf_are_combined():
     """All in one rack, which may miss three; two leaves, which may miss one each."""
     shared = {"cluster_rack": "r", "cluster_rack_at_once": 3, "cluster_leaf_at_once": 1}
     made = waves([make_node(f"n{i}", cluster_leaf=f"l{i // 2}", **shared) for i in range(4)], (4,))
@@ -51,7 +51,7 @@ def test_the_limits_of_rack_and_leaf_both_hold():
     assert made == (("n0", "n2"), ("n1", "n3"))
 
 
-def test_a_failing_canary_stops_all_and_later_a_tenth_does():
+def test_a_failed_canary_or_a_tenth_of_failed_nodes_stops_the_apply():
     assert too_many_failures(1, 1, 100, None)
     assert not too_many_failures(9, 2, 100, None)
     assert too_many_failures(10, 2, 100, None)

@@ -1,4 +1,4 @@
-"""The training image: Open MPI, sshd, mpi4py, NumPy and perftest on Debian, built from the controller's mirror.
+"""The training image: Open MPI, sshd, mpi4py, NumPy and perftest, built from the controller's mirror.
 
 It is built without a Docker engine from compressed layers and two JSON documents. The first layer is built by
 mmdebstrap, the second has the lab's programs, so that changes to them take seconds. Both are cached by the hash of
@@ -21,10 +21,10 @@ from provision.documents import decode
 from provision.documents.lab import BaseLayer
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
-from provision.lab.mirror import MirrorSources, debian_sources
+from provision.lab.mirror import MirrorSources, mirror_sources
 from provision.lab.services.rootfs import CLEAN, EPOCH, LEFT_OUT, Blob, Layer, compress, make_root
+from provision.lab.systems import DEFAULT_SYSTEM, lab_system
 
-SUITE = "bookworm"
 PACKAGES = (
     "ibverbs-providers",
     "ibverbs-utils",
@@ -83,7 +83,7 @@ def ensure_training_image(cache: Path, progress: Progress) -> TrainingImage:
     Raises:
         LabError: mmdebstrap is missing or failed.
     """
-    sources = debian_sources(SUITE)
+    sources = mirror_sources(lab_system(DEFAULT_SYSTEM))
     images = cache / "images"
     images.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = images / f"training-base-{base_key(sources)}"
@@ -91,7 +91,7 @@ def ensure_training_image(cache: Path, progress: Progress) -> TrainingImage:
         progress.step("building the training image (once; about 2 minutes), or waiting for another lab that does")
     with file_lock(images / ".training.lock"):
         base = _base_layer(folder, sources)
-        return _assemble(images / f"training-{program_key()}", base)
+        return _assemble(images / f"training-{program_key()}", base, sources.system.suite)
 
 
 def base_key(sources: MirrorSources) -> str:
@@ -120,7 +120,7 @@ def _base_layer(folder: Path, sources: MirrorSources) -> Layer:
     return Layer(Blob(folder / "layer.tar.gz", document.blob.digest, document.blob.size), document.diff_id)
 
 
-def _assemble(folder: Path, base: Layer) -> TrainingImage:
+def _assemble(folder: Path, base: Layer, suite: str) -> TrainingImage:
     """Add the lab's own layer to `base`; the result is reproducible, so only the files are stored."""
     folder.mkdir(exist_ok=True)
     plain = folder / "own.tar"
@@ -129,7 +129,7 @@ def _assemble(folder: Path, base: Layer) -> TrainingImage:
             _add(archive, path, text, 0o755 if "/bin/" in path else 0o644)
     layers = (base, compress(plain, folder / "own.tar.gz.new"))
     plain.unlink()
-    config = _config(layers)
+    config = _config(layers, suite)
     manifest = _manifest(layers, config)
     own = (folder / "own.tar.gz.new").rename(folder / "own.tar.gz")
     (folder / "config.json.new").write_bytes(config)
@@ -160,7 +160,7 @@ def _drop(folder: Path, *patterns: str) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _config(layers: Sequence[Layer]) -> bytes:
+def _config(layers: Sequence[Layer], suite: str) -> bytes:
     document = {
         "architecture": "amd64",
         "os": "linux",
@@ -168,7 +168,7 @@ def _config(layers: Sequence[Layer]) -> bytes:
         "config": {
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"],
             "Cmd": ["bash"],
-            "Labels": {"org.opencontainers.image.title": "provision training image", "provision.suite": SUITE},
+            "Labels": {"org.opencontainers.image.title": "provision training image", "provision.suite": suite},
         },
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
         "history": [{"created": _CREATED, "created_by": "provision lab"} for _ in layers],

@@ -1,4 +1,4 @@
-"""Root file systems of images: a Debian built by mmdebstrap from the controller's mirror, as a compressed layer."""
+"""Root file systems of images: a system built by mmdebstrap from the controller's mirror, as a compressed layer."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def make_root(sources: MirrorSources, packages: Sequence[str], scratch: Path, *,
         *options,
         *(f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT),
         f"--customize-hook={clean}",
-        sources.suite,
+        sources.system.suite,
         str(root),
         *mirrors,
     ]

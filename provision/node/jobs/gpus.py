@@ -1,37 +1,51 @@
-"""The GPUs of this node, and the processes on them that are of no job."""
+"""The GPUs of this node, and the processes on them that belong to no job."""
 
 import os
 import re
 import time
+from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Optional
 
-from provision.node.docker import labels_of
-from provision.node.files import PROC, outcome, read_text
-from provision.node.jobs.leases import all_leases, mine
+from provision.node.docker import AttemptKey, labels_of
+from provision.node.files import PROC, Record, read_text, result_of
+from provision.node.jobs.leases import all_leases, belongs_to
 from provision.node.jobs.units import UNIT
+
+if TYPE_CHECKING:
+    import subprocess
 
 SMI_SECONDS = 20
 RUNS = re.compile(r"[0-9a-f]{64}|" + UNIT.pattern)
-"""Containers and units of jobs, in what the kernel says of a process's control group."""
+"""Containers and units of jobs in /proc/PID/cgroup."""
+
+
+class GpuState(NamedTuple):
+    """What `nvidia-smi` reports."""
+
+    gpus: Optional[List[Record]]
+    """None if the GPUs are unknown."""
+    gpu_error: str
+    foreign: Dict[str, str]
+    """UUID -> the process on it that belongs to no job."""
 
 
 class Gpus:
-    """The node's GPUs and who uses them; its programs run beside what is asked between `__init__` and `answer`."""
+    """The GPUs of the node; `nvidia-smi` runs in the background between `__init__` and `state`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.deadline = time.monotonic() + SMI_SECONDS
-        self.children = {}
+        self.children: "Dict[str, subprocess.Popen[bytes]]" = {}
         if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
             return
         import subprocess
 
         form = "--format=csv,noheader,nounits"
-        wanted = {
+        queries = {
             "gpus": ["--query-gpu=index,uuid,name,memory.total", form],
             "uses": ["--query-compute-apps=gpu_uuid,pid", form],
         }
         if has_mig():
-            wanted["list"] = ["-L"]
-        for title, words in wanted.items():
+            queries["list"] = ["-L"]
+        for title, words in queries.items():
             self.children[title] = subprocess.Popen(
                 ["nvidia-smi", *words],
                 stdin=subprocess.DEVNULL,
@@ -41,98 +55,96 @@ class Gpus:
                 env=dict(os.environ, LC_ALL="C"),
             )
 
-    def answer(self, containers):
-        """Return ``gpus`` (None when they are not known), ``gpu_error`` and ``foreign``."""
-        said = {title: outcome(child, "nvidia-smi", self.deadline) for title, child in self.children.items()}
-        if not said:
+    def state(self, containers: Optional[Iterable[Record]]) -> GpuState:
+        """Wait for `nvidia-smi` and return the state of the GPUs."""
+        results = {title: result_of(child, "nvidia-smi", self.deadline) for title, child in self.children.items()}
+        if not results:
             error = "the driver is loaded, but there is no nvidia-smi" if has_driver() else ""
-            return {"gpus": None if error else [], "gpu_error": error, "foreign": {}}
-        for code, out, err in said.values():
+            return GpuState(None if error else [], error, {})
+        for code, out, err in results.values():
             if code and "No devices were found" in out + err:
-                return {"gpus": [], "gpu_error": "", "foreign": {}}
+                return GpuState([], "", {})
             if code:
-                return {
-                    "gpus": None,
-                    "gpu_error": (err or out.strip() or "nvidia-smi: exit {}".format(code))[-400:],
-                    "foreign": {},
-                }
-        gpus = gpu_rows(said["gpus"][1])
+                return GpuState(None, (err or out.strip() or "nvidia-smi: exit {}".format(code))[-400:], {})
+        gpus = gpu_rows(results["gpus"][1])
         for gpu in gpus:
-            gpu["mig"] = mig_of(said.get("list", (0, "", ""))[1], gpu["uuid"])
-        ours = {item["Id"]: labels_of(item) for item in containers or () if isinstance(item.get("Id"), str)}
-        return {"gpus": gpus, "gpu_error": "", "foreign": foreign_uses(said["uses"][1], gpus, ours)}
+            gpu["mig"] = mig_of(results.get("list", (0, "", ""))[1], gpu["uuid"])
+        owners = {item["Id"]: labels_of(item) for item in containers or () if isinstance(item.get("Id"), str)}
+        return GpuState(gpus, "", foreign_uses(results["uses"][1], gpus, owners))
 
 
-def has_driver():
+def has_driver() -> bool:
     """Return whether NVIDIA's kernel module is loaded."""
     return os.path.exists(PROC + "/driver/nvidia/version")
 
 
-def has_mig():
-    """Return whether a GPU of the node is cut into instances."""
+def has_mig() -> bool:
+    """Return whether a GPU of the node has MIG instances."""
     import glob
 
     return bool(glob.glob(PROC + "/driver/nvidia/capabilities/gpu*/mig/gi*"))
 
 
-def gpu_rows(text):
-    """Return the GPUs that nvidia-smi lists; memory in MiB."""
-    found = []
+def gpu_rows(text: str) -> List[Record]:
+    """Return the GPUs that `nvidia-smi` lists, with their memory in MiB."""
+    gpus: List[Record] = []
     for line in text.splitlines():
         words = [word.strip() for word in line.split(",")]
         if len(words) >= 4 and words[0].isdigit():
             memory = int(words[-1]) if words[-1].isdigit() else 0
             name = ", ".join(words[2:-1])
-            found.append({"index": int(words[0]), "uuid": words[1], "name": name, "memory": memory, "mig": []})
-    return found
+            gpus.append({"index": int(words[0]), "uuid": words[1], "name": name, "memory": memory, "mig": []})
+    return gpus
 
 
-def mig_of(text, uuid):
-    """Return the UUIDs of a GPU's MIG instances in what ``nvidia-smi -L`` prints."""
-    found, inside = [], False
+def mig_of(text: str, uuid: str) -> List[str]:
+    """Return the UUIDs of a GPU's MIG instances in the output of ``nvidia-smi -L``."""
+    instances: List[str] = []
+    inside = False
     for line in text.splitlines():
         if line.startswith("GPU "):
             inside = uuid in line
         elif inside:
-            found += re.findall(r"UUID: (MIG-[^)\s]+)\)", line)
-    return found
+            instances += re.findall(r"UUID: (MIG-[^)\s]+)\)", line)
+    return instances
 
 
-def foreign_uses(text, gpus, ours):
-    """Return UUID -> a process on it that is not in a container or unit of the attempt that has a lease of it.
+def foreign_uses(text: str, gpus: Iterable[Record], owners: Dict[str, AttemptKey]) -> Dict[str, str]:
+    """Return by UUID a process that is in no container or unit of the attempt with a lease of the GPU.
 
-    A process is told with its GPU alone, so that one on an instance of MIG speaks for all instances of that GPU.
+    `nvidia-smi` reports only the GPU of a process, so a process on a MIG instance counts for all instances of its GPU.
 
     Args:
-        text: GPU and process of each line, as nvidia-smi tells them.
+        text: lines with GPU and process, as `nvidia-smi` prints them.
         gpus: as `gpu_rows` returns them.
-        ours: container -> (job, id, attempt) of those of jobs.
+        owners: container or unit -> its attempt.
     """
-    parts = {gpu["uuid"]: [gpu["uuid"], *gpu["mig"]] for gpu in gpus}
-    found, leases = {}, all_leases()
+    families = {gpu["uuid"]: [gpu["uuid"], *gpu["mig"]] for gpu in gpus}
+    foreign: Dict[str, str] = {}
+    leases = all_leases()
     for line in text.splitlines():
         uuid, _, pid = (word.strip() for word in line.partition(","))
         if not pid.isdigit() or not os.path.isdir("{}/{}".format(PROC, pid)):
             continue
-        inside = RUNS.findall(read_text("{}/{}/cgroup".format(PROC, pid)))
-        users = [ours[container] for container in inside if container in ours]
-        family = parts.get(uuid, [uuid])
-        if not any(part in leases and mine(leases[part], *user) for part in family for user in users):
-            for part in family:
-                found.setdefault(part, who(pid))
-    return found
+        runs = RUNS.findall(read_text("{}/{}/cgroup".format(PROC, pid)))
+        attempts = [owners[run] for run in runs if run in owners]
+        family = families.get(uuid, [uuid])
+        if not any(one in leases and belongs_to(leases[one], *attempt) for one in family for attempt in attempts):
+            for one in family:
+                foreign.setdefault(one, describe_process(pid))
+    return foreign
 
 
-def who(pid):
-    """Return a process by program, number and account; never its arguments, which can hold passwords."""
+def describe_process(pid: str) -> str:
+    """Return program, process ID and account; never the arguments, which can contain passwords."""
     import pwd
 
     try:
-        owner = os.stat("{}/{}".format(PROC, pid)).st_uid
+        uid = os.stat("{}/{}".format(PROC, pid)).st_uid
         try:
-            owner = pwd.getpwuid(owner).pw_name
+            owner = pwd.getpwuid(uid).pw_name
         except KeyError:
-            owner = "uid {}".format(owner)
+            owner = "uid {}".format(uid)
     except OSError:
         owner = "unknown"
     comm = read_text("{}/{}/comm".format(PROC, pid)).strip() or "unknown program"

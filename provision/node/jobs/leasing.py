@@ -5,59 +5,71 @@ import os
 import select
 import signal
 import time
+from typing import Dict, Iterable, List, Optional
 
-from provision.node.files import PROC, Refused, names_in, read_json
+from provision.node.files import PROC, Record, Refused, names_in, read_json
 from provision.node.jobs.gpus import Gpus
-from provision.node.jobs.leases import PORT, Locked, Renewal, mine, release_all, renew_leases, write_lease
-from provision.node.jobs.reaping import keepers_of_leases, reaped
-from provision.node.jobs.records import attempt_folder, drained, job_name, number_of, take_away_secrets
+from provision.node.jobs.leases import (
+    PORT,
+    LeaseLock,
+    Leases,
+    Renewal,
+    belongs_to,
+    release_all,
+    renew_leases,
+    write_lease,
+)
+from provision.node.jobs.reaping import supervised_leases, valid_leases
+from provision.node.jobs.records import attempt_folder, attempt_number, drain_reason, job_name, remove_secrets
 from provision.node.jobs.runs import job_runs
-from provision.node.jobs.supervisors import keepers
+from provision.node.jobs.supervisors import supervised
 
-LINGER_SECONDS = 60  # what a job of `run` may take to end when nobody holds its leases any more
-START_SECONDS = 5  # so young is the lease of a job of `run` that may still give it back, refused by another node
-BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gives none, the connection is half dead
+LINGER_SECONDS = 60  # the time in which a job of `run` has to end after its command ended
+START_SECONDS = 5  # so long a job of `run` may release a new lease because another node refused one
+BEAT_SECONDS = 60  # a command that promised heartbeats and sends none for so long has lost its connection
 
 
-def lease(request):
+def lease(request: Record) -> Record:
     """Lease GPUs to a job's instances: all of them, or none."""
-    job, attempt, wanted = job_name(request, "job"), number_of(request), request["leases"]
-    if drained() and not request.get("force"):
-        raise Refused("the node is drained: {}".format(drained()), "`provision node resume` lets it take jobs again")
-    if not wanted:
+    job, attempt, requested = job_name(request, "job"), attempt_number(request), request["leases"]
+    reason = drain_reason()
+    if reason and not request.get("force"):
+        raise Refused("the node is drained: {}".format(reason), "Let it take jobs again: provision node resume")
+    if not requested:
         return {"taken": {}}
     gpus, containers = Gpus(), job_runs()
-    seen = gpus.answer(containers)
-    if seen["gpus"] is None:
-        raise Refused("what the GPUs are doing is not known: {}".format(seen["gpu_error"]))
-    family = families(seen["gpus"])
-    unknown = sorted(set(wanted) - set(family))
+    state = gpus.state(containers)
+    if state.gpus is None:
+        raise Refused("the state of the GPUs is unknown: {}".format(state.gpu_error))
+    family = families(state.gpus)
+    unknown = sorted(set(requested) - set(family))
     if unknown:
         raise Refused("there is no GPU {} on this node (any more)".format(unknown[0]))
-    living = keepers_of_leases(containers)
-    with Locked():
+    active = supervised_leases(containers)
+    with LeaseLock():
         leases = {
-            name: held
-            for name, held in reaped(containers, living).items()
-            if not mine(held, job, request["id"], attempt)
+            name: item
+            for name, item in valid_leases(containers, active).items()
+            if not belongs_to(item, job, request["id"], attempt)
         }
-        taken = {uuid: held for uuid in wanted for held in [taken_by(uuid, family, leases, seen["foreign"])] if held}
-        for uuid, instance in sorted(wanted.items()) if not taken else ():
+        users = {uuid: user_of(uuid, family, leases, state.foreign) for uuid in requested}
+        taken = {uuid: user for uuid, user in users.items() if user}
+        for uuid, instance in sorted(requested.items()) if not taken else ():
             write_lease(uuid, {"job": job, "id": request["id"], "attempt": attempt}, instance)
     return {"taken": taken}
 
 
-def hold(request):
-    """Lease GPUs, the first ``count`` of this node unless ``leases`` names them, for as long as our input is open.
+def hold(request: Record) -> None:
+    """Lease GPUs, the first ``count`` of this node unless ``leases`` names them, until standard input ends.
 
-    With ``beats`` no longer than a minute after the last byte of it: its sender may have lost its power.
-    With ``patience`` (seconds) jobs that start at the same time are waited for; ``starting`` tells of those.
-    Then, when no process carries the job's mark any more (its supervisor may still end it), they are given back.
+    With ``beats``, the lease also ends a minute after the last byte of standard input: the sender may have lost power.
+    With ``patience`` (seconds), wait for jobs that start at the same time; ``starting`` of the answer reports them.
+    The leases are released when no process carries the job's mark any more, because its supervisor may still end it.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a controller on this node, which has closed our input
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from a controller on this node, which has closed standard input
     if not request.get("leases"):
-        gpus = Gpus().answer(job_runs())["gpus"] or []
-        first = sorted(gpus, key=lambda gpu: gpu["index"])[: int(request.get("count") or 0)]
+        gpus = Gpus().state(job_runs()).gpus or []
+        first = sorted(gpus, key=lambda gpu: int(gpu["index"]))[: int(request.get("count") or 0)]
         request = dict(request, leases={gpu["uuid"]: "" for gpu in first})
     deadline = time.monotonic() + float(request.get("patience") or 0)
     answer = lease(request)
@@ -67,7 +79,7 @@ def hold(request):
     print(json.dumps(dict(answer, starting=is_starting(answer["taken"]))), flush=True)
     if answer["taken"]:
         return
-    renewal = Renewal(str(request["job"]), request["id"], number_of(request))
+    renewal = Renewal(str(request["job"]), request["id"], attempt_number(request))
     try:
         silence = BEAT_SECONDS if request.get("beats") else None
         while select.select([0], [], [], silence)[0] and os.read(0, 4096):
@@ -77,18 +89,19 @@ def hold(request):
             time.sleep(0.2)
     finally:
         renewal.end()
-        release_all(str(request["job"]), request["id"], number_of(request))
-    return
+        release_all(str(request["job"]), request["id"], attempt_number(request))
 
 
-def is_starting(taken):
-    """Return whether GPUs are taken, by nobody but jobs of `provision run` that have begun just now."""
-    begun = [held.get("time") for held in taken.values() if held.get("id") and held["id"] == held.get("job")]
-    return bool(taken) and len(begun) == len(taken) and all(abs(time.time() - at) < START_SECONDS for at in begun)
+def is_starting(taken: Leases) -> bool:
+    """Return whether GPUs are taken, all of them by jobs of `provision run` that have just started."""
+    times = [
+        float(user.get("time") or 0) for user in taken.values() if user.get("id") and user["id"] == user.get("job")
+    ]
+    return bool(taken) and len(times) == len(taken) and all(abs(time.time() - at) < START_SECONDS for at in times)
 
 
-def is_marked(job):
-    """Return whether a process of a job that `provision run` has started is left on this node."""
+def is_marked(job: str) -> bool:
+    """Return whether a process of a job of `provision run` is left on this node."""
     mark = "PROVISION_JOB={}".format(job).encode()
     for pid in names_in(PROC):
         if pid.isdigit():
@@ -101,34 +114,36 @@ def is_marked(job):
     return False
 
 
-def taken_by(uuid, family, leases, foreign):
-    """Return whose a GPU is: the lease of another job, or a process of others; None when it is free."""
-    held = next((leases[other] for other in family[uuid] if other in leases), None)
-    return held or ({"job": foreign[uuid], "foreign": foreign[uuid]} if uuid in foreign else None)
+def user_of(uuid: str, family: Dict[str, List[str]], leases: Leases, foreign: Dict[str, str]) -> Optional[Record]:
+    """Return the lease of another job or the foreign process that uses a GPU, None if it is free."""
+    lease_of_other = next((leases[other] for other in family[uuid] if other in leases), None)
+    return lease_of_other or ({"job": foreign[uuid], "foreign": foreign[uuid]} if uuid in foreign else None)
 
 
-def families(gpus):
-    """Return UUID -> all that cannot be leased beside it: itself, and for MIG the GPU and its instances."""
-    found = {}
+def families(gpus: Iterable[Record]) -> Dict[str, List[str]]:
+    """Return UUID -> the UUIDs that exclude each other: itself, and for MIG the GPU and its instances."""
+    family = {}
     for gpu in gpus:
-        found[gpu["uuid"]] = [gpu["uuid"], *gpu["mig"]]
+        family[gpu["uuid"]] = [gpu["uuid"], *gpu["mig"]]
         for part in gpu["mig"]:
-            found[part] = [part, gpu["uuid"]]
-    return found
+            family[part] = [part, gpu["uuid"]]
+    return family
 
 
-def renew(request):
-    """Keep the leases that an attempt has fresh; none is taken."""
-    return {"renewed": renew_leases(job_name(request, "job"), request["id"], number_of(request))}
+def renew(request: Record) -> Record:
+    """Renew the leases of an attempt; take no new one."""
+    return {"renewed": renew_leases(job_name(request, "job"), request["id"], attempt_number(request))}
 
 
-def release(request):
-    """Give back an attempt's leases, and take away what was prepared for it; not while it runs."""
-    job, attempt = job_name(request, "job"), number_of(request)
-    if keepers([(job, attempt)]):
-        raise Refused("attempt {} of {} runs on this node".format(attempt, job), "stop it")
+def release(request: Record) -> Record:
+    """Release an attempt's leases, and remove its secret files; refuse this while it runs."""
+    job, attempt = job_name(request, "job"), attempt_number(request)
+    if supervised([(job, attempt)]):
+        raise Refused(
+            "attempt {} of {} runs on this node".format(attempt, job), "Stop it: provision stop {}".format(job)
+        )
     folder = attempt_folder(job, attempt)
     if str(read_json(os.path.join(folder, "attempt.json")).get("id")) == str(request["id"]):
-        take_away_secrets(folder)
+        remove_secrets(folder)
     names = release_all(job, request["id"], attempt)
     return {"released": [name for name in names if not name.startswith(PORT)]}

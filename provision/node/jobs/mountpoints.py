@@ -1,27 +1,28 @@
-"""What is made on this node for a unit to mount upon, and taken away when no unit uses it any more.
+"""Mount points that are created on this node for units, and removed when no unit uses them.
 
-The mounts are the unit's own, but where a path is mounted upon there has to be something on the node.
+The mounts are visible in the unit only, but every mount point has to exist on the node.
 """
 
 import os
+from typing import Iterable, List, Tuple
 
 from provision.node.files import Refused, names_in, read_json, remove, remove_tree, write_json
-from provision.node.jobs.leases import Locked
-from provision.node.jobs.paths import make_path, real_path, remove_empty
+from provision.node.jobs.leases import LeaseLock
+from provision.node.jobs.paths import Account, make_path, real_path, remove_empty
 from provision.node.jobs.records import ROOT
-from provision.node.jobs.units import UNITS, about, is_running, kill, kill_all, place_of
+from provision.node.jobs.units import UNITS, is_running, kill, kill_all, unit_folder, unit_record
 
 MADE = os.path.join(ROOT, ".mountpoints")
 
 
-def make(pairs, account=(0, ())):
-    """Make folders, and empty files, to mount upon; those above them are made too.
+def make(pairs: Iterable[Tuple[str, str]], account: Account = (0, ())) -> None:
+    """Create folders and empty files as mount points, and the folders above them.
 
     Args:
-        pairs: (what is mounted, or "" for a folder; the path that it is mounted upon).
-        account: uid and groups of the account that the mounts are for.
+        pairs: the source of a mount, or "" for a folder, and its mount point.
+        account: the account that the mounts are for.
     """
-    with Locked():
+    with LeaseLock():
         made = list(read_json(MADE).get("made") or ())
         try:
             for source, target in pairs:
@@ -31,43 +32,43 @@ def make(pairs, account=(0, ())):
                 write_json(MADE, {"made": made})
 
 
-def make_one(target, made, account, *, is_file):
-    """Make a path where there is none, and add what was made to `made`."""
+def make_one(target: str, made: List[str], account: Account, *, is_file: bool) -> None:
+    """Create a mount point that does not exist, and add the created paths to `made`."""
     try:
         make_path(target, made, is_file=is_file, account=account)
     except PermissionError:
         raise Refused(
-            "{} cannot be made to mount upon: there root may not write, as on homes of an NFS server that squashes "
-            "root; --working-dir or --mount with a path on a disk of the node itself can be".format(target)
+            "the mount point {} cannot be created: root may not write there, as on homes of an NFS server that "
+            "squashes root. Use --working-dir or --mount with a path on a disk of the node.".format(target)
         ) from None
 
 
-def take_away():
-    """Remove what was made and no unit uses; what somebody has put something into stays."""
+def remove_unused() -> None:
+    """Remove created mount points that no unit uses and that are empty."""
     if not read_json(MADE):
         return
     try:
-        with Locked():
-            targets = [str(path) for unit in names_in(UNITS) for path in about(unit).get("targets") or ()]
+        with LeaseLock():
+            targets = [str(path) for unit in names_in(UNITS) for path in unit_record(unit).get("targets") or ()]
             used = [*targets, *filter(None, map(real_path, targets))]
-            kept = []
+            left = []
             for path in sorted(read_json(MADE).get("made") or (), reverse=True):
                 if any(one == path or one.startswith(path + "/") for one in used):
-                    kept.append(path)
+                    left.append(path)
                 else:
                     remove_empty(path)
-            if kept:
-                write_json(MADE, {"made": kept})
+            if left:
+                write_json(MADE, {"made": left})
             else:
                 remove(MADE)
     except (Refused, OSError):
-        return  # the next one does it
+        return  # the next call removes them
 
 
-def forget(unit):
-    """Remove the records and mount points of a unit; one that runs is ended before."""
+def forget(unit: str) -> None:
+    """Remove the records and mount points of a unit; kill it first if it runs."""
     if is_running(unit):
         kill(unit)
         kill_all(unit)
-    remove_tree(place_of(unit))
-    take_away()
+    remove_tree(unit_folder(unit))
+    remove_unused()

@@ -1,11 +1,12 @@
-"""Where jobs are kept on this node, and what is written down of them: README.md of `provision/jobs` has the files."""
+"""Files of jobs on this node: paths and contents. README.md of `provision/jobs` describes them."""
 
 import json
 import os
 import re
 import time
+from typing import Dict, Iterable, List, Optional, Tuple
 
-from provision.node.files import Refused, names_in, read_json, read_text, remove, remove_tree
+from provision.node.files import Record, Refused, names_in, read_json, read_text, remove, remove_tree
 
 ROOT = os.environ.get("PROVISION_JOBS_ROOT") or "/var/lib/provision/jobs"
 RUN = os.environ.get("PROVISION_JOBS_RUN") or "/run/provision"
@@ -21,93 +22,103 @@ FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\Z")
 UPLOAD_BYTES = 2 << 30  # of packed code
 UNIT_FILES = "/run/systemd/system"
 OVER = ("Completed", "Error", "Stopped", "Lost")
-STAMP = 27  # 2026-01-31T12:00:00.123456Z
-PREFIX = STAMP + 3  # and " o "
-NO_INSTANCES = ("attempt", "result", "keeper", "state", "stop")
+"""The states of an instance that has ended."""
+STAMP_LENGTH = 27  # 2026-01-31T12:00:00.123456Z
+PREFIX_LENGTH = STAMP_LENGTH + 3  # and " o "
+OTHER_RECORDS = ("attempt", "result", "keeper", "state", "stop")
+"""JSON files of an attempt's folder that are not of instances."""
+
+Attempt = Tuple[str, int]
+"""Job name and attempt number."""
 
 
-# Names and places
+# Names and paths
 
 
-def job_name(request, key="name"):
-    """Return a job's name, which becomes a part of paths."""
+def job_name(request: Record, key: str = "name") -> str:
+    """Return the job name in a request; it becomes a part of paths."""
     name = request.get(key)
     if not isinstance(name, str) or not NAME.match(name):
-        raise Refused("{!r} is no name of a job".format(name), "lower-case letters, digits and - are")
+        raise Refused("{!r}: invalid job name".format(name), "Use lower-case letters, digits, '-' and '.'.")
     return name
 
 
-def number_of(request):
-    """Return the number of an attempt."""
+def attempt_number(request: Record) -> int:
+    """Return the attempt number in a request."""
     attempt = request.get("attempt")
     if isinstance(attempt, bool) or not isinstance(attempt, int) or attempt < 1:
-        raise Refused("{!r} is no number of an attempt".format(attempt))
+        raise Refused("{!r}: invalid attempt number".format(attempt))
     return attempt
 
 
-def job_names():
-    """Return the names of the jobs that this node knows."""
+def job_names() -> List[str]:
+    """Return the names of the jobs on this node."""
     return [item for item in names_in(ROOT) if NAME.match(item)]
 
 
-def job_folder(name):
-    """Return where a job is kept."""
+def job_folder(name: str) -> str:
+    """Return the folder of a job."""
     return os.path.join(ROOT, name)
 
 
-def attempt_folder(name, attempt):
-    """Return where an attempt is kept."""
+def attempt_folder(name: str, attempt: int) -> str:
+    """Return the folder of an attempt."""
     return os.path.join(ROOT, name, "attempts", str(attempt))
 
 
-def attempts_of(name):
-    """Return the numbers of a job's attempts here, in order."""
+def attempts_of(name: str) -> List[int]:
+    """Return the numbers of a job's attempts on this node, in order."""
     return sorted(int(item) for item in names_in(os.path.join(ROOT, name, "attempts")) if item.isdigit())
 
 
-def unit_name(name, attempt):
-    """Return the name of the keeper's unit."""
+def unit_name(name: str, attempt: int) -> str:
+    """Return the name of the job supervisor's systemd unit."""
     return "provision-job-{}-{}.service".format(name, attempt)
 
 
-def known_job(name):
-    """Return a job's folder, or refuse."""
+def existing_job_folder(name: str) -> str:
+    """Return the folder of a job that this node has; refuse other names."""
     folder = job_folder(name)
     if not os.path.isdir(folder):
-        raise Refused("this node knows no job {}".format(name))
+        raise Refused("there is no job {} on this node".format(name))
     return folder
 
 
-def insist_on_id(request, name):
-    """Refuse a request that names the ID of another job than the one that has this name now."""
+def check_job_id(request: Record, name: str) -> None:
+    """Refuse a request with the ID of an earlier job of the same name."""
     token = request.get("id")
     if token is not None and str(read_json(os.path.join(job_folder(name), "job.json")).get("id")) != str(token):
-        raise Refused("the job {} is another one by now".format(name))
+        raise Refused("the job {} on this node has another ID".format(name))
 
 
-def make_folders():
-    """Make the folders of all jobs, whose names are root's business alone."""
+def make_folders() -> None:
+    """Create the folders of all jobs; only root may list them."""
     for path in (ROOT, *(os.path.join(RUN, name) for name in ("leases", "mounts", "units"))):
         os.makedirs(path, mode=0o700, exist_ok=True)
-        if os.stat(path).st_mode & 0o777 != 0o700:  # of an earlier version
+        if os.stat(path).st_mode & 0o777 != 0o700:  # created by an earlier version
             os.chmod(path, 0o700)
 
 
-# What is in them
+# Contents
 
 
-def instances_of(folder, names=None):
-    """Return instance -> its record, of those that live on this node."""
-    found = {}
+def instances_of(folder: str, names: Optional[Iterable[str]] = None) -> Dict[str, Record]:
+    """Return the records of the instances on this node by name.
+
+    Args:
+        folder: of the attempt.
+        names: the files in the folder, if the caller has listed it.
+    """
+    records = {}
     for item in sorted(names_in(folder) if names is None else names):
-        instance, ending = os.path.splitext(item)
-        if ending == ".json" and instance not in NO_INSTANCES:
-            found[instance] = read_json(os.path.join(folder, item))
-    return found
+        instance, extension = os.path.splitext(item)
+        if extension == ".json" and instance not in OTHER_RECORDS:
+            records[instance] = read_json(os.path.join(folder, item))
+    return records
 
 
-def new_record(instance):
-    """Return the record of an instance that has not begun."""
+def new_record(instance: str) -> Record:
+    """Return the record of an instance that has not started."""
     return {
         "instance": instance,
         "status": "Pending",
@@ -121,8 +132,8 @@ def new_record(instance):
     }
 
 
-def add_event(name, source, message, kind="Normal", when=None):
-    """Append an event to a job's list; one write, so that events of two writers do not mix."""
+def add_event(name: str, source: str, message: str, kind: str = "Normal", when: Optional[float] = None) -> None:
+    """Append an event to a job's list, in one write so that events of two processes do not mix."""
     line = {"time": time.time() if when is None else when, "source": source, "type": kind, "message": message}
     path = os.path.join(ROOT, name, "events.jsonl")
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -132,13 +143,13 @@ def add_event(name, source, message, kind="Normal", when=None):
         os.close(handle)
 
 
-def drained():
-    """Return why the node takes no new jobs, empty when it does."""
+def drain_reason() -> str:
+    """Return why the node is drained, empty if it is not."""
     return read_text(os.path.join(ROOT, ".drained")).strip()
 
 
-def take_away_secrets(folder):
-    """Remove what an attempt needed and nobody may see: what the keeper was told, variables, private keys."""
+def remove_secrets(folder: str) -> None:
+    """Remove the secret files of an attempt: configuration of the supervisor, variables, private keys."""
     remove(os.path.join(folder, "keeper.json"))
     for item in names_in(folder):
         if item.startswith("env-") or item.endswith(".new"):

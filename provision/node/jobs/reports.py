@@ -1,12 +1,13 @@
-"""The request report: what this node knows of its jobs."""
+"""The request report: the jobs of this node."""
 
 import json
 import os
 import time
+from typing import List
 
-from provision.node.files import boot_id, names_in, read_json, read_text
+from provision.node.files import Record, boot_id, names_in, read_json, read_text
 from provision.node.jobs.leases import all_leases, gpu_leases
-from provision.node.jobs.reaping import close_unwatched, reap_old, unwatched
+from provision.node.jobs.reaping import close_unsupervised, release_expired, unsupervised
 from provision.node.jobs.records import (
     NAME,
     ROOT,
@@ -18,26 +19,37 @@ from provision.node.jobs.records import (
     job_names,
 )
 from provision.node.jobs.runs import job_runs
-from provision.node.jobs.supervisors import keepers
+from provision.node.jobs.supervisors import supervised
 
-BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "retry")
-BRIEF += ("ttl_after_finished",)
+BRIEF = (
+    "kind",
+    "gpus",
+    "workers",
+    "priority",
+    "labels",
+    "tensorboard",
+    "exclusive",
+    "depends",
+    "retry",
+    "ttl_after_finished",
+)
+"""Fields of the specification that lists show."""
 LISTED = ("modelName", "modelVersion", "modelSource")
 """Annotations that lists show."""
 
 
-def report(request):
-    """Return what this node knows of its jobs, after it has closed those that nothing watches over any more."""
-    names = wanted(request)
-    if next(unwatched(names), None):
-        close_unwatched(job_runs(), names)
-    reap_old()
+def report(request: Record) -> Record:
+    """Return the jobs of this node, after closing attempts without a job supervisor."""
+    names = requested_names(request)
+    if next(unsupervised(names), None):
+        close_unsupervised(job_runs(), names)
+    release_expired()
     sweep_logins()
     return reports(dict(request, names=names))
 
 
-def sweep_logins():
-    """Remove the logins of commands that were killed while they fetched code."""
+def sweep_logins() -> None:
+    """Remove the credentials of commands that were killed while they fetched code."""
     if any(name.startswith("code-") for name in names_in(RUN)):
         from provision.node.code import folders as code_folders
 
@@ -47,54 +59,53 @@ def sweep_logins():
             pass  # the next request tries again
 
 
-def wanted(request):
-    """Return the names of the jobs that are asked for, all without any."""
+def requested_names(request: Record) -> List[str]:
+    """Return the job names in a request, or all jobs of this node."""
     names = request.get("names")
     return job_names() if names is None else [name for name in names if isinstance(name, str) and NAME.match(name)]
 
 
-def reports(request):
-    """Return what this node knows of its jobs."""
-    known = wanted(request)
-    open_ones, found, here = [], [], boot_id()
-    for name in known:
-        told = brief_report(name) if request.get("brief") else full_report(name)
-        if told:
-            told["boot_id"] = here
-            found.append(told)
-            if told.pop("open"):
-                open_ones.append((name, told["attempt"]))
-    active = keepers(open_ones)
-    for told in found:
-        without = "gone" if told.pop("begun") or told["result"] else "none"
-        told["keeper"] = "active" if (told["name"], told["attempt"]) in active else without
+def reports(request: Record) -> Record:
+    """Return the jobs of this node."""
+    documents = []
+    for name in requested_names(request):
+        document = brief_report(name) if request.get("brief") else full_report(name)
+        if document:
+            documents.append(document)
+    here = boot_id()
+    active = supervised([(job["name"], job["attempt"]) for job in documents if job["open"]])
+    for job in documents:
+        job["boot_id"] = here
+        without = "gone" if job["begun"] or job["result"] else "none"
+        job["keeper"] = "active" if (job["name"], job["attempt"]) in active else without
+        del job["open"], job["begun"]
     leases, tried = gpu_leases(all_leases()), read_json(os.path.join(RUN, "queue.lock")).get("tried")
-    return {"boot_id": here, "now": time.time(), "jobs": found, "leases": leases, "tried": tried}
+    return {"boot_id": here, "now": time.time(), "jobs": documents, "leases": leases, "tried": tried}
 
 
-def brief_report(name):
-    """Return a job without what only a look at it alone needs; nothing where there is none."""
-    told = full_report(name, brief=True)
-    if told:
-        spec = told["spec"]
-        remarks = spec.get("annotations")
-        told["spec"] = {key: spec[key] for key in BRIEF if spec.get(key)}
-        if isinstance(remarks, dict):
-            told["spec"]["annotations"] = {key: remarks[key] for key in LISTED if key in remarks}
-    return told
+def brief_report(name: str) -> Record:
+    """Return the fields of a job that lists show, nothing if there is no such job."""
+    document = full_report(name, brief=True)
+    if document:
+        spec = document["spec"]
+        annotations = spec.get("annotations")
+        document["spec"] = {key: spec[key] for key in BRIEF if spec.get(key)}
+        if isinstance(annotations, dict):
+            document["spec"]["annotations"] = {key: annotations[key] for key in LISTED if key in annotations}
+    return document
 
 
-def full_report(name, *, brief=False):
-    """Return all that this node knows of a job, nothing where there is none."""
+def full_report(name: str, *, brief: bool = False) -> Record:
+    """Return all that this node has recorded about a job, nothing if there is no such job."""
     folder = job_folder(name)
     job = read_json(os.path.join(folder, "job.json"))
     if not job:
         return {}
     attempts = attempts_of(name)
     attempt = attempts[-1] if attempts else 0
-    there = attempt_folder(name, attempt)
-    names = set(names_in(there)) if attempt else set()
-    told = {
+    path = attempt_folder(name, attempt)
+    names = set(names_in(path)) if attempt else set()
+    document: Record = {
         "name": name,
         "id": job.get("id"),
         "owner": job.get("owner"),
@@ -102,27 +113,27 @@ def full_report(name, *, brief=False):
         "spec": job.get("spec") if isinstance(job.get("spec"), dict) else {},
         "queue": read_json(os.path.join(folder, "queue.json")),
         "attempt": attempt,
-        "attempt_record": read_json(os.path.join(there, "attempt.json")) if attempt else {},
-        "instances": instances_of(there, names),
-        "result": (read_json(os.path.join(there, "result.json")) or None) if "result.json" in names else None,
+        "attempt_record": read_json(os.path.join(path, "attempt.json")) if attempt else {},
+        "instances": instances_of(path, names),
+        "result": (read_json(os.path.join(path, "result.json")) or None) if "result.json" in names else None,
         "open": "keeper.json" in names,
         "begun": "state.json" in names,
         "stopping": "stop.json" in names,
     }
     if not brief:
-        told["events"] = events_of(name)
-        told["attempts"] = attempts
-        told["nodes"] = read_json(os.path.join(folder, "nodes.json")).get("nodes", [])
-        told.update({key: job[key] for key in ("signed", "signature") if isinstance(job.get(key), str)})
-    return told
+        document["events"] = events_of(name)
+        document["attempts"] = attempts
+        document["nodes"] = read_json(os.path.join(folder, "nodes.json")).get("nodes", [])
+        document.update({key: job[key] for key in ("signed", "signature") if isinstance(job.get(key), str)})
+    return document
 
 
-def events_of(name):
-    """Return a job's events; a line that was cut off is left out."""
-    found = []
+def events_of(name: str) -> List[Record]:
+    """Return a job's events, without incomplete lines."""
+    events = []
     for line in read_text(os.path.join(ROOT, name, "events.jsonl")).splitlines():
         try:
-            found.append(json.loads(line))
+            events.append(json.loads(line))
         except ValueError:
             continue
-    return found
+    return events

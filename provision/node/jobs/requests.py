@@ -1,4 +1,4 @@
-"""Answers one request about batch jobs on this node, and ends. README.md of `provision/jobs` has the requests.
+"""Answers one request about batch jobs on this node, and ends. README.md of `provision/jobs` lists the requests.
 
 The request is one line of JSON on standard input. Only the modules that a request needs are imported, because each
 request starts Python anew.
@@ -7,10 +7,11 @@ request starts Python anew.
 import importlib
 import json
 import os
+from typing import Any, Optional
 
 from provision.node import audit as node_audit
 from provision.node import files as node_files
-from provision.node.files import Refused
+from provision.node.files import Record, Refused
 from provision.node.jobs import records as node_records
 
 REQUESTS = {
@@ -37,17 +38,17 @@ REQUESTS = {
     "delete": "jobs.ending",
     "attached": "audit",
 }
-"""Request -> the module below `provision.node` that has a function of its name."""
+"""Request -> the module below `provision.node` with a function of this name."""
 
 
-def main():
-    """Answer the request on standard input, and leave a record of it."""
-    do, request, job = "", {}, {}
+def main() -> int:
+    """Answer the request on standard input and audit it; return the exit status."""
+    do, request, job = "", {}, None  # type: str, Record, Optional[Record]
     try:
         request = json.loads(request_line().decode())
         do = request["do"]
         job = recorded_job(do, request)
-        if do == "logs":  # which goes on for as long as somebody reads
+        if do == "logs":  # it lasts as long as the output is read
             node_audit.of_request(do, request, job=job)
         answer = getattr(importlib.import_module("provision.node." + REQUESTS[do]), do)(request)
     except Refused as refusal:
@@ -56,19 +57,19 @@ def main():
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as problem:
-        from provision.node.jobs import storage as node_storage  # needed by few requests
+        from provision.node.jobs import storage as node_storage
 
         return refused(do, request, node_storage.refusal(problem), job)
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
-        return refused(do, request, Refused("the request makes no sense: {!r}".format(problem)), job)
+        return refused(do, request, Refused("the request is invalid: {!r}".format(problem)), job)
     if answer is not None:
         node_audit.of_request(do, request, answer, job=job)
         print(json.dumps(answer))
     return 0
 
 
-def recorded_job(do, request):
-    """Return the job of a request that is audited, as it is recorded before the request is carried out."""
+def recorded_job(do: str, request: Record) -> Any:
+    """Return the job of an audited request, as it is recorded before the request is carried out."""
     name = request.get("name")
     if do == "reserve":
         return request.get("job")
@@ -77,16 +78,16 @@ def recorded_job(do, request):
     return node_files.read_json(os.path.join(node_records.job_folder(name), "job.json"))
 
 
-def refused(do, request, refusal, job=None):
-    """Answer that the request is refused."""
+def refused(do: Any, request: Any, refusal: Refused, job: Optional[Record] = None) -> int:
+    """Answer that the request is refused; return the exit status."""
     if isinstance(request, dict) and isinstance(do, str) and do != "logs":
         node_audit.of_request(do, request, refused=refusal.answer["error"]["message"], job=job)
     print(json.dumps(refusal.answer))
     return 1
 
 
-def request_line():
-    """Return our input up to a newline or its end; what was read of the rest is kept for the request."""
+def request_line() -> bytes:
+    """Return standard input up to a newline or its end; `read_ahead` gets the bytes that were read after it."""
     line = b""
     while b"\n" not in line:
         piece = os.read(0, 1 << 16)

@@ -1,21 +1,22 @@
-"""What runs of jobs on this node, be it in docker's containers or in units of systemd; both in the form of the former.
+"""Containers and systemd units of jobs on this node, both in the form in which the Docker engine lists containers.
 
-Where docker's engine does not answer nothing is known, of units neither: nothing is closed or given back then.
+If the engine does not answer, the units are unknown too, so that nothing is closed or released then.
 """
 
 import time
+from typing import List, Optional
 
 from provision.node import docker as node_docker
-from provision.node.files import Refused
+from provision.node.files import Record, Refused
 from provision.node.jobs import mountpoints as node_mountpoints
 from provision.node.jobs import units as node_units
 
 
-def job_runs(key="", value=None):
-    """Return the containers and units of jobs; None when docker's engine does not answer.
+def job_runs(key: str = "", value: str = "") -> Optional[List[Record]]:
+    """Return the containers and units of jobs, None if the engine does not answer.
 
     Args:
-        key: ``job`` or ``id``; those of which it is `value`; all without it.
+        key: ``job`` or ``id``, to return only those with this `value`.
         value: see `key`.
     """
     label = "provision.{}={}".format(key, value) if key else "provision.job"
@@ -23,28 +24,29 @@ def job_runs(key="", value=None):
     return None if containers is None else containers + node_units.job_units(key, value)
 
 
-def is_unit(item):
-    """Return whether this is a unit, and not a container."""
+def is_unit(item: Record) -> bool:
+    """Return whether a run is a unit instead of a container."""
     return bool(node_units.UNIT.match(str(item["Id"])))
 
 
-def is_running(item):
-    """Return whether it still runs; OSError when docker's engine does not answer."""
-    return (node_units if is_unit(item) else node_docker).is_running(item["Id"])
+def is_running(item: Record) -> bool:
+    """Return whether a run has not ended; OSError if the engine does not answer."""
+    return node_units.is_running(item["Id"]) if is_unit(item) else node_docker.is_running(item["Id"])
 
 
-def end_runs(job, token, attempt, grace):
-    """End what runs of an attempt of a job: SIGTERM, the grace time, SIGKILL.
+def end_runs(job: str, token: str, attempt: int, grace: float) -> None:
+    """End the runs of an attempt: SIGTERM, the grace time, SIGKILL.
 
-    The submitter chooses the id, so the name of the job is compared too.
+    The submitter chooses the ID, so the name of the job is compared too.
     """
-    found = job_runs("id", token)
-    if found is None:
+    runs = job_runs("id", token)
+    if runs is None:
         raise Refused("docker's engine does not answer", "systemctl status docker")
-    of_attempt = [item for item in found if node_docker.labels_of(item) == (str(job), str(token), str(attempt))]
+    of_attempt = [item for item in runs if node_docker.labels_of(item) == (job, token, str(attempt))]
     running = [item for item in of_attempt if item.get("State") != "exited"]
     for item in running:
-        (node_units if is_unit(item) else node_docker).terminate(item["Id"])
+        terminate = node_units.terminate if is_unit(item) else node_docker.terminate
+        terminate(item["Id"])
     deadline = time.monotonic() + grace
     while running and time.monotonic() < deadline:
         running = [item for item in running if is_running(item)]
@@ -56,8 +58,8 @@ def end_runs(job, token, attempt, grace):
             node_docker.engine("POST", "/containers/{}/kill?signal=KILL".format(item["Id"]))
 
 
-def remove_run(item):
-    """Take away a container with its volumes, or a unit; one that runs is ended. OSError when the engine is away."""
+def remove_run(item: Record) -> None:
+    """Remove a unit or a container with its volumes, also a running one; OSError if the engine does not answer."""
     if is_unit(item):
         node_mountpoints.forget(item["Id"])
     else:

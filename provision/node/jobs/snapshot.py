@@ -1,38 +1,38 @@
-"""The request look: what this node has for jobs, beside what it knows of them."""
+"""The request look: the resources and jobs of this node."""
 
 import os
 
-from provision.node.files import program
+from provision.node.files import Record, program
 from provision.node.jobs.gpus import SMI_SECONDS, Gpus
-from provision.node.jobs.leases import PORT, Locked, gpu_leases
-from provision.node.jobs.reaping import close_unwatched, keepers_of_leases, reaped
-from provision.node.jobs.records import drained
+from provision.node.jobs.leases import PORT, LeaseLock, gpu_leases
+from provision.node.jobs.reaping import close_unsupervised, supervised_leases, valid_leases
+from provision.node.jobs.records import drain_reason
 from provision.node.jobs.reports import reports, sweep_logins
 from provision.node.jobs.runs import job_runs
 
 
-def look(request):
-    """Return what a node has for jobs, and what it knows of them."""
+def look(request: Record) -> Record:
+    """Return the GPUs, leases, ports, CPUs and jobs of this node."""
     gpus = Gpus()
     sweep_logins()
     containers = job_runs()
-    close_unwatched(containers)
-    living = keepers_of_leases(containers)
-    with Locked():
-        leases = reaped(containers, living)
-    found = reports({"names": request.get("names"), "brief": request.get("brief", True)})
-    found.update(gpus.answer(containers))
+    close_unsupervised(containers)
+    active = supervised_leases(containers)
+    with LeaseLock():
+        leases = valid_leases(containers, active)
+    answer = reports({"names": request.get("names"), "brief": request.get("brief", True)})
+    answer.update(gpus.state(containers)._asdict())
     ports = {name[len(PORT) :]: lease for name, lease in leases.items() if name.startswith(PORT)}
-    waits = {job["name"]: job["queue"] for job in found["jobs"] if job["queue"]}
-    found.update(leases=gpu_leases(leases), ports=ports, cpus=cpus(), drained=drained(), queue=waits)
-    found["docker_error"] = "" if containers is not None else "docker's engine does not answer"
+    queue = {job["name"]: job["queue"] for job in answer["jobs"] if job["queue"]}
+    answer.update(leases=gpu_leases(leases), ports=ports, cpus=cpus(), drained=drain_reason(), queue=queue)
+    answer["docker_error"] = "" if containers is not None else "docker's engine does not answer"
     if request.get("topology"):
-        found["topology"] = program(["nvidia-smi", "topo", "-m"], SMI_SECONDS)[1]
-    return found
+        answer["topology"] = program(["nvidia-smi", "topo", "-m"], SMI_SECONDS)[1]
+    return answer
 
 
-def cpus():
-    """Return how many CPUs there are for jobs."""
+def cpus() -> int:
+    """Return the number of CPUs that jobs can use."""
     try:
         return len(os.sched_getaffinity(0))
     except OSError:

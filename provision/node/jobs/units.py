@@ -1,17 +1,18 @@
-"""Instances that are processes of this node: each is a transient unit of systemd, whose end takes all of it along.
+"""Instances that are processes of this node: each is a transient systemd unit, which ends with all its processes.
 
-What is known of a unit is in a folder of `UNITS`, which is gone after a reboot, as units are: `about` (whose it is),
-`lock` (held by its shim for as long as that lives), `told` (what the shim is to start, with secrets, until it has read
-it), `run` (what runs) and `end` (how it ended).
+A folder below `UNITS` describes a unit until the next reboot: `about` (its owner), `lock` (held by its shim while that
+lives), `told` (the configuration of the shim with secrets, until the shim has read it), `run` (what runs) and `end`
+(how it ended).
 """
 
 import os
 import re
 import signal
 import time
+from typing import Collection, Dict, List, Union
 
 from provision.node.docker import programs_below
-from provision.node.files import PROC, is_held, names_in, program, read_json, read_text, send_signal
+from provision.node.files import PROC, Record, is_locked, names_in, program, read_json, read_text, send_signal
 from provision.node.jobs.records import RUN
 
 UNITS = os.path.join(RUN, "units")
@@ -22,88 +23,93 @@ UVM = "nvidia-uvm"
 NVIDIA = "195"  # the major number of GPUs, and of /dev/nvidiactl and /dev/nvidia-modeset
 
 
-def unit_of(name, attempt):
-    """Return the name of the unit that the keeper is told to make under a name."""
+def unit_of(name: str, attempt: int) -> str:
+    """Return the name of the unit of a runtime, whose name is in the configuration of the job supervisor."""
     return "provision-rank-{}-{}.service".format(name, attempt)
 
 
-def place_of(unit):
-    """Return the folder with what is known of a unit."""
+def unit_folder(unit: str) -> str:
+    """Return the folder that describes a unit."""
     return os.path.join(UNITS, unit)
 
 
-def about(unit):
-    """Return whose a unit is: "job", "id", "attempt", "instance", and the paths that it mounts upon."""
-    return read_json(os.path.join(place_of(unit), "about"))
+def unit_record(unit: str) -> Record:
+    """Return the owner of a unit ("job", "id", "attempt", "instance") and the mount points that it uses ("targets")."""
+    return read_json(os.path.join(unit_folder(unit), "about"))
 
 
-def job_units(key="", value=None):
-    """Return the units of jobs, in the form in which docker's engine lists containers.
+def job_units(key: str = "", value: str = "") -> List[Record]:
+    """Return the units of jobs, in the form in which the Docker engine lists containers.
 
     Args:
-        key: ``job`` or ``id``; those of which it is `value`; all without it.
+        key: ``job`` or ``id``, to return only units with this `value`.
         value: see `key`.
     """
-    found = []
+    units = []
     for unit in names_in(UNITS):
-        known = about(unit) if UNIT.match(unit) else {}
-        if known and (not key or str(known.get(key)) == str(value)):
-            labels = {"provision." + name: str(known.get(name, "")) for name in ("job", "id", "attempt", "instance")}
-            found.append({"Id": unit, "Labels": labels, "State": "running" if is_running(unit) else "exited"})
-    return found
+        record = unit_record(unit) if UNIT.match(unit) else {}
+        if record and (not key or str(record.get(key)) == value):
+            labels = {"provision." + name: str(record.get(name, "")) for name in ("job", "id", "attempt", "instance")}
+            units.append({"Id": unit, "Labels": labels, "State": "running" if is_running(unit) else "exited"})
+    return units
 
 
-def has_shim(unit):
-    """Return whether the unit's first program lives."""
-    return is_held(os.path.join(place_of(unit), "lock"))
+def has_shim(unit: str) -> bool:
+    """Return whether the shim of a unit lives."""
+    return is_locked(os.path.join(unit_folder(unit), "lock"))
 
 
-def is_running(unit):
-    """Return whether anything of a unit runs."""
+def is_running(unit: str) -> bool:
+    """Return whether a process of a unit runs."""
     return has_shim(unit) or bool(processes_of(unit))
 
 
-def processes_of(unit):
-    """Return the living processes of a unit, by what the kernel says of each."""
+def processes_of(unit: str) -> List[int]:
+    """Return the living processes of a unit, by their control groups."""
     pids = [item for item in names_in(PROC) if item.isdigit()]
     return [int(pid) for pid in pids if unit in read_text("{}/{}/cgroup".format(PROC, pid)) and is_in(pid, unit)]
 
 
-def is_in(pid, unit):
+def is_in(pid: Union[int, str], unit: str) -> bool:
     """Return whether a process is in a unit's control group, or in one below it, and is no zombie."""
     paths = read_text("{}/{}/cgroup".format(PROC, pid)).splitlines()
     state = read_text("{}/{}/stat".format(PROC, pid)).rpartition(")")[2].split()[:1]
     return state not in ([], ["Z"], ["X"]) and any(unit in path.split("/") for path in paths)
 
 
-def terminate(unit):
-    """Send SIGTERM to what a unit was started for, not to the shells around it; return whom it was sent to."""
-    first = int(read_json(os.path.join(place_of(unit), "run")).get("pid") or 0)
-    pids = programs_below(first) if first and has_shim(unit) else []
+def terminate(unit: str) -> List[int]:
+    """Send SIGTERM to the programs that a unit was started for, not to shells around them; return their process IDs."""
+    first = first_process(unit)
+    pids = list(programs_below(first)) if first else []
     for pid in pids:
         send(pid, signal.SIGTERM, unit)
     return pids
 
 
-def terminate_all(unit):
-    """Send SIGTERM to a unit's own first process: a shell in a loop outlives what it started."""
-    first = int(read_json(os.path.join(place_of(unit), "run")).get("pid") or 0)
-    if first and has_shim(unit):
+def terminate_all(unit: str) -> None:
+    """Send SIGTERM to the first process of a unit: a shell with a loop survives its programs."""
+    first = first_process(unit)
+    if first:
         send(first, signal.SIGTERM, unit)
 
 
-def kill(unit):
-    """End all processes of a unit but its shim, which then ends by itself; return those that live on."""
-    shim = int(read_json(os.path.join(place_of(unit), "run")).get("shim") or 0)
-    spared = {shim} if has_shim(unit) else set()
-    left = kill_all(unit, spared)
+def first_process(unit: str) -> int:
+    """Return the process ID of the program that the shim of a unit started, 0 if there is none."""
+    first = int(read_json(os.path.join(unit_folder(unit), "run")).get("pid") or 0)
+    return first if has_shim(unit) else 0
+
+
+def kill(unit: str) -> List[int]:
+    """Kill all processes of a unit except its shim, which then ends by itself; return the survivors."""
+    shim = int(read_json(os.path.join(unit_folder(unit), "run")).get("shim") or 0)
+    left = kill_all(unit, {shim} if has_shim(unit) else ())
     if left:
         program(["systemctl", "kill", "--signal=KILL", unit], 20)
     return left
 
 
-def kill_all(unit, spared=()):
-    """End all processes of a unit but some; return those that live on."""
+def kill_all(unit: str, spared: Collection[int] = ()) -> List[int]:
+    """Kill the processes of a unit except some; return the survivors."""
     deadline = time.monotonic() + KILL_SECONDS
     while True:
         left = [pid for pid in processes_of(unit) if pid not in spared]
@@ -114,19 +120,19 @@ def kill_all(unit, spared=()):
         time.sleep(0.01)
 
 
-def send(pid, number, unit):
-    """Send a signal to a process of a unit that may be gone."""
+def send(pid: int, number: int, unit: str) -> None:
+    """Send a signal to a process if it is still in the unit."""
     send_signal(pid, number, lambda: is_in(pid, unit))
 
 
 # GPUs
 
 
-def device_words(uuids):
-    """Return words for systemd-run that keep a unit off all GPUs but some; everything else of the node stays.
+def device_words(uuids: Collection[str]) -> List[str]:
+    """Return arguments of systemd-run that give a unit access to no other GPUs than these, and to all other devices.
 
-    None where that cannot be said: the driver tells of no GPU, or has not all its parts loaded (what comes later would
-    be denied), or some are instances of MIG, of which it does not tell here whose they are.
+    Return none if the driver lists no GPU, or a GPU is a MIG instance, whose owner the driver does not report here, or
+    a part of the driver is not loaded: access to its devices would be denied later.
     """
     minors, kinds = gpu_minors(), char_kinds()
     if not minors or UVM not in kinds or any(uuid not in minors for uuid in uuids):
@@ -137,20 +143,20 @@ def device_words(uuids):
     return ["--property=DevicePolicy=closed", *("--property=DeviceAllow={} rwm".format(item) for item in devices)]
 
 
-def gpu_minors():
-    """Return UUID -> the number in the name of its device file, as the driver says it."""
-    found = {}
+def gpu_minors() -> Dict[str, str]:
+    """Return the number in the name of each GPU's device file by UUID, as the driver lists them."""
+    minors = {}
     for item in names_in(DRIVER):
-        told = read_text(os.path.join(DRIVER, item, "information"))
-        lines = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        information = read_text(os.path.join(DRIVER, item, "information"))
+        lines = dict(line.split(":", 1) for line in information.splitlines() if ":" in line)
         uuid, minor = lines.get("GPU UUID", "").strip(), lines.get("Device Minor", "").strip()
         if uuid and minor.isdigit():
-            found[uuid] = minor
-    return found
+            minors[uuid] = minor
+    return minors
 
 
-def char_kinds():
-    """Return the kinds of character devices that the kernel knows, but for those of GPUs."""
+def char_kinds() -> List[str]:
+    """Return the kinds of character devices that the kernel has, without those of GPUs."""
     characters = read_text(PROC + "/devices").partition("Block devices:")[0]
     rows = [line.split() for line in characters.splitlines()]
     return sorted({row[1] for row in rows if len(row) == 2 and row[0].isdigit() and row[0] != NVIDIA})

@@ -2,13 +2,14 @@
 
 Slurm and a kubelet may be down too: their jobs are detected by processes, and by the kubelet's device records.
 
-Modules of the roles import it as platform_busy, and the probe sends its text: Python 3.6 or newer and the standard
-library only. Regular expressions are used for rare cases only, because importing them takes longer than all the rest.
+Modules of the roles import it as platform_busy. Regular expressions are used for rare cases only, because importing
+them takes longer than all the rest.
 """
 
 import os
 import pwd
 import stat
+from typing import Dict, List, Optional, Set, Tuple
 
 PROC = "/proc"
 HEXADECIMAL = frozenset("0123456789abcdef")
@@ -31,8 +32,11 @@ JOB = r'"job":\s*"([a-z0-9][-a-z0-9.]*)"'
 VIEWER = r'"instance":\s*("tensorboard")'
 KERNEL_THREAD = 0x00200000
 
+Table = Dict[str, Tuple[str, str, str, str, str]]
+"""Process number -> name, command line, parent, container id, pod id; ids may be empty."""
 
-def _read(path):
+
+def _read(path: str) -> str:
     """Return a file of /proc as text, empty if the process is gone."""
     try:
         with open(path, "rb") as stream:
@@ -41,7 +45,7 @@ def _read(path):
         return ""
 
 
-def _first_group(pattern, text):
+def _first_group(pattern: str, text: str) -> str:
     """Return the first group of the first match of a regular expression, empty without a match."""
     import re
 
@@ -49,7 +53,7 @@ def _first_group(pattern, text):
     return match.group(1) if match else ""
 
 
-def who(pid):
+def who(pid: str) -> str:
     """Return a process by number, program and account. Arguments are never included: they can contain passwords.
 
     The process itself chooses the program's name, so it proves nothing.
@@ -66,7 +70,7 @@ def who(pid):
     return "process {} ({} of {})".format(pid, name or "unknown program", owner)
 
 
-def is_nodes_own(pid, program):
+def is_nodes_own(pid: str, program: str) -> bool:
     """Return whether a process with the name of a root program can really be one; true if that is unknown.
 
     Any account, and root in a container, chooses the name and arguments of its processes, but not their account, their
@@ -90,9 +94,10 @@ def is_nodes_own(pid, program):
     return os.path.basename(path).startswith(program)
 
 
-def _devices(pid):
+def _devices(pid: str) -> List[str]:
     """Return the GPU and RDMA devices that a process has open."""
-    names, folder = set(), f"{PROC}/{pid}/fd/"
+    names: Set[str] = set()
+    folder = f"{PROC}/{pid}/fd/"
     try:
         numbers = os.listdir(folder)
     except OSError:
@@ -105,7 +110,7 @@ def _devices(pid):
     return sorted(names)
 
 
-def _is_real(path, name):
+def _is_real(path: str, name: str) -> bool:
     """Return whether an open file is the node's device of that name, rather than a file in a mount namespace."""
     try:
         status = os.stat(path)
@@ -119,14 +124,14 @@ def _is_real(path, name):
         return stat.S_ISCHR(status.st_mode)  # it has been removed from the node since then
 
 
-def _device(path):
+def _device(path: str) -> List[str]:
     """Return a list with the path below /dev of a GPU or RDMA device; empty for other paths."""
     return [path[5:] for begin in DEVICES if path.startswith(begin) and path[len(begin) :].isdecimal()]
 
 
-def processes():
-    """Return pid -> (name, command line, parent's pid, container id, pod id) without kernel threads; ids may be ""."""
-    table = {}
+def processes() -> Table:
+    """Return all processes except kernel threads."""
+    table: Table = {}
     for pid in os.listdir(PROC):
         name, _, rest = _read(f"{PROC}/{pid}/stat").partition("(")[2].rpartition(")") if pid.isdigit() else ("", "", "")
         words = rest.split()  # state, parent, group, session, terminal, its group, flags
@@ -138,7 +143,7 @@ def processes():
     return table
 
 
-def _container(cgroup):
+def _container(cgroup: str) -> str:
     """Return the id of the Docker container of a cgroup, empty if it has none."""
     for part in cgroup.split("docker")[1:]:
         if len(part) > 64 and part[0] in "-/" and HEXADECIMAL.issuperset(part[1:65]):
@@ -146,9 +151,9 @@ def _container(cgroup):
     return ""
 
 
-def _slurm(table):
+def _slurm(table: Table) -> List[str]:
     """Return a sentence for each Slurm job: every running step has a slurmstepd with the job in its title."""
-    jobs = {}
+    jobs: Dict[str, str] = {}
     for pid in sorted(table, key=int):
         name, command = table[pid][:2]
         if not (command.startswith(SLURM) or name == SLURM_PROGRAM) or not is_nodes_own(pid, SLURM_PROGRAM):
@@ -161,13 +166,13 @@ def _slurm(table):
     return list(jobs.values())
 
 
-def _pods(table):
+def _pods(table: Table) -> List[str]:
     """Return a sentence for each pod with devices (GPUs, RDMA) from a kubelet and with more than its sandbox process.
 
     Pods without devices are not jobs: most of them are system pods, which run on every node all the time. If the pods
     with devices are unknown, each pod counts.
     """
-    pods = {}
+    pods: Dict[str, str] = {}
     for pid in sorted(table, key=int):
         if table[pid][4] and table[pid][0] != PAUSE:
             pods.setdefault(table[pid][4], pid)
@@ -181,7 +186,7 @@ def _pods(table):
     ]
 
 
-def _device_records(table):
+def _device_records(table: Table) -> Optional[str]:
     """Return the kubelets' records of devices and pods; None if none of their folders can be read."""
     kubelets = [row[1] for pid, row in table.items() if "kubelet" in row[1] and is_nodes_own(pid, "")]
     roots = [_first_group(KUBELET_ROOT, command) for command in kubelets]
@@ -198,7 +203,7 @@ def _device_records(table):
     return "".join(texts) if any(map(os.path.isdir, folders)) else None
 
 
-def _pod(pod):
+def _pod(pod: str) -> str:
     """Return a pod's namespace and name from its log folder, else its id."""
     try:
         folders = os.listdir(POD_LOGS)
@@ -208,7 +213,7 @@ def _pod(pod):
     return "/".join(names[0][:2]) if names else pod
 
 
-def running_jobs(table=None):
+def running_jobs(table: Optional[Table] = None) -> List[str]:
     """Return a sentence for each job and each process of one, at most five; empty if the node is idle.
 
     `table` is the result of `processes`, if it was called before.
@@ -217,7 +222,7 @@ def running_jobs(table=None):
     return [job for detector in DETECTORS for job in detector(table)][:5]
 
 
-def _holders(table):
+def _holders(table: Table) -> List[str]:
     """Return a sentence for each process with an open GPU or RDMA device, or in the training container."""
     jobs = []
     training = {row[3] for row in table.values() if row[3] and ENTRYPOINT in row[1]}
@@ -232,13 +237,13 @@ def _holders(table):
     return jobs
 
 
-def _leases(_table):
+def _leases(_table: Table) -> List[str]:
     """Return a sentence for each batch job with a lease of GPUs or ports; an unreadable lease counts too."""
     try:
         names = sorted(os.listdir(LEASES))
     except OSError:
         return []
-    jobs = {}
+    jobs: Dict[str, str] = {}
     for name in names:
         try:
             with open(os.path.join(LEASES, name), encoding="utf-8", errors="replace") as stream:

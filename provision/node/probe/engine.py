@@ -1,7 +1,6 @@
 """Probes the Docker engine for its state, the training image and the training container, and adds the kernel's view.
 
-The probe sends the text of busy.py, managed.py and this file as one program. Python 3.6 or newer and the
-standard library only. The engine is queried over its socket, because its client takes longer to start than all else
+The engine is queried over its socket, because its client takes longer to start than all else
 together. A stopped engine is not queried, because opening its socket would start it. The container's environment and
 the engine's proxies are not reported, because they may contain passwords.
 """
@@ -11,8 +10,9 @@ import os
 import socket
 import stat
 import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from provision.node.probe.busy import PROC, _read, processes, running_jobs
+from provision.node.probe.busy import PROC, Table, _read, processes, running_jobs
 from provision.node.probe.managed import DOCKER_SOCKET, Engine, content_of, managed_state, quoted
 
 ENGINE_SECONDS = 15
@@ -26,29 +26,24 @@ SHOWN_DEVICES = (("infiniband/", ""), ("", "nvidia"))  # folder below /dev, and 
 NODE_NAMES = "/etc/hosts"
 
 
-def managed_and_engine(folder, cache=""):
+def managed_and_engine(folder: str, cache: str = "") -> Dict[str, Any]:
     """Return the state of the objects in receipts, running jobs, and the state of the engine.
 
     Receipts and the configuration mostly name the same image and container, so answers of the engine are cached.
     """
-    answers, get = {}, Engine.get
-
-    def cached_get(engine, path):
-        if path not in answers:
-            answers[path] = get(engine, path)
-        return answers[path]
-
-    Engine.get = cached_get
+    answers: Dict[str, Any] = {}
     table = processes()
-    state = dict(managed_state(folder), jobs=running_jobs(table))
+    state = dict(managed_state(folder, answers), jobs=running_jobs(table))
     container, images = (os.environ.get(name, "") for name in ("PROBE_CONTAINER", "PROBE_IMAGES"))
-    return dict(state, engine=engine_state(container, images.split(), table, cache))
+    return dict(state, engine=engine_state(container, images.split(), table, answers, cache))
 
 
-def engine_state(container, images, processes, cache=""):
+def engine_state(
+    container: str, images: List[str], processes: Table, answers: Dict[str, Any], cache: str = ""
+) -> Dict[str, Any]:
     """Return the state of the engine, of the image and of the container."""
     engines = [pid for pid, (name, *_) in processes.items() if name == "dockerd" and same_pid_namespace(pid)]
-    engine = Engine(running=bool(engines))
+    engine = Engine(running=bool(engines), answers=answers)
     engine.deadline = time.monotonic() + ENGINE_SECONDS
     if not any(os.access(os.path.join(folder, "docker"), os.X_OK) for folder in os.get_exec_path()):
         return {"info": {"error": "there is no docker command"}, "image": None, "container": None}
@@ -59,7 +54,7 @@ def engine_state(container, images, processes, cache=""):
     }
 
 
-def info(engine, engines, cache):
+def info(engine: Engine, engines: List[str], cache: str) -> Dict[str, Any]:
     """Return the engine's info, from the cache of an earlier probe while nothing can have changed.
 
     The query makes the engine start other programs. The cache is valid only for the same engine process, and while its
@@ -85,12 +80,12 @@ def info(engine, engines, cache):
     return answer
 
 
-def process_identity(pid):
+def process_identity(pid: str) -> List[str]:
     """Return values that identify a process even if its pid is reused."""
     return [pid, _read(f"{PROC}/{pid}/stat").rpartition(")")[2].split()[19]]
 
 
-def is_unchanged(engine, since, now):
+def is_unchanged(engine: Engine, since: float, now: float) -> bool:
     """Return whether no event changed the engine's info; the engine stores only a limited number of events."""
     events = engine.request(f"/events?since={since:.6f}&until={now:.6f}")
     actions = [str(json.loads(line)["Action"]) for line in (events or "").splitlines()]
@@ -101,7 +96,7 @@ def is_unchanged(engine, since, now):
     )
 
 
-def same_pid_namespace(pid):
+def same_pid_namespace(pid: str) -> bool:
     """Return whether a process is in this process's PID namespace; an engine in a container is not the node's."""
     try:
         return os.readlink(f"{PROC}/{pid}/ns/pid") == os.readlink(f"{PROC}/self/ns/pid")
@@ -109,7 +104,7 @@ def same_pid_namespace(pid):
         return False
 
 
-def query(engine, request):
+def query(engine: Engine, request: Callable[[], Optional[Dict[str, Any]]]) -> Optional[Dict[str, Any]]:
     """Return the result of `request`, or why the engine did not answer."""
     if not engine.running:
         return {"error": "the engine does not run"}
@@ -124,12 +119,12 @@ def query(engine, request):
         return {"error": f"{DOCKER_SOCKET}: {problem}"}
 
 
-def pick(answer, keys):
+def pick(answer: Dict[str, Any], keys: Sequence[str]) -> Dict[str, Any]:
     """Return the given keys of an answer."""
     return {key: answer.get(key) for key in keys}
 
 
-def write_cache(path, content):
+def write_cache(path: str, content: bytes) -> None:
     """Write a file for later probes, if only root can write to the folder."""
     folder, new = os.path.dirname(path), f"{path}.{os.getpid()}"
     try:
@@ -146,7 +141,7 @@ def write_cache(path, content):
         pass
 
 
-def first_image(engine, references):
+def first_image(engine: Engine, references: List[str]) -> Optional[Dict[str, Any]]:
     """Return the image of the first reference that exists, or None."""
     for reference in references:
         image = engine.get(f"/images/{quoted(reference)}/json")
@@ -155,7 +150,7 @@ def first_image(engine, references):
     return None
 
 
-def container_of(engine, name):
+def container_of(engine: Engine, name: str) -> Optional[Dict[str, Any]]:
     """Return the configuration and state of a container, None if it does not exist."""
     answer = engine.get(f"/containers/{quoted(name)}/json")
     if answer is None:
@@ -170,7 +165,7 @@ def container_of(engine, name):
     return dict(container, **runtime_state(container["pid"])) if container["pid"] else container
 
 
-def runtime_state(pid):
+def runtime_state(pid: int) -> Dict[str, Any]:
     """Return the kernel's view of a container by its first process: limits, devices, deleted mounts, processes."""
     root = f"{PROC}/{pid}/root"
     devices = [folder + name for folder, prefix in SHOWN_DEVICES for name in entries(f"{root}/dev/{folder}", prefix)]
@@ -182,7 +177,7 @@ def runtime_state(pid):
     }
 
 
-def entries(folder, prefix):
+def entries(folder: str, prefix: str) -> List[str]:
     """Return the sorted names in a folder that start with `prefix`, without hidden ones; empty for a missing folder."""
     try:
         return sorted(name for name in os.listdir(folder) if name.startswith(prefix) and not name.startswith("."))
@@ -190,29 +185,29 @@ def entries(folder, prefix):
         return []
 
 
-def deleted_mounts(pid):
+def deleted_mounts(pid: int) -> List[str]:
     """Return the mount points in the container whose source was deleted on the node."""
     rows = [line.split() for line in _read(f"{PROC}/{pid}/mountinfo").splitlines()]
     return [unescaped(words[4]) for words in rows if len(words) > 4 and words[3].endswith("//deleted")]
 
 
-def unescaped(path):
+def unescaped(path: str) -> str:
     """Return a path of the mount table without its octal escapes."""
     first, *others = path.split("\\")
     return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in others)
 
 
-def processes_beside(pid):
+def processes_beside(pid: int) -> List[Tuple[int, str]]:
     """Return [pid, name] of each process in the PID namespace of `pid`."""
     try:
         space = os.readlink(f"{PROC}/{pid}/ns/pid")
     except OSError:
         return []
-    beside = []
+    beside: List[Tuple[int, str]] = []
     for other in os.listdir(PROC):
         try:
             if other.isdigit() and os.readlink(f"{PROC}/{other}/ns/pid") == space:
-                beside.append([int(other), _read(f"{PROC}/{other}/comm")])
+                beside.append((int(other), _read(f"{PROC}/{other}/comm")))
         except OSError:
             continue
     return sorted(row for row in beside if row[1])

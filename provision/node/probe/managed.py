@@ -14,6 +14,7 @@ import socket
 import stat
 import time
 from hashlib import sha256
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 LIMIT_SECONDS = 10
 KILL = 9
@@ -32,16 +33,23 @@ ASK_UNITS = (
     ("Unit", "Id"), ("Unit", "LoadState"), ("Unit", "ActiveState"), ("Unit", "UnitFileState"), ("Service", "Type"),
     ("Service", "RemainAfterExit"),
 )  # fmt: skip
+State = Dict[str, Any]
+"""A part of a receipt, or the current state in its format; both are JSON objects that anybody may have edited."""
+
 ASK_PACKAGES = (
     ("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${Version}\\n", "--"),
     ("rpm", "-q", "--qf", "%{NAME} installed %{VERSION}-%{RELEASE}\\n", "--"),
 )
 
 
-def managed_state(folder):
-    """Return for all receipts in `folder`: whether the seal matches, current state, and hung programs."""
+def managed_state(folder: str, answers: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+    """Return for all receipts in `folder`: whether the seal matches, current state, and hung programs.
+
+    `answers` caches the answers of the Docker engine.
+    """
     key = content_of(os.path.join(folder, "key")) or b""
-    sealed, receipts = {}, {}
+    sealed: Dict[str, bool] = {}
+    receipts: Dict[str, State] = {}
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
         role, ending = os.path.splitext(name)
         content = content_of(os.path.join(folder, name)) if ending == ".json" else None
@@ -54,14 +62,15 @@ def managed_state(folder):
             continue
         if isinstance(receipt, dict):
             receipts[role] = receipt
-    observed, hung = observe_all(receipts, key)
+    observed, hung = observe_all(receipts, key, answers)
     brought = brought_by(os.path.join(os.path.dirname(folder), "origins"))
     return {"sealed": sealed, "observed": observed, "hung": hung, "brought": brought}
 
 
-def brought_by(origins):
+def brought_by(origins: str) -> List[str]:
     """Return the packages that our transactions installed or were going to install."""
-    folder, brought = os.path.join(origins, "packages"), set()
+    folder = os.path.join(origins, "packages")
+    brought: Set[str] = set()
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         try:
             note = json.loads((content_of(os.path.join(folder, name)) or b"").decode())
@@ -71,32 +80,34 @@ def brought_by(origins):
     return sorted(brought)
 
 
-def seal(key, content):
+def seal(key: bytes, content: bytes) -> str:
     """Return the seal of a receipt with this content, by which changes by others are detected."""
     return sha256(key + content).hexdigest()
 
 
-def observe(receipt, key):
+def observe(receipt: State, key: bytes) -> State:
     """Return the current state of the objects in one receipt, in its format; `hung` if a program did not answer."""
     observed, hung = observe_all({"": receipt}, key)
     return dict(observed[""], hung=hung) if hung else observed[""]
 
 
-def observe_all(receipts, key):
+def observe_all(
+    receipts: Dict[str, State], key: bytes, answers: Optional[Dict[str, Any]] = None
+) -> Tuple[Dict[str, State], List[str]]:
     """Return role -> current state, and the programs that did not answer. Each is started once for all roles."""
     requested = {name: {item for receipt in receipts.values() for item in names(receipt, name)} for name in SECTIONS}
     units = Units(requested["units"] | ({ENGINE} if requested["images"] or requested["containers"] else set()))
     packages = Packages(requested["packages"])
     files = {role: files_of(receipt, key) for role, receipt in receipts.items()}
-    states = {
+    states: Dict[str, Optional[Dict[str, Any]]] = {
         "packages": packages.answer(),
         "units": units.answer(),
         "modules": {name: os.path.isdir(SYS_MODULES + "/" + name.replace("-", "_")) for name in requested["modules"]},
     }
-    engine = Engine(running=units.states.get(ENGINE, {}).get("active") == "active")
+    engine = Engine(running=units.states.get(ENGINE, {}).get("active") == "active", answers=answers)
     states["images"] = engine.answer(engine.image, requested["images"])
     states["containers"] = engine.answer(engine.container, requested["containers"])
-    observed = {}
+    observed: Dict[str, State] = {}
     for role, receipt in receipts.items():
         available = {section: value for section, value in states.items() if value is not None}
         observed[role] = {
@@ -106,7 +117,7 @@ def observe_all(receipts, key):
     return observed, [program.title for program in (packages, units, engine) if program.hung]
 
 
-def names(receipt, section):
+def names(receipt: State, section: str) -> List[str]:
     """Return the names in a section of a receipt, which may be invalid."""
     listed = receipt.get(section)
     return [name for name in listed if isinstance(name, str)] if isinstance(listed, (dict, list)) else []
@@ -115,20 +126,20 @@ def names(receipt, section):
 # Files
 
 
-def files_of(receipt, key):
+def files_of(receipt: State, key: bytes) -> Dict[str, State]:
     """Return the state of each path in the receipt."""
     listed = receipt["files"] if isinstance(receipt.get("files"), dict) else {}
     recorded = {path: listed.get(path) for path in names(receipt, "files")}
     return {path: file_state(path, item if isinstance(item, dict) else {}, key) for path, item in recorded.items()}
 
 
-def file_state(path, recorded, key):
+def file_state(path: str, recorded: State, key: bytes) -> State:
     """Return type, mode, owner and hash of a file, or of our part of it: a marked block, or keys of a JSON object.
 
     Links are followed only for a block, because blocks are also written through links; the mode is then not ours.
     """
     marker = recorded.get("block")
-    state = {"block": marker} if marker else {}
+    state: State = {"block": marker} if marker else {}
     try:
         status = os.stat(path) if marker else os.lstat(path)
     except (OSError, ValueError):
@@ -153,7 +164,7 @@ def file_state(path, recorded, key):
     return state
 
 
-def hash_of(content, key, recorded, *, public):
+def hash_of(content: Optional[bytes], key: bytes, recorded: Any, *, public: bool) -> Any:
     """Return the hash of a file's content, keyed with the node's key if the file is not world-readable.
 
     Without the key, guesses of a private file's content could be verified. A recorded hash that matches is returned
@@ -165,7 +176,7 @@ def hash_of(content, key, recorded, *, public):
     return recorded if recorded in (plain, keyed) else plain if public else keyed
 
 
-def content_of(path, *, follow=False):
+def content_of(path: str, *, follow: bool = False) -> Optional[bytes]:
     """Return a regular file's bytes, None if it does not exist or is too large. Never blocks."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
@@ -176,10 +187,11 @@ def content_of(path, *, follow=False):
         return stream.read(MOST_BYTES) if stat.S_ISREG(status.st_mode) and status.st_size < MOST_BYTES else None
 
 
-def block_of(content, marker):
+def block_of(content: Optional[bytes], marker: str) -> Optional[bytes]:
     """Return the lines of a block including its markers, None if there is no such block."""
     begin, end = f"# BEGIN {marker}".encode(), f"# END {marker}".encode()
-    lines, inside = [], False
+    lines: List[bytes] = []
+    inside = False
     for line in (content or b"").splitlines():
         inside = inside or line == begin
         if inside:
@@ -188,7 +200,7 @@ def block_of(content, marker):
     return b"".join(lines) or None
 
 
-def parts_of(content):
+def parts_of(content: Optional[bytes]) -> Optional[Dict[str, bytes]]:
     """Return each top-level value of a JSON object as bytes; empty for an empty file, None for all else."""
     if content is not None and not content.strip():
         return {}
@@ -199,10 +211,10 @@ def parts_of(content):
     return {key: json.dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else None
 
 
-ACCOUNTS = {}
+ACCOUNTS: Dict[str, Dict[bytes, str]] = {}
 
 
-def account(path, number):
+def account(path: str, number: int) -> str:
     """Return the name of an account or group from the node's own file, because a directory service may hang."""
     if path not in ACCOUNTS:
         lines = [line.split(b":") for line in (content_of(path, follow=True) or b"").splitlines()]
@@ -216,9 +228,11 @@ def account(path, number):
 class Program:
     """A started program whose output is read later; it has its own process group and a time limit."""
 
-    title, pid, hung = "", None, False
+    title = ""
+    pid: Optional[int] = None
+    hung = False
 
-    def start(self, command):
+    def start(self, command: Sequence[str]) -> bool:
         """Start the program; return whether it exists."""
         self.deadline = time.monotonic() + LIMIT_SECONDS
         path = program_of(command[0])
@@ -234,7 +248,7 @@ class Program:
             os.close(output)
         return True
 
-    def output(self):
+    def output(self) -> str:
         """Return its output; empty if it did not end in time or was never started."""
         if self.pid is None:
             return ""
@@ -252,13 +266,13 @@ class Program:
         return ""
 
 
-def program_of(name):
+def program_of(name: str) -> str:
     """Return the path of a program, empty if it does not exist."""
     paths = (os.path.join(folder, name) for folder in os.get_exec_path())
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
 
 
-def spawn(path, command, output, errors=None, *, leads="group"):
+def spawn(path: str, command: Sequence[str], output: int, errors: Optional[int] = None, *, leads: str = "group") -> int:
     """Start a program that writes to the file `output`; return its pid.
 
     Its stderr is dropped unless `errors` is a file. `leads` selects whether it leads a process group, a session, or
@@ -266,11 +280,13 @@ def spawn(path, command, output, errors=None, *, leads="group"):
     """
     environment = dict(os.environ, LC_ALL="C")
     if hasattr(os, "posix_spawn"):  # Python 3.8; unlike fork, it copies nothing of this process
-        actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
+        actions: List[Tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, 0 if errors is None else errors, 2)]
-        own = {"session": {"setsid": True}, "group": {"setpgroup": 0}}.get(leads, {})
+        options: Dict[str, Dict[str, Any]] = {"session": {"setsid": True}, "group": {"setpgroup": 0}}
         try:
-            return os.posix_spawn(path, command, environment, file_actions=actions, setsigmask=(), **own)
+            return os.posix_spawn(
+                path, list(command), environment, file_actions=actions, setsigmask=(), **options.get(leads, {})
+            )
         except NotImplementedError:  # no setsid, before glibc 2.26
             pass
     pid = os.fork()
@@ -284,31 +300,31 @@ def spawn(path, command, output, errors=None, *, leads="group"):
             nothing = os.open(os.devnull, os.O_RDWR)
             for number, handle in enumerate((nothing, output, nothing if errors is None else errors)):
                 os.dup2(handle, number)
-            os.execve(path, command, environment)
+            os.execve(path, list(command), environment)
         finally:
             os._exit(127)
     return pid
 
 
-def seconds_until(deadline):
+def seconds_until(deadline: float) -> float:
     """Return the seconds until a deadline, at least 0.1."""
     return max(deadline - time.monotonic(), 0.1)
 
 
-LISTED = {}  # name -> version of all packages that dpkg has installed, if they were listed before
+LISTED: Dict[str, str] = {}  # name -> version of all packages that dpkg has installed, if they were listed before
 
 
 class Packages(Program):
     """The versions of packages, from dpkg or rpm."""
 
-    def __init__(self, packages):
+    def __init__(self, packages: Set[str]) -> None:
         self.packages = sorted(packages)
         for command in ASK_PACKAGES if packages and not LISTED else ():
             self.title = command[0]
             if self.start([*command, *self.packages]):
                 break
 
-    def answer(self):
+    def answer(self) -> Optional[Dict[str, Optional[str]]]:
         """Return the installed version of each package, None for a package that is not installed."""
         if LISTED:
             return {name: LISTED.get(name) for name in self.packages}
@@ -322,11 +338,12 @@ class Units(Program):
 
     title = "systemctl show"
 
-    def __init__(self, units):
-        self.units, self.states = sorted(units), {}
+    def __init__(self, units: Set[str]) -> None:
+        self.units = sorted(units)
+        self.states: Dict[str, Dict[str, str]] = {}
         self.deadline = time.monotonic() + LIMIT_SECONDS
 
-    def answer(self):
+    def answer(self) -> Optional[Dict[str, Dict[str, str]]]:
         """Return the state of each unit, None if systemd does not answer."""
         blocks = self.properties()
         if len(blocks) != len(self.units):
@@ -335,7 +352,7 @@ class Units(Program):
             self.states[name] = self._state(name, block)
         return self.states
 
-    def properties(self):
+    def properties(self) -> List[Dict[str, str]]:
         """Return the properties of each unit over D-Bus, because systemctl takes longer to start; else by systemctl."""
         if not self.units:
             return []
@@ -351,7 +368,7 @@ class Units(Program):
         return [dict(line.split("=", 1) for line in block if "=" in line) for block in blocks]
 
     @staticmethod
-    def _state(name, properties):
+    def _state(name: str, properties: Dict[str, str]) -> Dict[str, str]:
         active = properties.get("ActiveState", "")
         # A oneshot unit that does not remain active is inactive, even if it is running now.
         if properties.get("Type") == "oneshot" and properties.get("RemainAfterExit") == "no" and active != "failed":
@@ -359,7 +376,7 @@ class Units(Program):
         return {"load": properties.get("LoadState", ""), "active": active, "enabled": enabled(name, properties)}
 
 
-def enabled(name, properties):
+def enabled(name: str, properties: Dict[str, str]) -> str:
     """Return whether a unit starts at boot, from its links: systemd reports only those that it read last."""
     for folder, word in UNIT_FOLDERS:
         if os.path.realpath(os.path.join(folder, name)) == os.devnull:
@@ -372,7 +389,7 @@ def enabled(name, properties):
     return "disabled" if last.startswith(("enabled", "masked")) else last
 
 
-def systemd_properties(names, deadline):
+def systemd_properties(names: Sequence[str], deadline: float) -> List[Dict[str, str]]:
     """Return the properties ASK_UNITS of each unit, over D-Bus at systemd's own socket, as systemctl does.
 
     Raises an OSError, ValueError or IndexError if that fails.
@@ -394,10 +411,10 @@ def systemd_properties(names, deadline):
     return [{key: value for (_, key), value in zip(ASK_UNITS, row) if value is not None} for row in rows]
 
 
-BUS = []
+BUS: List[socket.socket] = []
 
 
-def systemd_connection(deadline):
+def systemd_connection(deadline: float) -> socket.socket:
     """Return an authenticated connection to systemd."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -415,12 +432,12 @@ def systemd_connection(deadline):
     return connection
 
 
-def escaped(byte):
+def escaped(byte: int) -> str:
     """Return a byte of a unit's name, escaped for its D-Bus path."""
     return chr(byte) if chr(byte).isalnum() and byte < 128 else f"_{byte:02x}"
 
 
-def call(path, interface, key):
+def call(path: str, interface: str, key: str) -> bytes:
     """Return a D-Bus message that requests a property."""
     fields = b""
     for code, kind, text in ((1, "o", path), (2, "s", PROPERTIES), (3, "s", "Get"), (8, "g", "ss")):
@@ -431,17 +448,17 @@ def call(path, interface, key):
     return head + bytes(-len(head) % 8) + body
 
 
-def dbus_string(text, size=4):
+def dbus_string(text: str, size: int = 4) -> bytes:
     """Return a string in D-Bus format: after its length, and before a zero byte."""
     return number(len(text.encode()), size) + text.encode() + b"\0"
 
 
-def number(value, size=4):
+def number(value: int, size: int = 4) -> bytes:
     """Return a number in D-Bus format."""
     return value.to_bytes(size, "little")
 
 
-def replies(connection, count, deadline):
+def replies(connection: socket.socket, count: int, deadline: float) -> Iterator[Optional[str]]:
     """Yield each property as text, yes or no, or None if a unit does not have it; systemd answers in order."""
     buffer = b""
     while count:
@@ -462,7 +479,7 @@ def replies(connection, count, deadline):
             yield value_of(body) if kind == 2 else None
 
 
-def value_of(body):
+def value_of(body: bytes) -> str:
     """Return the value of a D-Bus variant, as systemctl prints it."""
     end = int.from_bytes(body[4:8], "little")
     return ("no", "yes")[end] if body[1:2] == b"b" else body[8 : 8 + end].decode(errors="replace")
@@ -473,11 +490,12 @@ class Engine:
 
     title, hung = "docker", False
 
-    def __init__(self, *, running):
+    def __init__(self, *, running: bool, answers: Optional[Dict[str, Any]] = None) -> None:
+        self.answers = answers
         self.running = running  # opening the socket of a stopped engine would start it
         self.deadline = time.monotonic() + LIMIT_SECONDS
 
-    def answer(self, lookup, requested):
+    def answer(self, lookup: Callable[[str], Any], requested: Set[str]) -> Optional[Dict[str, Any]]:
         """Return the result of `lookup` for each name, None if the engine does not answer."""
         if not requested or not self.running or self.hung:
             return None if requested else {}
@@ -489,26 +507,31 @@ class Engine:
             pass
         return None
 
-    def image(self, name):
+    def image(self, name: str) -> Optional[str]:
         """Return an image's ID, None if it does not exist."""
         return (self.get(f"/images/{quoted(name)}/json") or {}).get("Id")
 
-    def container(self, name):
+    def container(self, name: str) -> Optional[State]:
         """Return values that identify a container, None if it does not exist."""
         answer = self.get(f"/containers/{quoted(name)}/json")
         if not answer:
-            return answer
-        container = {"id": answer["Id"], "image": answer["Image"], "status": answer["State"]["Status"]}
+            return None
+        container: State = {"id": answer["Id"], "image": answer["Image"], "status": answer["State"]["Status"]}
         # The role's own label: an interrupted apply leaves its container without a receipt.
         ours = ((answer.get("Config") or {}).get("Labels") or {}).get("provision.role") == "training_container"
         return dict(container, ours=True) if ours else container
 
-    def get(self, path):
+    def get(self, path: str) -> Any:
         """Return an object of the engine, None if it does not exist."""
+        if self.answers is not None and path in self.answers:
+            return self.answers[path]
         text = self.request(path)
-        return None if text is None else json.loads(text)
+        answer = None if text is None else json.loads(text)
+        if self.answers is not None:
+            self.answers[path] = answer
+        return answer
 
-    def request(self, path):
+    def request(self, path: str) -> Optional[str]:
         """Return the engine's answer, None if the object does not exist."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -530,6 +553,6 @@ class Engine:
         return body.decode()
 
 
-def quoted(name):
+def quoted(name: str) -> str:
     """Return a name quoted for a URL."""
     return "".join(chr(byte) if byte in PLAIN else f"%{byte:02X}" for byte in name.encode())

@@ -1,12 +1,10 @@
-"""Runs the facts' commands on a node that has python3, in one process, and separates their outputs.
+"""Runs the facts' commands on a node in one process, and separates their outputs.
 
-`script.py` calls it, and has the same in shell for nodes without python3. The text of busy.py,
-managed.py, engine.py and this file is sent as one program. Python 3.6 or newer and the standard library only.
-
-Each command has its own session and time limit, and writes to memory. The commands of a row share one session, one
-after the other; if one of them hangs or ends the shared shell, the later ones get sessions of their own. There are two
-rows: one in a shell, and one of functions (`works`) in a fork of this process. Every function except `program` has a
-shell equivalent.
+The request is JSON on standard input (`provision.facts.script.request`). Each command has its own session and time
+limit, and writes to memory. The commands that share a row run in one session, one after the other; if one of them hangs
+or ends the shell, the later ones get sessions of their own. There are two rows: one in a shell, and one of functions
+(`works`) in a fork of this process. A process that no signal can kill is recorded, and its command is not started again
+while it lives.
 """
 
 import json
@@ -16,6 +14,7 @@ import stat
 import sys
 import time
 from hashlib import sha256
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from provision.node.probe.busy import PROC, _read
 from provision.node.probe.engine import entries, managed_and_engine, write_cache
@@ -30,9 +29,12 @@ from provision.node.probe.managed import (
 )
 from provision.node.probe.units import TIME_SERVICES, UNIT_SEARCH_PATH
 
+CACHE = "/run/provision-probe"  # results that later probes reuse; only root can write there
+STUCK = "/run/provision-probe.stuck"  # processes of earlier probes that no signal could kill
+PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # these also have programs that the facts need
 SHELL = "/bin/sh"
 CUT_OFF = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-GIVEN_UP = 75  # the exit code that makes the shell not run the commands itself
+GIVEN_UP = 75
 SLACK = 40  # seconds for each second that Python took to start
 TEMPORARY = ("/run", "/dev/shm", "/tmp", "/var/tmp")  # nosec B108 # O_EXCL, mode 0600, unlinked at once
 RECEIPTS, CONTAINER_SSH = "/var/lib/provision/receipts", "/var/lib/provision/container_ssh"
@@ -43,14 +45,19 @@ CONTAINER_FILES = (
 NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= \n"))
 ENGINE_FILE, PACKAGES_FILE = "engine", "packages"
 DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
+Work = Callable[[], Optional[int]]
+"""A function that prints as a program would, and returns its exit status; None is 0."""
+Result = Tuple[bytes, bytes, bytes]
+"""Stdout, stderr, and the exit status or ``hung:SECONDS``."""
+Stuck = Tuple[str, str, str]
+"""A process that no signal could kill: its command, number and start time."""
 SETTLED_SECONDS = 2  # some file systems do not show two writes within less time
-WRAPS = {"group": "set --\n{{\n{}\n}}\n", "subshell": "(\n{}\n)\n"}
 ROW_HEAD = (
     'probe_ended() {{ set -- "$1" "$?"; printf \'\\n{0} %s %s\\n\' "$@"; printf \'\\n{0} %s %s\\n\' "$@" >&2; }}\n'
 )
 
 
-def memory():
+def memory() -> int:
     """Return an unnamed file."""
     if hasattr(os, "memfd_create"):  # Python 3.8
         return os.memfd_create("probe")
@@ -68,15 +75,15 @@ def memory():
 class Session:
     """A process group and its output. In a row, the end of each command is marked in both outputs."""
 
-    def __init__(self, names, seconds, row_mark=b""):
+    def __init__(self, names: List[str], seconds: float, row_mark: bytes = b"") -> None:
         self.names, self.row_mark, self.deadline = names, row_mark, time.monotonic() + seconds
         self.out, self.err, self.longer = memory(), memory(), False
 
-    def start(self, text):
+    def start(self, text: str) -> None:
         """Run a shell script."""
         self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, leads="session")
 
-    def fork(self, works):
+    def fork(self, works: List[Work]) -> None:
         """Run functions in a fork, as if each were a program."""
         self.pid = os.fork()
         if self.pid:
@@ -95,14 +102,14 @@ class Session:
         finally:
             os._exit(code)
 
-    def kill(self):
+    def kill(self) -> None:
         """Kill the process group, if a signal can."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except OSError:
             pass
 
-    def outputs(self, code):
+    def outputs(self, code: bytes) -> Dict[str, Result]:
         """Return name -> (stdout, stderr, exit code) of each command that has ended."""
         out, err = (os.pread(stream, os.fstat(stream).st_size, 0) for stream in (self.out, self.err))
         if not self.row_mark:
@@ -110,13 +117,13 @@ class Session:
         both = zip(finished_commands(out, self.row_mark), finished_commands(err, self.row_mark))
         return {name: (text, errors, end) for (name, end, text), (_, _, errors) in both}
 
-    def close(self):
+    def close(self) -> None:
         """Close the outputs."""
         os.close(self.out)
         os.close(self.err)
 
 
-def exit_code_of(work):
+def exit_code_of(work: Work) -> int:
     """Call `work`; return the exit code of an equivalent program."""
     try:
         return work() or 0
@@ -128,10 +135,10 @@ def exit_code_of(work):
         sys.stderr.flush()
 
 
-def finished_commands(output, mark):
+def finished_commands(output: bytes, mark: bytes) -> List[Tuple[str, bytes, bytes]]:
     """Return (name, exit code, output) of each command of a row that has ended."""
     text, *parts = output.split(mark)
-    commands = []
+    commands: List[Tuple[str, bytes, bytes]] = []
     for part in parts:
         words, _, after = part.partition(b"\n")
         name, _, code = words.partition(b" ")
@@ -140,48 +147,59 @@ def finished_commands(output, mark):
     return commands
 
 
+class Command:
+    """A command of the request."""
+
+    def __init__(self, name: str, limit: int, text: str, *, shared: bool) -> None:
+        self.name, self.limit, self.text, self.shared = name, limit, text, shared
+        self.work = text[1:] if text.startswith("@") else ""  # the name of a function
+
+
 class ProbeRun:
-    """The commands of one probe: name -> (limit in seconds, mode, text)."""
+    """The commands of one probe."""
 
-    def __init__(self, token, commands, together, slack, works):
-        self.token, self.commands, self.together, self.slack, self.works = token, commands, together, slack, works
-        self.results = {}  # name -> (stdout, stderr, exit code or reason)
-        self.running = {}  # pid -> session
-        self.killed = {}  # process group -> name of the command that exceeded its limit
+    def __init__(self, token: str, commands: List[Command], together: int, slack: int, works: Dict[str, Work]) -> None:
+        self.token, self.together, self.slack, self.works = token, together, slack, works
+        self.commands = {command.name: command for command in commands}
+        self.results: Dict[str, Result] = {}
+        self.running: Dict[int, Session] = {}
+        """By process number."""
+        self.killed: Dict[int, str] = {}
+        """Process group -> name of the command that exceeded its limit."""
 
-    def run(self):
-        """Run all commands until each has ended or exceeded its limit."""
-        rows = {True: [], False: []}
-        for name, (_, mode, _) in sorted(self.commands.items(), key=lambda item: item[1][1] == "program"):
-            if mode in self.works or mode in WRAPS:
-                rows[mode in WRAPS].append(name)
-            else:
-                self.begin(name)
+    def run(self, stuck: List[str]) -> None:
+        """Run all commands, except those of `stuck`, until each has ended or exceeded its limit."""
+        self.results.update({name: (b"", b"", b"hung:again") for name in stuck if name in self.commands})
+        new = [command for command in self.commands.values() if command.name not in self.results]
+        for command in new:
+            if not command.work and not command.shared:
+                self.begin(command.name)
         mark = f"\n{self.token} ".encode()
-        if rows[False]:
-            session = Session(rows[False], self.together + self.slack, mark)
-            session.fork([self.works[self.commands[name][1]] for name in session.names])
+        works = sorted((command for command in new if command.work), key=lambda command: not command.shared)
+        if works:
+            session = Session([command.name for command in works], self.together + self.slack, mark)
+            session.fork([self.works[command.work] for command in works])
             self.running[session.pid] = session
-        if rows[True]:
-            session = Session(rows[True], self.together + self.slack, mark)
-            texts = [WRAPS[self.commands[name][1]].format(self.commands[name][2]) for name in session.names]
-            marked = [f"{text}probe_ended {name}\n" for text, name in zip(texts, session.names)]
+        shells = [command for command in new if command.shared and not command.work]
+        if shells:
+            session = Session([command.name for command in shells], self.together + self.slack, mark)
+            marked = [f"(\n{command.text}\n)\nprobe_ended {command.name}\n" for command in shells]
             session.start(ROW_HEAD.format(self.token) + "".join(marked))
             self.running[session.pid] = session
         while self.running:
             self.wait()
 
-    def begin(self, name):
+    def begin(self, name: str) -> None:
         """Start a command in its own session."""
-        limit, mode, text = self.commands[name]
-        session = Session([name], (limit if mode in ("apart", "program") else self.together) + self.slack)
-        if mode == "program":
-            session.fork([self.works[mode]])
+        command = self.commands[name]
+        session = Session([name], (self.together if command.shared else command.limit) + self.slack)
+        if command.work:
+            session.fork([self.works[command.work]])
         else:
-            session.start(text)
+            session.start(command.text)
         self.running[session.pid] = session
 
-    def wait(self):
+    def wait(self) -> None:
         """Wait for the end of a process or for a limit, and handle it."""
         deadline = min(session.deadline for session in self.running.values())
         received = signal.sigtimedwait((signal.SIGCHLD, *CUT_OFF), max(deadline - time.monotonic(), 0))
@@ -197,7 +215,7 @@ class ProbeRun:
             if pid in self.running:
                 self.finish(self.running.pop(pid), status)
 
-    def finish(self, session, status):
+    def finish(self, session: Session, status: int) -> None:
         """Store the outputs of a finished session; restart commands of a row that its shell did not reach."""
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         self.results.update(session.outputs(b"%d" % (128 - code if code < 0 else code)))
@@ -210,47 +228,43 @@ class ProbeRun:
         for name in undone:
             self.begin(name)
 
-    def give_up(self, session):
+    def give_up(self, session: Session) -> None:
         """Kill a session that exceeded its limit. The first unfinished command hangs; restart the later ones."""
         if session.row_mark:
             self.results.update(session.outputs(b""))
         undone = [name for name in session.names if name not in self.results]
-        limit, mode, _ = self.commands[undone[0]] if undone else (0, "", "")
-        if mode == "program" and session.row_mark and not session.longer:
-            session.longer, session.deadline = True, session.deadline + limit - self.together
+        first = self.commands[undone[0]] if undone else None
+        if first and first.work and not first.shared and session.row_mark and not session.longer:
+            session.longer, session.deadline = True, session.deadline + first.limit - self.together
             return
         del self.running[session.pid]
         session.kill()
-        if undone:
-            seconds = (
-                limit if mode in ("apart", "program") else self.together if session.row_mark else 2 * self.together
-            )
-            self.results[undone[0]] = (b"", b"", b"hung:%d" % (seconds + self.slack))
-            self.killed[session.pid] = undone[0]
+        if first:
+            seconds = first.limit if not first.shared else self.together * (1 if session.row_mark else 2)
+            self.results[first.name] = (b"", b"", b"hung:%d" % (seconds + self.slack))
+            self.killed[session.pid] = first.name
         session.close()
         for name in undone[1:]:
             self.begin(name)
 
-    def stop(self):
+    def stop(self) -> None:
         """Kill all running sessions."""
         for session in self.running.values():
             session.kill()
 
-    def note_stuck(self, path):
-        """Record the killed processes that still live, for later probes."""
+    def stuck_processes(self) -> List[Stuck]:
+        """Return (name, pid, start time) of the killed processes that still live."""
         if not self.killed:
-            return
+            return []
         time.sleep(0.2)
-        lines = []
+        found: List[Stuck] = []
         for pid in filter(str.isdigit, os.listdir(PROC)):
-            words = _read(f"{PROC}/{pid}/stat").rpartition(")")[2].split()
-            if words and words[0] != "Z" and int(words[2]) in self.killed:
-                lines.append(f"{self.killed[int(words[2])]} {pid} {words[19]}\n")
-        if lines:
-            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            os.write(handle, "".join(lines).encode())
+            state, group, start = process_state(pid)
+            if state != "Z" and group in self.killed:
+                found.append((self.killed[group], pid, start))
+        return found
 
-    def report(self, known):
+    def report(self, known: List[str]) -> bytes:
         """Return all outputs; an output whose hash is known is replaced by its hash."""
         parts = [b"provision-probe 1 %s\n" % self.token.encode()]
         for name in self.commands:
@@ -262,19 +276,42 @@ class ProbeRun:
         return b"".join(parts)
 
 
-def remove_other_caches(path):
-    """Remove the cache files of other program versions."""
-    folder, current = os.path.split(path)
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        if name not in (current, ENGINE_FILE, PACKAGES_FILE):
-            try:
-                os.unlink(os.path.join(folder, name))
-            except OSError:
-                pass
+def process_state(pid: str) -> Tuple[str, int, str]:
+    """Return state, process group and start time of a process; of a process that is gone, those of a zombie."""
+    words = _read(f"{PROC}/{pid}/stat").rpartition(")")[2].split()
+    return (words[0], int(words[2]), words[19]) if words else ("Z", 0, "")
 
 
-def unit_states():
-    """Print the output of the shell script UNITS."""
+def read_stuck(path: str) -> List[Stuck]:
+    """Return the processes of earlier probes that still live; only root can write the file."""
+    lines = (content_of(path) or b"").decode(errors="replace").splitlines()
+    recorded = [tuple(line.split()) for line in lines if line.count(" ") == 2]
+    alive: List[Stuck] = []
+    for name, pid, start in recorded:
+        state, _, began = process_state(pid) if pid.isdigit() else ("Z", 0, "")
+        if state != "Z" and began == start:
+            alive.append((name, pid, start))
+    return alive
+
+
+def write_stuck(path: str, processes: List[Stuck]) -> None:
+    """Store the processes for later probes."""
+    if not processes:
+        if os.path.lexists(path):
+            os.unlink(path)
+        return
+    new = f"{path}.{os.getpid()}"
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w") as stream:
+        stream.write("".join("{} {} {}\n".format(*process) for process in processes))
+    os.rename(new, path)
+
+
+def unit_states() -> int:
+    """Print the states of Docker and of the time services, and whether the clock is synchronized.
+
+    timedatectl is queried only if a service sets the clock, because the query starts a service.
+    """
     units = ["docker.service"]
     for unit in (f"{name}.service" for name in TIME_SERVICES):
         units += [unit] * any(os.path.exists(f"{folder}/{unit}") for folder in UNIT_SEARCH_PATH)
@@ -294,19 +331,24 @@ def unit_states():
     return 0
 
 
-def packages(cache):
-    """Print all packages of dpkg, and remember which are installed.
+def packages(cache: str) -> int:
+    """Print all packages of dpkg, or else of rpm, and remember which are installed.
 
-    The output of an earlier dpkg-query is valid while the files that it reads are unchanged: dpkg replaces its list,
+    dpkg's output of an earlier dpkg-query is valid while the files that it reads are unchanged: dpkg replaces its list,
     and writes pending changes to another folder. A list that was just written is not cached.
     """
+    if not program_of("dpkg-query"):
+        if not program_of("rpm"):
+            print("neither dpkg-query nor rpm exists", file=sys.stderr)
+            return 1
+        return run_program(["rpm", "-qa", "--queryformat", "ii |%{NAME}|%{EVR}\\n"])[0]
     mark = " ".join(map(signature, DPKG_FILES))
-    before, _, listing = (content_of(cache) or b"").partition(b"\n")
+    before, _, listing = ((content_of(cache) if cache else None) or b"").partition(b"\n")
     code = 0
     if before != mark.encode() or not before:
         code, text = run_program(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
         listing = text.encode(errors="surrogateescape")
-        if not code and settled(DPKG_FILES[0]):
+        if cache and not code and settled(DPKG_FILES[0]):
             write_cache(cache, mark.encode() + b"\n" + listing)
     else:
         sys.stdout.buffer.write(listing)
@@ -315,7 +357,7 @@ def packages(cache):
     return code
 
 
-def signature(path):
+def signature(path: str) -> str:
     """Return values that change whenever a file or folder changes."""
     try:
         status = os.stat(path)
@@ -324,7 +366,7 @@ def signature(path):
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
-def settled(path):
+def settled(path: str) -> bool:
     """Return whether a file exists and is old enough that its next change will change its times."""
     try:
         return time.time() - os.stat(path).st_mtime > SETTLED_SECONDS
@@ -332,7 +374,7 @@ def settled(path):
         return False
 
 
-def run_program(command):
+def run_program(command: Sequence[str]) -> Tuple[int, str]:
     """Run a program whose output becomes part of ours; return its exit code and output."""
     path = program_of(command[0])
     if not path:
@@ -343,7 +385,7 @@ def run_program(command):
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), text
 
 
-def lines_of(folder, names):
+def lines_of(folder: str, names: Sequence[str]) -> None:
     """Print each line of some files with the file's name before it, as grep -H does."""
     for name in names:
         lines = (content_of(os.path.join(folder, name), follow=True) or b"").split(b"\n")
@@ -351,36 +393,36 @@ def lines_of(folder, names):
             sys.stdout.buffer.write(b"%s:%s\n" % (name.encode(), line))
 
 
-def sysctls():
-    """Print the output of this fact's shell command."""
+def sysctls() -> None:
+    """Print the readable sysctls of PROBE_SYSCTLS, with their files."""
     keys = os.environ.get("PROBE_SYSCTLS", "").split()
     paths = {key: "/proc/sys/" + key.replace(".", "/") for key in keys}
     readable = [key for key in keys if os.access(paths[key], os.R_OK)]
     print("".join(f"key {key}\n{paths[key]}:{_read(paths[key])}\n" for key in readable), end="")
 
 
-def limits():
-    """Print the output of this fact's shell command."""
+def limits() -> None:
+    """Print the limits of this session and of init."""
     print(_read(f"{PROC}/self/limits"), "== init", _read(f"{PROC}/1/limits"), sep="\n")
 
 
-def modules():
-    """Print the output of this fact's shell command."""
+def modules() -> None:
+    """Print the loaded kernel modules."""
     print(_read(f"{PROC}/modules"))
 
 
-def receipts():
-    """Print the output of this fact's shell command."""
+def receipts() -> None:
+    """Print all receipts."""
     lines_of(RECEIPTS, sorted(name for name in entries(RECEIPTS, "") if name.endswith(".json")))
 
 
-def container_trust():
-    """Print the output of this fact's shell command."""
+def container_trust() -> None:
+    """Print whom the training container trusts."""
     lines_of(CONTAINER_SSH, ("known_hosts", "authorized_keys"))
 
 
-def container_ssh():
-    """Print the output of this fact's shell command; the folder `keys` belongs to the container's account."""
+def container_ssh() -> None:
+    """Print modes and public keys of the training container; the folder `keys` belongs to the container's account."""
     for name in CONTAINER_FILES:
         try:
             print(f"mode {stat.S_IMODE(os.lstat(os.path.join(CONTAINER_SSH, name)).st_mode):o} {name}")
@@ -392,30 +434,46 @@ def container_ssh():
             print(f"\n:{name}:" + text[:1024].translate(None, NO_KEY).decode(), end="")
 
 
-def uptime():
-    """Return the seconds since boot."""
-    return float(_read(f"{PROC}/uptime").split()[0])
+def seconds_since_start() -> float:
+    """Return how long this process has existed: a slow node needs longer to start Python and to load the program."""
+    start = int(process_state("self")[2]) / os.sysconf("SC_CLK_TCK")
+    return float(_read(f"{PROC}/uptime").split()[0]) - start
 
 
-def probe(token, begun, together, most, stuck, known, cache, *commands):
-    """Run all commands and print their outputs."""
-    rows = [commands[at : at + 4] for at in range(0, len(commands), 4)]
-    slack = min(int((uptime() - float(begun)) * SLACK), int(most)) if begun else 0
-    works = {
+def prepare_environment(variables: Dict[str, str]) -> None:
+    """Set the environment of all commands."""
+    system = os.uname()
+    os.environ.update(variables, LC_ALL="C", PROBE_RELEASE=system.release, PROBE_MACHINE=system.machine)
+    os.environ["PATH"] = "{}:{}".format(os.environ.get("PATH") or "/usr/bin:/bin", PATH)
+    os.umask(0o077)
+
+
+def works_of(cache: str) -> Dict[str, Work]:
+    """Return the functions that commands such as ``@packages`` name; without `cache` they store nothing."""
+    engine, dpkg = (os.path.join(cache, name) if cache else "" for name in (ENGINE_FILE, PACKAGES_FILE))
+    return {
         "units": unit_states, "sysctls": sysctls, "limits": limits, "modules": modules, "receipts": receipts,
-        "container_trust": container_trust, "container_ssh": container_ssh,
-        "program": lambda: print(json.dumps(managed_and_engine(RECEIPTS, os.path.join(cache, ENGINE_FILE)))),
+        "container_trust": container_trust, "container_ssh": container_ssh, "packages": lambda: packages(dpkg),
+        "managed": lambda: print(json.dumps(managed_and_engine(RECEIPTS, engine))),
     }  # fmt: skip
-    if program_of("dpkg-query"):
-        works["packages"] = lambda: packages(os.path.join(cache, PACKAGES_FILE))
-    named = {name: (int(limit), mode, text) for name, limit, mode, text in rows}
-    probe_run = ProbeRun(token, named, int(together), slack, works)
+
+
+def main() -> None:
+    """Run all commands of the request and print their outputs."""
+    request = json.load(sys.stdin)
+    slack = min(int(seconds_since_start() * SLACK), request["most_slack"])
+    prepare_environment(request["environment"])
+    commands = [Command(*words, shared=shared) for *words, shared in request["commands"]]
+    cache, stuck = (CACHE, STUCK) if request["write"] else ("", "")
+    probe_run = ProbeRun(request["token"], commands, request["together"], slack, works_of(cache))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, *CUT_OFF))
     try:
-        probe_run.run()
-        probe_run.note_stuck(stuck)
+        before = read_stuck(STUCK)
+        probe_run.run([name for name, _, _ in before])
+        if stuck:
+            write_stuck(stuck, before + probe_run.stuck_processes())
     except (OSError, KeyboardInterrupt) as problem:
         probe_run.stop()
         os.write(2, f"{str(problem) or 'cut off'}\n".encode())
@@ -424,7 +482,7 @@ def probe(token, begun, together, most, stuck, known, cache, *commands):
         probe_run.stop()
         raise
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CUT_OFF)
-    text = memoryview(probe_run.report(known.split()))
+    text = memoryview(probe_run.report(request["known"]))
     while text:
         text = text[os.write(1, text) :]
     os._exit(0)

@@ -1,11 +1,12 @@
-"""Gives the account of ``--user`` a name and a home in a container that was made.
+"""Adds the account of ``--user`` with a name and a home to a new container.
 
-To the image that account is a number alone, and ssh, sshd and Python's getpass refuse to work for a nameless one.
+Images do not have that account, and ssh, sshd and Python's getpass fail for an account without a name.
 """
 
 import io
 import tarfile
 import time
+from typing import List, Optional
 
 from provision.node import docker as node_docker
 
@@ -15,18 +16,18 @@ ACCOUNTS = "etc/passwd"
 ARCHIVE = "/containers/{}/archive?path={}"
 SECONDS = 60
 MOST, MARGIN = 1 << 20, 1 << 16
-"""Bytes of an image's file of accounts, and of what an archive puts around it."""
+"""Maximum bytes of an image's /etc/passwd, and of the headers of an archive with it."""
 
 
-def name_account(container, account):
-    """Enter an account, ``UID:GID``, into a container's /etc/passwd unless it is there; make its home; give it /root.
+def name_account(container: str, account: str) -> None:
+    """Add an account, ``UID:GID``, to a container's /etc/passwd if it is missing; create its home; give it /root.
 
-    /root is where a job works unless told otherwise, and below it is its code; images keep it for root alone. What is
-    mounted there belongs to the node or the cluster, and stays as it is. OSError when the engine does not do it.
+    /root is the default working directory of a job and contains its code; images restrict it to root. Mounts at these
+    paths belong to the node or the cluster and are not changed. Raises OSError if the engine refuses.
     """
     uid, gid = (int(number) for number in account.split(":"))
-    found = node_docker.engine_json("/containers/{}/json".format(container)) or {}
-    targets = {str(mount.get("Destination")) for mount in found.get("Mounts") or ()}
+    about = node_docker.engine_json("/containers/{}/json".format(container)) or {}
+    targets = {str(mount.get("Destination")) for mount in about.get("Mounts") or ()}
     text = None if targets & {"/etc", "/" + ACCOUNTS, "/" + HOME} else with_account(_passwd_in(container), uid, gid)
     folders = ([] if text is None else [HOME]) + ([] if "/" + ROOT in targets else [ROOT])
     if not uid or not folders:
@@ -36,8 +37,8 @@ def name_account(container, account):
         raise OSError("the account {} could not be named: {}".format(account, node_docker.engine_words(body)))
 
 
-def _passwd_in(container):
-    """Return the image's /etc/passwd; "" where there is none, None where it is no plain file, or a large one."""
+def _passwd_in(container: str) -> Optional[str]:
+    """Return the image's /etc/passwd; "" if it has none, None if it is not a regular file or too large."""
     path = ARCHIVE.format(container, "/" + ACCOUNTS)
     status, body = node_docker.engine("GET", path, SECONDS, limit=MOST + MARGIN)
     if status != 200:
@@ -47,13 +48,14 @@ def _passwd_in(container):
             member = packed.next()
             if member is None or not member.isreg() or member.issparse() or member.size > MOST:
                 return None
-            return packed.extractfile(member).read(MOST).decode("utf-8", "surrogateescape")
+            content = packed.extractfile(member)
+            return None if content is None else content.read(MOST).decode("utf-8", "surrogateescape")
     except (tarfile.TarError, EOFError):
         return None
 
 
-def with_account(text, uid, gid):
-    """Return /etc/passwd with an account; None where it has that number already, or cannot be told."""
+def with_account(text: Optional[str], uid: int, gid: int) -> Optional[str]:
+    """Return /etc/passwd with an account; None if it contains the number already, or is unknown."""
     if text is None:
         return None
     numbers = [line.split(":")[2] for line in text.splitlines() if line.count(":") == 6]
@@ -63,21 +65,23 @@ def with_account(text, uid, gid):
     return text + ("" if text.endswith("\n") or not text else "\n") + line
 
 
-def archive(text, folders, uid, gid):
-    """Return what is unpacked at a container's root: /etc/passwd, and folders that are the account's alone."""
+def archive(text: Optional[str], folders: List[str], uid: int, gid: int) -> bytes:
+    """Return an archive for a container's root: /etc/passwd, and folders that only the account can enter."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as stream:
         if text is not None:
             content = text.encode("utf-8", "surrogateescape")
-            stream.addfile(_entry(ACCOUNTS, size=len(content), mode=0o644), io.BytesIO(content))
+            entry = _entry(ACCOUNTS, 0o644)
+            entry.size = len(content)
+            stream.addfile(entry, io.BytesIO(content))
         for folder in folders:
-            stream.addfile(_entry(folder, type=tarfile.DIRTYPE, mode=0o700, uid=uid, gid=gid))
+            entry = _entry(folder, 0o700)
+            entry.type, entry.uid, entry.gid = tarfile.DIRTYPE, uid, gid
+            stream.addfile(entry)
     return packed.getvalue()
 
 
-def _entry(name, **told):
+def _entry(name: str, mode: int) -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
-    entry.mtime = int(time.time())
-    for key, value in told.items():
-        setattr(entry, key, value)
+    entry.mtime, entry.mode = int(time.time()), mode
     return entry

@@ -1,8 +1,8 @@
-"""How the keepers of one attempt talk: JSON lines over TCP from every other node to the chief's.
+"""The connections between the job supervisors of one attempt: JSON lines over TCP, from each node to the leader.
 
-Each line carries a number that grows and an HMAC by a key of this connection and direction alone; keeper_greeting.py
-has the handshake that makes them. What is wrong or comes again is ignored. A line tells all that its sender knows, so
-that none has to be repeated after a connection was lost.
+Each line has an increasing number and an HMAC with the key of this connection and direction; `handshake` creates the
+keys. Invalid and repeated lines end the connection. Each line contains the complete state of its sender, so nothing has
+to be repeated after a lost connection.
 """
 
 import contextlib
@@ -13,68 +13,70 @@ import socket
 import struct
 import threading
 import time
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from provision.node.supervisor import greeting, messages
+from provision.node.supervisor import handshake, messages
+from provision.node.supervisor.messages import Message
 
 LONGEST = 1 << 18
 SEND_SECONDS = 2
-AGAIN_SECONDS = 0.3
+RECONNECT_SECONDS = 0.3
 BACKLOG = 1024
 
 
 class Link:
-    """One connection on which both sides have proved that they know the secret of its node."""
+    """One authenticated connection."""
 
-    def __init__(self, connection, send_key, hear_key):
+    def __init__(self, connection: socket.socket, send_key: bytes, receive_key: bytes) -> None:
         self.connection = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
-        self.send_key, self.hear_key = send_key, hear_key
-        self.sent = self.heard = 0
+        self.send_key, self.receive_key = send_key, receive_key
+        self.last_sent = self.last_received = 0
 
-    def send(self, value):
-        """Send what we know; return whether it went out."""
-        self.sent += 1
+    def send(self, message: Message) -> bool:
+        """Send a message; return whether it was sent."""
+        self.last_sent += 1
         try:
-            self.connection.sendall(sealed(self.send_key, self.sent, value))
+            self.connection.sendall(signed(self.send_key, self.last_sent, message))
         except OSError:
             self.close()
             return False
         return True
 
-    def hear(self, line):
-        """Return what a line says, None for one that is not the other side's, or comes again."""
-        found = opened(self.hear_key, line)
-        if found is None or found[0] <= self.heard:
+    def verify(self, line: bytes) -> Optional[Message]:
+        """Return the message of a line, None for a line that is not from the other side, or is repeated."""
+        result = verified(self.receive_key, line)
+        if result is None or result[0] <= self.last_received:
             return None
-        self.heard = found[0]
-        return found[1]
+        self.last_received, message = result
+        return message
 
-    def close(self):
-        """Close it; whoever reads from it sees that."""
+    def close(self) -> None:
+        """Close the connection; its reader sees the end."""
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-def sealed(key, number, value):
+def signed(key: bytes, number: int, message: Message) -> bytes:
     """Return a line."""
-    body = json.dumps([number, value]).encode()
+    body = json.dumps([number, message]).encode()
     return hmac.new(key, body, hashlib.sha256).hexdigest().encode() + b" " + body + b"\n"
 
 
-def opened(key, line):
-    """Return (number, value) of a line, None where the seal does not fit."""
-    seal, _, body = line.rstrip(b"\n").partition(b" ")
-    wanted = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
-    if not hmac.compare_digest(seal, wanted):
+def verified(key: bytes, line: bytes) -> Optional[Tuple[int, Message]]:
+    """Return the number and the message of a line, None if the signature is wrong."""
+    signature, _, body = line.rstrip(b"\n").partition(b" ")
+    expected = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
+    if not hmac.compare_digest(signature, expected):
         return None
-    number, value = json.loads(body.decode())
-    return (number, value) if isinstance(value, dict) else None
+    number, message = json.loads(body.decode())
+    return (number, message) if isinstance(message, dict) else None
 
 
-def lines_of(connection, deadline):
-    """Yield lines until the connection ends; one that is too long ends it, as does a time while `deadline` has one.
+def read_lines(connection: socket.socket, deadlines: List[float]) -> Iterator[bytes]:
+    """Yield lines until the connection ends, a line is too long or the deadline is reached.
 
-    As long as `deadline` has one, the other side has proved nothing: its lines are short.
+    While `deadlines` contains one, the other side is not authenticated: its lines are short.
     """
     rest = b""
     while True:
@@ -83,107 +85,117 @@ def lines_of(connection, deadline):
             rest = after
             yield line
             continue
-        if len(rest) > (greeting.LONGEST if deadline else LONGEST):
+        if len(rest) > (handshake.LONGEST if deadlines else LONGEST):
             return
-        if deadline:
-            connection.settimeout(max(deadline[0] - time.monotonic(), 0.001))
+        if deadlines:
+            connection.settimeout(max(deadlines[0] - time.monotonic(), 0.001))
         piece = connection.recv(1 << 16)
         if not piece:
             return
         rest += piece
 
 
-class Chief:
-    """The chief's end: takes connections of the other nodes, and tells `hear(node, value)` of each line."""
+class LeaderChannel:
+    """The leader's side: accepts connections of the other nodes, and calls `on_message(node, message)`."""
 
-    def __init__(self, address, port, secret, nodes, hear):
-        self.hear = hear
-        self.links = {}
+    def __init__(
+        self, address: str, port: int, secret: bytes, nodes: Iterable[str], on_message: Callable[[str, Message], None]
+    ) -> None:
+        self.on_message = on_message
+        self.links: Dict[str, Link] = {}
         self.lock = threading.Lock()
         family = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)[0][0]
         self.listener = socket.socket(family, socket.SOCK_STREAM)
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.bind((address, port))
         self.listener.listen(BACKLOG)
-        secrets = {node: greeting.node_secret(secret, node) for node in nodes}
-        self.door = greeting.Door(self.listener, secrets, self._admit)
-        threading.Thread(target=self.door.serve, daemon=True).start()
+        secrets = {node: handshake.node_secret(secret, node) for node in nodes}
+        self.server = handshake.HandshakeServer(self.listener, secrets, self._accept)
+        threading.Thread(target=self.server.serve, daemon=True).start()
 
-    def _admit(self, connection, node, keys):
-        link = Link(connection, *keys)
+    def _accept(self, connection: socket.socket, node: str, keys: handshake.Keys) -> None:
+        link = Link(connection, keys.from_leader, keys.to_leader)
         self._replace(node, link)
         threading.Thread(target=self._serve, args=(connection, node, link), daemon=True).start()
 
-    def _serve(self, connection, node, link):
+    def _serve(self, connection: socket.socket, node: str, link: Link) -> None:
         try:
             with connection:
-                for line in lines_of(connection, ()):
-                    value = link.hear(line)
-                    if value is None or not messages.from_node(value):
-                        return  # bytes that somebody changed, or no message of a keeper: the node comes again
-                    self.hear(node, value)
+                for line in read_lines(connection, []):
+                    message = link.verify(line)
+                    if message is None or not messages.is_node_report(message):
+                        return  # changed on the way, or not from a supervisor: the node connects again
+                    self.on_message(node, message)
         except (OSError, ValueError, TypeError, RecursionError):
             pass
         finally:
-            self._forget(node, link)
+            self._remove(node, link)
 
-    def _replace(self, node, link):
+    def _replace(self, node: str, link: Link) -> None:
         with self.lock:
             before, self.links[node] = self.links.get(node), link
         if before is not None:
             before.close()
 
-    def _forget(self, node, link):
+    def _remove(self, node: str, link: Link) -> None:
         with self.lock:
             if self.links.get(node) is link:
                 del self.links[node]
 
-    def tell(self, value):
-        """Tell all nodes that are there."""
+    def send(self, message: Message) -> None:
+        """Send a message to all connected nodes."""
         with self.lock:
             links = list(self.links.values())
         for link in links:
-            link.send(value)
+            link.send(message)
 
 
-class Member:
-    """Another node's end: comes back to the chief as often as the connection is lost.
+class MemberChannel:
+    """Another node's side: connects to the leader again whenever the connection is lost.
 
-    `secret` is the node's own, `keeper_greeting.node_secret`.
+    `secret` is the node's own, see `handshake.node_secret`.
     """
 
-    def __init__(self, address, port, secret, node, hear, connected):
-        self.place, self.secret, self.node = (address, port), secret, node
-        self.hear, self.connected = hear, connected
-        self.link = None
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        secret: bytes,
+        node: str,
+        on_message: Callable[[Message], None],
+        on_connected: Callable[[], None],
+    ) -> None:
+        self.address, self.secret, self.node = (address, port), secret, node
+        self.on_message, self.on_connected = on_message, on_connected
+        self.link: Optional[Link] = None
         threading.Thread(target=self._run, daemon=True).start()
 
-    def _run(self):
+    def _run(self) -> None:
         while True:
             with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-                self._talk()
+                self._connect()
             self.link = None
-            time.sleep(AGAIN_SECONDS)
+            time.sleep(RECONNECT_SECONDS)
 
-    def _talk(self):
-        with contextlib.closing(socket.create_connection(self.place, timeout=3)) as connection:
-            deadline = [time.monotonic() + greeting.SECONDS]
-            lines = lines_of(connection, deadline)
-            line, (from_chief, to_chief) = greeting.answer(self.secret, self.node, next(lines, b""))
+    def _connect(self) -> None:
+        with contextlib.closing(socket.create_connection(self.address, timeout=3)) as connection:
+            deadlines = [time.monotonic() + handshake.SECONDS]
+            lines = read_lines(connection, deadlines)
+            line, keys = handshake.answer(self.secret, self.node, next(lines, b""))
             connection.sendall(line)
-            if not greeting.same(next(lines, b"").decode("ascii"), greeting.proof(from_chief)):
+            if not handshake.is_same(next(lines, b"").decode("ascii"), handshake.proof(keys.from_leader)):
                 return
-            deadline.clear()
+            deadlines.clear()
             connection.settimeout(None)
-            link = self.link = Link(connection, to_chief, from_chief)
-            self.connected()
+            link = self.link = Link(connection, keys.to_leader, keys.from_leader)
+            self.on_connected()
             for line in lines:
-                value = link.hear(line)
-                if value is None or not messages.from_chief(value):
+                message = link.verify(line)
+                if message is None or not messages.is_leader_order(message):
                     return
-                self.hear(value)
+                self.on_message(message)
 
-    def tell(self, value):
-        """Tell the chief, if it is there; return whether it went out."""
+    def send(self, message: Message) -> bool:
+        """Send a message to the leader; return whether it was sent."""
         link = self.link
-        return link is not None and link.send(value)
+        return link is not None and link.send(message)

@@ -1,24 +1,26 @@
-"""One container of a job: made, started, watched and ended."""
+"""The containers of a job: creation, start, output and end."""
 
 import contextlib
 import json
 import os
 import select
 import signal
+import socket
 import threading
 import time
+from typing import List, Optional, cast
 
 from provision.node import docker as node_docker
 from provision.node import endings, output
 from provision.node import files as node_files
 from provision.node.jobs import records as node_records
-from provision.node.supervisor import create as keeper_create
-from provision.node.supervisor.runtime import Runtime, Trouble
+from provision.node.supervisor import create
+from provision.node.supervisor.mounts import Mounts
+from provision.node.supervisor.runtime import Document, Post, Runtime, Trouble
 
 CREATE_SECONDS = 600
-AWAY_SECONDS = float(
-    os.environ.get("PROVISION_DOCKER_AWAY_SECONDS") or 60
-)  # an engine may be away so long before a container is made
+AWAY_SECONDS = float(os.environ.get("PROVISION_DOCKER_AWAY_SECONDS") or 60)
+"""Time limit for an engine that does not answer before a container is created."""
 ENGINE_PATIENCE = 0.5
 REMOVAL_SECONDS = 0.1
 POLL_SECONDS = 0.5
@@ -26,73 +28,74 @@ LABELS = ("job", "id", "attempt", "instance")
 
 
 class Container(Runtime):
-    """One container, and what is known of it."""
+    """A container of a job."""
 
-    def __init__(self, config, told, folder, post):
-        super().__init__(config, told, folder, post)
+    def __init__(self, config: Document, request: Document, folder: str, post: Post) -> None:
+        super().__init__(config, request, folder, post)
         self.pid, self.pid_start = 0, 0
 
-    # Making
+    # Creation
 
-    def make(self, known_id, abandoned):
-        """Make it, unless it is there from before we were started anew."""
-        found = self.ask(known_id or self.name)
-        if found is not None and self.is_ours(found):
-            self.id = found["Id"]
+    def create(self, known_id: str, abandoned: threading.Event) -> None:
+        """Create it, unless a previous supervisor has created it."""
+        about = self.inspect(known_id or self.name)
+        if about is not None and self.is_own(about):
+            self.id = about["Id"]
             return
         if known_id:
             self.id = known_id
             return
-        if found is not None:
-            self._make_room(found)
+        if about is not None:
+            self._remove_old(about)
         self.id = self._create(abandoned)
         if self.config.get("account"):
             self._name_account()
 
-    def _name_account(self):
-        from provision.node.supervisor import account as keeper_account
+    def _name_account(self) -> None:
+        from provision.node.supervisor.account import name_account  # imports tarfile, which few containers need
 
         try:
-            keeper_account.name_account(self.id, self.config["account"])
+            name_account(self.id, self.config["account"])
         except OSError as problem:
             raise Trouble(str(problem)) from None
 
-    def ask(self, reference):
-        """Return what the engine knows of a container; waits for an engine that does not answer.
+    def inspect(self, reference: str) -> Optional[Document]:
+        """Return the engine's description of a container, None without one; wait for an engine that does not answer.
 
-        For one that is known to be there it waits as long as it takes: its GPUs may be in use.
+        For a container that was created before, it waits without a limit: the GPUs may be in use.
         """
         deadline = time.monotonic() + AWAY_SECONDS
         while True:
             try:
-                return node_docker.engine_json("/containers/{}/json".format(node_docker.quoted(reference)))
+                path = "/containers/{}/json".format(node_docker.quoted(reference))
+                return cast("Optional[Document]", node_docker.engine_json(path))
             except OSError as problem:
                 if reference == self.name and time.monotonic() > deadline:
                     raise Trouble("docker's engine does not answer: {}".format(problem)) from None
                 time.sleep(ENGINE_PATIENCE)
 
-    def is_ours(self, found):
-        """Return whether a container that the engine tells of is of our attempt."""
-        labels = (found.get("Config") or {}).get("Labels") or {}
-        mine = (str(self.told["name"]), str(self.told["id"]), str(self.told["attempt"]))
-        return tuple(labels.get("provision." + key) for key in ("job", "id", "attempt")) == mine
+    def is_own(self, about: Document) -> bool:
+        """Return whether a container that the engine describes belongs to this attempt."""
+        labels = (about.get("Config") or {}).get("Labels") or {}
+        own = (str(self.request["name"]), str(self.request["id"]), str(self.request["attempt"]))
+        return tuple(labels.get("provision." + key) for key in ("job", "id", "attempt")) == own
 
-    def _make_room(self, found):
-        """Take away what an earlier attempt of the job has left under our name."""
-        labels = (found.get("Config") or {}).get("Labels") or {}
-        if labels.get("provision.job") != self.told["name"] or found["State"].get("Running"):
-            raise Trouble("there is another container {} on the node".format(self.name))
-        node_docker.engine("DELETE", "/containers/{}?v=1".format(found["Id"]))
+    def _remove_old(self, about: Document) -> None:
+        """Remove the container of an earlier attempt of the job that has this name."""
+        labels = (about.get("Config") or {}).get("Labels") or {}
+        if labels.get("provision.job") != self.request["name"] or about["State"].get("Running"):
+            raise Trouble("another container on the node has the name {}".format(self.name))
+        node_docker.engine("DELETE", "/containers/{}?v=1".format(about["Id"]))
 
-    def _create(self, abandoned):
-        values = (self.told["name"], self.told["id"], self.told["attempt"], self.instance())
+    def _create(self, abandoned: threading.Event) -> str:
+        values = (self.request["name"], self.request["id"], self.request["attempt"], self.instance)
         labels = {"provision." + label: str(value) for label, value in zip(LABELS, values)}
         try:
-            request = keeper_create.container_request(self.create_words(), self.config.get("env") or {}, labels)
+            request = create.container_request(self.create_words(), self.config.get("env") or {}, labels)
         except ValueError as problem:
             raise Trouble(str(problem)) from None
 
-        def wait(connection):
+        def wait(connection: socket.socket) -> None:
             deadline = time.monotonic() + CREATE_SECONDS
             while not select.select([connection], [], [], POLL_SECONDS)[0]:
                 if abandoned.is_set() or time.monotonic() > deadline:
@@ -107,134 +110,135 @@ class Container(Runtime):
             raise Trouble(node_docker.engine_words(body))
         return str(json.loads(body.decode())["Id"])
 
-    def create_words(self):
-        """Return the container as words of ``docker create``; an account's sources are those of `mounts`."""
+    def create_words(self) -> List[str]:
+        """Return the words of ``docker create``; for an account, the sources of its mounts are those of `mounts`."""
         mounts = self.mounts()
-        return mounts.words if mounts else self.config["create"]
+        return mounts.words if mounts else list(self.config["create"])
 
-    def mounts(self):
-        """Return the mounts of an account's container; None for root's, which may have any."""
-        account = self.config.get("account") or ""
+    def mounts(self) -> Optional[Mounts]:
+        """Return the mounts of an account's container; None for root's, whose mounts are not restricted."""
+        account = str(self.config.get("account") or "")
         if account.partition(":")[0] in ("", "0"):
             return None
-        from provision.node.supervisor.mounts import Mounts
+        name = "{}-{}".format(self.name, self.request["attempt"])
+        return Mounts(name, node_records.job_folder(self.request["name"]), account, self.config["create"])
 
-        name = "{}-{}".format(self.name, self.told["attempt"])
-        return Mounts(name, node_records.job_folder(self.told["name"]), account, self.config["create"])
+    # Start
 
-    def start(self):
-        """Start it, unless it was started before; its output is kept from now on."""
-        found = self.ask(self.id)
-        if found is not None and found["State"]["Status"] == "created":
+    def start(self) -> None:
+        """Start it, unless it was started before, and watch it."""
+        about = self.inspect(self.id)
+        if about is not None and about["State"]["Status"] == "created":
             try:
                 with self.mounts() or contextlib.ExitStack():
                     status, body = node_docker.engine("POST", "/containers/{}/start".format(self.id), timeout=300)
             except OSError as problem:
                 status, body = 500, str(problem).encode()
             if status not in (204, 304):
-                raise Trouble(self._why_not_started(node_docker.engine_words(body)))
-            found = self.ask(self.id)
-        self.watch(found)
+                raise Trouble(self._start_error(node_docker.engine_words(body)))
+            about = self.inspect(self.id)
+        self.watch(about)
 
-    def _why_not_started(self, said):
-        if "--privileged" not in self.config["create"] or "operation not permitted" not in said.lower():
-            return said
-        told = "this node may start no container with --privileged; without it a job has RDMA devices and locked memory"
-        return "{} ({})".format(told, said)
+    def _start_error(self, message: str) -> str:
+        if "--privileged" not in self.config["create"] or "operation not permitted" not in message.lower():
+            return message
+        hint = (
+            "this node cannot start containers with --privileged; without it a job has RDMA devices and locked memory"
+        )
+        return "{} ({})".format(hint, message)
 
-    def find(self, known_id):
-        """Find what the keeper before us has started."""
+    def recover(self, known_id: str) -> None:
+        """Watch it if a previous supervisor has started it."""
         self.id = known_id
-        found = self.ask(self.id or self.name)
-        if found is not None and self.is_ours(found):
-            self.id = found["Id"]
-            self.was_started()
+        about = self.inspect(self.id or self.name)
+        if about is not None and self.is_own(about):
+            self.id = about["Id"]
+            self.watch_if_started()
 
-    def was_started(self):
-        """Return whether it was started by the keeper that was here before; it is watched from now on, if so."""
-        found = self.ask(self.id) if self.id else None
-        if found is not None and found["State"]["Status"] == "created":
-            return False
-        self.watch(found)
-        return True
+    def watch_if_started(self) -> None:
+        """Watch it if it was started; a container that was removed meanwhile is reported as ended."""
+        about = self.inspect(self.id) if self.id else None
+        if about is None or about["State"]["Status"] != "created":
+            self.watch(about)
 
-    def watch(self, found):
-        """Keep its output and wait for its end, each in a thread of its own."""
-        if self.watched:
+    def watch(self, about: Optional[Document]) -> None:
+        """Copy its output and wait for its end, in one thread each."""
+        if self.is_watched:
             return
-        self.watched, self.drained = True, False
-        self.started = output.seconds_of(found["State"].get("StartedAt", "")) if found else 0.0
-        self.pid = int(found["State"].get("Pid") or 0) if found else 0
+        self.is_watched, self.is_drained = True, False
+        if about is not None:
+            self.started = output.seconds_of(about["State"].get("StartedAt", ""))
+            self.pid = int(about["State"].get("Pid") or 0)
         self.pid_start = node_files.start_of(self.pid)
         self.post("started", self, None)
-        output.Pump(self.id, self.log, self.has_drained, lambda text: self.post("trouble", self, text)).start()
+        output.Pump(self.id, self.log, self.end_output, lambda text: self.post("warning", self, text)).start()
         threading.Thread(target=self._wait, daemon=True).start()
 
-    # Watching
-
-    def _wait(self):
-        """Wait for its end, or for its being taken away; an engine that is restarted says what became of it."""
-        code, when = None, 0.0
+    def _wait(self) -> None:
+        """Wait until it has ended or is removed; an engine that is restarted reports the end afterwards."""
+        code: Optional[int] = None
+        when = 0.0
         while True:
             try:
                 status, body = node_docker.engine("POST", "/containers/{}/wait".format(self.id), timeout=None)
-                code, when = (exit_code_in(body), when or time.time()) if status == 200 else (code, when)
-                found = node_docker.engine_json("/containers/{}/json".format(self.id))
+                if status == 200:
+                    code, when = exit_code_in(body), when or time.time()
+                about = node_docker.engine_json("/containers/{}/json".format(self.id))
             except OSError:
                 time.sleep(ENGINE_PATIENCE)
                 continue
-            if found is None:
+            if about is None:
                 removed = {"code": code, "signal": endings.signal_of(code), "reason": "its container was removed"}
                 return self.end(dict(removed, removed=True), when or time.time())
-            state = found["State"]
+            state = about["State"]
             if state["Status"] in ("exited", "dead"):
                 ended = output.seconds_of(state.get("FinishedAt", ""))
                 return self.end(endings.of_state(state), ended or when or time.time())
             time.sleep(REMOVAL_SECONDS)  # it is being removed
 
-    # Ending
+    # End
 
-    def terminate(self):
-        """Ask what it was started for to end."""
-        self.asked_at = time.monotonic()
+    def terminate(self) -> None:
+        """Send SIGTERM to the programs that it was started for."""
+        self.terminated_at = time.monotonic()
         try:
-            self.asked = node_docker.terminate(self.id)
+            self.terminated_pids = node_docker.terminate(self.id)
         except (OSError, KeyError, TypeError):
-            self.asked = []
+            self.terminated_pids = []
 
-    def terminate_all(self):
-        """Ask its first process to end."""
+    def terminate_first(self) -> None:
+        """Send SIGTERM to its first process."""
         try:
             node_docker.terminate_all(self.id)
         except OSError:
             pass
 
-    def kill(self):
-        """End it."""
+    def kill(self) -> None:
+        """Kill it."""
         try:
             node_docker.engine("POST", "/containers/{}/kill?signal=KILL".format(self.id))
         except OSError:
             if self.pid > 1:
                 node_files.send_signal(self.pid, signal.SIGKILL, lambda: not self.is_gone())
 
-    def is_gone(self):
-        """Return whether its first process is gone, whatever docker's engine says, or does not say."""
+    def is_gone(self) -> bool:
+        """Return whether its first process has ended, independent of docker's engine."""
         return self.pid > 1 and (not self.pid_start or node_files.start_of(self.pid) != self.pid_start)
 
-    def give_up(self):
-        """Take it for ended where its process is gone and docker's engine does not tell how."""
+    def give_up(self) -> None:
+        """Report the end of a container whose process has ended while docker's engine does not report it."""
         if self.ended is None:
-            self.end({"code": None, "signal": None, "reason": "docker's engine did not tell how it ended"}, time.time())
+            self.end({"code": None, "signal": None, "reason": "docker's engine did not report its end"}, time.time())
 
-    def may_run(self):
-        """Return whether docker's engine does not say that it is at rest; its GPUs are in use then."""
+    def may_run(self) -> bool:
+        """Return whether docker's engine does not confirm that it has ended; then its GPUs are in use."""
         try:
             return bool(self.id) and node_docker.is_running(self.id)
         except (OSError, KeyError, TypeError):
             return True
 
-    def take_away(self):
-        """Remove it with its anonymous volumes."""
+    def remove(self) -> None:
+        """Remove it with its anonymous volumes and mounts."""
         mounts = self.mounts()
         try:
             if mounts:
@@ -244,8 +248,8 @@ class Container(Runtime):
             pass
 
 
-def exit_code_in(body):
-    """Return the code in docker's answer to ``wait``, None where it makes no sense."""
+def exit_code_in(body: bytes) -> Optional[int]:
+    """Return the code in docker's answer to ``wait``, None for an invalid answer."""
     try:
         return int(json.loads(body.decode())["StatusCode"])
     except (ValueError, KeyError, TypeError):

@@ -1,201 +1,232 @@
-"""What the chief's keeper decides: whether the job starts, goes on or ends, and by what."""
+"""The leader's decisions: whether the job starts, continues or ends, and why."""
 
 import time
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from provision.node import endings, output
-from provision.node.supervisor.records import GO, UP
+from provision.node.supervisor.attempt import GO, UP
+from provision.node.supervisor.messages import Message
+from provision.node.supervisor.peers import Peers
+from provision.node.supervisor.runtime import Document
 
-SETTLE_SECONDS = 0.5  # so long other nodes may tell of a failure that came before the first that we heard of
-LINE = 300  # so much of each last line of mpirun is told to the node of the rank that it names
+SETTLE_SECONDS = 0.5  # time for other nodes to report a failure before the first reported one
+LINE = 300  # maximum characters of each last line of mpirun that the node of the failed rank receives
 OUTPUT_SECONDS = 10
-LOST_LAUNCHER_SECONDS = 5  # mpirun has so long to end when a node of its is gone
-LAUNCHER_SECONDS = 2  # a failure waits so long where the launcher failed and names no rank
+LOST_LAUNCHER_SECONDS = 5  # grace time of mpirun after the loss of one of its nodes
+LAUNCHER_SECONDS = 2  # time before a failure of the launcher is judged if it names no rank
 
 
-class Judge:
-    """The part of a keeper that decides, from what all nodes tell."""
+class Failure(NamedTuple):
+    """The end of a container that should not have ended."""
 
-    def judge(self):
-        """Decide whether the job starts, goes on or ends."""
-        if self.stop_asked:
-            return self.end(endings.stopped(self.stop_asked))
-        for _, told in self.everybody():
-            if told.get("stop"):
-                return self.end(endings.stopped(told["stop"]))
+    time: float
+    """By the leader's clock."""
+    node: str
+    container: str
+    end: Document
+
+
+class Judge(Peers):
+    """The part of the leader's supervisor that decides, from the reports of all nodes."""
+
+    def judge(self) -> None:
+        """Decide whether the job starts, continues or ends."""
+        stop = self.stop_request or next((one["stop"] for _, one in self.reports() if one.get("stop")), None)
+        if stop:
+            self.end(endings.stopped(stop))
+            return
         failures = self.failures()
         if failures:
-            return self.of_first(failures[0])
-        for name, told in self.everybody():
-            if told.get("trouble"):
-                return self.end(endings.node_error(name, told["trouble"]))
-        return self.lost_node() or self.too_long() or self.never_came() or self.success() or self.begin()
+            self.judge_failure(failures[0])
+            return
+        for name, report in self.reports():
+            if report.get("trouble"):
+                self.end(endings.node_error(name, report["trouble"]))
+                return
+        for end in (self.end_of_silence, self.end_of_timeout, self.end_of_missing_node, self.success):
+            document = end()
+            if document:
+                self.end(document)
+                return
+        if self.state["phase"] == UP and all(report.get("up") for _, report in self.reports()):
+            self.go()
 
-    def of_first(self, failure):
-        """End the job by its first failure, when others had the time to tell of an earlier one."""
+    def judge_failure(self, failure: Failure) -> None:
+        """End the job by its first failure, after all nodes could report an earlier one."""
         now = time.monotonic()
         if self.settled_at is None:
-            self.settled_at, self.asking = now + (SETTLE_SECONDS if self.others else 0), time.time()
-            self.tell()
-        if now < self.settled_at or not self.is_told(failure):
-            return None
-        if any(self.others[name].get("asked") != self.asking for name in self.heard):
-            return self.lost_node()  # whose end may be why others failed
-        end = self.of_failure(failure)
-        if self.is_of_launcher(failure) and "lines" not in end and now < self.settled_at + LAUNCHER_SECONDS:
-            return None
-        return self.end(end)
+            self.settled_at, self.query_sent = now + (SETTLE_SECONDS if self.peers else 0), time.time()
+            self.send()
+        if now < self.settled_at or not self.has_output(failure, self.settled_at + OUTPUT_SECONDS):
+            return
+        if any(self.peers[name].get("asked") != self.query_sent for name in self.heard):
+            silence = self.end_of_silence()  # may be the cause of the failure
+            if silence:
+                self.end(silence)
+            return
+        end = self.end_of_failure(failure)
+        if not self.is_of_launcher(failure) or "lines" in end or now >= self.settled_at + LAUNCHER_SECONDS:
+            self.end(end)
 
-    def is_of_launcher(self, failure):
-        """Return whether it is the launcher that failed."""
-        _, name, box, _ = failure
-        return self.told["ends"] == "chief" and name == self.node and box == self.chief_container()
+    def reports(self) -> Iterator[Tuple[str, Message]]:
+        """Yield the name and the report of each node, the leader first."""
+        yield self.node, self.report()
+        yield from self.peers.items()
 
-    def everybody(self):
-        """Yield each node's name and what it told, our own first."""
-        yield self.node, self.telling()
-        yield from self.others.items()
+    # Failures
 
-    def failures(self):
-        """Return the containers that have failed by themselves, the first by our clock first.
+    def failures(self) -> List[Failure]:
+        """Return the failures in order of time.
 
-        The launcher of mpi ends because of a worker's container, never the other way round, and may be heard of first.
+        The launcher of mpi fails because of a worker's container, never the other way round, although its failure may
+        be reported first; therefore it is last.
         """
-        found = []
-        chief_box = self.chief_container()
-        for name, told in self.everybody():
-            for box, ended in (told.get("ended") or {}).items():
-                by_itself = ended.get("code") != 0 or ended.get("reason")
-                worker = self.told["ends"] == "chief" and not (name == self.node and box == chief_box)
-                if not ended.get("stopped") and (by_itself or worker):
-                    when = float(ended.get("time") or 0) + self.offsets.get(name, 0.0)
-                    found.append((when, name, box, ended))
-        return sorted(found, key=lambda item: (self.is_of_launcher(item), *item[:3]))
+        failures = []
+        for name, report in self.reports():
+            for container, end in (report.get("ended") or {}).items():
+                has_failed = end.get("code") != 0 or end.get("reason")
+                is_worker = self.ends_with_launcher() and not self.is_launcher(name, container)
+                if not end.get("stopped") and (has_failed or is_worker):
+                    when = float(end.get("time") or 0) + self.clock_offsets.get(name, 0.0)
+                    failures.append(Failure(when, name, container, end))
+        return sorted(failures, key=lambda failure: (self.is_of_launcher(failure), *failure[:3]))
 
-    def chief_container(self):
-        """Return the name of the container whose end is the job's, where one alone counts."""
-        return next((item.name for item in self.containers if item.config.get("phase") != 1), "")
+    def ends_with_launcher(self) -> bool:
+        """Return whether the end of the launcher is the end of the job (mpi)."""
+        return bool(self.request["ends"] == "chief")
 
-    def is_told(self, failure):
-        """Return whether all is there that a failure is judged by: mpirun's last words come by docker's log."""
-        _, name, box, _ = failure
-        here = next((item for item in self.containers if name == self.node and item.name == box), None)
-        return here is None or here.drained or time.monotonic() > self.settled_at + OUTPUT_SECONDS
+    def is_launcher(self, node: str, container: str) -> bool:
+        """Return whether a container is the one in which the launcher runs."""
+        return node == self.node and container == self.launcher_container()
 
-    def of_failure(self, failure):
+    def is_of_launcher(self, failure: Failure) -> bool:
+        """Return whether the launcher has failed."""
+        return self.ends_with_launcher() and self.is_launcher(failure.node, failure.container)
+
+    def launcher_container(self) -> str:
+        """Return the container of this node that is started last: with mpi, the launcher's."""
+        return next((item.name for item in self.runtimes if item.config.get("phase") != 1), "")
+
+    def has_output(self, failure: Failure, deadline: float) -> bool:
+        """Return whether the output is complete: docker's log has mpirun's last lines. After a deadline it is used."""
+        is_complete = all(
+            item.is_drained for item in self.runtimes if failure.node == self.node and item.name == failure.container
+        )
+        return is_complete or time.monotonic() > deadline
+
+    def end_of_failure(self, failure: Failure) -> Document:
         """Return how the job ends by a container's failure."""
-        _, name, box, ended = failure
+        _, name, container, end = failure
         if self.is_of_launcher(failure):
-            found = self.of_mpirun(ended)
-            if found:
-                return found
-        instance = self.first_instance(box, removed=bool(ended.get("removed")))
-        reason = ended.get("reason") or "it ended by itself, which it should not"
-        ranks = {seat.get("instance"): seat.get("rank") for seat in self.seats() if seat.get("role") != "launcher"}
+            of_rank = self.end_of_rank(end)
+            if of_rank:
+                return of_rank
+        instance = self.first_instance(container, is_removed=bool(end.get("removed")))
+        reason = end.get("reason") or "it ended unexpectedly"
+        ranks = {one.get("instance"): one.get("rank") for one in self.assignments() if one.get("role") != "launcher"}
         rank = ranks.get(instance)
-        found = endings.job_end(
+        document = endings.job_end(
             "FAILED",
             "{} on {} failed: {}".format(instance, name, reason),
-            ended.get("code"),
-            cause=("job.instance_failed", {"instance": instance, "rank": rank, "exit_code": ended.get("code")}),
+            end.get("code"),
+            cause=("job.instance_failed", {"instance": instance, "rank": rank, "exit_code": end.get("code")}),
         )
-        found.update(first_failure=instance, first_rank=rank, signal=ended.get("signal"), why=reason)
-        return found
+        document.update(first_failure=instance, first_rank=rank, signal=end.get("signal"), why=reason)
+        return document
 
-    def of_mpirun(self, ended):
-        """Return how the job ends by what mpirun says of a rank; None where it says nothing."""
-        container = next(item for item in self.containers if item.name == self.chief_container())
-        lines = output.last_lines(container.log, 400)
-        said = endings.first_of_mpirun("\n".join(lines))
-        if not said:
+    def end_of_rank(self, end: Document) -> Optional[Document]:
+        """Return how the job ends by the rank that mpirun names as failed; None if it names none."""
+        launcher = self.launcher_container()
+        lines = output.last_lines(next(item.log for item in self.runtimes if item.name == launcher), 400)
+        failed = endings.first_of_mpirun("\n".join(lines))
+        if not failed:
             return None
-        seat = endings.seat_of_rank(self.seats(), said["rank"], said["node"])
-        why = endings.words_of(said["code"], said["signal"])
-        where = " on {}".format(seat["node"]) if seat else ""
-        instance = seat["instance"] if seat else self.first_instance(container.name)
-        found = endings.job_end(
+        assignment = endings.assignment_of_rank(self.assignments(), failed["rank"], failed["node"])
+        why = endings.words_of(failed["code"], failed["signal"])
+        where = " on {}".format(assignment["node"]) if assignment else ""
+        instance = assignment["instance"] if assignment else self.first_instance(launcher)
+        document = endings.job_end(
             "FAILED",
-            "rank {}{} failed: {}".format(said["rank"], where, why),
-            ended.get("code"),
-            cause=("job.instance_failed", {"instance": instance, "rank": said["rank"], "exit_code": said["code"]}),
+            "rank {}{} failed: {}".format(failed["rank"], where, why),
+            end.get("code"),
+            cause=(
+                "job.instance_failed",
+                {"instance": instance, "rank": failed["rank"], "exit_code": failed["code"]},
+            ),
         )
-        found.update(first_rank=said["rank"], signal=said["signal"], rank_code=said["code"], why=why)
-        found["first_failure"] = instance
-        found["lines"] = [line[:LINE] for line in lines[-20:]]
-        return found
+        document.update(first_rank=failed["rank"], signal=failed["signal"], rank_code=failed["code"], why=why)
+        document["first_failure"] = instance
+        document["lines"] = [line[:LINE] for line in lines[-20:]]
+        return document
 
-    def seats(self):
-        """Return the seats of all instances."""
-        return [seat for seat in self.record.get("seats") or () if isinstance(seat, dict)]
+    def first_instance(self, container: str, *, is_removed: bool = False) -> str:
+        """Return the instance that represents a container: the launcher, or its rank if the container was removed."""
+        inside = [one for one in self.assignments() if one.get("container") == container]
+        preferred = [one for one in inside if bool(one.get("chief")) is not is_removed]
+        if inside:
+            return str((preferred or inside)[0]["instance"])
+        runtime = next((item for item in self.runtimes if item.name == container), None)
+        return str(runtime.config["instances"][0]) if runtime else container
 
-    def first_instance(self, box, *, removed=False):
-        """Return the instance that a container is told by: the launcher, unless the container is gone with its rank."""
-        inside = [seat for seat in self.seats() if seat.get("container") == box]
-        chief = next((seat for seat in inside if bool(seat.get("chief")) is not removed), None)
-        own = next((item.config["instances"][0] for item in self.containers if item.name == box), box)
-        return chief["instance"] if chief else inside[0]["instance"] if inside else own
+    # Silence and time limits
 
-    def lost_node(self):
-        """End the job where a node that has spoken is silent; where all are, it is this one that is cut off."""
-        before = self.born if self.state["phase"] == GO else time.monotonic()
-        silent = {name: time.monotonic() - self.heard.get(name, before) for name in self.others}
-        lost = next((name for name in self.others if silent[name] > self.lost), None)
+    def end_of_silence(self) -> Optional[Document]:
+        """Return the end if a node that has answered before is silent; if all are, this node is isolated."""
+        before = self.began if self.state["phase"] == GO else time.monotonic()
+        silent = {name: time.monotonic() - self.heard.get(name, before) for name in self.peers}
+        lost = next((name for name in self.peers if silent[name] > self.lost), None)
         if lost is None:
             return None
         least = min(silent.values())
-        isolated = self.why_cut_off(alone=least if least > self.lost - 2 * self.beat else 0.0)
-        grace = self.grace_without_a_node()
+        isolated = self.isolation_error(silence=least if least > self.lost - 2 * self.beat else 0.0)
+        grace = self.grace_without_node()
         if isolated:
-            return self.end(endings.node_isolated(self.node, isolated, grace=grace))
+            return endings.node_isolated(self.node, isolated, grace=grace)
         message = "node {} does not answer: nothing was heard of it for {:.0f} s".format(lost, silent[lost])
-        return self.end(endings.node_silent(lost, message, silent[lost], grace=grace))
+        return endings.node_silent(lost, message, silent[lost], grace=grace)
 
-    def grace_without_a_node(self):
-        """Return the grace time where a node is gone: mpirun waits in vain for its part there, and has no other use."""
-        whole = float(self.told.get("grace_seconds") or 0)
-        return min(whole, LOST_LAUNCHER_SECONDS) if self.told["ends"] == "chief" else None
+    def grace_without_node(self) -> Optional[float]:
+        """Return the grace time after the loss of a node: mpirun only waits for its part there."""
+        grace = float(self.request.get("grace_seconds") or 0)
+        return min(grace, LOST_LAUNCHER_SECONDS) if self.ends_with_launcher() else None
 
-    def never_came(self):
-        """End the job where a node's keeper does not come at all: whoever started them was ended in between."""
-        if self.state["phase"] == GO or time.monotonic() - max(self.state["began"], self.born) < self.coming():
+    def end_of_missing_node(self) -> Optional[Document]:
+        """Return the end if a node's supervisor was never started: the command that starts them was interrupted."""
+        elapsed = time.monotonic() - max(self.state["began"], self.began)
+        if self.state["phase"] == GO or elapsed < self.join_timeout():
             return None
-        name = next((name for name in self.others if name not in self.heard), None)
-        return name and self.end(endings.broken_off(name))
+        name = next((name for name in self.peers if name not in self.heard), None)
+        return endings.broken_off(name) if name else None
 
-    def too_long(self):
-        """End the job where it takes too long to start, or to run."""
-        now, starting = time.monotonic(), float(self.told.get("starting_timeout") or 0)
-        running = float(self.told.get("running_timeout") or 0)
+    def end_of_timeout(self) -> Optional[Document]:
+        """Return the end if the start or the run takes too long."""
+        now, starting = time.monotonic(), float(self.request.get("starting_timeout") or 0)
+        running = float(self.request.get("running_timeout") or 0)
         if self.state["go"] is None and starting and now - self.state["began"] > starting:
-            late = [(name, told) for name, told in self.everybody() if not told.get("up")]
-            name, told = late[0] if late else (self.node, {})
-            doing = told.get("doing") or ("it was not heard of" if not told else "")
-            more = " (and {} more)".format(len(late) - 1) if late[1:] else ""
-            reason = "node {}{} was not ready within {:.0f} s (starting_timeout)".format(name, more, starting)
-            params = {"nodes": [one for one, _ in late] or [name], "seconds": round(starting), "activity": doing}
-            return self.end(
-                endings.job_end(
-                    "FAILED",
-                    "{}: {}".format(reason, doing) if doing else reason,
-                    cause=("job.starting_timeout", params),
-                )
-            )
+            return self.end_of_start(starting)
         if self.state["go"] is not None and running and now - self.state["go"] > running:
             message = "it ran for longer than {:.0f} s (running_timeout)".format(running)
             cause = ("job.running_timeout", {"seconds": round(running)})
-            return self.end(endings.job_end("FAILED", message, cause=cause))
+            return endings.job_end("FAILED", message, cause=cause)
         return None
 
-    def success(self):
-        """End the job where all that counts has ended well."""
+    def end_of_start(self, limit: float) -> Document:
+        """Return the end because some nodes were not ready within a time limit."""
+        late = [(name, report) for name, report in self.reports() if not report.get("up")]
+        name, report = late[0] if late else (self.node, {})
+        activity = report.get("doing") or ("" if report else "it was not heard of")
+        more = " (and {} more)".format(len(late) - 1) if late[1:] else ""
+        reason = "node {}{} was not ready within {:.0f} s (starting_timeout)".format(name, more, limit)
+        params = {"nodes": [one for one, _ in late] or [name], "seconds": round(limit), "activity": activity}
+        message = "{}: {}".format(reason, activity) if activity else reason
+        return endings.job_end("FAILED", message, cause=("job.starting_timeout", params))
+
+    def success(self) -> Optional[Document]:
+        """Return the end if the launcher, or all instances, have succeeded."""
         if self.state["phase"] != GO:
             return None
-        if self.told["ends"] == "chief":
-            over = self.chief_container() in self.state["ended"]
+        if self.ends_with_launcher():
+            is_complete = self.launcher_container() in self.state["ended"]
         else:
-            over = all(told.get("over") for _, told in self.everybody())
-        return self.end(endings.job_end("SUCCEEDED", "", 0)) if over else None
-
-    def begin(self):
-        """Let the job go when all nodes are ready."""
-        if self.state["phase"] == UP and all(told.get("up") for _, told in self.everybody()):
-            self.go()
+            is_complete = all(report.get("over") for _, report in self.reports())
+        return endings.job_end("SUCCEEDED", "", 0) if is_complete else None

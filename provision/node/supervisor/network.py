@@ -1,4 +1,4 @@
-"""What the kernel says of the network between the keepers."""
+"""The state of the network interface that connects this node to the other nodes of a job."""
 
 import fcntl
 import os
@@ -10,8 +10,8 @@ NET = "/sys/class/net"
 DOWN = ("down", "lowerlayerdown", "notpresent")
 
 
-def trouble_of(address):
-    """Return what is wrong with the interface that has an IPv4 address, empty where nothing is known to be."""
+def interface_error(address: str) -> str:
+    """Return what is wrong with the interface that has an IPv4 address, empty without a known error."""
     try:
         names = sorted(os.listdir(NET))
     except OSError:
@@ -22,18 +22,18 @@ def trouble_of(address):
     return ""
 
 
-def address_of(interface):
-    """Return the first IPv4 address of an interface, empty where it has none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+def address_of(interface: str) -> str:
+    """Return the first IPv4 address of an interface, empty if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
-            found = fcntl.ioctl(asked.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+            answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
         except OSError:
             return ""
-    return socket.inet_ntoa(found[20:24])
+    return socket.inet_ntoa(answer[20:24])
 
 
-def state_of(interface):
-    """Return the kernel's word for whether an interface can send."""
+def state_of(interface: str) -> str:
+    """Return the operational state of an interface, empty if it is unknown."""
     try:
         with open(os.path.join(NET, interface, "operstate")) as stream:
             return stream.read().strip()

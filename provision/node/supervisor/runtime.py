@@ -1,41 +1,93 @@
-"""What an instance runs in: what containers and units have in common."""
+"""What an instance runs in: the common base of containers and units."""
 
 import os
+import socket
+import threading
 import time
+from typing import Any, Callable, Dict, Iterable, Optional
 
-INSIST_SECONDS = 1
+REPEAT_SECONDS = 1
+
+Document = Dict[str, Any]
+"""A JSON object."""
+Post = Callable[[str, Optional["Runtime"], Any], None]
+"""Passes an event to the main thread: its kind, the runtime and a value."""
 
 
 class Trouble(Exception):
-    """An instance cannot be made or started; the text says why."""
+    """An instance cannot be created or started; the text is the reason."""
 
 
 class Runtime:
-    """One of a job's containers or units, and what is known of it; `post(kind, self, value)` tells what happens to it.
+    """A container or a unit of a job.
 
-    Those that derive from it have: `make`, `start`, `find`, `was_started`, `terminate`, `terminate_all`, `kill`,
-    `is_gone`, `give_up`, `may_run`, `take_away`.
+    Args:
+        config: its entry of ``containers`` in the request.
+        request: the request to the job supervisor, see README.md of `provision/jobs`.
+        folder: the folder of the attempt.
+        post: passes its events to the main thread.
     """
 
-    def __init__(self, config, told, folder, post):
-        self.config, self.told, self.folder, self.post = config, told, folder, post
-        self.name = config["name"]
-        self.log = os.path.join(folder, str(config.get("log_instance") or config["instances"][0]) + ".log")
+    def __init__(self, config: Document, request: Document, folder: str, post: Post) -> None:
+        self.config, self.request, self.folder, self.post = config, request, folder, post
+        self.name = str(config["name"])
+        self.instance = str(config.get("log_instance") or config["instances"][0])
+        """The instance whose output it writes."""
+        self.log = os.path.join(folder, self.instance + ".log")
         self.id = ""
         self.started = 0.0
-        self.ended = None
-        self.drained = True
-        self.watched = False
-        self.asked, self.asked_at = None, 0.0
+        self.ended: Optional[Document] = None
+        self.is_drained = True
+        self.is_watched = False
+        self.terminated_pids: Optional[Iterable[int]] = None
+        self.terminated_at = 0.0
 
-    def instance(self):
-        """Return the instance whose output it writes."""
-        return self.config.get("log_instance") or self.config["instances"][0]
+    def create(self, known_id: str, abandoned: threading.Event) -> None:
+        """Create it, unless a previous supervisor has created it with that ID; stop waiting if the job is abandoned."""
+        raise NotImplementedError
 
-    def ready(self):
-        """Return whether somebody listens on its port; True where it has none."""
-        import socket
+    def start(self) -> None:
+        """Start it, unless it was started before, and watch it."""
+        raise NotImplementedError
 
+    def recover(self, known_id: str) -> None:
+        """Watch it if a previous supervisor has started it."""
+        raise NotImplementedError
+
+    def watch_if_started(self) -> None:
+        """Watch it if it was started."""
+        raise NotImplementedError
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the programs that it was started for."""
+        raise NotImplementedError
+
+    def terminate_first(self) -> None:
+        """Send SIGTERM to its first process."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """Kill all its processes."""
+        raise NotImplementedError
+
+    def is_gone(self) -> bool:
+        """Return whether its processes have ended."""
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Report its end although the cause is unknown."""
+        raise NotImplementedError
+
+    def may_run(self) -> bool:
+        """Return whether it may be running; then its GPUs are in use."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Remove it and what was created for it."""
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        """Return whether its port accepts connections; True without a port."""
         port = self.config.get("ready_port")
         if not port:
             return True
@@ -47,20 +99,20 @@ class Runtime:
             return True
         return False
 
-    def insist(self):
-        """Ask all of it to end where what was asked is gone, and it goes on."""
-        if self.asked is None or time.monotonic() - self.asked_at < INSIST_SECONDS:
+    def repeat_termination(self) -> None:
+        """Send SIGTERM to the first process if the programs that received it have ended and it still runs."""
+        if self.terminated_pids is None or time.monotonic() - self.terminated_at < REPEAT_SECONDS:
             return
-        if not any(os.path.exists("/proc/{}".format(pid)) for pid in self.asked):
-            self.asked = None
-            self.terminate_all()
+        if not any(os.path.exists("/proc/{}".format(pid)) for pid in self.terminated_pids):
+            self.terminated_pids = None
+            self.terminate_first()
 
-    def end(self, ending, when):
-        """Tell that it has ended."""
+    def end(self, ending: Document, when: float) -> None:
+        """Report its end."""
         self.ended = dict(ending, time=when)
         self.post("ended", self, None)
 
-    def has_drained(self):
-        """Tell that its output is all there."""
-        self.drained = True
+    def end_output(self) -> None:
+        """Report that its output is complete."""
+        self.is_drained = True
         self.post("drained", self, None)

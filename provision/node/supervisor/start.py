@@ -1,83 +1,86 @@
-"""How a keeper makes and starts its containers, beside its main loop."""
+"""Creation and start of the instances of an attempt, in a thread beside the main loop."""
 
+import functools
 import threading
 import time
+from typing import Callable
 
-from provision.node.supervisor.records import GO
-from provision.node.supervisor.runtime import Trouble
+from provision.node.supervisor.attempt import GO, Attempt
+from provision.node.supervisor.runtime import Runtime, Trouble
 
 READY_SECONDS = 0.1
 
 
-class Start:
-    """The part of a keeper that works in a thread of its own; what it did comes to the main loop by `post`."""
+class Start(Attempt):
+    """The part of a job supervisor that works in threads; it reports to the main loop by `post`."""
 
-    def in_thread(self, work):
-        """Do what takes long beside the main loop; one thing after the other."""
+    def run_in_thread(self, work: Callable[[], None]) -> None:
+        """Do work that takes long beside the main loop, after the previous work."""
         before = self.worker
 
-        def run():
+        def run() -> None:
             if before is not None:
                 before.join()
             try:
                 work()
             except Trouble as trouble:
                 self.post("failed", None, str(trouble))
-            except Exception as problem:  # noqa: BLE001 - told as the job's end: nobody would see it otherwise
-                self.post("failed", None, "the keeper failed: {!r}".format(problem))
+            except Exception as problem:  # noqa: BLE001 - reported as the job's end, else it would be lost
+                self.post("failed", None, "the job supervisor failed: {!r}".format(problem))
 
         self.worker = threading.Thread(target=run, daemon=True)
         self.worker.start()
 
-    def bring_up(self):
-        """Make all containers and start those of the first phase; wait until their ports answer."""
-        for container in self.containers:
-            self.check("creating", container, lambda item: item.make(self.created(item), self.abandoned))
-            self.post("created", container, container.id)
-        for container in self.containers:
-            if container.config.get("phase") == 1:
-                self.check("starting", container, lambda item: item.start())
-        for container in self.containers:
-            while container.watched and not container.ready():
-                self.doing = "waiting for port {} of {}".format(container.config["ready_port"], container.name)
-                if self.abandoned.is_set() or container.ended:
+    def bring_up(self) -> None:
+        """Create all runtimes, start those of the first phase, and wait until their ports answer."""
+        for runtime in self.runtimes:
+            create = functools.partial(runtime.create, self.created_id(runtime), self.abandoned)
+            self.attempt("creating", runtime, create)
+            self.post("created", runtime, runtime.id)
+        for runtime in self.runtimes:
+            if runtime.config.get("phase") == 1:
+                self.attempt("starting", runtime, runtime.start)
+        for runtime in self.runtimes:
+            while runtime.is_watched and not runtime.is_ready():
+                self.activity = "waiting for port {} of {}".format(runtime.config["ready_port"], runtime.name)
+                if self.abandoned.is_set() or runtime.ended:
                     return
                 time.sleep(READY_SECONDS)
-        self.doing = ""
+        self.activity = ""
         self.post("up")
         if self.state["phase"] == GO:
             self.start_all()
 
-    def start_all(self):
-        """Start the containers of the second phase."""
-        for container in self.containers:
-            if container.config.get("phase") != 1:
-                self.check("starting", container, lambda item: item.start())
-        self.doing = ""
+    def start_all(self) -> None:
+        """Start the runtimes of the second phase."""
+        for runtime in self.runtimes:
+            if runtime.config.get("phase") != 1:
+                self.attempt("starting", runtime, runtime.start)
+        self.activity = ""
 
-    def created(self, container):
-        """Return the id of a container that was made before we were started anew."""
-        return self.state["created"].get(container.name, "")
+    def created_id(self, runtime: Runtime) -> str:
+        """Return the ID of a runtime that a previous supervisor has created, empty without one."""
+        return str(self.state["created"].get(runtime.name, ""))
 
-    def check(self, what, container, work):
-        """Do something with a container unless the job ends, and say with whom it failed."""
+    def attempt(self, activity: str, runtime: Runtime, work: Callable[[], None]) -> None:
+        """Do something with a runtime unless the job ends; name the runtime in errors."""
         if self.abandoned.is_set():
-            raise Trouble("it was ended before it had begun")
-        self.doing = "{} {}".format(what, container.name)
+            raise Trouble("it was ended before its start")
+        self.activity = "{} {}".format(activity, runtime.name)
         try:
-            work(container)
+            work()
         except Trouble as trouble:
-            raise Trouble("{} {} failed: {}".format(what, container.name, trouble)) from None
+            raise Trouble("{} {} failed: {}".format(activity, runtime.name, trouble)) from None
 
-    def find_again(self):
-        """Find the containers of a job that was ending when the keeper before us was killed."""
-        for container in self.containers:
-            container.find(self.created(container))
-        self.post("found")
+    def recover_all(self) -> None:
+        """Watch the runtimes of a job that was being ended when the previous supervisor was killed."""
+        for runtime in self.runtimes:
+            runtime.recover(self.created_id(runtime))
+        self.post("recovered")
 
-    def find_started(self):
-        """Find those that run although they could not be started in our eyes, so that they are ended too."""
-        for container in self.containers:
-            container.id = container.id or self.created(container)
-            if container.id and not container.watched:
-                container.was_started()
+    def watch_started(self) -> None:
+        """Watch runtimes that were started although their start has failed, so that they are ended too."""
+        for runtime in self.runtimes:
+            runtime.id = runtime.id or self.created_id(runtime)
+            if runtime.id and not runtime.is_watched:
+                runtime.watch_if_started()

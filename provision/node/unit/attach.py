@@ -1,12 +1,13 @@
-"""Runs a command inside of an instance that is a process of this node.
+"""Runs a command in an instance that is a process of this node.
 
-It is its account's, sees its mounts, and is a part of its unit, with which it ends.
+The command has the account and the mounts of the instance, and belongs to its unit, with which it ends.
 """
 
 import os
 import re
 import resource
 import sys
+from typing import Dict, List, NoReturn
 
 from provision.node import files as node_files
 from provision.node.jobs import units as node_units
@@ -27,80 +28,81 @@ LIMITS = {
 """Python's names -> the kernel's."""
 
 
-def attach(place, command):
-    """Become the command; OSError where the instance does not run, or something of it cannot be had."""
-    known = node_files.read_json(os.path.join(place, "run"))
-    unit = os.path.basename(place)
-    handle = opened(known.get("pid"), unit)
+def attach(unit_folder: str, command: List[str]) -> NoReturn:
+    """Execute the command in this process; OSError if the instance does not run or cannot be entered."""
+    known = node_files.read_json(os.path.join(unit_folder, "run"))
+    unit = os.path.basename(unit_folder)
+    handle = open_process(known.get("pid"), unit)
     environment = variables_of(handle)
     if os.environ.get("TERM"):
         environment.setdefault("TERM", os.environ["TERM"])
-    join(handle, unit)
-    take_limits(text_of(handle, "limits"))
-    see_mounts(handle)
-    unit_shim.take_account(known["uid"], known["gid"], known["groups"])
-    unit_shim.enter(known["folder"])
-    unit_shim.run(command, environment)
+    join_groups(handle, unit)
+    set_limits(read_file(handle, "limits"))
+    enter_mounts(handle)
+    unit_shim.set_account(known["uid"], known["gid"], known["groups"])
+    unit_shim.enter_folder(known["folder"])
+    unit_shim.execute(command, environment)
 
 
-def opened(pid, unit):
-    """Return a descriptor of what the kernel says of a process: what is read by it is of that process and no later one.
+def open_process(pid: object, unit: str) -> int:
+    """Return a descriptor of a process in /proc: files relative to it never belong to a later process.
 
-    OSError where the process is not the unit's.
+    OSError if the process does not belong to the unit.
     """
     try:
-        handle = os.open("/proc/{}".format(int(pid)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if node_units.is_in(pid, unit) and text_of(handle, "cgroup"):
+        number = int(str(pid))
+        handle = os.open("/proc/{}".format(number), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if node_units.is_in(number, unit) and read_file(handle, "cgroup"):
             return handle
-    except (OSError, TypeError, ValueError):
+    except (OSError, ValueError):
         pass
-    raise OSError("nothing of it runs on this node any more")
+    raise OSError("it does not run on this node any more")
 
 
-def text_of(process, name):
+def read_file(process: int, name: str) -> str:
     """Return a file of a process as text."""
     with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), "rb") as stream:
         return stream.read().decode("utf-8", "surrogateescape")
 
 
-def variables_of(process):
-    """Return the variables that a process began with."""
-    pairs = [item.partition("=") for item in text_of(process, "environ").split("\0") if item]
+def variables_of(process: int) -> Dict[str, str]:
+    """Return the initial environment variables of a process."""
+    pairs = [item.partition("=") for item in read_file(process, "environ").split("\0") if item]
     return {name: value for name, _, value in pairs}
 
 
-def take_limits(text):
-    """Have the limits that the kernel tells of a process; what this account may not raise stays."""
+def set_limits(text: str) -> None:
+    """Set the limits that the kernel reports of a process, except those that this account cannot raise."""
     for name, title in LIMITS.items():
         row = re.search(r"^Max {}\s+(\S+)\s+(\S+)".format(title), text, re.MULTILINE)
         if row:
-            values = [-1 if word == "unlimited" else int(word) for word in row.groups()]
+            soft, hard = (-1 if word == "unlimited" else int(word) for word in row.groups())
             try:
-                resource.setrlimit(getattr(resource, "RLIMIT_" + name), values)
+                resource.setrlimit(getattr(resource, "RLIMIT_" + name), (soft, hard))
             except (OSError, ValueError):
                 continue
 
 
-def join(process, unit):
-    """Become a part of the unit's control groups."""
-    joined = False
-    for line in text_of(process, "cgroup").splitlines():
+def join_groups(process: int, unit: str) -> None:
+    """Join the unit's control groups."""
+    is_joined = False
+    for line in read_file(process, "cgroup").splitlines():
         _, kinds, path = line.split(":", 2)
-        for place in folders(kinds):
-            joined = (enter_group(place + path) and unit in path) or joined
-    if not joined:
-        raise OSError("its control group cannot be entered")
+        for folder in group_folders(kinds):
+            is_joined = (join_group(folder + path) and unit in path) or is_joined
+    if not is_joined:
+        raise OSError("its control group cannot be joined")
 
 
-def folders(kinds):
-    """Return where the control groups of some kinds may be seen: the newer form, or one folder for each kind."""
+def group_folders(kinds: str) -> List[str]:
+    """Return possible folders of some kinds of control groups: of version 2, or one for each kind."""
     if not kinds:
         return [CGROUPS, CGROUPS + "/unified"]
     return [os.path.join(CGROUPS, kinds.replace("name=", ""))]
 
 
-def enter_group(folder):
-    """Enter one control group; return whether that was done."""
+def join_group(folder: str) -> bool:
+    """Join one control group; return whether that succeeded."""
     try:
         with open(os.path.join(folder, "cgroup.procs"), "w") as stream:
             stream.write("0")
@@ -109,15 +111,15 @@ def enter_group(folder):
     return True
 
 
-def see_mounts(process):
-    """See the mounts that a process sees; nothing is imported after that."""
+def enter_mounts(process: int) -> None:
+    """Enter the mount namespace of a process; nothing is imported afterwards."""
     handle = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
-    unit_mounts.call(unit_mounts.LIBRARY.setns(handle, unit_mounts.NEW_NAMESPACE), "its mounts cannot be seen")
+    unit_mounts.check(unit_mounts.LIBRARY.setns(handle, unit_mounts.NEW_NAMESPACE), "its mounts are not accessible")
     os.close(handle)
 
 
-def main():
-    """Become the command of the arguments (the folder of a unit, then the words) in the instance of the unit."""
+def main() -> None:
+    """Execute the command of the arguments (the folder of a unit, then the words) in the instance of the unit."""
     try:
         attach(sys.argv[1], sys.argv[2:])
     except (OSError, ValueError) as problem:

@@ -1,33 +1,33 @@
-"""The words of systemd-run for an instance that is a process of its node; by the keeper there, and by a dry run here.
+"""The words of systemd-run for an instance that is a process of its node; the job supervisor and a dry run use them.
 
-Python 3.6 or newer, as it runs on the nodes.
+Python 3.6 or newer, because it runs on the nodes.
 """
 
 from typing import Any, Dict, List
 
 SETTINGS = (
-    "KillMode=control-group",  # whatever it has started ends with it, be it a daemon
+    "KillMode=control-group",  # ends everything that it has started, daemons too
     "TimeoutStopSec=15",
     "TasksMax=infinity",
-    "OOMScoreAdjust=-500",  # of the shim, by which the end of all else is told; the program itself has 0
-    "OOMPolicy=continue",  # a program may go on without a child that was killed for its memory
+    "OOMScoreAdjust=-500",  # of the shim, which reports the end; the program itself has 0
+    "OOMPolicy=continue",  # a program may continue without a child that was killed for its memory
 )
 HOME = "~"
-"""Begins a path that is in the home of the instance's account, which its node knows."""
+"""Prefix of a path in the home of the instance's account, which its node knows."""
 
 
-def unit_words(unit: str, told: Dict[str, Any]) -> List[str]:
-    """Return the words up to ``--``; behind it comes what is started.
+def unit_words(unit: str, config: Dict[str, Any]) -> List[str]:
+    """Return the words up to ``--``; the command follows it.
 
-    They contain no mounts: the shim makes them, because systemd would follow links of the account.
+    They contain no mounts: the shim creates them, because systemd would follow links of the account.
 
     Args:
         unit: the unit's name.
-        told: see "unit" in README.md of `provision/jobs`.
+        config: see "unit" in README.md of `provision/jobs`.
     """
     words = ["systemd-run", "--quiet", "--collect", "--unit", unit]
     settings = list(SETTINGS)
-    for name, value in sorted(told["limits"].items()):
+    for name, value in sorted(config["limits"].items()):
         settings.append("Limit{}={}".format(name.upper(), ":".join(map(limit, str(value).split(":")))))
     return words + ["--property=" + setting for setting in settings]
 

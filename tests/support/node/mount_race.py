@@ -20,9 +20,10 @@ sys.path.insert(0, PROGRAMS)
 os.environ.setdefault("PROVISION_JOBS_ROOT", WORK + "/jobs")
 os.environ.setdefault("PROVISION_JOBS_RUN", WORK + "/run")
 
-from provision.node.supervisor import units as keeper_units
+from provision.node.files import write_json
 from provision.node.supervisor.runtime import Trouble
-from provision.node.unit import shim as unit_shim
+from provision.node.supervisor.units import Unit
+from provision.node.unit import launch, shim
 
 MINE = WORK + "/mine"
 VICTIM = WORK + "/victim"
@@ -78,34 +79,35 @@ def attempt(number: int) -> str:
     }
     config = {"name": "race", "instances": ["race"], "unit": told, "env": {}}
     job = {"name": "race", "id": "t", "attempt": number, "leases": []}
-    unit = keeper_units.Unit(config, job, WORK + "/job", lambda *_: None)
+    unit = Unit(config, job, WORK + "/job", lambda *_: None)
     log = Path(WORK + "/job/race.log")
     log.unlink(missing_ok=True)
     try:
-        unit.make("", threading.Event())
+        unit.create("", threading.Event())
         if STARTER == "systemd":
             unit.start()
         else:
-            keeper_units.node_files.write_json(os.path.join(unit.place, "told"), unit.for_shim(unit.at_home()))
-            serve(unit.place)
-        while not (end := unit._item("end")):
+            document = launch.document_of(unit.launch(unit.config_in_home()))
+            write_json(os.path.join(unit.unit_folder, launch.FILE), document)
+            supervise(unit.unit_folder)
+        while not (end := unit.record("end")):
             time.sleep(0.005)
     except Trouble as trouble:
         return f"refused: {trouble}"
     finally:
-        unit.take_away()
+        unit.remove()
     if end.get("trouble"):
         return f"refused: {end['trouble']}"
     return "\n".join(line[30:] for line in log.read_text().splitlines())
 
 
-def serve(place: str) -> None:
+def supervise(unit_folder: str) -> None:
     """Run the shim in a process of its own, as the unit's first program."""
     pid = os.fork()
     if not pid:
         try:
             os.setsid()
-            unit_shim.serve(place)
+            shim.supervise(unit_folder)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)

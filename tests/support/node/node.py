@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from provision.node.supervisor.greeting import node_secret
+from provision.node.supervisor.handshake import node_secret
 from tests.support.node.program import NodeProgram
 
 HERE = Path(__file__).parent
@@ -147,16 +147,16 @@ class FakeNode:
     def result(self, seconds: float = 15, **which: Any) -> dict[str, Any]:
         """Wait for the end of an attempt here."""
         until(lambda: self.record("result", **which), f"an end on {self.name}", seconds, self.attempt(**which))
-        until(lambda: not list(self.units.iterdir()), "the keeper's end")
+        until(lambda: not list(self.units.iterdir()), "the supervisor's end")
         return self.record("result", **which)
 
-    def keeper(self) -> int:
-        """Return the pid of the only keeper."""
-        return int(until(lambda: [int(unit.read_text()) for unit in self.units.glob("*.service")], "a keeper")[0])
+    def supervisor(self) -> int:
+        """Return the PID of the only job supervisor."""
+        return int(until(lambda: [int(unit.read_text()) for unit in self.units.glob("*.service")], "a supervisor")[0])
 
 
-def assignment(instance: str, node: str, rank: int, **more: Any) -> dict[str, Any]:
-    """Return a seat's document."""
+def assignment(instance: str, node: str, rank: int, *, is_leader: bool | None = None, **more: Any) -> dict[str, Any]:
+    """Return the document of an assignment; rank 0 is the leader by default."""
     role = instance.split("-")[1]
     return {
         "instance": instance,
@@ -165,7 +165,7 @@ def assignment(instance: str, node: str, rank: int, **more: Any) -> dict[str, An
         "node": node,
         "address": "127.0.0.1",
         "rank": rank,
-        "chief": rank == 0,
+        "chief": rank == 0 if is_leader is None else is_leader,
         "uuids": [],
         "container": instance,
         **more,
@@ -179,7 +179,7 @@ def job(name: str = "j", ident: str = "t1", **spec: Any) -> dict[str, Any]:
 
 
 def container(instance: str, *command: str, **more: Any) -> dict[str, Any]:
-    """Return what the keeper is told of a container."""
+    """Return a container's entry of the request to the job supervisor."""
     return {
         "name": instance,
         "phase": 2,
@@ -193,10 +193,10 @@ def container(instance: str, *command: str, **more: Any) -> dict[str, Any]:
 
 
 def prepare(
-    node: FakeNode, seats: list[dict[str, Any]], name: str = "j", ident: str = "t1", **more: Any
+    node: FakeNode, assignments: list[dict[str, Any]], name: str = "j", ident: str = "t1", **more: Any
 ) -> dict[str, Any]:
     """Prepare the first attempt of a job on a node."""
-    record = {"attempt": 1, "id": ident, "seats": seats, "node": node.name}
+    record = {"attempt": 1, "id": ident, "seats": assignments, "node": node.name}
     request = {"name": name, "job": job(name, ident), "attempt": 1, "attempt_record": record, "images": {}, **more}
     return node.ok("prepare", **request)
 
@@ -206,13 +206,15 @@ def start(
     containers: list[dict[str, Any]],
     name: str = "j",
     ident: str = "t1",
-    **told: Any,
+    *,
+    is_leader: bool = True,
+    **changes: Any,
 ) -> None:
     """Start the first attempt of a job on a node."""
-    keeper = {
+    supervisor = {
         "id": ident,
         "node": node.name,
-        "chief": True,
+        "chief": is_leader,
         "chief_address": "127.0.0.1",
         "control_port": 0,
         "secret": "00" * 32,
@@ -226,17 +228,18 @@ def start(
         "clean": "None",
         "containers": containers,
         "leases": [],
-        **told,
+        **changes,
     }
-    if not keeper["chief"]:
-        keeper["secret"] = node_secret(bytes.fromhex(keeper["secret"]), node.name).hex()
-    node.ok("start", name=name, attempt=1, keeper=keeper)
+    if not is_leader:
+        supervisor["secret"] = node_secret(bytes.fromhex(supervisor["secret"]), node.name).hex()
+    request = {"name": name, "attempt": 1, "keeper": supervisor}
+    node.ok("start", **request)
 
 
-def run(node: FakeNode, *command: str, **told: Any) -> None:
+def run(node: FakeNode, *command: str, **changes: Any) -> None:
     """Run a job of one instance on one node."""
     prepare(node, [assignment("j-worker-0", node.name, 0)])
-    start(node, [container("j-worker-0", *command)], **told)
+    start(node, [container("j-worker-0", *command)], **changes)
 
 
 def until(condition: Any, what: str, seconds: float = 10, folder: Path | None = None) -> Any:
@@ -246,8 +249,8 @@ def until(condition: Any, what: str, seconds: float = 10, folder: Path | None = 
         value = condition()
         if value:
             return value
-        said = (folder / "keeper.out").read_text() if folder and (folder / "keeper.out").exists() else ""
-        assert time.monotonic() < end, f"not within {seconds} s: {what}\n{said}"
+        output = (folder / "keeper.out").read_text() if folder and (folder / "keeper.out").exists() else ""
+        assert time.monotonic() < end, f"not within {seconds} s: {what}\n{output}"
         time.sleep(0.02)
 
 

@@ -72,7 +72,7 @@ def test_gpus_are_selected_by_uuid_in_the_order_of_the_ring() -> None:
 
 
 @pytest.mark.row(48)
-def test_devices_and_limits_are_those_of_the_node() -> None:
+def test_containers_get_the_devices_and_limits_of_the_node() -> None:
     """docker refuses limits above those of the node."""
     hardware = NodeHardware(("/dev/infiniband/uverbs0",), {"memlock": 65536})
     arguments = pairs(words(JobSpec("j", Kind.PYTORCH, ("x",), ulimits={"nofile": "4096"}), hardware))

@@ -45,7 +45,7 @@ def test_differences_beyond_the_noise_are_real():
     assert all(item.low < item.ratio < item.high for item in result)
 
 
-def test_the_faster_side_is_named():
+def test_the_faster_side_is_reported():
     fast, slow = rendered(iterations=noisy(1, 200, 1)), rendered(iterations=noisy(2, 100, 1))
     forth, back = one(fast, slow), one(slow, fast)
 

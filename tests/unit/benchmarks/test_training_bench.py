@@ -66,7 +66,7 @@ def test_on_cpus_it_counts_cpus(bench):
     assert (run.device, run.gpus, run.total) == ("CPU", 2, 6.5)
 
 
-def test_the_position_comes_from_the_launchers_variables(bench):
+def test_the_rank_comes_from_the_variables_of_the_launcher(bench):
     """From torchrun's variables or Open MPI's; without them it is a single process."""
     assert bench.place(TORCHRUN) == (5, 8, 1, 4)
     assert bench.place(OPEN_MPI) == (1, 2, 1, 2)
@@ -149,7 +149,7 @@ def test_the_program_is_valid_python_3_8():
     assert ast.parse(PROGRAM.read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
-def test_without_torch_the_error_names_it():
+def test_a_missing_torch_is_reported():
     ended = subprocess.run([sys.executable, "-I", "-S", PROGRAM], capture_output=True, text=True, check=False)
 
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -62,7 +62,7 @@ def measured(*pairs, **more):
         (None, 100.0, "host", False),
     ],
 )
-def test_the_line_rate_is_the_measure(value, rate, memory, good):
+def test_bandwidth_is_compared_with_the_line_rate(value, rate, memory, good):
     """GPU memory may be a twentieth below host memory; without an honest line rate it counts that it works."""
     assert is_good(pair("gpu1", "gpu2", value, rate=rate, memory=memory)) is good
 
@@ -77,7 +77,7 @@ def test_a_healthy_fabric_passes():
     assert {result.status for result in nodes.values()} == {CheckStatus.PASS}
 
 
-def test_a_node_of_which_no_pair_worked_is_named_alone():
+def test_a_node_whose_pairs_all_failed_is_one_finding():
     """Its six failed measurements are one finding, and its partners are not accused."""
     cluster, nodes = judged(measured(*table(4, lambda a, b: "gpu2" in (a, b), None)))
 
@@ -88,7 +88,7 @@ def test_a_node_of_which_no_pair_worked_is_named_alone():
     assert {nodes[name].status for name in ("gpu1", "gpu3", "gpu4")} == {CheckStatus.PASS}
 
 
-def test_a_port_that_is_slow_with_everybody_is_named():
+def test_a_port_that_is_slow_with_all_partners_is_reported():
     """Node and port come first, and the pairs are not listed."""
     cluster, nodes = judged(measured(*table(4, lambda a, b: "gpu3" in (a, b))))
 
@@ -107,7 +107,7 @@ def test_a_port_that_is_slow_in_one_direction_is_reported(end, role):
     assert (pairs.dead, pairs.pairs) == ((), ())
 
 
-def test_one_bad_rail_of_many_does_not_accuse_the_node_or_the_other_rails():
+def test_one_bad_rail_fails_neither_the_node_nor_the_other_rails():
     """The port is named by its device."""
     good = table(4)
     second = [dataclasses.replace(p, a=Port(p.a.node, "mlx5_1"), b=Port(p.b.node, "mlx5_1")) for p in good]
@@ -118,7 +118,7 @@ def test_one_bad_rail_of_many_does_not_accuse_the_node_or_the_other_rails():
     assert pairs.dead == pairs.pairs == ()
 
 
-def test_a_single_slow_way_is_named_as_a_pair():
+def test_a_single_slow_path_is_reported_as_a_pair():
     """Both nodes are good with the others, so neither fails; both are named as part of it."""
     cluster, nodes = judged(measured(*table(4, lambda a, b: {a, b} == {"gpu1", "gpu4"})))
 
@@ -127,7 +127,7 @@ def test_a_single_slow_way_is_named_as_a_pair():
     assert [result.status.value for result in nodes.values()] == ["warn", "pass", "pass", "warn"]
 
 
-def test_two_nodes_cannot_tell_whose_fault_it_is():
+def test_a_slow_pair_of_two_nodes_fails_neither_node():
     """Both are named in the pair and neither is accused."""
     cluster, nodes = judged(measured(pair("gpu1", "gpu2", None)), 2)
 
@@ -136,7 +136,7 @@ def test_two_nodes_cannot_tell_whose_fault_it_is():
     assert {result.status for result in nodes.values()} == {CheckStatus.WARN}
 
 
-def test_where_everything_is_slow_no_node_is_accused():
+def test_no_node_fails_if_all_pairs_are_slow():
     """A switch or a setting that all share is not the fault of the first node of the list."""
     pairs = blame(table(4, lambda *_: True))
 
@@ -172,7 +172,7 @@ def test_a_node_whose_data_port_is_down_fails_without_a_measurement():
     assert nodes["gpu1"].status is CheckStatus.SKIP
 
 
-def test_a_measurement_in_which_no_pair_took_part_fails_with_the_reason():
+def test_a_measurement_without_pairs_fails_with_the_reason():
     """As in a lab of containers: level full never passes without a measurement."""
     none = "it has no RDMA device"
     cluster, nodes = judged(Bandwidth(left_out={"gpu1": none, "gpu2": none}), 2)
@@ -186,7 +186,7 @@ def test_a_measurement_in_which_no_pair_took_part_fails_with_the_reason():
     }
 
 
-def test_a_busy_node_is_left_out_and_named():
+def test_a_busy_node_is_excluded_and_reported():
     """What was measured counts, and the result does not look whole."""
     cluster, nodes = judged(measured(*table(3), left_out={"gpu4": "a job runs in its training container (python3)"}))
 
@@ -206,7 +206,7 @@ def test_soft_roce_is_reported_and_not_compared():
     assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
 
 
-def test_gpus_that_were_not_measured_are_a_warning():
+def test_unmeasured_gpus_are_a_warning():
     """Where a way to real GPUs exists, numbers of host memory say nothing of it; the node and the remedy are named."""
     pairs = measured(*table(3), host_memory="no --use_cuda", tool_lacks=("gpu2",), left_out={"gpu4": "busy"})
     cluster, nodes = judged(pairs)
@@ -220,7 +220,7 @@ def test_gpus_that_were_not_measured_are_a_warning():
     assert "perftest built with CUDA" in remedy(nodes["gpu2"].reason, "gpu1")
 
 
-def test_without_a_measurement_there_is_no_verdict():
+def test_bandwidth_checks_require_a_measurement():
     """Level quick says nothing about bandwidth."""
     nodes = (make_node("gpu1", "10.77.0.1"),)
     cluster = Cluster("test", __import__("pathlib").Path("hosts.yml"), nodes)
@@ -229,7 +229,7 @@ def test_without_a_measurement_there_is_no_verdict():
     assert "rdma_stack.bandwidth" not in {r.id for r in judge_cluster(cluster, nodes, {"gpu1": healthy()})}
 
 
-def test_only_idle_nodes_take_part():
+def test_only_idle_nodes_are_measured():
     """A job, a container that does not run, and anything that is not known keep a node out."""
     container = healthy().container
     working = dataclasses.replace(container, processes=(*container.processes, Process(99, "python3")))
@@ -256,7 +256,7 @@ NO_WAY = NvidiaModules("550.90", "proprietary", "550.90", {})
 """Of a node whose RDMA stack is the kernel's own."""
 
 
-def test_gpu_memory_is_used_where_there_is_a_way_to_it():
+def test_gpu_memory_is_measured_if_a_path_exists():
     """The GPU nearest to the card, registered by the path of the verdict (here DMA-BUF)."""
     gpus = tuple(dataclasses.replace(healthy().gpus[0], index=n) for n in range(2))
     facts = dataclasses.replace(healthy(), gpus=gpus, topology=linked("SYS", "PXB"))
@@ -277,7 +277,7 @@ def test_gpu_memory_is_used_where_there_is_a_way_to_it():
         ({"gpus": Unknown("nvidia-smi hung")}, UNABLE, False, "nvidia-smi hung", False),
     ],
 )
-def test_host_memory_is_used_otherwise_and_said(facts, ready, soft, reason, tool_lacks):
+def test_host_memory_is_measured_without_a_path_to_gpu_memory(facts, ready, soft, reason, tool_lacks):
     """Never GPU memory of a stand-in, and never an option of perftest that it does not know; only that is a lack."""
     pairs = bandwidth_plan.memory(dataclasses.replace(healthy(), **facts), ready, NodeRails((end("gpu1", soft=soft),)))
 
@@ -291,7 +291,7 @@ def party(node, *endpoints, gpus=None):
     return bandwidth_plan.Party(node, "box", endpoints, bandwidth_plan.Memory(gpus, why_host="" if gpus else "none"))
 
 
-def test_each_end_of_a_trial_has_its_own_device_gid_and_gpu():
+def test_each_side_of_a_measurement_has_its_own_device_gid_and_gpu():
     """The slower port is the measure; a GPU on one side only is no measurement of GPU memory."""
     a = party("gpu1", end("gpu1", rate=200.0, index=3), gpus={"mlx5_0": 0})
     b = party("gpu2", end("gpu2", "mlx5_4", index=5), gpus={"mlx5_4": 6})
@@ -304,7 +304,7 @@ def test_each_end_of_a_trial_has_its_own_device_gid_and_gpu():
     assert (mixed.memory, mixed.send.cuda) == ("host", None)
 
 
-def test_the_time_said_beforehand_follows_rounds_and_rails():
+def test_the_estimated_time_depends_on_rounds_and_rails():
     """Two rails take twice as long as one; a soft device has a time of its own; limits are above what is expected."""
     one = {name: party(name, end(name)) for name in ("gpu1", "gpu2")}
     second = [dataclasses.replace(end(name, "mlx5_1"), rail="10.77.0.0/24 #2") for name in one]

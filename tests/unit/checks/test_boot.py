@@ -179,7 +179,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("status", "said", "advice", "facts"), CASES.values(), ids=CASES)
-def test_a_boot_is_judged_with_reason_and_remedy(status, said, advice, facts):
+def test_a_degraded_boot_has_a_reason_and_a_remedy(status, said, advice, facts):
     """Each way in which a boot can differ from the record has its own reason and remedy."""
     verdict = verdict_on(**facts)
 
@@ -189,7 +189,7 @@ def test_a_boot_is_judged_with_reason_and_remedy(status, said, advice, facts):
 
 
 @pytest.mark.parametrize("facts", [case[3] for case in CASES.values()], ids=CASES)
-def test_verify_hostfile_and_run_never_disagree(judged, facts):
+def test_verify_hostfile_and_run_agree(judged, facts):
     """What verify fails for this reason gets no ranks, and what it does not fail gets them."""
     mine = {"peer_status": peer_record(), "peer_memory": LOADED, **facts}
     result = judged(**mine)["peer_memory.boot"]
@@ -202,7 +202,7 @@ def test_verify_hostfile_and_run_never_disagree(judged, facts):
         assert entry == (result.reason,)
 
 
-def test_a_node_that_is_switched_off_for_the_role_takes_jobs(judged):
+def test_a_node_with_the_role_disabled_takes_jobs(judged):
     """The inventory's word goes before what an earlier apply left behind."""
     off = {"peer_memory_enabled": False}
     facts = healthy_with(peer_status=peer_record(**NO_HEADERS))
@@ -211,7 +211,7 @@ def test_a_node_that_is_switched_off_for_the_role_takes_jobs(judged):
     assert isinstance(host_entry(make_node("gpu1", "10.77.0.1", **off), facts), HostEntry)
 
 
-def test_degraded_nodes_can_be_taken_and_nothing_else_is_waived():
+def test_allow_degraded_ignores_no_other_problem():
     """Their slots are as ever; a stopped container stays a reason, and both reasons are said without it."""
     node = make_node("gpu1", "10.77.0.1")
     bad = healthy_with(peer_status=peer_record(**NO_HEADERS))
@@ -222,12 +222,12 @@ def test_degraded_nodes_can_be_taken_and_nothing_else_is_waived():
     assert [why.code for why in host_entry(node, worse)] == ["host.no_container", "peer_memory.boot.failed"]
 
 
-def test_a_node_that_was_not_reached_is_not_called_degraded():
+def test_an_unreachable_node_is_not_degraded():
     """Its own reason is given."""
     assert held_back(make_node("gpu1", "10.77.0.1"), ConnectionFailed("no answer")) is None
 
 
-def test_the_word_of_a_lab_node_says_simulated():
+def test_results_of_a_lab_node_are_marked_as_simulated():
     """A stand-in's failure, and its success, prove nothing about hardware."""
     verdicts = [
         verdict_on(peer_status=peer_record(simulated=True, **more)) for more in ({}, NO_HEADERS, {"boot_id": "a"})
@@ -236,14 +236,14 @@ def test_the_word_of_a_lab_node_says_simulated():
     assert [verdict.simulated for verdict in verdicts] == [True, True, True]
 
 
-def test_the_check_says_why_there_is_nothing_to_judge(judged):
+def test_a_skipped_check_has_a_reason(judged):
     """On a node without GPUs that is the better reason."""
     result = judged(peer_status=PeerRecord(), gpus=(), gpu_pci=())["peer_memory.boot"]
 
     assert (result.status, shown(result.reason)) == (SKIP, "gpu.none")
 
 
-def test_a_record_outlives_the_gpus_it_was_for(judged):
+def test_a_degraded_record_counts_after_gpus_are_lost(judged):
     """A GPU that fell off the bus does not make a failed boot a good one."""
     result = judged(peer_status=peer_record(**NO_HEADERS), gpus=(), gpu_pci=())["peer_memory.boot"]
 

@@ -24,12 +24,12 @@ def judged(pairs=GOOD, first=None, second=None):
     return {result.id: result for result in judge_cluster(cluster, cluster.nodes, facts, pairs)}
 
 
-def test_two_equal_nodes_that_reach_each_other_pass():
+def test_two_equal_connected_nodes_pass():
     """Every check of the cluster passes."""
     assert {result.status for result in judged().values()} == {CheckStatus.PASS}
 
 
-def test_failing_pairs_are_named_with_the_reason():
+def test_failed_pairs_are_reported_with_the_reason():
     """Direction and ssh's own words are there, and the remedy names the nodes."""
     bad = [
         *GOOD[:-3],
@@ -46,7 +46,7 @@ def test_failing_pairs_are_named_with_the_reason():
     assert judged(bad)["cluster.data_network"].status is CheckStatus.PASS
 
 
-def test_a_cut_data_network_differs_from_a_refused_login():
+def test_a_broken_data_network_differs_from_a_refused_login():
     """No way to an address is the network's fault, not that of keys."""
     cut = [
         *GOOD[:3],
@@ -58,7 +58,7 @@ def test_a_cut_data_network_differs_from_a_refused_login():
     assert "gpu2 -> gpu1" in shown(result.reason)
 
 
-def test_a_node_that_took_no_part_is_not_passed_over():
+def test_a_node_without_a_result_is_reported():
     """Logins that work among the others do not make the cluster whole."""
     result = judged(GOOD[:1])["container_ssh.pairs"]
 
@@ -86,7 +86,7 @@ def test_a_shared_host_key_fails():
         ("cluster.skew_image", "image", {"id": "sha256:99"}, CheckStatus.FAIL),
     ],
 )
-def test_the_odd_node_is_named(name, fact, change, status):
+def test_the_deviating_node_is_reported(name, fact, change, status):
     """A node that differs from the others is named with what it has."""
     odd = healthy(2)
     result = judged(second=dataclasses.replace(odd, **{fact: dataclasses.replace(getattr(odd, fact), **change)}))[name]
@@ -114,7 +114,7 @@ def run_pairs(folder, ssh, peers):
     return {pair.target: pair for pair in parse_pairs("gpu1", peers, done.stdout, done.stderr)}
 
 
-def test_logins_are_tried_and_distinguished(tmp_path):
+def test_logins_are_tested_and_classified(tmp_path):
     """A login that works, one that is refused, one that prints something: each is what it is."""
     ssh = """case $3 in
 gpu2) exit 0;;
@@ -129,7 +129,7 @@ esac"""
     assert shown(outcomes["gpu4"].reason) == "container_ssh.pairs.prints: 8"
 
 
-def test_many_peers_are_all_tried(tmp_path):
+def test_logins_to_many_peers_are_all_tested(tmp_path):
     """More peers than are tried at once still all get their turn."""
     peers = [f"node{number}" for number in range(40)]
     outcomes = run_pairs(tmp_path, "exit 0", peers)
@@ -137,7 +137,7 @@ def test_many_peers_are_all_tried(tmp_path):
     assert sum(pair.ok for pair in outcomes.values()) == 40
 
 
-def test_a_container_that_is_gone_fails_all_its_pairs():
+def test_a_missing_container_fails_all_its_pairs():
     """What docker said is the reason of every pair from there."""
     outcomes = parse_pairs("gpu1", ["gpu1", "gpu2"], "", "Error: No such container: box\n")
 

@@ -41,7 +41,7 @@ def verdict(**changes):
     return judged(**changes)["cluster.collective"]
 
 
-def test_what_reaches_the_required_fraction_passes():
+def test_bandwidth_above_the_required_fraction_passes():
     """Measured and predicted bandwidth are in the reason."""
     check = verdict()
 
@@ -77,7 +77,7 @@ def test_the_required_fraction_is_a_variable_of_the_inventory(rate, minimum, sta
         ),
     ],
 )
-def test_other_outcomes(changes, status, said):
+def test_low_bandwidth_fails_and_simulated_gpus_are_marked(changes, status, said):
     """Simulated GPUs are marked and not compared."""
     check = verdict(**changes)
 
@@ -87,7 +87,7 @@ def test_other_outcomes(changes, status, said):
     assert remedy(check.reason, "gpu1") or status == "pass"
 
 
-def test_it_counts_as_a_measurement_of_level_full():
+def test_a_collective_measurement_satisfies_level_full():
     """Without RDMA devices no pair can be measured, and that fails where nothing else was."""
     nothing = Bandwidth((), (), {"gpu1": "it has no RDMA device", "gpu2": "it has no RDMA device"})
 
@@ -95,14 +95,14 @@ def test_it_counts_as_a_measurement_of_level_full():
     assert judged(bandwidth=nothing, bus_bandwidth=None)["rdma_stack.bandwidth"].status is CheckStatus.FAIL
 
 
-def test_broken_ports_are_not_hidden_by_it():
+def test_broken_ports_fail_despite_a_collective_measurement():
     """They fail in any case."""
     broken = Bandwidth((), (), {}, {"gpu1": "mlx5_0 is DOWN"})
 
     assert judged(bandwidth=broken)["rdma_stack.bandwidth"].status is CheckStatus.FAIL
 
 
-def test_it_is_shown_as_text_and_json():
+def test_collective_results_are_shown_as_text_and_json():
     """Also where every check passed."""
     shown = Verification((), tuple(judged().values()), None, GOOD)
     text, document = as_text(shown), as_document(shown)["collective"]

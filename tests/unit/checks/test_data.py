@@ -24,7 +24,7 @@ def judged(data):
     return of_nodes, {r.id: r for r in judge_cluster(cluster, nodes, facts, data=data)}
 
 
-def test_a_volume_fails_on_the_nodes_that_lack_it():
+def test_a_volume_fails_on_nodes_without_it():
     """The others pass; what concerns all nodes is the cluster's."""
     (first, second), cluster = judged([GONE, LOCAL])
 
@@ -38,7 +38,7 @@ def test_a_volume_fails_on_the_nodes_that_lack_it():
     assert "own disk" in shown(cluster["cluster.data"].reason)
 
 
-def test_without_volumes_nothing_is_judged():
+def test_without_volumes_there_is_no_result():
     """An inventory without data has no result about it."""
     (first, _), cluster = judged(None)
 

@@ -77,7 +77,7 @@ XIDS_LOGGED = [
 @pytest.mark.parametrize(
     ("name", "status", "reason", "facts"), XIDS_LOGGED, ids=lambda v: v if isinstance(v, str) else ""
 )
-def test_a_fault_is_said_with_the_gpu_and_a_remedy(judged, name, status, reason, facts):
+def test_a_fault_is_reported_with_the_gpu_and_a_remedy(judged, name, status, reason, facts):
     """Which GPU, what is wrong with it, what to do."""
     result = judged(**facts)[name]
 
@@ -85,7 +85,7 @@ def test_a_fault_is_said_with_the_gpu_and_a_remedy(judged, name, status, reason,
     assert remedy(result.reason, "gpu1")
 
 
-def test_the_general_bit_says_nothing_beside_the_cause(judged):
+def test_the_general_throttle_reason_is_hidden_by_its_cause(judged):
     """Hardware slowdown comes along with its cause; two sentences would look like two faults."""
     reason = judged(**two(clock_events=0x48))["gpu.throttle"].reason
 
@@ -126,14 +126,14 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("name", "status", "reason", "facts"), HARMLESS, ids=lambda v: v if isinstance(v, str) else "")
-def test_what_only_resembles_a_fault_is_none(judged, name, status, reason, facts):
+def test_harmless_states_are_not_faults(judged, name, status, reason, facts):
     """Idle links, errors fixed long ago, power caps, cards without a bridge, narrow slots, MIG, virtual machines."""
     result = judged(**facts)[name]
 
     assert (result.status, reason in shown(result.reason)) == (status, True), shown(result.reason)
 
 
-def test_a_slot_or_hypervisor_with_fewer_lanes_for_all_is_no_failure(judged):
+def test_fewer_lanes_than_supported_are_a_warning(judged):
     """A cloud's A10G has 8 of the 16 lanes that it could have: worth a warning, not a failure."""
     facts = {**two(pcie_width=8), "pci_links": ()}
     facts["gpus"] = (gpu(0, pcie_width=8), facts["gpus"][1])
@@ -141,7 +141,7 @@ def test_a_slot_or_hypervisor_with_fewer_lanes_for_all_is_no_failure(judged):
     assert judged(**facts)["gpu.pcie_width"].status is WARN
 
 
-def test_what_nobody_tells_is_not_judged(judged):
+def test_missing_values_are_skipped(judged):
     """A virtual GPU or a consumer card gives skips with a reason, never a failure."""
     results = judged(gpus=(gpu(0, name="GRID A100-8C", **UNTOLD),), pci_links=(), nvlinks={0: Links(0)},
                      fabric_manager=FabricManager(0, ""))  # fmt: skip
@@ -193,7 +193,7 @@ OLD_DRIVER = {"gpus": (gpu(0, recovery=""),)}
         (PASS, "gpu.xid.ok: gpu.xid.since_boot", (xid(28006, "Non-fatal, Link 46 MC TS crumbstore", switch=True),), {}),
     ],
 )  # fmt: skip
-def test_xids_are_weighed(judged, status, reason, events, facts):
+def test_xids_are_rated_by_severity(judged, status, reason, events, facts):
     """A program's error is none of the node's; an error that the driver has corrected weighs less."""
     result = judged(xids=log(*events), **facts)["gpu.xid"]
 
@@ -201,7 +201,7 @@ def test_xids_are_weighed(judged, status, reason, events, facts):
     assert bool(remedy(result.reason, "gpu1")) is (status in (WARN, FAIL))
 
 
-def test_a_recovered_gpu_does_not_excuse_another(judged):
+def test_a_recovered_gpu_does_not_clear_another_gpu(judged):
     """The driver's word counts for the GPU of which it was said."""
     facts = two(recovery="")
     lost = Xid(119, "PCI:0000:07:00", 1, 10.0, "")
@@ -209,19 +209,19 @@ def test_a_recovered_gpu_does_not_excuse_another(judged):
     assert judged(xids=log(lost), **facts)["gpu.xid"].status is FAIL
 
 
-def test_a_log_that_does_not_reach_back_says_so(judged):
+def test_a_log_that_does_not_reach_back_to_the_boot_is_reported(judged):
     """Two hours of silence do not count as silence since boot."""
     assert "gpu.xid.ok: gpu.xid.since_log 3600.0" in shown(judged(xids=log(since=3600.0))["gpu.xid"].reason)
 
 
-def test_a_log_that_cannot_be_read_is_a_warning(judged):
+def test_an_unreadable_log_is_a_warning(judged):
     """It is neither a fault of the GPUs nor a clean bill."""
     result = judged(xids=Unknown("the kernel's log cannot be read"))["gpu.xid"]
 
     assert (result.status, bool(remedy(result.reason, "gpu1"))) == (WARN, True)
 
 
-def test_a_container_does_not_answer_for_its_hosts_log(judged):
+def test_the_kernel_log_is_not_checked_in_a_container(judged):
     """The kernel's log there belongs to another machine, or to none."""
     container = Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False)
 
@@ -236,18 +236,18 @@ WORKFLOW = (48, 74, 144, 145, 146, 147, 148, 149, 150)
 
 
 @pytest.mark.parametrize("number", [*RESET, *WORKFLOW, 79])
-def test_what_the_catalogue_wants_done_at_once_fails(judged, number):
+def test_xids_that_require_immediate_action_fail(judged, number):
     """Reset, restart of the node, or a field engineer's procedure."""
     assert judged(xids=log(xid(number)), **OLD_DRIVER)["gpu.xid"].status is FAIL
 
 
 @pytest.mark.parametrize("number", [*RESTART_PROGRAM, *IGNORE, 45, 92])
-def test_what_the_catalogue_leaves_to_programs_never_fails(judged, number):
+def test_xids_of_programs_never_fail(judged, number):
     """The node stays in use."""
     assert judged(xids=log(xid(number)), **OLD_DRIVER)["gpu.xid"].status in (PASS, WARN)
 
 
-def test_every_xid_that_asks_for_something_says_for_what():
+def test_every_reported_xid_has_a_remedy():
     """No warning or failure without a remedy."""
     assert [number for number, meaning in XIDS.items() if meaning.weight.value != "job" and not meaning.remedy] == []
 
@@ -294,7 +294,7 @@ BRIDGED = wired("X SYS SYS SYS", "SYS X NV6 NV6", "SYS NV6 X NV6", "SYS NV6 NV6 
         (SKIP, "check.waits: gpu.nvlink", {**four(), "nvlinks": {0: Links(0), 1: Links(12)}, "topology": ALONE}),
     ],
 )
-def test_the_links_as_a_whole_are_judged(judged, status, reason, facts):
+def test_links_are_checked_as_a_whole(judged, status, reason, facts):
     """A GPU off the fabric and a matrix that is not symmetric are faults; bridges, MIG and hypervisors explain some."""
     result = judged(**facts)["gpu.topology"]
 
@@ -302,6 +302,6 @@ def test_the_links_as_a_whole_are_judged(judged, status, reason, facts):
     assert bool(remedy(result.reason, "gpu1")) is (status in (WARN, FAIL))
 
 
-def test_a_gpu_off_the_fabric_gets_no_jobs_until_it_is_fixed(judged):
+def test_the_remedy_for_a_gpu_off_the_fabric_excludes_it_from_jobs(judged):
     """The remedy says which to leave out."""
     assert "Until then give jobs no GPU 0." in remedy(judged(**four(), topology=ALONE)["gpu.topology"].reason, "gpu1")

@@ -19,12 +19,12 @@ def entry(variables=None, **facts):
     return host_entry(make_node("gpu1", "10.77.0.1", **(variables or {})), dataclasses.replace(healthy(), **facts))
 
 
-def test_slots_are_gpus():
+def test_slots_are_the_number_of_gpus():
     """A node with GPUs gets a slot for each, whatever cluster_slots says."""
     assert entry({"cluster_slots": 4}) == HostEntry("gpu1", "10.77.0.1", 1, "gpu")
 
 
-def test_without_gpus_slots_are_those_of_the_inventory_else_cpus():
+def test_slots_without_gpus_come_from_the_inventory_or_cpus():
     """Zero, the role's default, means that nothing was said."""
     assert entry({"cluster_slots": 4}, gpus=(), gpu_pci=()) == HostEntry("gpu1", "10.77.0.1", 4, "cpu")
     assert entry({"cluster_slots": 0}, gpus=(), gpu_pci=()) == HostEntry("gpu1", "10.77.0.1", 16, "cpu")
@@ -45,14 +45,14 @@ def test_without_gpus_slots_are_those_of_the_inventory_else_cpus():
         ({"container": dataclasses.replace(healthy().container, status="exited")}, "host.container_stopped: exited"),
     ],
 )
-def test_a_node_that_cannot_take_ranks_is_left_out_with_the_reason(facts, reason):
+def test_a_node_that_cannot_run_ranks_is_excluded_with_the_reason(facts, reason):
     """No slot is promised that is not there."""
     (left_out,) = entry(**facts)
 
     assert shown(left_out) == reason
 
 
-def test_an_unreachable_node_is_left_out():
+def test_an_unreachable_node_is_excluded():
     """The connection's own reason is given."""
     (reason,) = host_entry(make_node("g", "10.0.0.1"), ConnectionFailed("no route to host"))
 

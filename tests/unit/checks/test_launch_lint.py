@@ -70,7 +70,7 @@ def with_gids(*gids):
         ("", {"NCCL_IB_HCA": "^=mlx5_7", "NCCL_IB_DISABLE": "0", "NCCL_NET_GDR_LEVEL": "0"}),
     ],
 )
-def test_what_is_right_is_not_remarked_on(line, variables):
+def test_correct_command_lines_have_no_findings(line, variables):
     """A warning that means nothing teaches to read none."""
     assert findings(line, variables) == []
 
@@ -99,21 +99,21 @@ def test_what_is_right_is_not_remarked_on(line, variables):
         ("--foo", ["--foo is no flag of mpirun that we know"]),
     ],
 )
-def test_typed_flags_are_held_against_the_nodes(line, words):
+def test_flags_are_compared_with_the_nodes(line, words):
     """Each with what was seen on which node, and what to write instead."""
     text = findings(line)[0]
 
     assert all(word in text for word in words), text
 
 
-def test_one_slot_for_a_host_without_a_number():
+def test_a_host_without_a_slot_count_has_one_slot():
     """-H gpu1,gpu2 starts two ranks on sixteen GPUs."""
     assert any(
         "-H gives gpu1, gpu2 one slot" in text and "-H gpu1:8,gpu2:8" in text for text in findings("-H gpu1,gpu2")
     )
 
 
-def test_oversubscription_is_for_the_user_to_choose():
+def test_explicit_oversubscription_is_accepted():
     """Who asks for it gets it."""
     assert findings("-np 99 --oversubscribe") == []
 
@@ -146,7 +146,7 @@ def test_names_of_version_4_are_reported_under_version_5(typed, instead):
         ("--mca btl openib", ["does not take it so -> Leave it out."]),
     ],
 )
-def test_what_version_5_no_longer_has_is_reported(typed, words):
+def test_options_removed_in_version_5_are_reported(typed, words):
     """It would pass over these without a word."""
     text = one(typed, version=5)
 
@@ -181,7 +181,7 @@ def test_ranks_that_would_share_an_instance_are_reported():
     assert lint(dataclasses.replace(scene(second=partitioned(1)), placed=True)) == ()
 
 
-def test_an_interface_that_only_one_node_lacks_is_reported_with_that_node():
+def test_an_interface_missing_on_one_node_is_reported_with_that_node():
     """It is the other node that everybody forgets."""
     second = dataclasses.replace(healthy(2), addresses=(Address("bond1", "10.77.0.2", 24, "global"),))
 
@@ -195,7 +195,7 @@ def test_an_interface_that_only_one_node_lacks_is_reported_with_that_node():
         ({"rdma": Unknown("timed out")}, {"NCCL_IB_HCA": "=mlx5_9", "NCCL_IB_GID_INDEX": "9"}),
     ],
 )
-def test_what_is_not_known_accuses_nobody(change, variable):
+def test_unknown_facts_cause_no_findings(change, variable):
     """A failed probe is no evidence; nor is a container with its own network."""
     texts = findings("", variable, second=dataclasses.replace(healthy(2), **change))
 
@@ -206,12 +206,12 @@ def test_what_is_not_known_accuses_nobody(change, variable):
     assert findings("", {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_IB_GID_INDEX": "7"}, asked=False) == []
 
 
-def test_switching_rdma_off_where_there_is_rdma_is_reported():
+def test_disabling_available_rdma_is_reported():
     """The commonest copied variable."""
     assert "gpu1 has mlx5_0:1" in one("", {"NCCL_IB_DISABLE": "1"})
 
 
-def test_a_card_name_that_is_the_beginning_of_another_is_reported():
+def test_a_card_name_that_is_a_prefix_of_another_is_reported():
     """mlx5_1 is mlx5_10 too."""
     both = RdmaStack((rdma_device("mlx5_1"), rdma_device("mlx5_10")), 2, (), "")
     second = dataclasses.replace(healthy(2), rdma=both)
@@ -230,7 +230,7 @@ def test_a_card_name_that_is_the_beginning_of_another_is_reported():
         ("7", (RIGHT, Gid(7, f"{MAPPED}c0a8:0002", "RoCE v2", "ens4.5")), ["192.168.0.2 on ens4.5"]),
     ],
 )
-def test_a_gid_index_that_is_wrong_on_a_node_is_reported(index, gids, words):
+def test_a_wrong_gid_index_on_a_node_is_reported(index, gids, words):
     """Where there is nothing at that index the job fails; where it is another address it may."""
     texts = [text for text in findings("", {"NCCL_IB_GID_INDEX": index}, second=with_gids(*gids)) if "gpu2" in text]
 
@@ -238,17 +238,17 @@ def test_a_gid_index_that_is_wrong_on_a_node_is_reported(index, gids, words):
     assert all(word in texts[0] for word in words), texts
 
 
-def test_an_index_that_is_none_fails():
+def test_an_invalid_gid_index_fails():
     """NCCL would read it as 0."""
     assert one("", {"NCCL_IB_GID_INDEX": "three"}).startswith("FAILS NCCL_IB_GID_INDEX=three: this is no index")
 
 
-def test_levels_by_number_are_reported():
+def test_numeric_levels_are_reported():
     """2 is PXB in one version and PIX in another."""
     assert "Write LOC, PIX, PXB, PHB or SYS" in one("", {"NCCL_NET_GDR_LEVEL": "2"})
 
 
-def test_a_fabric_that_a_node_lacks_is_refused():
+def test_a_fabric_missing_on_a_node_is_refused():
     """NCCL would go over TCP without a word."""
     none = dataclasses.replace(healthy(2), rdma=RdmaStack((), 0, (), ""))
 
@@ -256,14 +256,14 @@ def test_a_fabric_that_a_node_lacks_is_refused():
     assert findings(fabric="tcp") == []
 
 
-def test_cards_that_cannot_be_used_are_reported():
+def test_unusable_cards_are_reported():
     """The job would be slow without a visible reason."""
     down = dataclasses.replace(healthy(2), rdma=RdmaStack((rdma_device(state="DOWN"),), 1, (), ""))
 
     assert "gpu2 has RDMA cards and the job goes over TCP: mlx5_0; mlx5_0 port 1 is DOWN" in one(second=down)
 
 
-def test_what_fails_comes_first():
+def test_failures_come_first():
     """The refusal names it."""
     texts = findings("-np 17 -x NCCL_IB_DISABLE=1")
 

@@ -81,7 +81,7 @@ def with_one(**facts):
     return by_node.pop("gpu7"), by_node
 
 
-def test_no_pair_of_nodes_is_looked_at_by_itself():
+def test_pairs_of_nodes_are_not_compared_individually():
     """Four hundred nodes are 160 000 pairs; comparing each would exceed this count three times over and more."""
     count = 400
     trust = trust_of(range(1, count + 1))
@@ -98,7 +98,7 @@ def test_no_pair_of_nodes_is_looked_at_by_itself():
     assert sum(Counted.lookups.values()) < 20 * count
 
 
-def test_no_pair_of_nodes_is_looked_at_when_all_nodes_miss_one():
+def test_pairs_are_not_compared_individually_if_all_nodes_lack_one_key():
     """A node that was added concerns all others, and one comparison reports it for all."""
     count = 400
     trust = trust_of(range(1, count))
@@ -113,7 +113,7 @@ def test_no_pair_of_nodes_is_looked_at_when_all_nodes_miss_one():
     assert sum(Counted.lookups.values()) < 20 * count
 
 
-def test_healthy_nodes_know_all_others():
+def test_healthy_nodes_have_the_keys_of_all_others():
     assert set(map(str, judged_all(facts_of_all(ALL)).values())) == {
         str(
             {
@@ -168,7 +168,7 @@ PINNED, CLIENTS = trust_of(ALL).known_hosts, trust_of(ALL).authorized_nodes
           "container_ssh.trusted_nodes.knows gone container_ssh.trusted_nodes.not_known gpu9"), APPLY),
     ],
 )  # fmt: skip
-def test_what_is_wrong_on_one_node_is_said_of_that_node_alone(facts, check, reason, advice):
+def test_a_problem_of_one_node_is_reported_for_that_node_only(facts, check, reason, advice):
     said, others = with_one(**facts)
 
     assert said.pop(check) == (FAIL, reason, advice)
@@ -177,7 +177,7 @@ def test_what_is_wrong_on_one_node_is_said_of_that_node_alone(facts, check, reas
 
 
 @pytest.mark.parametrize("fact", ["known_hosts", "trusted_nodes"])
-def test_trust_that_cannot_be_read_fails_the_checks_that_need_it(fact):
+def test_unreadable_trust_files_fail_the_checks_that_require_them(fact):
     said, others = with_one(container_trust=Unknown("hung: cat known_hosts"))
 
     assert said[f"container_ssh.{fact}"][:2] == (FAIL, "check.fact_unavailable: hung: cat known_hosts")
@@ -194,7 +194,7 @@ def test_trust_that_cannot_be_read_fails_the_checks_that_need_it(fact):
          "container_ssh.trusted_nodes.differ: container_ssh.trusted_nodes.other_key gpu7", APPLY),
     ],
 )  # fmt: skip
-def test_a_node_with_other_keys_of_its_own_concerns_all_nodes(key, check, reason, advice):
+def test_a_changed_key_of_a_node_affects_all_nodes(key, check, reason, advice):
     """What it uses now decides, on itself and on all that trust its old key; each remedy names the node it is for."""
     ssh = dataclasses.replace(healthy(7).container_ssh, **{key: FOREIGN})
     itself, others = with_one(container_ssh=ssh)
@@ -205,7 +205,7 @@ def test_a_node_with_other_keys_of_its_own_concerns_all_nodes(key, check, reason
     }
 
 
-def test_a_node_without_files_or_without_an_answer_asks_nothing_of_the_others():
+def test_a_node_without_known_keys_does_not_affect_the_others():
     """Its keys are not known then: what is pinned for it may be right."""
     everybody = facts_of_all(ALL)
     everybody["gpu7"] = dataclasses.replace(everybody["gpu7"], container_ssh=None)
@@ -218,7 +218,7 @@ def test_a_node_without_files_or_without_an_answer_asks_nothing_of_the_others():
     assert {status for checks in by_node.values() for status, _, _ in checks.values()} == {PASS}
 
 
-def test_each_cluster_and_each_look_has_verdicts_of_its_own():
+def test_verdicts_are_not_shared_between_clusters_or_probes():
     """The same node is judged anew when nodes were added, or have other addresses or keys than at the last look."""
     trust, names = trust_of(ALL), names_of(ALL)
     before = judged_all(facts_of_all(ALL, names, trust))["gpu1"]

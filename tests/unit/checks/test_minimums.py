@@ -29,7 +29,7 @@ def gpus(**more):
 
 
 @pytest.mark.row(1)
-def test_what_is_new_enough_passes_and_what_is_not_fails():
+def test_versions_are_compared_with_the_minimums():
     """The lowest version that passes is the guide's own; Kubernetes and Helm have no part here."""
     good = verdicts(gpus=gpus(driver="418.87.01", name="Tesla V100-SXM2-16GB", compute_capability=""))
     old = verdicts(gpus=gpus(driver="418.67", name="Tesla P100", compute_capability="6.0"), nccl=Nccl(("2.6.4",), ()))
@@ -47,7 +47,7 @@ def test_what_is_new_enough_passes_and_what_is_not_fails():
 
 
 @pytest.mark.row(1)
-def test_what_a_node_does_not_tell_is_never_taken_for_good():
+def test_unknown_versions_fail():
     """Unknown facts fail; NCCL that is not seen may be within torch, which is said."""
     silent = verdicts(gpus=Unknown("it hangs"), docker_info=Unknown("no answer"), nccl=Nccl((), ()))
 
@@ -56,7 +56,7 @@ def test_what_a_node_does_not_tell_is_never_taken_for_good():
 
 
 @pytest.mark.row(44)
-def test_a_server_for_rdma_has_room_a_card_and_its_drivers():
+def test_the_rdma_profile_checks_disk_space_card_and_drivers():
     """As the guide to bare metal asks for."""
     good, bare = verdicts("taco"), verdicts("taco", rdma=RdmaStack((), 0, (), ""), packages={}, gpus=())
 

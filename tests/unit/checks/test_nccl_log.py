@@ -38,7 +38,7 @@ def of(text: str | bytes) -> NcclVerdict:
         pytest.param("Channel 03/0 : 11[3] -> 3[3] [send] via NET/IBext_v9/1/Shared", False, id="IBext_v9"),
     ],
 )
-def test_every_wording_of_a_channel_is_understood(channel, gdr):
+def test_every_format_of_a_channel_line_is_parsed(channel, gdr):
     """The channel's line decides in all versions, and its number leads to the card's name."""
     judgement = verdict(LISTED, channel)
 
@@ -49,12 +49,12 @@ def test_every_wording_of_a_channel_is_understood(channel, gdr):
     ("plugin", "transport"),
     [("gIB", "gIB"), ("Libfabric", "Libfabric"), ("OPA", "OPA"), ("IBext_v6", "IB"), ("Socket", "Socket")],
 )
-def test_a_plugin_whose_cards_are_not_listed_has_its_own_name(plugin, transport):
+def test_a_plugin_without_listed_cards_is_reported_by_its_name(plugin, transport):
     """Without a list of cards nothing is known of the link; NVIDIA's own plugin uses the name of the network."""
     assert verdict(f"Channel 00/0 : 0[0] -> 8[0] [send] via NET/{plugin}/0").transport == transport
 
 
-def test_one_channel_without_is_enough():
+def test_one_channel_without_gpudirect_disables_it():
     """A job is as fast as its slowest channel: it is not in use when any channel lacks it."""
     judgement = verdict(LISTED, DIRECT, DIRECT, PLAIN)
 
@@ -62,7 +62,7 @@ def test_one_channel_without_is_enough():
     assert "1 of 3 network channels" in judgement.reason
 
 
-def test_possible_is_not_used():
+def test_possible_gpudirect_is_not_used_gpudirect():
     """NCCL's "enabled" for a card is no proof, in whatever wording."""
     judgement = verdict(
         LISTED,
@@ -78,12 +78,12 @@ def test_possible_is_not_used():
     assert verdict(LISTED, "NET/IB : GPU Direct RDMA Enabled for HCA 1 'mlx5_3'", PLAIN).gdr is False
 
 
-def test_the_ring_summary_does_not_outweigh_the_channels():
+def test_channels_override_the_ring_summary():
     """Real logs say "GDR 0" in the summary while every channel goes direct."""
     assert verdict(LISTED, DIRECT, "Connected all rings, use ring PXN 0 GDR 0").gdr is True
 
 
-def test_nccl_has_the_last_word_over_its_plugin():
+def test_nccl_overrides_its_plugin():
     """Where the plugin says enabled and NCCL disabled, it is disabled."""
     judgement = verdict(
         "NET/IB : GPU Direct RDMA (DMABUF) enabled for HCA 0 'rocep1s0f0'",
@@ -149,7 +149,7 @@ def test_each_cause_has_its_remedy(lines, reason, remedy):
         ("2.28.3", "8 > 5", "PHB, where NCCL allows PXB"),
     ],
 )
-def test_a_distance_is_named_by_the_version_that_wrote_it(version, numbers, words):
+def test_a_distance_is_interpreted_by_the_nccl_version(version, numbers, words):
     """The same number means other things in other versions; the user sets levels by name."""
     judgement = verdict(
         f"NCCL version {version}+cuda12.0",
@@ -168,7 +168,7 @@ def test_a_distance_without_a_version_stays_a_number():
     assert "distance 5, where NCCL allows distance 4" in judgement.reason
 
 
-def test_far_cards_beside_near_ones_prove_nothing():
+def test_distant_cards_are_no_evidence_if_a_near_card_exists():
     """Every GPU has distant cards; as long as one is near, only the channels are evidence."""
     judgement = verdict(
         "GPU Direct RDMA Enabled for GPU 7000 / HCA 0 (distance 3 <= 4), read 0",
@@ -178,7 +178,7 @@ def test_far_cards_beside_near_ones_prove_nothing():
     assert judgement.gdr is None
 
 
-def test_locked_memory_is_named():
+def test_the_limit_of_locked_memory_is_reported_as_the_cause():
     """A registration that fails for want of memory is the limit of locked memory."""
     text = (
         "gpu1:1:2 [0] misc/ibvwrap.cc:213 (wrap_ibv_reg_mr_iova2) NCCL WARN "
@@ -218,7 +218,7 @@ def test_an_unknown_form_is_unknown(text):
         "\x00\xff\xfeNCCL\x00",
     ],
 )
-def test_what_nccl_did_not_write_says_nothing(text):
+def test_lines_of_other_programs_are_ignored(text):
     """An empty file, a program's own words and a comment on NCCL give no version, network, card or judgement."""
     judgement = of(text.encode("latin-1"))
 
@@ -239,7 +239,7 @@ def test_what_nccl_did_not_write_says_nothing(text):
         "2026-11-21T10:00:00Z ",
     ],
 )
-def test_tags_of_launchers_are_looked_through(tag):
+def test_prefixes_of_launchers_are_ignored(tag):
     """Whatever a launcher or a log collector puts in front of a line, its meaning stays."""
     judgement = of("".join(f"{tag}{line}\n" for line in ("NCCL version 2.18.5+cuda12.2", AT + LISTED, AT + DIRECT)))
 
@@ -252,7 +252,7 @@ def test_tags_of_launchers_are_looked_through(tag):
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r", "\x1b[0m\n", "  \n"])
-def test_ends_of_lines_are_looked_through(end):
+def test_line_endings_and_colours_are_ignored(end):
     """Windows' line ends, progress bars, colours and blanks do not hide the end of a channel's line."""
     assert of(end.join([AT + LISTED, AT + PLAIN, ""])).gdr is False
     assert of(end.join([AT + LISTED, AT + DIRECT, ""])).gdr is True
@@ -270,12 +270,12 @@ def test_each_host_counts_its_own_cards():
     assert (judgement.transport, judgement.hcas) == ("RoCE", ("mlx5_8", "mlx5_1"))
 
 
-def test_several_communicators_are_judged_together():
+def test_several_communicators_are_combined():
     """A second communicator that goes without GPUDirect is not hidden by the first."""
     assert verdict(LISTED, DIRECT, "comm 0x1 rank 0 nranks 16 - Init COMPLETE", PLAIN).gdr is False
 
 
-def test_merged_cards_are_named_one_by_one():
+def test_merged_cards_are_listed_separately():
     """A device that NCCL made of two cards counts as both."""
     judgement = verdict(
         LISTED,
@@ -293,14 +293,14 @@ def test_a_card_detected_by_the_built_in_network_counts():
     assert (judgement.gdr, judgement.transport) == (None, "IB")
 
 
-def test_a_cut_line_does_not_speak():
+def test_an_incomplete_line_is_ignored():
     """The end of a log that was cut off, or a line that two ranks wrote at once, is not a channel without GPUDirect."""
     assert of(f"{AT}{LISTED}\n{AT}{DIRECT}\n{AT}{PLAIN}").gdr is True
     assert of(f"{AT}{LISTED}\n{AT}{DIRECT}\n{AT}{PLAIN}{AT}{DIRECT}\n").gdr is True
     assert of(f"{AT}{PLAIN}").gdr is False
 
 
-def test_a_huge_log_is_read_in_pieces():
+def test_a_large_log_is_read_in_chunks():
     """Lines may lie across pieces, and one endless line hides nothing that comes after it."""
     pieces = [b"x" * 50_000] * 40 + [b"\n", AT.encode(), LISTED.encode()[:20], LISTED.encode()[20:] + b"\n"]
     pieces += [f"{AT}{DIRECT}\n".encode()] * 5000 + [b"\x00\xff" * 9000 + b"NCCL INFO via NET/IB/"]
@@ -311,7 +311,7 @@ def test_a_huge_log_is_read_in_pieces():
     assert "All 5000 network channels" in judgement.reason
 
 
-def test_the_report_fits_eighty_columns_and_says_all():
+def test_the_report_is_complete_and_fits_eighty_columns():
     """A person sees version, transport, judgement, cards, reason and what to do."""
     cards = " ".join(f"[{n}]mlx5_{n}:1/RoCE" for n in range(16))
     text = as_text(verdict("NCCL version 2.27.5+cuda12.9", f"NET/IB : Using {cards} [RO]", PLAIN, DISABLED))
@@ -329,7 +329,7 @@ def test_the_report_fits_eighty_columns_and_says_all():
         assert part in " ".join(text.split())
 
 
-def test_the_report_lets_no_control_characters_through():
+def test_the_report_contains_no_control_characters():
     """A log cannot write to the reader's terminal."""
     assert "\x1b" not in as_text(verdict("Channel 0 via NET/\x1b]0;x\x07/IB/zero"))
 
@@ -391,7 +391,7 @@ SOCKET = "NET/Socket : Using [0]lo:127.0.0.1<0> [1]docker0:172.17.0.1<0>"
         ),
     ],
 )
-def test_a_log_without_gpudirect_says_what_was_used_instead(lines, transport, gdr, reason):
+def test_a_log_without_gpudirect_reports_the_used_transport(lines, transport, gdr, reason):
     """TCP and its interfaces, channels inside the node, or RDMA through host memory."""
     result = verdict(*lines)
 
@@ -410,7 +410,7 @@ def test_a_log_without_gpudirect_says_what_was_used_instead(lines, transport, gd
     ],
     ids=["channel", "card", "shared"],
 )  # fmt: skip
-def test_single_lines_without_a_prefix_mean_what_they_mean_in_a_log(lines, transport, gdr, hcas):
+def test_single_lines_without_a_prefix_are_parsed(lines, transport, gdr, hcas):
     """People paste parts of logs."""
     result = verdict(*lines, prefix="")
 

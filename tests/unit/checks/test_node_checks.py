@@ -233,7 +233,7 @@ BROKEN = [
 
 @pytest.mark.row(44, 49)
 @pytest.mark.parametrize(("name", "status", "reason", "facts"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
-def test_what_is_broken_is_said_with_a_remedy(judged, name, status, reason, facts):
+def test_a_problem_is_reported_with_a_remedy(judged, name, status, reason, facts):
     """The check that is about the broken thing names it and says what to do."""
     result = judged(**facts)[name]
 
@@ -242,7 +242,7 @@ def test_what_is_broken_is_said_with_a_remedy(judged, name, status, reason, fact
     assert remedy(result.reason, "gpu1")
 
 
-def test_one_cause_gives_one_failure(judged):
+def test_one_cause_has_one_failure(judged):
     """When docker is down, what needs docker waits for it instead of failing too."""
     results = judged(docker_service=DockerService(loaded=False, active="inactive", enabled="", client=False))
     failed = [r.id for r in results.values() if r.status is FAIL]
@@ -252,7 +252,7 @@ def test_one_cause_gives_one_failure(judged):
     assert results["training_container.limits"].status is SKIP
 
 
-def test_a_container_node_is_judged_by_what_it_can_have(judged):
+def test_a_container_node_is_checked_within_its_limits(judged):
     """Limits cut to the node's own warn; modules and sysctls are skipped with the reason."""
     results = judged(
         {"rdma_stack_soft_roce_enabled": True},
@@ -279,7 +279,7 @@ def test_a_container_node_below_its_own_limits_fails(judged):
     assert "1024" in shown(results["base_system.limits"].reason)
 
 
-def test_soft_roce_that_is_asked_for_must_be_there(judged):
+def test_configured_soft_roce_must_be_present(judged):
     """The module and an active device on the data interface are both needed."""
     wanted = {"rdma_stack_soft_roce_enabled": True}
     soft = RdmaStack((rdma_device("rxe0", driver=""),), 0, ("uverbs0",), "")
@@ -291,7 +291,7 @@ def test_soft_roce_that_is_asked_for_must_be_there(judged):
     assert "ens9" in shown(judged(elsewhere, rdma=soft)["rdma_stack.soft_roce"].reason)
 
 
-def test_stand_ins_are_marked(judged):
+def test_simulated_components_are_marked(judged):
     """What rests on a stand-in of the lab says so, and what is real does not."""
     results = judged(
         gpu_pci=(),
@@ -320,7 +320,7 @@ def test_stand_ins_are_marked(judged):
     assert all(r.status is PASS for r in results.values() if r.simulated)
 
 
-def test_a_node_without_gpus_needs_no_gpu_software(judged):
+def test_a_node_without_gpus_requires_no_gpu_software(judged):
     """GPU checks are skipped there, and the container needs no GPU."""
     results = judged(packages={"rdma-core": "1"}, **NO_GPU)
 
@@ -328,7 +328,7 @@ def test_a_node_without_gpus_needs_no_gpu_software(judged):
     assert results["training_container.devices"].status is PASS
 
 
-def test_a_role_that_is_switched_off_is_not_judged(judged):
+def test_a_disabled_role_is_not_checked(judged):
     """The user's own docker, for instance, is none of our business."""
     results = judged({"docker_engine_enabled": False}, docker_config=DockerConfig(True, None, "broken"))  # noqa: FBT003
 
@@ -336,7 +336,7 @@ def test_a_role_that_is_switched_off_is_not_judged(judged):
     assert "check.role_disabled: docker_engine" in shown(results["docker_engine.daemon_json"].reason)
 
 
-def test_what_only_ansible_can_resolve_is_not_judged(judged):
+def test_unresolved_templates_are_skipped(judged):
     """A variable with Jinja makes a skip with the reason, never a failure."""
     results = judged({"training_image_reference": "{{ registry }}/t:1"}, image=None)
 
@@ -344,7 +344,7 @@ def test_what_only_ansible_can_resolve_is_not_judged(judged):
     assert "training_image.present.template" in shown(results["training_image.present"].reason)
 
 
-def test_daemon_json_may_hold_more_than_is_wanted(judged):
+def test_daemon_json_may_contain_other_settings(judged):
     """The user's own options stay; each missing wish is named."""
     wanted = {
         "docker_engine_registry_mirrors": ["https://m"],
@@ -372,7 +372,7 @@ def test_an_unreachable_node_has_one_failing_check():
 @pytest.mark.parametrize(
     "rate", ["1.2.3 Gb/sec", ". Gb/sec", f"400 Gb/sec ({'9' * 5000}X NDR)", "9" * 5000 + " Gb/sec"]
 )
-def test_an_odd_answer_of_one_node_ends_no_look(judged, rate):
+def test_an_unexpected_value_of_a_node_does_not_stop_its_checks(judged, rate):
     """Whatever a driver says of its port, the node is judged by all checks."""
     device = BASE.rdma.devices[0]
     devices = (dataclasses.replace(device, ports=(dataclasses.replace(device.ports[0], rate=rate),)),)
@@ -381,7 +381,7 @@ def test_an_odd_answer_of_one_node_ends_no_look(judged, rate):
     assert "container_ssh.trusted_nodes" in results
 
 
-def test_a_check_that_cannot_judge_fails_by_itself(judged, monkeypatch):
+def test_a_check_that_raises_fails_alone(judged, monkeypatch):
     """It says so, and the others go on."""
     check = CHECKS["node.kind"]
     monkeypatch.setitem(CHECKS, "node.kind", dataclasses.replace(check, judge=lambda _: int("9" * 5000)))

@@ -192,7 +192,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("noun", "status", "said", "facts"), CASES.values(), ids=CASES)
-def test_gpudirect_is_judged_with_reason_and_remedy(judged, noun, status, said, facts):
+def test_gpudirect_results_have_a_reason_and_a_remedy(judged, noun, status, said, facts):
     """Each finding says what is so; what is wrong comes with what to do."""
     result = judged(**facts)[f"peer_memory.{noun}"]
 
@@ -226,7 +226,7 @@ MANAGED = {
 """nv_peer_mem by the role: one kernel is well, the next mismatched, one without headers, one installed since."""
 
 
-def test_every_kernel_that_would_come_up_without_it_is_named_with_the_nodes_own_reason(judged):
+def test_kernels_without_the_module_are_reported_with_the_reason_of_the_node(judged):
     """What only the node's program sees (a mismatch), what it has not seen (a kernel since), and none that is gone."""
     result = judged(**MANAGED)["peer_memory.kernels"]
 
@@ -240,7 +240,7 @@ def test_every_kernel_that_would_come_up_without_it_is_named_with_the_nodes_own_
     assert "4.19.0" not in shown(result.reason)
 
 
-def test_what_the_role_builds_is_not_left_to_dkms(judged):
+def test_the_remedy_uses_the_commands_of_the_role_instead_of_dkms(judged):
     """The role's own commands are named, what headers are wanted too, and which kernels could go instead."""
     advice = remedy(judged(**MANAGED)["peer_memory.kernels"].reason, "gpu1")
 
@@ -251,7 +251,7 @@ def test_what_the_role_builds_is_not_left_to_dkms(judged):
     assert "dkms" not in advice
 
 
-def test_kernels_are_judged_where_the_running_one_lacks_everything(judged):
+def test_other_kernels_are_checked_if_the_running_one_has_no_module(judged):
     """After a reboot into a kernel without modules the others count, and it itself."""
     bare = {"nvidia": "", "nvidia_peermem": ""}
     facts = {
@@ -267,7 +267,7 @@ def test_kernels_are_judged_where_the_running_one_lacks_everything(judged):
     assert (result.status, "peer_memory.kernels.kernel 6.1.0 nv_peer_mem" in shown(result.reason)) == (WARN, True)
 
 
-def test_kernels_that_have_what_the_role_wants_pass(judged):
+def test_kernels_with_the_configured_module_pass(judged):
     """Also when the kernel that runs does not use all of them."""
     fine = kernel("6.1.0", running=True, nv_peer_mem="updates/nv_peer_mem.ko", **OFED)
     facts = {**MANAGED, "kernels": (fine,)}
@@ -286,7 +286,7 @@ FINE = {
 """A node whose record says that all is well, and whose modules are newer than it."""
 
 
-def test_what_an_upgrade_broke_since_the_record_is_reported(judged):
+def test_a_module_broken_by_an_upgrade_is_reported(judged):
     """The RDMA stack was upgraded: the file is there, and its checksums are another's."""
     now = (lacking("6.1.0", "symbol_mismatch", "built against another stack. Build it anew", ""),)
     facts = {**FINE, "peer_status": dataclasses.replace(FINE["peer_status"], rechecked=now)}
@@ -296,7 +296,7 @@ def test_what_an_upgrade_broke_since_the_record_is_reported(judged):
     assert "peer_memory.kernels.not_built" in shown(result.reason)
 
 
-def test_what_was_fixed_since_the_record_passes(judged):
+def test_a_module_fixed_since_the_record_passes(judged):
     """What the node says now counts, not what it wrote down before."""
     before = peer_record(kernels=(lacking("6.1.0", "symbol_mismatch", "built against another stack", "Build it."),))
     now = (JudgedKernel("6.1.0", ok=True),)
@@ -308,7 +308,7 @@ def test_what_was_fixed_since_the_record_passes(judged):
     assert judged(**facts)["peer_memory.kernels"].status is PASS
 
 
-def test_a_record_that_is_older_than_the_modules_is_not_taken_for_the_state(judged):
+def test_a_record_older_than_the_modules_is_not_used(judged):
     """Where the node's program gives no answer, that is said, with how to ask it."""
     result = judged(**FINE)["peer_memory.kernels"]
 
@@ -319,7 +319,7 @@ def test_a_record_that_is_older_than_the_modules_is_not_taken_for_the_state(judg
     assert f"{PROGRAM} check" in remedy(result.reason, "gpu1")
 
 
-def test_a_kernel_without_headers_needs_them_first(judged):
+def test_a_kernel_without_headers_requires_them_first(judged):
     """DKMS builds nothing without headers, and says so nowhere that one would look."""
     bare = kernel("6.8.0", headers=False, nvidia="")
     advice = remedy(
@@ -337,7 +337,7 @@ def test_a_kernel_without_headers_needs_them_first(judged):
         ({"kind": Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False)}, "container"),
     ],
 )
-def test_nothing_is_judged_where_there_is_nothing_to_judge(judged, facts, said):
+def test_nodes_without_gpus_or_kernel_are_skipped(judged, facts, said):
     """A node without GPUs, and one whose kernel is its host's, skip all of it with the reason."""
     results = judged(peer_status=PeerRecord(), **facts)
 
@@ -346,7 +346,7 @@ def test_nothing_is_judged_where_there_is_nothing_to_judge(judged, facts, said):
         assert said in shown(results[f"peer_memory.{noun}"].reason)
 
 
-def test_stand_in_gpus_have_no_modules_to_judge(judged):
+def test_simulated_gpus_are_skipped(judged):
     """The lab's nvidia-smi is no driver, and its skip says SIMULATED."""
     nothing = {"nvidia_modules": NvidiaModules("", "", "", {}), "peer_status": PeerRecord()}
     results = judged(simulated={"nvidia-smi": "GPUs"}, **nothing)

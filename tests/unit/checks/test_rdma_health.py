@@ -74,7 +74,7 @@ def test_rates_are_compared_with_the_same_kind_of_card(judged, status, reason, d
         (PASS, "out_of_sequence 90000", {"out_of_sequence": 90000, "local_ack_timeout_err": 3}),
     ],
 )
-def test_errors_are_judged_by_their_rate(judged, status, reason, counters):
+def test_errors_are_rated_by_their_frequency(judged, status, reason, counters):
     """Counters run since the driver was loaded: ten errors in a day are not ten errors in an hour."""
     result = judged(boot=DAY, rdma_counters={"mlx5_0 port 1": counters})["rdma_stack.port_errors"]
 
@@ -82,7 +82,7 @@ def test_errors_are_judged_by_their_rate(judged, status, reason, counters):
     assert bool(remedy(result.reason, "gpu1")) is (status in (WARN, FAIL))
 
 
-def test_the_same_errors_weigh_more_on_a_node_that_just_booted(judged):
+def test_the_same_errors_weigh_more_after_a_recent_boot(judged):
     """Fifty times link down are much for two hours and little for a month."""
     counters = {"mlx5_0 ens1": {"carrier_down_count": 50}}
 
@@ -97,7 +97,7 @@ def test_a_card_whose_counters_hang_fails(judged):
     assert result.status is FAIL
 
 
-def test_without_a_card_there_is_nothing_to_judge(judged):
+def test_nodes_without_a_card_are_skipped(judged):
     """Soft-RoCE has no link, no cable and no slot."""
     results = judged(rdma=stack(rdma_device("rxe0", driver="")), pci_links=())
 
@@ -121,14 +121,14 @@ def link(width: int | None = 16, speed: float | None = 32.0, *, slot: int | None
         (SKIP, "rdma_stack.pcie_width.not_reported", link(None)),
     ],
 )
-def test_pcie_links_of_cards(judged, status, reason, seen):
+def test_pcie_links_of_cards_are_checked_within_their_slot(judged, status, reason, seen):
     """What the slot cannot give is not missed."""
     result = judged(pci_links=(seen,))["rdma_stack.pcie_width"]
 
     assert (result.status, reason in shown(result.reason)) == (status, True), shown(result.reason)
 
 
-def test_a_hypervisors_links_are_not_judged(judged):
+def test_links_of_a_hypervisor_are_not_checked(judged):
     """It shows what it likes."""
     vm = Kind(NodeKind.VM, "kvm", sysctls_writable=True)
 

@@ -13,27 +13,27 @@ from provision.checks.minimums import MINIMUMS, profile_id
 from provision.checks.reasons import DESCRIPTIONS
 
 
-def test_every_id_is_documented_once_and_no_other():
+def test_check_ids_and_documentation_match():
     """`reasons.py` describes exactly the checks that exist; docs/reference/reasons.md is generated from it."""
     profiles = {profile_id(need.component) for needs in MINIMUMS.values() for need in needs}
 
     assert sorted(DESCRIPTIONS) == sorted({*CHECKS, *CLUSTER_CHECKS, *profiles})
 
 
-def test_what_a_check_waits_for_exists_and_comes_before_it(judged):
+def test_prerequisites_of_a_check_exist_and_come_before_it(judged):
     """A check is judged after the one without which it means nothing."""
     order = list(judged())
 
     assert all(order.index(item.after) < order.index(item.id) for item in CHECKS.values() if item.after)
 
 
-def test_an_id_cannot_be_given_twice():
+def test_a_duplicate_id_is_refused():
     """Two checks of one name would hide each other."""
     with pytest.raises(ValueError, match=r"node\.os"):
         check("node.os")(lambda _: None)
 
 
-def test_every_area_with_a_role_has_a_check():
+def test_every_role_has_a_check():
     """Each role that changes a node is proved by at least one check of its name."""
     roles = Path(provision.checks.__file__).parents[2] / "roles"
     wanted = {folder.name for folder in roles.iterdir() if (folder / "tasks").is_dir()} - {"platform"}

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from provision.checks.reload import _FACTS, LOAD_SECONDS, RELOAD_SECONDS, read_reload, reload_script
+from provision.checks.reload import FACTS, RELOAD_SECONDS, read_reload
+from provision.facts import NodeFacts, parse
 from provision.model import CommandResult, ReloadResult
+from provision.node import reload as program
 from provision.report.reasons import remedy
 from tests.support.modules import ROLES
+from tests.support.probe import answer
 from tests.support.reasons import shown
 from tests.unit.checks.conftest import make_node
 
-BUSY = (ROLES / "platform/module_utils/platform_busy.py").read_text(encoding="utf-8")
-IDLE = "def running_jobs():\n    return []\n"
-JOBS = "def running_jobs():\n    return ['process 7 (python3 of root) holds /dev/nvidia0', 'process 8 (x of root)']\n"
-BROKEN = "raise SystemExit('no python here')\n"
-PROGRAM, UNITS = "/usr/local/lib/provision/peer-memory", "/etc/systemd/system/"
+JOBS = ["process 7 (python3 of root) holds /dev/nvidia0", "process 8 (x of root)"]
 IN_USE = (
     "peer memory: nv_peer_mem is in use (3 users): memory of running jobs is registered through it. "
     "Stop the jobs on this node and try again.\n"
@@ -46,11 +45,10 @@ HANGS = {
 
 
 class Node:
-    """Where the script's files lie, with programs that note that they were called."""
+    """The files of the role, with programs that record their calls."""
 
-    def __init__(self, root: Path, *, unload: int = 0, restart: int = 0) -> None:
-        """Have the role's program and unit there."""
-        self.root = root
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch, *, unload: int = 0, restart: int = 0) -> None:
+        self.root, self.patch = root, patch
         (root / "bin").mkdir(parents=True)
         self.program = self.write(
             "bin/peer-memory", f'echo "unit\'s program $*" >>{root}/calls; {_say(unload, IN_USE)}'
@@ -61,24 +59,28 @@ class Node:
         (root / "units").mkdir()
         self.unit = root / "units/provision-peer-memory.service"
         self.unit.write_text("")
+        patch.setattr(program, "PROGRAM", str(self.program))
+        patch.setattr(program, "UNITS", str(root / "units"))
+        patch.setenv("PATH", f"{root}/bin:{os.environ['PATH']}")
 
     def write(self, name: str, text: str) -> Path:
-        """Put a program there."""
+        """Write a program."""
         file = self.root / name
         file.write_text(f"#!/bin/sh\n{text}\n")
         file.chmod(0o755)
         return file
 
-    def reload(self, busy: str = IDLE) -> tuple[dict[str, str], list[str]]:
-        """Run the script's own part; return its output, and what it called."""
-        text = reload_script(busy).partition("LC_ALL=C\n")[0]
-        text = text.replace(PROGRAM, str(self.program)).replace(UNITS, f"{self.root}/units/")
-        path = f"{self.root}/bin:{os.environ['PATH']}"
-        done = subprocess.run(
-            ["sh"], input=text, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60, check=True
-        )
+    def reload(self, jobs: list[str] | Exception = ()) -> tuple[dict[str, object], list[str]]:
+        """Run the node's program; return its answer, and the calls that it made."""
+
+        def running_jobs() -> list[str]:
+            if isinstance(jobs, Exception):
+                raise jobs
+            return list(jobs)
+
+        self.patch.setattr(program, "running_jobs", running_jobs)
+        outcome = program.reload()
         calls = self.root / "calls"
-        outcome = dict(line.removeprefix("reload.").split("=", 1) for line in done.stdout.splitlines())
         return outcome, calls.read_text().splitlines() if calls.exists() else []
 
 
@@ -86,11 +88,17 @@ def _say(code, text):
     return f"printf '%s' '{text.rstrip()}' >&2; exit {code};" if code else "exit 0;"
 
 
-def test_it_is_unloaded_and_then_the_unit_is_restarted(tmp_path):
-    """systemd starts the load, so that it ends it at its limit, and knows that the unit is up."""
-    outcome, calls = Node(tmp_path).reload()
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Return a node with the role's files."""
+    return Node(tmp_path, monkeypatch)
 
-    assert (outcome["step"], outcome["code"]) == ("done", "0")
+
+def test_the_module_is_unloaded_before_the_unit_is_restarted(node):
+    """systemd starts the load, so that it ends it at its limit, and knows the unit's state."""
+    outcome, calls = node.reload()
+
+    assert (outcome["step"], outcome["exit_code"]) == ("done", 0)
     assert calls == [
         "unit's program unload",
         "systemctl reset-failed provision-peer-memory.service",
@@ -98,69 +106,67 @@ def test_it_is_unloaded_and_then_the_unit_is_restarted(tmp_path):
     ]
 
 
-def test_a_module_in_use_stays_and_the_unit_is_left_alone(tmp_path):
-    """A restart would say that all is well and do nothing; the program's own refusal is handed on."""
-    outcome, calls = Node(tmp_path, unload=1).reload()
+def test_a_module_in_use_stays_and_the_unit_is_not_restarted(tmp_path, monkeypatch):
+    """A restart would succeed and do nothing; the program's own refusal is reported."""
+    outcome, calls = Node(tmp_path, monkeypatch, unload=1).reload()
 
-    assert (outcome["step"], outcome["said"]) == ("refused", IN_USE.strip())
+    assert (outcome["step"], outcome["output"]) == ("refused", IN_USE.strip())
     assert calls == ["unit's program unload"]
 
 
 @pytest.mark.parametrize(
-    ("busy", "step", "said"),
-    [(JOBS, "busy", "(python3 of root) holds /dev/nvidia0; process 8"), (BROKEN, "unknown", "no python here")],
+    ("jobs", "step", "output"),
+    [(JOBS, "busy", "; ".join(JOBS)), (OSError("no /proc here"), "unknown", "OSError: no /proc here")],
 )
-def test_a_busy_node_is_not_touched(tmp_path, busy, step, said):
+def test_a_busy_node_is_not_changed(node, jobs, step, output):
     """A job that has no memory registered yet would lose it; if that is unknown, the node counts as busy."""
-    outcome, calls = Node(tmp_path).reload(busy)
+    outcome, calls = node.reload(jobs)
 
-    assert outcome["step"] == step
-    assert said in outcome["said"]
+    assert (outcome["step"], outcome["output"]) == (step, output)
     assert calls == []
 
 
-def test_the_roles_own_knowledge_of_jobs_runs_on_a_node(tmp_path):
-    """The file that the roles use is understood by the node's python; this machine has no GPU job."""
-    outcome, _ = Node(tmp_path).reload(BUSY)
+@pytest.mark.parametrize("missing", ["program", "unit"])
+def test_without_the_role_nothing_is_done(node, missing):
+    getattr(node, missing).unlink()
 
-    assert outcome["step"] in {"done", "busy"}
-
-
-@pytest.mark.parametrize("lacks", ["program", "unit"])
-def test_without_the_role_nothing_is_done(tmp_path, lacks):
-    """No program or no unit: there is nothing to reload."""
-    node = Node(tmp_path)
-    getattr(node, lacks).unlink()
-
-    assert node.reload() == ({"step": "absent"}, [])
+    assert node.reload() == ({"step": "absent", "output": "", "exit_code": 0}, [])
 
 
-def test_the_limit_is_that_of_the_unit_and_what_comes_before():
-    """The wait ends with the unit's time limit, plus unloading, probing and a slow node's slack."""
-    assert LOAD_SECONDS == 120
-    assert LOAD_SECONDS < RELOAD_SECONDS < 600
+def test_the_time_limits_include_each_other():
+    """systemd ends a load first, then the program ends, then the connection."""
     unit = (ROLES / "peer_memory/templates/provision-peer-memory.service.j2").read_text()
-    assert f"TimeoutStartSec={LOAD_SECONDS}\n" in unit
+    limit = int(unit.partition("TimeoutStartSec=")[2].split()[0])
+
+    assert limit < program.RESTART_SECONDS
+    assert program.RESTART_SECONDS + 2 * program.UNLOAD_SECONDS < RELOAD_SECONDS < 600
 
 
-def printed(step="", code="0", said="", status=STATUS, *, loaded=True, receipt=None, boot="b"):
-    """What a node prints: the script's own lines, then the facts."""
-    token = "0" * 32
+class Printed(NamedTuple):
+    """What the node's program prints, and the outputs of the facts afterwards."""
+
+    answer: CommandResult
+    outputs: dict[str, str]
+
+    def facts(self) -> NodeFacts:
+        """Return the facts."""
+        asked = json.dumps({"token": "0" * 32}).encode()
+        return parse(answer(self.outputs)("", asked).stdout, FACTS)
+
+
+def printed(step="", code=0, said="", status=STATUS, *, loaded=True, receipt=None, boot="b"):
+    """Return what a node prints."""
     unit = "LoadState=loaded\nActiveState=active\nResult=success\nUnitFileState=enabled"
     record = f"now=1795255290\n{unit}\nconfig\n\nstatus\n{json.dumps(status)}"
     outputs = {
-        "system": 'ID=debian\nVERSION_ID="12"\nprobe_uname=6.1.0 x86_64',
+        "system": 'ID=debian\nVERSION_ID="12"\nprobe_uname=6.1.0 x86_64\nprobe_python3=/usr/bin/python3',
         "boot": f"uptime=4000.5\nboot_id={boot}",
         "peer_memory": "nv_peer_mem 16384 0 - Live 0x0" if loaded else "",
         "peer_status": record if status else "",
         "receipts": "" if receipt is None else f"peer_memory.json:{json.dumps({'inputs': {'provider': receipt}})}",
     }
-    own = f"reload.step={step}\nreload.code={code}\nreload.said={said}\n" if step else ""
-    facts = "".join(
-        f"{token} out {fact.name}\n{outputs.get(fact.name, '')}\n{token} err {fact.name}\n\n{token} end {fact.name} 0\n"
-        for fact in _FACTS
-    )
-    return CommandResult(f"{own}provision-probe 1 {token}\n{facts}", "", 0)
+    text = json.dumps({"step": step, "exit_code": code, "output": said}) + "\n" if step else ""
+    return Printed(CommandResult(text, "", 0), outputs)
 
 
 READY, FAILED = ReloadResult.READY, ReloadResult.FAILED
@@ -171,7 +177,7 @@ OUTCOMES = {
         FAILED,
         "peer_memory.boot.failed",
         "Look at what the kernel says (dmesg). Afterwards: provision reload --limit gpu1",
-        printed("done", "1", status=HANGS, loaded=False),
+        printed("done", 1, status=HANGS, loaded=False),
     ),
     "the status says ready, and the module is not there": (
         FAILED,
@@ -184,7 +190,7 @@ OUTCOMES = {
         FAILED,
         "reload.not_restarted: provision-peer-memory.service 1 Unit is masked.",
         "journalctl -b -u provision-peer-memory.service",
-        printed("done", "1", "Unit is masked."),
+        printed("done", 1, "Unit is masked."),
     ),
     "in use": (
         REFUSED,
@@ -222,11 +228,11 @@ OUTCOMES = {
         FAILED,
         "reload.script_failed: 1 sudo: a password is required",
         "may become root",
-        CommandResult("", "sudo: a password is required\n", 1),
+        Printed(CommandResult("", "sudo: a password is required\n", 1), {}),
     ),
     "cut off": (
         FAILED,
-        "reload.script_failed: 0 00000000000000000000000000000000 end simulated 0",
+        "reload.script_failed: 0 no output",
         "may become root",
         printed(),
     ),
@@ -236,7 +242,7 @@ OUTCOMES = {
 @pytest.mark.parametrize(("result", "said", "advice", "output"), OUTCOMES.values(), ids=OUTCOMES)
 def test_an_outcome_is_reported_with_reason_and_remedy(result, said, advice, output):
     """By what the node's check says afterwards, not by what the programs returned."""
-    outcome = read_reload(make_node("gpu1", "10.77.0.1"), output)
+    outcome = read_reload(make_node("gpu1", "10.77.0.1"), output.answer, output.facts())
 
     assert (outcome.result, said in shown(outcome.reason)) == (result, True), outcome
     assert advice in remedy(outcome.reason, "gpu1")

@@ -16,7 +16,7 @@ def names(count):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9, 64])
-def test_each_two_nodes_meet_once_and_nobody_is_in_two_pairs_of_a_round(count):
+def test_each_pair_meets_once_and_a_node_is_in_one_pair_per_round(count):
     """A tournament has all pairs, in n-1 rounds for an even number of nodes and n for an odd one."""
     played = rounds.tournament(names(count))
     met = Counter(frozenset(pair) for round_ in played for pair in round_)
@@ -27,7 +27,7 @@ def test_each_two_nodes_meet_once_and_nobody_is_in_two_pairs_of_a_round(count):
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_single_node_has_nobody_to_be_measured_with(count):
+def test_a_single_node_has_no_pairs(count):
     """Nothing is planned, and nothing fails."""
     assert rounds.plan(names(count)) == []
 
@@ -41,7 +41,7 @@ def test_few_nodes_are_measured_in_both_directions(count):
 
 
 @pytest.mark.parametrize("count", [9, 32, 64])
-def test_every_node_of_many_sends_and_receives(count):
+def test_every_node_of_a_sample_sends_and_receives(count):
     """A node that is slow in one direction only shows in about half of its pairs, and not in none."""
     sent = Counter(a for round_ in rounds.plan(names(count)) for a, _ in round_)
 
@@ -49,7 +49,7 @@ def test_every_node_of_many_sends_and_receives(count):
 
 
 @pytest.mark.parametrize("count", [65, 100, 257])
-def test_beyond_the_limit_a_sample_is_measured(count):
+def test_above_the_limit_a_sample_is_measured(count):
     """The number of rounds no longer grows with the nodes, and each node meets other partners in each of them."""
     planned = rounds.plan(names(count))
     met = Counter(frozenset(pair) for round_ in planned for pair in round_)
@@ -60,7 +60,7 @@ def test_beyond_the_limit_a_sample_is_measured(count):
     assert min(seen[name] for name in names(count)) >= rounds.SAMPLE_ROUNDS - 1  # one may rest when the number is odd
 
 
-def test_a_slow_sample_is_followed_by_second_opinions():
+def test_nodes_of_slow_pairs_are_measured_again_with_good_nodes():
     """Each node of a bad pair meets two that were good with everybody, once sending and once receiving."""
     nodes = names(70)
     first = [pair for round_ in rounds.plan(nodes) for pair in round_]
@@ -76,7 +76,7 @@ def test_a_slow_sample_is_followed_by_second_opinions():
     assert all(max(Counter(itertools.chain(*round_)).values()) == 1 for round_ in more)
 
 
-def test_more_suspects_than_good_nodes_take_more_rounds():
+def test_more_suspects_than_good_nodes_require_more_rounds():
     """Every node gets a second opinion even if the good nodes are few."""
     nodes = names(66)
     good = set(nodes[:4])
@@ -89,7 +89,7 @@ def test_more_suspects_than_good_nodes_take_more_rounds():
     assert all(len(good & set(pair)) == 1 for pair in second)
 
 
-def test_nothing_follows_where_nothing_can_be_learned():
+def test_no_follow_up_rounds_if_they_give_no_information():
     """Not when all is good, not when no node is, and not when all pairs were measured anyway."""
     nodes = names(70)
     first = [pair for round_ in rounds.plan(nodes) for pair in round_]

@@ -15,14 +15,14 @@ from tests.support.reasons import shown
 from tests.unit.checks.conftest import gpu, healthy, make_cluster, rdma_device
 
 
-def test_the_odd_node_comes_first():
+def test_the_deviating_node_comes_first():
     """What most nodes have comes last, with their number."""
     values = {f"gpu{n}": "535.161" for n in range(1, 9)} | {"gpu3": "550.54"}
 
     assert shown(odd_ones("driver", values)) == "cluster.skew.odd: driver cluster.skew.value 550.54 gpu3 535.161 7"
 
 
-def test_several_odd_values_are_all_named():
+def test_all_deviating_values_are_reported():
     """The rarest is first."""
     values = {"a": "1", "b": "1", "c": "1", "d": "2", "e": "2", "f": "3"}
 
@@ -42,12 +42,12 @@ def test_several_odd_values_are_all_named():
         ),
     ],
 )
-def test_a_tie_names_nobody_odd(values, said):
+def test_a_tie_reports_no_node_as_deviating(values, said):
     """With two nodes, or two halves, the right value is unknown."""
     assert shown(odd_ones("driver", values)) == said
 
 
-def test_many_odd_nodes_are_counted():
+def test_many_deviating_nodes_are_counted():
     """A line stays a line on a large cluster."""
     values = {f"n{number:02}": "old" if number < 10 else "new" for number in range(64)}
 
@@ -56,7 +56,7 @@ def test_many_odd_nodes_are_counted():
     )
 
 
-def test_nodes_that_agree_are_not_odd():
+def test_equal_nodes_do_not_deviate():
     """One value, however many nodes."""
     assert odd_ones("driver", {"a": "1", "b": "1"}) is None
 
@@ -90,7 +90,7 @@ ODD = [
 
 
 @pytest.mark.parametrize(("name", "said", "changes"), ODD, ids=[name for name, _, _ in ODD])
-def test_what_differs_is_a_warning_with_a_remedy(name, said, changes):
+def test_a_difference_is_a_warning_with_a_remedy(name, said, changes):
     """Driver, VBIOS, GPUs, firmware, RDMA stack and ports."""
     result = judged(**changes)[name]
 
@@ -99,12 +99,12 @@ def test_what_differs_is_a_warning_with_a_remedy(name, said, changes):
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in ODD])
-def test_nodes_alike_pass(name):
+def test_equal_nodes_pass(name):
     """And the reason says what they have."""
     assert judged()[name].status is CheckStatus.PASS
 
 
-def test_another_kind_of_card_or_gpu_is_not_compared():
+def test_different_products_are_not_compared():
     """Firmware and VBIOS are compared where the product is the same."""
     changes = {"rdma": card(board="MT_0000000838", firmware="28.39"), "gpus": (gpu(name="NVIDIA L4"),)}
     results = judged(**changes)
@@ -113,14 +113,14 @@ def test_another_kind_of_card_or_gpu_is_not_compared():
     assert results["cluster.skew_vbios"].status is CheckStatus.PASS
 
 
-def test_cards_of_one_node_with_two_firmwares_are_odd():
+def test_different_firmware_on_cards_of_one_node_is_reported():
     """A card that was replaced and never updated is found among its own."""
     mixed = RdmaStack((rdma_device(), dataclasses.replace(rdma_device("mlx5_1"), firmware="20.36.1010")), 2, (), "")
 
     assert "20.36.1010 and 20.38.1002 gpu3" in shown(judged(rdma=mixed)["cluster.skew_firmware"].reason)
 
 
-def test_nodes_without_gpus_are_not_odd():
+def test_nodes_without_gpus_do_not_deviate():
     """A login or storage node has no driver to differ in."""
     results = judged(gpus=(), gpu_pci=())
 
@@ -128,7 +128,7 @@ def test_nodes_without_gpus_are_not_odd():
     assert results["cluster.skew_gpus"].status is CheckStatus.PASS
 
 
-def test_one_node_alone_is_not_compared():
+def test_a_single_node_is_not_compared():
     """It is skipped with the reason."""
     cluster = make_cluster()
     results = {result.id: result for result in judge_cluster(cluster, cluster.nodes, {"gpu1": healthy()})}
@@ -136,7 +136,7 @@ def test_one_node_alone_is_not_compared():
     assert {results[name].status for name, _, _ in ODD} == {CheckStatus.SKIP}
 
 
-def test_skew_of_stand_ins_is_marked():
+def test_skew_of_simulated_components_is_marked():
     """Drivers and GPUs of a lab are SIMULATED, cards are not."""
     results = judged(simulated={"nvidia-smi": "GPUs"})
 

@@ -68,7 +68,7 @@ def files(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
-def test_what_stands_is_recorded_once_and_where_it_belongs(adopt, inventory):
+def test_existing_settings_are_recorded_once_for_all_nodes_or_per_node(adopt, inventory):
     """What is alike for all nodes, and the rest for each; what the inventory says already stays asked for."""
     before = load(inventory)
     code, out, _ = adopt("--yes", "--json")
@@ -94,7 +94,7 @@ def test_what_stands_is_recorded_once_and_where_it_belongs(adopt, inventory):
 
 
 @pytest.mark.usefixtures("known")
-def test_it_says_first_what_it_finds_and_records_and_asks(adopt, inventory):
+def test_settings_are_listed_before_they_are_recorded(adopt, inventory):
     """Without an answer nothing is written; a dry run asks nothing."""
     before = files(inventory)
     code, out, err = adopt()
@@ -114,7 +114,7 @@ def test_it_says_first_what_it_finds_and_records_and_asks(adopt, inventory):
 
 
 @pytest.mark.usefixtures("known")
-def test_a_node_that_cannot_be_seen_gets_nothing_and_the_others_their_own(adopt):
+def test_an_unreachable_node_gets_no_settings_and_the_others_per_node_settings(adopt):
     """Nothing is said of all nodes then: it may be bare."""
     lost = ConnectionFailed("no route to host", node="gpu2", remedy="Is it on?")
     code, out, _ = adopt("--dry-run", gpu2=lost)
@@ -127,13 +127,13 @@ def test_a_node_that_cannot_be_seen_gets_nothing_and_the_others_their_own(adopt)
 
 
 @pytest.mark.usefixtures("known")
-def test_a_limit_says_nothing_of_the_other_nodes(adopt):
+def test_with_limit_no_settings_are_recorded_for_other_nodes(adopt):
     _, out, _ = adopt("--dry-run", "--limit", "gpu1", "--json")
 
     assert [Path(file["path"]).parts[-2:] for file in json.loads(out)["files"]] == [("host_vars", "gpu1.yml")]
 
 
-def test_the_files_are_those_that_ansible_reads(tmp_path):
+def test_settings_are_written_to_files_that_ansible_reads(tmp_path):
     """It takes the first that it finds: a new all.yml beside a folder all would never be read."""
     (tmp_path / "group_vars/all").mkdir(parents=True)
     (tmp_path / "host_vars").mkdir()
@@ -157,7 +157,7 @@ def test_the_files_are_those_that_ansible_reads(tmp_path):
         ("docker_engine_source: docker\n", "do not have the intended values"),
     ],
 )
-def test_where_nothing_can_be_added_every_file_is_as_it_was(inventory, known, monkeypatch, text, why):
+def test_no_file_is_changed_if_a_setting_cannot_be_added(inventory, known, monkeypatch, text, why):
     """And the lines are shown, for who adds them by hand."""
     cluster = known
     monkeypatch.setattr("provision.inventory.record.load", lambda *_a, **_k: known)
@@ -177,7 +177,7 @@ def test_where_nothing_can_be_added_every_file_is_as_it_was(inventory, known, mo
     assert "docker_engine_source: present" in error.value.remedy or "docker_engine_log" in error.value.remedy
 
 
-def test_nothing_alike_is_said_where_a_node_was_not_looked_at():
+def test_common_settings_require_that_all_nodes_are_probed():
     cluster = make_cluster("a", "b")
 
     assert [part.node for part in additions(cluster, {"a": {"x": 1}})] == ["a"]

@@ -39,7 +39,7 @@ def test_a_broken_rule_sets_the_exit_code(capsys, tmp_path, text, code):
     assert set(document["rules"][0]) == {"rule", "verdict", "file", "line", "evidence", "remedy", "framework"}
 
 
-def test_what_cannot_be_judged_is_said_and_is_not_ok(capsys, tmp_path):
+def test_an_undecidable_script_is_reported_as_unknown(capsys, tmp_path):
     """A script of other things breaks no rule, and keeps none."""
     file = tmp_path / "train.py"
     file.write_text("import tensorflow\n")
@@ -51,7 +51,7 @@ def test_what_cannot_be_judged_is_said_and_is_not_ok(capsys, tmp_path):
     assert "could not be evaluated" in err
 
 
-def test_own_modules_beside_the_script_are_read(capsys, tmp_path):
+def test_local_modules_beside_the_script_are_read(capsys, tmp_path):
     """Also those of a package, and of a package within it; nothing else is."""
     (tmp_path / "lib/inner").mkdir(parents=True)
     (tmp_path / "lib/__init__.py").write_text("")
@@ -83,7 +83,7 @@ def test_standard_input_is_read(capsys, monkeypatch):
         ("train.ipynb", "{}", "is a notebook"),
     ],
 )
-def test_what_is_no_script_is_a_usage_error(capsys, tmp_path, name, content, said):
+def test_an_invalid_script_is_a_usage_error(capsys, tmp_path, name, content, said):
     """It is named, with its line, and what to give instead."""
     if content is not None:
         (tmp_path / name).write_text(content)
@@ -96,7 +96,7 @@ def test_what_is_no_script_is_a_usage_error(capsys, tmp_path, name, content, sai
     assert "Traceback" not in err
 
 
-def test_without_a_script_there_is_nothing_to_judge(capsys):
+def test_a_missing_script_is_a_usage_error(capsys):
     """The option is named."""
     code, _, err = exit_of(capsys)
 

@@ -17,7 +17,7 @@ from provision.workflow.plan import PlanResult
         (NodeStatus.FAILED, RoleStatus.FAILED, 1),
     ],
 )
-def test_a_step_that_waits_for_jobs_is_no_failure(typed, monkeypatch, tmp_path, status, role, code):
+def test_a_step_that_waits_for_jobs_has_its_own_exit_code(typed, monkeypatch, tmp_path, status, role, code):
     """A script applies again later after 6, and alerts somebody after 1."""
     (tmp_path / "hosts.yml").write_text("gpu_nodes:\n  hosts:\n    gpu1: {ansible_host: 192.0.2.1}\n")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -51,7 +51,7 @@ def figures(tmp_path):
 
 
 @pytest.mark.row(55)
-def test_the_reference_figures_give_the_efficiencies_that_it_prints(capsys, figures):
+def test_the_reference_figures_give_the_published_efficiencies(capsys, figures):
     """98.73, 93.85 and 95.63 per cent, each in the line of its file."""
     code, out, _ = exit_of(capsys, "table", *figures)
     shown = {line.split()[-1]: line for line in out.splitlines() if line.endswith(".log")}
@@ -64,7 +64,7 @@ def test_the_reference_figures_give_the_efficiencies_that_it_prints(capsys, figu
 
 
 @pytest.mark.parametrize("verb", ["parse", "table"])
-def test_json_keeps_the_fraction_and_every_promised_key(capsys, figures, verb):
+def test_json_contains_exact_fractions_and_all_documented_keys(capsys, figures, verb):
     """Scripts round for themselves."""
     _, out, _ = exit_of(capsys, verb, "--json", *figures)
     runs = {run["label"]: run for run in json.loads(out)["runs"]}
@@ -107,7 +107,7 @@ def test_standard_input_and_packed_files_are_read(capsys, monkeypatch, tmp_path)
     assert [(run["label"], run["efficiency"]) for run in json.loads(out)["runs"]] == [("job.log.gz", 0.5), ("-", 1.0)]
 
 
-def test_a_file_that_cannot_be_read_is_a_sentence(capsys, tmp_path):
+def test_an_unreadable_file_is_an_error_without_a_traceback(capsys, tmp_path):
     """It is named, with what to do; nothing is printed as a result."""
     loop, cut = tmp_path / "loop", tmp_path / "cut.gz"
     loop.symlink_to(loop)
@@ -151,7 +151,7 @@ def test_files_of_the_same_name_are_distinguished(capsys, tmp_path):
     assert [run["label"] for run in json.loads(out)["runs"]] == [f"{tmp_path}/on/job.log", f"{tmp_path}/off/job.log"]
 
 
-def test_unlike_results_are_not_compared(capsys, figures):
+def test_results_of_different_workloads_are_not_compared(capsys, figures):
     """One GPU against eight is no comparison."""
     code, out, err = exit_of(capsys, "compare", figures[0], figures[1])
 
@@ -159,7 +159,7 @@ def test_unlike_results_are_not_compared(capsys, figures):
     assert "no run of the same model, batch and number of GPUs" in err
 
 
-def test_a_report_is_a_page_and_its_figures(capsys, tmp_path, figures):
+def test_a_report_consists_of_a_page_and_a_json_file(capsys, tmp_path, figures):
     """Both are written, and can be written again."""
     page, beside = tmp_path / "report.html", tmp_path / "report.json"
     for _ in range(2):
@@ -173,7 +173,7 @@ def test_a_report_is_a_page_and_its_figures(capsys, tmp_path, figures):
     assert json.loads(exit_of(capsys, "report", page, "--json", *figures)[1])["title"] == "Training benchmarks"
 
 
-def test_a_report_overwrites_nothing_that_is_not_a_report(capsys, tmp_path, figures):
+def test_a_report_does_not_overwrite_other_files(capsys, tmp_path, figures):
     """A log given first by mistake, or somebody's own figures beside the page, stay as they are."""
     mine = tmp_path / "mine.json"
     mine.write_text('{"runs": []}')
@@ -188,7 +188,7 @@ def test_a_report_overwrites_nothing_that_is_not_a_report(capsys, tmp_path, figu
     assert exit_of(capsys, "report", tmp_path / "none" / "a.html", figures[1])[0] == 1
 
 
-def test_without_any_result_there_is_no_report(capsys, tmp_path, monkeypatch):
+def test_a_report_without_results_is_refused(capsys, tmp_path, monkeypatch):
     """It says how to get one."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     code, _, err = exit_of(capsys, "report", tmp_path / "a.html")
@@ -220,7 +220,7 @@ def test_a_report_has_a_curve_and_a_colour_for_each_configuration(capsys, tmp_pa
     assert sorted(curves) == sorted((colour, name) for name, (colour,) in colours.items())
 
 
-def test_files_of_two_configurations_are_reported_apart(capsys, tmp_path):
+def test_files_of_two_configurations_are_reported_separately(capsys, tmp_path):
     """By their names without the number of GPUs, or by the name that is given with each."""
     totals = {"tcp-1": 780.0, "tcp-16": 11863.5, "rdma-1": 829.0, "rdma-16": 12998.7}
     for name, total in totals.items():

@@ -90,7 +90,7 @@ def nodes(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.row(50, 55)
-def test_scale_measures_one_gpu_one_node_and_all_and_says_how_it_scales(nodes):
+def test_scale_measures_one_gpu_one_node_and_all_nodes(nodes):
     """On two nodes of eight GPUs 1, 8 and 16; the efficiency is against the first."""
     code, out, _ = nodes("scale", "--batch-size", "64")
 
@@ -101,7 +101,7 @@ def test_scale_measures_one_gpu_one_node_and_all_and_says_how_it_scales(nodes):
     assert "90.00%" in out
 
 
-def test_the_whole_result_is_one_document(nodes):
+def test_json_output_is_one_document(nodes):
     """Figures, and under which name and ids they are kept; the job's own output does not mix with it."""
     document = nodes.json("scale", "--name", "nightly", "--sizes", "1,16")
 
@@ -110,7 +110,7 @@ def test_the_whole_result_is_one_document(nodes):
     assert [(run["gpus"], run["efficiency"]) for run in document["runs"]] == [(1, 1.0), (16, pytest.approx(0.9))]
 
 
-def test_the_output_is_shown_as_it_comes_and_only_the_result_on_stdout(nodes):
+def test_output_is_streamed_to_stderr_and_the_result_printed_on_stdout(nodes):
     """A person sees the iterations; a script the table."""
     _, out, err = nodes("run")
 
@@ -119,7 +119,7 @@ def test_the_output_is_shown_as_it_comes_and_only_the_result_on_stdout(nodes):
 
 
 @pytest.mark.row(56)
-def test_our_program_is_copied_and_gets_the_address_of_rank_0(nodes):
+def test_the_benchmark_program_is_copied_and_gets_the_address_of_rank_0(nodes):
     """One file in a folder of its own, the same in every container; the ranks meet at the first one's node."""
     nodes("run", "--model", "vgg16", "--batch-size", "32", "--device", "cpu", "--env", "OMP_NUM_THREADS=2")
     (plan,) = nodes.plans
@@ -140,7 +140,7 @@ def met_at(plan):
     return json.loads(zlib.decompress(packed))["master"]["address"]
 
 
-def test_with_chosen_gpus_rank_0_is_on_the_first_chosen_node(nodes):
+def test_rank_0_is_on_the_first_selected_node(nodes):
     """The first node of the inventory is busy; the benchmark goes to the second, and so says its record."""
     free = dataclasses.replace(nodes.facts["gpu2"], topology=linked(*["PIX"] * 8), managed=Managed())
     busy = dataclasses.replace(free, managed=Managed(jobs=("process 4711 holds /dev/nvidia0",)))
@@ -155,7 +155,7 @@ def test_with_chosen_gpus_rank_0_is_on_the_first_chosen_node(nodes):
 
 
 @pytest.mark.parametrize("words", [["--preset", "taco"], ["--with", "--preset=taco"], ["--gdr"]], ids=str)
-def test_the_guides_command_line_names_the_place_to_meet(nodes, words):
+def test_the_command_line_of_the_guide_gets_the_rendezvous_address(nodes, words):
     """Nothing may stand before its program, so that a variable says it."""
     _, out, _ = nodes("run", "--dry-run", "-n", "16", *words)
 
@@ -163,14 +163,14 @@ def test_the_guides_command_line_names_the_place_to_meet(nodes, words):
     assert "--launcher" not in out
 
 
-def test_options_with_a_number_of_gpus_get_no_second_one(nodes):
+def test_an_explicit_number_of_ranks_is_not_overridden(nodes):
     """-n and --workers would contradict each other."""
     words = ["run", "--dry-run", "--with", "--gputopology --gpus 2 --workers 3", "--", "train"]
 
     assert nodes(*words)[1] == "provision run --gputopology --gpus 2 --workers 3 -- train\n"
 
 
-def test_a_program_of_ones_own_is_started_as_it_is(nodes):
+def test_a_custom_program_is_started_unchanged(nodes):
     """Nothing is copied, nothing added to its words."""
     words = ("python3", "/mnt/pytorch_synthetic_benchmark.py", "--model=vgg16", "--json")
     code, _, _ = nodes("run", "--", *words)
@@ -215,7 +215,7 @@ def test_stored_results_are_compared_and_tabulated_by_name_and_id(nodes):
     assert [run["gpus"] for run in compared["only_a"]] == [1, 8]
 
 
-def test_stand_ins_are_named_wherever_the_result_shows(nodes, monkeypatch):
+def test_simulated_components_are_marked_in_every_result(nodes, monkeypatch):
     """A figure of simulated GPUs is never taken for one of real ones."""
     facts = dataclasses.replace(healthy(), simulated={"nvidia-smi": "a described machine"})
     monkeypatch.setattr(workflow, "probe", lambda members, **_: {node.name: facts for node in members})
@@ -229,7 +229,7 @@ def test_stand_ins_are_named_wherever_the_result_shows(nodes, monkeypatch):
 
 
 @pytest.mark.parametrize(("ended", "expected"), [(3, 3), (0, 1), (137, 137)])
-def test_a_job_without_a_result_is_an_error_and_nothing_is_stored(nodes, ended, expected):
+def test_a_job_without_a_result_is_an_error_and_not_stored(nodes, ended, expected):
     """It says what there was of it; the exit code is the job's, unless the job takes itself for a success."""
     nodes.cut, nodes.code = True, ended
     code, out, err = nodes("run")
@@ -239,7 +239,7 @@ def test_a_job_without_a_result_is_an_error_and_nothing_is_stored(nodes, ended, 
     assert nodes("list")[1] == ""
 
 
-def test_what_was_measured_before_a_size_without_a_result_stands(nodes):
+def test_results_before_a_failed_size_are_stored(nodes):
     """It is kept, and the failing job's code is the command's."""
     nodes.fails_at, nodes.code = 16, 7
     code, _, err = nodes("scale", "--name", "base")
@@ -249,7 +249,7 @@ def test_what_was_measured_before_a_size_without_a_result_stands(nodes):
     assert [run["gpus"] for run in nodes.json("table", "base")["runs"]] == [1, 8]
 
 
-def test_a_size_that_does_not_fit_is_refused_before_anything_runs(nodes):
+def test_a_size_that_does_not_fit_is_refused_before_the_first_run(nodes):
     """Not after the small ones were measured."""
     code, _, err = nodes("scale", "--sizes", "1,64")
 
@@ -258,7 +258,7 @@ def test_a_size_that_does_not_fit_is_refused_before_anything_runs(nodes):
 
 
 @pytest.mark.parametrize("sizes", ["", "8,x", "0", "1,,8", "-1"])
-def test_sizes_that_are_no_numbers_are_refused(nodes, sizes):
+def test_invalid_sizes_are_refused(nodes, sizes):
     """With how to write them."""
     code, _, err = nodes("scale", f"--sizes={sizes}")
 
@@ -293,7 +293,7 @@ def test_options_of_a_setting_are_those_of_run():
 
 
 @pytest.mark.row(20, 55, 56)
-def test_each_model_is_measured_with_both_settings_in_turns(nodes):
+def test_each_model_is_measured_alternately_with_both_settings(nodes):
     """A's options are A's alone; the pairs are judged, and every run is kept."""
     document = nodes.json("ab", "--a", "--env NCCL_ALGO=Tree", "--models", "vgg16,resnet50", "-n", "8", "--rounds", "2")
 
@@ -304,7 +304,7 @@ def test_each_model_is_measured_with_both_settings_in_turns(nodes):
 
 
 @pytest.mark.row(20)
-def test_two_equal_sides_are_refused(nodes):
+def test_equal_settings_are_refused(nodes):
     """Before any node is asked."""
     code, _, err = nodes("ab", "--a", "--gputopology", "--b", " --gputopology ")
 
@@ -314,7 +314,7 @@ def test_two_equal_sides_are_refused(nodes):
 
 @pytest.mark.row(20)
 @pytest.mark.parametrize("side", ["--a", "--b"])
-def test_a_side_with_an_open_quote_is_refused(nodes, side):
+def test_a_setting_with_an_unclosed_quote_is_refused(nodes, side):
     """With exit code 2 and one sentence, which does not repeat what may be a password."""
     code, out, err = nodes("ab", side, "--env KEY='hunter2")
 
@@ -324,7 +324,7 @@ def test_a_side_with_an_open_quote_is_refused(nodes, side):
 
 
 @pytest.mark.row(20)
-def test_the_code_of_a_first_run_that_fails_is_that_of_the_whole(nodes):
+def test_a_failed_run_determines_the_exit_code(nodes):
     """It printed a result, and there is none to compare it with."""
     nodes.code = 7
     code, _, err = nodes("ab", "--a", "--env NCCL_ALGO=Tree", "--models", "vgg16", "-n", "8")
@@ -335,7 +335,7 @@ def test_the_code_of_a_first_run_that_fails_is_that_of_the_whole(nodes):
 
 
 @pytest.mark.parametrize("words", [["--with", "'open"], ["--name", "a/b"], ["--name", "-x"], ["--batch-size", "0"]])
-def test_what_cannot_be_is_refused_before_anything_runs(nodes, words):
+def test_invalid_options_are_refused_before_the_first_run(nodes, words):
     """With exit code 2 and one sentence."""
     code, _, err = nodes("run", *words)
 

@@ -66,7 +66,7 @@ def test_a_problem_of_the_preflight_is_reported_without_a_question(applied, caps
     assert "Nothing was changed." in out
 
 
-def test_nothing_to_change_needs_no_answer(applied, capsys):
+def test_a_converged_plan_needs_no_confirmation(applied, capsys):
     applied()
 
     assert "Change this node?" not in typed(capsys)[2]

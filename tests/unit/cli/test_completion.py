@@ -74,7 +74,7 @@ def test_nodes_groups_and_roles_are_completed(place, line, words):
     ("verb", "shell"),
     [("get", "fish"), ("rm", "fish"), *((v, "bash") for v in ("describe", "logs", "stop", "rm", "top job"))],
 )
-def test_jobs_are_completed_from_what_is_stored_here(place, verb, shell):
+def test_jobs_are_completed_from_stored_names(place, verb, shell):
     """The nodes of the inventory do not answer, and are not asked."""
     store_job_names(place / "inventories" / "prod", ["mnist", "mnist-2", "vgg"])
 
@@ -92,7 +92,7 @@ def test_jobs_of_the_last_list_are_completed(place, typed, monkeypatch):
     assert completed(place, "provision stop m") == ["mnist"]
 
 
-def test_nothing_stored_is_nothing_to_complete(place):
+def test_without_stored_names_nothing_is_completed(place):
     assert completed(place, "provision get m") == []
 
 
@@ -106,7 +106,7 @@ def test_labs_are_completed(place):
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"names": ["; rm -rf /", "$(x)"]}', b"\xff"])
-def test_a_damaged_file_of_names_completes_nothing(place, content):
+def test_a_damaged_file_of_names_gives_no_completions(place, content):
     """What is offered ends on a command line: names that no job can have are not."""
     inventory = place / "inventories" / "prod"
     store_job_names(inventory, ["mnist"])
@@ -125,7 +125,7 @@ def test_submitted_jobs_are_added_and_deleted_ones_removed(place):
     assert known_job_names(inventory) == ["b"]
 
 
-def test_an_inventory_script_that_hangs_holds_up_no_shell(place):
+def test_a_hanging_inventory_script_is_killed(place):
     """It is given up, and ended."""
     script = place / "inventories" / "prod" / "slow.py"
     lines = [f"#!{sys.executable}", "import os, time", f"open({str(place / 'pid')!r}, 'w').write(str(os.getpid()))"]
@@ -138,7 +138,7 @@ def test_an_inventory_script_that_hangs_holds_up_no_shell(place):
         eventually(lambda: not Path(f"/proc/{pid}").exists(), seconds=20, what="the script has ended")
 
 
-def test_bash_itself_offers_the_names(place):
+def test_completion_works_in_bash(place):
     """In a real bash, with the script that the command prints for the shell it is started from."""
     store_job_names(place / "inventories" / "prod", ["mnist", "vgg"])
     (place / "provision").write_text(f'#!/bin/sh\nexec {sys.executable} -m provision "$@"\n')

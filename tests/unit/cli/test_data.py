@@ -52,7 +52,7 @@ def volumes(tmp_path, monkeypatch):
 
 @pytest.mark.row(26)
 @pytest.mark.usefixtures("volumes")
-def test_the_list_shows_what_can_be_used_in_the_columns_of_arena(typed):
+def test_the_list_has_the_columns_of_arena_and_hides_unavailable_volumes(typed):
     """What no node has is hidden, and said; -a shows it."""
     code, out, err = typed("data", "list")
     _, every, _ = typed("data", "list", "-a")
@@ -68,7 +68,7 @@ def test_the_list_shows_what_can_be_used_in_the_columns_of_arena(typed):
 
 @pytest.mark.row(25)
 @pytest.mark.usefixtures("volumes")
-def test_check_says_what_is_wrong_and_what_to_do(typed):
+def test_check_reports_problems_with_remedies(typed):
     """With exit code 1; a volume that is fine has 0."""
     code, out, err = typed("data", "check", "--json")
     document = json.loads(out)
@@ -95,7 +95,7 @@ def test_verify_fails_on_a_node_where_a_volume_is_not_mounted(typed):
     assert {check["id"]: check["status"] for check in document["cluster"]}["cluster.data"] == "pass"
 
 
-def test_an_added_volume_is_said_not_to_be_mounted(typed, tmp_path):
+def test_adding_a_volume_explains_how_to_mount_it(typed, tmp_path):
     """And how to mount it."""
     folder = tmp_path / "inventories" / "c"
     folder.mkdir(parents=True)
@@ -109,7 +109,7 @@ def test_an_added_volume_is_said_not_to_be_mounted(typed, tmp_path):
 
 
 @pytest.mark.usefixtures("volumes")
-def test_what_a_volume_is_must_be_said_once(typed):
+def test_a_volume_has_exactly_one_source(typed):
     """Not two kinds, and not none."""
     code, _, err = typed("data", "add", "x", "--nfs", "a:/b", "--path", "/c")
 
@@ -145,7 +145,7 @@ def test_credentials_are_stored_for_one_server_and_never_shown(typed, tmp_path):
         secrets_for("git", "git.example.com")
 
 
-def test_a_login_of_a_registry_goes_by_the_images_name(typed):
+def test_registry_credentials_are_selected_by_the_image_name(typed):
     """Without a registry in it, docker means its own hub."""
     for server in ("registry.example.com:5000", "docker.io"):
         typed("secret", "set", "registry", "--server", server, "--username", "robot", typing=f"{server}-{MARKER}")
@@ -162,6 +162,6 @@ def test_a_login_of_a_registry_goes_by_the_images_name(typed):
     "words",
     [("set", "ssh", "--server", "h"), ("set", "git", "--server", "../../x"), ("set", "git", "--server", "h")],
 )
-def test_a_secret_that_cannot_be_is_refused(typed, words):
+def test_an_invalid_secret_is_refused(typed, words):
     """An unknown kind, a path for a server, and nothing on standard input."""
     assert typed("secret", *words)[0] == 2

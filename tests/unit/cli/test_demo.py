@@ -61,7 +61,7 @@ def test_a_second_apply_that_changes_nothing_ends_the_demo(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_step_comes_to_its_end(tmp_path, number):
+def test_an_interrupted_step_gets_one_signal_and_is_awaited(tmp_path, number):
     """The step's own process ends Ansible's workers and the ranks on nodes; it gets one signal and is awaited."""
     (tmp_path / "python").write_text(SLOW.format(folder=tmp_path))
     (tmp_path / "python").chmod(0o755)

@@ -38,7 +38,7 @@ def type_(*words):
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
 
 
-def test_an_assumed_machine_is_judged():
+def test_an_assumed_machine_gets_a_verdict():
     """No node is asked and no inventory is needed."""
     done = type_("--assume", HOPPER, "--json")
 
@@ -46,7 +46,7 @@ def test_an_assumed_machine_is_judged():
     assert json.loads(done.stdout)["path"] == "dma_buf"
 
 
-def test_nothing_heavy_is_loaded_for_it():
+def test_no_modules_for_connections_are_imported():
     """What talks to nodes costs time and is not needed."""
     script = f"import sys; from provision.cli.main import main\ntry: main(['gdr', '--assume', {HOPPER!r}])\n"
     script += "except SystemExit: print(sorted(sys.modules), file=sys.stderr)"
@@ -68,7 +68,7 @@ def test_nothing_heavy_is_loaded_for_it():
         (["--assume", HOPPER, "--lab", "demo"], "probes no node"),
     ],
 )
-def test_what_cannot_be_assumed_is_refused(capsys, words, said):
+def test_invalid_assumptions_are_refused(capsys, words, said):
     """Exit 2, a sentence, and what is possible."""
     with pytest.raises(SystemExit) as stopped:
         main(["gdr", *words])
@@ -96,7 +96,7 @@ def gdr(monkeypatch, capsys):
     return call
 
 
-def test_the_nodes_of_an_inventory_are_judged(gdr):
+def test_the_nodes_of_an_inventory_get_verdicts(gdr):
     """Every node has its verdict, in the inventory's order, and a way that is closed is no failure of the command."""
     code, out, _ = gdr({"gpu1": healthy(), "cpu1": node_without_gpu()}, "--json")
     nodes = json.loads(out)["nodes"]
@@ -115,7 +115,7 @@ def node_without_gpu():
     [ConnectionFailed("no route to host", node="gpu2", remedy="is it on?"), "hung"],
     ids=["unreachable", "nvidia-smi hangs"],
 )
-def test_a_node_that_cannot_be_judged_is_exit_1(gdr, trouble):
+def test_a_node_without_a_verdict_exits_with_1(gdr, trouble):
     """The others are judged all the same."""
     bad = dataclasses.replace(healthy(), gpus=Unknown("hung: nvidia-smi")) if trouble == "hung" else trouble
     code, out, _ = gdr({"gpu1": healthy(), "gpu2": bad}, "--json")
@@ -127,7 +127,7 @@ def test_a_node_that_cannot_be_judged_is_exit_1(gdr, trouble):
     assert lost["error"]["remedy"]
 
 
-def test_limit_chooses_nodes(gdr):
+def test_limit_selects_nodes(gdr):
     """As with verify."""
     _, out, _ = gdr({"gpu1": healthy(), "gpu2": healthy(2)}, "--limit", "gpu2", "--json")
 

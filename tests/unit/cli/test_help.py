@@ -39,7 +39,7 @@ def summary(command):
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_every_summary_has_at_most_fifty_characters(name, command):
+def test_every_summary_has_at_most_fifty_characters_and_is_one_sentence(name, command):
     """One sentence of its own: what follows is another paragraph."""
     text = summary(command)
 

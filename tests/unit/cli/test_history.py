@@ -48,7 +48,7 @@ def past(cluster, *names, status="ok", result="changed"):
     history.end(entry, status=status, seconds=2.0, nodes=outcome)
 
 
-def test_history_shows_who_did_what_and_how_it_ended(cluster, typed):
+def test_history_shows_operator_command_and_result(cluster, typed):
     """A table of 80 columns; nodes that are not converged are named."""
     past(cluster, "gpu1")
     past(cluster, *(f"gpu{number}" for number in range(1, 1001)), status="interrupted", result="failed")
@@ -61,7 +61,7 @@ def test_history_shows_who_did_what_and_how_it_ended(cluster, typed):
     assert "not converged: gpu[1-1000]" in " ".join(out.split())
 
 
-def test_history_takes_limit_and_number(cluster, typed):
+def test_history_accepts_limit_and_number(cluster, typed):
     """Only the applies of a node, only the newest; as one JSON document."""
     past(cluster, "gpu1")
     past(cluster, "gone", status="failed")
@@ -76,7 +76,7 @@ def test_history_takes_limit_and_number(cluster, typed):
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("words", [("--limit", "gpu1"), ("--local",)])
-def test_no_history_is_said_and_is_no_failure(typed, words):
+def test_an_empty_history_is_reported_and_succeeds(typed, words):
     """stdout stays empty for scripts."""
     code, out, err = typed("history", *words)
 
@@ -132,7 +132,7 @@ def test_an_apply_of_this_machine_is_listed_once(cluster, typed):
 
 
 @pytest.mark.usefixtures("cluster")
-def test_what_nodes_send_is_bounded_and_parsed(typed):
+def test_answers_of_nodes_are_limited_and_validated(typed):
     """No more than was asked for, nothing that is no record, and nothing that does something to a terminal."""
     good = {"started": "2026-11-22T10:00:00Z", "user": "eve\x1b[2J", "host": "ops2", "status": "changed"}
     lines = [json.dumps({**good, "id": str(n)}) for n in range(300)] + ["no json", '{"id": 7}', '{"id": "x"}']
@@ -145,7 +145,7 @@ def test_what_nodes_send_is_bounded_and_parsed(typed):
     assert "\x1b" not in out
 
 
-def test_nodes_tell_what_every_operator_did(cluster, typed):
+def test_history_of_nodes_lists_applies_of_all_operators(cluster, typed):
     """An unreachable node is named, with the reason and exit 1; the others are listed all the same."""
     with node_locks.acquire(cluster.nodes[:1], command="provision apply") as locks:
         locks.finish("gpu1", {"status": "changed", "roles": ["base_system"], "message": ""})
@@ -160,7 +160,7 @@ def test_nodes_tell_what_every_operator_did(cluster, typed):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_unlock_shows_the_holder_and_asks_before_it_does_anything(cluster, typed):
+def test_unlock_shows_the_lock_holder_and_asks_for_confirmation(cluster, typed):
     """Without a terminal nothing is done; with --yes it is done, reported and recorded."""
     with node_locks.acquire(cluster.nodes[:1], command="provision apply --only rdma_stack") as locks:
         refused, _, warned = typed("unlock", "gpu1")
@@ -179,7 +179,7 @@ def test_unlock_shows_the_holder_and_asks_before_it_does_anything(cluster, typed
 
 
 @pytest.mark.usefixtures("cluster")
-def test_unlock_of_a_free_node_says_so(typed):
+def test_unlock_of_a_free_node_is_reported_and_succeeds(typed):
     """Exit 0, and no question."""
     code, out, _ = typed("unlock", "gpu1")
 
@@ -188,7 +188,7 @@ def test_unlock_of_a_free_node_says_so(typed):
 
 
 @pytest.mark.usefixtures("cluster")
-def test_unlock_of_a_node_that_does_not_answer_is_exit_1(typed):
+def test_unlock_of_an_unreachable_node_exits_with_1(typed):
     """The reason is said."""
     code, out, _ = typed("unlock", "gpu1", "gone")
 

@@ -57,7 +57,7 @@ def test_an_image_is_pulled_everywhere_and_compared(typed):
 
 
 @pytest.mark.row(47)
-def test_nodes_that_differ_lack_it_or_do_not_answer_are_named(typed):
+def test_nodes_with_a_different_or_missing_image_are_reported(typed):
     """1, also where one node alone is asked and has none."""
     other = SAME.replace("aaaa", "ffff")
     code, out, _ = typed("list", "r/t:1", n1=SAME, n2=other)
@@ -74,7 +74,7 @@ def test_nodes_that_differ_lack_it_or_do_not_answer_are_named(typed):
 
 
 @pytest.mark.row(47)
-def test_what_is_in_an_image_beside_its_host(typed):
+def test_contents_of_an_image_are_compared_with_its_host(typed):
     """By name and version, and what does not fit."""
     answer = "ofed=5.8-1.0.1.1\n== image\nos=Ubuntu 20.04.4 LTS\npython=3.8.10\nofed=5.4-3.1.0.0\ntorch=1.11.0+cu113\n"
     code, out, _ = typed("inspect", "r/t:1", n1=answer)
@@ -87,7 +87,7 @@ def test_what_is_in_an_image_beside_its_host(typed):
 
 
 @pytest.mark.row(49, 56)
-def test_an_image_without_a_library_for_the_hosts_cards_is_named():
+def test_an_image_without_a_library_for_the_cards_is_reported():
     """Its jobs would find no RDMA device, whatever the container is given."""
     host = ImageContents({"rdma-driver": "mlx5"})
 
@@ -96,13 +96,13 @@ def test_an_image_without_a_library_for_the_hosts_cards_is_named():
     assert mismatch(ImageContents({"os": "Debian", "rdma-driver": "mlx4,mlx5"}), host) == ""
 
 
-def test_what_fits_is_not_called_a_mismatch():
+def test_compatible_versions_are_no_mismatch():
     """Equal releases, and unknown ones."""
     assert mismatch(ImageContents({"ofed": "5.8-1"}), ImageContents({"ofed": "5.8-3"})) == ""
     assert mismatch(ImageContents({}), ImageContents({"ofed": "5.8"})) == ""
 
 
-def test_the_script_tells_of_this_machine():
+def test_the_inspection_script_reports_versions():
     """It is shell that runs, and says at least its system and Python."""
     shell = shutil.which("sh")
     done = subprocess.run([shell, "-c", IMAGE_SCRIPT], capture_output=True, text=True, timeout=60, check=True)

@@ -29,7 +29,7 @@ def test_without_a_terminal_new_keys_are_shown_and_refused(capsys):
 
 
 @pytest.mark.parametrize(("source", "yes"), [(KeySource.NEW, True), (KeySource.KNOWN, False), (KeySource.FILE, False)])
-def test_keys_are_shown_even_when_nothing_is_asked(capsys, source, yes):
+def test_keys_are_shown_without_a_question(capsys, source, yes):
     """--yes approves what it prints; keys that are vouched for need no question; all are shown."""
     key = pinned(source)
 
@@ -38,7 +38,7 @@ def test_keys_are_shown_even_when_nothing_is_asked(capsys, source, yes):
     assert key.key.fingerprint in capsys.readouterr().err
 
 
-def test_machines_with_one_host_key_are_warned_of(capsys):
+def test_machines_with_the_same_host_key_get_a_warning(capsys):
     """Copies of one image can pose as each other."""
     _Person(yes=True).approve([pinned(KeySource.NEW, "a"), pinned(KeySource.NEW, "b")])
 
@@ -51,7 +51,7 @@ def test_add_and_remove_exclude_each_other():
         init(["gpu1"], add=True, remove=True)
 
 
-def test_a_private_key_that_others_may_read_is_refused_before_it_is_written_down(tmp_path):
+def test_a_private_key_readable_by_others_is_refused_before_writing(tmp_path):
     """No SSH client would use it: every later verb would fail."""
     key = tmp_path / "key"
     key.write_text("")
@@ -63,7 +63,7 @@ def test_a_private_key_that_others_may_read_is_refused_before_it_is_written_down
     assert caught.value.remedy == f"Restrict it to its owner: chmod 600 {key}"
 
 
-def test_replace_key_is_alone():
+def test_replace_key_excludes_other_options():
     """Its options belong to it."""
     with pytest.raises(UsageError, match="--add and --replace-key exclude each other"):
         init(["gpu1"], add=True, replace_key=True)
@@ -74,7 +74,7 @@ def test_replace_key_is_alone():
 BLOB = "AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 
 
-def test_defaults_name_where_the_container_toolkit_comes_from(typed, tmp_path, monkeypatch):
+def test_default_settings_contain_the_repository_of_the_container_toolkit(typed, tmp_path, monkeypatch):
     """NVIDIA's repository with its key; the image, which has no default, is named as what is missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "keys").write_text(f"10.0.0.1 ssh-ed25519 {BLOB}\n")

@@ -86,7 +86,7 @@ def test_failed_logins_with_one_cause_are_one_warning(folder, typed):
     ("image", "asked"), [(PRIVATE, True), ("ghcr.io/team/train:1", False), ("team/train:1", False)]
 )
 @pytest.mark.usefixtures("folder")
-def test_the_ca_is_asked_for_where_a_private_registry_is_named(answers, capsys, image, asked):
+def test_a_private_registry_prompts_for_its_ca(answers, capsys, image, asked):
     answers(image, *(["nothere.pem", "ca.pem"] if asked else []), "none")
     options = SiteOptions()
     settings = site_settings(options, yes=False)
@@ -99,14 +99,14 @@ def test_the_ca_is_asked_for_where_a_private_registry_is_named(answers, capsys, 
     )
 
 
-def test_nothing_is_asked_that_options_give(folder, answers, capsys):
+def test_options_replace_questions(folder, answers, capsys):
     answers()
     site_settings(SiteOptions(PRIVATE, folder / "ca.pem", "none"), yes=False)
 
     assert capsys.readouterr().err == ""
 
 
-def test_a_no_at_the_end_prints_the_answers_as_a_command_line(folder, typed, answers, monkeypatch):
+def test_a_refused_summary_prints_the_answers_as_a_command_line(folder, typed, answers, monkeypatch):
     """Typed once is enough."""
     monkeypatch.setattr(
         inventory_init,
@@ -125,7 +125,7 @@ def test_a_no_at_the_end_prints_the_answers_as_a_command_line(folder, typed, ans
     ) in err
 
 
-def test_settings_of_an_existing_inventory_are_changed_alone(site, typed):
+def test_only_given_settings_of_an_existing_inventory_are_changed(site, typed):
     """All else in the file stays as it is, also comments; the same again changes nothing."""
     path, _, _ = site
     file = path / "group_vars/all.yml"
@@ -149,7 +149,7 @@ def test_settings_of_an_existing_inventory_are_changed_alone(site, typed):
     assert "unchanged" in typed(*words)[2]
 
 
-def test_a_ca_is_added_beside_those_of_other_registries(site, typed, folder):
+def test_a_ca_is_added_to_those_of_other_registries(site, typed, folder):
     path, _, _ = site
     typed("init", "--image", PRIVATE, "--registry-ca", "ca.pem", "--yes")
     typed("init", "--image", "other.example.com/x:1", "--registry-ca", "ca.pem", "--yes")
@@ -172,7 +172,7 @@ def test_hosts_that_are_not_in_the_inventory_are_not_added_by_a_change(typed):
     assert "--add" in err
 
 
-def test_a_value_that_is_set_elsewhere_is_named_and_nothing_is_written(site, typed):
+def test_a_value_set_elsewhere_is_reported_and_nothing_is_written(site, typed):
     path, _, _ = site
     (path / "host_vars").mkdir()
     (path / "host_vars/gpu1.yml").write_text("training_image_reference: other/x:1\n")
@@ -192,7 +192,7 @@ def test_a_value_that_is_set_elsewhere_is_named_and_nothing_is_written(site, typ
         (("gpu1", "--add", "--image", "x/y"), "--add and --image exclude each other", "provision init --image x/y"),
     ],
 )
-def test_a_wrong_command_line_is_answered_with_the_right_one(folder, typed, words, problem, remedy):
+def test_an_invalid_command_line_gets_the_valid_one(folder, typed, words, problem, remedy):
     code, _, err = typed("init", *words)
 
     assert (code, folder.is_dir()) == (2, True)

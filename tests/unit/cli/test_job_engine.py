@@ -140,7 +140,7 @@ SUBMIT = ("submit", "run", "--name=new", "--image=i")
         (Capability.SAMPLING, ("advise", "job", "--for", "15s"), "provision advise"),
     ],
 )
-def test_a_command_names_the_capability_that_the_engine_lacks(typed, monkeypatch, capability, words, what):
+def test_a_missing_capability_of_the_engine_is_reported(typed, monkeypatch, capability, words, what):
     """Exit code 2, and nothing was changed."""
     engine = MemoryEngine((job_of("job", gpus=1),), lacks=[capability])
     monkeypatch.setattr(memory_engine, "create", lambda _context: engine)

@@ -99,7 +99,7 @@ def test_the_release_of_a_job_that_has_ended_is_refused(engine, typed):
 
 
 @pytest.mark.parametrize("verb", ["add", "set"])
-def test_a_login_is_stored_by_add_and_by_its_alias(typed, monkeypatch, verb):
+def test_credentials_are_stored_by_add_and_its_alias(typed, monkeypatch, verb):
     """`set` is the older name."""
     monkeypatch.setattr("sys.stdin", io.StringIO("password\n"))
     assert typed("secret", verb, "git", "--server=git.example.com", "--username=u")[0] == 0
@@ -108,7 +108,7 @@ def test_a_login_is_stored_by_add_and_by_its_alias(typed, monkeypatch, verb):
     assert [(one["kind"], one["server"], one["username"]) for one in entries] == [("git", "git.example.com", "u")]
 
 
-def test_the_help_of_secret_has_the_verb_add_alone(typed):
+def test_the_help_of_secret_lists_only_add(typed):
     """An alias would be a second name for the same thing."""
     _, out, _ = typed("secret", "--help")
     commands = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.strip()]
@@ -117,7 +117,7 @@ def test_the_help_of_secret_has_the_verb_add_alone(typed):
     assert "set" not in commands
 
 
-def test_the_removal_of_a_login_that_is_not_stored_exits_with_3(typed, monkeypatch):
+def test_removing_unknown_credentials_exits_with_3(typed, monkeypatch):
     """Nothing was removed."""
     monkeypatch.setattr("sys.stdin", io.StringIO("password\n"))
     typed("secret", "add", "git", "--server=git.example.com")

@@ -46,7 +46,7 @@ def written(monkeypatch):
 
 @pytest.mark.row(21)
 @pytest.mark.usefixtures("written")
-def test_top_node(typed):
+def test_top_node_shows_allocation_per_node_and_totals(typed):
     """The cluster's footer; only some nodes; by mode; as JSON."""
     assert "1/3 (33%)" in typed("top", "node")[1]
     assert "0/1 (0%)" in typed("top", "node", "gpu2")[1]
@@ -60,7 +60,7 @@ def test_top_node(typed):
 
 @pytest.mark.row(37, 60)
 @pytest.mark.usefixtures("written")
-def test_top_job_and_top_gpu(typed):
+def test_top_job_and_top_gpu_show_jobs_and_gpus(typed):
     """All jobs with totals; one job with its GPUs; a node without an answer is named; simulated GPUs are labelled."""
     assert typed("top", "job")[1].splitlines()[-4:] == [
         "2",
@@ -82,7 +82,7 @@ def test_top_job_and_top_gpu(typed):
 
 
 @pytest.mark.usefixtures("written")
-def test_node_list(typed):
+def test_node_list_shows_labels_and_drain_reasons(typed):
     """With labels and why one takes no jobs."""
     out = typed("node", "list")[1]
 
@@ -108,7 +108,7 @@ def test_a_label_is_written_into_the_inventory(typed, written):
 
 
 @pytest.mark.row(5)
-def test_the_mode_stays_while_jobs_hold_gpus(typed, written):
+def test_the_mode_cannot_be_changed_while_jobs_hold_gpus(typed, written):
     """Unless it is forced; who does not answer is not known to be free. Taking the label away changes nothing."""
     code, _, err = typed("node", "label", "gpu1", "gpu.schedule=topology")
     assert code == 2
@@ -127,14 +127,14 @@ def test_the_mode_stays_while_jobs_hold_gpus(typed, written):
 @pytest.mark.parametrize(
     "words", [["gpu1"], ["a=b"], ["gpu1", "gpu.schedule=often"], ["gpu1", "=x"], ["gpu1", "a=1", "a=2"]]
 )
-def test_what_is_no_label(typed, written, words):
+def test_an_invalid_label_is_refused(typed, written, words):
     """Refused before anything is written."""
     assert typed("node", "label", *words)[0] == 2
     assert written == {}
 
 
 @pytest.mark.usefixtures("written")
-def test_drain_and_resume(typed, monkeypatch):
+def test_drain_and_resume_change_the_state_of_nodes(typed, monkeypatch):
     """With a reason and who; a node that cannot be reached is an error, the others are drained."""
     seen = []
 
@@ -154,7 +154,7 @@ def test_drain_and_resume(typed, monkeypatch):
 
 
 @pytest.mark.row(42)
-def test_states_are_the_words_of_arena():
+def test_states_have_the_names_of_arena():
     """And two more, for what was ended by hand; three are ends."""
     assert {str(status) for status in JobStatus} == {
         "QUEUING",
@@ -171,7 +171,7 @@ def test_states_are_the_words_of_arena():
 @pytest.mark.row(60)
 @pytest.mark.usefixtures("written")
 @pytest.mark.parametrize("words", [("gpu",), ("node",), ("job", "a")])
-def test_what_is_shown_anew_is_drawn_over_and_ctrl_c_ends_it_in_order(typed, monkeypatch, words):
+def test_watch_redraws_in_place_and_ctrl_c_ends_it(typed, monkeypatch, words):
     """No clearing first: old lines stand until the new ones are there; what is taller than the terminal is cut."""
     waits = iter([None, KeyboardInterrupt()])
 

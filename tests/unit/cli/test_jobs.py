@@ -58,7 +58,7 @@ SUBMIT = ("submit", "pytorch", "--name=pytorch-dist", "--image=i", "--gpus=1", "
 
 
 @pytest.mark.row(13, 33)
-def test_submit_hands_in_the_job_and_says_arenas_two_lines(engine, typed):
+def test_submit_prints_the_two_lines_of_arena(engine, typed):
     """On stderr; the secrets go beside the spec; nothing is on stdout unless it is asked for."""
     code, out, err = typed(*SUBMIT, "--env=API_TOKEN=t", "--", "python3", "x.py", "--help", "-o", "json")
     (_, spec, secrets) = engine.calls[0]
@@ -71,7 +71,7 @@ def test_submit_hands_in_the_job_and_says_arenas_two_lines(engine, typed):
     assert "WARN[0000] the value of API_TOKEN is visible" in err
 
 
-def test_a_job_that_waits_is_said_to_wait_and_why(engine, typed):
+def test_submit_reports_why_a_job_waits(engine, typed):
     """It was submitted all the same."""
     engine.coming = [
         job_of(status=JobStatus.PENDING, assignments=False, record={"reason": "gpu1 has 0 of 1 GPUs free"})
@@ -83,7 +83,7 @@ def test_a_job_that_waits_is_said_to_wait_and_why(engine, typed):
 
 
 @pytest.mark.row(32)
-def test_log_levels_stand_before_or_after_the_verb(engine, typed):
+def test_log_levels_are_accepted_before_and_after_the_verb(engine, typed):
     """As in arena's document; warn leaves out how it goes, error what may be a mistake too."""
     outputs = {}
     for level in ("debug", "info", "warn", "error"):
@@ -101,7 +101,7 @@ def test_log_levels_stand_before_or_after_the_verb(engine, typed):
 
 
 @pytest.mark.parametrize(("code", "number", "expected"), [(7, None, 7), (137, 9, 137), (0, None, 1), (None, None, 1)])
-def test_waiting_ends_with_the_code_of_the_rank_that_failed_first(engine, typed, code, number, expected):
+def test_wait_exits_with_the_code_of_the_first_failed_rank(engine, typed, code, number, expected):
     """128 + N for signal N, as in a shell, whatever the others ended with; it is named with its last lines."""
     engine.coming = [job_of(gpus=1), job_of(gpus=1), failed(code, number, exit_code=143 if code == 7 else None)]
     result, _, err = typed(*SUBMIT, "--wait", "x")
@@ -111,7 +111,7 @@ def test_waiting_ends_with_the_code_of_the_rank_that_failed_first(engine, typed,
     assert "| RuntimeError: NaN" in err
 
 
-def test_following_shows_the_output_on_stdout(engine, typed):
+def test_follow_prints_the_output_on_stdout(engine, typed):
     """And how it went on stderr."""
     engine.coming = [job_of(gpus=1), job_of(gpus=1, status=JobStatus.SUCCEEDED)]
     engine.lines = [("pytorch-dist-master-0", b"WORLD_SIZE: 2, CURRENT_RANK: 0\n")]
@@ -121,7 +121,7 @@ def test_following_shows_the_output_on_stdout(engine, typed):
     assert "pytorch-dist SUCCEEDED" in err
 
 
-def test_ctrl_c_leaves_the_job_and_says_so(engine, typed, monkeypatch):
+def test_ctrl_c_does_not_stop_the_job(engine, typed, monkeypatch):
     """It outlives the shell; how to see it again, and how to end it."""
 
     def interrupted(*_words):
@@ -136,7 +136,7 @@ def test_ctrl_c_leaves_the_job_and_says_so(engine, typed, monkeypatch):
 
 
 @pytest.mark.row(9)
-def test_a_name_that_is_taken_exits_4_and_no_job_exits_3(engine, typed):
+def test_an_existing_name_exits_with_4_and_an_unknown_job_with_3(engine, typed):
     """Scripts can distinguish them; JSON has the error too."""
     engine.known["pytorch-dist"] = job_of()
 
@@ -147,7 +147,7 @@ def test_a_name_that_is_taken_exits_4_and_no_job_exits_3(engine, typed):
     assert "error" in json.loads(out)
 
 
-def test_a_dry_run_shows_place_variables_and_commands(engine, typed):
+def test_a_dry_run_shows_placement_variables_and_commands(engine, typed):
     """As text, and as YAML whose spec can be submitted."""
     assignment = Assignment(
         "pytorch-dist-master-0", "master", 0, "gpu1", "10.0.0.1", 0, is_leader=True, gpus=(0, 1), nics=("mlx5_0",)
@@ -173,7 +173,7 @@ def test_a_dry_run_shows_place_variables_and_commands(engine, typed):
     assert all(call[0] == "dry_run" for call in engine.calls)
 
 
-def test_a_dry_run_exits_as_the_submission_would(engine, typed, monkeypatch):
+def test_a_dry_run_has_the_exit_code_of_the_submission(engine, typed, monkeypatch):
     """A job that would wait is submitted too, so that is 0; one that can never fit is refused with 5 by both."""
     engine.plan = DryRun((), "gpu1 has 0 of 1 GPUs free", {}, {})
     code, out, _ = typed(*SUBMIT, "--dry-run", "--json", "x")
@@ -187,7 +187,7 @@ def test_a_dry_run_exits_as_the_submission_would(engine, typed, monkeypatch):
         assert typed(*SUBMIT, *more, "x")[0] == 5
 
 
-def test_what_is_odd_about_a_line_is_said_at_a_dry_run_too(engine, typed):
+def test_a_dry_run_reports_lint_warnings(engine, typed):
     """The specification from the command line and the nodes' records; in JSON the latter."""
     engine.plan = DryRun((), "", {}, {}, {}, ("btl_tcp_if_include eth7: gpu1 has eth0",))
     words = ("submit", "mpi", "--name=a", "--image=i", "--gpus=2", "--dry-run")
@@ -215,7 +215,7 @@ def test_stored_credentials_and_files_are_sent_with_the_job(engine, typed, tmp_p
     assert (secrets.files, spec.config_files) == ({"/c": "text"}, (f"{tmp_path}/c:/c",))
 
 
-def test_a_spec_comes_from_standard_input(engine, typed, monkeypatch):
+def test_a_spec_is_read_from_standard_input(engine, typed, monkeypatch):
     """-f - is not the terminal's."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("kind: run\nname: a\nimage: i\ncommand: hostname\n"))
     code, out, _ = typed("submit", "-f", "-", "-o", "name")
@@ -224,7 +224,7 @@ def test_a_spec_comes_from_standard_input(engine, typed, monkeypatch):
     assert engine.calls[0][1].kind is Kind.RUN
 
 
-def test_a_file_of_variables_that_others_can_read_is_refused(engine, typed, tmp_path):
+def test_a_variable_file_readable_by_others_is_refused(engine, typed, tmp_path):
     """With a remedy; nothing was submitted."""
     file = tmp_path / "env"
     file.write_text("API_TOKEN=t\n")
@@ -240,7 +240,7 @@ def test_a_file_of_variables_that_others_can_read_is_refused(engine, typed, tmp_
 
 
 @pytest.mark.row(36, 42)
-def test_list_has_arenas_forms(engine, typed):
+def test_list_has_the_formats_of_arena(engine, typed):
     """Newest first; other words for the verb; by type, label and state."""
     old = job_of("old", Kind.MPI, status=JobStatus.SUCCEEDED, submitted=100.0, gpus=1, labels={"team": "a"})
     engine.known = {"old": old, "new": job_of("new", gpus=2)}
@@ -259,7 +259,7 @@ def test_list_has_arenas_forms(engine, typed):
     assert typed("list", "-o", "xml")[0] == 2
 
 
-def test_nodes_that_do_not_answer_are_named(engine, typed):
+def test_unreachable_nodes_are_reported(engine, typed):
     """What others know is shown; with nothing at all the exit code says it."""
     engine.page = JobPage((), unreachable={"gpu2": "no route to host"})
     engine.known = {"a": job_of("a")}
@@ -273,7 +273,7 @@ def test_nodes_that_do_not_answer_are_named(engine, typed):
 
 
 @pytest.mark.row(15, 42)
-def test_get_of_another_type_is_no_such_job(engine, typed):
+def test_get_with_another_type_reports_no_job(engine, typed):
     """--type is checked, not ignored."""
     engine.known = {"a": job_of("a")}
 
@@ -295,7 +295,7 @@ def test_describe_is_get_with_events_and_gpus(engine, typed):
 
 
 @pytest.mark.row(40)
-def test_logs_asks_for_what_was_typed(engine, typed):
+def test_logs_passes_its_options_to_the_engine(engine, typed):
     """The instance by -i, also with the inventory before the verb; the tail, the time, the rank."""
     engine.known = {"a": job_of("a", workers=3, record={"attempt": 2})}
     engine.lines = [("a-worker-0", b"1\n"), ("a-worker-1", b"2\n")]
@@ -317,7 +317,7 @@ def test_logs_asks_for_what_was_typed(engine, typed):
 
 
 @pytest.mark.row(18)
-def test_logs_that_follow_end_with_the_jobs_code(engine, typed):
+def test_logs_follow_exits_with_the_code_of_the_job(engine, typed):
     """As arena's, with the code of the rank that failed first."""
     engine.known = {"pytorch-dist": failed(9)}
     engine.lines = [("pytorch-dist-master-0", b"x\n")]
@@ -325,7 +325,7 @@ def test_logs_that_follow_end_with_the_jobs_code(engine, typed):
     assert typed("logs", "-f", "pytorch-dist")[:2] == (9, "x\n")
 
 
-def test_logs_of_a_job_that_never_ran_say_why(engine, typed):
+def test_logs_of_a_job_that_never_ran_report_the_reason(engine, typed):
     """Silence would look like a job without output."""
     engine.known = {
         "a": job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": "insufficient resources"})
@@ -334,7 +334,7 @@ def test_logs_of_a_job_that_never_ran_say_why(engine, typed):
     assert "a is PENDING and has no output yet: insufficient resources" in typed("logs", "a")[2]
 
 
-def test_wait_tells_success_failure_and_time(engine, typed):
+def test_wait_has_exit_codes_for_success_failure_and_timeout(engine, typed):
     """0, the job's code, 6, and 3 for no job."""
     waiting = job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": "insufficient resources"})
     engine.known = {"a": waiting}
@@ -352,7 +352,7 @@ def test_wait_tells_success_failure_and_time(engine, typed):
     assert typed("wait", "a", "--for", "nothing")[0] == 2
 
 
-def test_waiting_tells_what_holds_now_and_each_new_reason(engine, typed):
+def test_wait_reports_the_current_reason_and_each_change(engine, typed):
     """Not what a try of an hour ago had found: the command has just tried itself."""
     old, new, last = (
         job_of("a", status=JobStatus.PENDING, assignments=False, record={"reason": reason})
@@ -370,7 +370,7 @@ def test_waiting_tells_what_holds_now_and_each_new_reason(engine, typed):
     ]
 
 
-def test_waiting_starts_what_waits_for_its_next_attempt_too(engine, typed):
+def test_wait_starts_the_next_attempt_of_a_job(engine, typed):
     """Its last attempt's instances are still listed; a job whose containers are being created is not started again."""
     coming = job_of("a", status=JobStatus.PENDING, record={"reason": "a-master-0 is ContainerCreating"})
     waiting = dataclasses.replace(coming, retrying=True, reason="insufficient resources")
@@ -381,7 +381,7 @@ def test_waiting_starts_what_waits_for_its_next_attempt_too(engine, typed):
         assert [call[0] for call in engine.calls].count("maintenance") == pushes
 
 
-def test_a_job_whose_end_cannot_be_known_is_not_followed_for_ever(engine, typed, monkeypatch):
+def test_follow_ends_if_the_leader_node_is_unreachable(engine, typed, monkeypatch):
     """Its output has ended, and the node of its rank 0 does not answer any more."""
     monkeypatch.setattr(following, "SILENT_SECONDS", -1.0)
     engine.known["a"] = job_of("a", record={"unreachable": ("gpu1",)})
@@ -393,7 +393,7 @@ def test_a_job_whose_end_cannot_be_known_is_not_followed_for_ever(engine, typed,
     assert "provision get a" in err
 
 
-def test_following_begins_before_the_containers_are_made(engine, typed):
+def test_follow_starts_before_the_containers_are_created(engine, typed):
     """The node shows the first line as soon as there is one; the job's status is not waited for."""
     coming = job_of("a", status=JobStatus.PENDING, record={"reason": "a-master-0 is ContainerCreating"})
     engine.known, engine.coming = {"a": coming}, [coming, job_of("a", status=JobStatus.SUCCEEDED)]
@@ -404,7 +404,7 @@ def test_following_begins_before_the_containers_are_made(engine, typed):
     assert "a is RUNNING" not in err
 
 
-def test_stop_delete_and_prune(engine, typed):
+def test_stop_delete_and_prune_accept_several_jobs(engine, typed):
     """Several at once; what waits or runs is never pruned."""
     over = {"status": JobStatus.FAILED, "record": {"ended": 1000.0}}
     engine.known = {"a": job_of("a"), "b": job_of("b", **over), "p": job_of("p", status=JobStatus.PENDING)}
@@ -446,7 +446,7 @@ def test_prune_deletes_jobs_of_other_users_only_on_request(engine, typed):
     assert typed("prune", "-s", "10s", "--all-users", "--yes")[1] == "hers deleted\n"
 
 
-def test_a_time_without_a_unit_is_seconds_where_nothing_else_can_be_meant(engine, typed):
+def test_times_without_a_unit_are_seconds_if_unambiguous(engine, typed):
     """As with docker's and kubectl's options of these names; times of `submit` need a unit, as Slurm's are minutes."""
     engine.known = {"a": job_of("a", status=JobStatus.PENDING, assignments=False)}
     code, _, err = typed("wait", "a", "--timeout", "0.02")
@@ -473,7 +473,7 @@ def test_a_time_without_a_unit_is_seconds_where_nothing_else_can_be_meant(engine
         ["stop", "a", "--grace", "nonsense"],
     ],
 )
-def test_a_wrong_word_is_refused_before_a_node_is_asked(engine, typed, monkeypatch, words):
+def test_invalid_values_are_refused_before_connecting(engine, typed, monkeypatch, words):
     asked = []
     monkeypatch.setattr(engine, "jobs", lambda **_: asked.append("jobs"))
     monkeypatch.setattr(engine, "get", lambda name, **_: asked.append(name))
@@ -482,7 +482,7 @@ def test_a_wrong_word_is_refused_before_a_node_is_asked(engine, typed, monkeypat
     assert asked == []
 
 
-def test_a_shell_inside_of_an_instance(engine, typed):
+def test_attach_opens_a_shell_in_an_instance(engine, typed):
     """The first one, or the one that is named; the code is the command's."""
     engine.known = {"a": job_of("a")}
 
@@ -508,20 +508,20 @@ def test_a_shell_inside_of_an_instance(engine, typed):
         (None, (6006, "tensorboard")),
     ],
 )
-def test_ports_to_forward(engine, typed, target, expected):
+def test_port_forward_accepts_local_and_remote_ports(engine, typed, target, expected):
     """Here and there."""
     assert typed("port-forward", "a", *([target] if target else []))[0] == 0
     assert engine.calls[-1] == ("forward", "a", *expected)
 
 
 @pytest.mark.parametrize("target", ["0", "70000", "a:b", "9090:"])
-def test_what_is_no_port(engine, typed, target):
+def test_an_invalid_port_is_refused(engine, typed, target):
     """Refused before anything connects."""
     assert typed("port-forward", "a", target)[0] == 2
     assert engine.calls == []
 
 
-def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path, monkeypatch):
+def test_the_queue_is_listed_in_order_and_started(engine, typed, tmp_path, monkeypatch):
     """By priority, then age; each with its reason. A unit file starts them without anybody."""
     waiting = {"status": JobStatus.PENDING, "assignments": False}
     engine.known = {
@@ -545,7 +545,7 @@ def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path, monkey
     assert '\nEnvironment="XDG_STATE_HOME=/srv/my \\"50%%\\""\n' in typed("queue", "unit", "-i", str(inventory))[1]
 
 
-def test_a_held_job_is_released_and_not_stopped_and_started_anew(engine, typed):
+def test_a_held_job_is_released_without_a_restart(engine, typed):
     """Its attempts count from one; a job that is not held stays as it is."""
     engine.known = {
         "held": job_of("held", status=JobStatus.QUEUING, assignments=False),
@@ -557,7 +557,7 @@ def test_a_held_job_is_released_and_not_stopped_and_started_anew(engine, typed):
     assert (code, out) == (3, "going RUNNING\n")
 
 
-def test_restart_says_which_attempt(engine, typed):
+def test_restart_reports_the_attempt(engine, typed):
     """And follows it where that is asked for."""
     engine.known = {"a": job_of("a", record={"attempt": 2})}
     code, out, err = typed("restart", "a")
@@ -605,24 +605,24 @@ def test_restart_supplies_the_secrets_of_a_job_again(engine, typed, tmp_path, mo
         (["submit", "--name", "a", "--", "x", "-o", "xml"], ["submit", "--name", "a", "--", "x", "-o", "xml"]),
     ],
 )
-def test_words_of_batch_jobs_verbs(words, expected):
+def test_options_and_aliases_of_job_verbs_are_parsed(words, expected):
     """Forms of output, other words for verbs, and the program's own words."""
     assert normalise(words) == expected
 
 
-def test_other_verbs_keep_their_forms():
+def test_output_formats_of_jobs_are_refused_for_other_verbs():
     """wide is for jobs."""
     with pytest.raises(UsageError):
         normalise(["verify", "-o", "wide"])
 
 
-def test_every_alias_leads_to_a_verb():
+def test_every_alias_refers_to_a_verb():
     """And every group of verbs is in a section of the help."""
     assert set(" ".join(SECTIONS.values()).split()) >= GROUPS
     assert set(ALIASES.values()) <= set(VERBS)
 
 
-def test_a_name_that_there_is_not_keeps_no_other_job_from_its_end(engine, typed):
+def test_an_unknown_name_does_not_prevent_stopping_other_jobs(engine, typed):
     """Each is tried; the exit code is of the first that failed, and JSON has those that are done."""
     engine.known = {"a": job_of("a"), "b": job_of("b")}
 
@@ -635,7 +635,7 @@ def test_a_name_that_there_is_not_keeps_no_other_job_from_its_end(engine, typed)
     assert json.loads(typed("stop", "none", "--json")[1])["ok"] is False
 
 
-def test_an_end_that_was_not_seen_is_no_success(engine, typed, monkeypatch):
+def test_an_unconfirmed_end_is_a_failure(engine, typed, monkeypatch):
     """A node that answers and has not ended it is a 6, one that does not answer a 7; JSON has the job all the same."""
     stopping = {"unconfirmed": ("gpu1", "gpu2"), "silent": ("gpu2",)}
     engine.known = {"a": job_of("a", status=JobStatus.STOPPING, record=stopping), "b": job_of("b")}
@@ -653,7 +653,7 @@ def test_an_end_that_was_not_seen_is_no_success(engine, typed, monkeypatch):
     assert (document["status"], document["unconfirmedNodes"]) == ("STOPPING", ["gpu1", "gpu2"])
 
 
-def test_a_failed_job_whose_deletion_is_not_confirmed_is_not_said_to_be_gone(engine, typed):
+def test_a_failed_job_with_an_unconfirmed_deletion_is_not_reported_as_deleted(engine, typed):
     """It keeps its exit code for those who wait; `stop` and `get` name the node."""
     flags = {"unconfirmed": ("gpu2",), "silent": ("gpu2",), "deleting": True}
     job = failed(5, **flags)
@@ -718,7 +718,7 @@ def test_a_job_without_a_valid_record_is_deleted(engine, typed, monkeypatch, own
         assert typed("delete", "a", flag)[:2] == (0, "a deleted\n")
 
 
-def test_prune_forgets_nothing_without_a_time_or_without_the_head(engine, typed):
+def test_prune_requires_a_time_and_the_queue_host(engine, typed):
     """An empty variable of a script is no time, and the head alone knows what waits."""
     engine.known = {"a": job_of("a", status=JobStatus.FAILED, record={"ended": 10.0})}
 
@@ -731,7 +731,7 @@ def test_prune_forgets_nothing_without_a_time_or_without_the_head(engine, typed)
 
 
 @pytest.mark.parametrize("words", [["restart", "a"], ["rm", "a"], ["logs", "a"], ["-i", "inv", "get", "a"]])
-def test_a_node_that_is_away_has_a_code_of_its_own(engine, typed, monkeypatch, words):
+def test_an_unreachable_node_has_its_own_exit_code(engine, typed, monkeypatch, words):
     """Whichever verb of batch jobs found it so."""
 
     def away(*_words, **_more):
@@ -742,7 +742,7 @@ def test_a_node_that_is_away_has_a_code_of_its_own(engine, typed, monkeypatch, w
     assert typed(*words)[0] == 7
 
 
-def test_a_list_says_nothing_that_brief_reports_do_not_have(engine, typed):
+def test_a_list_omits_fields_that_brief_reports_lack(engine, typed):
     """An empty image is no image that a job could have."""
     engine.known = {"a": job_of("a")}
     (result,) = json.loads(typed("list", "-o", "json")[1])
@@ -752,7 +752,7 @@ def test_a_list_says_nothing_that_brief_reports_do_not_have(engine, typed):
     assert json.loads(typed("get", "a", "-o", "json")[1])["image"] == "i"
 
 
-def test_instances_of_an_earlier_attempt_are_asked_of_the_nodes(engine, typed):
+def test_instances_of_an_earlier_attempt_are_read_from_the_nodes(engine, typed):
     """Their names are not those of the last attempt."""
     engine.known = {"vgg": job_of("vgg", Kind.MPI, record={"attempt": 2})}
 
@@ -765,7 +765,7 @@ def test_instances_of_an_earlier_attempt_are_asked_of_the_nodes(engine, typed):
 
 @pytest.mark.row(25)
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
-def test_data_that_there_is_not_is_refused_before_anything_is_reserved(engine, typed, more):
+def test_unknown_data_is_refused_before_the_reservation(engine, typed, more):
     """The names that there are stand in the refusal."""
     code, _, err = typed(*SUBMIT, "--data=nowhere:/data", *more, "x")
 
@@ -778,7 +778,7 @@ OTHERS = {"record": {"owner": "eve@elsewhere"}}
 
 @pytest.mark.parametrize("verb", ["stop", "delete", "restart"])
 @pytest.mark.parametrize("status", [JobStatus.RUNNING, JobStatus.PENDING])
-def test_a_job_of_another_owner_is_not_ended_without_a_word(engine, typed, verb, status):
+def test_ending_a_job_of_another_owner_requires_confirmation(engine, typed, verb, status):
     """Without a terminal it is refused, with exit 2, the owner and the flag that does it; nothing has happened."""
     engine.known = {"a": job_of("a", status=status, **OTHERS)}
     code, out, err = typed(verb, "a")
@@ -793,7 +793,7 @@ def test_a_job_of_another_owner_is_not_ended_without_a_word(engine, typed, verb,
 
 
 @pytest.mark.parametrize(("answer", "code", "calls"), [("y\n", 0, 1), ("n\n", 2, 0), ("\n", 2, 0)])
-def test_on_a_terminal_the_owner_is_named_and_a_question_asked(engine, typed, monkeypatch, answer, code, calls):
+def test_on_a_terminal_ending_a_job_of_another_owner_prompts(engine, typed, monkeypatch, answer, code, calls):
     engine.known = {"a": job_of("a", **OTHERS)}
     monkeypatch.setattr("provision.cli.common.interactive", lambda: True)
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
@@ -807,7 +807,7 @@ def test_json_has_the_code_of_an_error(engine, typed, monkeypatch):
     """A script compares the code, and never the message; every error has one."""
 
     def refuse(*_words, **_more):
-        raise NotAllowed("the job a belongs to somebody else", "job.not_owner", node="gpu1")
+        raise NotAllowed("the job a belongs to another user", "job.not_owner", node="gpu1")
 
     engine.known = {"a": job_of("a")}
     monkeypatch.setattr(engine, "stop", refuse)
@@ -817,7 +817,7 @@ def test_json_has_the_code_of_an_error(engine, typed, monkeypatch):
 
 
 @pytest.mark.parametrize("verb", ["stop", "delete"])
-def test_one_that_is_not_confirmed_keeps_nothing_from_the_others(engine, typed, verb):
+def test_a_refused_confirmation_does_not_affect_other_jobs(engine, typed, verb):
     engine.known = {"a": job_of("a", **OTHERS), "b": job_of("b")}
     code, out, err = typed(verb, "a", "b")
 
@@ -826,13 +826,13 @@ def test_one_that_is_not_confirmed_keeps_nothing_from_the_others(engine, typed, 
     assert "error: a: " in err
 
 
-def test_jobs_of_others_that_are_over_and_own_jobs_need_no_answer(engine, typed):
+def test_finished_jobs_and_own_jobs_need_no_confirmation(engine, typed):
     engine.known = {"a": job_of("a", status=JobStatus.FAILED, **OTHERS), "b": job_of("b")}
 
     assert typed("delete", "a", "b")[0] == 0
 
 
-def test_the_owner_is_in_the_ordinary_table(engine, typed):
+def test_the_default_table_has_the_owner(engine, typed):
     """As its last column, cut where the table would be wider than 80 columns."""
     engine.known = {"a": job_of("a"), "b": job_of("b", record={"owner": "eve@" + "x" * 90})}
     code, out, _ = typed("list")
@@ -845,7 +845,7 @@ def test_the_owner_is_in_the_ordinary_table(engine, typed):
 
 
 @pytest.mark.parametrize(("form", "width"), [("table", 80), ("wide", 120)])
-def test_a_list_with_an_owner_column_fits_its_width(engine, typed, form, width):
+def test_a_list_with_owners_fits_its_width(engine, typed, form, width):
     """With names of up to 24 letters, the longest words of the other columns, and any owner; names are never cut."""
     engine.known = {
         name: job_of(
@@ -874,7 +874,7 @@ def test_a_list_with_an_owner_column_fits_its_width(engine, typed, form, width):
 @pytest.mark.parametrize(
     ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
-def test_states_are_coloured_on_a_terminal_alone(engine, typed, monkeypatch, environment, coloured):
+def test_states_are_coloured_only_on_a_terminal(engine, typed, monkeypatch, environment, coloured):
     engine.known = {"a": job_of("a", status=JobStatus.FAILED)}
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -909,6 +909,6 @@ def test_list_and_submit_store_the_names_for_completion(engine, typed):
         (["exec", "-i", "mnist-worker-0", "mnist"], "attach"),
     ],
 )
-def test_exec_runs_on_nodes_unless_a_job_is_named(words, verb):
+def test_exec_runs_on_nodes_unless_a_job_is_given(words, verb):
     """A name in front of the command is that of a job, as with docker and kubectl."""
     assert normalise(words)[0] == verb

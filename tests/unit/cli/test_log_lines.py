@@ -13,6 +13,6 @@ from provision.cli.following import for_terminal
         (b"\xc2\x9b6n \x7f\x08\n", b"?6n ??\n"),
     ],
 )
-def test_output_of_a_job_does_nothing_to_a_terminal(line: bytes, shown: bytes | None) -> None:
+def test_control_characters_in_job_output_are_replaced(line: bytes, shown: bytes | None) -> None:
     """Colours and progress bars stay; all else that controls a terminal is replaced."""
     assert for_terminal(line) == (line if shown is None else shown)

@@ -35,7 +35,7 @@ def exit_of(capsys, *words):
         (["--help"], ["--help"]),
     ],
 )
-def test_options_may_stand_before_the_verb(words, expected):
+def test_options_are_accepted_before_the_verb(words, expected):
     """Shared options are accepted on either side of the verb, and the job's own words are left alone."""
     assert normalise(words) == expected
 
@@ -55,7 +55,7 @@ def test_every_verb_has_help_with_examples(capsys, verb):
     assert f"provision {verb}" in out
 
 
-def test_no_verb_shows_the_help_and_is_a_usage_error(capsys):
+def test_a_missing_verb_prints_the_help_and_is_a_usage_error(capsys):
     """The bare command explains itself and does not pretend success."""
     code, out, _ = exit_of(capsys)
 
@@ -63,7 +63,7 @@ def test_no_verb_shows_the_help_and_is_a_usage_error(capsys):
     assert all(verb in out for verb in VERBS)
 
 
-def test_a_missing_inventory_is_a_sentence_with_exit_2(capsys, tmp_path):
+def test_a_missing_inventory_exits_with_2_without_a_traceback(capsys, tmp_path):
     """An inventory that is not there is named, without a traceback."""
     code, _, err = exit_of(capsys, "verify", "-i", str(tmp_path / "none.yml"))
 
@@ -72,7 +72,7 @@ def test_a_missing_inventory_is_a_sentence_with_exit_2(capsys, tmp_path):
     assert "Traceback" not in err
 
 
-def test_json_is_printed_on_failure_too(capsys, tmp_path):
+def test_json_is_printed_on_failure(capsys, tmp_path):
     """A script that asked for JSON gets a document also when the command fails."""
     code, out, _ = exit_of(capsys, "--json", "apply", "-i", str(tmp_path / "none.yml"))
 
@@ -102,7 +102,7 @@ def test_a_wrong_option_is_a_usage_error(capsys):
     assert "--jsno" in err
 
 
-def test_to_compare_files_and_to_write_nothing_at_all_exclude_each_other(capsys):
+def test_diff_and_read_only_exclude_each_other(capsys):
     """Refused before any node is contacted, with the reason."""
     code, _, err = exit_of(capsys, "plan", "--diff", "--read-only", "-i", "none.yml")
 
@@ -120,7 +120,7 @@ def test_a_misspelt_role_is_a_usage_error(capsys, verb):
     assert "did you mean docker_engine?" in err
 
 
-def test_roles_and_their_steps_can_be_chosen():
+def test_roles_and_steps_can_be_selected():
     """Both are tags of the playbooks; several may stand in one word."""
     assert chosen_roles(["docker_engine", "container_ssh_receipt,platform"]) == (
         "docker_engine",
@@ -164,7 +164,7 @@ def test_a_command_ends_cleanly_on_a_signal(number):
     assert b"Traceback" not in err
 
 
-def test_the_list_of_verbs_costs_no_options():
+def test_the_list_of_verbs_does_not_build_their_options():
     """`provision --help` makes none of the verbs' options, and says what the whole application would say."""
     whole, listing = (typer.main.get_command(build_app(None, listing=way)) for way in (False, True))
     texts = [command.get_help(typer.Context(command, info_name="provision")) for command in (whole, listing)]
@@ -174,7 +174,7 @@ def test_the_list_of_verbs_costs_no_options():
     assert not any(verb.params for name, verb in listing.commands.items() if name in VERBS)
 
 
-def test_a_command_ends_without_a_last_search_for_rubbish():
+def test_a_command_ends_without_a_final_garbage_collection():
     """The interpreter would go through all that is known of a thousand nodes before it exits."""
     end = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))"
     call = f"{end}; from provision.cli.main import main; main(['--version'])"

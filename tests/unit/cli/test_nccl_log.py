@@ -27,7 +27,7 @@ VERSION = "NCCL version 2.27.5+cuda12.9\n"
 
 
 @pytest.mark.parametrize(("text", "code"), [(DIRECT, 0), (PLAIN, 1), (VERSION, 1)])
-def test_a_script_can_insist_on_gpudirect(capsys, tmp_path, text, code):
+def test_require_gdr_fails_without_gpudirect(capsys, tmp_path, text, code):
     """A log that was read is no failure, unless --require-gdr asks for proof; unknown is no proof."""
     file = tmp_path / "job.log"
     file.write_text(text)
@@ -40,7 +40,7 @@ def test_a_script_can_insist_on_gpudirect(capsys, tmp_path, text, code):
 
 @pytest.mark.parametrize("text", ["", "hello\n", "\0\xff" * 1000, "Model: vgg16\nTotal img/sec on 1 GPU(s): 5\n"])
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_file_without_a_line_of_nccl_fails(capsys, tmp_path, text, more):
+def test_a_file_without_nccl_output_fails(capsys, tmp_path, text, more):
     """It is no log, and the message names the file and how to get one."""
     file = tmp_path / "job.log"
     file.write_text(text)
@@ -61,7 +61,7 @@ def test_standard_input_is_read(capsys, monkeypatch):
     assert (code, json.loads(out)["gdr"]) == (0, True)
 
 
-def test_a_packed_log_is_read_and_a_damaged_one_is_a_sentence(capsys, tmp_path):
+def test_a_compressed_log_is_read_and_a_damaged_one_is_an_error(capsys, tmp_path):
     """Logs are kept packed; one that is cut short is not called unknown."""
     packed, cut = tmp_path / "job.log.gz", tmp_path / "cut.gz"
     packed.write_bytes(gzip.compress(DIRECT.encode()))
@@ -73,7 +73,7 @@ def test_a_packed_log_is_read_and_a_damaged_one_is_a_sentence(capsys, tmp_path):
     assert "cannot be decompressed" in err
 
 
-def test_a_file_that_is_not_there_is_a_usage_error(capsys, tmp_path):
+def test_a_missing_file_is_a_usage_error(capsys, tmp_path):
     """The file is named, and nothing is called unknown that was never read."""
     code, out, err = exit_of(capsys, tmp_path / "none.log")
 
@@ -90,7 +90,7 @@ def test_a_folder_is_a_usage_error(capsys, tmp_path):
     assert "hint:" in err
 
 
-def test_a_file_that_cannot_be_read_is_a_sentence(capsys, tmp_path):
+def test_an_unreadable_file_is_an_error_without_a_traceback(capsys, tmp_path):
     """The system's reason is shown, without a traceback."""
     file = tmp_path / "loop"
     file.symlink_to(file)

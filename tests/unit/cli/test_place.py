@@ -83,7 +83,7 @@ def test_a_job_is_placed_on_recorded_nodes(place):
     assert document["score"]["nodes"] == 1
 
 
-def test_what_is_assumed_is_named(place):
+def test_assumptions_are_reported(place):
     document = json.loads(place("-g", "4", "--topo-file", "n1=quad.txt", "--json")[1])
 
     assert [any(figure in text for text in document["warnings"]) for figure in ("20 GB/s", "12 GB/s", "12.5 GB/s")] == [
@@ -93,13 +93,13 @@ def test_what_is_assumed_is_named(place):
     ]
 
 
-def test_one_gpu_has_no_bandwidth_to_expect(place):
+def test_one_gpu_has_no_expected_bandwidth(place):
     document = json.loads(place("-g", "1", "--topo-file", f"n1=quad.txt,{V100}", "--json")[1])
 
     assert (document["bus_bandwidth_gb_s"], document["score"]["bandwidth_gb_s"]) == (None, None)
 
 
-def test_what_does_not_fit_is_exit_1_with_what_is_missing(place):
+def test_insufficient_gpus_exit_with_1_and_the_missing_number(place):
     code, out, _ = place("-g", "2", "--workers", "2", "--topo-file", f"n1=quad.txt,{V100},busy=0", "--json")
     document = json.loads(out)
 
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_exit_1_with_what_is_missing(place):
     assert "free: n1 3" in document["reason"]
 
 
-def test_between_nodes_the_cards_count(place):
+def test_bandwidth_between_nodes_is_that_of_the_cards(place):
     """Two nodes, two cards of 12 GB/s each."""
     words = [word for name in "ab" for word in ("--topo-file", f"{name}=quad.txt,{V100},leaf={name}")]
     document = json.loads(place("-g", "4", "--workers", "2", *words, "--json", "--explain")[1])
@@ -117,7 +117,7 @@ def test_between_nodes_the_cards_count(place):
     assert document["runner_up"] is None
 
 
-def test_what_was_measured_goes_before_the_product(place):
+def test_measurements_override_product_rates(place):
     """The two lanes between 0 and 3 carry little there; 2 and 3 leave a better pair than 1 and 2 do."""
     words = ("-g", "2", "--topo-file", f"n1=quad.txt,{V100}", "--p2p-matrix", "n1=p2p.txt", "--json")
     document = json.loads(place(*words)[1])
@@ -125,7 +125,7 @@ def test_what_was_measured_goes_before_the_product(place):
     assert (document["workers"][0]["gpus"], document["bus_bandwidth_gb_s"]) == ([2, 3], 48.2)
 
 
-def test_explaining_shows_what_counted_and_the_next_best(place):
+def test_explain_shows_the_criteria_and_the_runner_up(place):
     """In 80 columns, without colour."""
     _, out, _ = place("-g", "2", "--topo-file", f"n1=quad.txt,{V100}", "--explain")
 
@@ -150,7 +150,7 @@ def test_explaining_shows_what_counted_and_the_next_best(place):
         (["--topo-file", "n1=quad.txt"], "--gpus"),
     ],
 )
-def test_what_cannot_be_done_is_refused(place, words, said):
+def test_invalid_requests_are_refused(place, words, said):
     """Exit 2, a sentence, no traceback."""
     code, _, err = place(*words)
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_done_is_refused(place, words, said):
     assert "Traceback" not in err
 
 
-def test_nothing_heavy_is_loaded_for_it():
+def test_no_modules_for_connections_are_imported():
     """What talks to nodes costs time and is not needed."""
     words = ["place", "-g", "4", "--topo-file", f"n1=quad.txt,{V100}", "--json"]
     script = f"import sys; from provision.cli.main import main\ntry: main({words!r})\n"
@@ -204,7 +204,7 @@ def node(count=4, number=1, **changed):
     return dataclasses.replace(facts, **changed)
 
 
-def test_the_nodes_of_an_inventory_are_asked(probed):
+def test_the_nodes_of_an_inventory_are_probed(probed):
     """Leaves come from the inventory, rates from the nodes: slots of the 4th generation, a card of 100 Gbit/s."""
     leaves = {"a": "l", "b": "m", "c": "l"}
     probed_nodes = {name: ({"cluster_leaf": leaf}, node(number=n)) for n, (name, leaf) in enumerate(leaves.items(), 1)}
@@ -217,7 +217,7 @@ def test_the_nodes_of_an_inventory_are_asked(probed):
     assert document["warnings"] == []
 
 
-def test_modes_racks_and_domains_are_the_inventorys(probed):
+def test_modes_racks_and_domains_come_from_the_inventory(probed):
     probed_nodes = {
         "a": ({}, node()),
         "b": ({"cluster_gpu_schedule": "topology"}, node()),
@@ -230,7 +230,7 @@ def test_modes_racks_and_domains_are_the_inventorys(probed):
     assert [usual["workers"][0]["node"], wired["workers"][0]["node"]] == ["a", "b"]
 
 
-def test_while_no_node_has_a_mode_of_its_own_all_take_every_job(probed):
+def test_without_modes_all_nodes_accept_every_job(probed):
     """An inventory that says nothing of modes needs nothing said for --gputopology."""
     document = json.loads(probed({"a": ({}, node())}, "-g", "4", "--gputopology", "--json")[1])
 
@@ -259,7 +259,7 @@ def test_ignored_network_cards_are_reported(probed):
     assert "warning: a, b: none of its network cards counts: it has no RDMA device" in out
 
 
-def test_cards_that_are_no_rail_of_the_inventory_are_not_used(probed):
+def test_cards_outside_the_configured_rails_are_not_used(probed):
     rails = [{"card": "mlx5_9", "subnet": "10.9.0.0/16"}]
     probed_nodes = {name: ({"cluster_rails": rails}, node()) for name in "ab"}
     document = json.loads(probed(probed_nodes, "-g", "4", "--workers", "2", "--json")[1])
@@ -274,7 +274,7 @@ def test_cards_that_are_no_rail_of_the_inventory_are_not_used(probed):
         ({"managed": Unknown("hung")}, "what runs there is not known: hung"),
     ],
 )
-def test_a_node_in_use_or_unknown_is_busy(probed, changed, said):
+def test_a_node_in_use_or_with_unknown_processes_is_busy(probed, changed, said):
     """Only one of the job's GPUs is known, so none of the node's is given away."""
     code, out, _ = probed({"a": ({}, node(**changed))}, "-g", "1", "--json")
     document = json.loads(out)
@@ -293,7 +293,7 @@ def test_a_node_in_use_or_unknown_is_busy(probed, changed, said):
     ],
     ids=["unreachable", "no matrix", "a GPU is lost", "no GPU"],
 )
-def test_a_node_that_cannot_take_a_job_is_left_out_with_the_reason(probed, facts, code, said):
+def test_a_node_that_cannot_run_jobs_is_excluded_with_the_reason(probed, facts, code, said):
     """The others serve; a node that was not reached is exit 1 all the same."""
     ended, out, err = probed({"a": ({}, node()), "b": ({}, facts)}, "-g", "4", "--json")
     document = json.loads(out)

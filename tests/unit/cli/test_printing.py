@@ -21,7 +21,7 @@ RAW = {
 """Where the output of jobs goes out byte for byte, as that of `docker logs` and `kubectl logs` does."""
 
 
-def test_verbs_print_through_one_place() -> None:
+def test_verbs_print_through_one_module() -> None:
     """No other module writes to a stream, calls print or typer.echo; jobs' output alone goes out as bytes."""
     for file in sorted(Path(provision.cli.__file__).parent.glob("*.py")):
         text = file.read_text()

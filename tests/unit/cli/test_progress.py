@@ -9,7 +9,7 @@ from provision.engine import Event
 from tests.support.command import eventually
 
 
-def test_a_long_task_is_named_while_it_runs_and_not_after(monkeypatch, capsys):
+def test_a_long_task_is_shown_only_while_it_runs(monkeypatch, capsys):
     """The log shows each node's current task, however long it takes; a finished node is not named again."""
     monkeypatch.setattr(progress, "_LONG_SECONDS", 0.05)
     monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
@@ -28,7 +28,7 @@ def test_a_long_task_is_named_while_it_runs_and_not_after(monkeypatch, capsys):
     assert all("gpu1: platform: Install the packages: for " in line for line in long_ones())
 
 
-def test_a_change_and_a_failure_have_a_line_each(capsys):
+def test_changes_and_failures_have_one_line_each(capsys):
     """Roles, changes and failures are said as they come; what did not change is not."""
     with progress.ApplyProgress(["gpu1"], verbose=True) as shown:
         shown.event(Event("gpu1", "platform", "Look", "start"))
@@ -43,7 +43,7 @@ def test_a_change_and_a_failure_have_a_line_each(capsys):
 NAMES = [f"gpu{number}" for number in range(1, 65)]
 
 
-def test_sixty_four_nodes_are_one_line_in_a_pipe(monkeypatch, capsys):
+def test_sixty_four_nodes_have_one_summary_line_in_a_pipe(monkeypatch, capsys):
     """Where the nodes are, how much changed, who failed, and the task that takes longest; no line per node."""
     monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
     said = []
@@ -76,7 +76,7 @@ def test_a_summary_is_not_repeated_while_nothing_changes(monkeypatch, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_the_task_that_takes_longest_is_in_the_summary(monkeypatch, capsys):
+def test_the_longest_task_is_in_the_summary(monkeypatch, capsys):
     monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
     monkeypatch.setattr(progress, "_LONG_SECONDS", 0.02)
     said = []
@@ -93,7 +93,7 @@ def test_the_task_that_takes_longest_is_in_the_summary(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("verbose", "rows"), [(False, 2), (True, 40)])
-def test_on_a_terminal_nodes_at_the_same_task_share_a_row(verbose, rows):
+def test_on_a_terminal_nodes_with_the_same_task_share_a_row(verbose, rows):
     """With --verbose each has its own, as far as a screen goes."""
     shown = progress.ApplyProgress(NAMES, verbose=verbose)
     for name in NAMES:
@@ -105,7 +105,7 @@ def test_on_a_terminal_nodes_at_the_same_task_share_a_row(verbose, rows):
     assert lines[0].startswith("gpu1 " if verbose else "gpu[1-63]    0 changed  docker_engine: Install")
 
 
-def test_a_row_that_is_too_long_ends_with_a_whole_word():
+def test_a_long_row_is_truncated_at_a_word():
     """On a terminal; the columns of the table stay where they are."""
     shown = progress.ApplyProgress(["gpu1"])
     shown.event(Event("gpu1", "nvidia_container", "Install the packages of the NVIDIA Container Toolkit on", "start"))
@@ -115,7 +115,7 @@ def test_a_row_that_is_too_long_ends_with_a_whole_word():
     assert len(row) <= 79
 
 
-def test_a_probe_that_has_ended_is_not_shown_as_under_way():
+def test_a_finished_probe_is_not_shown_as_running():
     """A node that waits for its wave is not being probed; nor is one whose final probe has ended."""
     shown = progress.ApplyProgress(["gpu1"])
     shown.event(Event("gpu1", None, "final probe", "start"))

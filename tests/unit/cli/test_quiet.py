@@ -18,7 +18,7 @@ def _own_level(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("words", [["plan", "-q"], ["-q", "plan"], ["--quiet", "plan"], ["plan", "--loglevel", "warn"]])
-def test_progress_is_not_said_and_results_and_warnings_are(typed, tmp_path, words):
+def test_quiet_hides_progress_and_shows_results_and_warnings(typed, tmp_path, words):
     """Before or behind the verb; a script reads stdout, and a person still sees what is wrong."""
     (tmp_path / "hosts.yml").write_text(HOSTS)
     code, out, err = typed(*words, "-i", str(tmp_path / "hosts.yml"))
@@ -30,13 +30,13 @@ def test_progress_is_not_said_and_results_and_warnings_are(typed, tmp_path, word
     assert "warning: " in err
 
 
-def test_without_it_progress_is_said(typed, tmp_path):
+def test_progress_is_shown_by_default(typed, tmp_path):
     (tmp_path / "hosts.yml").write_text(HOSTS)
 
     assert f"plan {tmp_path}" in typed("plan", "-i", str(tmp_path / "hosts.yml"))[2]
 
 
-def test_the_lines_of_an_apply_are_not_said(capsys):
+def test_quiet_hides_the_lines_of_an_apply(capsys):
     """Its report on stdout names what changed and what failed."""
     levels.choose("warn")
     with progress.ApplyProgress(["gpu1"]) as shown:
@@ -46,7 +46,7 @@ def test_the_lines_of_an_apply_are_not_said(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_word_of_a_users_program_is_not_ours(typed, tmp_path):
+def test_options_of_the_users_program_are_not_parsed(typed, tmp_path):
     """`run -- cmd -q` gives -q to the program."""
     from provision.cli.main import _levelled
 

@@ -13,10 +13,18 @@ from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import Cluster
 from provision.testing import FakeConnector
 from provision.workflow.inventory_state import alone
+from tests.support.probe import answer
 from tests.unit.checks.conftest import make_node
 from tests.unit.checks.test_reload import HANGS, IN_USE, printed
 
 REFUSED = printed("refused", said=IN_USE.strip())
+
+
+def scripts(printed):
+    """Return the answers of a node to both programs."""
+    if isinstance(printed, ProvisionError):
+        return {".pyz": printed}
+    return {".pyz reload": printed.answer, ".pyz probe": answer(printed.outputs)}
 
 
 @pytest.fixture
@@ -31,7 +39,7 @@ def reload(monkeypatch, capsys, tmp_path):
             for node in nodes:
                 asked.append(node.name)
                 try:
-                    requests[node.name] = function(FakeConnector({"peer-memory": answers[node.name]}, node.name))
+                    requests[node.name] = function(FakeConnector(scripts(answers[node.name]), node.name))
                 except ProvisionError as error:
                     requests[node.name] = error
             return requests
@@ -51,7 +59,7 @@ def reload(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_nodes_that_are_ready_and_nodes_without_the_role_are_exit_0(reload):
+def test_ready_nodes_and_nodes_without_the_role_exit_with_0(reload):
     """A node where the role was never applied is said so; it is no failure of the command."""
     code, out, _, _ = reload({"gpu1": printed("done"), "cpu1": printed("absent", status=None)}, "--yes")
 
@@ -61,17 +69,17 @@ def test_nodes_that_are_ready_and_nodes_without_the_role_are_exit_0(reload):
 
 
 @pytest.mark.parametrize(
-    ("answer", "result"),
+    ("printed_by_node", "result"),
     [
-        (printed("done", "1", status=HANGS, loaded=False), "failed"),
+        (printed("done", 1, status=HANGS, loaded=False), "failed"),
         (REFUSED, "refused"),
         (printed("busy", said="process 7 holds /dev/nvidia0"), "refused"),
         (ConnectionFailed("no route to host", node="gpu2", remedy="is it on?"), "unreachable"),
     ],
 )
-def test_a_node_that_is_not_ready_is_exit_1_with_reason_and_remedy(reload, answer, result):
+def test_a_node_that_is_not_ready_exits_with_1_and_a_remedy(reload, printed_by_node, result):
     """The others are done all the same."""
-    code, out, _, _ = reload({"gpu1": printed("done"), "gpu2": answer}, "--yes", "--json")
+    code, out, _, _ = reload({"gpu1": printed("done"), "gpu2": printed_by_node}, "--yes", "--json")
     good, bad = json.loads(out)["nodes"]
 
     assert (code, json.loads(out)["ok"]) == (1, False)
@@ -80,9 +88,9 @@ def test_a_node_that_is_not_ready_is_exit_1_with_reason_and_remedy(reload, answe
     assert bad["remedy"]
 
 
-def test_cause_and_remedy_come_from_the_nodes_status_file(reload):
+def test_cause_and_remedy_come_from_the_status_file_of_the_node(reload):
     """What the node found out is handed on in its own words."""
-    _, out, _, _ = reload({"gpu1": printed("done", "1", status=HANGS, loaded=False)}, "--yes", "--json")
+    _, out, _, _ = reload({"gpu1": printed("done", 1, status=HANGS, loaded=False)}, "--yes", "--json")
     (node,) = json.loads(out)["nodes"]
 
     assert node["cause"] == HANGS["cause"]
@@ -90,7 +98,7 @@ def test_cause_and_remedy_come_from_the_nodes_status_file(reload):
     assert HANGS["remedy"] in node["remedy"]
 
 
-def test_the_nodes_own_refusal_is_passed_on(reload):
+def test_a_refusal_of_the_node_is_reported_unchanged(reload):
     """How many use it, and what to do."""
     _, out, _, _ = reload({"gpu1": REFUSED}, "--yes")
     text = " ".join(out.split())
@@ -99,7 +107,7 @@ def test_the_nodes_own_refusal_is_passed_on(reload):
     assert "Stop the jobs on this node and try again." in text
 
 
-def test_without_yes_and_without_a_terminal_nothing_is_done(reload):
+def test_without_a_terminal_confirmation_is_required(reload):
     """Nothing asks a person who is not there."""
     code, _, err, asked = reload({"gpu1": printed("done")})
 
@@ -107,7 +115,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_done(reload):
     assert "--yes" in err
 
 
-def test_limit_and_switched_off_nodes_are_not_asked(reload):
+def test_excluded_and_disabled_nodes_are_not_contacted(reload):
     """Only chosen nodes that need it get a connection; the rest is listed."""
     answers = dict.fromkeys(("gpu1", "gpu2", "gpu3"), printed("done"))
     off = {"gpu3": {"peer_memory_enabled": False}}
@@ -120,7 +128,7 @@ def test_limit_and_switched_off_nodes_are_not_asked(reload):
     ]
 
 
-def test_it_does_not_run_beside_an_apply(reload, tmp_path, monkeypatch):
+def test_reload_is_refused_during_an_apply(reload, tmp_path, monkeypatch):
     """The second is refused with the lock holder, and exits 4."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with alone(Cluster("c", Path("hosts.yml"), (make_node("gpu1", "10.77.0.1"),)), "apply"):

@@ -85,7 +85,7 @@ def reset(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_it_says_what_it_will_do_and_then_does_it(reset):
+def test_reset_shows_the_plan_before_it_starts(reset):
     """The plan of every node is shown before anything is changed."""
     code, out, err, ran = reset({"gpu1": STEPS, "gpu2": STEPS}, "--yes")
 
@@ -95,7 +95,7 @@ def test_it_says_what_it_will_do_and_then_does_it(reset):
     assert "2 of 2 nodes have no changes of provision left." in out
 
 
-def test_without_yes_and_without_a_terminal_nothing_is_done(reset):
+def test_without_a_terminal_confirmation_is_required(reset):
     """Nothing asks a person who is not there; the plan is shown all the same."""
     code, _, err, ran = reset({"gpu1": STEPS})
 
@@ -104,7 +104,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_done(reset):
     assert "--yes" in err
 
 
-def test_dry_run_only_says(reset):
+def test_dry_run_only_shows_the_plan(reset):
     """The plan is the answer, for a person and for a script."""
     code, out, _, ran = reset({"gpu1": STEPS}, "--dry-run", "--json")
 
@@ -114,7 +114,7 @@ def test_dry_run_only_says(reset):
     assert document["nodes"][0]["result"] == "planned"
 
 
-def test_where_there_is_nothing_to_undo_nobody_is_asked(reset):
+def test_nothing_to_reset_needs_no_confirmation(reset):
     """A second reset ends well and says so."""
     code, out, _, ran = reset({"gpu1": NOTHING})
 
@@ -122,7 +122,7 @@ def test_where_there_is_nothing_to_undo_nobody_is_asked(reset):
     assert "gpu1: nothing to undo" in out
 
 
-def test_nodes_that_cannot_be_reached_are_named(reset):
+def test_unreachable_nodes_are_reported(reset):
     """The others are reset, and the exit code is 1."""
     code, out, _, ran = reset({"gpu1": STEPS, "gpu2": LOST}, "--yes", "--json")
 
@@ -132,7 +132,7 @@ def test_nodes_that_cannot_be_reached_are_named(reset):
     assert (bad["error"]["message"], bad["error"]["remedy"]) == ("no route to host", "Is it on?")
 
 
-def test_a_busy_node_is_left_alone_unless_it_may_be_disrupted(reset):
+def test_a_busy_node_requires_disruptive(reset):
     """The job is named; --disruptive with the node's name goes on."""
     code, out, _, ran = reset({"gpu1": STEPS, "gpu2": BUSY}, "--yes")
     forced, _, _, both = reset({"gpu1": STEPS, "gpu2": BUSY}, "--yes", "--disruptive", "gpu2")
@@ -153,7 +153,7 @@ def test_a_failed_node_is_reported_with_its_reason(reset):
     assert "apt would change others too" in out
 
 
-def test_a_node_that_others_change_stops_it(reset):
+def test_a_locked_node_stops_the_reset(reset):
     """The lock holder is shown, nothing is undone, and the exit code is 4."""
     held = {"gpu1": LockedError("process 9 of alice holds it, for `provision apply`", remedy="Wait.")}
     code, _, err, ran = reset({"gpu1": STEPS}, "--yes", held=held)
@@ -163,7 +163,7 @@ def test_a_node_that_others_change_stops_it(reset):
 
 
 @pytest.mark.parametrize("odd", [7, "word", {"a": 1}, None])
-def test_an_odd_answer_is_the_error_of_its_node(reset, odd):
+def test_an_invalid_answer_is_an_error_of_its_node(reset, odd):
     """It is never taken for "nothing to undo"; the other nodes are reported."""
     code, out, _, _ = reset({"gpu1": {**STEPS, "left": odd, "refused": odd}, "gpu2": NOTHING}, "--dry-run")
 
@@ -173,7 +173,7 @@ def test_an_odd_answer_is_the_error_of_its_node(reset, odd):
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_what_a_node_says_does_nothing_to_the_terminal(reset, words):
+def test_control_characters_from_a_node_are_replaced(reset, words):
     """A process chooses its name itself: escape sequences, and halves of characters that no stream takes."""
     refused = ["a job runs: process 7 (\x1b]0;owned\x07\x9b2J\ud800 of root)"]
     code, out, err, _ = reset({"gpu1": {**STEPS, "refused": refused}}, "--dry-run", *words)

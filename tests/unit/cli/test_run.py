@@ -72,7 +72,7 @@ def run(monkeypatch, capsys, tmp_path):
         (DEGRADED, "b: nv_peer_mem did not come up (headers_missing): the headers of kernel 6.1.0"),
     ],
 )
-def test_a_node_that_cannot_take_ranks_stops_the_job(run, b, said):
+def test_a_node_that_cannot_run_ranks_stops_the_job(run, b, said):
     """The job is not quietly smaller: the node is named with reason and remedy, and nothing starts."""
     code, out, err = run(b, "run", "--dry-run", "--", "true")
 
@@ -81,7 +81,7 @@ def test_a_node_that_cannot_take_ranks_stops_the_job(run, b, said):
     assert "error: b: " in err
 
 
-def test_several_missing_nodes_are_all_named():
+def test_all_missing_nodes_are_reported():
     """Each with its own reason."""
     gone = ConnectionFailed("no answer", node="b")
     error = verb._missing([("b", "no answer"), ("c", "no container")], {"b": gone, "c": healthy()})
@@ -91,7 +91,7 @@ def test_several_missing_nodes_are_all_named():
     assert "c: no container" in str(error)
 
 
-def test_one_may_go_on_without_a_node_that_is_down(run):
+def test_allow_missing_continues_without_an_unreachable_node(run):
     """--allow-missing names it and goes on; --limit never contacts it."""
     gone = ConnectionFailed("b port 22 did not answer", node="b")
     code, out, err = run(gone, "run", "--allow-missing", "--dry-run", "--", "true")
@@ -103,7 +103,7 @@ def test_one_may_go_on_without_a_node_that_is_down(run):
     assert run(gone, "run", "--limit", "a,c", "--dry-run", "--", "true")[::2] == (0, "")
 
 
-def test_a_node_that_is_not_what_it_was_recorded_to_be_is_refused_with_the_way_out(run):
+def test_a_degraded_node_is_refused_with_its_remedies(run):
     """The node's own remedy, the command that loads it by hand, and both ways to start all the same."""
     _, _, err = run(DEGRADED, "run", "--dry-run", "--", "true")
     hint = next(line for line in err.splitlines() if line.startswith("hint: "))
@@ -113,7 +113,7 @@ def test_a_node_that_is_not_what_it_was_recorded_to_be_is_refused_with_the_way_o
     assert "--allow-degraded" in hint
 
 
-def test_one_may_go_on_without_a_degraded_node(run):
+def test_allow_missing_continues_without_a_degraded_node(run):
     """As without one that is down."""
     code, out, err = run(DEGRADED, "run", "--allow-missing", "--dry-run", "--", "true")
 
@@ -128,7 +128,7 @@ def test_one_may_go_on_without_a_degraded_node(run):
         (["hostfile", "--allow-degraded"], "hostfile"),
     ],
 )
-def test_a_degraded_node_can_be_taken_and_that_is_said_and_written_down(run, tmp_path, words, purpose):
+def test_allow_degraded_uses_a_degraded_node_and_records_it(run, tmp_path, words, purpose):
     """The record says who used the node, when, for what and against which warning."""
     code, out, err = run(DEGRADED, *words)
     (log,) = tmp_path.glob("provision/logs/*/degraded.log")
@@ -144,7 +144,7 @@ def test_a_degraded_node_can_be_taken_and_that_is_said_and_written_down(run, tmp
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_without_degraded_nodes_nothing_is_written_down(run, tmp_path):
+def test_allow_degraded_records_nothing_without_degraded_nodes(run, tmp_path):
     """The option alone is no event."""
     code, _, err = run(healthy(), "hostfile", "--allow-degraded")
 
@@ -152,7 +152,7 @@ def test_without_degraded_nodes_nothing_is_written_down(run, tmp_path):
     assert not list(tmp_path.glob("provision/logs/*/degraded.log"))
 
 
-def test_allowing_degraded_nodes_takes_no_other(run):
+def test_allow_degraded_accepts_no_other_problem(run):
     """A node that has no container has none; then --allow-degraded is not offered as a way out of it."""
     both = dataclasses.replace(DEGRADED, container=None)
     code, out, err = run(both, "run", "--allow-degraded", "--dry-run", "--", "true")
@@ -162,7 +162,7 @@ def test_allowing_degraded_nodes_takes_no_other(run):
     assert "--allow-degraded" not in err
 
 
-def test_a_log_that_cannot_be_written_stops_no_job(run, tmp_path):
+def test_an_unwritable_log_does_not_stop_the_job(run, tmp_path):
     """It is a warning with the place, as with the log of an apply."""
     (tmp_path / "provision").write_text("in the way")
     code, out, err = run(DEGRADED, "hostfile", "--allow-degraded")
@@ -172,7 +172,7 @@ def test_a_log_that_cannot_be_written_stops_no_job(run, tmp_path):
     assert "degraded.log" in err
 
 
-def test_a_host_file_leaves_a_degraded_node_out_with_the_reason(run):
+def test_a_host_file_excludes_a_degraded_node_with_the_reason(run):
     """It was reached, so that the exit code is 0; a script reads the reason from the document."""
     code, out, err = run(DEGRADED, "hostfile", "--json")
     document = json.loads(out)
@@ -184,7 +184,7 @@ def test_a_host_file_leaves_a_degraded_node_out_with_the_reason(run):
     assert "excluded: b: nv_peer_mem did not come up" in err
 
 
-def test_nobody_goes_on_past_a_changed_host_key(run):
+def test_a_changed_host_key_is_never_ignored(run):
     """A wrong host key may be an attacker; --allow-missing does not cover it."""
     code, out, err = run(OLD_HOST_KEY, "run", "--allow-missing", "--dry-run", "--", "true")
 
@@ -193,7 +193,7 @@ def test_nobody_goes_on_past_a_changed_host_key(run):
     assert "--allow-missing" not in err
 
 
-def test_a_host_file_without_a_lost_node_is_printed_with_exit_1(run):
+def test_a_host_file_without_an_unreachable_node_exits_with_1(run):
     """The rest can be requested, and a script can see that the output is incomplete."""
     code, out, err = run(ConnectionFailed("no answer", node="b"), "hostfile", "--json")
 
@@ -203,7 +203,7 @@ def test_a_host_file_without_a_lost_node_is_printed_with_exit_1(run):
     assert "excluded: b: " in err
 
 
-def test_a_name_that_only_ansible_could_make_is_not_taken_literally(run, monkeypatch):
+def test_an_unresolved_template_is_not_used_as_a_name(run, monkeypatch):
     """The job does not look for something called `{{ ... }}`."""
     monkeypatch.setattr(survey, "role_defaults", lambda: {"cluster_head": "{{ ansible_hostname }}"})
     code, out, err = run(healthy(), "run", "--dry-run", "--", "true")
@@ -222,7 +222,7 @@ def test_a_name_that_only_ansible_could_make_is_not_taken_literally(run, monkeyp
         [],
     ],
 )
-def test_what_fails_before_the_start_exits_125(capsys, monkeypatch, tmp_path, words):
+def test_failures_before_the_start_exit_with_125(capsys, monkeypatch, tmp_path, words):
     """Scripts can distinguish our own failures from those of the program."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -242,7 +242,7 @@ def test_an_engine_without_gpu_reservation_is_refused_before_the_start(run, monk
     assert "provision run: the job engine memory does not support GPU reservation" in err
 
 
-def test_a_node_that_is_lost_before_the_job_begins_exits_125(run, monkeypatch):
+def test_a_node_lost_before_the_start_exits_with_125(run, monkeypatch):
     """Also when it was still there a moment ago."""
 
     def lost(_node):
@@ -266,13 +266,13 @@ def test_a_node_that_is_lost_before_the_job_begins_exits_125(run, monkeypatch):
         (["verify", "--limit", "a", "--json"], True),
     ],
 )
-def test_the_words_of_a_job_are_its_own_without_dashes_too(words, json):
+def test_options_after_the_program_belong_to_the_program(words, json):
     """From the program's name on nothing is read as an option of ours."""
     assert entry.normalise(words) == words
     assert entry._wants_json(words) is json
 
 
-def test_the_ranks_get_variables_for_the_nodes_network(run):
+def test_ranks_get_variables_for_the_network_of_the_nodes(run):
     """On nodes with GPUs NCCL gets cards and interface; nodes without GPUs use no NCCL."""
     _, out, _ = run(healthy(2), "run", "--dry-run", "--", "true")
     line = out.partition("\n")[0]
@@ -282,7 +282,7 @@ def test_the_ranks_get_variables_for_the_nodes_network(run):
     assert "NCCL" not in run(without, "run", "--limit", "b", "--dry-run", "--", "true")[1]
 
 
-def test_one_node_without_rdma_takes_all_to_tcp(run):
+def test_one_node_without_rdma_switches_all_nodes_to_tcp(run):
     """They have to meet; which node it is stands in the explanation."""
     slow = dataclasses.replace(healthy(), rdma=RdmaStack((), 0, (), ""))
     _, out, _ = run(slow, "run", "--explain", "--json", "--", "true")
@@ -294,7 +294,7 @@ def test_one_node_without_rdma_takes_all_to_tcp(run):
     assert "NCCL_IB_HCA" not in settings
 
 
-def test_an_explanation_says_of_everything_who_decided_it_and_starts_nothing(run):
+def test_explain_shows_the_source_of_every_setting_and_starts_nothing(run):
     """The command line first, then a table that fits 80 columns; values of the user are not in it."""
     code, out, _ = run(healthy(2), "run", "--explain", "-x", "NCCL_DEBUG=TRACE", "-e", "TOKEN=s3cret", "--", "true")
     rows = [line.split() for line in out.splitlines()[2:]]
@@ -319,7 +319,7 @@ QUAD = dataclasses.replace(
 """A free node of four GPUs."""
 
 
-def test_gpus_for_a_job_are_chosen_and_it_runs_on_them(run):
+def test_a_job_runs_on_its_selected_gpus(run):
     """One rank for each GPU, on the node that has room for all; as place --gputopology would have it."""
     words = ["run", "--gputopology", "--gpus", "2", "--workers", "2"]
     code, out, err = run(QUAD, *words, "--dry-run", "--", "true")
@@ -343,7 +343,7 @@ def test_gpus_for_a_job_are_chosen_and_it_runs_on_them(run):
     ],
     ids=["too few", "busy", "not trusted"],
 )
-def test_a_job_for_which_there_are_too_few_gpus_does_not_start(run, b, said):
+def test_a_job_with_insufficient_gpus_does_not_start(run, b, said):
     """All or nothing: exit 125 with what is missing."""
     code, out, err = run(b, "run", "--gputopology", "-n", "5", "--", "true")
 
@@ -351,7 +351,7 @@ def test_a_job_for_which_there_are_too_few_gpus_does_not_start(run, b, said):
     assert said in err
 
 
-def test_a_node_that_cannot_take_ranks_is_no_choice(run):
+def test_a_node_that_cannot_run_ranks_is_not_selected(run):
     """The user did not name this node, so the job runs elsewhere, and stderr says why."""
     probe_results = ConnectionFailed("no answer", node="b")
     _, _, err = run(probe_results, "run", "--gputopology", "-n", "9", "--", "true")
@@ -379,14 +379,14 @@ def test_contradictory_gpu_options_are_refused(run, words, said):
     assert said in err
 
 
-def test_a_fabric_can_be_insisted_on(run):
+def test_a_fabric_can_be_required(run):
     """By option, else by the inventory."""
     _, out, _ = run(healthy(), "run", "--fabric", "tcp", "--dry-run", "--", "true")
 
     assert "-x NCCL_IB_DISABLE=1" in out
 
 
-def test_an_mpirun_line_of_ones_own_is_started_as_it_is(run):
+def test_a_custom_mpirun_command_is_started_with_additions_only(run):
     """Before its flags comes what it does not say and needs; the program is looked for on the nodes, not mpirun."""
     typed = ["mpirun", "-np", "2", "-x", "NCCL_DEBUG=INFO", "--mca", "pml", "ob1", "prog", "-n", "9"]
     code, out, err = run(healthy(2), "run", "--dry-run", "-e", "MINE=1", "--", *typed)
@@ -410,7 +410,7 @@ def test_an_mpirun_line_of_ones_own_is_started_as_it_is(run):
         (["-x", "NCCL_SOCKET_IFNAME=eth0"], ["prog"], "a has ens4"),
     ],
 )
-def test_what_surely_fails_is_not_started(run, options, typed, said):
+def test_a_command_line_that_is_certain_to_fail_is_not_started(run, options, typed, said):
     """Exit 125 with the reason; nothing is printed that one could take for a command that works."""
     code, out, err = run(healthy(2), "run", "--dry-run", *options, "--", *typed)
 
@@ -419,7 +419,7 @@ def test_what_surely_fails_is_not_started(run, options, typed, said):
     assert "hint: " in err
 
 
-def test_one_may_start_it_all_the_same(run):
+def test_lint_can_be_overridden(run):
     """Then it is a warning; the user can override the lint."""
     words = ["-x", "NCCL_SOCKET_IFNAME=eth0", "--", "prog"]
     code, out, err = run(healthy(2), "run", "--dry-run", "--no-lint", *words)
@@ -444,7 +444,7 @@ def test_a_host_file_is_written_for_every_launcher(run, words, text):
     assert run(healthy(2), "hostfile", *words) == (0, text, "")
 
 
-def test_ranks_meet_at_a_port_that_is_free(run):
+def test_ranks_use_a_free_rendezvous_port(run):
     """Two jobs of torchrun on one node do not take each other's."""
     taken = dataclasses.replace(healthy(2), listening=(Listening("", 29500), Listening("127.0.0.1", 29501)))
 
@@ -463,7 +463,7 @@ def test_ranks_meet_at_a_port_that_is_free(run):
         (["--launcher", "lsf"], "Choose openmpi, openmpi5, mpich"),
     ],
 )
-def test_a_host_file_that_would_not_do_is_refused(run, words, said):
+def test_an_invalid_host_file_request_is_refused(run, words, said):
     """Exit 2, and no file."""
     code, out, err = run(healthy(2), "hostfile", *words)
 
@@ -471,7 +471,7 @@ def test_a_host_file_that_would_not_do_is_refused(run, words, said):
     assert said in err
 
 
-def test_a_placement_decides_on_cpus_and_names_only_nodes_that_can_take_ranks(run, tmp_path):
+def test_a_placement_sets_cpus_and_requires_nodes_that_can_run_ranks(run, tmp_path):
     """A node that fails now was good when the placement was made."""
     ranks = [{"node": "c", "ranks": [{"cpus": "2-3"}]}, {"node": "a", "ranks": [{"cpus": [0]}]}]
     file = tmp_path / "placement.json"
@@ -486,7 +486,7 @@ def test_a_placement_decides_on_cpus_and_names_only_nodes_that_can_take_ranks(ru
     assert "puts 1 ranks on b, which cannot run ranks" in err
 
 
-def test_a_job_runs_where_a_placement_puts_it(run, tmp_path):
+def test_a_job_runs_at_its_placement(run, tmp_path):
     """Only on its nodes, in its order; what it gives each node stands in the explanation."""
     file = tmp_path / "placement.json"
     workers = [{"node": "c", "gpus": [0], "nics": ["mlx5_0"]}, {"node": "a", "gpus": [0], "nics": ["mlx5_0"]}]
@@ -519,7 +519,7 @@ def test_contradictory_launcher_options_are_refused(run, words, said):
     assert said in err
 
 
-def test_the_words_of_a_torch_job_are_its_own(run):
+def test_options_after_the_torch_script_belong_to_the_script(run):
     """Options behind the script's name are the script's."""
     _, out, _ = run(healthy(2), "run", "--dry-run", "--launcher", "torchrun", "train.py", "-o", "json", "--json")
 

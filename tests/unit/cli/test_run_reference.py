@@ -110,7 +110,7 @@ def dry_run(folder, known, monkeypatch, capsys):
 
 @pytest.mark.row(50, 52, 53, 54)
 @pytest.mark.parametrize("name", CASES)
-def test_the_preset_is_the_guides_line(dry_run, name):
+def test_the_preset_is_the_command_line_of_the_guide(dry_run, name):
     """Every flag, in the guide's order, from what the inventory states."""
     options, program, expected = CASES[name]
     code, words, _ = dry_run(*options, "--", *program)
@@ -119,7 +119,7 @@ def test_the_preset_is_the_guides_line(dry_run, name):
     assert words == [MPIRUN, *expected, *program]
 
 
-def test_open_mpi_5_gets_the_same_in_its_own_words(dry_run):
+def test_open_mpi_5_gets_the_preset_with_its_own_option_names(dry_run):
     """No single dash, no openib, and what is said of transports is said in components that version 5 has."""
     _, words, _ = dry_run("-n", "16", "--", "true", more="    cluster_mpi: openmpi5\n")
     expected = ["-np", "16", *TWO_NODES, "--allow-run-as-root", "--bind-to", "none", "--map-by", "slot"]
@@ -130,7 +130,7 @@ def test_open_mpi_5_gets_the_same_in_its_own_words(dry_run):
 
 
 @pytest.mark.parametrize(("mpi", "more"), [("mpich", []), ("intelmpi", ["-genv", "I_MPI_PIN", "0"])])
-def test_mpich_and_intel_mpi_get_a_line_of_their_own(dry_run, mpi, more):
+def test_mpich_and_intel_mpi_get_their_own_command_line(dry_run, mpi, more):
     """In Hydra's flags and host file, with the same variables; a guide's line for Open MPI is refused."""
     code, words, said = dry_run("--preset", "", "-n", "9", "-e", "LR=1", "--", "prog", more=f"    cluster_mpi: {mpi}\n")
     given = words[words.index("-genvlist") :]
@@ -154,13 +154,13 @@ def test_the_host_file_follows_the_command(dry_run):
     assert said.out.split("\n", 1)[1] == "# hostfile\ngpu1 slots=8\ngpu2 slots=8\n"
 
 
-def test_a_lossy_preset_says_so(dry_run):
+def test_a_lossy_preset_prints_a_warning(dry_run):
     """Compressed gradients are never used without a warning."""
     assert "LIGHT_TOPK_ALLREDUCE=1 compresses gradients" in dry_run(*CASES["LightCC"][0], "--", *RESNET)[2].err
     assert "LIGHT_TOPK" not in dry_run(*CASES["plain Horovod"][0], "--", *RESNET)[2].err
 
 
-def test_a_variable_of_the_user_takes_the_place_of_the_presets(dry_run):
+def test_variables_of_the_user_override_the_preset(dry_run):
     """It is passed on by name, so that its value stays off the command line; the others stay as they are."""
     _, words, _ = dry_run("-n", "16", "-x", "NCCL_DEBUG=WARN", "--env", "MINE=1", "--", "true")
     names = [words[at + 1] for at, word in enumerate(words) if word == "-x"]
@@ -169,7 +169,7 @@ def test_a_variable_of_the_user_takes_the_place_of_the_presets(dry_run):
     assert names[1:] == [*rdma(0)[1:], *PASSED_ON, "MINE"]
 
 
-def test_what_is_not_stated_is_named(dry_run, monkeypatch):
+def test_missing_inventory_variables_are_reported(dry_run, monkeypatch):
     """Without the facts there is no line, and the message names the inventory variables that would provide it."""
     monkeypatch.setitem(globals(), "INVENTORY", "all:\n  vars:\n    cluster_gpus: 8\n  hosts: {gpu1: {}, gpu2: {}}\n")
     code, words, said = dry_run("-n", "16", "--", "true")
@@ -183,7 +183,7 @@ def test_what_is_not_stated_is_named(dry_run, monkeypatch):
     assert "how many GPUs gpu1, gpu2 have" in said.err
 
 
-def test_more_ranks_than_the_inventory_states_gpus_are_refused(dry_run):
+def test_more_ranks_than_configured_gpus_are_refused(dry_run):
     """The same refusal as with nodes that are asked."""
     code, _, said = dry_run("-n", "17", "--", "true")
 
@@ -204,7 +204,7 @@ def test_more_ranks_than_the_inventory_states_gpus_are_refused(dry_run):
         (["--env", "LIGHT_TOPK_RATIO=2"], "LIGHT_TOPK_RATIO: invalid value 2"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_before_anything_is_read(capsys, words, said):
+def test_contradictory_options_are_refused_before_the_inventory_is_read(capsys, words, said):
     """Exit 125, as everything that fails before the program starts."""
     with pytest.raises(SystemExit) as stopped:
         main(["run", *words, "--", "true"])

@@ -138,7 +138,7 @@ def both(engine, typed, tmp_path, monkeypatch):
     return call
 
 
-def test_every_flag_has_a_sample_here():
+def test_every_flag_has_a_sample():
     """A new flag needs one, so that its round trip is tested."""
     fields = {flag.field for flag in FLAGS if flag.section != "This command"}
 
@@ -225,7 +225,7 @@ def test_a_document_of_another_tool_is_refused_by_its_first_key():
         read_document(manifest, "pod.yaml")
 
 
-def test_a_secret_that_the_document_names_can_come_from_a_file(engine, typed, tmp_path, monkeypatch):
+def test_a_secret_of_the_document_can_be_read_from_a_file(engine, typed, tmp_path, monkeypatch):
     """It need not be in the environment too."""
     file = tmp_path / "job.yaml"
     file.write_text("name: a\nimage: i\ncommand: x\nsecret_env: [FILE_TOKEN]\n")

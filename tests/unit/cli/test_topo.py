@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,12 +52,12 @@ def topo(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def node(monkeypatch):
-    """Two nodes, gpu1 and gpu2, that answer the probe so; return the scripts that they are sent."""
+    """Two nodes, gpu1 and gpu2, that answer the probe so; return the requests that they are sent."""
     monkeypatch.setattr("provision.cli.common.cluster_from", lambda *_, **__: make_cluster("gpu1", "gpu2"))
 
-    def answering(outputs: dict[str, str] | ProvisionError) -> list[str]:
+    def answering(outputs: dict[str, str] | ProvisionError) -> list[bytes]:
         said = outputs if isinstance(outputs, ProvisionError) else answer(outputs)
-        connector = FakeConnector({"provision-probe": said}, "gpu1")
+        connector = FakeConnector({".pyz probe": said}, "gpu1")
 
         def each(nodes, function, **_):
             try:
@@ -67,12 +66,12 @@ def node(monkeypatch):
                 return {nodes[0].name: error}
 
         monkeypatch.setattr(connectors, "each", each)
-        return connector.scripts
+        return connector.inputs
 
     return answering
 
 
-def test_a_file_is_shown_without_any_node(topo, tmp_path):
+def test_a_file_is_shown_without_nodes(topo, tmp_path):
     """Matrix and tree on stdout, nothing on stderr."""
     (tmp_path / "topo.txt").write_text(MATRIX)
     code, out, err = topo("--file", "topo.txt")
@@ -94,7 +93,7 @@ def test_standard_input_is_read(topo):
     assert document["warnings"] == []
 
 
-def test_chosen_gpus_are_marked_in_all_forms(topo, tmp_path):
+def test_selected_gpus_are_marked_in_all_formats(topo, tmp_path):
     """Text, JSON and drawing."""
     _, out, err = topo("--file", "-", "--gpus", "1", "--svg", "a.svg", stdin=MATRIX)
     _, document, _ = topo("--file", "-", "--gpus", "0-1", "--json", stdin=MATRIX)
@@ -123,7 +122,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "said", "stdin"), REFUSED, ids=[said for _, said, _ in REFUSED])
-def test_what_cannot_be_shown_is_refused(topo, words, said, stdin):
+def test_invalid_input_is_refused(topo, words, said, stdin):
     """Exit 2, what was wrong, what to do; nothing on stdout."""
     code, out, err = topo(*words, stdin=stdin)
 
@@ -140,7 +139,7 @@ def test_a_drawing_that_cannot_be_written_is_reported(topo):
     assert "no/such/folder.svg: No such file or directory" in err
 
 
-def test_a_node_is_asked_once_and_for_little(topo, node):
+def test_a_node_is_probed_once_with_few_facts(topo, node):
     """One session; products, rates, NUMA nodes of cards and the label of stand-ins come with the matrix."""
     sent = node(OUTPUTS)
     code, out, _ = topo("gpu1", "--json")
@@ -148,9 +147,9 @@ def test_a_node_is_asked_once_and_for_little(topo, node):
 
     assert code == 0
     assert len(sent) == 1
-    assert "nvidia-smi topo -m" in sent[0]
-    assert "PROBE_TOPOLOGY=yes" in sent[0]
-    assert re.findall(r"^(?:run|join) (\w+)", sent[0], re.MULTILINE) == ["topology", "gpus", "rdma", "simulated"]
+    request = json.loads(sent[0])
+    assert request["environment"]["PROBE_TOPOLOGY"] == "yes"
+    assert [name for name, *_ in request["commands"]] == ["topology", "gpus", "rdma", "simulated"]
     assert (document["node"], document["simulated"]) == ("gpu1", True)
     assert {(gpu["product"], gpu["pcie_generation"], gpu["pcie_width"]) for gpu in document["gpus"]} == {
         ("NVIDIA L4", 4, 16)
@@ -160,7 +159,7 @@ def test_a_node_is_asked_once_and_for_little(topo, node):
     ]
 
 
-def test_a_simulated_node_says_so(topo, node, tmp_path):
+def test_a_simulated_node_is_marked(topo, node, tmp_path):
     """In the text and in the drawing, in the words of the stand-in; what does not touch GPUs is left out."""
     node(OUTPUTS)
     _, out, _ = topo("gpu1", "--svg", "a.svg")
@@ -180,7 +179,7 @@ def test_a_simulated_node_says_so(topo, node, tmp_path):
     ],
     ids=["no GPU", "an odd answer", "unreachable"],
 )
-def test_a_node_that_cannot_be_shown_is_named(topo, node, outputs, said):
+def test_a_node_that_cannot_be_shown_is_reported(topo, node, outputs, said):
     """Exit 1: something failed there."""
     node(outputs)
     code, out, err = topo("gpu1")
@@ -190,7 +189,7 @@ def test_a_node_that_cannot_be_shown_is_named(topo, node, outputs, said):
 
 
 @pytest.mark.parametrize(("name", "said"), [("all", "all names 2 nodes"), ("gpu9", "no node or group is named 'gpu9'")])
-def test_one_node_is_shown(topo, node, name, said):
+def test_exactly_one_node_is_shown(topo, node, name, said):
     """Several, or one that the inventory does not have, are refused."""
     node(OUTPUTS)
     code, _, err = topo(name)
@@ -199,7 +198,7 @@ def test_one_node_is_shown(topo, node, name, said):
     assert said in err
 
 
-def test_nothing_heavy_is_loaded_for_a_file():
+def test_no_modules_for_connections_are_imported_for_a_file():
     """What talks to nodes costs time and is not needed."""
     script = "import sys; from provision.cli.main import main\ntry: main(['topo', '--file', '-'])\n"
     script += "except SystemExit as stop: print(stop.code, sorted(sys.modules), file=sys.stderr)"

@@ -53,7 +53,7 @@ def test_a_missing_private_key_is_one_error(typed, inventory):
     assert err.count("error") == 1
 
 
-def test_verbs_that_need_no_login_work_without_a_key(typed, inventory):
+def test_verbs_without_connections_work_without_a_key(typed, inventory):
     inventory.with_name("key").unlink()
 
     assert typed("history", "--local", "-i", str(inventory))[0] == 0
@@ -72,7 +72,7 @@ def test_other_nodes_are_reached_when_one_has_an_unusable_key(typed, inventory):
     assert "refuses connections" in errors["gpu1"]
 
 
-def test_a_command_on_unreachable_nodes_is_not_a_failed_command(typed, inventory):
+def test_a_command_on_unreachable_nodes_is_reported_as_not_run(typed, inventory):
     code, out, err = typed("exec", "-i", str(inventory), "--", "true")
     document = json.loads(typed("exec", "--json", "-i", str(inventory), "--", "true")[1])
 

@@ -22,7 +22,7 @@ import pytest
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_an_error_names_object_problem_and_remedy(typed, words, problem, remedy):
+def test_an_error_contains_object_problem_and_remedy(typed, words, problem, remedy):
     code, out, err = typed(*words)
     error, hint = err.splitlines()[-2:]
 

@@ -31,7 +31,7 @@ LINES = (
 
 
 @pytest.mark.parametrize("text", LINES)
-def test_every_word_comes_out_as_it_was_typed(text):
+def test_every_word_is_returned_unchanged(text):
     """Also of lines that are cut short: mpirun itself will say what it thinks of them."""
     words = shlex.split(text)
     line = parse_line(words)
@@ -39,7 +39,7 @@ def test_every_word_comes_out_as_it_was_typed(text):
     assert argv_of(line.program, line.settings, line.command) == words
 
 
-def test_the_program_begins_where_the_flags_end():
+def test_the_program_follows_the_flags():
     """What looks like a flag behind the program is the program's."""
     line = parse_line(shlex.split(PASTED))
 
@@ -71,7 +71,7 @@ def test_values_behind_an_equals_sign_are_read():
     )
 
 
-def test_slots_of_a_host_are_one_each_time_it_is_named():
+def test_each_occurrence_of_a_host_adds_one_slot():
     """Open MPI counts so."""
     assert parse_line(["mpirun", "-host", "a,b,a:2,a", "x"]).hosts == (("a", 4), ("b", 1))
     assert parse_line(["mpirun", "-H", "a", "--host", "b:2,a:2", "x"]).hosts == (("a", 3), ("b", 2))
@@ -89,7 +89,7 @@ def test_slots_of_a_host_are_one_each_time_it_is_named():
         ("--bind-to none", False, False),
     ],
 )
-def test_who_counts_the_ranks_and_whether_slots_count(flags, counts, oversubscribes):
+def test_options_for_ranks_and_oversubscription_are_detected(flags, counts, oversubscribes):
     """Nothing is added to a line that says it."""
     line = parse_line(["mpirun", *flags.split(), "x"])
 
@@ -104,13 +104,13 @@ def test_an_unknown_flag_is_reported():
 @pytest.mark.parametrize(
     ("word", "is_one"), [("mpirun", True), ("/x/orterun", True), ("mpirun.py", False), ("", False)]
 )
-def test_only_a_launcher_is_taken_for_one(word, is_one):
+def test_a_launcher_is_recognised_by_the_name_of_its_program(word, is_one):
     """By the program's name."""
     assert is_launcher([word]) is is_one
     assert not is_launcher([])
 
 
-def test_a_number_that_no_machine_has_is_none():
+def test_numbers_out_of_range_are_ignored():
     """Whatever is typed, nothing is raised."""
     line = parse_line(["mpirun", "-np", "9" * 5000, "-H", f"a:{'9' * 5000},b:0", "prog"])
 

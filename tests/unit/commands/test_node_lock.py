@@ -20,7 +20,7 @@ def read(kind, **answer):
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_an_answer_of_other_types_is_the_nodes_error(odd):
+def test_an_answer_with_wrong_types_is_an_error_of_its_node(odd):
     """A node that lies, or runs another version, breaks no command for the others."""
     for kind, part in (
         (LookAnswer, "holder"),
@@ -33,7 +33,7 @@ def test_an_answer_of_other_types_is_the_nodes_error(odd):
                 read(kind, held=True, unlocked=True, **{part: odd})
 
 
-def test_records_that_power_cuts_left_are_passed_over():
+def test_incomplete_records_are_ignored():
     """The others count."""
     good = {"id": "x", "started": "y"}
     look = node_lock.read_look("gpu1", read(LookAnswer, held=False, entries=[*ODD, None, good]))
@@ -41,7 +41,7 @@ def test_records_that_power_cuts_left_are_passed_over():
     assert [entry.id for entry in look.entries] == ["x"]
 
 
-def test_nothing_in_an_answer_can_do_anything_to_a_terminal():
+def test_control_characters_in_an_answer_are_removed():
     """The names of processes and files are others'."""
     evil = "\x1b[2Jgone\nall is well"
     look = node_lock.read_look("gpu1", read(LookAnswer, held=True, working=[evil]))

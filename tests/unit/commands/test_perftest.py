@@ -39,7 +39,7 @@ def test_infiniband_has_no_gid_and_soft_devices_count_instead_of_timing():
 @pytest.mark.parametrize(
     ("dmabuf", "options"), [(False, ["--use_cuda=3"]), (True, ["--use_cuda=3", "--use_cuda_dmabuf"])]
 )
-def test_gpu_memory_is_asked_for_by_its_path(dmabuf, options):
+def test_options_for_gpu_memory_depend_on_its_path(dmabuf, options):
     """A peer-memory module needs no further word, DMA-BUF does; GPUs are counted as nvidia-smi counts them."""
     test = WriteBw("mlx5_0", 1, 3, seconds=6, cuda=3, cuda_dmabuf=dmabuf)
 
@@ -86,7 +86,7 @@ def gone(left, seconds=10):
     return left()
 
 
-def test_output_and_exit_status_come_back(start):
+def test_output_and_exit_status_are_returned(start):
     """Both streams arrive, and the status is that of ib_write_bw."""
     child, left = start("echo out; echo err >&2; exit 3", server="10.0.0.2")
     lines = child.stdout.read().decode().splitlines()
@@ -97,7 +97,7 @@ def test_output_and_exit_status_come_back(start):
 
 
 @pytest.mark.parametrize("program", ["exec sleep 60", "trap '' TERM HUP INT; while :; do sleep 0.1; done"])
-def test_nothing_is_left_when_the_client_is_gone(start, program):
+def test_processes_end_when_the_client_disconnects(start, program):
     """The end of its input is enough, for an end that waits and for one that ignores signals."""
     child, left = start(f"echo started; {program}", server="10.0.0.2")
     assert b"started" in child.stdout.readline()
@@ -107,7 +107,7 @@ def test_nothing_is_left_when_the_client_is_gone(start, program):
     assert gone(left) == []
 
 
-def test_a_time_limit_ends_what_hangs(start):
+def test_a_hanging_process_is_ended_after_its_time_limit(start):
     """An end whose partner never answers is over after the limit, while we still listen."""
     child, left = start("exec sleep 60", limit=1, server="10.0.0.2")
 
@@ -115,7 +115,7 @@ def test_a_time_limit_ends_what_hangs(start):
     assert gone(left) == []
 
 
-def test_a_server_says_when_it_listens(start, tmp_path):
+def test_a_server_reports_when_it_listens(start, tmp_path):
     """The port that it says takes connections then."""
     (tmp_path / "server.py").write_text(SERVER)
     child, left = start(f'exec /usr/bin/env python3 {tmp_path}/server.py "$@"', port=free_port())
@@ -133,7 +133,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def test_a_port_that_others_listen_at_is_left_alone(start):
+def test_a_port_in_use_is_skipped(start):
     """The next free one is taken, whatever address the others listen on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -144,7 +144,7 @@ def test_a_port_that_others_listen_at_is_left_alone(start):
     assert said.split()[-2] == "-p"
 
 
-def test_no_free_port_is_said(start, monkeypatch):
+def test_missing_free_ports_are_reported(start, monkeypatch):
     """When all that are looked at are taken, nothing is started."""
     monkeypatch.setattr("provision.commands.perftest._GUARD", guard_of_one_port())
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -23,17 +23,17 @@ def test_the_script_of_an_interpreter_is_recognised(command, script):
 
 
 @pytest.mark.parametrize(("name", "good"), [("LR", True), ("_a1", True), ("1A", False), ("A-B", False), ("", False)])
-def test_names_that_no_shell_takes_are_refused(name, good):
+def test_invalid_variable_names_are_refused(name, good):
     """--env accepts what can be a variable and nothing else."""
     assert is_environment_name(name) is good
 
 
-def test_a_line_means_exactly_its_words():
+def test_quoting_preserves_all_arguments():
     """Blanks and quotes survive the shell."""
     assert join(["a b", "c'd"]) == "'a b' 'c'\"'\"'d'"
 
 
-def test_a_command_in_a_container():
+def test_docker_exec_gets_variables_before_the_container_name():
     """Variables come before the container's name, the command after it."""
     argv = exec_argv("c", ["true"], stdin=True, environment={"JOB": "1"})
 

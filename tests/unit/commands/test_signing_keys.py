@@ -74,7 +74,7 @@ def test_a_file_with_two_keys_is_refused(gpg):
         nvidia_key().text.replace("\n", "\n", 1)[:900] + "\n-----END PGP PUBLIC KEY BLOCK-----",
     ],
 )
-def test_what_is_no_key_is_refused(text):
+def test_an_invalid_key_is_refused(text):
     """With a message, whatever the file holds."""
     with pytest.raises(UsageError):
         parse_key(text, "key.asc")

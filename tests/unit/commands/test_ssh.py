@@ -33,7 +33,7 @@ addressfamily any
 """
 
 
-def test_openssh_is_asked_what_its_configuration_means():
+def test_the_ssh_configuration_is_evaluated_by_openssh():
     """User, address, port, keys, trust and jump hosts are what OpenSSH itself would use."""
     settings = parse_settings(SETTINGS)
 
@@ -44,7 +44,7 @@ def test_openssh_is_asked_what_its_configuration_means():
     assert settings.jumps == ("bastion", "inner:2222")
 
 
-def test_the_inventory_wins_over_ssh_config():
+def test_the_inventory_overrides_ssh_config():
     """What the inventory says stands before what ssh_config says."""
     argv = settings_argv(Connection("h", port=22, user="u", known_hosts=Path("/k h"), ssh_args=("-F", "/x")))
 
@@ -72,7 +72,7 @@ def test_the_ssh_program_is_always_strict():
     assert argv[3:5] == ["-o", "BatchMode=yes"]
 
 
-def test_no_ssh_of_ours_forwards_the_operators_agent(tmp_path):
+def test_the_ssh_agent_of_the_operator_is_not_forwarded(tmp_path):
     """Neither the connector's nor Ansible's, though ssh_config asks for it: OpenSSH itself says what counts."""
     config = tmp_path / "config"
     config.write_text("ForwardAgent yes\n")
@@ -96,7 +96,7 @@ def test_no_ssh_of_ours_forwards_the_operators_agent(tmp_path):
         ("addressfamily inet6", "AddressFamily"),
     ],
 )
-def test_what_paramiko_lacks_is_left_to_openssh_and_said(line, words):
+def test_options_that_paramiko_lacks_select_openssh_with_the_reason(line, words):
     """The ssh program connects where ssh_config asks for more than paramiko can, and the reason is named."""
     reason = openssh_reason(Connection("h"), parse_settings(SETTINGS.replace("addressfamily any\n", "") + line))
 
@@ -113,7 +113,7 @@ def test_what_paramiko_lacks_is_left_to_openssh_and_said(line, words):
         (("-L", "1:h:2"), "-L"),
     ],
 )
-def test_an_argument_that_only_openssh_knows_chooses_openssh(arguments, reason):
+def test_unsupported_arguments_select_openssh(arguments, reason):
     """Known options of the inventory are honoured by paramiko; any other goes to the program that knows it."""
     actual = openssh_reason(Connection("h", ssh_args=arguments), parse_settings(SETTINGS))
 
@@ -126,7 +126,7 @@ def test_gssapi_counts_only_with_a_ticket():
     assert "Kerberos" in (openssh_reason(Connection("h"), parse_settings(SETTINGS), has_ticket=True) or "")
 
 
-def test_script_and_input_arrive_apart():
+def test_script_and_input_are_separate():
     """The script is read to its last byte, and what follows is its input, untouched."""
     script = "printf '<%s>' 'é'; cat"
     command = script_command(len(script.encode()), sudo=False)
@@ -137,7 +137,7 @@ def test_script_and_input_arrive_apart():
     assert done.stdout == "<é>".encode() + b"\x00data\n"
 
 
-def test_a_password_that_sudo_does_not_ask_for_reaches_nobody(tmp_path):
+def test_an_unused_sudo_password_is_discarded(tmp_path):
     """Where sudo needs no password, the line with the password is thrown away and not given to the script."""
     sudo = tmp_path / "sudo"
     sudo.write_text('#!/bin/sh\nshift 4\nexec "$@"\n')
@@ -192,7 +192,7 @@ def test_ssh_errors_are_classified(said, kind):
     assert explain_ssh(said).kind == kind
 
 
-def test_a_changed_key_is_read_with_both_sides():
+def test_a_changed_key_is_parsed_with_both_fingerprints():
     """The fingerprint shown and the line on record come out of ssh's warning."""
     problem = explain_ssh(
         "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"

@@ -51,7 +51,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
-def test_only_one_whole_ed25519_key_is_a_key(value: object) -> None:
+def test_only_a_single_valid_ed25519_key_is_accepted(value: object) -> None:
     """Everything else that a node may send is refused, and the reason repeats nothing of it."""
     reason = public_key_problem(value)
 
@@ -72,7 +72,7 @@ def offer(number: int, **changes: object) -> dict[str, object]:
     return {"host_key": key(number), "client_key": key(number + 8), "address": f"10.0.0.{number}", **changes}
 
 
-def test_the_node_whose_key_is_invalid_is_refused_alone() -> None:
+def test_only_the_node_with_an_invalid_key_is_refused() -> None:
     """The other nodes' keys are exchanged; the reason names the key."""
     offers = {
         "gpu1": offer(1),
@@ -89,7 +89,7 @@ def test_the_node_whose_key_is_invalid_is_refused_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["host_key", "client_key"])
-def test_a_node_that_sends_another_nodes_key_is_named_with_it(kind: str) -> None:
+def test_two_nodes_with_the_same_key_are_both_refused(kind: str) -> None:
     """Neither of the two gets its key into the files of others, and both are named."""
     offers = {"gpu1": offer(1), "gpu2": offer(2, **{kind: offer(1)[kind]}), "gpu3": offer(3)}
 
@@ -100,7 +100,7 @@ def test_a_node_that_sends_another_nodes_key_is_named_with_it(kind: str) -> None
     assert "gpu1 and gpu2 send the same public" in refused["gpu1"]
 
 
-def test_recorded_lines_of_earlier_versions_are_checked_too() -> None:
+def test_recorded_lines_of_earlier_versions_are_checked() -> None:
     """A recorded line stays only if it is one key of its own node: no options, nor names and addresses of others."""
     lines = {
         "gpu1": f"[gpu1]:2222,[10.0.0.1]:2222 {key(1)} gpu1",
@@ -168,7 +168,7 @@ def test_the_start_of_a_job_checks_what_prepare_returned() -> None:
         ({"ports": {"a": 22, "b": 65536}}, "port for sshd is invalid: 65536"),
     ],
 )
-def test_no_node_of_a_job_takes_the_place_of_another(changes: dict, words: str) -> None:
+def test_nodes_of_a_job_cannot_impersonate_each_other(changes: dict, words: str) -> None:
     """Two nodes with one key, or one address and port, are named and the job does not start."""
     with pytest.raises(NodeError, match=words):
         mpi.logins_of(**{"addresses": ADDRESSES, "ports": PORTS, "keys": KEYS, **changes})

@@ -22,7 +22,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_another_command_knows_of_a_node_that_did_not_answer(tmp_path: Path) -> None:
+def test_unreachable_nodes_are_remembered_across_commands(tmp_path: Path) -> None:
     """By inventory; until the node answers."""
     AbsentNodes(tmp_path / "prod").remember([(GPU3, "no route\nto host")], ["gpu4"])
     later = AbsentNodes(tmp_path / "prod")
@@ -33,7 +33,7 @@ def test_another_command_knows_of_a_node_that_did_not_answer(tmp_path: Path) -> 
     assert AbsentNodes(tmp_path / "prod").among([GPU3]) == {}
 
 
-def test_it_is_forgotten_after_a_while_and_with_another_address(
+def test_an_unreachable_node_is_forgotten_after_a_minute_or_with_another_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A corrected inventory is tried at once."""
@@ -56,7 +56,7 @@ def test_it_is_forgotten_after_a_while_and_with_another_address(
         {"nodes": [], "more": 1},
     ],
 )
-def test_a_file_of_another_form_is_ignored(tmp_path: Path, document: object) -> None:
+def test_an_invalid_file_is_ignored(tmp_path: Path, document: object) -> None:
     """It is only a memory of what can be found out again."""
     memory = AbsentNodes(tmp_path)
     memory.remember([(GPU3, "no route")], [])
@@ -66,7 +66,7 @@ def test_a_file_of_another_form_is_ignored(tmp_path: Path, document: object) -> 
     assert AbsentNodes(tmp_path).among([GPU3]) == {}
 
 
-def test_the_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_entries_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest entries stay."""
     monkeypatch.setattr(absent, "_MOST_NODES", 3)
     nodes = [Node(f"n{number}", Connection(f"10.0.1.{number}")) for number in range(6)]

@@ -43,7 +43,7 @@ def test_names_match_as_openssh_matches_them(tmp_path, pattern, name, matched):
     assert bool(entries(tmp_path, f"{pattern} ssh-ed25519 {KEY}\n")([name])) is matched
 
 
-def test_a_port_of_its_own_is_looked_up_first_and_the_bare_name_after(tmp_path):
+def test_an_entry_with_a_port_takes_precedence_over_the_bare_name(tmp_path):
     """A host on another port is trusted by its own entry, else by the entry of the bare name."""
     known = entries(tmp_path, f"gpu1 ssh-rsa {KEY}\n[gpu1]:2222 ssh-ed25519 {KEY}\n")
 
@@ -52,7 +52,7 @@ def test_a_port_of_its_own_is_looked_up_first_and_the_bare_name_after(tmp_path):
     assert host_names("gpu1", 2222, "alias") == ("alias",)
 
 
-def test_lines_that_are_no_entries_are_passed_over(tmp_path):
+def test_invalid_lines_are_ignored(tmp_path):
     """Comments, empty and broken lines add no trust and break nothing."""
     known = entries(tmp_path, f"# c\n\ngpu1 ssh-ed25519\ngpu1 ssh-ed25519 ***\n@revoked gpu1 ssh-ed25519 {KEY} c\n")
 
@@ -60,7 +60,7 @@ def test_lines_that_are_no_entries_are_passed_over(tmp_path):
     assert known(["#"]) == []
 
 
-def test_a_file_that_changes_is_read_anew(tmp_path):
+def test_a_changed_file_is_read_again(tmp_path):
     """A key that was added, or withdrawn, counts from then on, though the file was read before."""
     book = tmp_path / "known_hosts"
     book.write_text(f"gpu1 ssh-rsa {KEY}\n")

@@ -11,21 +11,21 @@ def connector():
     return connect(Node("here", Connection("here", local=True, become=False)))
 
 
-def test_a_script_gets_its_input_and_gives_its_exit_status(connector):
+def test_a_script_gets_its_input_and_returns_its_exit_status(connector):
     """Output, errors and exit status come back apart; a non-zero exit is a result."""
     result = connector.run("cat; echo oops >&2; exit 3", stdin=b"in")
 
     assert (result.stdout, result.stderr, result.exit_code) == ("in", "oops\n", 3)
 
 
-def test_much_output_and_much_input_do_not_wait_for_each_other(connector):
+def test_large_input_and_output_do_not_block_each_other(connector):
     """A megabyte each way at the same time passes."""
     result = connector.run("cat; head -c 1000000 /dev/zero >&2", stdin=b"x" * 1_000_000)
 
     assert (len(result.stdout), len(result.stderr)) == (1_000_000, 1_000_000)
 
 
-def test_a_command_that_hangs_is_given_up(connector):
+def test_a_hanging_command_is_killed_after_its_time_limit(connector):
     """A time limit ends in a sentence, not in waiting."""
     with pytest.raises(ConnectionFailed, match="did not end within its time limit"):
         connector.run("sleep 30", timeout=0.2)
@@ -36,7 +36,7 @@ def test_a_signal_is_reported_as_in_shells(connector):
     assert connector.run("kill -KILL $$").exit_code == 137
 
 
-def test_a_file_is_replaced_whole_with_its_permissions(connector, tmp_path):
+def test_a_file_is_replaced_atomically_with_its_permissions(connector, tmp_path):
     """put leaves the content and mode of the source and no temporary file."""
     source, target = tmp_path / "a", tmp_path / "b"
     source.write_bytes(b"\0" * 700_000)
@@ -49,7 +49,7 @@ def test_a_file_is_replaced_whole_with_its_permissions(connector, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_a_file_that_cannot_be_fetched_leaves_the_old_one(connector, tmp_path):
+def test_a_failed_get_preserves_the_old_file(connector, tmp_path):
     """get of a missing file says so and does not touch what is there."""
     target = tmp_path / "b"
     target.write_text("old")
@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_fetched_leaves_the_old_one(connector, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
-def test_a_file_that_cannot_be_written_names_the_node(connector, tmp_path):
+def test_a_failed_put_reports_the_node(connector, tmp_path):
     """put into a missing folder fails with the node and the reason."""
     source = tmp_path / "a"
     source.write_text("x")
@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_written_names_the_node(connector, tmp_path):
     assert "such" in caught.value.output
 
 
-def test_one_bad_node_stops_no_other():
+def test_an_error_of_one_node_does_not_affect_the_others():
     """Results come in the order of the nodes; an error is the value of its node."""
     nodes = [make_node("a", local=True), make_node("b", local=True), make_node("c", local=True)]
 
@@ -87,6 +87,6 @@ def test_one_bad_node_stops_no_other():
     assert str(results["b"]) == "b: broken"
 
 
-def test_no_node_is_no_work():
+def test_without_nodes_there_are_no_results():
     """An empty selection is an empty result."""
     assert each([], lambda connector: connector.name) == {}

@@ -26,7 +26,7 @@ def _with_limits(soft: int, hard: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=True, cwd=folder)
 
 
-def test_the_soft_limit_is_raised_and_put_back():
+def test_the_soft_limit_is_raised_and_restored():
     """The usual limit of 1024 files does not hold a thousand nodes up."""
     done = _with_limits(1024, 8192)
 
@@ -34,7 +34,7 @@ def test_the_soft_limit_is_raised_and_put_back():
     assert done.stderr == ""
 
 
-def test_fewer_nodes_at_once_where_the_hard_limit_is_low():
+def test_a_low_hard_limit_reduces_the_number_of_parallel_nodes():
     """They fit into it, and the operator learns why it takes longer."""
     done = _with_limits(512, 1024)
     fit = int(done.stdout.split()[0])
@@ -47,7 +47,7 @@ def test_fewer_nodes_at_once_where_the_hard_limit_is_low():
     assert done.stdout.splitlines()[1] == "True 0"
 
 
-def test_threads_of_many_nodes_take_the_processor_from_each_other_less_often():
+def test_the_thread_switch_interval_is_longer_with_many_nodes():
     """Most actions for a node need one connection; with few nodes, and afterwards, the limits are unchanged."""
     usual = sys.getswitchinterval()
     with room_for(1000, 1):

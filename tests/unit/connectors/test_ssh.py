@@ -143,7 +143,7 @@ def test_a_known_host_runs_a_script_with_input(node):
     assert (result.stdout, result.stderr, result.exit_code) == ("data", "bad\n", 4)
 
 
-def test_a_command_says_at_once_whether_it_has_ended(node):
+def test_the_end_of_a_command_is_reported_immediately(node):
     """No thread has to wait for it."""
     connector = connect(node())
     process = connector.start("read line; exit 4")
@@ -156,7 +156,7 @@ def test_a_command_says_at_once_whether_it_has_ended(node):
     assert (before, code, after) == (False, 4, True)
 
 
-def test_the_host_is_asked_for_the_key_type_on_record(node):
+def test_the_host_is_asked_for_its_recorded_key_type(node):
     """A host known by its ECDSA key is accepted although it also has an Ed25519 key."""
     connector = connect(node(trust="host2"))
     connector.close()
@@ -184,7 +184,7 @@ def test_a_changed_host_key_is_refused_with_both_fingerprints(node):
 
 
 @pytest.mark.parametrize("program", [False, True], ids=["paramiko", "OpenSSH"])
-def test_a_changed_key_of_an_inventory_names_the_command_that_replaces_it(node, port, keys, tmp_path, program):
+def test_a_changed_key_of_an_inventory_has_a_remedy_with_the_command(node, port, keys, tmp_path, program):
     """Whichever transport sees it; `ssh-keygen -R` would leave a backup file in the inventory's folder."""
     folder = tmp_path / "prod"
     folder.mkdir()
@@ -201,7 +201,7 @@ def test_a_changed_key_of_an_inventory_names_the_command_that_replaces_it(node, 
 
 @pytest.mark.parametrize("program", [False, True], ids=["paramiko", "OpenSSH"])
 @pytest.mark.parametrize("mode", [0o777, 0o640, 0o604])
-def test_a_private_key_that_others_may_read_is_used_by_no_transport(node, keys, tmp_path, mode, program):
+def test_a_private_key_readable_by_others_is_refused_by_both_transports(node, keys, tmp_path, mode, program):
     """Ansible's ssh ignores it; so the first connection of any verb says so, before anything is changed."""
     key = tmp_path / "key"
     shutil.copy(keys / "user", key)
@@ -220,14 +220,14 @@ def test_a_private_key_that_others_may_read_is_used_by_no_transport(node, keys, 
     assert each([node(key_file=key, ssh_args=tuple(words))], lambda connector: connector.run("echo in"))["n1"].ok
 
 
-def test_no_word_of_the_inventory_turns_checking_off(node):
+def test_host_key_checking_cannot_be_disabled_by_the_inventory(node):
     """StrictHostKeyChecking=no in ansible_ssh_common_args does not make an unknown host trusted."""
     arguments = ("-F", "none", "-o", "StrictHostKeyChecking=no")
     with pytest.raises(ConnectionFailed, match="is not known"):
         connect(node(trust=None, ssh_args=arguments))
 
 
-def test_a_refused_login_names_user_and_keys(node, keys):
+def test_a_refused_login_reports_user_and_keys(node, keys):
     """Who tried to log in, and with what, is in the sentence."""
     with pytest.raises(ConnectionFailed) as caught:
         connect(node(key_file=keys / "stranger"))
@@ -246,13 +246,13 @@ def test_a_password_of_the_inventory_is_used_and_never_shown(node, keys):
     assert "wrong-one" not in caught.value.message
 
 
-def test_a_key_file_that_is_not_there_is_said(node, tmp_path):
+def test_a_missing_key_file_is_reported(node, tmp_path):
     """A typo in the key's path is not taken for a refused login."""
     with pytest.raises(ConnectionFailed, match="does not exist"):
         connect(node(key_file=tmp_path / "nope"))
 
 
-def test_a_key_with_a_passphrase_is_said(node, tmp_path):
+def test_a_key_with_a_passphrase_is_reported(node, tmp_path):
     """A key that cannot be used without its passphrase is named, with ssh-add as the way out."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", tmp_path / "locked"], check=True)
     with pytest.raises(ConnectionFailed, match="requires a passphrase: load it with ssh-add"):
@@ -267,7 +267,7 @@ def test_a_closed_port_is_a_refused_connection(node):
         connect(node(port=free))
 
 
-def test_a_node_that_drops_us_at_once_is_tried_again(node, to_drop):
+def test_a_dropped_connection_is_retried(node, to_drop):
     """An sshd with too many logins (MaxStartups) drops connections; it is not given up for that."""
     to_drop.extend([1, 1, 1])
     connector = connect(node())
@@ -276,7 +276,7 @@ def test_a_node_that_drops_us_at_once_is_tried_again(node, to_drop):
     assert to_drop == []
 
 
-def test_a_node_that_never_lets_us_in_is_given_up(node, to_drop, monkeypatch):
+def test_a_node_that_drops_all_connections_is_unreachable(node, to_drop, monkeypatch):
     """After the time limit the reason is shown, with MaxStartups as what to check."""
     monkeypatch.setattr(ssh_transport, "_KNOCK_SECONDS", 0.5)
     to_drop.extend([1] * 100)
@@ -287,7 +287,7 @@ def test_a_node_that_never_lets_us_in_is_given_up(node, to_drop, monkeypatch):
     assert len(to_drop) < 99
 
 
-def test_nothing_of_a_connection_is_left_when_it_is_closed(node):
+def test_the_thread_of_a_closed_connection_ends(node):
     """Its thread ends at once, and does not wait for the next time that it would look up."""
     before = set(threading.enumerate())
     connector = connect(node())
@@ -300,7 +300,7 @@ def test_nothing_of_a_connection_is_left_when_it_is_closed(node):
     assert not mine[0].is_alive()
 
 
-def test_what_is_the_same_for_all_nodes_is_asked_of_the_agent_once(node, tmp_path, monkeypatch):
+def test_the_ssh_agent_is_queried_once_for_all_nodes(node, tmp_path, monkeypatch):
     """Whether it holds a hardware key is asked for all together; each connection asks for the keys that it tries."""
     wanted, asked = node(), []
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
@@ -323,7 +323,7 @@ def test_what_is_the_same_for_all_nodes_is_asked_of_the_agent_once(node, tmp_pat
     assert len(asked) == 1 + 3
 
 
-def test_ciphers_that_authenticate_by_themselves_come_first(node):
+def test_authenticated_ciphers_are_preferred(node):
     """They cost least; what else OpenSSH offers by default is still offered."""
     connector = connect(node())
     transport = connector._transports[-1]
@@ -339,7 +339,7 @@ def test_ciphers_that_authenticate_by_themselves_come_first(node):
 OUTDATED = re.compile(r"sha1|md5|cbc|arcfour|ssh-rsa|ssh-dss|group1-|group14-sha1|-96")
 
 
-def test_nothing_outdated_is_offered(port):
+def test_outdated_algorithms_are_not_offered(port):
     """Neither for the key exchange, host keys, ciphers and MACs, nor for the signature of a login."""
     with socket.create_connection(("127.0.0.1", port)) as link:
         transport = paramiko.Transport(link, disabled_algorithms=ssh_algorithms.DISABLED)
@@ -360,7 +360,7 @@ def test_nothing_outdated_is_offered(port):
         ("openssh", {"ciphers": ("aes128-cbc",)}),
     ],
 )
-def test_a_node_with_outdated_algorithms_alone_is_refused(node, outdated, transport, offered):
+def test_a_node_with_only_outdated_algorithms_is_refused(node, outdated, transport, offered):
     """The sentence names what does not fit, and the remedy where to correct it; both transports say the same."""
     outdated.update(offered)
     arguments = ("-F", "none", *(("-o", "IPQoS=none") if transport == "openssh" else ()))
@@ -371,7 +371,7 @@ def test_a_node_with_outdated_algorithms_alone_is_refused(node, outdated, transp
 
 
 @pytest.mark.parametrize("at", [5, 40, -1])
-def test_a_packet_that_was_changed_on_its_way_ends_the_connection(at):
+def test_a_modified_packet_closes_the_connection(at):
     """As one whose MAC is wrong: paramiko's own word for it, which every caller knows."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -391,7 +391,7 @@ def test_a_packet_that_was_changed_on_its_way_ends_the_connection(at):
             receiver.read_message()
 
 
-def test_a_node_that_stops_in_the_handshake_is_given_up():
+def test_a_node_that_stops_during_the_handshake_is_unreachable():
     """It says who it is and then nothing: the time limit holds without a thread of its own."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         transport = paramiko.Transport(
@@ -406,7 +406,7 @@ def test_a_node_that_stops_in_the_handshake_is_given_up():
         transport.close()
 
 
-def test_a_key_file_that_is_exchanged_counts_at_once(node, keys, tmp_path):
+def test_a_replaced_key_file_is_used_immediately(node, keys, tmp_path):
     """What was read of a key is kept only as long as the file is the same."""
     key = tmp_path / "key"
     shutil.copyfile(keys / "user", key)
@@ -417,7 +417,7 @@ def test_a_key_file_that_is_exchanged_counts_at_once(node, keys, tmp_path):
         connect(node(key_file=key))
 
 
-def test_a_certificate_authority_in_known_hosts_chooses_openssh(node, keys, port):
+def test_a_certificate_authority_in_known_hosts_selects_openssh(node, keys, port):
     """@cert-authority is what paramiko lacks; the ssh program is taken, and its refusal is worded the same way."""
     wanted = node()
     public = (keys / "stranger.pub").read_text()
@@ -426,13 +426,13 @@ def test_a_certificate_authority_in_known_hosts_chooses_openssh(node, keys, port
         connect(wanted)
 
 
-def test_a_jump_host_is_held_to_the_same_trust(node, port):
+def test_the_host_key_of_a_jump_host_is_checked(node, port):
     """An unknown key of a jump host ends the connection."""
     with pytest.raises(ConnectionFailed, match="is not known"):
         connect(node(trust=None, jump=f"root@localhost:{port}"))
 
 
-def test_the_inventory_s_known_hosts_is_not_the_jump_host_s(node, port):
+def test_known_hosts_of_the_inventory_does_not_apply_to_jump_hosts(node, port):
     """Trust that an inventory gives a node is not lent to the jump host, as the ssh program does not lend it."""
     behind = node(jump=f"root@localhost:{port}")
     known = behind.connection.known_hosts
@@ -442,7 +442,7 @@ def test_the_inventory_s_known_hosts_is_not_the_jump_host_s(node, port):
 
 
 @pytest.mark.parametrize("value", ["no", "false", "off", "accept-new"])
-def test_an_ssh_config_that_trusts_anyone_is_refused_with_arguments_of_the_inventory(node, tmp_path, value):
+def test_an_ssh_config_without_host_key_checking_is_refused_with_inventory_arguments(node, tmp_path, value):
     """Where ansible_ssh_args replaces ours, what ssh itself makes of them and of the config that they name counts."""
     config = tmp_path / "config"
     config.write_text(f"Host *\n  StrictHostKeyChecking {value}\n")
@@ -456,7 +456,7 @@ def test_an_ssh_config_that_trusts_anyone_is_refused_with_arguments_of_the_inven
     connect(node(ssh_args=("-o", "StrictHostKeyChecking=yes", *arguments), own_ssh_args=True)).close()
 
 
-def test_ansible_s_own_arguments_are_strict_before_any_ssh_config(tmp_path):
+def test_default_ssh_arguments_of_ansible_override_ssh_config(tmp_path):
     """With playbooks/ansible.cfg no ssh_config and no later argument makes ssh take an unknown key."""
     settings = configparser.ConfigParser(interpolation=None)
     assert settings.read(Path(__file__).parents[3] / "playbooks/ansible.cfg")
@@ -469,7 +469,7 @@ def test_ansible_s_own_arguments_are_strict_before_any_ssh_config(tmp_path):
     assert "stricthostkeychecking true" in said.splitlines()
 
 
-def test_a_proxy_command_of_ansible_ssh_args_is_the_way_in(node, tmp_path):
+def test_a_proxy_command_of_ansible_ssh_args_is_used(node, tmp_path):
     """The knock goes the way that Ansible will go."""
     used = tmp_path / "used"
     values = {"ansible_ssh_args": f"-F none -o ProxyCommand='touch {used}; false'"}
@@ -481,7 +481,7 @@ def test_a_proxy_command_of_ansible_ssh_args_is_the_way_in(node, tmp_path):
 
 
 @pytest.mark.parametrize("program", [False, True])
-def test_the_job_agent_gets_a_request_and_nothing_else(node, tmp_path, monkeypatch, program):
+def test_the_job_agent_gets_only_a_request(node, tmp_path, monkeypatch, program):
     """No script goes to an account that only answers requests about jobs, and nothing else is tried there."""
     agent = tmp_path / JOB_AGENT
     agent.write_text("#!/bin/sh\ncat; exit 3\n")

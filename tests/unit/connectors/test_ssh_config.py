@@ -60,7 +60,7 @@ def direct(connection: Connection):
     ],
     ids=["none", "empty", "no stanza", "all hosts", "one word"],
 )
-def test_hosts_that_nothing_tells_apart_share_one_answer(asked, connection, text):
+def test_hosts_with_the_same_configuration_share_one_ssh_call(asked, connection, text):
     """A thousand nodes need one call, and each gets the same answer as from a call of its own."""
     config = SshConfig()
     answers = {host: config.settings(host, connection(host, text)) for host in HOSTS}
@@ -83,7 +83,7 @@ def test_hosts_that_nothing_tells_apart_share_one_answer(asked, connection, text
     ],
     ids=["host", "negated", "match", "exec", "name", "key", "canonical"],
 )
-def test_hosts_that_ssh_config_tells_apart_are_asked_for_one_by_one(asked, connection, text):
+def test_hosts_with_different_configuration_are_evaluated_separately(asked, connection, text):
     """Whatever might mean something else for another host is answered by ssh for each."""
     config = SshConfig()
     answers = {host: config.settings(host, connection(host, text)) for host in HOSTS}
@@ -93,7 +93,7 @@ def test_hosts_that_ssh_config_tells_apart_are_asked_for_one_by_one(asked, conne
     assert answers == {host: direct(connection(host, text)) for host in HOSTS}
 
 
-def test_what_is_included_counts(asked, connection, tmp_path):
+def test_included_files_are_evaluated(asked, connection, tmp_path):
     """ssh itself reports which files it read, so that a Host line in an included one is seen."""
     (tmp_path / "more").write_text("Host gpu2\n  Port 2222\n")
     text = f"Include {tmp_path}/mor?\nHost *\n  User op\n"
@@ -104,7 +104,7 @@ def test_what_is_included_counts(asked, connection, tmp_path):
     assert len(asked()) > 2
 
 
-def test_a_quiet_ssh_proves_nothing(asked, connection, tmp_path):
+def test_an_ssh_that_does_not_report_its_files_is_called_for_each_host(asked, connection, tmp_path):
     """Where ssh does not say which files it read, each host is asked for."""
     config, words = SshConfig(), ("-q", "-F", str(tmp_path / "config"))
     connection("x", "Host gpu2\n  Port 2222\n")
@@ -115,13 +115,13 @@ def test_a_quiet_ssh_proves_nothing(asked, connection, tmp_path):
 
 
 @pytest.mark.parametrize("host", ["GPU1", "::1", "127.1", "0x7f.1", "op@gpu1", "ssh://gpu1:23", "gpu1."])
-def test_a_host_that_ssh_would_spell_otherwise_is_asked_for(asked, connection, host):
+def test_unusual_host_names_are_evaluated_separately(asked, connection, host):
     """Only plain names and addresses are put into the answer that was given for another."""
     assert SshConfig().settings("a", connection(host, "")) == direct(connection(host, ""))
     assert f"-- {host}" in asked()[-1]
 
 
-def test_a_jump_host_is_not_reached_by_way_of_itself(asked, connection):
+def test_a_jump_host_is_not_its_own_jump_host(asked, connection):
     """ssh refuses that, which the answer for another host does not say."""
     config = SshConfig()
     config.settings("a", connection("gpu1", "", jump="root@gpu2:22"))
@@ -131,7 +131,7 @@ def test_a_jump_host_is_not_reached_by_way_of_itself(asked, connection):
     assert asked()[-1].endswith("-- gpu2")
 
 
-def test_many_at_once_ask_once(asked, connection):
+def test_concurrent_queries_share_one_ssh_call(asked, connection):
     """The same question of many threads is one."""
     config, answers = SshConfig(), []
     text = "Host gpu9\n  Port 2222\n"
@@ -150,7 +150,7 @@ def test_many_at_once_ask_once(asked, connection):
     assert len(asked()) == 1
 
 
-def test_a_wrong_configuration_is_said_of_each_node(connection):
+def test_an_invalid_configuration_is_an_error_of_each_node(connection):
     """Every node has an error of its own, with its own name."""
     config, failed_nodes = SshConfig(), []
     for host in ("gpu1", "gpu2"):

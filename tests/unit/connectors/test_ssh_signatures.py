@@ -53,7 +53,7 @@ def verified_by_openssh(tmp_path, public, signature, data=DATA, namespace=NAMESP
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_openssh_verifies_what_we_sign(tmp_path, monkeypatch, kind):
+def test_openssh_verifies_our_signatures(tmp_path, monkeypatch, kind):
     """A signature made here is valid for ``ssh-keygen -Y verify``, and for this data and namespace only."""
     public = make_key(tmp_path / "key", kind)
     monkeypatch.setenv(ssh_signatures.KEY_VARIABLE, str(tmp_path / "key"))
@@ -69,7 +69,7 @@ def test_openssh_verifies_what_we_sign(tmp_path, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_we_verify_what_openssh_signs(tmp_path, kind):
+def test_signatures_of_openssh_are_verified(tmp_path, kind):
     """A signature of ``ssh-keygen -Y sign`` is accepted; other data, another namespace and a changed byte are not."""
     public = make_key(tmp_path / "key", kind)
     armoured = keygen("-Y", "sign", "-f", tmp_path / "key", "-n", NAMESPACE, data=DATA).decode()
@@ -88,7 +88,7 @@ def test_we_verify_what_openssh_signs(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_in_the_agent_signs(tmp_path, monkeypatch, agent, kind):
+def test_a_key_of_the_ssh_agent_can_sign(tmp_path, monkeypatch, agent, kind):
     """PROVISION_SIGNING_KEY may name a .pub file whose key the SSH agent holds; the private file is not needed."""
     public = make_key(tmp_path / "key", kind)
     agent(tmp_path / "key")
@@ -101,7 +101,7 @@ def test_a_key_in_the_agent_signs(tmp_path, monkeypatch, agent, kind):
     assert signer(DATA, signature, NAMESPACE) == public
 
 
-def test_a_key_of_the_inventory_is_preferred_to_the_own_key(tmp_path, agent):
+def test_a_key_of_the_inventory_takes_precedence_over_the_generated_key(tmp_path, agent):
     """A listed key of the agent or of ~/.ssh signs, so that its owner needs no further entry in the inventory."""
     in_file = make_key(tmp_path / ".ssh/id_ecdsa", "ecdsa")
     in_agent = make_key(tmp_path / "elsewhere")
@@ -115,7 +115,7 @@ def test_a_key_of_the_inventory_is_preferred_to_the_own_key(tmp_path, agent):
     assert chosen("ssh-ed25519 AAAA") not in {in_file, in_agent}
 
 
-def test_the_own_key_is_made_once_and_for_its_owner_alone(tmp_path):
+def test_the_generated_key_is_created_once_and_readable_by_its_owner_only(tmp_path):
     """Without listed keys an Ed25519 key is made (0600) and used from then on; one that others can read is refused."""
     path = tmp_path / "state/provision/signing_key"
 
@@ -134,7 +134,7 @@ def test_the_own_key_is_made_once_and_for_its_owner_alone(tmp_path):
 
 
 @pytest.mark.usefixtures("agent")
-def test_a_signing_key_that_cannot_be_used_is_an_error_with_a_remedy(tmp_path, monkeypatch):
+def test_an_unusable_signing_key_is_an_error_with_a_remedy(tmp_path, monkeypatch):
     """A key that needs a passphrase, is no key, does not exist, or is not in the agent is named; nothing else signs."""
     make_key(tmp_path / "locked", passphrase="secret")
     (tmp_path / "text").write_text("no key")
@@ -145,7 +145,7 @@ def test_a_signing_key_that_cannot_be_used_is_an_error_with_a_remedy(tmp_path, m
         assert str(tmp_path / name) in refused.value.message
 
 
-def test_malformed_signatures_are_refused_and_nothing_else_is_raised(tmp_path):
+def test_malformed_signatures_raise_only_invalid_signature(tmp_path):
     """Text that is no signature, one that is cut off, one with a foreign key type or a weak key: InvalidSignature."""
     make_key(tmp_path / "key")
     good = sign(DATA, ssh_signatures.own_signing_key(tmp_path / "key"), NAMESPACE)

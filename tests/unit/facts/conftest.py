@@ -15,7 +15,7 @@ import pytest
 
 from provision.facts import RawOutput
 from provision.facts.managed import Managed, ManagedFact
-from provision.facts.program import command
+from tests.support.node.probe import managed_command
 
 KEY = b"0" * 64
 
@@ -54,10 +54,9 @@ class Node:
     def run(self, change: str = "", **variables: str) -> RawOutput:
         """Run the probe's program; `change` is a sed program for it."""
         own = f's,^SYSTEMD = .*,SYSTEMD = "{self.root}/systemd",;{change}'
-        done = subprocess.run(["sed", own], input=command(str(self.folder)), capture_output=True, text=True, check=True)
-        text = done.stdout
+        command = managed_command(self.root / "program", self.folder, own)
         environment = {**os.environ, **variables, "PATH": f"{self.programs}:{os.environ['PATH']}"}
-        done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         return RawOutput(done.stdout, done.returncode, done.stderr)
 
     def seen(self, section: str, **content: object) -> object:

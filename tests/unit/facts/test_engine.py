@@ -167,7 +167,8 @@ def test_a_deeply_nested_answer_is_unknown() -> None:
 
 def running_containers(machine: Node) -> int:
     """Probe with a cache, and return the number of running containers."""
-    raw = look(machine, r's|\(managed_and_engine(sys.argv\[1\]\))|\1, sys.argv[1] + "/../cache/engine")|')
+    cache = machine.root / "cache/engine"
+    raw = look(machine, f'/^def managed_and_engine/s|cache: str = ""|cache="{cache}"|')
     result = DockerInfoFact().parse(raw)
     assert isinstance(result, DockerInfo), raw
     return result.containers_running

@@ -9,16 +9,17 @@ import os
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from provision.facts import RawOutput, Unknown, parse, script
+from provision.facts import RawOutput, parse, request
 from provision.facts.managed import Managed, ManagedFact
-from provision.facts.program import command
-from tests.support.node.archive import NODE
+from tests.support.node.archive import ARCHIVE, NODE
+from tests.support.node.probe import managed_command, probe_output
 from tests.unit.facts.conftest import KEY, Node
 
 
@@ -306,19 +307,12 @@ def test_an_invalid_receipt_is_ignored(node: Node, content: dict[str, object]) -
     assert "good" in node.look().observed
 
 
-def test_a_node_without_receipts_or_python_is_probed(node: Node) -> None:
+def test_a_node_without_receipts_is_probed(node: Node) -> None:
     node.folder.joinpath("key").unlink()
     node.folder.rmdir()
     bare = node.look()
-    text = command("/nowhere").splitlines()[0]
-    done = subprocess.run(
-        ["/bin/sh", "-c", text], capture_output=True, text=True, env={"PATH": "/nowhere"}, check=False
-    )
 
     assert bare == Managed(jobs=bare.jobs)
-    assert ManagedFact().parse(RawOutput(done.stdout, done.returncode, done.stderr)) == Unknown(
-        "there is no python3 on the node"
-    )
 
 
 def test_a_process_name_with_control_characters_stays_on_its_line() -> None:
@@ -330,9 +324,10 @@ def test_a_process_name_with_control_characters_stays_on_its_line() -> None:
 
 
 def test_the_probe_includes_the_managed_state() -> None:
-    done = subprocess.run(["sh"], input=script([ManagedFact()]), capture_output=True, text=True, check=True)
+    asked = request([ManagedFact()], read_only=True)
+    text = probe_output([sys.executable, "-I", "-S", str(ARCHIVE), "probe"], asked)
 
-    assert isinstance(parse(done.stdout, [ManagedFact()]).managed, Managed)
+    assert isinstance(parse(text, [ManagedFact()]).managed, Managed)
 
 
 def test_packages_of_our_transactions_are_reported(node: Node) -> None:
@@ -371,7 +366,7 @@ def test_a_job_is_detected_by_its_open_device(node: Node) -> None:
     assert "hunter2" not in "".join(jobs)
 
 
-@pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py", "probe.py", "begin.py"])
+@pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py", "probe.py"])
 def test_the_program_is_valid_python_3_6(name: str) -> None:
     """CentOS 7 has Python 3.6."""
     source = (NODE / "probe" / name).read_text()
@@ -384,7 +379,8 @@ def test_no_file_content_is_printed(node: Node) -> None:
     path = node.file("closed", "hunter2", 0o600)
     merged = node.file("daemon.json", '{"hunter3": "hunter4"}', 0o600)
     node.receipt("some", files={path: {}, merged: {"keys": ["other"]}})
-    done = subprocess.run(["sh", "-c", command(str(node.folder))], capture_output=True, text=True, check=True)
+    command = managed_command(node.root / "program", node.folder)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert "hunter" not in done.stdout
     assert KEY.decode() not in done.stdout

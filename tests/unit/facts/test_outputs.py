@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
+import sys
+from collections.abc import Sequence
 from typing import ClassVar
 
-from provision.facts import Outputs, Parameters, RawOutput, Unknown, script
+from provision.facts import Fact, Outputs, Parameters, RawOutput, Unknown, request
 from provision.facts.script import split
+from tests.support.node.archive import ARCHIVE
+from tests.support.node.probe import probe_output
 
 LONG = "\n".join(f"package-{number}=1.{number}" for number in range(200)) + "\n"
 
@@ -35,11 +38,9 @@ class Hostname(Packages):
 FACTS = [Packages(), Hostname()]
 
 
-def look(outputs: Outputs | None = None) -> str:
-    text = script(FACTS, Parameters(known=outputs.digests() if outputs else ()))
-    done = subprocess.run(["sh"], input=text, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def look(outputs: Outputs | None = None, facts: Sequence[Fact] = FACTS) -> str:
+    asked = request(facts, Parameters(known=outputs.digests() if outputs else ()), read_only=True)
+    return probe_output([sys.executable, "-I", "-S", str(ARCHIVE), "probe"], asked)
 
 
 def test_an_output_of_two_nodes_is_not_sent_by_the_third():
@@ -61,7 +62,7 @@ def test_a_changed_output_is_sent():
     assert split(look(outputs), FACTS, outputs)["packages"] == RawOutput(LONG, 3)
 
 
-def test_an_unknown_hash_is_no_output():
+def test_an_unknown_hash_gives_no_output():
     outputs = Outputs()
     split(look(), FACTS, outputs)
     split(look(), FACTS, outputs)
@@ -85,9 +86,9 @@ class Config(Packages):
 
 def test_only_facts_without_confidential_data_are_stored():
     outputs, facts = Outputs(), [Config()]
-    done = subprocess.run(["sh"], input=script(facts), capture_output=True, text=True, timeout=30, check=True)
+    text = look(facts=facts)
     for _ in range(3):
-        assert split(done.stdout, facts, outputs)["docker_config"] == RawOutput(LONG, 3)
+        assert split(text, facts, outputs)["docker_config"] == RawOutput(LONG, 3)
     assert not outputs.digests()
 
 

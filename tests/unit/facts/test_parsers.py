@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from provision.documents import DEPTH_LIMIT
-from provision.facts import NodeFacts, RawOutput, Unknown, parse
+from provision.facts import NodeFacts, RawOutput, Unknown, parse, request
 from provision.facts.container import Container, ContainerFact, DeletedMount, Process
 from provision.facts.container_ssh import ContainerSshFact, ContainerTrust, ContainerTrustFact, fingerprint
 from provision.facts.docker import DockerConfigFact, DockerInfoFact, DockerServiceFact, Image, ImageFact
@@ -20,6 +20,7 @@ from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFac
 from provision.facts.rdma import RdmaFact
 from provision.facts.records import ReceiptsFact, SimulatedFact
 from provision.facts.system import Disk, DisksFact, Kind, KindFact, LimitsFact, NodeKind, System, SystemFact
+from tests.support.node.probe import probe_command, probe_output
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ0RUyzHdO2SJ9bHqmNTeUuTTt8SZFVPNT2Tg8Ux6X3x"
 
@@ -172,7 +173,7 @@ def test_listening_sockets_of_both_families_are_read():
     )
 
 
-def test_an_rdma_device_is_read_with_its_gids():
+def test_an_rdma_device_is_parsed_with_its_gids():
     text = (
         "device\tmlx5_0\tmlx5_core\nnetdev\tens1np0\nport\t1\tEthernet\t4: ACTIVE\t5: LinkUp\t100 Gb/sec (4X EDR)\n"
         "gid\t3\t0000:0000:0000:0000:0000:ffff:0a4d:0001\tRoCE v2\tens1np0\n"
@@ -344,9 +345,8 @@ def test_unsafe_key_files_are_ignored(tmp_path):
     (keys / "mode 777 planted").touch()
 
     def probe(fact):
-        command = fact.command.replace("/var/lib/provision/container_ssh", str(tmp_path))
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20, check=True)
-        return fact.parse(out(done.stdout))
+        command = probe_command(tmp_path / "program", f"s,/var/lib/provision/container_ssh,{tmp_path},")
+        return getattr(parse(probe_output(command, request([fact], read_only=True)), [fact]), fact.name)
 
     parsed, trust = probe(ContainerSshFact()), probe(ContainerTrustFact())
     (keys / "ssh_host_ed25519_key.pub").unlink()

@@ -188,7 +188,7 @@ def test_an_invalid_status_has_a_reason(node, text, said):
     assert said in record.error
 
 
-def test_a_status_path_that_is_no_file_does_not_block_the_probe(node):
+def test_a_status_path_that_is_not_a_file_does_not_block_the_probe(node):
     (node.root / "var/lib/provision/peer_memory").mkdir(parents=True)
     os.mkfifo(node.root / STATUS_FILE.lstrip("/"))
 
@@ -222,7 +222,7 @@ def test_the_age_uses_the_nodes_clock_and_is_never_negative():
     assert ages == [90, None, None]
 
 
-def test_an_unknown_unit_is_none(node):
+def test_a_missing_unit_is_none(node):
     node.write(STATUS_FILE, json.dumps(STATUS))
     node.systemd("LoadState=not-found\nActiveState=inactive\nResult=success\nUnitFileState=\n")
 

@@ -54,9 +54,11 @@ def test_a_probe_for_a_plan_does_not_start_nvidia_smi(tmp_path):
     program.chmod(0o755)
 
     def run(*, topology: bool) -> subprocess.CompletedProcess[str]:
-        script = f"{Parameters(topology=topology).assignments()}\n{TopologyFact.command}"
-        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        return subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=environment, check=False)
+        variables = Parameters(topology=topology).environment()
+        environment = {**os.environ, **variables, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        return subprocess.run(
+            ["sh", "-c", TopologyFact.command], capture_output=True, text=True, env=environment, check=False
+        )
 
     quiet, asked = run(topology=False), run(topology=True)
 

@@ -117,7 +117,7 @@ def test_a_gpu_is_given_by_product_or_architecture(word, architecture):
     assert assumed(f"driver=570.86,kernel=6.8,stack=inbox,gpu={word}").gpus == (architecture,)
 
 
-def test_an_unknown_gpu_is_named_in_the_message():
+def test_an_unknown_gpu_is_refused_with_its_name():
     with pytest.raises(UsageError, match="invalid value 'H10000' for gpu") as refused:
         assumed("driver=570.86,kernel=6.8,stack=inbox,gpu=H10000")
     assert "H100" in refused.value.remedy

@@ -27,21 +27,21 @@ def inventory(write, hosts=None, **variables):
         ({"ansible_user": "jobs", "cluster_agent_account": "jobs"}, "jobs"),
     ],
 )
-def test_an_inventory_can_reach_nodes_through_the_job_agent(write, variables, user):
+def test_an_inventory_can_select_the_job_agent(write, variables, user):
     """Either variable is enough."""
     connections = [node.connection for node in load(inventory(write, **variables)).nodes]
 
     assert [(one.agent, one.user) for one in connections] == [(True, user)] * 2
 
 
-def test_others_reach_them_as_before(write):
+def test_other_users_connect_directly(write):
     """The variable for the account alone changes nothing."""
     connections = [node.connection for node in load(inventory(write, cluster_agent_account="jobs")).nodes]
 
     assert [(one.agent, one.user) for one in connections] == [(False, None)] * 2
 
 
-def test_verbs_that_need_root_say_so_before_they_connect(write, monkeypatch):
+def test_verbs_that_require_root_are_refused_before_connecting(write, monkeypatch):
     """One sentence instead of an error from each node."""
     path = inventory(write, cluster_agent=True)
     monkeypatch.delenv("PROVISION_INVENTORY", raising=False)
@@ -52,7 +52,7 @@ def test_verbs_that_need_root_say_so_before_they_connect(write, monkeypatch):
 
 
 @pytest.mark.parametrize("value", [False, "no"])
-def test_a_node_that_takes_no_jobs_has_no_roles_for_jobs(write, value):
+def test_a_node_that_accepts_no_jobs_has_no_roles_for_jobs(write, value):
     """It can be the head all the same; what the inventory says of such a role does not count there."""
     path = inventory(write, {"a": {"cluster_takes_jobs": value}}, cluster_head="a", docker_engine_enabled=True)
     head, other = load(path).nodes

@@ -64,7 +64,7 @@ def test_cached_answers_are_read_and_private(inventory, tmp_path):
     ],
     ids=["hosts", "value", "new file", "renamed", "gone", "host_vars", "ansible.cfg", "own ansible.cfg", "environment"],
 )
-def test_whatever_changes_the_answer_changes_the_key(inventory, change, monkeypatch):
+def test_every_input_of_the_inventory_changes_the_cache_key(inventory, change, monkeypatch):
     """A changed source, setting or variable of the environment is asked of Ansible anew."""
     monkeypatch.setenv("ANSIBLE_HASH_BEHAVIOUR", "replace")
     before = cache.key_of(inventory)
@@ -74,7 +74,7 @@ def test_whatever_changes_the_answer_changes_the_key(inventory, change, monkeypa
     assert cache.key_of(inventory) not in (before, None)
 
 
-def test_variables_beside_an_inventory_file_count(inventory):
+def test_variable_folders_beside_an_inventory_file_are_part_of_the_key(inventory):
     """group_vars and host_vars of the file's folder are its sources too."""
     before = cache.key_of(inventory / "hosts.yml")
     (inventory / "group_vars/all.yml").write_text("x: 2\n")
@@ -139,14 +139,14 @@ def test_an_inventory_with_other_sources_is_never_cached(inventory, spoil, monke
         {"anything": "$ANSIBLE_VAULT;1.1"},
     ],
 )
-def test_a_secret_is_never_written(inventory, tmp_path, variables):
+def test_secrets_are_never_cached(inventory, tmp_path, variables):
     """Not even one that stands in plain text in the inventory: it would outlive it here."""
     cache.write(cache.key_of(inventory), {"_meta": {"hostvars": {"a": variables}}}, "")
 
     assert not folder(tmp_path).exists()
 
 
-def test_a_key_s_path_is_no_secret(inventory):
+def test_the_path_of_a_key_can_be_cached(inventory):
     """Which file holds the key may be kept."""
     key = cache.key_of(inventory)
     cache.write(key, {"_meta": {"hostvars": {"a": {"ansible_ssh_private_key_file": "~/.ssh/id"}}}}, "")
@@ -179,7 +179,7 @@ def _forge(file: Path) -> None:
     ],
     ids=["cut", "garbage", "empty", "readable by others", "open folder", "link", "pipe", "changed"],
 )
-def test_a_file_that_cannot_be_believed_is_passed_over(inventory, tmp_path, spoil):
+def test_an_untrusted_cache_file_is_ignored(inventory, tmp_path, spoil):
     """Broken, changed or open to others: Ansible is asked as if there were none."""
     key, file = _written(inventory, tmp_path)
     assert cache.read(key)
@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_believed_is_passed_over(inventory, tmp_path, spoi
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_passed_over(inventory, tmp_path):
+def test_a_cache_file_of_another_user_is_ignored(inventory, tmp_path):
     """Files of other users are not trusted."""
     key, file = _written(inventory, tmp_path)
     os.chown(file, 12345, -1)
@@ -212,7 +212,7 @@ def test_only_the_newest_fifty_are_cached(inventory, tmp_path):
     assert first in left
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(inventory, tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_no_error(inventory, tmp_path, monkeypatch):
     """A read-only home costs time, nothing else."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -221,7 +221,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(inventory, tmp_path, monkeyp
     assert cache.read("x") is None
 
 
-def test_json_of_the_cache_names_its_format(inventory, tmp_path):
+def test_the_cache_file_contains_its_format_version(inventory, tmp_path):
     """Another version's file is not misread."""
     key, file = _written(inventory, tmp_path)
     text = json.dumps({"format": 0, "document": DOCUMENT, "stderr": ""})
@@ -231,7 +231,7 @@ def test_json_of_the_cache_names_its_format(inventory, tmp_path):
     assert cache.read(key) is None
 
 
-def test_an_unchanged_inventory_is_asked_for_once(inventory, monkeypatch):
+def test_an_unchanged_inventory_is_evaluated_once(inventory, monkeypatch):
     """The second reading starts no program and says the same, warnings among it."""
     asked = []
 

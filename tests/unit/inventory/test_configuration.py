@@ -29,7 +29,7 @@ def user_file(tmp_path, text):
     (tmp_path / "config" / "provision" / "config.toml").write_text(text)
 
 
-def test_the_folders_file_chooses_among_several_inventories(project, monkeypatch):
+def test_the_configuration_file_of_the_folder_selects_the_inventory(project, monkeypatch):
     """From any folder below; the path counts from the file."""
     (project / "provision.toml").write_text('inventory = "inventories/prod"\n')
 
@@ -39,7 +39,7 @@ def test_the_folders_file_chooses_among_several_inventories(project, monkeypatch
     assert existing(InitRequest(("gpu1",))) == project / "inventories/prod"
 
 
-def test_what_is_said_outweighs_it(project, monkeypatch):
+def test_option_and_variable_override_the_configuration_file(project, monkeypatch):
     """-i and PROVISION_INVENTORY come first."""
     (project / "provision.toml").write_text('inventory = "inventories/prod"\n')
 
@@ -48,7 +48,7 @@ def test_what_is_said_outweighs_it(project, monkeypatch):
     assert resolve(None, None).name == "test"
 
 
-def test_the_users_file_counts_where_no_folder_has_one(project, tmp_path):
+def test_the_configuration_file_of_the_user_applies_without_one_in_the_folder(project, tmp_path):
     """And where the folder's file has no such key."""
     user_file(tmp_path, f'inventory = "{project}/inventories/test"\n')
 
@@ -68,7 +68,7 @@ def test_the_users_file_counts_where_no_folder_has_one(project, tmp_path):
         ('[default]\ninventory = "x"\n', "unknown key default"),
     ],
 )
-def test_a_mistake_is_refused_with_the_file(project, text, says):
+def test_an_invalid_configuration_file_is_refused(project, text, says):
     """It would choose another cluster than the operator means."""
     (project / "provision.toml").write_text(text)
 
@@ -78,7 +78,7 @@ def test_a_mistake_is_refused_with_the_file(project, text, says):
     assert str(project / "provision.toml") in caught.value.message
 
 
-def test_a_file_that_others_could_have_written_is_refused(project):
+def test_a_configuration_file_writable_by_others_is_refused(project):
     """An inventory runs programs as the operator; in a folder like /tmp anybody could put the file."""
     file = project / "provision.toml"
     file.write_text('inventory = "inventories/prod"\n')
@@ -96,7 +96,7 @@ def test_a_file_that_others_could_have_written_is_refused(project):
             resolve(None, None)
 
 
-def test_several_inventories_without_a_file_name_the_line(project):
+def test_several_inventories_without_a_configuration_file_have_a_remedy(project):
     """The remedy is a line to copy."""
     with pytest.raises(UsageError, match="several: prod, test") as caught:
         resolve(None, None)

@@ -6,7 +6,7 @@ from provision.inventory.connection import connection_of, connection_problems
 from provision.model import Connection, Secret
 
 
-def test_a_host_without_variables_is_left_to_ssh_config():
+def test_a_host_without_variables_uses_ssh_config():
     """What the inventory does not say stays None, so that ssh_config decides."""
     assert connection_of("gpu1", {}) == Connection("gpu1")
 
@@ -42,12 +42,12 @@ def test_a_jump_host_is_parsed_in_every_spelling(arguments):
     assert connection_of("a", {"ansible_ssh_extra_args": arguments}).jump == "me@jump:2200"
 
 
-def test_the_asked_password_is_for_nodes_without_their_own():
+def test_a_prompted_password_applies_to_nodes_without_their_own():
     """--ask-become-pass counts where no variable holds a password, as with Ansible."""
     assert connection_of("a", {}, Secret("asked")).become_password == Secret("asked")
 
 
-def test_local_connections_and_become_are_understood():
+def test_local_connections_and_become_are_supported():
     """A node may be this machine, and may be set not to use sudo."""
     connection = connection_of("a", {"ansible_connection": "local", "ansible_become": "no"})
 
@@ -69,7 +69,7 @@ def test_local_connections_and_become_are_understood():
         ("ansible_host_key_checking", False, "disables host key checking"),
     ],
 )
-def test_what_cannot_be_connected_safely_is_refused(key, value, says):
+def test_unsafe_connections_are_refused(key, value, says):
     """Unsupported ways in, and ways that trust unknown host keys, are named with their variable."""
     problems = list(connection_problems("gpu1", {key: value}))
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_connected_safely_is_refused(key, value, says):
         """-o 'UserKnownHostsFile "/dev/null"'""",
     ],
 )
-def test_host_key_checking_is_turned_off_in_no_spelling(key, arguments):
+def test_host_key_checking_cannot_be_disabled_in_any_spelling(key, arguments):
     """Whatever ssh reads as trusting any key is refused, in whichever variable Ansible reads it from."""
     problems = list(connection_problems("gpu1", {key: arguments}))
 
@@ -106,7 +106,7 @@ def test_host_key_checking_is_turned_off_in_no_spelling(key, arguments):
 
 @pytest.mark.parametrize("key", ["ansible_sftp_extra_args", "ansible_scp_extra_args"])
 @pytest.mark.parametrize("arguments", ["-o StrictHostKeyChecking=no", "-qF /elsewhere/config"])
-def test_copies_are_held_to_the_same_trust(key, arguments):
+def test_arguments_for_copies_cannot_disable_host_key_checking(key, arguments):
     """Arguments for sftp and scp alone neither turn checking off nor name an ssh_config that is never read."""
     assert [p.key for p in connection_problems("gpu1", {key: arguments})] == [key]
 
@@ -121,7 +121,7 @@ def test_copies_are_held_to_the_same_trust(key, arguments):
         "-o 'UserKnownHostsFile=/a/no /dev/null2'",
     ],
 )
-def test_careful_arguments_are_taken(arguments):
+def test_safe_arguments_are_accepted(arguments):
     """What leaves checking on is not refused."""
     assert list(connection_problems("gpu1", {"ansible_ssh_args": arguments})) == []
 

@@ -41,7 +41,7 @@ def test_an_entry_is_added_below_the_others():
 
 
 @pytest.mark.parametrize("text", ["", "---\n", "a: 1\n", "a: 1", "cluster_data: {}\nb: 2\n", "cluster_data:\nb: 2\n"])
-def test_the_first_entry_of_a_file(text):
+def test_an_entry_is_added_to_a_file_without_volumes(text):
     """Whatever the file held."""
     before = yaml.safe_load(text) or {}
 
@@ -60,13 +60,13 @@ def test_the_last_entry_leaves_an_empty_mapping():
     assert "# After it." in text
 
 
-def test_volumes_between_braces_are_left_alone():
+def test_volumes_in_flow_style_are_not_edited():
     """With the line where they are."""
     with pytest.raises(InventoryError, match=r"all\.yml:1"):
         with_entry("cluster_data: {a: {kind: path, path: /x}}\n", "cluster_data", "new", ENTRY, FILE)
 
 
-def test_a_volume_is_for_all_nodes_and_comes_and_goes(write):
+def test_a_volume_is_added_to_all_nodes_and_removed_again(write):
     """Two are never of one name; what is not there cannot go."""
     folder = write(hosts_yml="all:\n  hosts:\n    gpu1:\n    gpu2:\n", group_vars__all_yml="---\n# mine\nx: 1\n")
     after = add_volume(Cluster("c", folder, (make_node("gpu1"),)), "cluster_data", "a", {"kind": "path", "path": "/a"})
@@ -80,7 +80,7 @@ def test_a_volume_is_for_all_nodes_and_comes_and_goes(write):
     assert remove_volume(after, "cluster_data", "a").nodes[0].variables["cluster_data"] == {}
 
 
-def test_a_variable_that_stands_elsewhere_is_not_written_twice(write):
+def test_a_variable_defined_elsewhere_is_not_written_twice(write):
     """One of the two would not count."""
     folder = write(hosts_yml="all:\n  hosts: {gpu1: }\n", group_vars__gpu_yml="cluster_data: {a: {}}\n")
     node = replace(make_node("gpu1"), variables={"cluster_data": {"a": {}}})

@@ -21,7 +21,7 @@ def site(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["stray", "a/b"])
-def test_an_empty_folder_in_an_inventory_is_named(site, name):
+def test_an_empty_folder_in_an_inventory_is_reported(site, name):
     (site / name).mkdir(parents=True)
 
     with pytest.raises(InventoryError) as caught:
@@ -32,7 +32,7 @@ def test_an_empty_folder_in_an_inventory_is_named(site, name):
     (site / name).rmdir()
 
 
-def test_a_folder_with_ignored_files_alone_is_named(site):
+def test_a_folder_with_only_ignored_files_is_reported(site):
     (site / "notes").mkdir()
     (site / "notes" / "todo.txt").write_text("x")
 

@@ -5,12 +5,13 @@ import yaml
 
 from provision.inventory import load
 from provision.inventory.example import render
-from provision.inventory.specs import read_specs, roles_folder
+from provision.inventory.specs import read_specs
+from provision.local_files import roles_folder
 
 FOLDER = Path(__file__).parents[3] / "inventories" / "example"
 
 
-def test_the_example_documents_every_variable_and_no_other():
+def test_the_example_documents_exactly_all_variables():
     """group_vars/all.yml of the example is what the roles' argument_specs say (refresh: see example.py)."""
     specs = read_specs(roles_folder())
     text = (FOLDER / "group_vars" / "all.yml").read_text()
@@ -20,7 +21,7 @@ def test_the_example_documents_every_variable_and_no_other():
     assert text == render(specs), "run: python -m provision.inventory.example > inventories/example/group_vars/all.yml"
 
 
-def test_the_example_loads_also_with_every_line_in_use(tmp_path):
+def test_the_example_loads_with_all_lines_uncommented(tmp_path):
     """Taking the '# ' off every documented default gives an inventory that is accepted without a warning."""
     group_vars = tmp_path / "example" / "group_vars"
     group_vars.mkdir(parents=True)

@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     return made
 
 
-def test_a_variable_takes_the_place_of_what_stood_there(folder):
+def test_a_variable_replaces_its_previous_value(folder):
     """What else is in the file stays as it is written; a host without a file gets one, which beats hosts.yml."""
     cluster = load(folder)
     wanted = {"gpu1": {"cluster_gpu_schedule": "topology"}, "gpu2": {"cluster_labels": {"rack": "r2"}}}
@@ -40,7 +40,7 @@ def test_a_variable_takes_the_place_of_what_stood_there(folder):
 
 
 @pytest.mark.parametrize("text", ["{cluster_leaf: l1}\n", "- a\n"])
-def test_a_file_of_another_form_is_left_alone(folder, text):
+def test_a_file_in_another_form_is_not_edited(folder, text):
     """With the lines to write by hand."""
     cluster = Cluster("prod", folder, (make_node("gpu1"), make_node("gpu2")))
     file = folder / "host_vars/gpu1.yml"

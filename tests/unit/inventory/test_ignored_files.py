@@ -56,7 +56,7 @@ def folder(tmp_path):
     return made
 
 
-def test_what_ssh_keygen_and_editors_leave_behind_is_no_inventory(folder):
+def test_backup_files_of_ssh_keygen_and_editors_are_ignored(folder):
     """`ssh-keygen -R` writes known_hosts.txt.old; its lines are not hosts, and no warning is made of them."""
     cluster = load(folder)
 
@@ -65,13 +65,13 @@ def test_what_ssh_keygen_and_editors_leave_behind_is_no_inventory(folder):
     assert cluster.warnings == ()
 
 
-def test_our_loader_reads_the_files_that_ansible_reads(folder):
+def test_the_loader_reads_the_same_files_as_ansible(folder):
     """A message never points into a file that Ansible did not read."""
     assert [file.name for file in inventory_files(folder)] == ["hosts.yml"]
     assert [file.name for _, _, file in variable_files(folder)] == ["main.yml"]
 
 
-def test_plain_ansible_with_the_playbooks_settings_reads_the_same(folder):
+def test_plain_ansible_with_the_settings_of_the_playbooks_reads_the_same_hosts(folder):
     """`ansible-playbook` without our command gives the same hosts."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     environment |= {"ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1"}
@@ -81,14 +81,14 @@ def test_plain_ansible_with_the_playbooks_settings_reads_the_same(folder):
     assert list(json.loads(done.stdout)["_meta"]["hostvars"]) == ["gpu1"]
 
 
-def test_the_playbooks_settings_have_the_same_pattern():
+def test_the_settings_of_the_playbooks_have_the_same_pattern():
     parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=(";",))
     parser.read(PLAYBOOKS / "ansible.cfg")
 
     assert parser.get("inventory", "ignore_patterns") == BACKUPS
 
 
-def test_the_operators_own_patterns_stay(folder, tmp_path, monkeypatch):
+def test_patterns_of_the_operator_are_preserved(folder, tmp_path, monkeypatch):
     """Files that the operator's ansible.cfg ignores are ignored beside the backups."""
     (folder / "notes").write_text("remember: this\n")
     monkeypatch.chdir(tmp_path)
@@ -106,7 +106,7 @@ def test_other_files_are_read(name):
     assert not is_ignored(name)
 
 
-def test_a_backup_of_an_inventory_is_no_second_inventory(tmp_path):
+def test_a_backup_of_an_inventory_is_not_another_inventory(tmp_path):
     """`cp -r inventories/prod inventories/prod.old` does not make the choice ambiguous."""
     for name in ("prod", "prod.old", "prod~", "example", "README.md"):
         (tmp_path / name).mkdir()

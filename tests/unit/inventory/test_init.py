@@ -5,7 +5,7 @@ from provision.inventory.init import InitRequest, create
 from tests.support.person import BLOB, Person
 
 
-def test_nothing_is_left_when_it_is_not_approved(tmp_path):
+def test_a_refused_init_leaves_no_files(tmp_path):
     """A refusal leaves no folder behind, not even an empty one."""
 
     class Refuses(Person):
@@ -22,7 +22,7 @@ def test_nothing_is_left_when_it_is_not_approved(tmp_path):
     assert not (tmp_path / "inventories").exists()
 
 
-def test_an_inventory_that_exists_is_not_overwritten(tmp_path):
+def test_an_existing_inventory_is_not_overwritten(tmp_path):
     """init points at --add and --remove instead."""
     (tmp_path / "cluster").mkdir()
 
@@ -30,7 +30,7 @@ def test_an_inventory_that_exists_is_not_overwritten(tmp_path):
         create(InitRequest(("a",), folder=tmp_path), Person())
 
 
-def test_an_inventory_holds_the_pinned_keys_and_how_to_log_in(tmp_path):
+def test_an_inventory_contains_pinned_keys_and_login_settings(tmp_path):
     """The output of init is loaded unchanged: user, sudo, addresses, and the folder's own known_hosts file."""
     keys = tmp_path / "keys"
     keys.write_text(f"10.0.0.1 ssh-ed25519 {BLOB}\n[10.0.0.2]:2222 ssh-ed25519 {BLOB}\n")

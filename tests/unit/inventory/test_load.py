@@ -35,7 +35,7 @@ def test_all_problems_are_reported_with_file_and_line(roles, write):
     ]
 
 
-def test_a_missing_inventory_says_how_to_write_one(tmp_path):
+def test_a_missing_inventory_has_a_remedy(tmp_path):
     """The remedy is the command that makes an inventory."""
     with pytest.raises(InventoryError) as caught:
         load(tmp_path / "none")

@@ -37,7 +37,7 @@ def inventory(write, operators=(), submitters=(), host=None):
     )
 
 
-def test_people_are_read_from_the_inventory(write):
+def test_users_are_read_from_the_inventory(write):
     """Operators and submitters come with their keys, without comments, and submitters with their accounts."""
     operators = [{"name": "alice", "key": f"{ALICE} alice@home office"}]
     path = inventory(write, operators, [{"name": "bob", "key": BOB, "user": "1001:1001,44"}])
@@ -75,7 +75,7 @@ def test_people_are_read_from_the_inventory(write):
         ([{"name": "a", "key": "{{ nothing_there }}"}], [], "its Jinja cannot be rendered"),
     ],
 )
-def test_what_is_not_a_person_is_refused_by_variable_and_entry(write, operators, submitters, says):
+def test_an_invalid_user_is_refused_with_variable_and_entry(write, operators, submitters, says):
     """A name, key or account that could mean something else in a file of a node never gets there."""
     with pytest.raises(InventoryError) as failed:
         load(inventory(write, operators, submitters))
@@ -83,7 +83,7 @@ def test_what_is_not_a_person_is_refused_by_variable_and_entry(write, operators,
     assert says in str(failed.value)
 
 
-def test_people_are_the_same_on_all_nodes(write):
+def test_different_users_on_nodes_are_refused(write):
     """A node that knows other people than the rest is a mistake."""
     path = inventory(write, [{"name": "alice", "key": ALICE}], host={"cluster_operators": []})
 
@@ -92,7 +92,7 @@ def test_people_are_the_same_on_all_nodes(write):
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
-def test_keys_that_ssh_keygen_makes_are_taken(tmp_path, kind):
+def test_keys_of_ssh_keygen_are_accepted(tmp_path, kind):
     """Every kind of key that OpenSSH makes today is accepted, and its comment is dropped."""
     path = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "a comment", "-f", path], check=True)
@@ -109,7 +109,7 @@ ANYTHING = st.recursive(
 
 @settings(deadline=None)
 @given(ANYTHING)
-def test_whatever_stands_there_is_a_person_or_refused(value):
+def test_any_value_is_a_user_or_refused(value):
     """Nothing but ValueError comes of any value."""
     for variable in ("cluster_operators", "cluster_submitters"):
         try:

@@ -15,7 +15,7 @@ from provision.inventory.ranges import HostWord, expand
         (["n[a-c].example.com"], ["na.example.com", "nb.example.com", "nc.example.com"]),
     ],
 )
-def test_ranges_and_lists_become_names(words, names):
+def test_ranges_and_lists_are_expanded(words, names):
     """A range in brackets stands for every host in it, in order, with the zeros it was written with."""
     assert [host.name for host in expand(words)] == names
 
@@ -57,7 +57,7 @@ def test_a_host_can_have_an_address_and_a_port(word, hosts):
         (",", "no hosts given"),
     ],
 )
-def test_odd_words_are_refused_with_a_reason(word, says):
+def test_invalid_words_are_refused_with_a_reason(word, says):
     """What cannot be meant is refused, and the message says which word and why."""
     with pytest.raises(UsageError, match=says) as caught:
         expand([word])

@@ -16,7 +16,7 @@ def problems_of(write, **variables):
     return rendering_problems(path, hosts, KNOWN)
 
 
-def test_every_value_that_cannot_be_rendered_is_named_with_its_reason(write):
+def test_every_value_that_cannot_be_rendered_is_reported_with_its_reason(write):
     """All of them at once; those that can be are rendered."""
     values, problems = problems_of(
         write,
@@ -34,7 +34,7 @@ def test_every_value_that_cannot_be_rendered_is_named_with_its_reason(write):
     assert values.get("a", {}).get("cluster_name", "a-x") == "a-x"
 
 
-def test_a_value_that_names_a_broken_one_is_broken_too(write):
+def test_a_value_that_references_an_invalid_one_is_invalid(write):
     """By way of a variable of the site's own."""
     _, problems = problems_of(
         write, site_registry="{{ undefined_thing }}", training_image_reference="{{ site_registry }}/t:1"
@@ -43,7 +43,7 @@ def test_a_value_that_names_a_broken_one_is_broken_too(write):
     assert "undefined_thing" in problems["a"]["training_image_reference"]
 
 
-def test_good_values_are_rendered(write):
+def test_valid_values_are_rendered(write):
     """Site variables that no role uses are not judged."""
     values, problems = problems_of(
         write, site_registry="r:5000", training_image_reference="{{ site_registry }}/t:1", unused="{{ nothing }}"
@@ -53,7 +53,7 @@ def test_good_values_are_rendered(write):
     assert values == {"a": {"training_image_reference": "r:5000/t:1"}}
 
 
-def test_what_only_a_play_knows_is_not_judged(write):
+def test_values_that_need_a_play_are_not_checked(write):
     """Facts, other nodes and lookups."""
     values, problems = problems_of(
         write,

@@ -90,7 +90,7 @@ def request(*names, **options):
     return InitRequest(names or ("gpu3",), **options)
 
 
-def test_the_approved_key_takes_the_place_of_the_old_one(folder, keys, port):
+def test_an_approved_key_replaces_the_old_one(folder, keys, port):
     """Other lines, the order and the file's mode stay; nothing else is left in the folder."""
     person = Answers()
     before = sorted(path.name for path in folder.iterdir())
@@ -111,7 +111,7 @@ def test_the_approved_key_takes_the_place_of_the_old_one(folder, keys, port):
     assert [change.source for change in person.seen] == [KeySource.NEW]
 
 
-def test_a_refusal_leaves_the_file_as_it_is(folder):
+def test_a_refusal_does_not_change_the_file(folder):
     before = (folder / "known_hosts.txt").read_bytes()
 
     with pytest.raises(UsageError, match="no"):
@@ -121,7 +121,7 @@ def test_a_refusal_leaves_the_file_as_it_is(folder):
 
 
 @pytest.mark.parametrize("yes", [False, True])
-def test_without_a_terminal_neither_silence_nor_yes_approves(folder, keys, capsys, yes):
+def test_without_a_terminal_a_key_is_not_approved(folder, keys, capsys, yes):
     """A changed key is what an attack looks like: both fingerprints are shown, and the expected one has to be given."""
     before = (folder / "known_hosts.txt").read_bytes()
 
@@ -135,14 +135,14 @@ def test_without_a_terminal_neither_silence_nor_yes_approves(folder, keys, capsy
     assert (folder / "known_hosts.txt").read_bytes() == before
 
 
-def test_the_expected_fingerprint_approves(folder, keys):
+def test_the_expected_fingerprint_approves_the_key(folder, keys):
     """No question is asked, and none is needed."""
     replace_keys(request(fingerprints=(fingerprint(keys, "new"),)), _Person(yes=False))
 
     assert (keys / "new.pub").read_text().split()[1] in (folder / "known_hosts.txt").read_text()
 
 
-def test_another_key_than_the_expected_one_is_refused(folder, keys):
+def test_an_unexpected_key_is_refused(folder, keys):
     """The message has both fingerprints; nothing is written."""
     before = (folder / "known_hosts.txt").read_bytes()
 
@@ -154,7 +154,7 @@ def test_another_key_than_the_expected_one_is_refused(folder, keys):
     assert (folder / "known_hosts.txt").read_bytes() == before
 
 
-def test_a_key_that_has_not_changed_is_said_and_nothing_is_written(folder):
+def test_an_unchanged_key_is_reported_and_nothing_is_written(folder):
     replace_keys(request(), Answers())
     before = (folder / "known_hosts.txt").stat()
     person = Answers()
@@ -165,7 +165,7 @@ def test_a_key_that_has_not_changed_is_said_and_nothing_is_written(folder):
     assert (folder / "known_hosts.txt").stat().st_ino == before.st_ino
 
 
-def test_the_key_of_another_node_is_named(folder, keys, port):
+def test_the_key_of_another_node_is_reported(folder, keys, port):
     """After a swap of addresses a node shows its neighbour's key."""
     file = folder / "known_hosts.txt"
     file.write_text(line(keys, "old", f"[127.0.0.1]:{port}", "gpu3") + line(keys, "new", "10.0.0.4", "gpu4"))
@@ -176,7 +176,7 @@ def test_the_key_of_another_node_is_named(folder, keys, port):
     assert person.seen[0].others == ("gpu4",)
 
 
-def test_lines_that_ssh_wrote_are_replaced_too(folder, keys, port):
+def test_lines_written_by_ssh_are_replaced(folder, keys, port):
     """Hashed names, several key types, and a line that has further hosts, which keep their key."""
     file = folder / "known_hosts.txt"
     file.write_text(line(keys, "old", f"[127.0.0.1]:{port}", ""))
@@ -190,7 +190,7 @@ def test_lines_that_ssh_wrote_are_replaced_too(folder, keys, port):
     )
 
 
-def test_a_pattern_that_has_the_old_key_of_several_hosts_is_left_to_the_operator(folder, keys):
+def test_a_pattern_with_the_old_key_of_several_hosts_is_refused(folder, keys):
     """Its line is named, and nothing is written."""
     file = folder / "known_hosts.txt"
     file.write_text(line(keys, "old", "[127.0.0.*]:*", ""))
@@ -212,12 +212,12 @@ def test_a_pattern_that_has_the_old_key_of_several_hosts_is_left_to_the_operator
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_wrong_words_are_refused_before_anything_is_connected(names, fingerprints, says):
+def test_invalid_arguments_are_refused_before_connecting(names, fingerprints, says):
     with pytest.raises(UsageError, match=says):
         replace_keys(request(*names, fingerprints=fingerprints), Answers())
 
 
-def test_an_inventory_without_a_file_of_its_own_names_the_operators(folder):
+def test_an_inventory_without_a_known_hosts_file_is_refused(folder):
     """Our command changes no known_hosts file outside of the inventory's settings."""
     (folder / "group_vars" / "all.yml").write_text("cluster_name: prod\n")
 

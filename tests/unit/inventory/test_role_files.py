@@ -62,7 +62,7 @@ def test_a_changed_file_changes_the_role(roles, monkeypatch, name, text):
     assert after[2]["web"][0] == role_files._made(roles)["code"]["web"][0]
 
 
-def test_files_that_were_just_written_are_read_each_time(roles, monkeypatch):
+def test_recently_written_files_are_not_cached(roles, monkeypatch):
     """A file may be written again within the clock's resolution; nothing is kept until it is older."""
     monkeypatch.setattr(role_files, "_SETTLED_NS", 10**12)
     everything(roles, monkeypatch)
@@ -70,7 +70,7 @@ def test_files_that_were_just_written_are_read_each_time(roles, monkeypatch):
     assert not (roles.parent / "cache").exists()
 
 
-def test_what_makes_no_difference_to_a_node_makes_none(roles, monkeypatch):
+def test_files_without_effect_on_nodes_are_ignored(roles, monkeypatch):
     """A README is no part of a role's code."""
     before = everything(roles, monkeypatch)
     write(roles / "web/README.md", "other words\n")

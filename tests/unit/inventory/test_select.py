@@ -32,7 +32,7 @@ CLUSTER = Cluster(
         ("gpu_nodes[-1]", ["cpu1"]),
     ],
 )
-def test_limit_understands_ansible_patterns(pattern, names):
+def test_limit_accepts_ansible_patterns(pattern, names):
     """--limit takes names, groups, globs, regular expressions and exclusions, in the inventory's order."""
     assert [node.name for node in select(CLUSTER, pattern)] == names
 
@@ -40,7 +40,7 @@ def test_limit_understands_ansible_patterns(pattern, names):
 @pytest.mark.parametrize(
     ("pattern", "says"), [("gpu9", "did you mean gpu"), ("gpu1,nope", "'nope'"), ("gpu1:!gpu1", "matches no node")]
 )
-def test_a_limit_that_names_nothing_is_refused(pattern, says):
+def test_a_limit_without_matches_is_refused(pattern, says):
     """A word that matches no node is an error that names it, never an empty run."""
     with pytest.raises(UsageError, match=says):
         select(CLUSTER, pattern)
@@ -57,7 +57,7 @@ def test_a_limit_that_names_nothing_is_refused(pattern, says):
         ("gpu[60-99]", range(60, 65)),
     ],
 )
-def test_limit_takes_the_ranges_that_reports_print(pattern, names):
+def test_limit_accepts_the_ranges_of_reports(pattern, names):
     """In a glob [1-63] would be the digits 1 to 6, and mean gpu1 to gpu6."""
     cluster = Cluster("c", Path("x"), tuple(Node(f"gpu{n}", Connection("h")) for n in range(1, 65)))
 

@@ -37,7 +37,7 @@ def test_a_key_file_that_is_missing_or_empty_is_refused(tmp_path):
             choose_key(tmp_path / name, None)
 
 
-def test_what_is_written_reads_back_as_it_was_given():
+def test_written_settings_are_read_back_unchanged():
     """Keys and certificates stand there as readable blocks."""
     key = choose_key(None, None)
     settings = SiteSettings("r.example.com:5000/team/train:1", CERTIFICATE, NVIDIA_REPOSITORY, key)
@@ -54,19 +54,19 @@ def test_what_is_written_reads_back_as_it_was_given():
     assert "TODO" not in text
 
 
-def test_an_image_that_is_not_given_is_a_todo():
+def test_a_missing_image_is_a_todo():
     """The inventory says what is missing."""
     assert "# TODO: set the image" in group_vars_text({"cluster_name": "prod"})
 
 
 @pytest.mark.parametrize("word", ["https://r/x:1", "r/X", "x y", "registry.example.com/Team/x:1", ""])
-def test_a_name_that_docker_refuses_is_refused(word):
+def test_an_invalid_image_name_is_refused(word):
     """As the role does, and earlier."""
     with pytest.raises(UsageError, match="not an image reference"):
         check_image(word)
 
 
-def test_repositories():
+def test_repositories_are_validated():
     """A URL, or none; logins belong into a vault."""
     assert check_repository("none") == ""
     assert check_repository("https://mirror.example.com/nvidia/") == "https://mirror.example.com/nvidia"
@@ -77,7 +77,7 @@ def test_repositories():
         assert "secret" not in str(caught.value)
 
 
-def test_a_file_without_certificate_is_refused(tmp_path):
+def test_a_file_without_a_certificate_is_refused(tmp_path):
     """A private key beside the certificate is not taken along."""
     file = Path(tmp_path / "ca.pem")
     file.write_text("-----BEGIN PRIVATE KEY-----\nAA\n-----END PRIVATE KEY-----\n")

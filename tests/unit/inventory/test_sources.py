@@ -34,7 +34,7 @@ def test_a_variable_is_located_in_its_file(write, key, host, groups, place):
     assert location == (None if place is None else f"{folder}/{place}")
 
 
-def test_ini_inventories_have_lines_too(write):
+def test_variables_of_ini_inventories_have_lines(write):
     """Host lines and [group:vars] of an INI file are found."""
     file = write(hosts="# nodes\n[gpu_nodes]\na cluster_slots=x\n\n[gpu_nodes:vars]\ncluster_name = c\n") / "hosts"
 

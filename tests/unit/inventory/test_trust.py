@@ -34,7 +34,7 @@ def test_keys_are_read_from_hashed_and_plain_files(tmp_path):
     assert [(p.key.blob, p.source) for p in pinned] == [(BLOB, KeySource.FILE), (OTHER, KeySource.FILE)]
 
 
-def test_every_host_that_a_file_lacks_is_named(tmp_path):
+def test_all_hosts_missing_in_a_file_are_reported(tmp_path):
     """--known-hosts with missing hosts is one error that names all of them."""
     file = tmp_path / "known_hosts"
     file.write_text(f"10.0.0.1 ssh-ed25519 {BLOB}\n@revoked 10.0.0.9 ssh-ed25519 {OTHER}\n")
@@ -48,21 +48,21 @@ def test_every_host_that_a_file_lacks_is_named(tmp_path):
     assert known_keys(nodes[2], [file])[0].revoked
 
 
-def test_the_fingerprint_is_the_one_that_ssh_shows():
+def test_fingerprints_are_those_of_ssh():
     """A person compares it with what ssh-keygen -l prints on the node."""
     digest = base64.b64encode(hashlib.sha256(base64.b64decode(BLOB)).digest()).decode().rstrip("=")
 
     assert HostKey("ssh-ed25519", BLOB).fingerprint == f"SHA256:{digest}"
 
 
-def test_the_best_key_is_pinned_under_every_name_ssh_uses():
+def test_the_preferred_key_is_pinned_under_every_name_of_the_host():
     """One key a node: ed25519 before RSA; the line's comment is the inventory name."""
     key = preferred([HostKey("ssh-rsa", RSA), HostKey("ssh-ed25519", BLOB)])
 
     assert line_for(target("gpu1", "10.0.0.1", 2222), key) == f"[10.0.0.1]:2222 ssh-ed25519 {BLOB} gpu1"
 
 
-def test_machines_copied_from_one_image_are_noticed():
+def test_machines_with_the_same_host_key_are_reported():
     """Nodes that show the same host key are named together."""
     same = [PinnedKey(target(n, n), HostKey("ssh-ed25519", BLOB), KeySource.NEW) for n in ("a", "b")]
     other = PinnedKey(target("c", "c"), HostKey("ssh-ed25519", OTHER), KeySource.NEW)
@@ -70,7 +70,7 @@ def test_machines_copied_from_one_image_are_noticed():
     assert shared_keys([*same, other]) == [("a", "b")]
 
 
-def test_one_unreachable_node_is_said_in_its_own_words():
+def test_a_single_unreachable_node_is_reported_with_its_own_message():
     """A single failure is not wrapped into a list."""
     with pytest.raises(ConnectionFailed) as caught:
         all_or_error([ConnectionFailed("is down", node="a")], "Nothing was written.")
@@ -97,12 +97,12 @@ IP = """\
         (["10.20.0.0/24"], "10.20.0.1"),
     ],
 )
-def test_the_data_address_is_the_one_in_the_network(networks, address):
+def test_the_data_address_is_selected_by_the_network(networks, address):
     """--data-network picks the node's own address out of all that it has."""
     assert address_in(IP, networks, "a") == address
 
 
-def test_a_node_without_an_address_there_is_named():
+def test_a_node_without_an_address_in_the_network_is_reported():
     """The error names the node and the addresses that it does have."""
     with pytest.raises(NodeError, match=r"10\.99\.0\.0/16; it has 127\.0\.0\.1, 192\.168\.1\.5") as caught:
         address_in(IP, ["10.99.0.0/16"], "gpu3")
@@ -111,18 +111,18 @@ def test_a_node_without_an_address_there_is_named():
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "ten", "10.0.0.1/32"])
-def test_what_is_no_network_is_refused(text):
+def test_an_invalid_network_is_refused(text):
     """--data-network wants a CIDR."""
     with pytest.raises(UsageError, match="--data-network"):
         checked_networks([text])
 
 
-def test_networks_are_written_in_their_normal_form():
+def test_networks_are_normalised():
     """An address with its prefix length means its network."""
     assert checked_networks(["10.0.0.5/24", "10.0.0.0/24"]) == ("10.0.0.0/24",)
 
 
-def test_a_file_that_does_not_exist_is_said():
+def test_a_missing_file_is_reported():
     """--known-hosts with a wrong path is a sentence."""
     with pytest.raises(UsageError, match="file not found"):
         keys_from_file([target("a", "10.0.0.1")], Path("/nonexistent/known_hosts"))

@@ -33,7 +33,7 @@ def listing(hosts, empty=()):
         ("platform_zzz", 3, "unknown variable: no role has it"),
     ],
 )
-def test_wrong_values_and_unknown_names_of_ours_are_refused(roles, key, value, says):
+def test_invalid_values_and_unknown_variables_of_provision_are_refused(roles, key, value, says):
     """A value of the wrong type, or an unknown name with one of our prefixes, never reaches a node."""
     problems = list(variable_problems(listing({"a": {key: value}}), read_specs(roles)))
 
@@ -54,7 +54,7 @@ def test_wrong_values_and_unknown_names_of_ours_are_refused(roles, key, value, s
         ("my_own_variable", object()),
     ],
 )
-def test_right_values_templates_and_the_users_own_are_accepted(roles, key, value):
+def test_valid_values_templates_and_other_variables_are_accepted(roles, key, value):
     """What Ansible would convert is fine, what is not known yet is not judged, and other names are the user's."""
     assert list(variable_problems(listing({"a": {key: value}}), read_specs(roles))) == []
 
@@ -67,7 +67,7 @@ def test_right_values_templates_and_the_users_own_are_accepted(roles, key, value
         ("clusterslots", "cluster_slots"),
     ],
 )
-def test_a_name_like_a_typing_error_is_a_warning(roles, key, close):
+def test_a_misspelt_variable_is_a_warning(roles, key, close):
     """A name close to a known one is pointed at, and nothing more."""
     doubts = list(doubtful_names(listing({"a": {key: 1}}), read_specs(roles)))
 
@@ -75,7 +75,7 @@ def test_a_name_like_a_typing_error_is_a_warning(roles, key, close):
 
 
 @pytest.mark.parametrize("key", ["ansible_python_interpreter", "ansible_ssh_pipelining", "rack", "docker_version"])
-def test_other_names_raise_no_doubt(roles, key):
+def test_unrelated_variables_have_no_warning(roles, key):
     """Variables of Ansible and of the user that resemble none of ours are left alone."""
     assert list(doubtful_names(listing({"a": {key: 1}}), read_specs(roles))) == []
 
@@ -97,7 +97,7 @@ def test_other_names_raise_no_doubt(roles, key):
         ({"a": {"cluster_head": "aa"}}, (), "'aa' is not a node"),
     ],
 )
-def test_a_cluster_that_makes_no_sense_is_refused(hosts, empty, says):
+def test_an_inconsistent_cluster_is_refused(hosts, empty, says):
     """Addresses given twice, empty groups and networks that are none are found before anything connects."""
     connections = {name: connection_of(name, variables) for name, variables in hosts.items()}
 
@@ -121,7 +121,7 @@ def test_one_address_with_two_ports_or_behind_two_jump_hosts_is_two_nodes():
 
 
 @pytest.mark.parametrize("name", ["../../etc/cron.d/x", "a/b", ".hidden", "gpu\n1", "gpu\x1b[2J", "g" * 300])
-def test_a_name_that_would_leave_its_folder_is_refused(name):
+def test_a_node_name_with_a_path_is_refused(name):
     """Answers of nodes are stored in files of their names; a cloud's owners of machines may choose the names."""
     problems = list(cluster_problems(listing({name: {}, "gpu-1.example.org": {}}), {}))
 

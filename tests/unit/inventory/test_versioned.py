@@ -39,7 +39,7 @@ def ignored(tmp_path):
         "example/hosts.yml",
     ],
 )
-def test_an_inventory_is_versioned(ignored, name):
+def test_git_add_includes_the_files_of_an_inventory(ignored, name):
     """`git add inventories` takes what init wrote: hosts, variables (vaults too) and pinned host keys."""
     assert not ignored(f"inventories/{name}")
 
@@ -58,6 +58,6 @@ def test_an_inventory_is_versioned(ignored, name):
         "prod/vault-password.txt",
     ],
 )
-def test_secrets_and_left_overs_are_not(ignored, name):
+def test_git_add_excludes_secrets_and_backup_files(ignored, name):
     """A private key or a vault password that lies in the folder is not published by `git add inventories`."""
     assert ignored(f"inventories/{name}")

@@ -30,7 +30,7 @@ rack:
 """
 
 
-def test_a_written_inventory_reads_back():
+def test_a_written_inventory_is_read_back_unchanged():
     """Names and values that YAML would take for something else survive."""
     entries = [HostEntry("gpu1", {"ansible_host": "10.0.0.1", "ansible_port": 2222}), HostEntry("007"), HostEntry("no")]
 
@@ -41,7 +41,7 @@ def test_a_written_inventory_reads_back():
     assert yaml.safe_load(group_vars_text(variables)) == variables
 
 
-def test_added_hosts_leave_everything_else_as_it_was():
+def test_adding_hosts_changes_no_other_line():
     """--add inserts lines after the last host, with the file's own indentation, and changes no other line."""
     text = with_hosts(EDITED, [HostEntry("d", {"ansible_host": "10.0.0.4"})], FILE)
 
@@ -49,14 +49,14 @@ def test_added_hosts_leave_everything_else_as_it_was():
     assert text == EDITED.replace("{cluster_rack: r2}\n", "{cluster_rack: r2}\n" + new)
 
 
-def test_a_file_without_a_last_newline_is_no_trap():
+def test_hosts_can_be_added_to_a_file_without_a_final_newline():
     """The first added line does not end up on the last line of the file."""
     text = with_hosts("gpu_nodes:\n  hosts:\n    a:", [HostEntry("b")], FILE)
 
     assert yaml.safe_load(text) == {"gpu_nodes": {"hosts": {"a": None, "b": None}}}
 
 
-def test_removed_hosts_leave_everything_else_as_it_was():
+def test_removing_hosts_changes_no_other_line():
     """--remove takes a host's lines out of every group and keeps comments of others."""
     text = without_hosts(EDITED, ["a", "c"], FILE)
 
@@ -70,7 +70,7 @@ def test_removed_hosts_leave_everything_else_as_it_was():
 
 
 @pytest.mark.parametrize("text", ["gpu_nodes:\n  hosts: {a: }\n", "gpu_nodes:\n  hosts:\n", "[gpu]\na\n"])
-def test_a_form_that_cannot_be_edited_is_said(text):
+def test_a_file_that_cannot_be_edited_is_refused_with_the_lines_to_add(text):
     """Instead of rewriting a file in its own way, --add names the lines to add by hand."""
     with pytest.raises(InventoryError) as caught:
         with_hosts(text, [HostEntry("b")], FILE)
@@ -79,7 +79,7 @@ def test_a_form_that_cannot_be_edited_is_said(text):
     assert "b:" in (caught.value.remedy or "")
 
 
-def test_a_removed_hosts_keys_go_and_shared_ones_stay():
+def test_removing_a_host_removes_only_its_own_keys():
     """Keys are matched by the host's name in the comment or by an address that no other host has."""
     text = "10.0.0.1 t AAA gpu1\n10.0.0.2,x t BBB gpu2\n# note\n10.0.0.3 t CCC\n10.0.0.4 t DDD\n"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision.node import docker as node_docker
-from provision.node.supervisor import account as keeper_account
+from provision.node.supervisor import account
 
 
 class Archive:
@@ -64,13 +64,13 @@ SPARSE = packed(type=tarfile.GNUTYPE_SPARSE, size=0)[:386] + b"00000000000\0" * 
     ],
     ids=["endless", "sparse", "link", "fifo", "device", "nothing"],
 )
-def test_an_images_file_of_accounts_is_read_up_to_a_limit_and_only_if_it_is_a_plain_file(
+def test_an_images_passwd_is_read_up_to_a_limit_and_only_if_it_is_a_regular_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, more: int
 ) -> None:
-    """The image chooses it, and the keeper that would read all of it is root's."""
+    """The image controls the file, and the job supervisor that reads it runs as root."""
     monkeypatch.setattr(node_docker, "DOCKER_SOCKET", str(tmp_path / "docker.sock"))
     archive = Archive(tmp_path, head, more)
-    assert keeper_account._passwd_in("c") is None
+    assert account._passwd_in("c") is None
     archive.thread.join()
 
     assert archive.sent < 1 << 24
@@ -86,5 +86,5 @@ def test_an_images_accounts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         stream.addfile(member, io.BytesIO(text))
     monkeypatch.setattr(node_docker, "DOCKER_SOCKET", str(tmp_path / "docker.sock"))
     archive = Archive(tmp_path, made.getvalue())
-    assert keeper_account._passwd_in("c") == text.decode()
+    assert account._passwd_in("c") == text.decode()
     archive.thread.join()

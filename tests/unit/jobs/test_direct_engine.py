@@ -244,7 +244,7 @@ def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: D
 
 
 def test_a_job_whose_containers_do_not_run_yet_is_not_started_again(jobs: DirectEngine, node: FakeNode) -> None:
-    """Its keeper has it: another look at the queue leaves it alone, and it is in nobody's way."""
+    """Its supervisor runs it: another scheduling pass does not change it, and it delays no other job."""
     document = {"kind": "run", "name": "j", "command": ["x"], "workers": 1}
     attempt = {"attempt": 1, "id": "j", "seats": [assignment("j-worker-0", "a", 0)], "node": "a", "time": time.time()}
     node.attempt("j").mkdir(parents=True)
@@ -498,11 +498,11 @@ def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
     def refuse(connector: Any, do: str, kind: Any, **more: Any) -> Any:
         asked.append(do)
         if do == "queue":
-            raise NodeError("the job j belongs to somebody else", node=connector.name)
+            raise NodeError("the job j belongs to another user", node=connector.name)
         return ask(connector, do, kind, **more)
 
     monkeypatch.setattr(job_end, "ask_jobs", refuse)
-    with pytest.raises(NodeError, match="belongs to somebody else"):
+    with pytest.raises(NodeError, match="belongs to another user"):
         getattr(pair.jobs, verb)("j", [].append)
     assert asked == ["report", "queue"]
     assert pair.jobs.get("j").status is JobStatus.RUNNING
@@ -544,7 +544,7 @@ def test_what_the_job_agent_refuses_exits_as_a_refusal(pair: Pair, monkeypatch: 
 
     def run(connector: Way, script: str, *, stdin: bytes = b"", **limits: Any) -> CommandResult:
         if b'"do": "queue"' in stdin:
-            problem = {"message": "the job j belongs to somebody else", "code": "job.not_owner"}
+            problem = {"message": "the job j belongs to another user", "code": "job.not_owner"}
             return CommandResult(json.dumps({"error": problem}), "", 1)
         return answers(connector, script, stdin=stdin, **limits)
 

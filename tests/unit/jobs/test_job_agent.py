@@ -134,7 +134,7 @@ def test_the_id_of_another_job_or_lease_is_refused(agent):
 
     for ident in ("j1", "x1", "r7"):
         answer = agent.refused("eve", "reserve", name="evil", job=signed("evil", "eve", ident))
-        assert answer == f"another job has the id {ident}"
+        assert answer == f"another job has the ID {ident}"
     assert not (agent.node.root / "evil").exists()
 
 
@@ -150,7 +150,7 @@ def test_the_agent_is_one_file_that_runs_by_itself(tmp_path):
         env={"PYTHONPATH": str(tmp_path), "PROVISION_JOBS_ROOT": str(tmp_path)},
     )
 
-    assert "the inventory names nobody called nobody" in json.loads(done.stdout)["error"]["message"]
+    assert "the inventory has no person nobody" in json.loads(done.stdout)["error"]["message"]
 
 
 def test_a_submitter_submits_sees_stops_and_deletes_a_job_of_his_own(agent):
@@ -217,7 +217,7 @@ def test_a_submitter_records_which_nodes_have_confirmed_the_end_of_a_job_of_his_
 def test_a_job_of_somebody_else_is_refused_to_a_submitter_and_not_to_an_operator(agent, do, more):
     submitted(agent, "j", "bob")
 
-    assert agent.refused("eve", do, name="j", **more) == "the job j belongs to somebody else"
+    assert agent.refused("eve", do, name="j", **more) == "the job j belongs to another user"
     assert agent.ask("eve", do, name="j", **more)["error"]["code"] == "job.not_owner"
     assert (agent.node.root / "j/job.json").exists()
     assert json.loads((agent.node.root / "j/queue.json").read_text())["state"] == "pending"
@@ -232,7 +232,7 @@ def test_a_job_without_a_signature_is_nobodys_but_an_operators(agent):
     """What an operator's older command has recorded belongs to no submitter."""
     agent.node.ok("reserve", name="j", job=job("j", "j1"), queue={"state": "pending"})
 
-    assert agent.refused("bob", "delete", name="j") == "the job j belongs to somebody else"
+    assert agent.refused("bob", "delete", name="j") == "the job j belongs to another user"
     assert agent.ask("alice", "delete", name="j") == {"deleted": True}
 
 
@@ -356,7 +356,7 @@ def test_a_name_that_has_become_another_job_meanwhile_is_not_stopped(agent):
 
     for do in ("stop", "logs"):
         answer = agent.node.ask(do, name="j", id="another", instance="j-worker-0")
-        assert answer["error"]["message"] == "the job j is another one by now"
+        assert answer["error"]["message"] == "the job j on this node has another ID"
 
 
 WORDS = st.sampled_from([*job_agent.RULES, "j", "k", "..", "a/b", "pending", "stopped", "secrets", "start", "\n"])
@@ -464,13 +464,13 @@ def test_a_submitter_cannot_fill_the_disk_with_one_upload(agent):
 
     assert upload(400 << 10) == {"stored": True}
     for size in (600 << 10, 2 << 20):
-        assert upload(size)["error"]["message"] == f"there is no room for {size} bytes of code"
+        assert upload(size)["error"]["message"] == f"insufficient disk space for {size} bytes of code"
 
 
 def test_the_agent_takes_no_larger_code_than_the_node(agent):
     """Else the upload would be refused only after it was announced as possible."""
     assert job_agent.UPLOAD_BYTES == node_queue.UPLOAD_BYTES
-    refusal = f"{2 << 31} is not a possible size of packed code"
+    refusal = f"{2 << 31}: invalid size of packed code"
     assert agent.refused("bob", "upload", id="abc", size=2 << 31) == refusal
 
 

@@ -83,7 +83,7 @@ def test_a_submission_that_breaks_off_shows_nothing_and_leaves_the_name_free(nod
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["../x", "", "-a", "A", "a/b", "a" * 80, None, 3])
 def test_what_is_no_name_reaches_no_path(node, name):
-    assert "is no name of a job" in node.ask("reserve", name=name, job=job())["error"]["message"]
+    assert "invalid job name" in node.ask("reserve", name=name, job=job())["error"]["message"]
 
 
 def test_the_secrets_of_a_job_are_root_s_alone_and_in_no_report(node):
@@ -420,7 +420,7 @@ def test_what_a_driver_does_not_answer_is_unknown_and_not_leased(tmp_path):
         found = node.ok("look")
         assert found["gpus"] is None
         assert "version mismatch" in found["gpu_error"]
-        assert "not known" in lease(node)["error"]["message"]
+        assert "is unknown" in lease(node)["error"]["message"]
 
 
 @pytest.mark.long
@@ -480,7 +480,7 @@ def test_prepare_says_what_is_missing_on_this_node(docked):
     for more, said in (
         ({"images": {"missing:1": "missing"}}, "could not be pulled"),
         ({"images": {"missing:1": "never"}}, "there is no image missing:1"),
-        ({"uid": "ann", "mpi": True}, "no UID:GID"),
+        ({"uid": "ann", "mpi": True}, "not of the form UID"),
         ({"job": job(ident="t2")}, "there is another job j"),
     ):
         assert said in docked.ask("prepare", **{**base, **more})["error"]["message"]
@@ -621,7 +621,7 @@ def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(do
 
 
 @pytest.mark.long
-def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
+def test_stop_without_a_supervisor_ends_the_running_part(docked):
     prepare(docked, [assignment("j-worker-0", "a", 0)], ports=1)
     assert docked.ok("stop", name="j", attempt=2) == {"asked": False}
     assert docked.ok("stop", name="j", reason="stopped by ann@h", grace=0, attempt=1) == {"asked": True}
@@ -665,7 +665,7 @@ def test_packed_code_is_stored_whole_with_its_job_or_not_at_all(node):
     assert "broke off" in json.loads(short.communicate(b"12345", timeout=30)[0])["error"]["message"]
     assert list(node.root.iterdir()) == []
     for bad in ("../x", "", None, "a/b"):
-        assert "is no id" in node.ask("upload", id=bad, size=1)["error"]["message"]
+        assert "invalid job ID" in node.ask("upload", id=bad, size=1)["error"]["message"]
     whole = node.begin("upload", id="t1", size=200_000)
     assert json.loads(whole.communicate(b"x" * 200_000, timeout=30)[0]) == {"stored": True}
     node.ok("reserve", name="j", job=job(), queue={}, upload="t1")

@@ -36,7 +36,7 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def run(folder: Path, line: str, user: str = ACCOUNT, **told: object) -> tuple[dict, list[str]]:
+def run(folder: Path, line: str, user: str = ACCOUNT, **changes: object) -> tuple[dict, list[str]]:
     """Run a line as an instance; return how it ended, and what it printed."""
     unit = {
         "user": user,
@@ -45,7 +45,7 @@ def run(folder: Path, line: str, user: str = ACCOUNT, **told: object) -> tuple[d
         "limits": {},
         "binds": [],
         "private": [],
-        **told,
+        **changes,
     }
     with FakeNode(folder / "node") as node:
         prepare(node, [assignment("j-worker-0", "a", 0)])
@@ -98,7 +98,7 @@ def test_root_makes_nothing_for_an_account_where_that_could_not_make_it(folder: 
     (folder / "roots").mkdir()
     for target in (f"{folder}/roots/nologin", "/etc/provision-test-nologin", "/.provision-test"):
         result, _ = run(folder, "true", binds=[["/etc/hostname", target, "ro"]])
-        assert "does not exist, and the account may not make it" in result["reason"]
+        assert "does not exist, and the account may not create it" in result["reason"]
         assert not os.path.lexists(target)
         subprocess.run(["rm", "-rf", folder / "node"], check=True)
 
@@ -127,17 +127,17 @@ def test_an_account_that_exchanges_its_mount_point_has_nothing_made_mounted_or_r
 
 
 def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the account could open them, whatever becomes of their paths; what is the job's own is as it was."""
-    from provision.node.supervisor import mounts as keeper_mounts
+    """As the account could open them, even if their paths change; the job's own mounts are unchanged."""
+    from provision.node.supervisor import mounts as container_mounts
 
-    monkeypatch.setattr(keeper_mounts, "MOUNTS", str(folder / "mounts"))
+    monkeypatch.setattr(container_mounts, "MOUNTS", str(folder / "mounts"))
     (folder / "open/data").mkdir(parents=True)
     (folder / "open/data/mark").touch()
     (folder / "closed/data").mkdir(parents=True)
     (folder / "closed").chmod(0o700)
     command = ["image", "docker", "run", "--volume", "/a:/b"]
     words = ["--init", "--volume", f"{folder}/open/data:/data:ro", "--volume", "/jobs/j/code/x:/x", "--group-add", "7"]
-    mounts = keeper_mounts.Mounts("c-1", "/jobs/j", ACCOUNT, words + command)
+    mounts = container_mounts.Mounts("c-1", "/jobs/j", ACCOUNT, words + command)
 
     assert mounts.words == ["--init", "--volume", f"{folder}/mounts/c-1/0:/data:ro", *words[3:], *command]
     with mounts:
@@ -146,16 +146,16 @@ def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, mo
         assert (folder / "mounts/c-1/0").stat().st_ino == (folder / "elsewhere/data").stat().st_ino
     assert list((folder / "mounts").iterdir()) == []
     for source in (f"{folder}/closed/data", "/jobs/j/../other/code", f"{folder}/nothing"):
-        with pytest.raises(OSError, match="the account cannot have mounted"):
-            keeper_mounts.Mounts("c-2", "/jobs/j", ACCOUNT, ["--volume", f"{source}:/x", "i"]).__enter__()
+        with pytest.raises(OSError, match="the account cannot mount"):
+            container_mounts.Mounts("c-2", "/jobs/j", ACCOUNT, ["--volume", f"{source}:/x", "i"]).__enter__()
     assert list((folder / "mounts").iterdir()) == []
 
 
 def test_docker_follows_no_link_in_the_code_of_an_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The account may commit a link to what it cannot reach, and ask for a mount of that link."""
-    from provision.node.supervisor import mounts as keeper_mounts
+    from provision.node.supervisor import mounts as container_mounts
 
-    monkeypatch.setattr(keeper_mounts, "MOUNTS", str(folder / "mounts"))
+    monkeypatch.setattr(container_mounts, "MOUNTS", str(folder / "mounts"))
     (folder / "other/code/x").mkdir(parents=True)
     (folder / "other").chmod(0o700)
     job = folder / "j"
@@ -164,8 +164,8 @@ def test_docker_follows_no_link_in_the_code_of_an_account(folder: Path, monkeypa
         (job / name / "link").symlink_to(folder / "other/code/x")
     job.chmod(0o700)
     for name in ("code/x/link", "logs/link", "attempts/1/ssh/link", "attempts/1", "code/..", "code"):
-        with pytest.raises(OSError, match="the account cannot have mounted"):
-            keeper_mounts.Mounts("c", str(job), ACCOUNT, ["--volume", f"{job}/{name}:/x", "i"]).__enter__()
+        with pytest.raises(OSError, match="the account cannot mount"):
+            container_mounts.Mounts("c", str(job), ACCOUNT, ["--volume", f"{job}/{name}:/x", "i"]).__enter__()
     for name in ("code/x", "logs", "attempts/1/ssh", "attempts/1/mount", "attempts/1/config/0"):
         words = ["--volume", f"{job}/{name}:/x", "i"]
-        assert keeper_mounts.Mounts("c", str(job), ACCOUNT, words).words == words
+        assert container_mounts.Mounts("c", str(job), ACCOUNT, words).words == words

@@ -1,4 +1,4 @@
-"""Instances that are processes of their node: the real shim and keeper as processes, systemd is a STAND-IN."""
+"""Instances that are processes of their node: the real shim and supervisor as processes, systemd is a STAND-IN."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from provision.node import files as node_files
 from provision.node.jobs import gpus as node_gpus
 from provision.node.jobs import mountpoints as node_mountpoints
 from provision.node.jobs import units as node_units
-from provision.node.unit import command_line as unit_words
+from provision.node.unit.command_line import unit_words
 from tests.support.node.node import FakeNode, assignment, container, prepare, start
 
 ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="an account is taken, which root alone can")
 
 
 def unit(instance, *command, **more):
-    """What the keeper is told of a unit."""
+    """Return a unit's entry of the request to the job supervisor."""
     unit = {"user": "", "folder": "/", "command": list(command), "limits": {}, "binds": [], "private": []}
     return container(instance, **{"env": {}, **more}, unit=unit)
 
@@ -58,7 +58,7 @@ def test_what_the_node_has_not_is_named(tmp_path):
 def test_systemd_gets_the_limits_and_no_mounts():
     """The shim makes the mounts: systemd would follow links of the account."""
     unit = {"limits": {"memlock": "-1", "nofile": "1024:-1"}, "binds": [["/a b:'c%n", "/d\\e", "ro"]], "private": []}
-    words = unit_words.unit_words("u", unit)
+    words = unit_words("u", unit)
     assert not any("Bind" in word for word in words)
     assert {"--property=LimitMEMLOCK=infinity", "--property=LimitNOFILE=1024:infinity"} <= set(words)
 
@@ -68,7 +68,7 @@ def test_systemd_gets_the_limits_and_no_mounts():
 def test_nothing_is_mounted_by_way_of_another_accounts_link(tmp_path, monkeypatch, below):
     """It could lead to the node's own programs, which root's part of the unit would run as that account wants them."""
     monkeypatch.setattr(node_mountpoints, "MADE", str(tmp_path / "made"))
-    monkeypatch.setattr(node_mountpoints, "Locked", contextlib.nullcontext)
+    monkeypatch.setattr(node_mountpoints, "LeaseLock", contextlib.nullcontext)
     (tmp_path / "system").mkdir()
     for name, owner in (("theirs", 2042), ("roots", 0)):
         (tmp_path / name).symlink_to("system")
@@ -87,7 +87,7 @@ def test_a_mount_point_that_root_cannot_create_is_reported(monkeypatch):
         (folder / "home").mkdir(0o755)
         os.chown(folder, 65534, 65534)
         monkeypatch.setattr(node_mountpoints, "MADE", f"{folder}/made")
-        monkeypatch.setattr(node_mountpoints, "Locked", contextlib.nullcontext)
+        monkeypatch.setattr(node_mountpoints, "LeaseLock", contextlib.nullcontext)
         os.seteuid(65534)
         try:
             with pytest.raises(node_files.Refused, match=r"home/code .* --working-dir"):
@@ -95,13 +95,13 @@ def test_a_mount_point_that_root_cannot_create_is_reported(monkeypatch):
         finally:
             os.seteuid(0)
         assert node_files.read_json(f"{folder}/made") == {"made": [f"{folder}/a", f"{folder}/a/b"]}
-        node_mountpoints.take_away()
+        node_mountpoints.remove_unused()
         assert [path.name for path in folder.iterdir()] == ["home"]
 
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """A driver with two GPUs and all its parts, as /proc tells of it."""
+    """A driver with two GPUs and all its parts, as /proc shows it."""
     for number in range(2):
         place = tmp_path / f"gpus/0000:0{number}:00.0"
         place.mkdir(parents=True)

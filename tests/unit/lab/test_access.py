@@ -58,7 +58,7 @@ def test_ssh_accepts_the_options_and_checks_host_keys_strictly(tmp_path):
     assert (settings["user"], settings["hostname"], settings["port"]) == ("root", "127.0.0.1", "1")
 
 
-def test_unreachable_node_is_named(tmp_path):
+def test_an_unreachable_node_is_reported(tmp_path):
     """If ssh fails, the error has the node and the message of ssh."""
     access.make_operator_key(tmp_path)
     with pytest.raises(ConnectionFailed, match="refused") as caught:

@@ -47,7 +47,7 @@ def test_a_repeated_answer_does_not_start_python(smi, tmp_path):
     assert second == (first[0].replace("V100", "V999"), first[1])
 
 
-def test_another_machine_or_fault_changes_the_answer_at_once(smi, tmp_path):
+def test_another_machine_or_fault_changes_the_answer_immediately(smi, tmp_path):
     """Answers for another description, or without a fault, are not repeated."""
     smi("dgx1v")
 

@@ -53,7 +53,7 @@ def test_the_plan_survives_being_written(tmp_path):
     assert plan.container("demo-1") == "provision-demo-demo-1"
 
 
-def test_no_plan_is_not_an_error_and_a_damaged_one_is(tmp_path):
+def test_a_missing_plan_is_no_error_and_a_damaged_one_is(tmp_path):
     """A damaged file is an error with its name and a remedy."""
     assert load_plan(tmp_path) is None
     (tmp_path / "containers.json").write_text("{")

@@ -62,7 +62,7 @@ def test_a_package_is_built_by_dkms_like_the_real_one(package):
     assert f"dkms remove -m {settings['PACKAGE_NAME']}" in package.scripts["prerm"]
 
 
-def test_two_rdma_stacks_differ_in_the_structure_that_clients_hand_over():
+def test_two_rdma_stacks_differ_in_the_client_structure():
     """An upgrade changes the checksum of the function; only the newer one has peer_memory_client_ex."""
     header = "/usr/src/mlnx-ofed-kernel-{}/include/rdma/peer_mem.h"
     old, new = (p.files[header.format(p.version.partition("~")[0])] for p in stacks())
@@ -89,7 +89,7 @@ def test_the_flavours_of_the_gpu_driver_conflict():
 
 
 @needs_git
-def test_a_node_can_clone_every_version(tmp_path):
+def test_nodes_can_clone_every_version(tmp_path):
     """The lab's repository serves the history as plain files, which git reads over HTTP."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))

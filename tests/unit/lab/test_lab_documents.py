@@ -54,7 +54,7 @@ def test_a_damaged_record_of_a_process_names_no_process(tmp_path: Path, content:
     assert not processes.running(tmp_path / "record")
 
 
-def test_damaged_information_of_services_is_as_none(tmp_path: Path) -> None:
+def test_damaged_information_of_services_is_ignored(tmp_path: Path) -> None:
     """The next `up` makes it anew."""
     (tmp_path / "services").mkdir()
     about = {"registry": 1, "ca_certificate": "", "image_reference": "", "image_digest": ""}

@@ -33,7 +33,7 @@ def matrix(name: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_machine_loads_and_is_named_as_its_file(name):
+def test_every_machine_loads_and_has_the_name_of_its_file(name):
     """Whatever `--machine` lists can be loaded, and has a symmetric matrix."""
     document = json.loads(to_json(load(name)))
 

@@ -24,7 +24,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_other_options_than_the_labs_are_refused_with_both_named():
+def test_changed_options_of_a_lab_are_refused_with_both_values():
     """A lab is never changed silently; the message has its options and the requested ones."""
     state.save_spec(state.lab_folder("demo"), LabSpec("demo", DriverName.CONTAINER, 2))
     with pytest.raises(LabError, match=r"--driver container --nodes 2 .* requested: --driver container --nodes 3"):
@@ -49,7 +49,7 @@ def test_invalid_options_are_refused_before_anything_is_created(options, complai
     assert state.known_labs() == []
 
 
-def test_an_unknown_lab_is_named_with_those_that_exist():
+def test_an_unknown_lab_is_refused_with_the_existing_ones():
     """The message lists the labs there are and how to make one."""
     state.save_spec(state.lab_folder("other"), LabSpec("other", DriverName.VM, 1))
     with pytest.raises(LabError, match=r"unknown lab demo \(labs: other\)") as caught:

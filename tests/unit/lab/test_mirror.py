@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from provision.errors import LabError
-from provision.lab.mirror import MIRROR_VARIABLE, MirrorSources, Stanza, debian_sources, parse_deb822, parse_one_line
+from provision.lab.mirror import MirrorSources, Stanza, mirror_sources, parse_deb822, parse_one_line
+from provision.lab.systems import lab_system
 from provision.lab.vm_recipe import Recipe
 
+BOOKWORM, TRIXIE = lab_system("debian12"), lab_system("debian13")
 DEBIAN = """\
 # a comment
 Types: deb deb-src
@@ -36,7 +38,7 @@ Signed-By: /etc/apt/keyrings/vendor.gpg
 @pytest.fixture
 def apt(tmp_path, monkeypatch):
     """An /etc/apt without any source, and no mirror in the environment."""
-    monkeypatch.delenv(MIRROR_VARIABLE, raising=False)
+    monkeypatch.delenv(BOOKWORM.mirror_variable, raising=False)
     (tmp_path / "sources.list.d").mkdir()
     return tmp_path
 
@@ -44,22 +46,22 @@ def apt(tmp_path, monkeypatch):
 def test_sources_of_the_controllers_release_are_unchanged(apt):
     """Mirror, suites and components of the machine are what lab nodes get."""
     (apt / "sources.list.d/debian.sources").write_text(DEBIAN)
-    mirror_sources = debian_sources("bookworm", etc_apt=apt)
+    sources = mirror_sources(BOOKWORM, etc_apt=apt)
 
-    assert mirror_sources.stanzas[0].suites == ("bookworm", "bookworm-updates")
-    assert mirror_sources.stanzas[0].components == ("main", "contrib")
+    assert sources.stanzas[0].suites == ("bookworm", "bookworm-updates")
+    assert sources.stanzas[0].components == ("main", "contrib")
     key = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-    assert mirror_sources.lines[-1] == f"deb {key} http://mirror.example/debian-security bookworm-security main"
+    assert sources.lines[-1] == f"deb {key} http://mirror.example/debian-security bookworm-security main"
 
 
 def test_another_release_comes_from_the_same_mirror(apt):
     """A Debian 12 machine builds Debian 13 nodes from its own mirror."""
     (apt / "sources.list.d/debian.sources").write_text(DEBIAN)
-    mirror_sources = debian_sources("trixie", etc_apt=apt)
+    sources = mirror_sources(TRIXIE, etc_apt=apt)
 
-    assert "Suites: trixie trixie-updates\n" in mirror_sources.deb822
-    assert "Suites: trixie-security\n" in mirror_sources.deb822
-    assert "bookworm" not in mirror_sources.deb822
+    assert "Suites: trixie trixie-updates\n" in sources.deb822
+    assert "Suites: trixie-security\n" in sources.deb822
+    assert "bookworm" not in sources.deb822
 
 
 def test_third_party_repositories_are_excluded(apt):
@@ -67,10 +69,10 @@ def test_third_party_repositories_are_excluded(apt):
     (apt / "sources.list.d/debian.sources").write_text(DEBIAN)
     (apt / "sources.list.d/vendor.sources").write_text(THIRD_PARTY)
     (apt / "sources.list.d/old.sources.disabled").write_text(THIRD_PARTY.replace("vendor", "debian"))
-    mirror_sources = debian_sources("bookworm", etc_apt=apt)
+    sources = mirror_sources(BOOKWORM, etc_apt=apt)
 
-    assert "vendor.example" not in mirror_sources.deb822
-    assert len(mirror_sources.stanzas) == 2
+    assert "vendor.example" not in sources.deb822
+    assert len(sources.stanzas) == 2
 
 
 def test_the_one_line_format_is_parsed(apt):
@@ -79,25 +81,25 @@ def test_the_one_line_format_is_parsed(apt):
         "deb http://mirror.example/debian bookworm main  # comment\n"
         "deb-src http://mirror.example/debian bookworm main\n"
     )
-    mirror_sources = debian_sources("bookworm", etc_apt=apt)
+    sources = mirror_sources(BOOKWORM, etc_apt=apt)
 
-    assert [stanza.uris for stanza in mirror_sources.stanzas] == [("http://mirror.example/debian",)]
+    assert [stanza.uris for stanza in sources.stanzas] == [("http://mirror.example/debian",)]
 
 
 def test_a_controller_without_a_mirror_gets_a_remedy(apt):
     """Without a Debian mirror the error names the folder and the variable that fixes it."""
     (apt / "sources.list.d/vendor.sources").write_text(THIRD_PARTY)
     with pytest.raises(LabError, match="no Debian mirror") as caught:
-        debian_sources("bookworm", etc_apt=apt)
+        mirror_sources(BOOKWORM, etc_apt=apt)
 
-    assert MIRROR_VARIABLE in caught.value.remedy
+    assert "PROVISION_DEBIAN_MIRROR" in caught.value.remedy
 
 
-def test_the_variable_names_a_mirror(apt, monkeypatch):
+def test_a_variable_selects_a_mirror(apt, monkeypatch):
     """PROVISION_DEBIAN_MIRROR is used where the machine is no Debian."""
-    monkeypatch.setenv(MIRROR_VARIABLE, "http://other.example/debian")
+    monkeypatch.setenv("PROVISION_DEBIAN_MIRROR", "http://other.example/debian")
 
-    assert debian_sources("trixie", etc_apt=apt).stanzas[0].uris == ("http://other.example/debian",)
+    assert mirror_sources(TRIXIE, etc_apt=apt).stanzas[0].uris == ("http://other.example/debian",)
 
 
 def test_disabled_stanzas_are_skipped():
@@ -117,9 +119,9 @@ def test_options_of_a_line_are_parsed():
 def test_credentials_of_the_mirror_are_in_no_argument_and_in_no_image(tmp_path):
     """Credentials of a source or a proxy reach mmdebstrap in a private file, and never the node."""
     stanza = Stanza(("https://bob:p@ss@mirror.example/debian",), ("bookworm",), ("main",))
-    sources = MirrorSources("bookworm", (stanza,), (("Acquire::http::Proxy", "http://bob:hunter22@proxy:3128"),))
+    sources = MirrorSources(BOOKWORM, (stanza,), (("Acquire::http::Proxy", "http://bob:hunter22@proxy:3128"),))
     early = str(tmp_path / "early.tar")
-    recipe = Recipe("debian12", sources)
+    recipe = Recipe(sources)
     commands = [sources.arguments(tmp_path), recipe.mmdebstrap("root", early, "late.tar")]
     files = {path.name: path for path in tmp_path.iterdir()}
 
@@ -136,10 +138,10 @@ def test_credentials_of_the_mirror_are_in_no_argument_and_in_no_image(tmp_path):
     assert "99mmdebstrap" in repr(commands[1])
 
 
-def test_sources_without_credentials_are_arguments_as_they_are(tmp_path):
+def test_sources_without_credentials_are_unchanged_arguments(tmp_path):
     """Nothing is written and nothing changes where there is nothing to hide."""
-    sources = MirrorSources("bookworm", (Stanza(("http://m/debian",), ("bookworm",), ("main",)),), (("A::B", "1"),))
+    sources = MirrorSources(BOOKWORM, (Stanza(("http://m/debian",), ("bookworm",), ("main",)),), (("A::B", "1"),))
 
     assert sources.arguments(tmp_path) == (['--aptopt=A::B "1"'], list(sources.lines))
     assert list(tmp_path.iterdir()) == []
-    assert "99mmdebstrap" not in repr(Recipe("debian12", sources).mmdebstrap("r", str(tmp_path / "e"), "l"))
+    assert "99mmdebstrap" not in repr(Recipe(sources).mmdebstrap("r", str(tmp_path / "e"), "l"))

@@ -42,7 +42,7 @@ def serve(tmp_path):
         thread.join(5)
 
 
-def test_command_returns_its_answer_past_events(serve):
+def test_a_command_returns_its_answer_and_skips_events(serve):
     """Events that QEMU sends in between are ignored."""
     event = {"event": "NIC_RX_FILTER_CHANGED", "data": {}}
     path, heard = serve([{"return": {}}], [event, {"return": {"status": "running"}}])
@@ -59,7 +59,7 @@ def test_a_refusal_is_an_error_with_the_message_of_qemu(serve):
     assert caught.value.node == "lab-1"
 
 
-def test_machine_that_ends_in_between_is_an_error(serve):
+def test_a_machine_that_ends_during_a_command_is_an_error(serve):
     """A machine that ends during a request causes an error, not a hang."""
     path, _ = serve([{"return": {}}])
     with QmpClient(path, node="lab-1") as client, pytest.raises(LabError, match="did not answer"):
@@ -75,7 +75,7 @@ def test_long_folder_names_work(serve, tmp_path):
     assert len(os.fsencode(path)) > 107
 
 
-def test_missing_socket_is_an_error(tmp_path):
+def test_a_missing_socket_is_an_error(tmp_path):
     """A missing socket is reported as such."""
     with pytest.raises(LabError, match="control socket does not answer"):
         QmpClient(tmp_path / "none.sock", node="lab-1")

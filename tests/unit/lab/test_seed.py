@@ -21,7 +21,7 @@ def unpacked():
         return {entry.name: (entry.mode, tar.extractfile(entry).read().decode()) for entry in tar}
 
 
-def test_host_name_leads_to_the_data_network():
+def test_the_host_name_resolves_to_the_data_network():
     """Programs that look up a node's own name find its data address, never a loopback address."""
     lines = [line.split() for line in unpacked()["etc/hosts"][1].splitlines()]
     assert [line[0] for line in lines if "demo-2" in line] == ["10.77.5.2"]

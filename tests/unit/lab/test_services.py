@@ -113,7 +113,7 @@ def test_a_service_that_fails_to_start_is_reported_with_its_output(tmp_path, por
     assert not (tmp_path / "r.json").exists()
 
 
-def test_keys_are_private_and_the_certificate_holds_for_its_names_only(tmp_path):
+def test_keys_are_private_and_the_certificate_is_valid_for_its_names_only(tmp_path):
     """A client that trusts the lab's CA accepts the address in the certificate, and refuses another."""
     made = ensure_certificates(tmp_path, "demo", [LOOPBACK, "10.0.2.2", "localhost"])
 
@@ -210,7 +210,10 @@ def test_the_same_files_give_the_same_image(tmp_path):
         archive.add(__file__, "file")
     base = compress(plain, tmp_path / "layer.tar.gz")
 
-    assert image._assemble(tmp_path / "a", base).digest == image._assemble(tmp_path / "b", base).digest
+    assert (
+        image._assemble(tmp_path / "a", base, "bookworm").digest
+        == image._assemble(tmp_path / "b", base, "bookworm").digest
+    )
 
 
 def test_down_of_a_lab_without_services_is_no_error(tmp_path):

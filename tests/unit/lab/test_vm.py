@@ -35,13 +35,13 @@ def test_the_current_state_of_nodes_is_reported(folder):
     ]
 
 
-def test_lab_that_was_never_up_has_only_missing_nodes(tmp_path):
+def test_a_lab_that_was_never_started_has_only_missing_nodes(tmp_path):
     """Looking at a lab changes nothing and needs nothing to be there."""
     assert {node.state for node in VmDriver().nodes(SPEC, tmp_path)} == {NodeState.MISSING}
     assert list(tmp_path.iterdir()) == []
 
 
-def test_down_leaves_nothing_of_the_nodes(folder):
+def test_down_removes_all_traces_of_the_nodes(folder):
     """Disks, host keys and plan are gone, also of nodes that the lab no longer has; a second time is fine."""
     (folder / "vm/demo-7").mkdir()
     for _ in range(2):

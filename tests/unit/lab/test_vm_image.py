@@ -9,11 +9,11 @@ import pytest
 from provision.errors import LabError
 from provision.lab import vm_image
 from provision.lab.mirror import MirrorSources, Stanza
+from provision.lab.systems import lab_system
 from provision.lab.vm_recipe import Recipe
 
-RECIPE = Recipe(
-    "debian12", MirrorSources("bookworm", (Stanza(("http://m.example/debian",), ("bookworm",), ("main",)),))
-)
+SOURCES = (Stanza(("http://m.example/debian",), ("bookworm",), ("main",)),)
+RECIPE = Recipe(MirrorSources(lab_system("debian12"), SOURCES))
 
 
 class Steps(list):
@@ -31,7 +31,7 @@ def test_a_finished_image_is_reused(tmp_path):
     assert steps == []
 
 
-def test_failed_build_leaves_no_image(tmp_path, monkeypatch):
+def test_a_failed_build_leaves_no_image(tmp_path, monkeypatch):
     """If a build step fails, its last lines are reported and the cache has no incomplete image."""
     monkeypatch.setattr(vm_image, "need_programs", lambda _: None)
     monkeypatch.setattr(vm_image, "_BOOT_RECORD", __file__)
@@ -52,7 +52,7 @@ def test_building_requires_root(tmp_path, monkeypatch):
         vm_image.ensure_image(RECIPE, Steps(), cache=tmp_path)
 
 
-def test_missing_programs_are_named_with_their_packages():
+def test_missing_programs_are_reported_with_their_packages():
     """All missing packages are listed in one command."""
     with pytest.raises(LabError, match="no-such-a, no-such-b") as caught:
         vm_image.need_programs({"no-such-a": "pkg-a", "sh": "dash", "no-such-b": "pkg-b"})
@@ -60,7 +60,7 @@ def test_missing_programs_are_named_with_their_packages():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_killed_build_leaves_nothing_mounted(tmp_path, monkeypatch):
+def test_a_killed_build_leaves_no_mounts(tmp_path, monkeypatch):
     """Else the next build, which removes the remains, finds files of this machine below them."""
     script = f'mkdir -p "$1/proc" && mount -t tmpfs none "$1/proc" && touch {tmp_path}/mounted; kill -KILL $$'
     monkeypatch.setattr(vm_image, "need_programs", lambda _: None)

@@ -36,7 +36,7 @@ def test_labs_do_not_share_a_data_network():
     assert plan_of(1, taken=[first.subnet]).subnet != first.subnet
 
 
-def test_nodes_have_addresses_and_cards_of_their_own():
+def test_each_node_has_its_own_addresses_and_cards():
     """No address, port or card appears twice in a lab."""
     plan = plan_of(4)
     names = list(plan.ssh_ports)
@@ -53,7 +53,7 @@ def test_a_used_port_is_skipped():
         assert not port_is_free(server.getsockname()[1], socket.SOCK_STREAM)
 
 
-def test_plan_is_read_back_as_written(tmp_path):
+def test_a_plan_is_read_back_unchanged(tmp_path):
     """Later commands use the same values."""
     plan = Plan(7, 23000, {"demo-1": 22001})
     save_plan(tmp_path, plan)

@@ -41,7 +41,7 @@ def start_lookalike(machine):
     return process
 
 
-def test_reused_process_number_is_not_the_node(machine, stranger):
+def test_a_reused_process_number_is_not_the_node(machine, stranger):
     """After a crash a stale pid file may name another program: it counts as nothing and is left alive."""
     machine.pid_file.write_text(f"{stranger.pid}\n")
     assert not is_running(machine)
@@ -60,7 +60,7 @@ def test_a_power_cut_kills_the_nodes_process(machine):
 
 
 @pytest.mark.parametrize("content", [None, "", "rubbish", "4194305"])
-def test_node_without_process_is_stopped(machine, content):
+def test_a_node_without_a_process_is_stopped(machine, content):
     """No pid file, a damaged one or one of a process that is gone: the node does not run, and killing it is fine."""
     if content is not None:
         machine.pid_file.write_text(content)
@@ -69,7 +69,7 @@ def test_node_without_process_is_stopped(machine, content):
     assert not machine.pid_file.exists()
 
 
-def test_nothing_of_a_node_listens_beyond_this_machine(machine):
+def test_ports_of_a_node_are_local_to_this_machine(machine):
     """SSH and the data network are bound to the loopback interface."""
     argv = qemu_argv(machine, SETTINGS)
     network = [word for word in argv if word.startswith(("user,", "socket,"))]

@@ -61,7 +61,9 @@ ROWS = {
     "openmpi": Row(
         SLOTS,
         argv=("mpirun", "--hostfile", "/h", "-np", "12", "--bind-to", "none", "--map-by", "slot", "--tag-output"),
-        environment=frozenset({"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"})
+        environment=frozenset(
+            {"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_mtl_ofi_provider_exclude"}
+        )
         | {f"OMPI_MCA_{name}" for name in OMPI},
         typed="mpirun",
     ),
@@ -93,7 +95,7 @@ def launcher(request):
     return LAUNCHERS[request.param]
 
 
-def test_every_launcher_has_a_row():
+def test_every_launcher_has_a_test_case():
     """A launcher without one is not covered by the contract."""
     assert set(ROWS) == set(LAUNCHERS)
 
@@ -142,7 +144,7 @@ def test_the_environment_reaches_the_nodes(launcher):
         assert f"/m/{launcher.file_name}" in result.values()
 
 
-def test_a_launcher_of_a_node_gets_the_script_without_its_interpreter(launcher):
+def test_a_node_launcher_gets_the_script_without_its_interpreter(launcher):
     """Once on each node; as words and as a line of the shell."""
     expected = ROWS[launcher.name].on_node
     if not expected:
@@ -158,7 +160,7 @@ def test_a_launcher_of_a_node_gets_the_script_without_its_interpreter(launcher):
     assert line[2].endswith(" train.py --x | tee log")
 
 
-def test_a_typed_launcher_is_recognised(launcher):
+def test_a_launcher_in_the_command_line_is_recognised(launcher):
     """It is never started by another launcher."""
     typed = ROWS[launcher.name].typed
     assert not typed or typed in launcher.commands
@@ -167,7 +169,7 @@ def test_a_typed_launcher_is_recognised(launcher):
         assert program_words(JobSpec("j", kind, (line,), launcher="torchrun")) == ("sh", "-c", line)
 
 
-def test_horovod_takes_hosts_with_equal_slots_alone():
+def test_horovod_requires_equal_slots_on_all_hosts():
     """It starts as many ranks on each; the table shows which differ."""
     with pytest.raises(UsageError) as caught:
         LAUNCHERS["horovod"].host_file(UNEQUAL)
@@ -177,13 +179,13 @@ def test_horovod_takes_hosts_with_equal_slots_alone():
 
 
 @pytest.mark.parametrize(("ranks", "slots"), [(None, [8, 8]), (16, [8, 8]), (12, [8, 4]), (8, [8]), (1, [1])])
-def test_slots_are_as_many_as_there_are_ranks(ranks, slots):
+def test_the_host_file_has_as_many_slots_as_ranks(ranks, slots):
     """The first nodes are filled; one that gets no rank is not in the file."""
     assert [entry.slots for entry in fitted(TWO, ranks)] == slots
 
 
 @pytest.mark.parametrize("ranks", [17, 0, -1])
-def test_what_does_not_fit_is_refused_with_the_table(ranks):
+def test_more_ranks_than_slots_are_refused_with_the_table(ranks):
     """Exit 2, how many there are, and where."""
     with pytest.raises(UsageError, match=f"{ranks} ranks were asked for, but the nodes have 16 slots") as caught:
         fitted(TWO, ranks)
@@ -249,7 +251,7 @@ def dry_run(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("acme")
-def test_run_starts_ranks_by_a_launcher_of_a_new_module(dry_run):
+def test_run_uses_a_launcher_of_a_new_module(dry_run):
     """The inventory names the MPI library; its line, host file and a launcher of a node are used."""
     lines = ["mpirun --tasks 4 train", "# hostfile", "host gpu1 2", "host gpu2 2"]
     assert dry_run("acme", "--", "train") == (0, lines)
@@ -259,7 +261,7 @@ def test_run_starts_ranks_by_a_launcher_of_a_new_module(dry_run):
     assert lines[0].endswith(" acmenode train.py")
 
 
-def test_an_unknown_mpi_library_is_refused(dry_run):
+def test_an_unknown_mpi_library_is_refused_with_the_known_ones(dry_run):
     """With the names of those that there are."""
     code, error = dry_run("acme", "--", "train")
 

@@ -46,7 +46,7 @@ def with_changes(**changes):
         ("", "", None),
     ],
 )
-def test_a_launcher_is_identified_by_its_own_words(text, name, version):
+def test_an_mpi_library_is_identified_by_its_version_output(text, name, version):
     """One MPI library is not mistaken for another."""
     result = identified(text)
 
@@ -61,7 +61,7 @@ def test_the_command_comes_last_and_unchanged():
     assert argv[-4:] == ["python3", "train.py", "--lr", "0.1"]
 
 
-def test_version_4_is_spoken_to_in_its_own_dialect():
+def test_version_4_gets_its_own_option_names():
     """Open MPI 4 gets ORTE's names: agent, launch agent, networks by CIDR for data and control."""
     settings = pairs(mpirun_argv(LAUNCH), "--mca")
 
@@ -73,7 +73,7 @@ def test_version_4_is_spoken_to_in_its_own_dialect():
     assert "--tag-output" in mpirun_argv(LAUNCH)
 
 
-def test_version_5_is_spoken_to_in_its_own_dialect():
+def test_version_5_gets_its_own_option_names():
     """Open MPI 5 gets PRRTE's names and no option that it would warn about."""
     argv = with_changes(version=5, interfaces=("ens4",))
     runtime = pairs(argv, "--prtemca")
@@ -88,12 +88,12 @@ def test_version_5_is_spoken_to_in_its_own_dialect():
 
 
 @pytest.mark.parametrize("root", [True, False])
-def test_root_is_allowed_only_where_it_is_root(root):
+def test_allow_run_as_root_is_added_only_for_root(root):
     """--allow-run-as-root stands there exactly when the container's user is root."""
     assert ("--allow-run-as-root" in with_changes(root=root)) is root
 
 
-def test_variables_go_by_name_and_never_by_value():
+def test_variables_are_passed_by_name_and_never_by_value():
     """Every rank gets the asked-for variables, whose values stay off the command line."""
     argv = with_changes(environment=("TOKEN",))
 
@@ -101,7 +101,7 @@ def test_variables_go_by_name_and_never_by_value():
 
 
 @pytest.mark.parametrize(("version", "control"), [(4, "oob_tcp_if_include"), (5, "prte_if_include")])
-def test_without_networks_the_nodes_data_interface_is_used(version, control):
+def test_without_networks_the_data_interface_of_the_nodes_is_used(version, control):
     """docker's bridge, which has one address everywhere, is never tried."""
     argv = with_changes(version=version, networks=(), interfaces=("ens4",), subnets=("10.1.0.0/24",))
 
@@ -112,7 +112,7 @@ def test_without_networks_the_nodes_data_interface_is_used(version, control):
     ("version", "control", "value"),
     [(4, "oob_tcp_if_include", "10.1.0.0/24"), (5, "prte_if_include", "ens4,bond0")],
 )
-def test_interfaces_with_different_names_are_named_by_their_network(version, control, value):
+def test_interfaces_with_different_names_are_selected_by_network(version, control, value):
     """No node gets a name of another one, except PRRTE, which ignores names that a node does not have."""
     argv = with_changes(version=version, networks=(), interfaces=("ens4", "bond0"), subnets=("10.1.0.0/24",))
 
@@ -120,12 +120,12 @@ def test_interfaces_with_different_names_are_named_by_their_network(version, con
     assert argv[argv.index(control) + 1] == value
 
 
-def test_nothing_known_is_nothing_said():
+def test_without_networks_and_interfaces_no_network_option_is_added():
     """Without networks and interfaces Open MPI chooses by itself."""
     assert not any("if_include" in word for word in with_changes(networks=()))
 
 
-def test_the_working_folder_is_said_only_when_asked_for():
+def test_the_working_directory_is_set_only_on_request():
     """Without a folder each rank starts in the image's own."""
     assert "--wdir" not in mpirun_argv(LAUNCH)
     argv = with_changes(workdir="/data/my job")
@@ -148,7 +148,7 @@ def test_the_working_folder_is_said_only_when_asked_for():
         ("pml", "ob1", ("--mca", "pml", "ob1")),
     ],
 )
-def test_parameters_of_version_4_have_their_names_in_version_5(name, value, expected):
+def test_parameters_of_version_4_are_translated_for_version_5(name, value, expected):
     """What version 4 calls by another name, or version 5 has no more, is said in version 5's words."""
     new, old = spelled(name, value, 5), spelled(name, value, 4)
 
@@ -156,7 +156,7 @@ def test_parameters_of_version_4_have_their_names_in_version_5(name, value, expe
     assert (old.flag, old.name, old.value) == ("--mca", name, value)
 
 
-def test_a_plain_line_reaches_its_nodes_by_its_environment():
+def test_a_plain_mpirun_command_gets_its_settings_from_the_environment():
     """It says nothing of logins; the launcher's own environment has them, in each version's names."""
     assert reach_variables(4, "abc") == {
         "OMPI_MCA_plm_rsh_agent": "ssh -F /etc/provision/ssh/ssh_config",
@@ -173,7 +173,7 @@ def test_a_plain_line_reaches_its_nodes_by_its_environment():
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_everything_on_the_command_line_has_a_reason(version):
+def test_every_option_of_the_command_line_has_a_reason(version):
     """Who reads `run --explain` finds each flag with who decided it and why."""
     settings = command_line(
         dataclasses.replace(LAUNCH, version=version, interfaces=("ens4",), environment=("A",))

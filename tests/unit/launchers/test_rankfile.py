@@ -13,7 +13,7 @@ from provision.launchers.rankfile import even_placement, ranges, render
 from provision.model import NodePlacement, RankPlacement
 
 
-def test_ranks_count_on_from_node_to_node():
+def test_ranks_are_numbered_across_nodes():
     """CPUs are written as short as they can be."""
     nodes = [
         NodePlacement("gpu1", ranks=(RankPlacement(cpus=(0, 1, 2, 3)), RankPlacement(cpus=(9, 8, 4)))),
@@ -35,7 +35,7 @@ def test_a_rank_without_cpus_has_no_line():
     ("cpus", "slots", "shares"),
     [(8, 2, ["0-3", "4-7"]), (7, 2, ["0-2", "3-6"]), (2, 3, ["0", "1", "0"]), (3, 3, ["0", "1", "2"])],
 )
-def test_without_a_placement_cpus_are_shared_evenly(cpus, slots, shares):
+def test_without_a_placement_cpus_are_divided_evenly(cpus, slots, shares):
     """Every CPU is used once, unless there are fewer than ranks."""
     (node,) = even_placement([HostEntry("gpu1", "10.0.0.1", slots, "cpu", cpus)])
 
@@ -68,7 +68,7 @@ def test_a_placement_has_a_rank_for_each_gpu_of_a_worker():
     ]
 
 
-def test_a_worker_may_list_its_ranks_itself():
+def test_a_worker_can_list_its_ranks():
     """With CPUs in both spellings, and cards of their own."""
     ranks = [
         {"gpus": [0, 1], "cpus": "0-2,8", "numa": 0, "gid_index": 3},
@@ -99,7 +99,7 @@ def test_a_worker_may_list_its_ranks_itself():
         ('{"workers": [{"node": "a", "ranks": [{"numa": "0"}]}]}', "has a numa that is no number"),
     ],
 )
-def test_what_is_no_placement_is_refused_with_the_place(text, said):
+def test_an_invalid_placement_is_refused_with_its_location(text, said):
     """Exit 2, no traceback."""
     with pytest.raises(UsageError) as caught:
         read_placement(text)

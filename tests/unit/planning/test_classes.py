@@ -68,7 +68,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("role", "causes", "facts", "wanted"), CASES)
-def test_the_class_of_a_step_is_what_it_can_do_to_a_job(role, causes, facts, wanted):
+def test_the_class_of_a_step_follows_from_its_effect_on_jobs(role, causes, facts, wanted):
     planned = tuple(Cause(kind, name, "") for kind, name in causes)
 
     assert step_class(role, planned, scene_of(**facts)) is wanted

@@ -77,29 +77,29 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_difference_is_reported_in_its_own_words(case):
+def test_each_kind_of_difference_has_its_own_reason(case):
     section, name, before, now, words = CASES[case]
 
     assert shown_differences(section, name, before, now) == (words,)
     assert shown_differences(section, name, before, before) == ()
 
 
-def test_a_module_that_a_boot_took_away_is_reported_with_the_boot():
+def test_a_module_missing_since_a_boot_is_reported_with_the_boot():
     assert shown_differences("modules", "ib_uverbs", True, False, "10:12") == (  # noqa: FBT003
         "module.missing: ib_uverbs 10:12",
     )
 
 
-def test_a_unit_on_its_way_up_is_no_difference():
+def test_a_starting_unit_is_no_difference():
     assert shown_differences("units", "x.service", UNIT, {**UNIT, "active": "activating"}) == ()
     assert shown_differences("units", "x.service", {**UNIT, "active": "activating"}, UNIT) == ()
 
 
-def test_settings_of_others_in_a_merged_file_are_theirs():
+def test_settings_of_others_in_a_shared_file_are_no_difference():
     assert shown_differences("files", PATH, KEYS, {**KEYS, "keys": {**KEYS["keys"], "debug": "9"}}) == ()
 
 
-def test_what_could_not_be_looked_at_is_no_difference():
+def test_unknown_facts_are_no_difference():
     recorded = {"units": {"x": UNIT}, "images": {"i": IMAGE}, "containers": {"c": CONTAINER}}
 
     assert differences(recorded, {}) == ()
@@ -113,7 +113,7 @@ SECTIONS = ("files", "packages", "units", "modules", "images", "containers")
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_odd_receipts_do_no_harm_and_every_reason_is_one_printable_line(section):
+def test_malformed_receipts_give_reasons_of_one_printable_line(section):
     for before, now in itertools.product(ODD, ODD):
         for cause in differences({section: {"\x1b]0;x\x07": before}}, {section: {"\x1b]0;x\x07": now}}):
             assert message(cause.reason).isprintable()
@@ -121,7 +121,7 @@ def test_odd_receipts_do_no_harm_and_every_reason_is_one_printable_line(section)
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_odd_sections_do_no_harm(odd):
+def test_malformed_sections_are_ignored(odd):
     for section in SECTIONS:
         assert differences({section: odd}, {section: odd}) == ()
         for causes in (

@@ -28,57 +28,57 @@ def reasons(before, after):
     return [shown(cause.reason) for cause in changed(before, after)]
 
 
-def test_nothing_changed_nothing_said():
+def test_equal_fingerprints_have_no_reason():
     assert changed(of(seen={"b": 1, "a": [2]}), of(seen={"a": [2], "b": 1})) == ()
 
 
-def test_a_changed_a_new_and_a_lost_variable_are_named():
+def test_changed_added_and_removed_variables_are_reported():
     assert reasons(of(seen=1), of(seen=2)) == ["plan.variable_changed: seen"]
     assert reasons(of(), of(seen=2)) == ["plan.variable_new: seen"]
     assert reasons(of(seen=1), of()) == ["plan.variable_removed: seen"]
 
 
-def test_a_number_is_not_the_same_as_its_text():
+def test_a_number_differs_from_its_text():
     assert reasons(of(seen=1), of(seen="1")) == ["plan.variable_changed: seen"]
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1, 1.0), (0.0, -0.0), ([1], [True])])
-def test_values_that_python_takes_for_equal_are_not_the_same_where_their_texts_differ(before, after):
+def test_values_equal_in_python_differ_if_their_texts_differ(before, after):
     assert reasons(of(seen=before), of(seen=after)) == ["plan.variable_changed: seen"]
     assert reasons(of(seen=after), of(seen=after)) == []
 
 
-def test_a_variable_that_the_role_does_not_see_does_not_count():
+def test_a_variable_that_the_role_does_not_use_is_ignored():
     assert changed(of(seen=1, motd="hello"), of(seen=1, motd="bye", ansible_port=23)) == ()
 
 
-def test_what_a_seen_value_names_in_jinja_is_seen_too_and_so_on():
+def test_variables_referenced_in_templates_count_transitively():
     chain = {"seen": "{{ middle }}/x", "middle": ["{% if last %}y{% endif %}"], "last": 1, "beside": 1}
 
     assert reasons(of(**chain), of(**{**chain, "last": 2})) == ["plan.variable_changed: last"]
     assert reasons(of(**chain), of(**{**chain, "beside": 2})) == []
 
 
-def test_jinja_that_goes_in_a_circle_ends():
+def test_recursive_templates_terminate():
     assert set(of(seen="{{ top }}", top="{{ seen }}")["variables"]) == {"seen", "top"}
 
 
-def test_words_of_a_plain_value_are_no_references():
+def test_words_of_a_plain_value_are_not_references():
     assert "last" not in of(seen="the last word", last=1)["variables"]
 
 
-def test_addresses_count_for_roles_that_go_by_what_platform_detected():
+def test_addresses_count_for_roles_that_use_detected_addresses():
     assert reasons(of(cluster_data_networks=["10.0.0.0/8"]), of(cluster_data_networks=["10.1.0.0/16"])) == [
         "plan.variable_changed: cluster_data_networks"
     ]
 
 
-def test_packages_chosen_in_the_inventory_count_for_every_role():
+def test_package_versions_of_the_inventory_count_for_every_role():
     assert "platform_package_sets" in of(platform_package_sets={"alone": ["x"]})["variables"]
 
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), ("a",), ("a", "other")])
-def test_another_set_of_nodes_counts_for_roles_that_read_other_nodes(names):
+def test_the_set_of_nodes_counts_for_roles_that_read_other_nodes(names):
     said = ["plan.nodes_changed"]
 
     assert reasons(of("social"), of("social", names=names)) == said
@@ -95,13 +95,13 @@ def test_a_change_of_the_role_or_of_platform_is_a_change_of_the_role():
         assert reasons(of(), of(sources=other)) == ["plan.role_changed"]
 
 
-def test_a_changed_role_that_names_other_variables_blames_no_inventory():
+def test_a_changed_role_with_other_variables_does_not_report_the_inventory():
     other = {**SOURCES, "alone": RoleSource("other", frozenset({"top"}))}
 
     assert reasons(of(seen=1, top=1), of(sources=other, seen=1, top=1)) == ["plan.role_changed"]
 
 
-def test_values_and_secrets_are_not_in_it_and_the_salt_hides_equal_values():
+def test_a_fingerprint_contains_no_values_and_is_salted():
     first, second = of(seen=Secret("hunter2")), of(salt="other", seen=Secret("hunter2"))
 
     assert "hunter2" not in json.dumps(first)
@@ -120,11 +120,11 @@ ODD = (None, True, 7, "text", [], {}, {"salt": 1}, {"salt": "s", "code": None, "
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_what_is_no_fingerprint_has_no_salt_to_compare_with(odd):
+def test_an_invalid_fingerprint_has_no_salt(odd):
     assert salt_of(odd) is None
 
 
-def test_odd_variables_in_a_receipt_are_reported_without_their_text():
+def test_malformed_variables_in_a_receipt_are_reported_without_their_text():
     odd = {"salt": "salt", "code": of()["code"], "variables": {"\x1b[2J": [], "seen": {}}}
 
     assert reasons(odd, of(seen=1)) == ["plan.variable_removed: a variable", "plan.variable_changed: seen"]

@@ -33,7 +33,7 @@ HURTING = ["rdma_stack", "peer_memory", "nvidia_container", "docker_engine", "tr
 
 
 @pytest.mark.parametrize("role", HURTING)
-def test_a_forced_step_that_can_hurt_a_job_waits_on_a_busy_node(role):
+def test_a_forced_disruptive_step_waits_on_a_busy_node(role):
     """And so does every step that it brings along."""
     planned = steps(role)
 
@@ -42,7 +42,7 @@ def test_a_forced_step_that_can_hurt_a_job_waits_on_a_busy_node(role):
 
 
 @pytest.mark.parametrize("role", HURTING)
-def test_a_forced_step_runs_where_no_job_does_and_where_the_operator_allows_it(role):
+def test_a_forced_step_runs_on_an_idle_node_or_with_disruptive(role):
     """The plan names the jobs that it may disturb."""
     assert (steps(role, jobs=False)[role].waits_for, steps(role, jobs=False)[role].disturbs) == ((), ())
     allowed = steps(role, disruptive=["gpu1"])[role]
@@ -50,17 +50,17 @@ def test_a_forced_step_runs_where_no_job_does_and_where_the_operator_allows_it(r
 
 
 @pytest.mark.parametrize("role", ["platform", "base_system", "training_image", "container_ssh"])
-def test_a_forced_step_that_hurts_no_job_runs_on_a_busy_node(role):
+def test_a_forced_safe_step_runs_on_a_busy_node(role):
     """It is announced as safe, so that operators do not drain a node for it."""
     planned = steps(role)
 
     assert [(step.step_class, step.waits_for) for step in planned.values()] == [(StepClass.SAFE, ())]
 
 
-def test_a_forced_docker_engine_brings_the_role_that_tells_it_of_the_nvidia_runtime():
+def test_a_forced_docker_engine_adds_the_role_nvidia_container():
     """Alone it would take the NVIDIA runtime out of daemon.json."""
     assert list(steps("docker_engine", jobs=False)) == ["nvidia_container", "docker_engine"]
 
 
-def test_a_role_that_is_switched_off_is_not_forced():
+def test_a_disabled_role_is_not_forced():
     assert steps("training_image", training_image_enabled=False) == {}

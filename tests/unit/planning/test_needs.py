@@ -33,7 +33,7 @@ def reasons(scene):
     return {role: tuple(map(shown, step.reasons)) for role, step in steps(scene).items()}
 
 
-def test_a_changed_rdma_stack_takes_peer_memory_and_the_container_along():
+def test_a_changed_rdma_stack_adds_peer_memory_and_the_container():
     planned = reasons(scene_of(managed=changed("rdma_stack", "packages", "rdma-core", "45")))
 
     assert list(planned) == ["rdma_stack", "peer_memory", "training_container", "container_ssh"]
@@ -41,26 +41,26 @@ def test_a_changed_rdma_stack_takes_peer_memory_and_the_container_along():
     assert planned["training_container"] == ("rdma_stack.devices_change",)
 
 
-def test_a_role_without_a_receipt_needs_no_further_reason():
+def test_a_role_without_a_receipt_has_one_reason():
     receipts = {role: planned for role, planned in receipts_of(cluster_of()).items() if role != "peer_memory"}
     planned = reasons(scene_of(receipts=receipts, managed=changed("rdma_stack", "packages", "rdma-core", "45")))
 
     assert planned["peer_memory"] == ("plan.never_applied",)
 
 
-def test_without_gpus_no_module_is_built_against_the_rdma_stack():
+def test_a_node_without_gpus_builds_no_module_for_the_rdma_stack():
     managed = changed("rdma_stack", "packages", "rdma-core", "45")
 
     assert "peer_memory" not in reasons(scene_of(managed=managed, gpus=(), gpu_pci=()))
 
 
-def test_an_edited_file_of_the_rdma_stack_changes_no_devices():
+def test_an_edited_file_of_the_rdma_stack_plans_only_its_role():
     managed = changed("rdma_stack", "files", "/usr/local/lib/provision/rdma-setup", {"type": "missing"})
 
     assert list(reasons(scene_of(managed=managed))) == ["rdma_stack"]
 
 
-def test_docker_runs_with_the_role_that_tells_it_of_the_nvidia_runtime():
+def test_a_step_of_docker_adds_the_role_nvidia_container():
     managed = changed("docker_engine", "units", "docker.service", {"load": "masked", "active": "active"})
     planned = steps(scene_of(managed=managed))
 
@@ -78,13 +78,13 @@ def test_new_packages_of_the_nvidia_runtime_restart_docker():
     assert planned["docker_engine"].step_class is StepClass.NEEDS_IDLE
 
 
-def test_docker_that_knows_no_nvidia_runtime_is_reported_of_it():
+def test_docker_without_the_nvidia_runtime_is_reported():
     info = dataclasses.replace(HEALTHY.docker_info, runtimes=("runc",))
 
     assert reasons(scene_of(docker_info=info))["docker_engine"] == ("nvidia_container.configure_docker",)
 
 
-def test_another_image_makes_the_container_anew():
+def test_a_changed_image_recreates_the_container():
     planned = steps(scene_of(managed=changed("training_image", "images", "r:5000/t:1", None), image=None))
 
     assert list(planned) == ["training_image", "training_container", "container_ssh"]
@@ -97,13 +97,13 @@ def test_another_image_makes_the_container_anew():
     ("variable", "more"),
     [("training_image_retries", []), ("training_image_digest", ["training_container", "container_ssh"])],
 )
-def test_only_what_chooses_the_image_makes_the_container_anew(variable, more):
+def test_only_variables_that_select_the_image_recreate_the_container(variable, more):
     before, now = cluster_of(**{variable: "sha256:22"}), cluster_of(**{variable: "sha256:33"})
 
     assert list(reasons(scene_of(before=before, now=now))) == ["training_image", *more]
 
 
-def test_a_lost_receipt_of_the_right_image_leaves_the_container_alone():
+def test_a_lost_receipt_of_the_same_image_does_not_recreate_the_container():
     receipts = {role: planned for role, planned in receipts_of(cluster_of()).items() if role != "training_image"}
 
     assert list(reasons(scene_of(receipts=receipts))) == ["training_image"]
@@ -111,13 +111,13 @@ def test_a_lost_receipt_of_the_right_image_leaves_the_container_alone():
     assert "training_container" in reasons(scene_of(receipts=receipts, image=other))
 
 
-def test_files_beside_the_container_leave_it_and_its_ssh_alone():
+def test_unrelated_files_do_not_affect_the_container_and_its_ssh():
     managed = changed("training_container", "files", "/usr/local/lib/provision/container-hosts", {"type": "missing"})
 
     assert list(reasons(scene_of(managed=managed))) == ["training_container"]
 
 
-def test_a_container_made_anew_by_other_hands_gets_its_ssh_again():
+def test_a_manually_recreated_container_gets_its_ssh_again():
     managed = changed("training_container", "containers", "provision-training", {**CONTAINER, "id": "c2"})
 
     managed.observed["container_ssh"]["containers"]["provision-training"] = {**CONTAINER, "id": "c2"}
@@ -134,14 +134,14 @@ def test_a_container_made_anew_by_other_hands_gets_its_ssh_again():
         ({}, [cluster_of(docker_engine_data_root=root) for root in ("/a", "/b")], "docker_engine.new_data_root"),
     ],
 )  # fmt: skip
-def test_where_docker_begins_anew_image_and_container_are_made_again(facts, clusters, why):
+def test_a_reinstalled_docker_gets_its_image_and_container_again(facts, clusters, why):
     planned = reasons(scene_of(before=clusters[0], now=clusters[1], **facts))
 
     assert f"docker_engine.image_missing: {why}" in planned["training_image"]
     assert f"docker_engine.container_missing: {why}" in planned["training_container"]
 
 
-def test_what_builds_on_a_step_that_waits_waits_with_it():
+def test_steps_that_depend_on_a_waiting_step_wait_with_it():
     """An image from a registry that docker does not know yet could not be pulled; runtime and packages go together."""
     managed = busy(changed("docker_engine", "packages", "docker.io", "20.10.25"))
     managed.observed["training_image"]["images"]["r:5000/t:1"] = None
@@ -153,7 +153,7 @@ def test_what_builds_on_a_step_that_waits_waits_with_it():
     assert planned["training_image"].step_class is StepClass.SAFE
 
 
-def test_keys_are_exchanged_though_the_container_waits_to_be_replaced():
+def test_keys_are_exchanged_while_the_container_waits_for_replacement():
     managed = busy(
         changed("training_container", "containers", "provision-training", {**CONTAINER, "image": "x", "id": "y"})
     )
@@ -164,7 +164,7 @@ def test_keys_are_exchanged_though_the_container_waits_to_be_replaced():
     assert planned["container_ssh"].waits_for == ()
 
 
-def test_a_role_that_was_not_asked_for_asks_nothing_of_the_others():
+def test_an_unselected_role_does_not_add_other_roles():
     """With --only docker_engine nvidia_container's packages stay missing; docker is not planned for them for ever."""
     gone = changed("nvidia_container", "packages", "nvidia-container-toolkit", None)
     scene = dataclasses.replace(scene_of(managed=gone), only=frozenset({"docker_engine"}))

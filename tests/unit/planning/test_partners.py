@@ -77,11 +77,11 @@ def lost(role):
     return {name: receipt for name, receipt in receipts_of(cluster()).items() if name != role}
 
 
-def test_nodes_that_are_as_wanted_ask_nobody():
+def test_converged_nodes_add_no_other_nodes():
     assert joined() == {name: {} for name in NODES}
 
 
-def test_a_fresh_node_takes_all_others_along_because_all_nodes_know_its_keys():
+def test_a_new_node_adds_all_others_because_they_need_its_keys():
     planned = joined(receipts={}, managed=Managed(), container_ssh=None, container=None)
 
     assert "container_ssh" in planned["gpu1"]
@@ -100,7 +100,7 @@ def test_a_fresh_node_takes_all_others_along_because_all_nodes_know_its_keys():
         ({"container_trust": dataclasses.replace(HEALTHY.container_trust, known_nodes=("gpu1",))}, LEARNS),
     ],
 )  # fmt: skip
-def test_whatever_may_change_or_lose_keys_takes_all_others_along(facts, reason):
+def test_steps_that_can_change_keys_add_all_other_nodes(facts, reason):
     planned = joined(**facts)
 
     assert reasons(planned["gpu2"]) == reasons(planned["gpu3"]) == {"container_ssh": (reason,)}
@@ -114,7 +114,7 @@ def test_whatever_may_change_or_lose_keys_takes_all_others_along(facts, reason):
         changed("docker_engine", "units", "docker.service", {"load": "masked"}),
     ],
 )
-def test_what_leaves_a_nodes_keys_alone_concerns_that_node_only(managed):
+def test_steps_that_do_not_change_keys_affect_only_their_node(managed):
     """A thousand nodes need no run because one file of one of them was edited."""
     planned = joined(managed=managed)
 
@@ -122,7 +122,7 @@ def test_what_leaves_a_nodes_keys_alone_concerns_that_node_only(managed):
     assert (planned["gpu2"], planned["gpu3"]) == ({}, {})
 
 
-def test_a_node_that_has_got_another_address_takes_all_others_along():
+def test_a_changed_address_adds_all_other_nodes():
     """They know it by the old one."""
     moved = {"listening": (), "addresses": (Address("ens4", "10.77.0.9", 24, "global"),)}
     planned = joined({"cluster_data_address": "", "cluster_data_networks": ["10.77.0.0/24"]}, **moved)
@@ -130,7 +130,7 @@ def test_a_node_that_has_got_another_address_takes_all_others_along():
     assert tuple(map(shown, planned["gpu2"]["container_ssh"].reasons)) == (MAY_CHANGE,)
 
 
-def test_who_takes_part_anyway_is_not_asked_again_and_who_is_switched_off_or_lost_not_at_all():
+def test_partners_already_planned_disabled_or_unreachable_are_not_added():
     assert joined({"container_ssh_enabled": False}, receipts={}, container_ssh=None)["gpu2"] == {}
     assert joined(off=("gpu2",), receipts=lost("container_ssh"))["gpu2"] == {}
     planned = joined(errors=("gpu3",), receipts=lost("container_ssh"))
@@ -138,7 +138,7 @@ def test_who_takes_part_anyway_is_not_asked_again_and_who_is_switched_off_or_los
     assert planned["gpu3"] == {}
 
 
-def test_several_nodes_are_named_and_many_are_counted():
+def test_several_nodes_are_listed_and_many_are_counted():
     planned = joined(of_all={"receipts": lost("container_ssh")})
     assert all(
         MAY_CHANGE not in map(str, map(shown, step.reasons)) for steps in planned.values() for step in steps.values()
@@ -155,7 +155,7 @@ def test_several_nodes_are_named_and_many_are_counted():
     assert tuple(map(shown, last.steps[0].reasons)) == ("container_ssh.new_keys: gpu1 gpu2 gpu3 gpu4 gpu5",)
 
 
-def test_a_step_that_waits_asks_nobody_yet():
+def test_a_waiting_step_adds_no_other_nodes():
     managed = busy(changed("docker_engine", "packages", "docker.io", None))
     bare = {"container": None, "image": None, "container_ssh": None}
     planned = joined(receipts=lost("container_ssh"), managed=managed, **bare)
@@ -164,13 +164,13 @@ def test_a_step_that_waits_asks_nobody_yet():
     assert planned["gpu2"] == {}
 
 
-def test_a_busy_partner_takes_part_for_an_exchange_of_keys_hurts_no_job():
+def test_a_busy_partner_exchanges_keys_because_that_is_safe():
     planned = joined(of_all={"managed": busy()}, receipts=lost("container_ssh"))
 
     assert planned["gpu2"]["container_ssh"].waits_for == ()
 
 
-def test_who_lost_the_nodes_names_is_reported_those_that_the_inventory_does_not_say():
+def test_missing_host_names_add_nodes_whose_address_the_inventory_lacks():
     networks = {"cluster_data_address": "", "cluster_data_networks": ["10.77.0.0/24"]}
     reason = "base_system.address_needed: gpu1"
 

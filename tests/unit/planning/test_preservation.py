@@ -96,7 +96,7 @@ OTHER_DOCKERS = {
 
 
 @pytest.mark.parametrize("facts", [site(), *OTHER_DOCKERS.values()], ids=["DeepOps's", *OTHER_DOCKERS])
-def test_a_first_plan_on_a_fleet_that_others_set_up_hurts_nobody(facts):
+def test_a_first_plan_on_a_pre_existing_fleet_is_not_disruptive(facts):
     """Docker with its own settings, the NVIDIA runtime, the RDMA stack and peer memory stay as they serve."""
     planned = classes(facts)
 
@@ -104,7 +104,7 @@ def test_a_first_plan_on_a_fleet_that_others_set_up_hurts_nobody(facts):
     assert set(planned.values()) == {StepClass.SAFE}
 
 
-def test_nothing_of_it_waits_for_jobs():
+def test_a_first_plan_on_a_pre_existing_fleet_does_not_wait_for_jobs():
     steps = plan_node(scene(site(managed=Managed(jobs=(JOB,)))))
 
     assert [step.role for step in steps if step.waits_for] == []
@@ -121,7 +121,7 @@ def test_nothing_of_it_waits_for_jobs():
         ({"nvidia_container_flavor": "nvidia-docker2"}, "nvidia_container"),
     ],
 )
-def test_what_the_inventory_asks_for_is_planned_as_what_it_is(asked, role):
+def test_explicit_settings_of_the_inventory_are_planned_as_disruptive(asked, role):
     """And beside a job it waits."""
     steps = {step.role: step for step in plan_node(scene(site(managed=Managed(jobs=(JOB,))), **asked))}
 
@@ -133,7 +133,7 @@ def test_what_the_inventory_asks_for_is_planned_as_what_it_is(asked, role):
 WITHOUT_TOOLKIT = {"docker-ce": "5:24.0.7-1", "rdma-core": "44"}
 
 
-def test_what_is_missing_is_asked_for():
+def test_missing_components_are_planned_as_disruptive():
     """GPUs do not get into a training container without a runtime, and docker looks for it when it starts."""
     steps = {step.role: step for step in plan_node(scene(site(packages=WITHOUT_TOOLKIT)))}
 
@@ -146,7 +146,7 @@ def test_what_is_missing_is_asked_for():
 @pytest.mark.parametrize(
     ("running", "jobs", "what"), [(0, (), "safe"), (1, (), "needs-idle"), (0, (JOB,), "needs-idle")]
 )
-def test_a_restart_of_docker_hurts_nobody_where_it_runs_nothing(running, jobs, what):
+def test_a_restart_of_docker_without_containers_is_not_disruptive(running, jobs, what):
     """And no job is there that could have it run something."""
     info = dataclasses.replace(healthy().docker_info, containers_running=running)
     planned = classes(site(packages=WITHOUT_TOOLKIT, docker_info=info, managed=Managed(jobs=jobs)))
@@ -154,7 +154,7 @@ def test_a_restart_of_docker_hurts_nobody_where_it_runs_nothing(running, jobs, w
     assert (planned["nvidia_container"].value, planned["docker_engine"].value) == (what, what)
 
 
-def test_on_a_bare_node_there_is_nothing_to_hurt():
+def test_steps_on_a_bare_node_are_not_disruptive():
     """No docker that would have to be restarted, and nothing that would be kept."""
     none = DockerService(loaded=False, active="inactive", enabled="", client=False)
     bare = site(packages={"bash": "5"}, docker_service=none, docker_info=Unknown("none"), modules=frozenset(),
@@ -164,7 +164,7 @@ def test_on_a_bare_node_there_is_nothing_to_hurt():
     assert preserved_variables(make({}).nodes[0], bare) == {}
 
 
-def test_what_is_preserved_is_reported_in_the_roles_own_variables():
+def test_preserved_settings_are_reported_as_role_variables():
     assert preserved_variables(make({}).nodes[0], site()) == {
         "rdma_stack": {"rdma_stack_source": "present"},
         "peer_memory": {"peer_memory_provider": "nvidia_peermem"},
@@ -182,7 +182,7 @@ def test_what_is_preserved_is_reported_in_the_roles_own_variables():
     }
 
 
-def test_what_the_inventory_says_is_not_preserved():
+def test_settings_of_the_inventory_are_not_preserved():
     said = {"docker_engine_log_driver": "json-file", "peer_memory_provider": "dma_buf", "rdma_stack_source": "present"}
     planned = preserved_variables(make(said).nodes[0], site())
 
@@ -190,7 +190,7 @@ def test_what_the_inventory_says_is_not_preserved():
     assert not set(said) & set(planned["docker_engine"])
 
 
-def test_a_docker_that_came_with_an_apply_that_was_cut_short_is_no_others():
+def test_docker_of_an_interrupted_apply_is_not_pre_existing():
     """It may run already, by itself after a power cut, and without its settings."""
     mine = site({}, managed=Managed(brought=frozenset({"docker-ce"})))
 
@@ -206,7 +206,7 @@ def test_a_docker_that_came_with_an_apply_that_was_cut_short_is_no_others():
         (True, {"kept": "odd"}, None),
     ],
 )
-def test_what_an_apply_preserved_is_preserved_whatever_became_of_it(sealed, noted, wanted):
+def test_settings_preserved_by_an_apply_remain_preserved(sealed, noted, wanted):
     """A receipt says it; a node cannot put any other variable, or Jinja, into what is run on the controller."""
     facts = site(receipts={"docker_engine": Receipt("docker_engine", {"inputs": noted})},
                  managed=Managed({"docker_engine": sealed}))  # fmt: skip
@@ -227,7 +227,7 @@ EVIL = ("{{ lookup('pipe', 'id') }}", "fe80::1%{{ lookup('pipe', 'id') }}", "fe8
 
 
 @pytest.mark.parametrize("evil", EVIL)
-def test_no_template_of_a_node_gets_into_what_ansible_runs(evil):
+def test_templates_from_a_node_do_not_reach_ansible(evil):
     """Ansible would run it on the controller; wherever it stands in daemon.json, and whatever a receipt says."""
     options = {
         "default-address-pools": [{"base": evil, "size": 24}], "log-driver": evil, "data-root": evil,
@@ -242,7 +242,7 @@ def test_no_template_of_a_node_gets_into_what_ansible_runs(evil):
     assert "docker_engine" not in preserved_variables(make({}).nodes[0], sealed)
 
 
-def test_a_receipt_keeps_only_what_is_its_roles():
+def test_a_receipt_preserves_only_variables_of_its_role():
     """A node could otherwise turn off by one role what another one sees to."""
     noted = {"kept": {"peer_memory_enabled": False, "rdma_stack_source": "present"}}
     facts = site(receipts={"rdma_stack": Receipt("rdma_stack", {"inputs": noted})},
@@ -252,7 +252,7 @@ def test_a_receipt_keeps_only_what_is_its_roles():
 
 
 @pytest.mark.parametrize("fact", ["rdma", "packages", "peer_status", "modules", "docker_service", "docker_config"])
-def test_what_could_not_be_looked_at_is_not_taken_for_nothing(fact):
+def test_unknown_facts_are_not_treated_as_absent(fact):
     """Defaults would replace pre-existing configuration; where a receipt records it, nothing is missing."""
     hung = {fact: Unknown("hung: x")}
     receipts = {role: Receipt(role, {}) for role in ("rdma_stack", "peer_memory", "nvidia_container", "docker_engine")}
@@ -263,7 +263,7 @@ def test_what_could_not_be_looked_at_is_not_taken_for_nothing(fact):
     assert unreadable_facts(make({}).nodes[0], site(**hung, **ours)) is None
 
 
-def test_a_receipt_of_other_hands_keeps_nothing():
+def test_a_manually_changed_receipt_preserves_nothing():
     """What stands there does."""
     receipt = Receipt("docker_engine", {"inputs": {"kept": {"docker_engine_log_driver": "local"}}})
     facts = site(receipts={"docker_engine": receipt}, managed=Managed({"docker_engine": False}))
@@ -276,11 +276,11 @@ def test_a_receipt_of_other_hands_keeps_nothing():
 )
 @pytest.mark.parametrize("key", ["log-opts", "log-driver", "default-ulimits", "default-address-pools", "data-root",
                                  "registry-mirrors", "runtimes", "live-restore"])  # fmt: skip
-def test_whatever_stands_in_daemon_json_a_plan_is_made(key, odd):
+def test_a_plan_is_made_for_any_daemon_json(key, odd):
     assert classes(site({key: odd}))["docker_engine"] in StepClass
 
 
-def test_soft_roce_on_another_interface_is_taken_away():
+def test_soft_roce_on_another_interface_is_removed():
     soft = dataclasses.replace(healthy().rdma, devices=(rdma_device("rxe0", driver=""),))
     asked = {"rdma_stack_soft_roce_enabled": True, "rdma_stack_soft_roce_interface": "ens9"}
 
@@ -301,7 +301,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("said", SETTINGS)
-def test_the_plan_knows_the_settings_that_the_role_writes(said):
+def test_plan_and_role_use_the_same_docker_settings(said):
     """Were they not the same, docker would be restarted by a step that calls itself safe."""
     node = {"memlock_limit": -1, "nofile_limit": -1, "gpus_present": False}
     role = Role("docker_engine", **said, platform_node=node, nvidia_container_enabled=True)
@@ -310,7 +310,7 @@ def test_the_plan_knows_the_settings_that_the_role_writes(said):
     assert settings_of(variables, nvidia=False) == role.value("__docker_engine_settings")
 
 
-def test_the_plan_knows_what_docker_rereads():
+def test_the_plan_distinguishes_settings_that_docker_reloads():
     load("docker_engine", "docker_engine_config")
     from ansible.module_utils.docker_engine_json import RELOADABLE
 

@@ -16,6 +16,7 @@ from provision.facts.peer_status import JudgedKernel
 from provision.facts.rdma import RdmaStack
 from provision.facts.records import Receipt
 from provision.planning import findings, plan_node
+from provision.report.reasons import catalogue
 from tests.support.reasons import shown
 from tests.unit.checks.conftest import Counted, kernel, peer_record, rdma_device
 from tests.unit.checks.test_peer_memory import WITH_OFED, peers
@@ -28,23 +29,14 @@ BOTH = {"nv_peer_mem": "1", "nvidia_peermem": "2"}
 DISABLED = DockerService(loaded=True, active="active", enabled="disabled", client=True)
 NEVER = {check for component in COMPONENTS.values() for check in component.never_fixes}
 SOMETIMES = {check for component in COMPONENTS.values() for check in component.fixes_if}
-ALWAYS = {
-    "base_system.hosts", "base_system.limits", "base_system.sysctls",
-    "container_ssh.host_key", "container_ssh.sshd",
-    "docker_engine.daemon_json", "docker_engine.registry_ca",
-    "nvidia_container.runtime", "peer_memory.binding", "rdma_stack.packages",
-    "training_container.devices", "training_container.limits", "training_container.mounts",
-    "training_container.running",
-    "training_image.digest", "training_image.present",
-}  # fmt: skip
+ALWAYS = {name for name in CHECKS if name.partition(".")[0] in ROLES} - NEVER - SOMETIMES
+APPLY = {".".join(code.split(".")[:2]) for code, wording in catalogue().items() if "provision apply" in wording.remedy}
 
 
 def test_of_every_check_of_a_role_it_was_decided_whether_an_apply_fixes_it():
-    """A new check has to be thought about: in one of the tables, or here."""
-    own = {check.id for component in COMPONENTS.values() for check in component.checks}  # decided beside the check
-    assert {name for name in CHECKS if name.partition(".")[0] in ROLES} - own == (ALWAYS | NEVER | SOMETIMES) - own
-    assert not ALWAYS & NEVER
-    assert not (ALWAYS | NEVER) & SOMETIMES
+    """A new check names apply in a remedy, or its component says that no apply fixes it."""
+    assert {"peer_memory.binding"} == ALWAYS - APPLY  # fixed by an apply after the operator rebuilt the driver
+    assert not NEVER & SOMETIMES
 
 
 def roles(scene):
@@ -66,7 +58,7 @@ NOT_FIXED = {
 
 
 @pytest.mark.parametrize("check", NOT_FIXED)
-def test_what_no_apply_fixes_is_reported_and_is_no_step(check):
+def test_a_problem_that_apply_cannot_fix_is_a_finding_and_no_step(check):
     scene = scene_of(**NOT_FIXED[check])
 
     assert roles(scene) == []
@@ -83,7 +75,7 @@ FIXED = {
 
 
 @pytest.mark.parametrize("check", FIXED)
-def test_what_an_apply_fixes_is_a_step_of_its_role_and_no_finding(check):
+def test_a_problem_that_apply_can_fix_is_a_step_and_no_finding(check):
     scene = scene_of(**FIXED[check])
 
     assert check.partition(".")[0] in roles(scene)
@@ -101,7 +93,7 @@ def test_a_warning_is_neither_step_nor_finding(facts):
 
 
 @pytest.mark.parametrize(("devices", "wanted"), [((), ["rdma_stack"]), ((SOFT,), [])])
-def test_a_missing_soft_roce_device_is_made_and_one_without_link_is_reported(devices, wanted):
+def test_a_missing_soft_roce_device_is_a_step_and_one_without_link_a_finding(devices, wanted):
     cluster = cluster_of(rdma_stack_soft_roce_enabled=True)
     stack = RdmaStack((rdma_device(), *devices), 1, ("uverbs0", "rdma_cm"), "")
     scene = scene_of(before=cluster, now=cluster, rdma=stack)
@@ -111,7 +103,7 @@ def test_a_missing_soft_roce_device_is_made_and_one_without_link_is_reported(dev
 
 
 @pytest.mark.parametrize(("provider", "wanted"), [("auto", True), ("nvidia_peermem", True), ("none", False)])
-def test_a_better_way_for_gpu_memory_is_taken_unless_the_inventory_wants_another_one(provider, wanted):
+def test_a_better_path_for_gpu_memory_is_planned_unless_the_inventory_selects_one(provider, wanted):
     cluster = cluster_of(peer_memory_provider=provider)
     scene = scene_of(before=cluster, now=cluster, **WITH_OFED, peer_memory=peers())
 
@@ -126,7 +118,7 @@ def test_a_better_way_for_gpu_memory_is_taken_unless_the_inventory_wants_another
         (peer_record("nv_peer_mem", provider="dma_buf", module=""), ["peer_memory"]),  # an apply was not finished
     ],
 )
-def test_what_did_not_come_up_at_boot_is_a_step_only_where_an_apply_is_the_remedy(record, wanted):
+def test_a_failed_boot_is_a_step_only_if_apply_can_fix_it(record, wanted):
     assert roles(scene_of(peer_status=record)) == wanted
     assert bool(tuple(map(shown, findings(scene_of(peer_status=record))))) is not bool(wanted)
 
@@ -144,14 +136,14 @@ LACKING = {
 }  # fmt: skip
 
 
-def test_a_kernel_that_would_come_up_without_the_module_is_a_step():
+def test_an_installed_kernel_without_the_module_is_a_step():
     (step,) = plan_node(scene_of(**LACKING))
 
     assert step.role == "peer_memory"
     assert "peer_memory.kernels.not_built" in shown(step.reasons[0])
 
 
-def test_a_kernel_that_the_last_apply_could_not_build_for_is_not_tried_again_and_again():
+def test_a_kernel_whose_build_failed_is_not_planned_again():
     receipts = receipts_of(cluster_of())
     tried = {"reductions": ["another kernel would come up without it: no headers of 6.1.9"]}
     content = {**receipts["peer_memory"].content, **tried}
@@ -159,7 +151,7 @@ def test_a_kernel_that_the_last_apply_could_not_build_for_is_not_tried_again_and
     assert roles(scene_of(**LACKING, receipts={**receipts, "peer_memory": Receipt("peer_memory", content)})) == []
 
 
-def test_a_container_that_is_wanted_from_another_image_is_as_it_should_be():
+def test_a_container_of_the_configured_image_has_no_step():
     cluster = cluster_of(training_container_image="r:5000/mine:1")
     container = dataclasses.replace(HEALTHY.container, image_id="sha256:77")
 
@@ -167,7 +159,7 @@ def test_a_container_that_is_wanted_from_another_image_is_as_it_should_be():
     assert roles(scene_of(container=container)) == ["training_container", "container_ssh"]
 
 
-def test_a_node_that_cannot_be_reached_keeps_nobody_in_the_plan_for_its_keys():
+def test_keys_of_an_unreachable_node_plan_no_other_nodes():
     """It brings them when it takes part again; until then every apply would run on all nodes, and never help."""
     cluster = cluster_of(3)
     here = scene_of(before=cluster, now=cluster)
@@ -187,14 +179,14 @@ def test_a_node_that_cannot_be_reached_keeps_nobody_in_the_plan_for_its_keys():
     assert tuple(map(shown, findings(back))) == ()
 
 
-def test_keys_that_were_never_withdrawn_are_withdrawn():
+def test_keys_of_removed_nodes_are_removed():
     trust = HEALTHY.container_trust
     more = dataclasses.replace(trust, authorized_nodes={**trust.authorized_nodes, "gone": ("ssh-ed25519 X",)})
 
     assert roles(scene_of(container_trust=more)) == ["container_ssh"]
 
 
-def test_whose_keys_can_be_had_is_asked_once_for_all_nodes_that_lack_the_same_ones():
+def test_missing_keys_are_evaluated_once_for_nodes_with_equal_gaps():
     """A thousand nodes lack the key of one that was added: that is no million of questions."""
     cluster = cluster_of(60)
     trust = HEALTHY.container_trust

@@ -13,7 +13,8 @@ from provision.commands.signing_keys import nvidia_key
 from provision.components import COMPONENTS, ROLES, SHARED
 from provision.facts.system import Kind, NodeKind
 from provision.inventory.role_files import defaults, systems
-from provision.inventory.specs import read_specs, roles_folder
+from provision.inventory.specs import read_specs
+from provision.local_files import roles_folder
 from provision.model import PreflightCode
 from provision.model.image_reference import is_image_reference
 from provision.planning.requirements import packages_of, repositories_of, setting_problems
@@ -80,7 +81,7 @@ def problems(role, **variables):
 
 
 @pytest.mark.parametrize(("role", "variables", "name", "code"), WRONG)
-def test_a_setting_without_which_a_role_fails_is_named_with_a_remedy(role, variables, name, code):
+def test_a_missing_required_setting_is_reported_with_a_remedy(role, variables, name, code):
     """Before anything has changed."""
     planned = problems(role, **variables)
 
@@ -89,19 +90,19 @@ def test_a_setting_without_which_a_role_fails_is_named_with_a_remedy(role, varia
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_defaults_and_an_image_are_enough(role):
+def test_defaults_and_an_image_are_sufficient(role):
     """No role asks for more than that."""
     assert problems(role, **GOOD) == ()
 
 
-def test_values_with_jinja_are_not_judged():
+def test_values_with_templates_are_not_checked():
     """They are rendered first."""
     jinja = "{{ registry }}/t:1"
     assert problems("training_image", training_image_reference=jinja, training_image_digest="{{ d }}") == ()
     assert problems("docker_engine", docker_engine_registry_ca=[{"registry": "r", "certificate": "{{ c }}"}]) == ()
 
 
-def test_the_key_of_nvidia_is_right_for_its_own_repository():
+def test_the_key_of_nvidia_is_valid_only_for_its_own_repository():
     """And only that one."""
     url = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
     key = nvidia_key().text
@@ -142,7 +143,7 @@ def test_repositories_are_those_of_the_site_and_of_the_roles():
     ]
 
 
-def test_files_of_a_container_node_are_fewer():
+def test_a_container_node_has_fewer_files():
     """It has no kernel of its own."""
     inside = dataclasses.replace(FACTS, kind=Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False))
     assert list(COMPONENTS["rdma_stack"].files(DEFAULTS, FACTS))
@@ -150,7 +151,7 @@ def test_files_of_a_container_node_are_fewer():
     assert not COMPONENTS["peer_memory"].applies(inside)
 
 
-def test_every_variable_that_is_named_exists():
+def test_every_variable_in_a_remedy_exists():
     """A remedy names only what a role knows."""
     known = read_specs(roles_folder()).options
     text = "".join(path.read_text(encoding="utf-8") for path in Path("provision/components").glob("*.py"))
@@ -159,7 +160,7 @@ def test_every_variable_that_is_named_exists():
         assert name in known or name in ROLES or name in SHARED.derived_variables, name
 
 
-def test_the_form_of_an_image_is_that_of_the_role():
+def test_image_references_are_validated_as_in_the_role():
     """Two places, one rule."""
     role = yaml.safe_load((roles_folder() / "training_image/vars/main.yml").read_text(encoding="utf-8"))
     form = re.compile(role["_training_image_reference_form"])

@@ -13,7 +13,7 @@ SECONDS = 2.0
 """Generous: it takes a fifth of it on a slow machine."""
 
 
-def test_the_fingerprints_of_a_thousand_nodes_take_no_time_to_speak_of():
+def test_fingerprints_of_a_thousand_nodes_need_little_cpu_time():
     extra = {f"site_{n}": f"{{{{ site_{n + 1} }}}} and some text" for n in range(30)}
     cluster = cluster_of(1000, **extra, docker_engine_log_max_size="{{ site_0 }}")
     sources = role_sources()

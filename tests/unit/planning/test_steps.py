@@ -14,7 +14,7 @@ from provision.facts.docker import DockerService
 from provision.facts.managed import Managed
 from provision.facts.records import Receipt
 from provision.facts.system import Boot, Disk
-from provision.inventory.specs import roles_folder
+from provision.local_files import roles_folder
 from provision.model import NodePlan, Plan, Secret, StepClass
 from provision.model.reason import reason
 from provision.planning import RoleSource, blind, findings, fingerprint, plan_node
@@ -47,20 +47,20 @@ def with_receipt(role, content, error=""):
     return {**receipts_of(cluster_of()), role: Receipt(role, content, error)}
 
 
-def test_a_node_that_is_as_wanted_has_nothing_to_do():
+def test_a_converged_node_has_no_steps():
     assert plan_node(scene_of()) == ()
     assert tuple(map(shown, findings(scene_of()))) == ()
     assert blind(scene_of()) is None
 
 
-def test_a_bare_node_gets_every_role_in_the_order_of_the_playbooks():
+def test_a_bare_node_gets_every_role_in_playbook_order():
     steps = plan_node(scene_of(receipts={}, managed=Managed()))
 
     assert [step.role for step in steps] == list(ROLES)
     assert {shown(step.reasons[0]) for step in steps} == {"plan.never_applied"}
 
 
-def test_the_order_is_that_of_the_playbooks():
+def test_the_role_order_is_that_of_the_playbooks():
     """Progress would be wrong if roles ran in another order than planned."""
     planned = []
     for name in ("nodes", "containers"):
@@ -70,13 +70,13 @@ def test_the_order_is_that_of_the_playbooks():
     assert planned == list(ROLES)
 
 
-def test_a_role_that_is_switched_off_is_no_step():
+def test_a_disabled_role_is_no_step():
     for off in (False, "no", "False", "off"):
         cluster = cluster_of(training_image_enabled=off)
         assert "training_image" not in reasons(scene_of(now=cluster, receipts={}, managed=Managed()))
 
 
-def test_a_role_of_which_only_ansible_knows_whether_it_is_on_counts_as_on():
+def test_a_role_whose_state_needs_ansible_counts_as_enabled():
     cluster = cluster_of(base_system_enabled="{{ some_fact }}")
 
     assert "base_system" in reasons(scene_of(now=cluster, receipts=without("base_system")))
@@ -92,14 +92,14 @@ def test_a_role_of_which_only_ansible_knows_whether_it_is_on_counts_as_on():
         (with_receipt("base_system", {"files": "odd", "fingerprint": 7}), "plan.no_fingerprint"),
     ],
 )
-def test_a_receipt_that_cannot_be_gone_by_makes_its_role_run(receipts, words):
+def test_an_invalid_receipt_plans_its_role(receipts, words):
     planned = reasons(scene_of(receipts=receipts))
 
     assert list(planned) == ["base_system"]
     assert words in planned["base_system"][0]
 
 
-def test_a_receipt_that_is_not_sealed_makes_its_role_run_and_nothing_else_that_it_says_counts():
+def test_an_unsealed_receipt_plans_its_role_and_is_ignored():
     managed = changed("base_system", "files", "/etc/hosts", {"type": "missing"})
     others = {role: True for role in ROLES if role != "base_system"}
     for sealed in (others, {**others, "base_system": False}):
@@ -107,7 +107,7 @@ def test_a_receipt_that_is_not_sealed_makes_its_role_run_and_nothing_else_that_i
         assert reasons(scene_of(managed=edited)) == {"base_system": ("plan.receipt_edited",)}
 
 
-def test_a_changed_variable_makes_the_roles_run_that_see_it():
+def test_a_changed_variable_plans_the_roles_that_use_it():
     before, now = cluster_of(docker_engine_log_max_size="10m"), cluster_of(docker_engine_log_max_size="20m")
 
     assert reasons(scene_of(before=before, now=now)) == {
@@ -116,13 +116,13 @@ def test_a_changed_variable_makes_the_roles_run_that_see_it():
     }
 
 
-def test_a_variable_that_no_role_sees_changes_nothing():
+def test_a_variable_that_no_role_uses_changes_nothing():
     before, now = cluster_of(motd="hello"), cluster_of(motd="bye", ansible_password=Secret("x"))
 
     assert plan_node(scene_of(before=before, now=now)) == ()
 
 
-def test_a_new_node_is_made_known_to_all_others():
+def test_a_new_node_plans_the_exchange_of_keys_on_all_nodes():
     said = "plan.nodes_changed"
     scene = dataclasses.replace(scene_of(before=cluster_of(2), now=cluster_of(3)), all_facts={})
 
@@ -131,7 +131,7 @@ def test_a_new_node_is_made_known_to_all_others():
     }  # fmt: skip
 
 
-def test_the_real_roles_see_what_they_use():
+def test_variables_used_by_the_real_roles_are_detected():
     """Were a role's text not read, a changed variable would never be applied."""
     sources = role_sources()
     assert set(ROLES) <= set(sources)
@@ -150,13 +150,13 @@ def test_the_real_roles_see_what_they_use():
         assert "nobody_sees_this" not in seen
 
 
-def test_a_changed_role_runs():
+def test_a_changed_role_is_planned():
     sources = {**SOURCES, "base_system": RoleSource("other", SOURCES["base_system"].words)}
 
     assert reasons(dataclasses.replace(scene_of(), sources=sources)) == {"base_system": ("plan.role_changed",)}
 
 
-def test_what_other_hands_changed_is_reported():
+def test_manual_changes_are_reported():
     managed = changed(
         "docker_engine", "units", "docker.service", {"load": "masked", "active": "active", "enabled": "x"}
     )
@@ -164,7 +164,7 @@ def test_what_other_hands_changed_is_reported():
     assert reasons(scene_of(managed=managed))["docker_engine"] == ("unit.masked: docker.service",)
 
 
-def test_a_module_that_is_not_loaded_is_reported_with_the_hour_of_the_boot():
+def test_an_unloaded_module_is_reported_with_the_time_of_the_boot():
     now = datetime(2026, 11, 21, 12, 12, tzinfo=UTC)
     managed = changed("rdma_stack", "modules", "ib_uverbs", value=False)
     for seconds, words in ((7200, "10:12"), (7200 + 86400, "2026-11-20 10:12")):
@@ -172,7 +172,7 @@ def test_a_module_that_is_not_loaded_is_reported_with_the_hour_of_the_boot():
         assert reasons(scene)["rdma_stack"] == (f"module.missing: ib_uverbs {words}",)
 
 
-def test_a_node_that_says_that_it_booted_before_all_time_is_planned_all_the_same():
+def test_a_node_with_an_invalid_boot_time_is_planned():
     now = datetime(2026, 11, 21, 12, 12, tzinfo=UTC)
     managed = changed("rdma_stack", "modules", "ib_uverbs", value=False)
     for seconds in (10**11, 10**20):
@@ -180,14 +180,14 @@ def test_a_node_that_says_that_it_booted_before_all_time_is_planned_all_the_same
         assert reasons(scene)["rdma_stack"] == ("module.missing: ib_uverbs",)
 
 
-def test_a_failing_check_that_an_apply_fixes_makes_its_role_run():
+def test_a_failed_check_that_apply_fixes_plans_its_role():
     stopped = DockerService(loaded=True, active="inactive", enabled="enabled", client=True)
 
     assert reasons(scene_of(docker_service=stopped))["docker_engine"] == ("docker_engine.service.not_active: inactive",)
 
 
 @pytest.mark.parametrize("fact", ["receipts", "managed"])
-def test_a_node_whose_receipts_or_their_subjects_cannot_be_seen_is_no_converged_node(fact):
+def test_a_node_with_unreadable_receipts_is_not_converged(fact):
     """Silence would look like a node without anything to do."""
     scene = scene_of(**{fact: HUNG})
 
@@ -196,7 +196,7 @@ def test_a_node_whose_receipts_or_their_subjects_cannot_be_seen_is_no_converged_
     assert findings(scene) == (blind(scene),)
 
 
-def test_what_hangs_is_reported_and_is_no_reason_to_run_a_role():
+def test_a_hanging_command_is_reported_and_plans_no_role():
     scene = scene_of(managed=dataclasses.replace(scene_of().facts.managed, hung=("systemctl show",)), limits=HUNG)
 
     assert plan_node(scene) == ()
@@ -205,7 +205,7 @@ def test_what_hangs_is_reported_and_is_no_reason_to_run_a_role():
     assert managed == "plan.no_answer: systemctl show"
 
 
-def test_a_finding_says_what_to_do_unless_that_would_set_apart_nodes_with_the_same_finding():
+def test_findings_of_nodes_with_the_same_problem_are_equal():
     scenes = [scene_of(name, disks=(Disk("/", 5000, 10000, None, writable=False),)) for name in ("gpu1", "gpu2")]
     lost = [scene_of(name, container_ssh=HUNG, docker_info=HUNG) for name in ("gpu1", "gpu2")]
 
@@ -213,7 +213,7 @@ def test_a_finding_says_what_to_do_unless_that_would_set_apart_nodes_with_the_sa
     assert findings(lost[0]) == findings(lost[1])
 
 
-def test_on_a_busy_node_what_can_hurt_a_job_waits_and_says_for_which():
+def test_a_disruptive_step_on_a_busy_node_waits_and_lists_the_jobs():
     managed = busy(changed("rdma_stack", "modules", "ib_uverbs", value=False))
     managed.observed["base_system"]["files"]["/etc/hosts"] = {"type": "missing"}
     steps = {step.role: step for step in plan_node(scene_of(managed=managed))}
@@ -223,7 +223,7 @@ def test_on_a_busy_node_what_can_hurt_a_job_waits_and_says_for_which():
     assert steps["base_system"].waits_for == ()
 
 
-def test_a_container_whose_folders_were_deleted_is_made_anew_before_anything_is_written_for_it():
+def test_a_container_with_deleted_folders_is_recreated_together_with_its_ssh():
     """What container_ssh writes would not get into the old one: both go together, or wait together."""
     gone = dataclasses.replace(
         scene_of().facts.container, deleted=(DeletedMount("/var/lib/provision/container_ssh", "/etc/provision/ssh"),)
@@ -241,7 +241,7 @@ def test_a_container_whose_folders_were_deleted_is_made_anew_before_anything_is_
     assert all(step.waits_for == (JOB,) for step in waits.values())
 
 
-def test_keys_are_exchanged_beside_a_job_whose_container_lost_another_folder():
+def test_keys_are_exchanged_if_the_container_lost_another_folder():
     """The folder of its SSH is there: what is written into it reaches the container."""
     data = dataclasses.replace(scene_of().facts.container, deleted=(DeletedMount("/data", "/data"),))
     lost = busy(changed("container_ssh", "files", "/var/lib/provision/container_ssh/ssh_config", {"type": "missing"}))
@@ -251,14 +251,14 @@ def test_keys_are_exchanged_beside_a_job_whose_container_lost_another_folder():
     assert steps["container_ssh"].waits_for == ()
 
 
-def test_where_nobody_can_tell_whether_a_job_runs_the_node_counts_as_busy():
+def test_a_node_with_unknown_jobs_counts_as_busy():
     (step, *_) = plan_node(scene_of(managed=HUNG, receipts=without("training_container")))
 
     assert step.role == "training_container"
     assert step.waits_for == (f"it is unknown whether a job runs: {HUNG.reason}",)
 
 
-def test_nothing_waits_where_the_operator_says_that_jobs_may_be_disrupted():
+def test_nothing_waits_with_disruptive():
     managed = busy(changed("rdma_stack", "modules", "ib_uverbs", value=False))
 
     assert not any(step.waits_for for step in plan_node(scene_of(managed=managed, disruptive=("gpu1",))))
@@ -279,7 +279,7 @@ ODD = (None, True, 7, "text", [], [1, {}], {"x": None}, {"x": []}, {"x": {"type"
 
 @pytest.mark.parametrize("key", ["fingerprint", "files", "packages", "units", "images", "reductions", "inputs", "role"])
 @pytest.mark.parametrize("odd", ODD)
-def test_whatever_a_receipt_holds_a_plan_is_made(key, odd):
+def test_a_plan_is_made_for_any_receipt(key, odd):
     """Receipts are hints: an odd one can cause more work, and never an error."""
     receipts = {
         role: Receipt(role, {**receipt.content, key: odd}) for role, receipt in receipts_of(cluster_of()).items()

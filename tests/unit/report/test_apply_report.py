@@ -40,7 +40,7 @@ def test_a_role_that_waits_for_an_owner_does_not_suggest_disruptive():
     )
 
 
-def test_a_role_that_waits_for_jobs_names_them_and_a_remedy():
+def test_a_role_that_waits_for_jobs_lists_them_with_a_remedy():
     report = outcomes_of(Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),), (JOB,))).report()
 
     assert f"a: docker_engine is waiting\n  x\n  waits for: {JOB}\n  hint: Apply again when" in as_text(report)
@@ -77,7 +77,7 @@ def test_an_apply_that_only_waits_differs_from_a_failed_one():
     ]
 
 
-def test_a_row_names_whole_roles_and_counts_the_others():
+def test_a_row_lists_whole_roles_and_counts_the_others():
     """A name that is cut off is no name."""
     names = ("platform", "base_system", "nvidia_container", "docker_engine", "training_image")
     roles = tuple(RoleReport(name, RoleStatus.CHANGED, ()) for name in names)

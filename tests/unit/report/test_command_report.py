@@ -38,7 +38,7 @@ def test_nodes_that_failed_come_last_with_their_exit_code_or_reason():
     assert failed_nodes(results) == ["gpu1", "gpu2"]
 
 
-def test_a_command_that_never_ran_did_not_fail():
+def test_a_command_that_was_not_started_is_not_counted_as_failed():
     """Text, document and summary distinguish nodes without a login from nodes on which the command failed."""
     results = {
         "gpu1": NotStarted("no answer", node="gpu1", remedy="Check the node."),

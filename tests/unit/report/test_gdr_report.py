@@ -43,7 +43,7 @@ def test_text_fits_eighty_columns():
     assert "Use an image with NCCL 2.23 or newer." in " ".join(text.split())
 
 
-def test_the_table_names_path_and_main_reason():
+def test_the_table_has_path_and_main_reason():
     """Each node has its line; what could not be judged has a question mark and its error."""
     lines = nodes_text([NodeGdr("gpu1", GOOD), LOST]).splitlines()
 
@@ -52,7 +52,7 @@ def test_the_table_names_path_and_main_reason():
     assert any(line.startswith("gpu3  ?               no route to host") for line in lines)
 
 
-def test_stand_ins_are_marked():
+def test_simulated_components_are_marked():
     """Each line that depends on SIMULATED hardware is marked."""
     text = nodes_text([NodeGdr("lab-1", GOOD, simulated=True), NodeGdr("gpu1", GOOD)])
 
@@ -61,7 +61,7 @@ def test_stand_ins_are_marked():
     assert "SIMULATED on lab-1: components of the lab" in text
 
 
-def test_nodes_with_the_same_lack_share_its_remedy():
+def test_nodes_with_the_same_problem_share_a_remedy():
     """A fleet of equal nodes is one block, not one for each."""
     text = nodes_text([NodeGdr("a", BAD), NodeGdr("b", BAD)])
 

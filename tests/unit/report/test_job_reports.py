@@ -143,7 +143,7 @@ FAILED = job_of(
 )
 
 
-def test_a_failed_job_says_who_failed_first_where_how_and_with_which_last_words():
+def test_a_failed_job_shows_its_first_failed_rank_and_last_output():
     """Information of a node that does not answer is reported as missing."""
     text = job_detail.get_text(FAILED, 1070.0, events=True)
 
@@ -156,7 +156,7 @@ def test_a_failed_job_says_who_failed_first_where_how_and_with_which_last_words(
     assert "  gpu2    Warning  20s  the container was killed" in text
 
 
-def test_a_waiting_job_says_why():
+def test_a_waiting_job_shows_its_reason():
     """Without instances, which it has none of."""
     job = job_of(status=JobStatus.PENDING, assignments=False, record={"reason": "gpu1 has 0 of 8 GPUs free"})
     text = job_detail.get_text(job, NOW)
@@ -166,7 +166,7 @@ def test_a_waiting_job_says_why():
     assert "Duration:  0s" in text
 
 
-def test_a_reason_says_when_it_was_last_seen_to_hold():
+def test_a_reason_shows_when_it_was_last_confirmed():
     """The time of another day includes the date; a current reason has no time."""
     noon = time.mktime((2026, 1, 31, 12, 3, 0, 0, 0, -1))
     waiting = {
@@ -201,7 +201,7 @@ def test_a_held_job_shows_the_command_that_releases_it():
     assert f"It is QUEUING: {why}" in closing_lines(held)
 
 
-def test_wide_has_times_image_and_model(monkeypatch):
+def test_wide_adds_times_image_and_model(monkeypatch):
     """In the form that arena has."""
     monkeypatch.setenv("TZ", "UTC")
     import time
@@ -215,7 +215,7 @@ def test_wide_has_times_image_and_model(monkeypatch):
     assert "EndTime" not in text
 
 
-def test_json_keeps_arenas_keys():
+def test_json_has_the_keys_of_arena():
     """Scripts for arena continue to work; additional keys do not matter."""
     job = job_of(gpus=2, submitted=NOW - 57, env={"LR": "1"}, secret_env=("TOKEN",), annotations={"modelName": "m"})
     printed = job_document.job_document(job, NOW)
@@ -245,7 +245,7 @@ def test_json_of_a_failed_job():
 
 
 @pytest.mark.row(21)
-def test_top_node_names_what_differs_and_what_is_simulated():
+def test_top_node_marks_differences_and_simulated_gpus():
     """Modes only if they differ, GPUs with foreign processes, drained and unreachable nodes, SIMULATED GPUs."""
     gpus = (GpuView(0, "a", job="j", instance="j-master-0"), GpuView(1, "b", foreign="python3 (pid 7 of eve)"))
     nodes = [
@@ -268,7 +268,7 @@ def test_top_node_names_what_differs_and_what_is_simulated():
 
 
 @pytest.mark.row(60)
-def test_gpus_say_how_busy_and_whose():
+def test_gpus_show_utilisation_and_owner():
     """For get -g and top gpu; values that the driver does not report are N/A."""
     job = job_of("j", gpus=1, nodes=("n1",))
     uuid = job.assignments[0].uuids[0]

@@ -14,7 +14,7 @@ SETTINGS = (
 )
 
 
-def test_the_table_fits_80_columns_and_tells_values_by_node():
+def test_the_table_fits_80_columns_and_shows_values_by_node():
     """Names and sources that are too long for their columns are whole all the same."""
     text = as_text(["mpirun", "a b"], SETTINGS)
     first, *table = text.splitlines()
@@ -25,7 +25,7 @@ def test_the_table_fits_80_columns_and_tells_values_by_node():
     assert "btl_vader_single_copy_mechanism  preset horovod-lightcc" in table
 
 
-def test_the_document_has_what_the_table_has():
+def test_document_and_table_have_the_same_content():
     """Keys are an interface."""
     document = json.loads(json.dumps(as_document(["mpirun"], SETTINGS)))
 

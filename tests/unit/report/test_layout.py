@@ -19,7 +19,7 @@ def test_reports_are_as_wide_as_the_terminal_within_limits(columns, width):
     assert layout.width() == width
 
 
-def test_states_are_plain_words_where_no_colour_was_chosen():
+def test_states_are_plain_words_without_colours():
     assert layout.state("FAILED", 8) == "FAILED  "
 
 
@@ -33,7 +33,7 @@ def test_states_are_coloured_and_tables_stay_aligned():
     assert layout.painted(rows[1], colour=False) == "a     FAILED  gpu1"
 
 
-def test_no_colour_goes_beyond_its_line():
+def test_colours_end_with_their_line():
     layout.choose(colour=True)
     word = layout.state("failed")[:-1]  # as a node could send it
 
@@ -59,5 +59,5 @@ def test_a_report_in_a_file_has_neither_colours_nor_marks():
         ("nvidia_container", 10, "nvidia_..."),
     ],
 )
-def test_a_text_is_cut_between_words(text, columns, result):
+def test_texts_are_truncated_between_words(text, columns, result):
     assert layout.shortened(text, columns) == result

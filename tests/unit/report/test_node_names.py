@@ -20,14 +20,14 @@ from provision.report.node_names import as_limit, in_short
         (["7", "8", "9", "10"], "[7-10]"),
     ],
 )
-def test_names_that_differ_in_a_number_are_a_range(names, shown):
+def test_names_that_differ_in_a_number_are_shown_as_a_range(names, shown):
     """The same range that ``provision init`` takes."""
     assert in_short(names) == shown
     if len(names) > 3 and names[0] != "7":
         assert {word.name for word in expand([shown.replace(", ", ",")])} == set(names)
 
 
-def test_what_does_not_fit_is_counted():
+def test_names_that_do_not_fit_are_counted():
     assert in_short([f"gpu{n}" for n in range(1, 1001, 2)]) == "gpu[1,3,5,7,9,11,13,15] and 492 more"
     assert in_short([letter * 2 for letter in "abcdefghijkl"]) == "aa, bb, cc, dd, ee, ff, gg, hh and 4 more"
     assert in_short([]) == ""
@@ -41,5 +41,5 @@ def test_what_does_not_fit_is_counted():
         ([f"gpu{n}" for n in range(1, 41, 2)], "'gpu[" + ",".join(map(str, range(1, 41, 2))) + "]'"),
     ],
 )
-def test_a_limit_names_all_nodes_however_many_ranges_that_takes(names, pattern):
+def test_a_limit_contains_all_nodes(names, pattern):
     assert as_limit(names) == pattern

@@ -100,7 +100,7 @@ def test_a_reason_of_many_steps_is_printed_once():
     assert "    - docker is stopped" in mixed
 
 
-def test_long_lists_are_cut_and_say_by_how_much():
+def test_long_lists_are_truncated_with_the_number_of_omitted_entries():
     """All items are in the verbose text and in the document."""
     packages = tuple(PackageChange(f"package-number-{n}", "1.0") for n in range(20))
     files = tuple(f"/etc/systemd/system/provision-{n}.service" for n in range(9))
@@ -174,7 +174,7 @@ def test_omitted_diffs_have_a_note():
     assert "--- gpu3: base_system\n(no file would change)" in text
 
 
-def test_scripts_find_differences_in_their_step_only_when_asked_for():
+def test_json_has_differences_only_on_request():
     """What platform does for a step where it is none itself is with the node."""
     packages = RoleDiff("gpu1", "platform", (FileDiff("Install packages", "@@ -0,0 +1 @@\n+pigz"),))
     document = as_document(PLAN, [packages, RoleDiff("gpu1", "base_system", (CHANGE,), "x")])
@@ -189,7 +189,7 @@ def test_scripts_find_differences_in_their_step_only_when_asked_for():
     assert "diffs" not in str(as_document(PLAN))
 
 
-def test_the_summary_says_that_no_job_runs_only_where_none_does():
+def test_the_summary_reports_idle_nodes_only_if_all_are_idle():
     """Steps that disturb jobs by --disruptive, and those that wait for an owner, are counted apart."""
     job, owner = "process 7 holds /dev/nvidia0", "alice, who keeps a difference"
     idle = StepClass.NEEDS_IDLE

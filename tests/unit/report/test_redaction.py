@@ -166,7 +166,7 @@ def test_the_secrets_of_the_inventory_are_collected():
     assert secrets_of(variables) == {"become-1", "login-1", "bob:login-1", "proxy-1"}
 
 
-def test_a_login_is_removed_as_docker_writes_it():
+def test_credentials_are_removed_in_the_format_of_docker():
     """The ``auth`` of a registry login is the base64 of user and password together."""
     known = secrets_of({"logins": [{"registry": "r", "username": "bob", "password_secret": "login-1"}]})
     written = base64.b64encode(b"bob:login-1").decode()

@@ -49,7 +49,7 @@ def test_simulated_components_are_marked():
     assert "SIMULATED on lab-1: components of the lab" in text
 
 
-def test_the_document_has_all_that_the_table_has():
+def test_document_and_table_have_the_same_content():
     """The field ok summarises the results; a node without modules to load does not affect it."""
     absent = NodeReload("cpu1", ReloadResult.SKIPPED, plain("never applied"))
     document = as_document([bad("gpu1")])

@@ -63,7 +63,7 @@ def test_nodes_with_the_same_finding_share_it():
     assert "on gpu1, gpu2" in text
 
 
-def test_a_shared_remedy_names_all_its_nodes():
+def test_a_shared_remedy_lists_all_its_nodes():
     """One remedy covers all nodes; a command for another node is unchanged."""
     verification = {
         name: CheckResult("a.b", CheckStatus.FAIL, reason("base_system.hosts.wrong", names=["x"]))

@@ -49,7 +49,7 @@ FAULTY = [
 
 
 @pytest.mark.parametrize(("topology", "hurt", "certain", "said"), FAULTY, ids=[said for *_, said in FAULTY])
-def test_a_fault_names_the_affected_gpus(topology, hurt, certain, said):
+def test_a_fault_lists_the_affected_gpus(topology, hurt, certain, said):
     """A lost NVLink, a matrix that is not symmetric, paths that cannot both be."""
     faults = find_faults(topology)
 

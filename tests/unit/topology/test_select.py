@@ -145,7 +145,7 @@ def test_insufficient_gpus_are_reported_and_nothing_is_placed():
     assert "the largest job that fits now has 2 workers" in placed.reason
 
 
-def test_a_uniform_job_may_not_fit_although_another_does():
+def test_a_uniform_job_requires_equal_workers_per_node():
     """Three and two GPUs are five, and two on each are four."""
     nodes = [SMALL["quad"].candidate("a", 0b0111), SMALL["quad"].candidate("b", 0b0011)]
 

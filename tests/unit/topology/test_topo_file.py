@@ -17,7 +17,7 @@ ASSUMED = [
 ]
 
 
-def test_settings_become_rates():
+def test_settings_are_converted_to_rates():
     said = "n1=a.txt,gpu=H100,nic_gbit=400,pcie_gen=5,cpu=amd,busy=0-1,3,mig=2,mode=share,leaf=l,rack=r,domain=d"
     node, warnings = candidate(topo_file(said), QUAD)
     machine = node.machine
@@ -42,7 +42,7 @@ def test_measured_lanes_need_no_product():
     assert warnings == ()
 
 
-def test_a_product_without_known_lanes_is_named():
+def test_a_product_without_known_lanes_is_reported():
     _, warnings = candidate(topo_file("n1=a.txt,gpu=T1000,pcie_gen=3,nic_gbit=100"), QUAD)
 
     assert warnings == ("the NVLink lanes of T1000 are unknown; 20 GB/s are assumed per NVLink lane",)

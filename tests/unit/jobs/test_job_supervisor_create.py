@@ -19,19 +19,18 @@ import pytest
 from provision.batch.containers import NodeHardware, create_words
 from provision.model.job import Assignment, JobSpec, Kind
 from provision.node import docker as node_docker
-from provision.node.supervisor import containers as keeper_containers
-from provision.node.supervisor import create as keeper_create
+from provision.node.supervisor import containers, create
 from tests.support.node.node import Engine
 
 LONG = "x" * 100_000
 VARIABLES = ("PATH", "LD_PRELOAD", "DOCKER_HOST", "CONTAINERS_CONF", "CONTAINER_HOST", "BASH_ENV", "ZONEINFO", "TZ")
 
 
-def keeper_container(folder: Path, **env: str) -> keeper_containers.Container:
-    """Return a container of the keeper with these variables."""
+def make_container(folder: Path, **env: str) -> containers.Container:
+    """Return a container of a job supervisor with these variables."""
     config = {"name": "j-worker-0", "instances": ["j-worker-0"], "create": ["image", "true"], "env": env}
-    told = {"name": "j", "id": "1", "attempt": 1}
-    return keeper_containers.Container(config, told, str(folder), lambda *_: None)
+    request = {"name": "j", "id": "1", "attempt": 1}
+    return containers.Container(config, request, str(folder), lambda *_: None)
 
 
 @pytest.mark.parametrize("name", VARIABLES)
@@ -48,13 +47,13 @@ def test_no_variable_of_a_job_reaches_a_program_that_creates_its_container(
     monkeypatch.setattr(node_docker, "DOCKER_SOCKET", str(engine.socket))
     given = {name: f"{tmp_path}/bin\n", "LONG": LONG, "WORDS": "--privileged\r\n-v /:/h"}
     try:
-        made = keeper_container(tmp_path, **given)._create(threading.Event())
-        found = json.loads(engine.ask("GET", f"/containers/{made}/json")[1])["Config"]
+        made = make_container(tmp_path, **given)._create(threading.Event())
+        created = json.loads(engine.ask("GET", f"/containers/{made}/json")[1])["Config"]
     finally:
         engine.end()
 
-    assert dict(item.split("=", 1) for item in found["Env"]) == given
-    assert found["Labels"] == {
+    assert dict(item.split("=", 1) for item in created["Env"]) == given
+    assert created["Labels"] == {
         "provision.job": "j",
         "provision.id": "1",
         "provision.attempt": "1",
@@ -74,7 +73,7 @@ def test_no_variable_of_a_job_reaches_a_program_that_creates_its_container(
 def test_what_cannot_be_requested_is_refused(words: list[str], variables: dict[str, str], problem: str) -> None:
     """An option that is not known is never passed on."""
     with pytest.raises(ValueError, match=problem):
-        keeper_create.container_request(words, variables, {})
+        create.container_request(words, variables, {})
 
 
 ASSIGNMENTS = [
@@ -141,7 +140,7 @@ def test_the_request_is_that_of_the_docker_client_for_the_same_words(tmp_path: P
         server.shutdown()
         server.server_close()
     client = _comparable(Recorder.requests.pop())
-    assert _comparable(keeper_create.container_request(words, {"A": "b"}, {})) == client
+    assert _comparable(create.container_request(words, {"A": "b"}, {})) == client
 
 
 _OF_CLIENT = {"AttachStdout", "AttachStderr", "ConsoleSize", "MemorySwappiness", "NetworkingConfig", "StdinOnce"}

@@ -1,0 +1,73 @@
+"""Each operating system that the roles support, with one row; CONTRIBUTING.md says what a new one takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from provision import workflow
+from provision.facts.base import RawOutput
+from provision.facts.system import SystemFact
+from provision.inventory.role_files import systems
+from provision.lab import container_image
+from provision.lab.mirror import mirror_sources
+from provision.lab.systems import lab_system, system_names
+from provision.lab.vm_recipe import recipe_for
+from provision.local_files import roles_folder
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is true of a system."""
+
+    os_release: str
+    """Of its /etc/os-release."""
+    lab: str
+    """Its name for ``lab up --distro``."""
+    suite: str
+    """Its release's name in apt."""
+
+
+ROWS = {
+    "debian_12": Row('ID=debian\nVERSION_ID="12"\n', "debian12", "bookworm"),
+    "debian_13": Row('ID=debian\nVERSION_ID="13"\n', "debian13", "trixie"),
+}
+"""Name of the file in ``roles/platform/vars`` -> its row."""
+
+
+@pytest.fixture(params=ROWS)
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each system of a row; the controller uses a mirror of its archive."""
+    name: str = request.param
+    monkeypatch.setenv(lab_system(ROWS[name].lab).mirror_variable, "http://mirror.example/archive")
+    return name
+
+
+def test_every_system_has_a_row() -> None:
+    """A system without a row is not tested."""
+    assert set(ROWS) == set(systems(roles_folder()))
+    assert sorted(row.lab for row in ROWS.values()) == system_names()
+
+
+def test_nodes_with_the_system_are_supported(system: str) -> None:
+    """Plan, apply and verify find the variables of the roles by os-release."""
+    text = f"{ROWS[system].os_release}probe_uname=6.1.0 x86_64\n"
+    parsed = SystemFact().parse(RawOutput(text, 0))
+
+    assert f"{parsed.id}_{parsed.version}" == system
+    assert f"{parsed.id} {parsed.version}" in workflow.supported_systems()
+
+
+def test_the_lab_has_a_recipe_for_its_container_and_its_virtual_machine(system: str, tmp_path: Path) -> None:
+    """Both come from the suite and the archive of the file; virtual machines have its kernel."""
+    row = ROWS[system]
+    lab = lab_system(row.lab)
+    container = container_image.arguments(mirror_sources(lab), tmp_path)
+    machine = recipe_for(row.lab).mmdebstrap("root", "early.tar", "late.tar")
+
+    for words in (container, machine):
+        assert row.suite in words
+        assert f"deb [signed-by={lab.keyring}] http://mirror.example/archive {row.suite} {lab.areas[0]}" in words
+    assert lab.kernel in next(word for word in machine if word.startswith("--include=")).split(",")
