@@ -1,4 +1,4 @@
-"""Variables of the roles, from every role's meta/argument_specs.yml."""
+"""Variables of the roles, from every role's meta/argument_specs.yml, with the values of its defaults/main.yml."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provision.inventory.role_files import argument_specs
+from provision.inventory.role_files import argument_specs, defaults
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,12 @@ class Specs:
 @functools.lru_cache(maxsize=1)
 def read_specs(roles: Path) -> Specs:
     """Read the argument_specs of every role under `roles`. Cached, because they are part of the program."""
-    role_options = argument_specs(roles)
-    options = {name: _option(name, role, raw) for role, own in role_options.items() for name, raw in own.items()}
+    role_options, values = argument_specs(roles), defaults(roles)
+    options = {
+        name: _option(name, role, {"default": values.get(name), **raw})
+        for role, own in role_options.items()
+        for name, raw in own.items()
+    }
     return Specs(options, tuple(role_options))
 
 

@@ -14,8 +14,8 @@ argument_specs:
   main:
     short_description: Greets.
     options:
-      hello_world_enabled: {type: bool, default: true, description: Whether this role runs.}
-      hello_world_name: {type: str, default: world, description: Whom to greet.}
+      hello_world_enabled: {type: bool, description: Whether this role runs.}
+      hello_world_name: {type: str, description: Whom to greet.}
 """,
     "tasks/main.yml": f"""
 - name: Write the greeting
