@@ -61,9 +61,7 @@ def hostfile(
     allow_degraded: AllowDegradedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a host file for a launcher.
-
-    It contains the available slots of the nodes.
+    """Print a host file for a launcher, with the available slots of the nodes.
 
     A slot is a GPU; on a node without GPUs, cluster_slots of the inventory or one per CPU. Nodes that
     cannot run ranks are excluded, with the reason on stderr; the exit code is 1 when one of them is unreachable.
@@ -81,7 +79,6 @@ def hostfile(
       provision hostfile --launcher openmpi > hosts
       provision hostfile --launcher torchrun -n 16
       provision hostfile --rankfile --placement placement.json > ranks
-      provision hostfile --lab demo --limit demo-1 --json
       provision hostfile --allow-degraded > hosts
     """
     from provision import workflow
