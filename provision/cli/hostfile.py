@@ -61,7 +61,7 @@ def hostfile(
     allow_degraded: AllowDegradedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a host file for a launcher, with the available slots of the nodes.
+    """Print a host file with the available slots.
 
     A slot is a GPU; on a node without GPUs, cluster_slots of the inventory or one per CPU. Nodes that
     cannot run ranks are excluded, with the reason on stderr; the exit code is 1 when one of them is unreachable.
