@@ -73,7 +73,7 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> N
     elif member.isfile():
         data = archive.extractfile(member)
         with open(path, "xb") as out:
-            shutil.copyfileobj(data, out)  # type: ignore[arg-type]
+            shutil.copyfileobj(data, out)  # type: ignore[arg-type] # a file has data
         os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
 
 
