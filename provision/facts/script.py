@@ -91,7 +91,7 @@ def request(
         read_only: whether the program stores nothing on the node.
     """
     asked = parameters or Parameters()
-    return json.dumps(
+    document = json.dumps(
         {
             "token": token or secrets.token_hex(16),
             "environment": asked.environment(),
@@ -104,7 +104,8 @@ def request(
                 for fact in _unique_commands(facts)
             ],
         }
-    ).encode()
+    )
+    return f"{document}\n".encode()
 
 
 def system_script() -> str:

@@ -24,7 +24,8 @@ from tests.support.node.node import FakeNode
 
 __all__ = ["Answer", "Cluster", "Question", "uuids"]
 
-_NAME = re.compile(r"\.pyz ([\w-]+)\s*$")
+_NAME = re.compile(r"(?:\.pyz|(?P<size>\d+)) (?P<name>[\w-]+)\s*$")
+"""The end of a script that runs a program; without a stored archive, its size in bytes precedes the name."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,18 @@ class Question:
     def program(self) -> str:
         """The program of the archive that the script runs; empty for other scripts."""
         match = _NAME.search(self.script)
-        return match[1] if match else ""
+        return match["name"] if match else ""
+
+    @functools.cached_property
+    def payload(self) -> bytes:
+        """Standard input of the program, without an archive before it."""
+        match = _NAME.search(self.script)
+        return self.stdin[int(match["size"] or 0) :] if match else self.stdin
 
     @functools.cached_property
     def lines(self) -> list[bytes]:
         """Requests, one a line."""
-        return self.stdin.split(b"\n")
+        return self.payload.split(b"\n")
 
     @functools.cached_property
     def request(self) -> dict[str, Any]:
@@ -91,7 +98,7 @@ class Cluster:
     def _canned(self, node: str, question: Question) -> Answer:
         script = question.script
         if question.program == "probe":
-            return _text(answer(Description(int(node[3:]) - 1, 3, self.outputs.get(node, {})), question.stdin))
+            return _text(answer(Description(int(node[3:]) - 1, 3, self.outputs.get(node, {})), question.payload))
         if question.program in _PROGRAMS:
             return _PROGRAMS[question.program](question)
         if "sha256sum -c --status" in script:
