@@ -118,7 +118,7 @@ class HostileSshd:
         script = data[:length].decode()
         while True:
             question = Question(script, data[length:])
-            if not question.program or (len(question.lines) > 1 and question.lines[0]):
+            if over or not question.program or (len(question.lines) > 1 and question.lines[0]):
                 answer = self._answer(name, question) if script else Answer()
                 for chunk in answer.chunks[given:]:
                     channel.sendall(chunk)
