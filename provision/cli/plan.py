@@ -49,7 +49,8 @@ class PlanOptions(NodeOptions):
         bool, typer.Option("--exit-code", help="Exit 3 when there are pending changes (1 when a node is unreachable).")
     ] = False
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Do not write any file on the nodes, including temporary ones; slower.")
+        bool,
+        typer.Option("--read-only", help="Write no file on the nodes, not even a temporary one (needs Python 3.8)."),
     ] = False
     diff: Annotated[
         bool,

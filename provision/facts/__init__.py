@@ -16,7 +16,7 @@ from provision.facts.derived import (
 )
 from provision.facts.node import ALL_FACTS, NodeFacts, as_data, parse, parse_system
 from provision.facts.outputs import Outputs
-from provision.facts.script import Parameters, request, system_script
+from provision.facts.probe_request import Parameters, request, system_script
 
 __all__ = [
     "ALL_FACTS",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
-from provision.facts.program import COMMAND, LIMIT_SECONDS, engine_answer
+from provision.facts.managed import COMMAND, LIMIT_SECONDS, engine_answer
 from provision.facts.system import parse_limits
 
 _HOUSEKEEPING = frozenset(

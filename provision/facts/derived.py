@@ -12,7 +12,7 @@ from provision.facts.container import Container
 from provision.facts.network import Address
 from provision.facts.node import NodeFacts
 from provision.facts.outputs import Outputs
-from provision.facts.script import Parameters
+from provision.facts.probe_request import Parameters
 from provision.facts.system import NodeKind
 from provision.model import Node
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from provision.documents import decode
 from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput, Unknown
-from provision.facts.program import COMMAND, LIMIT_SECONDS, engine_answer
+from provision.facts.managed import COMMAND, LIMIT_SECONDS, engine_answer
 from provision.facts.units import UNITS, units
 
 

@@ -1,13 +1,51 @@
-"""The current state of the objects that receipts list, and running jobs, collected by the roles' own program."""
+"""The current state of the objects that receipts list, running jobs and the Docker engine, from one function."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from provision.documents import decode
+from provision.documents.probe import EngineAnswer, EngineContainer, EngineImage, EngineInfo, ProbeAnswer
+from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput, Unknown
-from provision.facts.program import COMMAND, LIMIT_SECONDS, answer
+
+FOLDER = "/var/lib/provision/receipts"
+LIMIT_SECONDS = 40
+COMMAND = "@managed"
+
+
+def answer(raw: RawOutput) -> ProbeAnswer | Unknown:
+    """Return the program's answer, which is parsed once for all facts."""
+    return _read(raw.stdout) if raw.exit_code == 0 else Unknown(raw.last_line())
+
+
+@functools.lru_cache(maxsize=64)
+def _read(text: str) -> ProbeAnswer | Unknown:
+    try:
+        return decode(text, ProbeAnswer, node="", what="the probe's program")
+    except InvalidDocument as error:
+        return Unknown(error.message)
+
+
+E = TypeVar("E", EngineInfo, EngineImage, EngineContainer)
+
+
+def engine_answer(raw: RawOutput, choose: Callable[[EngineAnswer], E | None], label: str) -> E | Unknown | None:
+    """Return a part of the engine's answer; None if the engine answered that there is no such object."""
+    reply = answer(raw)
+    if isinstance(reply, Unknown):
+        return reply
+    if reply.engine is None:
+        return Unknown(f"{label}: the Docker engine was not queried")
+    part = choose(reply.engine)
+    if part is not None and part.hung is not None:
+        return Unknown(f"hung: {label} (no end within {part.hung:g} s)")
+    if part is not None and part.error:
+        return Unknown(f"{label} failed: {part.error}")
+    return part
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,10 @@ from provision.facts.peer_modules import (
     PeerMemoryFact,
 )
 from provision.facts.peer_status import PeerRecord, PeerStatusFact
+from provision.facts.probe_request import split
 from provision.facts.rdma import RdmaFact, RdmaStack
 from provision.facts.rdma_counters import RdmaCountersFact
 from provision.facts.records import Receipt, ReceiptsFact, SimulatedFact
-from provision.facts.script import split
 from provision.facts.system import (
     Boot,
     BootFact,

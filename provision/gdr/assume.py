@@ -11,8 +11,6 @@ from provision.gdr.base import Cards, Evidence, Flavor, Situation, Stack
 from provision.gdr.compare import at_least
 from provision.model.gpu_products import find_architecture
 
-__all__ = ["assumed"]
-
 _ARCHITECTURES = f"{', '.join(versions.ARCHITECTURES)}, or a product, such as H100"
 _INBOX_PEER = "inbox-peer"
 """The inbox stack of a kernel that has the peer memory interface itself, as some Ubuntu kernels do."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Cards", "Evidence", "Flavor", "GdrPath", "GdrVerdict", "NodeGdr", "Situation", "Stack", "Unmet"]
-
 
 class GdrPath(StrEnum):
     """A path from a network card to GPU memory; the values are an interface."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["at_least", "numbers"]
-
 
 @lru_cache(maxsize=1024)
 def numbers(version: str) -> tuple[int, ...]:

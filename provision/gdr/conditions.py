@@ -8,8 +8,6 @@ from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, Situation, Stack, Unmet
 from provision.gdr.compare import at_least, numbers
 
-__all__ = ["NO_REMEDY", "PATHS", "nv_peer_mem_version", "pcie", "seen_by_nccl", "unbuilt", "unmet"]
-
 Problems = Iterator[tuple[str, str]]
 
 _OFED = "Install DOCA-OFED, then rebuild the NVIDIA driver's modules (the RDMA stack must be installed first)."

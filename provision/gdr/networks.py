@@ -11,8 +11,6 @@ from provision.gdr.base import GdrPath
 from provision.gdr.observed import missing_fact_reason, oldest_nccl, verdict_of
 from provision.profiles import NodeNetwork
 
-__all__ = ["node_network", "stated_network"]
-
 
 def node_network(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> NodeNetwork:
     """Return the network of the node `name` from its facts; interfaces and cards in the inventory take precedence."""

@@ -18,16 +18,6 @@ from provision.model import Same
 from provision.model.gpu_products import find_architecture
 from provision.topology.links import PCIE_CLASSES, card_links
 
-__all__ = [
-    "architecture",
-    "has_gpus",
-    "missing_fact_reason",
-    "oldest_nccl",
-    "running_kernel",
-    "situation",
-    "verdict_of",
-]
-
 
 def verdict_of(facts: NodeFacts) -> GdrVerdict:
     """Return the verdict for a node; ``none`` if it has no GPU or facts are missing."""

@@ -10,8 +10,6 @@ from provision.gdr.base import Cards, Flavor, GdrPath, GdrVerdict, Situation, St
 from provision.gdr.compare import at_least
 from provision.gdr.conditions import PATHS, nv_peer_mem_version, seen_by_nccl, unbuilt, unmet
 
-__all__ = ["verdict"]
-
 
 @lru_cache(maxsize=64)
 def verdict(situation: Situation) -> GdrVerdict:

@@ -11,26 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "ARCHITECTURES",
-    "DMA_BUF_KERNEL",
-    "DMA_BUF_NCCL",
-    "DMA_BUF_RDMA_CORE",
-    "GID_INDEX_BY_ITSELF_NCCL",
-    "LEGACY_OFED",
-    "NCCL_MODULE_FILES",
-    "NEAR",
-    "NO_PEERS_FOLDER_KERNEL",
-    "NV_PEER_MEM_EXTENDED",
-    "NV_PEER_MEM_LEGACY",
-    "NV_PEER_MEM_NO_KERNEL",
-    "OPEN_MODULES_DRIVER",
-    "OPEN_MODULES_USUAL_DRIVER",
-    "PEERMEM_DRIVER",
-    "PEERMEM_ITSELF_SEEN_NCCL",
-    "Architecture",
-]
-
 PEERMEM_DRIVER = "470"
 """The first driver that includes nvidia-peermem; older drivers need nv_peer_mem."""
 OPEN_MODULES_DRIVER = "515"

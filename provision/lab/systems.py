@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from provision.errors import LabError
 from provision.local_files import roles_folder
 
-__all__ = ["DEFAULT_SYSTEM", "LabSystem", "lab_system", "system_names"]
-
 DEFAULT_SYSTEM = "debian12"
 """The system of nodes if none is requested, and that of the training image."""
 

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-__all__ = ["Bounds", "Choices", "Offer"]
-
 Offer = Sequence[tuple[int, int]]
 """Number of GPUs and cost of each option of a node, in order of preference among equal ones."""
 Choices = Sequence[tuple[int, int]]

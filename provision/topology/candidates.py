@@ -10,8 +10,6 @@ from provision.model import Topology
 from provision.topology.faults import find_faults
 from provision.topology.products import DEFAULT_LANE, DEFAULT_PCIE
 
-__all__ = ["Candidate", "Machine", "Mode", "Port", "faulty"]
-
 
 class Mode(StrEnum):
     """The kind of jobs that a node accepts; a node has one mode."""

@@ -12,8 +12,6 @@ from provision.topology.candidates import Machine
 from provision.topology.links import NEAR, PCIE_CLASSES
 from provision.topology.products import DEFAULT_NIC
 
-__all__ = ["Cards", "Network", "members"]
-
 _STAGED_PERCENT = 55
 """The share of the bandwidth that remains when data is staged in host memory."""
 _PIX, _ONE_SOCKET = frozenset({"PIX"}), frozenset(PCIE_CLASSES) - {"SYS"}

@@ -11,8 +11,6 @@ from itertools import combinations
 from provision.model import Topology
 from provision.topology.links import PCIE_CLASSES, lanes
 
-__all__ = ["Fault", "find_faults", "switched_lanes"]
-
 _MAX_LANES = 18
 """The most NVLink lanes of any GPU. If a row has more, the lanes lead to switches and are counted once per peer."""
 _MAX_SHOWN = 4

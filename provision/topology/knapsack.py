@@ -13,8 +13,6 @@ from itertools import accumulate
 
 from provision.topology.bounds import Bounds, Choices, Offer
 
-__all__ = ["Offer", "cheapest", "picks"]
-
 _IMPOSSIBLE = 1 << 400
 """Far more than any cost. Costs may be negative, so sums are compared with half of it."""
 

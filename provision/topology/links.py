@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from provision.model import Topology
 
-__all__ = ["NEAR", "PCIE_CLASSES", "SELF", "card_links", "lanes"]
-
 SELF = "X"
 PCIE_CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Nearest first."""

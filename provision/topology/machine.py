@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from provision.errors import UsageError
 from provision.model import Topology
 
-__all__ = ["GpuDetails", "MachineTopology", "NicDetails", "chosen_gpus"]
-
 _RANGE_ENDS = 2
 
 

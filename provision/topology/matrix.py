@@ -17,8 +17,6 @@ from provision.model import Topology, TopologyGpu, TopologyNic
 from provision.topology.faults import find_faults
 from provision.topology.links import PCIE_CLASSES, SELF, lanes
 
-__all__ = ["parse"]
-
 _REMEDY = "Give the complete output of `nvidia-smi topo -m`, from its heading to the end of its legend."
 _COLOUR = re.compile(r"(?:\x1b|\\e|\\033)?\[[0-9;]{0,8}m")
 """The underline of a terminal; copied text often lacks the escape character in front."""

@@ -10,8 +10,6 @@ from itertools import combinations
 from provision.topology.cards import members
 from provision.topology.score import SetScores
 
-__all__ = ["Costs", "FreeNode", "Pick", "Sum", "sets"]
-
 _MAX_PARTITIONED = 8
 """With more free GPUs than this, the rest is scored by group sizes instead of by all partitions."""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from provision.errors import UsageError
 
-__all__ = ["parse_p2p"]
-
 Matrix = tuple[tuple[int, ...], ...]
 
 _TITLE = re.compile(r"^\s*(Uni|Bi)directional P2P=(Enabled|Disabled) Bandwidth.*Matrix \(GB/s\)", re.IGNORECASE)

@@ -12,8 +12,6 @@ from provision.model import Topology
 from provision.topology.candidates import Machine
 from provision.topology.links import PCIE_CLASSES, lanes
 
-__all__ = ["Pairs"]
-
 _MAX_LANES = 18
 """The most NVLink lanes of any GPU. If a row has more, the lanes lead to switches and are counted once per peer."""
 _PERCENT: Mapping[str, int] = {"PIX": 100, "PXB": 95, "PHB": 75, "NODE": 65, "SYS": 50}

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from provision.topology.candidates import Candidate, Mode
 from provision.topology.score import UNLIMITED
 
-__all__ = ["Key", "Placement", "Places", "Request", "Worker"]
-
 
 @dataclass(frozen=True)
 class Places:

@@ -10,19 +10,6 @@ from collections.abc import Mapping
 
 from provision.model.gpu_products import ARCHITECTURES, Lanes, find_architecture, find_product
 
-__all__ = [
-    "DEFAULT_LANE",
-    "DEFAULT_NIC",
-    "DEFAULT_PCIE",
-    "INTER_CPU",
-    "PCIE",
-    "Lanes",
-    "lanes",
-    "nic_rate",
-    "pcie_rate",
-    "typical_product",
-]
-
 DEFAULT_LANE = 200
 """One NVLink lane of an unknown product."""
 DEFAULT_PCIE = 120

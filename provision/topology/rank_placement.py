@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from provision.model import NodePlacement, RankPlacement
 from provision.topology.placement import Placement, Places, Worker
 
-__all__ = ["node_placements", "rank_placements"]
-
 _MAX_CPUS = 1 << 16
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import combinations, permutations, product
 
-__all__ = ["best_ring", "ring_count"]
-
 _MAX_GPUS = 8
 """Machines with direct NVLinks have at most eight GPUs; longer rings are not searched."""
 _MAX_STEPS = 1 << 14

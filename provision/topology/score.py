@@ -15,8 +15,6 @@ from provision.topology.cards import Cards, members
 from provision.topology.pairs import Pairs
 from provision.topology.rings import best_ring, ring_count
 
-__all__ = ["UNLIMITED", "SetScores"]
-
 UNLIMITED = 1 << 24
 """The bandwidth of a set of one GPU, which needs no ring."""
 _MAX_PARTITIONED = 8

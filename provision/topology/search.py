@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import groupby
 
+from provision.topology.bounds import Offer
 from provision.topology.cards import members
-from provision.topology.knapsack import Offer, cheapest, picks
+from provision.topology.knapsack import cheapest, picks
 from provision.topology.offers import Costs, FreeNode, OwnNics, Pick, Rate, Sum, sets
 from provision.topology.score import SetScores
-
-__all__ = ["BALANCED", "PACKED", "Known", "Order", "Rule", "Search", "Window"]
 
 
 class Rule(IntEnum):

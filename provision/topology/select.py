@@ -20,8 +20,6 @@ from provision.topology.score import SetScores
 from provision.topology.search import BALANCED, PACKED, Known, Search, Window
 from provision.topology.shortage import offered, shortage
 
-__all__ = ["place"]
-
 _MAX_COMBINED_RAILS = 8
 """Up to this number of rails, all combinations are tried."""
 _MAX_VARIED = 8

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from provision.topology.candidates import Candidate
 from provision.topology.placement import Request
 
-__all__ = ["offered", "shortage"]
-
 _MAX_SHOWN = 8
 
 

@@ -9,8 +9,6 @@ from provision.model import Topology
 from provision.topology.faults import switched_lanes
 from provision.topology.links import NEAR, PCIE_CLASSES, card_links, lanes
 
-__all__ = ["nvlinks", "summary"]
-
 
 @lru_cache(maxsize=64)
 def summary(topology: Topology) -> str:

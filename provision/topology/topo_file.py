@@ -21,8 +21,6 @@ from provision.topology.products import (
     typical_product,
 )
 
-__all__ = ["KEYS", "TopoFile", "candidate", "grouped", "topo_file"]
-
 KEYS = ("gpu", "nic_gbit", "pcie_gen", "cpu", "busy", "mig", "mode", "leaf", "rack", "domain")
 _LISTS = ("busy", "mig")
 _FORM = "NAME=FILE[,gpu=PRODUCT|ARCHITECTURE][,nic_gbit=N][,pcie_gen=N][,busy=0-3]"

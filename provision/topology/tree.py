@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from provision.model import Topology
 from provision.topology.links import PCIE_CLASSES
 
-__all__ = ["Group", "NumaNode", "tree"]
-
 _GROUPED = ("PIX", "PXB", "PHB")
 """Classes within one NUMA node that form a group, nearest first."""
 

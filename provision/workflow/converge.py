@@ -121,10 +121,7 @@ class _Apply:
         result = result or self._look(list(self._nodes), self._options.request)
         self._saw(result)
         agreed = self._wanted(result)
-        failed = blocked(result)
-        for plan in result.plan.nodes:
-            if plan.name in failed and self._results.going(plan.name):
-                self._results.refuse(plan)
+        failed = self._refuse_blocked(result)
         if failed and not self._options.pace.keep_going:
             self._results.skip([name for name in agreed if name not in failed], *_refused(failed))
             return self._results.report()
@@ -191,8 +188,16 @@ class _Apply:
         A converged node that an earlier apply left drained has nothing to run: it is resumed.
         """
         if self._options.steps:
-            return dict.fromkeys(result.facts, ())
+            return {plan.name: () for plan in result.plan.nodes if plan.name not in result.errors}
         return self._draining.left(result) | agreeable(result)
+
+    def _refuse_blocked(self, result: PlanResult) -> list[str]:
+        """Record the nodes whose preflight found problems, and return them."""
+        failed = blocked(result)
+        for plan in result.plan.nodes:
+            if plan.name in failed and self._results.going(plan.name):
+                self._results.refuse(plan)
+        return failed
 
     def _install_python(
         self, result: PlanResult, agreed: Mapping[str, tuple[Step, ...]]
@@ -208,6 +213,7 @@ class _Apply:
         self._tell(names, "install python3", "start")
         for name, error in install_python([self._nodes[name] for name in names]).items():
             self._results.fail(name, "install python3", error)
+            self._tell([name], "install python3", "failed")
         names = [name for name in names if self._results.going(name)]
         self._tell(names, "install python3", "ok")
         if not names:
@@ -215,10 +221,7 @@ class _Apply:
         from provision.workflow.apply_preflight import preflight
 
         result = preflight(self._look_on(names, self._options.request))
-        failed = blocked(result)
-        for plan in result.plan.nodes:
-            if plan.name in failed and self._results.going(plan.name):
-                self._results.refuse(plan)
+        failed = self._refuse_blocked(result)
         return others | {name: steps for name, steps in self._wanted(result).items() if name not in failed}
 
     def _locked(self, agreed: Mapping[str, tuple[Step, ...]], command: str) -> None:

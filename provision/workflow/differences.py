@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.errors import Interrupted, ProvisionError
 from provision.facts import Unknown
-from provision.facts.program import FOLDER
+from provision.facts.managed import FOLDER
 from provision.model import ApplyReport, Cluster, Difference, FileDiff, NodeReport, RoleDiff, RoleStatus, Secret
 from provision.workflow.bundle import known_secrets
 from provision.workflow.plan import PlanResult

@@ -110,7 +110,7 @@ class Draining:
         return result
 
     def resume(self, result: PlanResult, names: Collection[str], later: Collection[str] = ()) -> None:
-        """Resume the nodes that we drained and that have converged according to `found`, apart from `later`."""
+        """Resume the nodes that we drained and that have converged according to `result`, apart from `later`."""
         self._record.read()  # as it is by now: an apply of others may have ended before this one began to change nodes
         mine = [name for name in self._record.nodes if name in names and name in result.facts]
         mine = [name for name in mine if self._results.going(name) and (self._whole or name in self._own)]

@@ -37,8 +37,7 @@ def probe_and_plan(
 ) -> PlanResult:
     """Probe all `nodes` in parallel, one SSH session each, and plan.
 
-    With `read_only` nothing is written on a node; such a probe takes longer. `meanwhile` is called once while the nodes
-    work.
+    With `read_only` nothing is written on a node. `meanwhile` is called once while the nodes work.
     """
     asked, started = request or Request(), time.monotonic()
     complete = with_defaults(cluster)

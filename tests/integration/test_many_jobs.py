@@ -147,7 +147,7 @@ def given_at(seen):
     return times
 
 
-def keeps_all_promises(crowd):
+def assert_all_promises(crowd):
     """Every GPU had one job at a time, each job had all it asked for, came in its turn, ended, and left nothing."""
     jobs, seen = {job["name"]: job for job in crowd.all_over() or crowd.jobs()}, crowd.seen()
     others = [name for name, job in jobs.items() if job["status"] != "SUCCEEDED"]
@@ -204,7 +204,7 @@ def test_jobs_of_two_operators_share_the_gpus(crowd):
     """Twenty jobs: no GPU has two of them, all end, first come first served, nothing stays."""
     crowd.run()
 
-    keeps_all_promises(crowd)
+    assert_all_promises(crowd)
 
 
 @pytest.mark.long
@@ -212,4 +212,4 @@ def test_two_hundred_jobs_of_two_operators_share_the_gpus(large_crowd):
     """Sizes from one GPU to two whole nodes, more of them than fit: the large ones get their turn too."""
     large_crowd.run()
 
-    keeps_all_promises(large_crowd)
+    assert_all_promises(large_crowd)

@@ -35,6 +35,9 @@ with alone(Cluster("c", Path(sys.argv[1]), (make_node("a"),)), "apply"):
 """
 
 
+WITHOUT_IMAGE = dict.fromkeys(map("{}_enabled".format, JOB_ROLES), False)
+
+
 class Locks:
     """Locks of nodes that no other process uses."""
 
@@ -134,8 +137,7 @@ def test_python_is_installed_before_all_other_steps(answers, tmp_path):
     """The plan names the first step only; the apply probes again and runs all that is needed then."""
     said, reached = answers
     said["a"] = DEBIAN.replace("/usr/bin/python3", "")
-    without_image = dict.fromkeys(map("{}_enabled".format, JOB_ROLES), False)
-    full, events = cluster(tmp_path / "hosts.yml", make_node("a", **without_image)), []
+    full, events = cluster(tmp_path / "hosts.yml", make_node("a", **WITHOUT_IMAGE)), []
     plan = workflow.probe_and_plan(full, full.nodes).plan.nodes[0]
     workflow.apply(full, full.nodes, on_event=events.append)
 
@@ -145,6 +147,16 @@ def test_python_is_installed_before_all_other_steps(answers, tmp_path):
     assert reached == ["a"]
     begun = [event.task for event in events if event.status == "start"]
     assert begun == ["probe", "install python3", "probe", "probe", "final probe"]
+
+
+def test_python_is_installed_before_a_single_step(answers, tmp_path):
+    said, reached = answers
+    said["a"] = DEBIAN.replace("/usr/bin/python3", "")
+    full = cluster(tmp_path / "hosts.yml", make_node("a", **WITHOUT_IMAGE))
+    report = workflow.apply(full, full.nodes, steps=["platform_repositories"])
+
+    assert reached == ["a"]
+    assert report.ok, report
 
 
 def test_a_failed_installation_of_python_is_reported(answers, tmp_path):

@@ -1,8 +1,8 @@
 """Runs the facts' commands on a node in one process, and separates their outputs.
 
-The request is JSON on standard input (`provision.facts.script.request`). Each command has its own session and time
-limit, and writes to memory. The commands that share a row run in one session, one after the other; if one of them hangs
-or ends the shell, the later ones get sessions of their own. There are two rows: one in a shell, and one of functions
+The request is JSON on standard input (`provision.facts.probe_request.request`). Each command has its own session and
+time limit, and writes to memory. The commands that share a row run in one session, one after the other; if one of them
+hangs or ends the shell, the later ones get sessions of their own. There are two rows: one in a shell, one of functions
 (`works`) in a fork of this process. A process that no signal can kill is recorded, and its command is not started again
 while it lives.
 """

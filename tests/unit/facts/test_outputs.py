@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from provision.facts import Fact, Outputs, Parameters, RawOutput, Unknown, request
-from provision.facts.script import split
+from provision.facts.probe_request import split
 from tests.support.node.archive import ARCHIVE
 from tests.support.node.probe import probe_output
 

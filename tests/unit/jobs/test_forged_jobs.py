@@ -68,7 +68,7 @@ def over(jobs: DirectEngine, name: str) -> JobRecord:
     return until(lambda: (job := jobs.get(name)).status.over and job, f"the end of {name}")
 
 
-def is_refused(jobs: DirectEngine, head: FakeNode, *words: str) -> None:
+def assert_refused(jobs: DirectEngine, head: FakeNode, *words: str) -> None:
     """Check that the job stays PENDING with this reason, is on no node, and does not delay a later job."""
     said: list[str] = []
     jobs.submit(spec("honest"), Secrets(), said.append)
@@ -87,7 +87,7 @@ def test_a_job_without_a_signature_is_refused(jobs: DirectEngine, head: FakeNode
     """Also one that an earlier version recorded; the reason has a remedy."""
     write(head, {"id": "1", "owner": "root@a", "spec": as_document(spec(privileged=True))})
 
-    is_refused(jobs, head, "is not signed", "submit it again")
+    assert_refused(jobs, head, "is not signed", "submit it again")
 
 
 def test_the_refusal_of_an_unknown_key_has_the_line_that_lists_it(jobs: DirectEngine, head: FakeNode) -> None:
@@ -96,7 +96,7 @@ def test_the_refusal_of_an_unknown_key_has_the_line_that_lists_it(jobs: DirectEn
     write(head, recorded(stranger, spec()))
     public = own_signing_key(head.folder / "stranger").public
 
-    is_refused(jobs, head, "cluster_operators", f'key: "{public}"')
+    assert_refused(jobs, head, "cluster_operators", f'key: "{public}"')
 
 
 def test_a_job_with_the_id_of_a_running_job_is_refused(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> None:
@@ -145,7 +145,7 @@ def test_a_signature_that_does_not_match_is_refused(jobs: DirectEngine, head: Fa
     }[part]
     write(head, document)
 
-    is_refused(jobs, head, "sign")
+    assert_refused(jobs, head, "sign")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_signed_job_is_valid_only_with_its_id_name_and_cluster(
     document = recorded(signing_keys(head), spec(), **changes)
     write(head, {**document, "id": "id-forged"})
 
-    is_refused(jobs, head, word)
+    assert_refused(jobs, head, word)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_spec_is_checked_at_the_start_as_at_submission(
     bad = dataclasses.replace(spec(), **asked)
     write(head, recorded(signing_keys(head), bad))
 
-    is_refused(jobs, head, "cannot be started")
+    assert_refused(jobs, head, "cannot be started")
     if not (bad.sync and bad.sync.mode == "local"):
         with pytest.raises(UsageError):
             jobs.submit(dataclasses.replace(bad, name="again"), Secrets(), print)
@@ -350,7 +350,7 @@ def test_a_signed_job_with_an_unknown_version_or_field_is_refused(
     assert caught.value.code == code
 
     write(head, document)
-    is_refused(jobs, head, word)
+    assert_refused(jobs, head, word)
 
 
 def _signed_part(document: dict[str, Any]) -> dict[str, str]:
@@ -505,7 +505,7 @@ def test_a_submitters_job_has_the_account_and_rights_of_the_submitter(
     write(head, recorded(own, spec(**asked)))
     person = Person("bob", own_signing_key(head.folder / "bob").public, "submitter", "1001:1001,27")
 
-    is_refused(direct_engine(monkeypatch, head, people={"bob": person}), head, word, "bob")
+    assert_refused(direct_engine(monkeypatch, head, people={"bob": person}), head, word, "bob")
 
 
 def test_a_valid_job_of_a_submitter_starts(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> None:

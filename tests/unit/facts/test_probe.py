@@ -29,7 +29,7 @@ from provision.facts import (
 )
 from provision.facts.docker import DockerConfigFact
 from provision.facts.kernel import PackagesFact
-from provision.facts.script import split
+from provision.facts.probe_request import split
 from provision.facts.system import Hardware, System
 from provision.node.probe.probe import works_of
 from tests.support.node.probe import probe_command, probe_output
