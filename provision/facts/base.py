@@ -57,8 +57,8 @@ class Fact(Protocol[Value_co]):
     label: ClassVar[str]
     """The program that may hang, as typed in a shell."""
     limit_seconds: ClassVar[int]
-    """Time limit of the command, usually 20. Below 40 (`probe_request.OWN_SESSION_SECONDS`) the command shares a session
-    with others; one that queries a name service, a GPU tool or Docker needs a session of its own, so at least 40."""
+    """Time limit of the command, usually 20. Below 40 (`probe_request.OWN_SESSION_SECONDS`) the command shares a
+    session with others; one that queries a name service, a GPU tool or Docker needs its own, so at least 40."""
     command: ClassVar[str]
 
     def parse(self, raw: RawOutput) -> Value_co | Unknown:

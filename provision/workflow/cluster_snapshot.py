@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from provision.jobs.cluster_snapshot import ClusterSnapshot
     from provision.model import Cluster
 
-# Every other fact, also a new one, is collected for each placement: the check at boot, the networks of the nodes and the
-# check of a job's command need them, and a fact that is missing can exclude a node. None of them needs these, and
+# Every other fact, also a new one, is collected for each placement. The check at boot, the networks of the nodes and
+# the check of a job's command use facts too, and a missing one can exclude a node. None of them needs these facts, and
 # Docker is most of the cost of a probe. Containers of jobs have nothing to do with the training container.
 _UNUSED = (
     "container", "container_ssh", "container_trust", "docker_config", "docker_info", "docker_service", "image",
