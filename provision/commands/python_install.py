@@ -2,23 +2,73 @@
 
 from __future__ import annotations
 
-INSTALLERS = {
-    "apt-get": "DEBIAN_FRONTEND=noninteractive; export DEBIAN_FRONTEND\n"
-    "apt-get -q -o DPkg::Lock::Timeout=300 update >&2 && "
-    "apt-get -q -y -o DPkg::Lock::Timeout=300 --no-install-recommends install python3 >&2",
-    "dnf": "dnf -q -y install python3 >&2",
-    "yum": "yum -q -y install python3 >&2",
-    "zypper": "zypper --quiet --non-interactive install python3 >&2",
+import shlex
+from collections.abc import Mapping
+
+_APT = """again dpkg --configure -a --force-confdef --force-confold
+again apt-get -q -o Acquire::Retries=3 update ||
+    echo 'the package lists could not be updated: using the existing ones'
+apt_install() {
+    again apt-get -q -y -o Acquire::Retries=3 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold \\
+        --no-install-recommends "$@"
 }
-"""Package manager -> its script. Repositories and proxies are those of the node, as nothing else is configured yet."""
+apt_install install python3 || { apt_install --fix-broken install && apt_install install python3; }
+"""
+
+INSTALLERS = {
+    "apt-get": _APT,
+    "dnf": "dnf -q -y install python3\n",
+    "yum": "yum -q -y install python3\n",
+    "zypper": "zypper --quiet --non-interactive install python3\n",
+}
+"""Package manager -> its script. Repositories are those of the node, as nothing else is configured yet."""
 
 INSTALL_SECONDS = 900
 """Time limit of the script."""
 
+_AGAIN = """again() {
+    while :; do
+        "$@" >step 2>&1
+        code=$?
+        cat step
+        [ $code != 0 ] && grep -E -q "$LOCKED" step && [ "$waited" -lt 300 ] || return $code
+        waited=$((waited + 3))
+        sleep 3
+    done
+}
+LOCKED='Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked'
+waited=0
+"""
+"""A shell function that repeats a command while another program, for example apt-daily, holds one of apt's locks.
 
-def install_script() -> str:
-    """Return the script for the first package manager that the node has."""
+``DPkg::Lock::Timeout`` does not apply to ``apt-get update`` and ``dpkg``.
+"""
+
+_DETACHED = """umask 077
+folder=$(mktemp -d) && cd "$folder" || exit 1
+cat >install <<'END'
+{installer}END
+setsid -w sh ./install </dev/null >output 2>&1
+code=$?
+output=$(tail -n 30 output)
+rm -rf "$folder"
+printf '%s\\n' "$output" >&2
+exit $code
+"""
+"""Runs the installer in a session of its own, with its output in a file that only root can read.
+
+So the installer continues if the connection is lost. A pipe would then end dpkg in the middle of its work.
+"""
+
+
+def install_script(proxies: Mapping[str, str]) -> str:
+    """Return the script for the first package manager that the node has.
+
+    Args:
+        proxies: Environment variables with the proxies, such as ``http_proxy``. They appear on no command line.
+    """
+    variables = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C", **proxies}
+    exports = "".join(f"{name}={shlex.quote(value)}; export {name}\n" for name, value in variables.items())
     cases = [f"if command -v {manager} >/dev/null; then\n{script}" for manager, script in INSTALLERS.items()]
-    return (
-        "\nel".join(cases) + "\nelse\necho 'no package manager is supported' >&2; exit 1\nfi\ncommand -v python3 >&2\n"
-    )
+    choice = "el".join(cases) + "else\necho 'no package manager is supported'\nexit 1\nfi\ncommand -v python3\n"
+    return exports + _DETACHED.format(installer=_AGAIN + choice)

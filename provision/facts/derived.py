@@ -81,6 +81,13 @@ def plain(value: Any) -> bool:
     return True
 
 
+def proxies(variables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the inventory's proxies as environment variables, without values that contain Jinja."""
+    http, https = variables.get("cluster_http_proxy"), variables.get("cluster_https_proxy")
+    values = {"http_proxy": http, "https_proxy": https or http, "no_proxy": variables.get("cluster_no_proxy")}
+    return {name: str(value) for name, value in values.items() if value and plain(value)}
+
+
 def data_address(variables: Mapping[str, Any], facts: NodeFacts | None) -> str | None:
     """Return a node's address on the data network; None if it is unknown or invalid.
 

@@ -16,7 +16,7 @@ from provision.components import COMPONENTS, SHARED
 from provision.components.base import Repository
 from provision.documents.preflight import PreflightAnswer
 from provision.errors import InventoryError, ProvisionError, VaultPasswordMissing
-from provision.facts import NodeFacts, Unknown, plain
+from provision.facts import NodeFacts, Unknown, plain, proxies
 from provision.model import Node, NodePlan, PackageChange, Plan, PreflightCode, PreflightProblem, Secret, Step
 from provision.planning.requirements import packages_of, repositories_of, setting_problems
 
@@ -49,7 +49,7 @@ class Requested:
             "packages": sorted({name for names in self.packages.values() for name in names}),
             "repositories": [_source(item) for item in self.repositories],
             "image": self.image,
-            "environment": _proxies(self.variables),
+            "environment": proxies(self.variables),
             "seconds": _ANSWER_SECONDS,
         }
 
@@ -214,13 +214,6 @@ def _source(item: Repository) -> dict[str, Any]:
         "source": source_text(dataclasses.asdict(item)),
         "auth": "".join(f"{line}\n" for line in login_lines(item.uris)),
     }
-
-
-def _proxies(variables: Mapping[str, Any]) -> dict[str, str]:
-    """Return the proxies as environment of the program on the node; they are on no command line."""
-    http, https = variables.get("cluster_http_proxy"), variables.get("cluster_https_proxy")
-    values = {"http_proxy": http, "https_proxy": https or http, "no_proxy": variables.get("cluster_no_proxy")}
-    return {name: str(value) for name, value in values.items() if value and plain(value)}
 
 
 def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, PreflightAnswer | ProvisionError]:

@@ -1,4 +1,8 @@
-"""Installs python3 on nodes without it."""
+"""Installs python3 on nodes without it.
+
+The node's lock needs python3, so it cannot be held here. If two operators install at the same time, the locks of the
+package manager serialize them.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,15 @@ if TYPE_CHECKING:
 def install_python(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
     """Install python3 on all `nodes` in parallel, and return the errors of those where that failed."""
     from provision.connectors import each
+    from provision.facts import proxies
 
-    results = each(nodes, _install)
+    scripts = {node.name: install_script(proxies(node.variables)) for node in nodes}
+    results = each(nodes, lambda connector: _install(connector, scripts[connector.name]))
     return {name: result for name, result in results.items() if isinstance(result, ProvisionError)}
 
 
-def _install(connector: Connector) -> None:
-    result = connector.run(install_script(), timeout=INSTALL_SECONDS)
+def _install(connector: Connector, script: str) -> None:
+    result = connector.run(script, timeout=INSTALL_SECONDS)
     if not result.ok:
         raise NodeError(
             "python3 cannot be installed",
