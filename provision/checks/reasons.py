@@ -741,6 +741,11 @@ REASONS: Mapping[str, Wording] = {
     ),
     "reload.no_module": Wording("nothing to load: the provider is none"),
     "reload.never_applied": Wording("the role peer_memory was never applied", _APPLY_BOOT),
+    "reload.result_unknown": Wording(
+        "the module was reloaded, and its state is unknown, because the probe failed: {cause}",
+        "[{advice} ]Run: provision verify --limit {node}",
+    ),
+    "reload.not_started": Wording("{cause}", "[{advice}]"),
     "reload.unreachable": Wording("{cause}", "[{advice}]"),
     # nvidia_container
     "nvidia_container.toolkit.not_installed": Wording("{package} is not installed", _APPLY),

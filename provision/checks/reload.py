@@ -7,7 +7,7 @@ from typing import Any
 from provision.checks.boot import boot_verdict, recorded_provider
 from provision.documents import decode_last_line
 from provision.documents.reload import ReloadAnswer
-from provision.errors import InvalidDocument
+from provision.errors import InvalidDocument, ProvisionError
 from provision.facts import Fact, NodeFacts, Unknown
 from provision.facts.peer_modules import PeerMemoryFact
 from provision.facts.peer_status import UNIT, PeerStatusFact
@@ -24,11 +24,27 @@ RELOAD_SECONDS = 360
 """The limit for all steps on a node."""
 
 
-def read_reload(node: Node, result: CommandResult, facts: NodeFacts) -> NodeReload:
-    """Judge the program's answer by the check at boot; `facts` are those after the reload."""
+def read_reload(node: Node, result: CommandResult, facts: NodeFacts | ProvisionError) -> NodeReload:
+    """Judge the program's answer by the check at boot.
+
+    Args:
+        node: The node.
+        result: The output of the program.
+        facts: Those after the reload, or the error of the probe.
+
+    Raises:
+        ProvisionError: The probe failed, and the module was not reloaded.
+    """
     try:
         answer = decode_last_line(result.stdout.encode() if result.ok else b"", ReloadAnswer, node=node.name, what="")
     except InvalidDocument:
+        answer = None
+    if isinstance(facts, ProvisionError):
+        if answer and answer.step == "done":
+            why = reason("reload.result_unknown", cause=facts.message, advice=facts.remedy)
+            return NodeReload(node.name, ReloadResult.FAILED, why)
+        raise facts
+    if answer is None:
         why = reason("reload.script_failed", exit_code=result.exit_code, output=result.last_lines(1) or "no output")
         return _outcome(node, facts, ReloadResult.FAILED, why)
     if answer.step == "done":
@@ -44,11 +60,10 @@ def _refusal(step: str, output: str) -> Reason:
         return reason("reload.busy", jobs=output)
     if step == "unknown":
         return reason("reload.busy_unknown", cause=output or "no output of python3")
-    cause, _, advice = output.removeprefix("peer memory: ").partition(". ")
     return reason(
         "reload.not_unloaded",
-        cause=cause or "the module could not be unloaded within its limit",
-        advice=advice or "Stop what uses it, and try again.",
+        cause=output or "the module could not be unloaded within its limit",
+        advice="Stop what uses it, and try again.",
     )
 
 

@@ -31,7 +31,7 @@ class ReloadResult(StrEnum):
 
     READY = "ready"
     FAILED = "failed"
-    """The module was loaded, and the node's check failed."""
+    """The module was loaded, and the node's check failed or its result is unknown; or the reload could not start."""
     REFUSED = "refused"
     """The node is busy, or the module is in use. Nothing was changed."""
     SKIPPED = "skipped"

@@ -6,6 +6,7 @@ the module cannot be unloaded, so it is unloaded first. The answer is one line o
 
 import json
 import os
+import signal
 import subprocess
 from typing import Dict, List, Tuple, Union
 
@@ -17,6 +18,8 @@ UNITS = "/etc/systemd/system"
 UNLOAD_SECONDS = 75
 RESTART_SECONDS = 150
 """The unit's TimeoutStartSec, and a margin."""
+END_SECONDS = 5
+"""How long to wait for the end of a killed program."""
 MOST_CHARACTERS = 2000
 
 Answer = Dict[str, Union[str, int]]
@@ -55,16 +58,23 @@ def answer(step: str, output: str = "", exit_code: int = 0) -> Answer:
 
 
 def run(command: List[str], seconds: int) -> Tuple[int, str]:
-    """Run a program with a time limit; return its exit code, 124 after the limit, and its output."""
+    """Run a program with a time limit; return its exit code and its output.
+
+    After the limit the exit code is 124, and the program and its children are killed.
+    """
     try:
-        with subprocess.Popen(
+        process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-        ) as process:
-            try:
-                text = process.communicate(timeout=seconds)[0]
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return 124, ""
+        )
     except OSError as problem:
         return 127, str(problem)
+    try:
+        text = process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            process.communicate(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass  # it hangs in the kernel (state D), and no signal ends it
+        return 124, ""
     return process.returncode, text.decode(errors="replace").strip()

@@ -241,15 +241,19 @@ def _leases(_table: Table) -> List[str]:
     """Return a sentence for each batch job with a lease of GPUs or ports; an unreadable lease counts too."""
     try:
         names = sorted(os.listdir(LEASES))
-    except OSError:
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        return [f"the leases of jobs in {LEASES} cannot be read: {error.strerror}"]
     jobs: Dict[str, str] = {}
     for name in names:
         try:
             with open(os.path.join(LEASES, name), encoding="utf-8", errors="replace") as stream:
                 text = stream.read()
-        except OSError:
+        except FileNotFoundError:
             continue  # released just now
+        except OSError:
+            text = ""
         if not name.endswith(".new") and not _first_group(VIEWER, text):
             jobs.setdefault(_first_group(JOB, text), name)
     return [f"job {job or 'of unknown name'} holds {lease} of this node" for job, lease in sorted(jobs.items())]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from provision.checks.reload import FACTS, RELOAD_SECONDS, read_reload
+from provision.errors import NodeError
 from provision.facts import NodeFacts, parse
 from provision.model import CommandResult, ReloadResult
 from provision.node import reload as program
@@ -142,6 +144,45 @@ def test_the_time_limits_include_each_other():
     assert program.RESTART_SECONDS + 2 * program.UNLOAD_SECONDS < RELOAD_SECONDS < 600
 
 
+def test_a_step_that_hangs_is_ended_with_its_children(node):
+    """Otherwise modprobe would go on beside the next reload, and keep the answer waiting through its output."""
+    node.write("bin/peer-memory", f"sleep 1000 & echo $! >{node.root}/child; wait")
+    node.patch.setattr(program, "UNLOAD_SECONDS", 1)
+    outcome, _ = node.reload()
+    child = int((node.root / "child").read_text())
+
+    assert (outcome["step"], outcome["exit_code"]) == ("refused", 124)
+    with pytest.raises(ProcessLookupError):
+        wait_for_end(child)
+
+
+def wait_for_end(pid):
+    """Raise ProcessLookupError when a process has ended, as init collects it."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        os.kill(pid, 0)
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            raise ProcessLookupError
+        time.sleep(0.01)
+
+
+def test_a_failed_probe_after_a_reload_is_not_an_unreachable_node():
+    """The module was reloaded: the operator learns that the node was changed, and why its state is unknown."""
+    error = NodeError("the probe ended with code 1", node="gpu1", remedy="Check /run.")
+    outcome = read_reload(make_node("gpu1", "10.77.0.1"), printed("done").answer, error)
+
+    assert (outcome.result, outcome.reason.code) == (FAILED, "reload.result_unknown")
+    assert outcome.reason.params["cause"] == error.message
+    assert remedy(outcome.reason, "gpu1") == "Check /run. Run: provision verify --limit gpu1"
+
+
+@pytest.mark.parametrize("step", ["absent", "busy", "refused"])
+def test_a_failed_probe_of_an_unchanged_node_is_its_error(step):
+    """Nothing was changed."""
+    with pytest.raises(NodeError):
+        read_reload(make_node("gpu1", "10.77.0.1"), printed(step).answer, NodeError("no", node="gpu1"))
+
+
 class Printed(NamedTuple):
     """What the node's program prints, and the outputs of the facts afterwards."""
 
@@ -195,7 +236,7 @@ OUTCOMES = {
     "in use": (
         REFUSED,
         "nv_peer_mem is in use (3 users): memory of running jobs is registered through it",
-        "Stop the jobs on this node and try again.",
+        "Stop what uses it, and try again.",
         printed("refused", said=IN_USE.strip()),
     ),
     "the unload hung": (REFUSED, "within its limit", "Stop what uses it", printed("refused", said="")),

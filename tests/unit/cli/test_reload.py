@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from provision import connectors
 from provision.cli.main import main
-from provision.errors import ConnectionFailed, ProvisionError
+from provision.errors import ConnectionFailed, LockedError, NodeError, ProvisionError
 from provision.model import Cluster
 from provision.testing import FakeConnector
+from provision.workflow import node_locks
 from provision.workflow.inventory_state import alone
 from tests.support.probe import answer
 from tests.unit.checks.conftest import make_node
@@ -31,8 +33,15 @@ def scripts(printed):
 def reload(monkeypatch, capsys, tmp_path):
     """Run the verb on nodes that answer as given; return exit code, stdout, stderr and who was asked."""
 
-    def call(answers, *words, variables=None):
+    def call(answers, *words, variables=None, locked=()):
         asked = []
+
+        @contextmanager
+        def acquire(nodes, *, command):
+            locks = node_locks.NodeLocks(command)
+            locks.refused = {name: LockedError("in use", node=name) for name in locked}
+            assert all(node.name in answers for node in nodes)
+            yield locks
 
         def each(nodes, function, **_):
             requests = {}
@@ -49,6 +58,7 @@ def reload(monkeypatch, capsys, tmp_path):
         )
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         monkeypatch.setattr(connectors, "each", each)
+        monkeypatch.setattr(node_locks, "acquire", acquire)
         monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
         monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: Cluster("c", Path("hosts.yml"), nodes))
         with pytest.raises(SystemExit) as stopped:
@@ -75,6 +85,7 @@ def test_ready_nodes_and_nodes_without_the_role_exit_with_0(reload):
         (REFUSED, "refused"),
         (printed("busy", said="process 7 holds /dev/nvidia0"), "refused"),
         (ConnectionFailed("no route to host", node="gpu2", remedy="is it on?"), "unreachable"),
+        (NodeError("our programs cannot be copied to /run", node="gpu2", remedy="Free space."), "failed"),
     ],
 )
 def test_a_node_that_is_not_ready_exits_with_1_and_a_remedy(reload, printed_by_node, result):
@@ -136,3 +147,10 @@ def test_reload_is_refused_during_an_apply(reload, tmp_path, monkeypatch):
 
     assert (code, asked) == (4, [])
     assert "for `apply`" in err
+
+
+def test_reload_is_refused_during_an_apply_of_another_operator(reload):
+    """Another controller has another inventory lock; the lock of the node excludes it. No node is changed."""
+    code, _, _, asked = reload(dict.fromkeys(("gpu1", "gpu2"), printed("done")), "--yes", locked=["gpu2"])
+
+    assert (code, asked) == (4, [])

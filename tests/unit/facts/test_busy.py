@@ -199,3 +199,14 @@ def test_a_lease_of_a_batch_job_makes_the_node_busy(machine: Machine) -> None:
         "job of unknown name holds port-20001 of this node",
         "job train-7 holds GPU-1 of this node",
     ]
+
+
+def test_leases_that_cannot_be_read_mean_busy(machine: Machine) -> None:
+    """A disk error must not let an apply disturb a job. A node without the folder never had a batch job."""
+    leases = machine.root / "leases"
+    assert machine.jobs() == []
+    leases.write_text("")
+    assert machine.jobs() == [f"the leases of jobs in {leases} cannot be read: Not a directory"]
+    leases.unlink()
+    (leases / "GPU-1").mkdir(parents=True)
+    assert machine.jobs() == ["job of unknown name holds GPU-1 of this node"]
