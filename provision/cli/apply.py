@@ -126,6 +126,7 @@ def apply(options: ApplyOptions) -> None:
             steps=asked.steps,
             pace=workflow.Pace(options.waves, options.max_failures, options.keep_going),
             result=probe_result,
+            only_planned=options.plan is not None,
             become_password=options.become_password,
             on_event=progress.event,
         )

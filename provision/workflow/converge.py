@@ -65,6 +65,7 @@ def apply(
     steps: Sequence[str] = (),
     pace: Pace | None = None,
     result: PlanResult | None = None,
+    only_planned: bool = False,
     become_password: Secret | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> ApplyReport:
@@ -75,12 +76,13 @@ def apply(
     there is nothing to do, nothing is locked and nothing is written.
 
     If the plan has problems (see `preflight`), nothing is changed; with `Pace.keep_going` the nodes without
-    a problem are changed.
+    a problem are changed. The same applies to the preflight of nodes that get python3 first. With `only_planned` such
+    nodes get python3 and nothing else, because the operator has not seen their further steps.
 
     Raises:
         LockedError: another apply is at work on the inventory or on one of the nodes; the message says whose.
     """
-    options = _Options(request or Request(), tuple(steps), pace or Pace(), become_password)
+    options = _Options(request or Request(), tuple(steps), pace or Pace(), become_password, only_planned)
     return _Apply(cluster, nodes, options, on_event).run(result)
 
 
@@ -92,6 +94,7 @@ class _Options:
     steps: tuple[str, ...]
     pace: Pace
     become_password: Secret | None
+    only_planned: bool
 
     def command(self) -> str:
         """Return the command that other operators see."""
@@ -202,9 +205,10 @@ class _Apply:
     def _install_python(
         self, result: PlanResult, agreed: Mapping[str, tuple[Step, ...]]
     ) -> dict[str, tuple[Step, ...]]:
-        """Install python3 on nodes without it; return the steps of all nodes, with those that were unknown before.
+        """Install python3 on nodes without it; return the steps of all nodes that remain to be run.
 
-        Nodes where it fails are left out.
+        The steps of the nodes without python3 are known only afterwards. Nodes where the installation fails are left
+        out. If the preflight of the new steps fails, no steps remain, unless the operator wants to keep going.
         """
         names = [name for name in agreed if name not in result.facts and name not in result.errors]
         others = {name: steps for name, steps in agreed.items() if name not in names}
@@ -216,13 +220,23 @@ class _Apply:
             self._tell([name], "install python3", "failed")
         names = [name for name in names if self._results.going(name)]
         self._tell(names, "install python3", "ok")
+        for name in names:
+            self._results.changed(name, agreed[name])
+        if self._options.only_planned:
+            self._results.warnings += map(_only_python, names)
+            names = []
         if not names:
             return others
         from provision.workflow.apply_preflight import preflight
 
         result = preflight(self._look_on(names, self._options.request))
         failed = self._refuse_blocked(result)
-        return others | {name: steps for name, steps in self._wanted(result).items() if name not in failed}
+        steps = others | self._wanted(result)
+        remaining = {name: mine for name, mine in steps.items() if name not in failed}
+        if failed and not self._options.pace.keep_going:
+            self._results.skip(remaining, *_refused(failed))
+            return {}
+        return remaining
 
     def _locked(self, agreed: Mapping[str, tuple[Step, ...]], command: str) -> None:
         """Take the locks of the nodes, look again (another apply may have ended just now), and run."""
@@ -353,6 +367,11 @@ class _Apply:
             name: {step.role: tuple(messages(step.reasons, name)) for step in steps} for name, steps in wanted.items()
         }
         self._results.ran(report, reasons)
+
+
+def _only_python(name: str) -> str:
+    """Return the warning that the steps after the installation of python3 are not in the saved plan."""
+    return f"{name}: python3 was installed; the further steps are not in the saved plan. Create a new plan for them."
 
 
 def _refused(failed: Sequence[str]) -> tuple[str, str]:

@@ -81,6 +81,13 @@ class NodeResults:
             Failure(first.role, "preflight", message, output, first.remedy, first.code.value),
         )
 
+    def changed(self, name: str, steps: Iterable[Step]) -> None:
+        """Record that these steps ran on a node and changed it."""
+        node = self._nodes[name]
+        node.changed = True
+        for step in steps:
+            node.roles[step.role] = RoleReport(step.role, RoleStatus.CHANGED, tuple(messages(step.reasons, name)))
+
     def ran(self, report: ApplyReport, reasons: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
         """Take what a run of Ansible did; `reasons` say for each node and role why it was run."""
         self.tasks += report.tasks

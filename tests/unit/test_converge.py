@@ -16,7 +16,7 @@ import pytest
 from provision import connectors, engine, workflow
 from provision.components import JOB_ROLES
 from provision.errors import LockedError, ProvisionError, UsageError
-from provision.model import ApplyReport, Cluster, CommandResult, Failure, NodeReport, NodeStatus
+from provision.model import ApplyReport, Cluster, CommandResult, Failure, NodeReport, NodeStatus, RoleStatus
 from provision.report.apply_report import as_document, as_text, from_document
 from provision.testing import FakeConnector, make_node
 from provision.workflow import node_locks, node_results
@@ -170,6 +170,32 @@ def test_a_failed_installation_of_python_is_reported(answers, tmp_path):
     assert report.nodes[0].status is NodeStatus.FAILED
     assert "python3 cannot be installed" in report.nodes[0].error.message
     assert "no mirror" in report.nodes[0].error.output
+
+
+def test_a_saved_plan_ends_with_the_installation_of_python(answers, tmp_path):
+    """`apply --plan` runs exactly the plan: nobody has seen the steps after it. The other node's plan is complete."""
+    said, reached = answers
+    said["a"] = DEBIAN.replace("/usr/bin/python3", "")
+    full = cluster(tmp_path / "hosts.yml", make_node("a", **WITHOUT_IMAGE), make_node("b", **WITHOUT_IMAGE))
+    report = workflow.apply(full, full.nodes, only_planned=True)
+
+    assert reached == ["b"]
+    changed = [role.role for role in report.nodes[0].roles if role.status is RoleStatus.CHANGED]
+    assert (report.nodes[0].status, changed) == (NodeStatus.CHANGED, ["platform"])
+    assert [warning.partition(":")[0] for warning in report.warnings] == ["a"]
+
+
+@pytest.mark.parametrize(("keep_going", "runs"), [(False, []), (True, ["b"])])
+def test_a_problem_found_after_the_installation_of_python_stops_the_apply(answers, tmp_path, keep_going, runs):
+    """Apply changes nothing while the preflight finds a problem, also when it can find it only then."""
+    said, reached = answers
+    said["a"] = DEBIAN.replace("/usr/bin/python3", "")
+    full = cluster(tmp_path / "hosts.yml", make_node("a"), make_node("b", **WITHOUT_IMAGE))
+    report = workflow.apply(full, full.nodes, pace=workflow.Pace(keep_going=keep_going))
+
+    assert reached == runs
+    assert (report.nodes[0].status, report.nodes[0].error.task) == (NodeStatus.FAILED, "preflight")
+    assert (report.nodes[1].status is NodeStatus.SKIPPED) is not keep_going
 
 
 def test_a_node_whose_interpreter_is_missing_is_not_changed(answers, tmp_path):
