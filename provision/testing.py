@@ -59,6 +59,7 @@ class FakeConnector:
 
     def __init__(self, answers: Mapping[str, Answer] | None = None, name: str = "node1") -> None:
         self.name = name
+        self.python = "python3"
         self.answers = dict(answers or {})
         self.scripts: list[str] = []
         self.inputs: list[bytes] = []
@@ -105,7 +106,8 @@ class FakeConnector:
 
 def make_node(name: str = "node1", *, local: bool = False, **variables: Any) -> Node:
     """Return a node with the given variables, whose host is its name."""
-    return Node(name, Connection(host=name, user="root", local=local), variables)
+    python = variables.get("ansible_python_interpreter", "python3")
+    return Node(name, Connection(host=name, user="root", local=local, python=python), variables)
 
 
 def make_cluster(*names: str, **variables: Any) -> Cluster:

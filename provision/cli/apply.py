@@ -124,9 +124,8 @@ def apply(options: ApplyOptions) -> None:
             nodes,
             request=request,
             steps=asked.steps,
-            pace=workflow.Pace(options.waves, options.max_failures, options.keep_going),
+            pace=workflow.Pace(options.waves, options.max_failures, options.keep_going, options.plan is not None),
             result=probe_result,
-            only_planned=options.plan is not None,
             become_password=options.become_password,
             on_event=progress.event,
         )

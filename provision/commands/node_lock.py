@@ -7,7 +7,6 @@ from typing import Any
 
 from provision.documents.locks import LockAnswer, LookAnswer, UnlockAnswer, entries_of
 from provision.errors import LockedError, NodeError, ProvisionError
-from provision.model.cluster import Node
 from provision.model.history import Holder, NodeLook, Unlocked
 
 BEAT_SECONDS = 20.0
@@ -29,12 +28,6 @@ _REMEDIES = {
     "EDQUOT": "Free space there (df -h shows which file system is full).",
     "EACCES": "Check that the connection is that of root.",
 }
-
-
-def node_python(node: Node) -> str:
-    """Return the Python to use on a node: the one that the inventory gives Ansible, where it is a plain path."""
-    given = node.variables.get("ansible_python_interpreter")
-    return given if isinstance(given, str) and given.startswith("/") and "{{" not in given else "python3"
 
 
 def keep_request(holder: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Connector(Protocol):
     """A connection to one node. Methods only raise ConnectionFailed (network, host key or authentication)."""
 
     name: str
+    python: str
+    """The interpreter of the node's connection settings."""
     agent: bool
     """Whether the node agent answers. Then `JOB_AGENT` is the only script, and its input is a request about jobs."""
 

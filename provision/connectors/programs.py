@@ -21,7 +21,6 @@ def run_program(
     *arguments: str,
     stdin: bytes = b"",
     timeout: float | None = None,
-    python: str = "python3",
     limit: int = OUTPUT_LIMIT,
     stored: bool = True,
 ) -> CommandResult:
@@ -33,7 +32,6 @@ def run_program(
         arguments: the program's arguments.
         stdin: the program's input.
         timeout: seconds; None is one hour.
-        python: the interpreter on the node.
         limit: maximum number of bytes of output.
         stored: whether the archive is stored on the node; else it is sent again, and needs Python 3.8.
 
@@ -42,9 +40,9 @@ def run_program(
         NodeError: the archive cannot be copied to the node.
     """
     if not stored:
-        script = memory_script(program, *arguments, python=python)
+        script = memory_script(program, *arguments, python=connector.python)
         return connector.run(script, stdin=archive() + stdin, timeout=timeout, limit=limit)
-    script = run_script(program, *arguments, python=python)
+    script = run_script(program, *arguments, python=connector.python)
     result = connector.run(script, stdin=stdin, timeout=timeout, limit=limit)
     if result.exit_code == MISSING:
         _copy(connector)
@@ -56,15 +54,14 @@ def start_program(
     connector: Connector,
     program: str,
     *arguments: str,
-    python: str = "python3",
     limit: int | None = OUTPUT_LIMIT,
 ) -> RemoteProcess:
     """Start a program as root on a node with a connected standard input and output; errors as of `run_program`."""
     if connector not in _have_archive:
-        if connector.run(check_script(python), timeout=_COPY_SECONDS).exit_code == MISSING:
+        if connector.run(check_script(connector.python), timeout=_COPY_SECONDS).exit_code == MISSING:
             _copy(connector)
         _have_archive.add(connector)
-    return connector.start(run_script(program, *arguments, python=python), limit=limit)
+    return connector.start(run_script(program, *arguments, python=connector.python), limit=limit)
 
 
 def _copy(connector: Connector) -> None:

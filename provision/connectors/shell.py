@@ -31,6 +31,7 @@ class ShellConnector(ABC, Generic[ProcessT]):
 
     def __init__(self, node: Node, user: str, *, root: bool) -> None:
         self.name = node.name
+        self.python = node.connection.python
         self.user = user
         """The user of the login."""
         self._become = node.connection.become

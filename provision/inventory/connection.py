@@ -24,6 +24,7 @@ _KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file")
 _OWN_ARGUMENTS = "ansible_ssh_args"
 _ARGUMENTS = (_OWN_ARGUMENTS, "ansible_ssh_common_args", "ansible_ssh_extra_args")
 """In the order in which Ansible passes them to ssh, which uses the first value of an option."""
+_PYTHON = "ansible_python_interpreter"
 _COPY_ARGUMENTS = ("ansible_sftp_extra_args", "ansible_scp_extra_args")
 
 SECRET_KEYS = (*_BECOME_PASSWORDS, *_PASSWORDS, "ansible_ssh_private_key_passphrase")
@@ -39,6 +40,7 @@ CONNECTION_KEYS = (
     *_BECOME_PASSWORDS,
     *_PASSWORDS,
     "ansible_connection",
+    _PYTHON,
     "ansible_become",
     "ansible_become_method",
     "ansible_become_user",
@@ -52,6 +54,10 @@ _FALSE = frozenset({"false", "no", "off", "0", "n", "f"})
 _SSH_CONNECTIONS = frozenset({"ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh"})
 _LOCAL_CONNECTIONS = frozenset({"local", "ansible.builtin.local"})
 _MAX_PORT = 65535
+_PYTHON_MODES = frozenset({"auto", "auto_legacy", "auto_silent", "auto_legacy_silent"})
+"""Values with which Ansible searches for an interpreter."""
+_PYTHON_PROGRAM = re.compile(r"/[\w./+-]+|\w[\w.+-]*")
+"""A path, or a name in the PATH of root."""
 _NO_FILE = frozenset({os.devnull, "none"})
 _FLAGS_WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 """One-letter options of ssh that take a value."""
@@ -79,6 +85,7 @@ def connection_of(name: str, values: Mapping[str, Any], become_password: Secret 
         become=_bool(values.get("ansible_become", True)) is not False,
         become_password=_secret(_first(values, _BECOME_PASSWORDS)) or become_password,
         password=_secret(_first(values, _PASSWORDS)),
+        python=_python(values),
     )
 
 
@@ -101,6 +108,9 @@ def connection_problems(name: str, values: Mapping[str, Any]) -> Iterator[Proble
         yield Problem(name, "ansible_become_user", "must be root, because the roles change the whole machine")
     if "ansible_become" in values and _bool(values["ansible_become"]) is None:
         yield Problem(name, "ansible_become", f"{values['ansible_become']!r} is not true or false")
+    if not _PYTHON_PROGRAM.fullmatch(_python(values)):
+        text = f"{values[_PYTHON]!r} is not the path of a program; set one without spaces, such as /usr/bin/python3"
+        yield Problem(name, _PYTHON, text)
     yield from _trust_problems(name, values)
 
 
@@ -199,6 +209,12 @@ def _split(text: str) -> tuple[str, ...]:
 
 def _first(values: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return next((values[key] for key in keys if values.get(key) not in (None, "")), None)
+
+
+def _python(values: Mapping[str, Any]) -> str:
+    """Return the interpreter of a node; python3 unless the inventory names one."""
+    value = str(_first(values, (_PYTHON,)) or "auto")
+    return "python3" if value in _PYTHON_MODES else value
 
 
 def _path(value: Any) -> Path | None:

@@ -32,7 +32,7 @@ def attach_unit_argv(
     connection: Connection, folder: str, unit: str, argv: Sequence[str], *, terminal: bool = True
 ) -> list[str]:
     """Return the ssh command that runs `argv` in a unit, of the attempt whose folder on the node this is."""
-    program = ["python3", "-I", "-S", f"{folder}/programs/node.pyz", "attach", f"/run/provision/units/{unit}"]
+    program = [connection.python, "-I", "-S", f"{folder}/programs/node.pyz", "attach", f"/run/provision/units/{unit}"]
     return _as_root(connection, [*program, *argv], terminal=terminal)
 
 

@@ -24,6 +24,7 @@ from provision.connectors.programs import run_program, start_program
 from provision.documents import decode, decode_last_line
 from provision.documents.jobs import NodeProblem
 from provision.errors import ConnectionFailed, InvalidDocument, NodeError, NotAllowed
+from provision.node_archive import NO_PYTHON
 
 T = TypeVar("T")
 
@@ -44,7 +45,6 @@ def ask(
     *,
     archive: Path | None = None,
     seconds: float = 60.0,
-    python: str = "python3",
 ) -> T:
     """Run `program` as root on a node and return its answer.
 
@@ -55,13 +55,12 @@ def ask(
         kind: the type of its answer, of `provision.documents`.
         archive: a file whose bytes follow the request.
         seconds: how long it may take.
-        python: the interpreter on the node.
 
     Raises:
         NodeError: it gave no answer, or none in time.
         ConnectionFailed: the node cannot be reached.
     """
-    process, text = _started(connector, program, request, python=python)
+    process, text = _started(connector, program, request)
     late = threading.Event()
 
     def give_up() -> None:
@@ -76,7 +75,7 @@ def ask(
             for piece in (text, *_chunks(archive)):
                 process.write(piece)
             process.close_stdin()
-        out, err = _outputs(connector.name, program, process, late, seconds)
+        out, err, code = _outputs(connector.name, program, process, late, seconds)
     finally:
         timer.cancel()
         process.close()
@@ -87,28 +86,29 @@ def ask(
         return decode_last_line(out, kind, node=connector.name, what=f"answer of {program}")
     except InvalidDocument as error:
         said = err.decode(errors="replace").strip()
-        if "there is no" in said:
-            error.remedy = "install python3 there (Debian: apt-get install python3)"
+        if code == NO_PYTHON:
+            error.remedy = "Install python3 there (Debian: apt-get install python3), or set ansible_python_interpreter."
         error.output = said or error.output
         raise
 
 
 def _outputs(
     node: str, program: str, process: RemoteProcess, late: threading.Event, seconds: float
-) -> tuple[bytes, bytes]:
-    """Return what a program printed, and its messages."""
+) -> tuple[bytes, bytes, int]:
+    """Return the output, the messages and the exit status of a program."""
     out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    code = 0
     try:
         for stream, chunk in process.output():
             out[stream].append(chunk)
-        process.wait()
+        code = process.wait()
     except ConnectionFailed:
         if not late.is_set():
             raise
     if late.is_set():
         text = f"{program} did not end within {seconds:g} s"
         raise NodeError(text, node=node, remedy="Its disk or its network may hang: check it manually (dmesg).")
-    return b"".join(out["stdout"]), b"".join(out["stderr"])
+    return b"".join(out["stdout"]), b"".join(out["stderr"]), code
 
 
 def _chunks(archive: Path | None) -> Iterator[bytes]:
@@ -138,16 +138,15 @@ def _started(
     program: str,
     request: Mapping[str, Any],
     *,
-    python: str = "python3",
     limit: int | None = OUTPUT_LIMIT,
 ) -> tuple[RemoteProcess, bytes]:
     """Start a program and return it with its input; the node agent has the program for jobs, and is asked instead."""
     if program != JOBS:
-        return start_program(connector, program, python=python, limit=limit), _line(request)
+        return start_program(connector, program, limit=limit), _line(request)
     text = _line({"by": owner(), **request})
     if connector.agent:
         return connector.start(JOB_AGENT, limit=limit), text
-    return start_program(connector, program, python=python, limit=limit), text
+    return start_program(connector, program, limit=limit), text
 
 
 def _line(request: Mapping[str, Any]) -> bytes:

@@ -39,6 +39,8 @@ class Connection:
     """Commands run as root with sudo, unless the SSH user is root."""
     become_password: Secret | None = None
     password: Secret | None = None
+    python: str = "python3"
+    """The interpreter of the node (``ansible_python_interpreter``): a path, or a name in the PATH of root."""
     agent: bool = False
     """The SSH user is the account of the node agent, which accepts only requests about jobs."""
 

@@ -220,14 +220,12 @@ def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, Pr
     """Ask the nodes that there is something to ask of, all at once."""
     from provision.connectors import each
     from provision.jobs.node_ask import ask
-    from provision.workflow.survey import interpreter
 
     nodes = [result.cluster.node(name) for name, asked in requested.items() if asked.packages or asked.image]
     if not nodes:
         return {}
 
     def one(connector: Connector) -> PreflightAnswer:
-        node = result.cluster.node(connector.name)
         request = requested[connector.name].request()
         return ask(
             connector,
@@ -235,7 +233,6 @@ def _ask(result: PlanResult, requested: Mapping[str, Requested]) -> dict[str, Pr
             request,
             PreflightAnswer,
             seconds=_LIMIT_SECONDS,
-            python=interpreter(node.variables),
         )
 
     return each(nodes, one)

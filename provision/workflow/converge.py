@@ -43,6 +43,8 @@ class Pace:
     """How many failed nodes stop the apply. None: one in the first wave, a tenth of all nodes later."""
     keep_going: bool = False
     """Whether nodes without a problem are changed although the preflight failed on others."""
+    only_planned: bool = False
+    """Whether nodes without python3 get python3 and nothing else."""
 
 
 def runnable(plan: Plan) -> dict[str, tuple[Step, ...]]:
@@ -65,7 +67,6 @@ def apply(
     steps: Sequence[str] = (),
     pace: Pace | None = None,
     result: PlanResult | None = None,
-    only_planned: bool = False,
     become_password: Secret | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> ApplyReport:
@@ -76,13 +77,13 @@ def apply(
     there is nothing to do, nothing is locked and nothing is written.
 
     If the plan has problems (see `preflight`), nothing is changed; with `Pace.keep_going` the nodes without
-    a problem are changed. The same applies to the preflight of nodes that get python3 first. With `only_planned` such
-    nodes get python3 and nothing else, because the operator has not seen their further steps.
+    a problem are changed. The same applies to the preflight of nodes that get python3 first. With `Pace.only_planned`
+    these nodes get python3 and nothing else, because the operator has not seen their further steps.
 
     Raises:
         LockedError: another apply is at work on the inventory or on one of the nodes; the message says whose.
     """
-    options = _Options(request or Request(), tuple(steps), pace or Pace(), become_password, only_planned)
+    options = _Options(request or Request(), tuple(steps), pace or Pace(), become_password)
     return _Apply(cluster, nodes, options, on_event).run(result)
 
 
@@ -94,7 +95,6 @@ class _Options:
     steps: tuple[str, ...]
     pace: Pace
     become_password: Secret | None
-    only_planned: bool
 
     def command(self) -> str:
         """Return the command that other operators see."""
@@ -222,7 +222,7 @@ class _Apply:
         self._tell(names, "install python3", "ok")
         for name in names:
             self._results.changed(name, agreed[name])
-        if self._options.only_planned:
+        if self._options.pace.only_planned:
             self._results.warnings += map(_only_python, names)
             names = []
         if not names:

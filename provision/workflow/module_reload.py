@@ -9,7 +9,7 @@ from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import NodeReload, ReloadResult
 from provision.model.reason import reason
 from provision.workflow.inventory_state import alone
-from provision.workflow.survey import ask, chosen, interpreter, with_defaults
+from provision.workflow.survey import ask, chosen, with_defaults
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
@@ -53,10 +53,9 @@ def _one(connector: Connector, node: Node) -> NodeReload:
     from provision.checks.reload import FACTS, RELOAD_SECONDS, read_reload
     from provision.connectors.programs import run_program
 
-    python = interpreter(node.variables)
-    result = run_program(connector, "reload", timeout=RELOAD_SECONDS, python=python)
+    result = run_program(connector, "reload", timeout=RELOAD_SECONDS)
     try:
-        probed = facts.parse(ask(connector, FACTS, facts.Parameters(), python=python).stdout, FACTS)
+        probed = facts.parse(ask(connector, FACTS, facts.Parameters()).stdout, FACTS)
     except ProvisionError as error:
         return read_reload(node, result, error)
     return read_reload(node, result, probed)

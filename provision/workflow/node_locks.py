@@ -144,7 +144,7 @@ class NodeLocks:
             with ExitStack() as closing:
                 connector = connect(node)
                 closing.callback(connector.close)
-                remote = RemoteLock(connector, node_lock.node_python(node))
+                remote = RemoteLock(connector)
                 closing.callback(remote.close)
                 remote.begin(node_lock.keep_request({**self._holder, "node": node.name}))
                 answer = remote.answer(LockAnswer, ANSWER_SECONDS)

@@ -24,7 +24,7 @@ from provision.planning import (
 from provision.planning.ignore import with_ignored
 from provision.planning.preservation import unreadable_facts
 from provision.report.reasons import message
-from provision.workflow.survey import interpreter, supported_systems
+from provision.workflow.survey import supported_systems
 
 if TYPE_CHECKING:
     from provision.workflow.plan_result import Request
@@ -79,7 +79,7 @@ def plan_nodes(
 def lacks_python(node: Node, facts: NodeFacts) -> bool:
     """Return whether python3 has to be installed on the node before anything else can be probed there."""
     system = facts.system
-    return not isinstance(system, Unknown) and not system.python3 and interpreter(node.variables) in _DEFAULT_PYTHON
+    return not isinstance(system, Unknown) and not system.python3 and node.connection.python in _DEFAULT_PYTHON
 
 
 def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, asked: Request) -> NodePlan:

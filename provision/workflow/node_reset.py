@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -163,13 +164,12 @@ def _lost(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
     """Return the nodes that cannot be worked on, with the reason, which Ansible would say less clearly."""
     from provision.connectors import each
 
-    own_python = {node.name for node in nodes if node.variables.get("ansible_python_interpreter")}
-    outcomes = each(nodes, lambda connector: _knock(connector, python_needed=connector.name not in own_python))
+    outcomes = each(nodes, _knock)
     return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, ProvisionError)}
 
 
-def _knock(connector: Connector, *, python_needed: bool) -> None:
-    result = connector.run("command -v python3 || true", timeout=60)
+def _knock(connector: Connector) -> None:
+    result = connector.run(f"command -v {shlex.quote(connector.python)} || true", timeout=60)
     if not result.ok:
         raise NodeError(
             f"logged in, but a command as root exited {result.exit_code}",
@@ -177,9 +177,9 @@ def _knock(connector: Connector, *, python_needed: bool) -> None:
             output=result.last_lines(),
             remedy="Check ansible_become and the user's sudo rights on the node.",
         )
-    if python_needed and not result.stdout.strip():
+    if not result.stdout.strip():
         raise NodeError(
-            "there is no python3 on it, and Ansible needs one",
+            f"there is no {connector.python} on it, and Ansible needs one",
             node=connector.name,
             remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
         )

@@ -17,6 +17,7 @@ from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.locks import user
 from provision.model import Node
 from provision.model.history import Holder, NodeLook, Unlocked
+from provision.node_archive import NO_PYTHON
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
@@ -30,9 +31,9 @@ T = TypeVar("T")
 class RemoteLock:
     """Our end of the session in which a lock holder has a lock."""
 
-    def __init__(self, connector: Connector, python: str) -> None:
+    def __init__(self, connector: Connector) -> None:
         self._connector = connector
-        self._process = start_program(connector, "lock", python=python)
+        self._process = start_program(connector, "lock")
         self._output = self._process.output()
         self._sending = threading.Lock()
         self._errors = b""
@@ -66,14 +67,13 @@ class RemoteLock:
                     raise NodeError("its lock could not be asked for: the answer has no end", node=self._connector.name)
                 if line.endswith(b"\n"):
                     return _document(self._connector.name, kind, line, self._errors)
-            if not late.is_set():
-                self._process.wait()
+            code = None if late.is_set() else self._process.wait()
         finally:
             timer.cancel()
         if late.is_set():
             text = f"no answer about its lock within {seconds:g} s"
             raise NodeError(text, node=self._connector.name, remedy="Its disk may hang: check it manually (dmesg).")
-        return _document(self._connector.name, kind, line, self._errors)
+        return _document(self._connector.name, kind, line, self._errors, code)
 
     def end(self) -> str:
         """Return why it is no more; empty while it is."""
@@ -104,11 +104,10 @@ def probe_locks(
     """
     from provision.connectors import each
 
-    pythons = {node.name: node_lock.node_python(node) for node in nodes}
     request = node_lock.look_request(entries)
     return each(
         nodes,
-        lambda c: node_lock.read_look(c.name, _asked(c, LookAnswer, pythons[c.name], request)),
+        lambda c: node_lock.read_look(c.name, _asked(c, LookAnswer, request)),
         patience=patience,
     )
 
@@ -118,11 +117,10 @@ def unlock(nodes: Sequence[Node], holders: Mapping[str, Holder]) -> tuple[Unlock
     from provision.connectors import each
 
     who = f"{user()} on {os.uname().nodename}"
-    pythons = {node.name: node_lock.node_python(node) for node in nodes}
 
     def end(connector: Connector) -> Unlocked:
         name = connector.name
-        answer = _asked(connector, UnlockAnswer, pythons[name], node_lock.unlock_request(holders[name], who))
+        answer = _asked(connector, UnlockAnswer, node_lock.unlock_request(holders[name], who))
         return node_lock.read_unlocked(name, answer, holders[name])
 
     results = each([node for node in nodes if node.name in holders], end)
@@ -144,20 +142,18 @@ def _line(request: Mapping[str, Any]) -> bytes:
     return json.dumps(dict(request)).encode() + b"\n"
 
 
-def _asked(connector: Connector, kind: type[T], python: str, request: Mapping[str, Any]) -> T:
-    result = run_program(
-        connector, "lock", stdin=_line(request), timeout=ANSWER_SECONDS, python=python, limit=ANSWER_LIMIT
-    )
-    return _document(connector.name, kind, result.stdout, result.stderr.encode())
+def _asked(connector: Connector, kind: type[T], request: Mapping[str, Any]) -> T:
+    result = run_program(connector, "lock", stdin=_line(request), timeout=ANSWER_SECONDS, limit=ANSWER_LIMIT)
+    return _document(connector.name, kind, result.stdout, result.stderr.encode(), result.exit_code)
 
 
-def _document(node: str, kind: type[T], text: str | bytes, errors: bytes) -> T:
-    """Read the last line of an answer."""
+def _document(node: str, kind: type[T], text: str | bytes, errors: bytes, code: int | None = None) -> T:
+    """Read the last line of an answer; `code` is the exit status of the program if it has ended."""
     try:
         return decode_last_line(text, kind, node=node, what="its lock could not be asked for", limit=ANSWER_LIMIT)
     except InvalidDocument as error:
         said = errors.decode(errors="replace").strip()
-        if "there is no" in said:
-            error.remedy = "It needs python3 (Debian: apt-get install python3)."
+        if code == NO_PYTHON:
+            error.remedy = "Install python3 there (Debian: apt-get install python3), or set ansible_python_interpreter."
         error.output = said or error.output
         raise

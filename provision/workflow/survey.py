@@ -30,14 +30,6 @@ _NO_PROCESS = re.compile(r"cannot fork|fork: |resource temporarily unavailable|c
 """What shells and Python print when the kernel gives them no process."""
 
 
-def interpreter(variables: Mapping[str, Any]) -> str:
-    """Return the Python interpreter of a node: the path in ``ansible_python_interpreter``, else python3."""
-    from provision.facts import plain
-
-    python = variables.get("ansible_python_interpreter")
-    return python if isinstance(python, str) and python.startswith("/") and plain(python) else "python3"
-
-
 def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
     """Return the nodes that `limit` selects, all without one."""
     from provision.inventory import select
@@ -141,7 +133,7 @@ def probe(
         variables = known[connector.name].variables
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
-        result = _run(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
+        result = _run(connector, wanted, parameters, read_only=read_only)
         node_facts = _system_alone(connector, result) or facts.parse(
             _answered(connector.name, result).stdout, keep=keep, outputs=outputs
         )
@@ -168,7 +160,6 @@ def ask(
     wanted: Sequence[Fact[Any]],
     parameters: Parameters,
     *,
-    python: str = "python3",
     read_only: bool = False,
 ) -> CommandResult:
     """Run the commands of the wanted facts on a node.
@@ -176,11 +167,11 @@ def ask(
     Raises:
         NodeError: the probe failed.
     """
-    return _answered(connector.name, _run(connector, wanted, parameters, python=python, read_only=read_only))
+    return _answered(connector.name, _run(connector, wanted, parameters, read_only=read_only))
 
 
 def _run(
-    connector: Connector, wanted: Sequence[Fact[Any]], parameters: Parameters, *, python: str, read_only: bool
+    connector: Connector, wanted: Sequence[Fact[Any]], parameters: Parameters, *, read_only: bool
 ) -> CommandResult:
     from provision import facts
     from provision.connectors.programs import run_program
@@ -190,7 +181,6 @@ def _run(
         "probe",
         stdin=facts.request(wanted, parameters, read_only=read_only),
         timeout=max(fact.limit_seconds for fact in wanted) + _PROBE_MARGIN_SECONDS,
-        python=python,
         limit=PROBE_LIMIT,
         stored=not read_only,
     )

@@ -177,7 +177,7 @@ def test_a_saved_plan_ends_with_the_installation_of_python(answers, tmp_path):
     said, reached = answers
     said["a"] = DEBIAN.replace("/usr/bin/python3", "")
     full = cluster(tmp_path / "hosts.yml", make_node("a", **WITHOUT_IMAGE), make_node("b", **WITHOUT_IMAGE))
-    report = workflow.apply(full, full.nodes, only_planned=True)
+    report = workflow.apply(full, full.nodes, pace=workflow.Pace(only_planned=True))
 
     assert reached == ["b"]
     changed = [role.role for role in report.nodes[0].roles if role.status is RoleStatus.CHANGED]

@@ -346,6 +346,7 @@ class _Connector:
 
     reason = "a node in memory"
     agent = False
+    python = "python3"
 
     def __init__(self, world: World, node: Node) -> None:
         self.name, self._world = node.name, world

@@ -31,6 +31,7 @@ class Way:
     """A connection to one node, where a process of the test answers requests."""
 
     agent = False
+    python = "python3"
 
     def __init__(self, node: FakeNode) -> None:
         self.name, self._node = node.name, node

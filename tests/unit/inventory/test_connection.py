@@ -55,6 +55,23 @@ def test_local_connections_and_become_are_supported():
 
 
 @pytest.mark.parametrize(
+    ("value", "python"),
+    [
+        (None, "python3"),
+        ("auto_silent", "python3"),
+        ("/opt/python/bin/python3", "/opt/python/bin/python3"),
+        ("python3.11", "python3.11"),
+    ],
+)
+def test_the_interpreter_of_the_inventory_is_used(value, python):
+    """A path, or a name in the PATH of root; with `auto` and without the variable python3."""
+    variables = {} if value is None else {"ansible_python_interpreter": value}
+
+    assert connection_of("a", variables).python == python
+    assert list(connection_problems("a", variables)) == []
+
+
+@pytest.mark.parametrize(
     ("key", "value", "says"),
     [
         ("ansible_port", 99999, "not a TCP port"),
@@ -67,6 +84,9 @@ def test_local_connections_and_become_are_supported():
         ("ansible_ssh_common_args", "-o StrictHostKeyChecking=no", "disables host key checking"),
         ("ansible_ssh_extra_args", "-oUserKnownHostsFile=/dev/null", "disables host key checking"),
         ("ansible_host_key_checking", False, "disables host key checking"),
+        ("ansible_python_interpreter", "/opt/my python", "'/opt/my python' is not the path of a program"),
+        ("ansible_python_interpreter", "bin/python", "such as /usr/bin/python3"),
+        ("ansible_python_interpreter", ["python3"], "such as /usr/bin/python3"),
     ],
 )
 def test_unsafe_connections_are_refused(key, value, says):
