@@ -158,7 +158,7 @@ def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> N
         if not in_time:
             raise failures.no_answer(node, settings.host, settings.port)
         return
-    if "imeout" in str(error) or isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError):
         raise failures.no_answer(node, settings.host, settings.port) from error
     if isinstance(error, IncompatiblePeer):
         raise failures.outdated_algorithms(node, settings.host, settings.port, printable_line(str(error))) from error
