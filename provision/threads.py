@@ -25,7 +25,7 @@ _AFTER_FEW, _AFTER_MANY = (1, 1, 0.05), (3, 4, 0.5)
 """Required consecutive idle samples, number of threads that then start, and the maximum wait in seconds."""
 
 
-class Pace:
+class ThreadRateLimiter:
     """Rate limiter for new threads that adapts to the load of this process.
 
     Threads that compute at the same time take twice as long as one after the other. The next thread starts when this
@@ -68,7 +68,7 @@ def outcomes(
     items: Sequence[In],
     *,
     limit: int,
-    pace: Pace | None = None,
+    pace: ThreadRateLimiter | None = None,
     patience: float | None = None,
     meanwhile: Callable[[], None] | None = None,
     answered: float = 0.0,
@@ -138,7 +138,9 @@ def within(seconds: float, function: Callable[[], Out]) -> Out | None:
     return outcome
 
 
-def _start(work: Callable[[], None], numbers: range, pace: Pace | None, nothing_left: Callable[[], bool]) -> None:
+def _start(
+    work: Callable[[], None], numbers: range, pace: ThreadRateLimiter | None, nothing_left: Callable[[], bool]
+) -> None:
     """Start these threads, fewer if the system refuses more or no items are left."""
     for number in numbers:
         if pace is not None:

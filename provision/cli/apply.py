@@ -113,7 +113,7 @@ def apply(options: ApplyOptions) -> None:
     nodes = workflow.chosen(cluster, options.limit)
     probe_result, request = _planned(options, asked, cluster, nodes)
     stopped = not asked.steps and bool(workflow.blocked(probe_result)) and not options.keep_going
-    if not stopped and (asked.steps or workflow.agreeable(probe_result)):
+    if not stopped and (asked.steps or workflow.steps_to_confirm(probe_result)):
         agreed = options.yes or options.plan is not None
         agree(probe_result, steps=bool(asked.steps), yes=agreed, verbose=options.verbose)
     from provision.cli.progress import ApplyProgress
@@ -124,7 +124,9 @@ def apply(options: ApplyOptions) -> None:
             nodes,
             request=request,
             steps=asked.steps,
-            pace=workflow.Pace(options.waves, options.max_failures, options.keep_going, options.plan is not None),
+            waves=workflow.WaveOptions(
+                options.waves, options.max_failures, options.keep_going, options.plan is not None
+            ),
             result=probe_result,
             become_password=options.become_password,
             on_event=progress.event,
@@ -183,7 +185,7 @@ def _get_ready() -> None:
     from provision.cli import progress  # noqa: F401
     from provision.report import apply_report  # noqa: F401
 
-    _ = workflow.apply, workflow.Pace
+    _ = workflow.apply, workflow.WaveOptions
 
 
 def agree(probe_result: PlanResult, *, steps: bool, yes: bool, verbose: bool = False) -> None:

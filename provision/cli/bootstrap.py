@@ -78,7 +78,7 @@ def bootstrap(
         if not asked.steps:
             probe_result = checked(probe_result)
         stopped = not asked.steps and bool(workflow.blocked(probe_result))
-        if not stopped and (asked.steps or workflow.agreeable(probe_result)):
+        if not stopped and (asked.steps or workflow.steps_to_confirm(probe_result)):
             agree(probe_result, steps=bool(asked.steps), yes=yes)
         report = _applied(cluster, asked, probe_result, password)
     _report(report, probe_result, stopped=stopped, as_json=as_json)

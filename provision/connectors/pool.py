@@ -23,7 +23,7 @@ from provision.connectors.ssh_config import SshConfig
 from provision.connectors.ssh_transport import Hop
 from provision.errors import NodeError, NodeUnreachable, ProvisionError
 from provision.model import Connection, Node
-from provision.threads import Pace, outcomes
+from provision.threads import ThreadRateLimiter, outcomes
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def each(
             lambda node: _one(node, function, factory, programs),
             nodes,
             limit=at_once,
-            pace=Pace(),
+            pace=ThreadRateLimiter(),
             patience=patience,
             meanwhile=while_they_work,
             answered=answered,
@@ -93,7 +93,7 @@ def connections(nodes: Sequence[Node]) -> Iterator[dict[str, Connector | Provisi
     """
     factory = _ConnectionFactory()
     with room_for(len(nodes), _FILES_OF_A_NODE) as at_once:
-        outcome = outcomes(lambda node: _connected(node, factory), nodes, limit=at_once, pace=Pace())
+        outcome = outcomes(lambda node: _connected(node, factory), nodes, limit=at_once, pace=ThreadRateLimiter())
         opened: dict[str, Connector | ProvisionError] = {}
         try:
             for node, one in zip(nodes, outcome, strict=True):

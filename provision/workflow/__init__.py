@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from provision.workflow.apply_preflight import preflight
     from provision.workflow.bundle import known_secrets, support_bundle
     from provision.workflow.controller_inventory import local_inventory
-    from provision.workflow.converge import Pace, apply, blocked, runnable
+    from provision.workflow.converge import WaveOptions, apply, blocked, runnable
     from provision.workflow.differences import content_differences
     from provision.workflow.gpu_topology import topology
     from provision.workflow.gpudirect import gdr
-    from provision.workflow.idle_steps import agreeable, drained_first
+    from provision.workflow.idle_steps import drained_first, steps_to_confirm
     from provision.workflow.inventory_state import log_folder
     from provision.workflow.job_requests import job_request
     from provision.workflow.launch_inputs import node_networks, stated_container, stated_entries, stated_networks
@@ -42,12 +42,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Asked",
     "HostFile",
-    "Pace",
     "PlanResult",
     "Request",
     "Survey",
+    "WaveOptions",
     "adopt",
-    "agreeable",
     "apply",
     "asked_for",
     "blocked",
@@ -84,6 +83,7 @@ __all__ = [
     "stated_container",
     "stated_entries",
     "stated_networks",
+    "steps_to_confirm",
     "support_bundle",
     "supported_systems",
     "topology",
@@ -98,10 +98,10 @@ __getattr__ = parts(
         "adoption": ("adopt", "plan_adopt"),
         "role_selection": ("Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"),
         "bundle": ("known_secrets", "support_bundle"),
-        "converge": ("Pace", "apply", "blocked", "runnable"),
+        "converge": ("WaveOptions", "apply", "blocked", "runnable"),
         "differences": ("content_differences",),
         "gpudirect": ("gdr",),
-        "idle_steps": ("agreeable", "drained_first"),
+        "idle_steps": ("steps_to_confirm", "drained_first"),
         "job_requests": ("job_request",),
         "launch_inputs": ("node_networks", "stated_container", "stated_entries", "stated_networks"),
         "overrides": ("note_degraded",),

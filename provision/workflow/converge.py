@@ -16,8 +16,8 @@ from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
 from provision.model.reason import Reason
 from provision.report.reasons import messages
 from provision.workflow.draining import Draining
-from provision.workflow.idle_steps import agreeable
-from provision.workflow.inventory_state import alone, log_folder
+from provision.workflow.idle_steps import steps_to_confirm
+from provision.workflow.inventory_state import inventory_lock, log_folder
 from provision.workflow.node_results import NodeResults, history_entry
 from provision.workflow.plan import PlanResult, Request, probe_and_plan
 from provision.workflow.python_install import install_python
@@ -34,10 +34,10 @@ _LAST = frozenset(role for role, component in COMPONENTS.items() if component.af
 
 
 @dataclass(frozen=True)
-class Pace:
+class WaveOptions:
     """How many nodes are changed at once, and when to stop."""
 
-    waves: str | None = None
+    sizes: str | None = None
     """Sizes of the waves as ``1,10%,100%``. None: so, or all at once where nodes are provisioned for the first time."""
     max_failures: int | None = None
     """How many failed nodes stop the apply. None: one in the first wave, a tenth of all nodes later."""
@@ -55,7 +55,7 @@ def runnable(plan: Plan) -> dict[str, tuple[Step, ...]]:
 
 def blocked(result: PlanResult) -> list[str]:
     """Return the nodes that an apply would change if their preflight had found no problem."""
-    changing = agreeable(result)
+    changing = steps_to_confirm(result)
     return [plan.name for plan in result.plan.nodes if plan.problems and plan.name in changing]
 
 
@@ -65,7 +65,7 @@ def apply(
     *,
     request: Request | None = None,
     steps: Sequence[str] = (),
-    pace: Pace | None = None,
+    waves: WaveOptions | None = None,
     result: PlanResult | None = None,
     become_password: Secret | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -76,14 +76,14 @@ def apply(
     shown to the operator. Unreachable nodes are reported with their reason and do not affect the other nodes. If
     there is nothing to do, nothing is locked and nothing is written.
 
-    If the plan has problems (see `preflight`), nothing is changed; with `Pace.keep_going` the nodes without
-    a problem are changed. The same applies to the preflight of nodes that get python3 first. With `Pace.only_planned`
-    these nodes get python3 and nothing else, because the operator has not seen their further steps.
+    If the plan has problems (see `preflight`), nothing is changed; with `WaveOptions.keep_going` the nodes without
+    a problem are changed. The same applies to the preflight of nodes that get python3 first. With
+    `WaveOptions.only_planned` these nodes get only python3, because the operator has not seen their further steps.
 
     Raises:
         LockedError: another apply is at work on the inventory or on one of the nodes; the message says whose.
     """
-    options = _Options(request or Request(), tuple(steps), pace or Pace(), become_password)
+    options = _Options(request or Request(), tuple(steps), waves or WaveOptions(), become_password)
     return _Apply(cluster, nodes, options, on_event).run(result)
 
 
@@ -93,7 +93,7 @@ class _Options:
 
     request: Request
     steps: tuple[str, ...]
-    pace: Pace
+    waves: WaveOptions
     become_password: Secret | None
 
     def command(self) -> str:
@@ -125,7 +125,7 @@ class _Apply:
         self._saw(result)
         agreed = self._wanted(result)
         failed = self._refuse_blocked(result)
-        if failed and not self._options.pace.keep_going:
+        if failed and not self._options.waves.keep_going:
             self._results.skip([name for name in agreed if name not in failed], *_refused(failed))
             return self._results.report()
         agreed = {name: steps for name, steps in agreed.items() if name not in failed}
@@ -137,7 +137,7 @@ class _Apply:
         command = self._options.command()
         if before := history.interrupted(self._cluster):
             self._results.warnings.append(f"{before.describe()} was cut short; this apply takes up what it left")
-        with alone(self._cluster, command) as warnings:
+        with inventory_lock(self._cluster, command) as warnings:
             self._results.warnings += warnings
             entry = history.begin(self._cluster, command=command, nodes=list(agreed))
             status = "interrupted"
@@ -192,7 +192,7 @@ class _Apply:
         """
         if self._options.steps:
             return {plan.name: () for plan in result.plan.nodes if plan.name not in result.errors}
-        return self._draining.left(result) | agreeable(result)
+        return self._draining.left(result) | steps_to_confirm(result)
 
     def _refuse_blocked(self, result: PlanResult) -> list[str]:
         """Record the nodes whose preflight found problems, and return them."""
@@ -222,7 +222,7 @@ class _Apply:
         self._tell(names, "install python3", "ok")
         for name in names:
             self._results.changed(name, agreed[name])
-        if self._options.pace.only_planned:
+        if self._options.waves.only_planned:
             self._results.warnings += map(_only_python, names)
             names = []
         if not names:
@@ -233,7 +233,7 @@ class _Apply:
         failed = self._refuse_blocked(result)
         steps = others | self._wanted(result)
         remaining = {name: mine for name, mine in steps.items() if name not in failed}
-        if failed and not self._options.pace.keep_going:
+        if failed and not self._options.waves.keep_going:
             self._results.skip(remaining, *_refused(failed))
             return {}
         return remaining
@@ -273,7 +273,7 @@ class _Apply:
             self._rounds(result, {name: agreed[name] for name in wave}, later, locks, request)
             failed = [name for name in agreed if not self._results.going(name)]
             if number < len(made) and too_many_failures(
-                len(failed), number, len(agreed), self._options.pace.max_failures
+                len(failed), number, len(agreed), self._options.waves.max_failures
             ):
                 left = [name for names in made[number:] for name in names]
                 self._results.skip(left, *_stopped(failed, number, len(made)))
@@ -289,7 +289,7 @@ class _Apply:
         from provision.planning.waves import DEFAULT_WAVES, wave_sizes, waves
 
         fresh = not any(result.provisioned(name) for name in names)
-        text = self._options.pace.waves or ("100%" if fresh else DEFAULT_WAVES)
+        text = self._options.waves.sizes or ("100%" if fresh else DEFAULT_WAVES)
         return waves([result.cluster.node(name) for name in names], wave_sizes(text, len(names)))
 
     def _rounds(

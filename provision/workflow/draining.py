@@ -14,7 +14,7 @@ from provision.locks import user
 from provision.model import Cluster, Plan, Step
 from provision.workflow.drain_hooks import NoAnswer, NodeHook
 from provision.workflow.drain_record import DrainRecord
-from provision.workflow.idle_steps import agreeable, disturbing, for_jobs, steps_of
+from provision.workflow.idle_steps import has_disruptive_step, steps_of, steps_to_confirm, waits_only_for_jobs
 
 if TYPE_CHECKING:
     from provision.workflow.node_results import NodeResults
@@ -95,8 +95,10 @@ class Draining:
         """
         now = [
             name
-            for name, steps in agreeable(result).items()
-            if name in agreed and self._results.going(name) and disturbing([s for s in steps if s.role not in later])
+            for name, steps in steps_to_confirm(result).items()
+            if name in agreed
+            and self._results.going(name)
+            and has_disruptive_step([s for s in steps if s.role not in later])
         ]
         hooks = {name: hook for name in now if name not in self._met and (hook := self._hook(name))}
         self._met |= set(now)
@@ -236,12 +238,14 @@ class Draining:
 
     def _waits(self, result: PlanResult, name: str) -> bool:
         steps = steps_of(result, name)
-        return name in self._busy or any(step.waits_for and for_jobs(result, name, step) for step in steps)
+        return name in self._busy or any(step.waits_for and waits_only_for_jobs(result, name, step) for step in steps)
 
     def _as_wanted(self, result: PlanResult, name: str, later: Collection[str]) -> bool:
         """Return whether nothing is left to do on the node but what is kept for its owner."""
         left = [step for step in steps_of(result, name) if step.role not in later]
-        return name not in self._busy and all(step.waits_for and not for_jobs(result, name, step) for step in left)
+        return name not in self._busy and all(
+            step.waits_for and not waits_only_for_jobs(result, name, step) for step in left
+        )
 
     def _each(self, names: Sequence[str], task: str, call: Callable[[NodeHook], Out]) -> dict[str, Out]:
         """Call the hooks of several nodes at once; a node whose hook fails has failed and is not in the answer."""

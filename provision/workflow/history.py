@@ -1,4 +1,4 @@
-"""What applies there were: of an inventory, on this machine; of a node, by whomever, on the node.
+"""History of applies: on the controller those of an inventory, on a node those of all operators.
 
 A line is written when an apply begins and one when it ends, so that one that was cut short leaves a trace.
 """

@@ -1,4 +1,4 @@
-"""The steps that need their node idle, and those that may run once its jobs have ended."""
+"""Steps that wait for jobs or require an idle node."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from provision.workflow.plan import PlanResult
 
 
-def agreeable(result: PlanResult) -> dict[str, tuple[Step, ...]]:
-    """Return for each node the steps that an apply may come to.
+def steps_to_confirm(result: PlanResult) -> dict[str, tuple[Step, ...]]:
+    """Return for each node the steps that an apply may run, and that the operator has to confirm.
 
-    Those that wait for nothing; and where the node is drained first, those that wait for jobs, too.
+    These are the steps that wait for nothing, and on nodes that are drained first also those that wait for jobs.
     """
     steps = {
         plan.name: tuple(
             step
             for step in plan.steps
-            if not step.waits_for or (_drains(result, plan.name) and for_jobs(result, plan.name, step))
+            if not step.waits_for or (_drains(result, plan.name) and waits_only_for_jobs(result, plan.name, step))
         )
         for plan in result.plan.nodes
     }
@@ -31,7 +31,9 @@ def agreeable(result: PlanResult) -> dict[str, tuple[Step, ...]]:
 
 def drained_first(result: PlanResult) -> str:
     """Return the text about nodes that an apply drains, for the operator's consent; empty if there are none."""
-    names = [name for name, steps in agreeable(result).items() if _drains(result, name) and disturbing(steps)]
+    names = [
+        name for name, steps in steps_to_confirm(result).items() if _drains(result, name) and has_disruptive_step(steps)
+    ]
     return f"drained before, and resumed when they have converged: {in_short(names)}" if names else ""
 
 
@@ -40,13 +42,13 @@ def steps_of(result: PlanResult, name: str) -> tuple[Step, ...]:
     return next((plan.steps for plan in result.plan.nodes if plan.name == name), ())
 
 
-def disturbing(steps: Sequence[Step]) -> bool:
+def has_disruptive_step(steps: Sequence[Step]) -> bool:
     """Return whether any of the steps is disruptive."""
     return any(step.step_class is not StepClass.SAFE for step in steps)
 
 
-def for_jobs(result: PlanResult, name: str, step: Step) -> bool:
-    """Return whether all that a step waits for are jobs, which end; who keeps a difference does not."""
+def waits_only_for_jobs(result: PlanResult, name: str, step: Step) -> bool:
+    """Return whether a step waits for jobs alone, which end, and not for the owner of a difference."""
     managed = result.facts[name].managed if name in result.facts else Unknown("")
     return not isinstance(managed, Unknown) and set(step.waits_for) <= set(managed.jobs)
 

@@ -1,4 +1,4 @@
-"""Where this machine keeps what it knows of an inventory: locks, logs, history."""
+"""Files on the controller about an inventory: its identity, its lock and its logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provision.model import Cluster
 
 
 def identity(cluster: Cluster) -> str:
-    """Return a name for what is applied to: the same for an inventory's folder and for its only hosts file."""
+    """Return the name of an inventory for files on the controller, the same for its folder and its only hosts file."""
     if all(node.connection.local for node in cluster.nodes):
         return "this-machine"
     place = inventory_place(cluster.inventory)
@@ -24,15 +24,18 @@ def identity(cluster: Cluster) -> str:
 
 
 def log_folder(cluster: Cluster) -> Path:
-    """Return where the logs of applies of this inventory are kept, newest 20; ``support-bundle`` takes them along."""
+    """Return the folder with the newest 20 logs of applies of this inventory, which ``support-bundle`` contains."""
     return state_folder() / "logs" / identity(cluster)
 
 
 @contextmanager
-def alone(cluster: Cluster, purpose: str) -> Iterator[list[str]]:
-    """Keep a second change of the same inventory out: the two would undo each other's steps.
+def inventory_lock(cluster: Cluster, purpose: str) -> Iterator[list[str]]:
+    """Lock an inventory against a second change, because the two would undo each other's steps; yield warnings.
 
-    Where no lock can be written (a full disk), that is a warning.
+    If the lock cannot be written (for example because the disk is full), that is a warning.
+
+    Raises:
+        LockedError: Another process changes the inventory.
     """
     warnings: list[str] = []
     path = state_folder() / "locks" / f"{identity(cluster)}.lock"
@@ -41,5 +44,5 @@ def alone(cluster: Cluster, purpose: str) -> Iterator[list[str]]:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             stack.enter_context(held(path, str(cluster.inventory), purpose))
         except OSError as error:
-            warnings.append(f"no lock keeps others from changing the nodes at the same time: {path}: {error.strerror}")
+            warnings.append(f"the inventory is not locked against other changes: {path}: {error.strerror}")
         yield warnings

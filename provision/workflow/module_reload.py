@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import NodeReload, ReloadResult
 from provision.model.reason import reason
-from provision.workflow.inventory_state import alone
+from provision.workflow.inventory_state import inventory_lock
 from provision.workflow.survey import ask, chosen, with_defaults
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def reload(
     nodes = chosen(with_defaults(cluster), limit)
     on = {node.name: node for node in nodes if node.variables.get(f"{MODULE_LOADER.role}_enabled") is not False}
     with (
-        alone(cluster, "reload") as warnings,
+        inventory_lock(cluster, "reload") as warnings,
         node_locks.acquire(list(on.values()), command=_COMMAND) as locks,
     ):
         node_locks.raise_refusals(locks.refused)

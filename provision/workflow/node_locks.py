@@ -60,16 +60,16 @@ def raise_refusals(refused: Mapping[str, LockedError]) -> None:
 
 
 class NodeLocks:
-    """The locks that are held, and those that could not be had."""
+    """The locks of nodes that this command holds, and the nodes that it could not lock."""
 
     def __init__(self, command: str, on_event: Callable[[Event], None] | None = None) -> None:
         self._on_event = on_event
         self.refused: dict[str, LockedError] = {}
-        """Node -> who holds it."""
+        """Node -> error that another process holds its lock."""
         self.failed: dict[str, ProvisionError] = {}
-        """Node -> why its lock could not be had, for another reason."""
+        """Node -> other error while the lock was acquired."""
         self.warnings: dict[str, str] = {}
-        """Node -> what is unusual: the lock's place, a history that could not be written."""
+        """Node -> warning, for example that the lock has an unusual path or the history could not be written."""
         self._holder = {
             "id": f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}",
             "user": user(),
@@ -122,7 +122,7 @@ class NodeLocks:
         outcomes(lambda name: self._release(name, stopped=stopped), list(self._remote_locks), limit=_AT_ONCE)
 
     def _take_in_time(self, node: Node) -> ProvisionError | None:
-        """Take the lock of a node, after what a dead operator's side left at work there."""
+        """Lock a node; wait for running tasks of a command that is lost."""
         end, reported = time.monotonic() + node_lock.TIMES["linger"] + _LAST_SECONDS, False
         while True:
             error = self._take(node)
@@ -131,7 +131,7 @@ class NodeLocks:
             if self._on_event and not reported:
                 from provision.engine import Event
 
-                text = f"waits for the end of what was left at work: {error.message}"
+                text = f"wait for running tasks of a lost command: {error.message}"
                 self._on_event(Event(node.name, None, text, "waiting"))
                 reported = True
             if self._over.wait(_ASK_SECONDS):

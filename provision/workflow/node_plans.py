@@ -1,4 +1,4 @@
-"""From what nodes answered to what would have to be done on each of them."""
+"""Plans of the nodes: the steps that each of them needs, from its probe result."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
         )
     unseen = next((fact for fact in (facts.receipts, facts.managed) if isinstance(fact, Unknown)), None)
     if unseen:
-        return _blind(node, unseen.reason)
+        return _unreadable_node(node, unseen.reason)
     others = unreadable_facts(node, facts)
-    return _blind(node, f"the pre-existing configuration is unknown ({others})") if others else None
+    return _unreadable_node(node, f"the pre-existing configuration is unknown ({others})") if others else None
 
 
-def _blind(node: Node, reason: str) -> NodeError:
+def _unreadable_node(node: Node, reason: str) -> NodeError:
     return NodeError(
-        f"what is managed there cannot be seen, and so nothing can be planned: {reason}",
+        f"its managed state cannot be read, so no steps can be planned: {reason}",
         node=node.name,
         remedy="Log in to the node; check /var/lib/provision and processes that hang (ps axf).",
     )

@@ -15,7 +15,7 @@ from provision.documents import decode
 from provision.documents.state import ResetAnswer
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeReset, NodeStatus, ResetResult, Secret
-from provision.workflow.inventory_state import alone, log_folder
+from provision.workflow.inventory_state import inventory_lock, log_folder
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
@@ -66,7 +66,7 @@ def reset(
         LockedError: somebody else changes the inventory's nodes, or one of these; the message says who.
     """
     names = [node.name for node in planned if node.result is ResetResult.PLANNED]
-    with alone(cluster, _COMMAND) as warnings, _locked(cluster, names, on_event) as locks:
+    with inventory_lock(cluster, _COMMAND) as warnings, _locked(cluster, names, on_event) as locks:
         failed = {name: NodeReset(name, _status(error), error=_failure(error)) for name, error in locks.failed.items()}
         going = [name for name in names if name not in failed]
         done = _play(cluster, going, disruptive, become_password, on_event, plan=False) | failed

@@ -127,8 +127,10 @@ def saved_differences(document: SavedPlan, result: PlanResult) -> list[str]:
         lines.append(f"it was made for {document.inventory}")
     before, now = document.digests, result.digests()
     lines += [
-        f"{name}: what it rests on has changed since" for name in now if name in before and before[name] != now[name]
+        f"{name}: its inputs changed since the plan was saved"
+        for name in now
+        if name in before and before[name] != now[name]
     ]
-    lines += [f"{name}: was not planned then" for name in now if name not in before]
-    lines += [f"{name}: was planned then, and is not asked for now" for name in before if name not in now]
+    lines += [f"{name}: is not in the saved plan" for name in now if name not in before]
+    lines += [f"{name}: is in the saved plan but not selected now" for name in before if name not in now]
     return lines

@@ -148,7 +148,7 @@ def test_a_saved_plan_is_applied_while_valid_and_refused_once_outdated(provision
 
     refused = provision("apply", "--lab", LAB, "--plan", "saved.json")
     assert refused.code == 2, str(refused)
-    assert f"{node}: what it rests on has changed" in refused.err
+    assert f"{node}: its inputs changed since the plan was saved" in refused.err
 
     provision.ok("plan", "--lab", LAB, "--out", "saved.json")
     assert provision("apply", "--lab", LAB).code == 2

@@ -135,7 +135,7 @@ def test_apply_waits_for_the_remaining_tasks_of_a_dead_apply(nodes, tmp_path):
     assert refused == {}
     (event,) = events
     assert (event.node, event.status) == ("a", "waiting")
-    assert "waits for the end of what was left at work" in event.task
+    assert "wait for running tasks of a lost command" in event.task
     assert "the connection to its controller is lost since" in event.task
 
 

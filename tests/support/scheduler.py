@@ -92,7 +92,7 @@ class World:
         """Apply to nodes of these variables."""
         nodes = tuple(make_node(name, **variables) for name in names or ("a",))
         cluster = Cluster("c", self.path / "hosts.yml", nodes)
-        return workflow.apply(cluster, nodes, pace=workflow.Pace(waves), request=request)
+        return workflow.apply(cluster, nodes, waves=workflow.WaveOptions(waves), request=request)
 
 
 def make_world(monkeypatch, tmp_path):

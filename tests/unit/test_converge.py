@@ -28,8 +28,8 @@ import sys
 from pathlib import Path
 from provision.testing import make_node
 from provision.model import Cluster
-from provision.workflow.inventory_state import alone
-with alone(Cluster("c", Path(sys.argv[1]), (make_node("a"),)), "apply"):
+from provision.workflow.inventory_state import inventory_lock
+with inventory_lock(Cluster("c", Path(sys.argv[1]), (make_node("a"),)), "apply"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -173,11 +173,11 @@ def test_a_failed_installation_of_python_is_reported(answers, tmp_path):
 
 
 def test_a_saved_plan_ends_with_the_installation_of_python(answers, tmp_path):
-    """`apply --plan` runs exactly the plan: nobody has seen the steps after it. The other node's plan is complete."""
+    """`apply --plan` runs exactly the plan: the operator has not seen the later steps."""
     said, reached = answers
     said["a"] = DEBIAN.replace("/usr/bin/python3", "")
     full = cluster(tmp_path / "hosts.yml", make_node("a", **WITHOUT_IMAGE), make_node("b", **WITHOUT_IMAGE))
-    report = workflow.apply(full, full.nodes, pace=workflow.Pace(only_planned=True))
+    report = workflow.apply(full, full.nodes, waves=workflow.WaveOptions(only_planned=True))
 
     assert reached == ["b"]
     changed = [role.role for role in report.nodes[0].roles if role.status is RoleStatus.CHANGED]
@@ -186,12 +186,12 @@ def test_a_saved_plan_ends_with_the_installation_of_python(answers, tmp_path):
 
 
 @pytest.mark.parametrize(("keep_going", "runs"), [(False, []), (True, ["b"])])
-def test_a_problem_found_after_the_installation_of_python_stops_the_apply(answers, tmp_path, keep_going, runs):
+def test_a_preflight_problem_after_the_installation_of_python_stops_the_apply(answers, tmp_path, keep_going, runs):
     """Apply changes nothing while the preflight finds a problem, also when it can find it only then."""
     said, reached = answers
     said["a"] = DEBIAN.replace("/usr/bin/python3", "")
     full = cluster(tmp_path / "hosts.yml", make_node("a"), make_node("b", **WITHOUT_IMAGE))
-    report = workflow.apply(full, full.nodes, pace=workflow.Pace(keep_going=keep_going))
+    report = workflow.apply(full, full.nodes, waves=workflow.WaveOptions(keep_going=keep_going))
 
     assert reached == runs
     assert (report.nodes[0].status, report.nodes[0].error.task) == (NodeStatus.FAILED, "preflight")
@@ -238,7 +238,7 @@ def test_an_unwritable_home_is_a_warning(answers, tmp_path, monkeypatch):
     report = workflow.apply(cluster(tmp_path / "hosts.yml"), [make_node("a")])
 
     assert reached == ["a"]
-    assert any("no lock" in warning for warning in report.warnings)
+    assert any("is not locked" in warning for warning in report.warnings)
 
 
 def test_a_bundle_lists_used_degraded_nodes(answers, tmp_path):
@@ -310,7 +310,7 @@ def test_a_canary_that_fails_skips_the_other_nodes(tmp_path, monkeypatch):
     """Their state is `skipped` in text and JSON, the cause is the failed wave, and no remedy disturbs a job."""
     monkeypatch.setattr(engine, "run_playbook", failing_on("a"))
     full = cluster(tmp_path / "hosts.yml", *(make_node(name) for name in "abc"))
-    report = workflow.apply(full, full.nodes, pace=workflow.Pace(waves="1,100%"))
+    report = workflow.apply(full, full.nodes, waves=workflow.WaveOptions(sizes="1,100%"))
 
     document, text = as_document(report), as_text(report)
     assert [node["status"] for node in document["nodes"]] == ["failed", "skipped", "skipped"]
@@ -337,7 +337,7 @@ def test_keys_are_exchanged_once_after_the_last_wave(answers, tmp_path, monkeypa
     full = cluster(tmp_path / "hosts.yml")
     # What is left is what the look afterwards finds: of a node that never changes, everything.
     monkeypatch.setattr(node_results.NodeResults, "judge", lambda *_, **__: None)
-    workflow.apply(full, full.nodes, pace=workflow.Pace(waves="1"))
+    workflow.apply(full, full.nodes, waves=workflow.WaveOptions(sizes="1"))
 
     assert answers
     assert [list(run) for run in runs] == [["a"], ["b"], ["a", "b"]]
@@ -388,7 +388,7 @@ def test_a_saved_plan_is_valid_until_its_facts_change(answers, tmp_path):
     assert workflow.saved_differences(document, workflow.probe_and_plan(full, full.nodes, request)) == []
     answers[0]["b"] = DEBIAN.replace("6.1.0-40", "6.1.0-41")
     assert workflow.saved_differences(document, workflow.probe_and_plan(full, full.nodes, request)) == [
-        "b: what it rests on has changed since"
+        "b: its inputs changed since the plan was saved"
     ]
 
 

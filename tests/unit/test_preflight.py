@@ -222,7 +222,9 @@ def test_keep_going_excludes_only_nodes_with_a_problem(asked, played):
     seen = look("training_image", training_image_reference="")
     plans = (workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", seen.plan.nodes[0].steps))
     result = dataclasses.replace(seen, plan=Plan(plans))
-    report = workflow.apply(seen.cluster, seen.cluster.nodes, pace=workflow.Pace(keep_going=True), result=result)
+    report = workflow.apply(
+        seen.cluster, seen.cluster.nodes, waves=workflow.WaveOptions(keep_going=True), result=result
+    )
 
     assert played[1] == ["gpu2"]
     assert not report.ok

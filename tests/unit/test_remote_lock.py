@@ -15,7 +15,7 @@ from provision.workflow.remote_lock import RemoteLock
 class Talker:
     """A connector, and its process, that says the same for ever."""
 
-    name = "gpu1"
+    name, python = "gpu1", "python3"
 
     def __init__(self, chunk, times=None):
         self.chunk, self.times = chunk, times
@@ -39,10 +39,10 @@ class Talker:
 def test_an_endless_answer_is_an_error():
     """Not when the time is up, but before it fills the memory of this machine."""
     with pytest.raises(NodeError, match="has no end"):
-        RemoteLock(Talker(b"x" * 65536, 1000), "python3").answer(LockAnswer, 60)
+        RemoteLock(Talker(b"x" * 65536, 1000)).answer(LockAnswer, 60)
 
 
 def test_an_answer_that_is_nested_too_deeply_is_an_error():
     """The reader of JSON gives up with an error of its own kind."""
     with pytest.raises(NodeError, match="could not be asked for"):
-        RemoteLock(Talker(b"[" * 200_000 + b"\n", 1), "python3").answer(LockAnswer, 60)
+        RemoteLock(Talker(b"[" * 200_000 + b"\n", 1)).answer(LockAnswer, 60)

@@ -18,6 +18,8 @@ from provision.model import Cluster, CommandResult, Connection, Node, Secret
 class Answer:
     """A connector to a node that knows its CPUs and nothing else."""
 
+    python = "python3"
+
     def __init__(self, name: str, code: int = 0, said: str = "sudo: a password is required\n") -> None:
         self.name, self.code, self.said = name, code, said
 

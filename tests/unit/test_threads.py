@@ -81,8 +81,8 @@ class Clock:
 def test_new_items_wait_while_the_machine_is_overloaded():
     """Late wake-ups hold the next one back until there is one in time; without them it begins at once."""
     idle, busy = Clock(), Clock(0.01, 0.01, 0.0)
-    threads.Pace(idle.sleep, idle.now).wait(20)
-    threads.Pace(busy.sleep, busy.now).wait(20)
+    threads.ThreadRateLimiter(idle.sleep, idle.now).wait(20)
+    threads.ThreadRateLimiter(busy.sleep, busy.now).wait(20)
 
     assert (idle.naps, busy.naps) == (1, 3)
 
@@ -90,9 +90,9 @@ def test_new_items_wait_while_the_machine_is_overloaded():
 def test_a_few_items_start_immediately_and_many_are_rate_limited():
     """Eight nodes are not held up by anything; the hundredth begins, with three more, when all is quiet for longer."""
     busy, behind, idle = Clock(*[0.02] * 100), Clock(0.0, 0.0, 0.01), Clock()
-    threads.Pace(busy.sleep, busy.now).wait(7)
-    threads.Pace(behind.sleep, behind.now).wait(100)
-    pace = threads.Pace(idle.sleep, idle.now)
+    threads.ThreadRateLimiter(busy.sleep, busy.now).wait(7)
+    threads.ThreadRateLimiter(behind.sleep, behind.now).wait(100)
+    pace = threads.ThreadRateLimiter(idle.sleep, idle.now)
     for begun in range(100, 108):
         pace.wait(begun)
 
@@ -102,8 +102,8 @@ def test_a_few_items_start_immediately_and_many_are_rate_limited():
 def test_a_permanently_busy_machine_does_not_stop_the_work():
     """Others may keep it so for ever: each begins after a while."""
     some, many = Clock(*[0.02] * 100), Clock(*[0.02] * 100)
-    threads.Pace(some.sleep, some.now).wait(20)
-    threads.Pace(many.sleep, many.now).wait(100)
+    threads.ThreadRateLimiter(some.sleep, some.now).wait(20)
+    threads.ThreadRateLimiter(many.sleep, many.now).wait(100)
 
     assert some.time < 0.1
     assert many.time < 0.6
@@ -119,7 +119,7 @@ def test_hanging_items_do_not_delay_the_others():
         return number
 
     main = threading.Thread(
-        target=lambda: results.extend(threads.outcomes(work, range(40), limit=64, pace=threads.Pace()))
+        target=lambda: results.extend(threads.outcomes(work, range(40), limit=64, pace=threads.ThreadRateLimiter()))
     )
     results: list[object] = []
     main.start()
@@ -136,7 +136,9 @@ def test_threads_are_started_only_on_demand(monkeypatch):
     start = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread), start(thread)))
 
-    assert threads.outcomes(str, range(1000), limit=1000, pace=threads.Pace()) == [str(n) for n in range(1000)]
+    assert threads.outcomes(str, range(1000), limit=1000, pace=threads.ThreadRateLimiter()) == [
+        str(n) for n in range(1000)
+    ]
     assert len(started) < 500
 
 

@@ -14,7 +14,7 @@ from provision.errors import ConnectionFailed, LockedError, NodeError, Provision
 from provision.model import Cluster
 from provision.testing import FakeConnector
 from provision.workflow import node_locks
-from provision.workflow.inventory_state import alone
+from provision.workflow.inventory_state import inventory_lock
 from tests.support.probe import answer
 from tests.unit.checks.conftest import make_node
 from tests.unit.checks.test_reload import HANGS, IN_USE, printed
@@ -142,7 +142,7 @@ def test_excluded_and_disabled_nodes_are_not_contacted(reload):
 def test_reload_is_refused_during_an_apply(reload, tmp_path, monkeypatch):
     """The second is refused with the lock holder, and exits 4."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with alone(Cluster("c", Path("hosts.yml"), (make_node("gpu1", "10.77.0.1"),)), "apply"):
+    with inventory_lock(Cluster("c", Path("hosts.yml"), (make_node("gpu1", "10.77.0.1"),)), "apply"):
         code, _, err, asked = reload({"gpu1": printed("done")}, "--yes")
 
     assert (code, asked) == (4, [])
