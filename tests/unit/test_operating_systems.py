@@ -31,11 +31,12 @@ class Row:
     """Its release's name in apt."""
 
 
+FOLDER = "roles/platform/vars"
 ROWS = {
     "debian_12": Row('ID=debian\nVERSION_ID="12"\n', "debian12", "bookworm"),
     "debian_13": Row('ID=debian\nVERSION_ID="13"\n', "debian13", "trixie"),
 }
-"""Name of the file in ``roles/platform/vars`` -> its row."""
+"""Name of the file in `FOLDER` -> its row."""
 
 
 @pytest.fixture(params=ROWS)
@@ -56,8 +57,9 @@ def system_of_the_role(os_release: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_every_system_has_a_row() -> None:
     """A system without a row is not tested."""
-    assert set(ROWS) == set(systems(roles_folder()))
-    assert sorted(row.lab for row in ROWS.values()) == system_names()
+    files, named = set(systems(roles_folder())), sorted(row.lab for row in ROWS.values())
+    assert set(ROWS) == files, f"no row in ROWS: {files - set(ROWS)}; no file in {FOLDER}: {set(ROWS) - files}"
+    assert named == system_names(), "the name for the lab is the file's name without the first underscore"
 
 
 def test_nodes_with_the_system_are_supported(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +96,11 @@ def test_the_lab_has_a_recipe_for_its_container_and_its_virtual_machine(system: 
     """Both come from the suite and the archive of the file; virtual machines have its kernel."""
     row = ROWS[system]
     lab = lab_system(row.lab)
+    areas = " ".join(lab.areas)
     container = container_image.arguments(mirror_sources(lab), tmp_path)
     machine = recipe_for(row.lab).mmdebstrap("root", "early.tar", "late.tar")
 
     for words in (container, machine):
         assert row.suite in words
-        assert f"deb [signed-by={lab.keyring}] http://mirror.example/archive {row.suite} {lab.areas[0]}" in words
+        assert f"deb [signed-by={lab.keyring}] http://mirror.example/archive {row.suite} {areas}" in words
     assert lab.kernel in next(word for word in machine if word.startswith("--include=")).split(",")
