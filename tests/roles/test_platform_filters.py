@@ -140,7 +140,9 @@ def test_credentials_that_apt_cannot_use_fail_the_preflight() -> None:
     assert "a b" not in problem.problem
 
 
-@pytest.mark.parametrize(("mirror", "uri"), [("", "https://docker.example/acme"), ("https://m/docker", "https://m/docker")])
+@pytest.mark.parametrize(
+    ("mirror", "uri"), [("", "https://docker.example/acme"), ("https://m/docker", "https://m/docker")]
+)
 def test_the_repository_of_docker_is_that_of_the_system_or_a_mirror(mirror: str, uri: str) -> None:
     """The role and the preflight use the same one."""
     system = {"__platform_docker_repository": "https://docker.example/acme", "__platform_repository_suite": "acme"}
