@@ -100,18 +100,16 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
     if isinstance(facts, ProvisionError):
         return facts
     system = facts.system
-    title = "an unknown system without /etc/os-release" if isinstance(system, Unknown) else system.title
-    if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
-        return NodeError(
-            f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
-            node=node.name,
-            remedy=f"Install a supported system, or add a file for this one under roles/{SHARED.role}/vars.",
-        )
+    if isinstance(system, Unknown):
+        return _unsupported(node, "an unknown system without /etc/os-release", supported, "")
+    if f"{system.id} {system.version}" not in supported:
+        file = f"roles/{SHARED.role}/vars/{system.id}_{system.version}.yml"
+        return _unsupported(node, system.title, supported, f", or add {file} for this one")
     if lacks_python(node, facts):
         if system.package_manager in INSTALLERS:
             return None
         return NodeError(
-            f"there is no python3 on it ({title}), and Ansible needs one",
+            f"there is no python3 on it ({system.title}), and Ansible needs one",
             node=node.name,
             remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
         )
@@ -120,6 +118,14 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
         return _blind(node, unseen.reason)
     others = unreadable_facts(node, facts)
     return _blind(node, f"the pre-existing configuration is unknown ({others})") if others else None
+
+
+def _unsupported(node: Node, title: str, supported: Sequence[str], alternative: str) -> ProvisionError:
+    return NodeError(
+        f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
+        node=node.name,
+        remedy=f"Install a supported system{alternative}.",
+    )
 
 
 def _blind(node: Node, reason: str) -> NodeError:

@@ -1,6 +1,6 @@
 """Build an image for the roles' scenarios, unless it is there: a bare node of a system, or a small training image.
 
-Usage: ``image.py node REPOSITORY:SYSTEM.VERSION`` builds the docker image of a node, for a system such as ``debian_12``.
+Usage: ``image.py node REPOSITORY:SYSTEM.VERSION`` builds the docker image of a node of a system such as ``debian_12``.
 ``image.py training FILE`` builds OpenSSH and little else, as ``docker save`` writes it.
 
 Packages come from the controller's mirror of the system's archive, as for nodes of the lab.
@@ -37,7 +37,7 @@ def role_packages(variables: dict[str, Any]) -> list[str]:
 
 
 def node_options(variables: dict[str, Any]) -> Iterator[str]:
-    """Yield mmdebstrap's options for a node: bare, with the roles' packages in apt's cache, where they install quickly."""
+    """Yield mmdebstrap's options for a bare node, with the roles' packages in apt's cache, from where they install quickly."""
     apt = "APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-get -q -y --no-install-recommends --download-only install"
     yield "--skip=cleanup/apt"
     yield f"--include={','.join(BARE)}"
@@ -96,4 +96,4 @@ def training(name: str) -> bool:
 
 if __name__ == "__main__":
     build = {"node": node, "training": training}[sys.argv[1]]
-    print("built" if build(sys.argv[2]) else "present")
+    sys.stdout.write("built\n" if build(sys.argv[2]) else "present\n")
