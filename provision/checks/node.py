@@ -20,8 +20,8 @@ def _os(scene: Scene) -> Verdict:
     system = known(scene.facts.system)
     name = f"{system.id} {system.version}"
     if scene.supported and name not in scene.supported:
-        named = {"role": SHARED.role, "name": f"{system.id}_{system.version}"}
-        return fail("node.os.unsupported", system=system.title, supported=scene.supported, **named)
+        file = f"roles/{SHARED.role}/vars/{system.id}_{system.version}.yml"
+        return fail("node.os.unsupported", system=system.title, supported=scene.supported, file=file)
     return passed("node.os.ok", system=system.title, kernel=system.kernel, architecture=system.architecture)
 
 

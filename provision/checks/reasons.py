@@ -349,7 +349,7 @@ REASONS: Mapping[str, Wording] = {
     "node.os.ok": Wording("{system}, kernel {kernel}, {architecture}"),
     "node.os.unsupported": Wording(
         "{system} is not supported; supported are: {supported}",
-        "Install a supported system, or add roles/{role}/vars/{name}.yml for this one.",
+        "Install a supported system, or add {file} for this one.",
     ),
     "node.kind.container": Wording("a container ({detail}): the host has its kernel modules and sysctls"),
     "node.kind.virtual_machine": Wording("a virtual machine ({detail})"),

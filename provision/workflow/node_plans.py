@@ -12,6 +12,7 @@ from provision.commands.python_install import INSTALLERS
 from provision.components import SHARED
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.facts import NodeFacts, Unknown
+from provision.facts.system import System
 from provision.model import Cluster, Node, NodePlan, PackageChange, Step, StepClass
 from provision.model.reason import reason
 from provision.planning import (
@@ -100,11 +101,8 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
     if isinstance(facts, ProvisionError):
         return facts
     system = facts.system
-    if isinstance(system, Unknown):
-        return _unsupported(node, "an unknown system without /etc/os-release", supported, "")
-    if f"{system.id} {system.version}" not in supported:
-        file = f"roles/{SHARED.role}/vars/{system.id}_{system.version}.yml"
-        return _unsupported(node, system.title, supported, f", or add {file} for this one")
+    if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
+        return _unsupported(node, system, supported)
     if lacks_python(node, facts):
         if system.package_manager in INSTALLERS:
             return None
@@ -120,12 +118,13 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
     return _blind(node, f"the pre-existing configuration is unknown ({others})") if others else None
 
 
-def _unsupported(node: Node, title: str, supported: Sequence[str], alternative: str) -> ProvisionError:
-    return NodeError(
-        f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
-        node=node.name,
-        remedy=f"Install a supported system{alternative}.",
-    )
+def _unsupported(node: Node, system: System | Unknown, supported: Sequence[str]) -> ProvisionError:
+    title, remedy = "an unknown system without /etc/os-release", "Install a supported system."
+    if not isinstance(system, Unknown):
+        file = f"roles/{SHARED.role}/vars/{system.id}_{system.version}.yml"
+        title, remedy = system.title, f"Install a supported system, or add {file} for this one."
+    text = f"it runs {title}, which is not supported; supported are: {', '.join(supported)}"
+    return NodeError(text, node=node.name, remedy=remedy)
 
 
 def _blind(node: Node, reason: str) -> NodeError:

@@ -37,7 +37,7 @@ def role_packages(variables: dict[str, Any]) -> list[str]:
 
 
 def node_options(variables: dict[str, Any]) -> Iterator[str]:
-    """Yield mmdebstrap's options for a bare node, with the roles' packages in apt's cache, from where they install quickly."""
+    """Yield mmdebstrap's options for a bare node whose apt cache contains the roles' packages, which saves time."""
     apt = "APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-get -q -y --no-install-recommends --download-only install"
     yield "--skip=cleanup/apt"
     yield f"--include={','.join(BARE)}"
