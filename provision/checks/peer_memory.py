@@ -48,20 +48,17 @@ def _path(scene: Scene) -> Verdict:
     verdict, simulated = verdict_of(scene.facts), scene.simulated("nvidia-smi", *_MODULES)
     main = verdict.reasons[0]
     if verdict.path is GdrPath.NONE:
-        if verdict.obstacle is None:
-            return warn("peer_memory.path.none", cause=main, simulated=simulated)
-        return warn("peer_memory.path.blocked", cause=main, advice=verdict.obstacle.remedy, simulated=simulated)
-    aside = {precondition for precondition, _ in pcie(now)}
-    open_ = [item for item in verdict.to_do if item.precondition not in aside]
+        return warn("peer_memory.path.blocked", cause=main, simulated=simulated)
+    aside = set(pcie(now))
+    open_ = [item.precondition for item in verdict.to_do if item.precondition not in aside]
     if verdict.path is GdrPath.DMA_BUF or not open_:
         return passed("peer_memory.path.ok", summary=main, simulated=simulated)
     return fail(
         "peer_memory.path.not_used",
         simulated=simulated,
         path=verdict.path.spelling,
-        needs=[item.precondition for item in open_],
+        needs=open_,
         used=sorted(peers.bound) if peers.bound - {verdict.path.value} else (),
-        advice=[item.remedy for item in open_],
     )
 
 
@@ -209,11 +206,7 @@ def _routing(scene: Scene) -> Verdict:
     seen = known(scene.facts.pci_routing)
     problems = tuple(pcie(situation(scene.facts)))
     if problems:
-        return warn(
-            "peer_memory.routing.needs",
-            needs=[precondition for precondition, _ in problems],
-            advice=[remedy for _, remedy in problems],
-        )
+        return warn("peer_memory.routing.needs", needs=problems)
     if seen.redirecting is None:
         return passed("peer_memory.routing.acs_unknown")
     return passed("peer_memory.routing.ok")

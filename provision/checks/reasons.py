@@ -637,12 +637,9 @@ REASONS: Mapping[str, Wording] = {
     "peer_memory.soft_devices": Wording("the node has only software RDMA devices"),
     "peer_memory.no_module": Wording("no peer memory module is loaded"),
     "peer_memory.path.ok": Wording("{summary}"),
-    "peer_memory.path.none": Wording(
-        "GPU memory goes through the host: {cause}", "See what each path lacks: provision gdr."
-    ),
-    "peer_memory.path.blocked": Wording("GPU memory goes through the host: {cause}", "{advice}"),
+    "peer_memory.path.blocked": Wording("GPU memory goes through the host: {cause}", "{cause:remedy}"),
     "peer_memory.path.not_used": Wording(
-        "{path} could be used, and needs: {needs:;}[; {used} is in use instead]", "{advice: }"
+        "{path} could be used, and needs: {needs:;}[; {used} is in use instead]", "{needs:remedy}"
     ),
     "peer_memory.modules.ok": Wording("{modules:;}"),
     "peer_memory.modules.conflict": Wording(
@@ -721,7 +718,7 @@ REASONS: Mapping[str, Wording] = {
     ),
     "peer_memory.kernels.ok": Wording("{modules} for all of {kernels}"),
     "peer_memory.routing.virtual_machine": Wording("a virtual machine requires ACS and the IOMMU"),
-    "peer_memory.routing.needs": Wording("GPUDirect RDMA needs {needs:;}", "{advice: }"),
+    "peer_memory.routing.needs": Wording("GPUDirect RDMA needs {needs:;}", "{needs:remedy}"),
     "peer_memory.routing.acs_unknown": Wording(
         "no IOMMU translates between GPUs and cards; ACS is unknown, because lspci is missing"
     ),
