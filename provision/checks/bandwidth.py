@@ -181,7 +181,7 @@ def _left_out(bandwidth: Bandwidth) -> list[Reason]:
 def _notes(bandwidth: Bandwidth) -> list[Reason]:
     notes = []
     if bandwidth.host_memory:
-        notes.append(reason("rdma_stack.bandwidth.host_memory", cause=bandwidth.host_memory))
+        notes.append(reason("rdma_stack.bandwidth.host_memory", causes=bandwidth.host_memory))
     if any(pair.line_rate_gbit_s is None for pair in bandwidth.pairs):
         notes.append(reason("rdma_stack.bandwidth.soft_roce"))
     if bandwidth.sampled:

@@ -486,7 +486,13 @@ REASONS: Mapping[str, Wording] = {
     "rdma_stack.bandwidth.every_node": Wording("on every node: {cause}"),
     "rdma_stack.bandwidth.too_few": Wording("fewer than two nodes could take part: {left_out:few}"),
     "rdma_stack.bandwidth.nodes": Wording("{nodes:names} ({cause})"),
-    "rdma_stack.bandwidth.host_memory": Wording("in host memory: {cause}"),
+    "rdma_stack.bandwidth.host_memory": Wording("in host memory: {causes:;}"),
+    "rdma_stack.bandwidth.gpus_unknown": Wording("the GPUs are not known: {cause}"),
+    "rdma_stack.bandwidth.no_gpu": Wording("there is no GPU"),
+    "rdma_stack.bandwidth.simulated_gpus": Wording("the GPUs are SIMULATED"),
+    "rdma_stack.bandwidth.soft_device": Wording("a device made in software copies through the host"),
+    "rdma_stack.bandwidth.no_gdr_path": Wording("GPU memory has no way to the cards: {cause}"),
+    "rdma_stack.bandwidth.perftest_without_cuda": Wording("the perftest of the training image does not know {option}"),
     "rdma_stack.bandwidth.soft_roce": Wording(
         "Soft-RoCE has no line rate to compare with, and its bandwidth says nothing about a card"
     ),
