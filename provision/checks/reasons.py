@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from provision.checks.nccl_reasons import NCCL_REASONS
 from provision.model.reason import Wording
 
 _APPLY = "Run: provision apply --limit {node}"
@@ -331,6 +332,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
 """Check id -> when it passes, and its result otherwise."""
 
 REASONS: Mapping[str, Wording] = {
+    **NCCL_REASONS,
     # Any check
     "check.no_jobs": Wording("it takes no jobs (cluster_takes_jobs: false)"),
     "check.role_disabled": Wording("the role {role} is disabled on this node"),

@@ -41,6 +41,7 @@ _OTHERS = {
     "image": "Drift: images",
     "container": "Drift: containers",
     "host": "Nodes that are left out of host files and runs",
+    "nccl": "Logs of NCCL: verdicts of `provision nccl-log`",
     "gdr": "GPUDirect RDMA: verdicts, and preconditions that a path needs",
     "job": "Jobs: reasons for waiting, and endings",
     "reload": "Results of `provision reload`",
