@@ -16,7 +16,7 @@ from provision.gdr import Cards, GdrPath
 from provision.gdr.conditions import pcie
 from provision.gdr.observed import has_gpus, running_kernel, situation, verdict_of
 from provision.model import CheckStatus
-from provision.model.reason import reason
+from provision.model.reason import Reason, reason
 
 _MODULES = ("nvidia-peermem", "nvidia_peermem", "nv_peer_mem", "nvidia-driver", "nvidia-module")
 """Simulated components that determine the state of modules."""
@@ -31,7 +31,7 @@ class Lacking:
     """A kernel that would come up without something."""
 
     kernel: InstalledKernel
-    lacks: tuple[str, ...]
+    lacks: tuple[str | Reason, ...]
     """What other kernels, or the role, have and this one lacks; may be empty if only the node's program rejects it."""
     judged: JudgedKernel | None
     """The verdict of the node's own program, if it rejects the kernel."""
@@ -147,14 +147,14 @@ def _judged_bad(record: PeerRecord) -> dict[str, JudgedKernel]:
     return {kernel.release: kernel for kernel in judged if not kernel.ok}
 
 
-def _lacks(kernel: InstalledKernel, running: InstalledKernel | None, wanted: set[str]) -> list[str]:
-    missing = sorted(wanted - set(kernel.modules))
+def _lacks(kernel: InstalledKernel, running: InstalledKernel | None, wanted: set[str]) -> list[str | Reason]:
+    missing: list[str | Reason] = [*sorted(wanted - set(kernel.modules))]
     if running is None:
         return missing
     if kernel.stub and not running.stub and "nv_peer_mem" not in wanted:
-        missing.append("an nvidia_peermem that is no stub")
+        missing.append(reason("peer_memory.kernels.peermem"))
     if _foreign_stack(running) and "ib_core" in kernel.modules and not _foreign_stack(kernel):
-        missing.append("OFED's RDMA stack")
+        missing.append(reason("peer_memory.kernels.ofed"))
     return missing
 
 

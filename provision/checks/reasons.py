@@ -487,6 +487,7 @@ REASONS: Mapping[str, Wording] = {
     ),
     "rdma_stack.bandwidth.every_node": Wording("on every node: {cause}"),
     "rdma_stack.bandwidth.too_few": Wording("fewer than two nodes could take part: {left_out:few}"),
+    "rdma_stack.bandwidth.one_node": Wording("there is one node"),
     "rdma_stack.bandwidth.nodes": Wording("{nodes:names} ({cause})"),
     "rdma_stack.bandwidth.host_memory": Wording("in host memory: {causes:;}"),
     "rdma_stack.bandwidth.gpus_unknown": Wording("the GPUs are not known: {cause}"),
@@ -713,6 +714,8 @@ REASONS: Mapping[str, Wording] = {
         "Before the next boot: {steps:;}. Or remove the kernel. Install first what insmod loaded.",
     ),
     "peer_memory.kernels.kernel": Wording("kernel {kernel} would come up without {lacks}[ ({explanation})]"),
+    "peer_memory.kernels.peermem": Wording("an nvidia_peermem that is no stub"),
+    "peer_memory.kernels.ofed": Wording("OFED's RDMA stack"),
     "peer_memory.kernels.rebuild": Wording(
         "dkms autoinstall -k {kernel} (twice: it does not keep the order RDMA stack, driver, nv_peer_mem)"
     ),

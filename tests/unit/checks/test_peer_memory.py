@@ -240,7 +240,7 @@ def test_kernels_without_the_module_are_reported_with_the_reason_of_the_node(jud
     assert [shown(part) for part in result.reason.params["kernels"]] == [
         "peer_memory.kernels.kernel: 6.8.0 nv_peer_mem built against another stack",
         "peer_memory.kernels.kernel: 6.12.0 nv_peer_mem no headers",
-        "peer_memory.kernels.kernel: 5.10.0 nv_peer_mem nvidia nvidia_peermem OFED's RDMA stack",
+        "peer_memory.kernels.kernel: 5.10.0 nv_peer_mem nvidia nvidia_peermem peer_memory.kernels.ofed",
     ]
     assert "4.19.0" not in shown(result.reason)
 
