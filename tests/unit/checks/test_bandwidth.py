@@ -181,7 +181,9 @@ def test_a_measurement_without_pairs_fails_with_the_reason():
 
     assert (cluster.status, alone.status) == (CheckStatus.FAIL, CheckStatus.FAIL)
     assert shown(cluster.reason) == f"rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.every_node {none}"
-    assert shown(alone.reason) == "rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.too_few rdma_stack.bandwidth.one_node"
+    assert shown(alone.reason) == (
+        "rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.too_few rdma_stack.bandwidth.one_node"
+    )
     assert {(result.status, shown(result.reason)) for result in nodes.values()} == {
         (CheckStatus.SKIP, f"rdma_stack.bandwidth.left_out: {none}")
     }
