@@ -292,12 +292,7 @@ def fstab_line(volume: Volume) -> str:
 
 
 def mount_everywhere(volume: Volume, *where: str) -> str:
-    """Return one command that mounts a volume on all nodes, now and at boot.
-
-    Args:
-        volume: a volume with a source.
-        where: arguments that choose the inventory, e.g. ``--lab NAME``.
-    """
+    """Return one command that mounts a volume on all nodes, now and at boot."""
     path = shlex.quote(volume.path)
     line = shlex.quote(fstab_line(volume))
     script = f"mkdir -p {path} && echo {line} >>/etc/fstab && mount {path}"

@@ -23,13 +23,6 @@ def start_tensorboard(
 ) -> str:
     """Start the TensorBoard of a job on the node of its leader, and return the URL when it answers.
 
-    Args:
-        connector: the connection to the node of the leader.
-        record: the job, with its assignments.
-        volumes: the volumes of ``--data``.
-        address: where it listens; empty: the data address of the leader.
-        port: a port that was leased for it; 0: a free one from 6006 on.
-
     Raises:
         NodeError: it does not run; the job does not depend on it.
     """
