@@ -62,13 +62,6 @@ class DataFinding:
 def new_volume(name: str, kind: str, place: str, at: str = "", **more: Any) -> Volume:
     """Return a new volume.
 
-    Args:
-        name: its name.
-        kind: a key of `KINDS`.
-        place: the source of the mount; for ``path``, the path.
-        at: the path on the nodes.
-        more: other fields.
-
     Raises:
         UsageError: a value is invalid.
     """

@@ -18,9 +18,7 @@ _WAIT_SECONDS = 30
 """TensorBoard imports for several seconds before it listens; the job does not wait longer."""
 
 
-def start_tensorboard(
-    connector: Connector, record: JobRecord, volumes: Sequence[Volume], *, address: str = "", port: int = 0
-) -> str:
+def start_tensorboard(connector: Connector, record: JobRecord, volumes: Sequence[Volume]) -> str:
     """Start the TensorBoard of a job on the node of its leader, and return the URL when it answers.
 
     Raises:
@@ -28,12 +26,11 @@ def start_tensorboard(
     """
     spec, place = record.spec, log_place(record.spec, volumes)
     leader = next((assignment for assignment in record.assignments if assignment.is_leader), None)
-    address = address or (leader.address if leader else "127.0.0.1")
+    address = leader.address if leader else "127.0.0.1"
     request = {
         "container": container_name(spec.name),
         "create": create_words(record, volumes, address),
         "address": address,
-        "port": port,
         "folder": "" if place.shared else place.path,
         "user": spec.user,
         "seconds": _PULL_SECONDS,
