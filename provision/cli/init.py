@@ -19,9 +19,9 @@ from provision.cli.common import (
     note,
     print_json,
     say,
-    say_wrapped,
     table,
 )
+from provision.cli.levels import say_wrapped
 from provision.errors import ProvisionError, UsageError
 from provision.report import layout
 

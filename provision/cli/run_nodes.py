@@ -23,13 +23,6 @@ def entries_for_ranks(
 ) -> tuple[list[HostEntry], list[tuple[str, str]], dict[str, NodeFacts]]:
     """Return the nodes that run ranks, degraded ones among them with reasons, and the facts of each.
 
-    Args:
-        cluster: With the roles' defaults.
-        limit: An Ansible host pattern.
-        allow_missing: Exclude nodes that cannot run ranks.
-        allow_degraded: Use nodes that differ from their record.
-        choosing: Nodes are chosen from these, so that their topology is probed and some may be missing.
-
     Raises:
         LaunchError: A selected node cannot run ranks.
     """

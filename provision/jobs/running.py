@@ -152,11 +152,6 @@ def run(plan: Plan, write: Write, reserve: Reserve) -> int:
     Ctrl-C ends the job gracefully. If this process dies or the network is interrupted, the supervisor on the head node
     ends the job instead.
 
-    Args:
-        plan: the job.
-        write: takes lines of output.
-        reserve: reserves the GPUs of the ranks while the job runs.
-
     Raises:
         LaunchError: the job could not start.
     """

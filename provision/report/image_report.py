@@ -17,12 +17,7 @@ _SHORT = 19
 
 
 def states_text(image: str, states: Mapping[str, Any]) -> str:
-    """Return the image of each node, and whether all nodes have the same.
-
-    Args:
-        image: its reference.
-        states: node -> an `ImageState` or the error.
-    """
+    """Return the image of each node, and whether all nodes have the same."""
     groups = grouped(((name, _cells(state)) for name, state in states.items()), lambda _, cells: cells)
     rows = [[in_short(group.names), *group.value] for group in groups]
     lines = [image, *columns([["NODE", "IMAGE ID", "DIGEST", "SIZE"], *rows])]

@@ -27,12 +27,7 @@ def closing_lines(job: JobRecord) -> list[str]:
 
 
 def dry_run_document(submission: Submission, dry_run: DryRun) -> dict[str, Any]:
-    """Return the document of ``submit --dry-run -o json``; ``submit -f`` accepts it and creates the same job.
-
-    Args:
-        submission: the job to submit.
-        dry_run: placement and commands.
-    """
+    """Return the document of ``submit --dry-run -o json``; ``submit -f`` accepts it and creates the same job."""
     return {
         "fits": not dry_run.reason,
         "reason": dry_run.reason,

@@ -54,14 +54,7 @@ class _Program:
 def all_reduce(
     cluster: Cluster, nodes: Sequence[Node], facts: Mapping[str, NodeFacts | ProvisionError], say: Say
 ) -> Collective:
-    """Measure over all idle nodes that can run ranks; their GPUs are leased during the measurement.
-
-    Args:
-        cluster: the cluster with the roles' defaults.
-        nodes: the chosen nodes.
-        facts: facts of the nodes, including the topology of their GPUs.
-        say: callback for messages.
-    """
+    """Measure over all idle nodes that can run ranks; their GPUs are leased during the measurement."""
     minimum = _minimum(nodes)
     entries, left_out = _entries(cluster, nodes, facts)
     reached = {name: known for name, known in facts.items() if not isinstance(known, ProvisionError)}

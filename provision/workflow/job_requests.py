@@ -51,14 +51,6 @@ def job_request(
 ) -> JobRequest:
     """Return the request for a job.
 
-    Args:
-        cluster: with the roles' defaults.
-        entries: the nodes that can take ranks.
-        command: the program and its arguments.
-        options: how the ranks are started.
-        networks: the network of each node.
-        facts: what is known of each node.
-
     Raises:
         UsageError: an mpirun line of the user's own that has no program, or says twice what is said here.
         LaunchError: a variable of the inventory that only Ansible could resolve.

@@ -43,15 +43,7 @@ def plan_nodes(
     asked: Request,
     sources: Mapping[str, RoleSource],
 ) -> tuple[tuple[NodePlan, ...], dict[str, NodeFacts], dict[str, ProvisionError]]:
-    """Return the plans of `nodes`, the facts of those that can be worked on, and why the others cannot.
-
-    Args:
-        nodes: of `cluster`, which has the roles' defaults and what is kept.
-        cluster: all nodes.
-        probed: the probe result of each node.
-        asked: what the operator asks for.
-        sources: of every role.
-    """
+    """Return the plans of `nodes`, the facts of those that can be worked on, and why the others cannot."""
     supported = supported_systems()
     errors = {name: why for name, value in probed.items() if (why := _unable(cluster.node(name), value, supported))}
     facts = {
