@@ -90,12 +90,13 @@ def place(options: PlaceOptions) -> None:
         --topo-file a=a.txt --topo-file b=b.txt
     """
     from provision.report.place_report import as_document, as_text
+    from provision.report.reasons import message
     from provision.topology.select import place as choose
 
     request = _request(options)
     places = _places(options)
     placement = choose(places.candidates, request, explain=options.explain)
-    say_reasons("excluded: ", places.left_out)
+    say_reasons("excluded: ", ((name, message(why, name)) for name, why in places.left_out))
     if options.as_json:
         print_json(as_document(placement, places, explain=options.explain))
     else:
