@@ -39,6 +39,9 @@ REASONS: Mapping[str, Wording] = {
     "job.insufficient_resources": Wording(
         "{cause}[ ({nodes:few})][. To set up {to_set_up:short}, run: provision apply][ --limit {limit:limit}]"
     ),
+    "job.duplicate_id": Wording(
+        "{job} has the id of another job ({other})", "Delete it and submit it again: provision delete {job}"
+    ),
     "job.lease_refused": Wording("{node_name}: {cause}"),
     "job.lease_taken": Wording("{gpu} was taken by {job} meanwhile"),
     "job.changed": Wording("another command changed the job at the same time"),

@@ -7,7 +7,6 @@ from typing import Any
 
 from provision.facts.gpu_usage import GpuUsage
 from provision.model.job_views import GpuView, NodeView
-from provision.model.reason import NO_REASON
 from provision.report import layout
 from provision.report.grouping import reason_lines
 from provision.report.job_words import NOT_APPLICABLE, columns, ruled, simulated_note
@@ -37,9 +36,7 @@ def top_node_text(nodes: Sequence[NodeView], *, detail: bool = False) -> str:
     lines = columns([header, *rows])
     lines += ["-" * min(_RULE, layout.width()), "Allocated/Total GPUs In Cluster:", _share(nodes)]
     lines += [line for node in nodes for line in _detail(node)] if detail else []
-    lines += (
-        [] if detail else reason_lines((node.name, message(node.reason)) for node in nodes if node.reason != NO_REASON)
-    )
+    lines += [] if detail else reason_lines((node.name, message(node.reason)) for node in nodes if node.reason.code)
     return "\n".join(lines + simulated_note([node.name for node in nodes if node.simulated]))
 
 
@@ -60,7 +57,7 @@ def node_list_text(nodes: Sequence[NodeView]) -> str:
         for node in nodes
     ]
     lines = columns([["NAME", "STATUS", "ROLE", "GPUS", "GPU.SCHEDULE", "LABELS"], *rows])
-    lines += reason_lines((node.name, message(node.reason)) for node in nodes if node.reason != NO_REASON)
+    lines += reason_lines((node.name, message(node.reason)) for node in nodes if node.reason.code)
     return "\n".join(lines + simulated_note([node.name for node in nodes if node.simulated]))
 
 

@@ -10,7 +10,6 @@ from provision.batch.names import trainer
 from provision.commands.shell import join
 from provision.model.job import JobRecord, JobStatus
 from provision.model.job_views import DryRun
-from provision.model.reason import NO_REASON
 from provision.report.job_words import current_reason, ruled
 from provision.report.reasons import message
 
@@ -36,7 +35,7 @@ def dry_run_document(submission: Submission, dry_run: DryRun) -> dict[str, Any]:
         dry_run: placement and commands.
     """
     return {
-        "fits": dry_run.reason == NO_REASON,
+        "fits": not dry_run.reason.code,
         "reason": message(dry_run.reason),
         **dry_run.reason.as_document(),
         "placement": [

@@ -324,5 +324,5 @@ def test_the_refusal_names_the_limit_of_workers_per_node() -> None:
     placement = place_job(job(1, 4, max_per_node=2), snapshot("a", "b"), nodes, ["a", "b"])
 
     assert placement.places == ()
-    assert "1 of 4 workers" in placement.reason
-    assert "at most 2 workers on a node" in placement.reason
+    shortage = params_of(placement.reason, "placement.insufficient_gpus")
+    assert (shortage["missing"], shortage["workers"], shortage["max_per_node"]) == (1, 4, 2)

@@ -33,7 +33,7 @@ from provision.model import Cluster
 from provision.model.job import InstanceRecord, JobRecord, JobStatus, as_document
 from provision.model.reason import Reason, reason
 from provision.report.job_reasons import with_message
-from provision.report.reasons import message
+from provision.report.reasons import error_of, message
 
 
 class SchedulingPass:
@@ -350,10 +350,7 @@ def _insist_on_own_id(job: JobRecord, ids: Mapping[str, Mapping[str, float]]) ->
     earlier = (name for name, at in ids.get(job.id, {}).items() if name != job.spec.name and at <= job.submitted)
     other = next(earlier, None)
     if other is not None:
-        raise NodeError(
-            f"{job.spec.name} has the id of another job ({other})",
-            remedy=f"Delete it and submit it again: provision delete {job.spec.name}",
-        )
+        raise error_of(NodeError, reason("job.duplicate_id", job=job.spec.name, other=other))
 
 
 def _without(leases: Mapping[str, Lease], token: str) -> dict[str, Lease]:
