@@ -17,6 +17,7 @@ from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from provision.model import Topology
+    from provision.topology.candidates import Candidate
     from provision.topology.placement import Places, Request
 
 Matrix = tuple[tuple[int, ...], ...]
@@ -132,6 +133,7 @@ def _places(options: PlaceOptions) -> Places:
 
 def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> Places:
     """Return the nodes that files describe. A file of several nodes is read once."""
+    from provision.report.reasons import message
     from provision.topology.matrix import parse
     from provision.topology.placement import Places
     from provision.topology.topo_file import candidate, grouped, topo_file
@@ -142,13 +144,15 @@ def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> Places:
         raise UsageError(f"two --topo-file describe {twice[0]}", remedy="Use a different name for each node.")
     _refuse_strangers(measured, {file.name for file in files})
     topologies: dict[str, Topology] = {}
-    made = []
+    made: list[Candidate] = []
+    notes: list[tuple[str, str]] = []
     for file in files:
         if file.path not in topologies:
             topologies[file.path] = _parsed(file.path, parse)
-        made.append(candidate(file, topologies[file.path], measured.get(file.name)))
-    warnings = grouped((node.name, text) for node, texts in made for text in texts)
-    return Places(tuple(node for node, _ in made), warnings)
+        node, assumptions = candidate(file, topologies[file.path], measured.get(file.name))
+        made.append(node)
+        notes += [(node.name, text) for text in (*assumptions, *map(message, topologies[file.path].warnings))]
+    return Places(tuple(made), grouped(notes))
 
 
 def _parsed(path: str, parse: Callable[[str], Topology]) -> Topology:

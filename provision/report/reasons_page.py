@@ -41,6 +41,7 @@ _OTHERS = {
     "image": "Drift: images",
     "container": "Drift: containers",
     "host": "Nodes that are left out of host files and runs",
+    "topology": "Faults and repairs of topology matrices",
     "placement": "Placements of jobs, and nodes that are not used",
     "job": "Jobs: reasons for waiting, and endings",
     "reload": "Results of `provision reload`",

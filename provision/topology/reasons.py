@@ -1,4 +1,4 @@
-"""The wording of the reasons of placements: code -> message and remedy.
+"""The wording of the reasons of placements, and of the faults of topologies: code -> message and remedy.
 
 `provision/report/reasons.py` describes the templates.
 """
@@ -19,7 +19,7 @@ REASONS: Mapping[str, Wording] = {
     # Placements
     "placement.on_node": Wording("[all {workers} workers at once ]on {name}"),
     "placement.on_nodes": Wording("[all {workers} workers at once ]on {count} nodes"),
-    # Jobs that do not fit
+    # Jobs that do not fit now
     "placement.insufficient_gpus": Wording("insufficient GPUs for {missing} of {workers:times worker}" + _SHORTAGE),
     "placement.no_uniform_distribution": Wording(
         "no equal number of workers per node adds up to {workers}" + _SHORTAGE
@@ -83,4 +83,33 @@ REASONS: Mapping[str, Wording] = {
     "placement.gpus_unknown": Wording("its GPUs are not known: {cause}"),
     "placement.gpus_missing": Wording("nvidia-smi does not see all GPUs that are on the PCI bus"),
     "placement.no_gpu": Wording("it has no GPU"),
+    # Faults that a topology matrix shows
+    "topology.no_nvlink": Wording(
+        "no NVLink on {gpus}, while the other {others} have {lanes} lanes to each other",
+    ),
+    "topology.no_nvlink_or_bridge": Wording(
+        "no NVLink on {gpus}, while the other {others} have {lanes} lanes to each other, unless a bridge joins just "
+        "those",
+    ),
+    "topology.fewer_lanes": Wording("missing NVLink lanes: {gpus}"),
+    "topology.lanes_of_gpu": Wording("{lanes} of {usual} ({gpu})"),
+    "topology.no_nvlink_between": Wording(
+        "no NVLink between {pairs:few}, while the others have {lanes} lanes to each other"
+    ),
+    "topology.pair": Wording("{a} and {b}"),
+    "topology.not_symmetric": Wording("the matrix is not symmetric: {links:few}"),
+    "topology.link_directions": Wording("{a}-{b} {forth}, {b}-{a} {back}"),
+    "topology.contradiction": Wording("PCIe paths contradict each other: {links}[; and {more} more]"),
+    "topology.three_links": Wording("{a}-{b} {ab}, {b}-{c} {bc}, {a}-{c} {ac}"),
+    # Repairs of the printed matrix
+    "topology.heading_not_separated": Wording(
+        "the names in the heading are not separated; the names of the rows are used"
+    ),
+    "topology.affinity_ambiguous": Wording(
+        "the affinity of {gpus} is ambiguous: a cell is empty, and the tabs are lost"
+    ),
+    "topology.cpus_invalid": Wording("the CPU affinity {cells} is not a list of CPUs; it is treated as unknown"),
+    "topology.numa_invalid": Wording("the NUMA affinity {cells} is not a single node; it is treated as unknown"),
+    "topology.numa_missing": Wording("the NUMA affinity of {gpus} is missing, but other GPUs have one"),
+    "topology.cards_unnamed": Wording("the legend does not name {cards}; their RDMA devices are unknown"),
 }

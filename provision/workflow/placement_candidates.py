@@ -101,6 +101,7 @@ def unusable(facts: NodeFacts) -> Reason | None:
 
 def candidate_of(node: Node, facts: NodeFacts, p2p: Matrix | None = None) -> tuple[Candidate, list[str]]:
     """Return the node as a place, and what had to be assumed."""
+    from provision.report.reasons import message
     from provision.topology.candidates import Candidate, faulty
 
     topology, gpus = _known(facts)
@@ -109,7 +110,7 @@ def candidate_of(node: Node, facts: NodeFacts, p2p: Matrix | None = None) -> tup
             f"{node.name}: {len(p2p)} GPUs were measured, and it has {len(topology.gpus)}",
             remedy="Run p2pBandwidthLatencyTest on that node, with all its GPUs visible.",
         )
-    texts = list(topology.warnings)
+    texts = [message(warning) for warning in topology.warnings]
     machine = _machine(node, facts, p2p, texts)
     candidate = Candidate(
         node.name,
