@@ -24,6 +24,9 @@ Every decision that `provision` reports has a code, which never changes, and par
 Words in angle brackets are parameters. Parts in square brackets appear only if their parameters have values. `<node>`
 is the node, or the host pattern of all nodes with the same result. A code without a fix needs no action, or is a part
 of another message.
+
+A check that needs a fact which is not available fails, also if it only warns otherwise: the code is
+`check.fact_unavailable` unless the check has its own.
 """
 _ERRORS = """\
 ## Errors

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from provision.jobs.cluster_snapshot import ClusterSnapshot
     from provision.model import Cluster
 
-# Placement uses none of these, and docker's client is most of the cost of a probe. Containers of jobs have
-# nothing to do with the training container.
+# Every other fact, also a new one, is collected for each placement. The check at boot, the networks of the nodes and
+# the check of a job's command use facts too, and a missing one can exclude a node. None of them needs these facts, and
+# Docker is most of the cost of a probe. Containers of jobs have nothing to do with the training container.
 _UNUSED = (
     "container", "container_ssh", "container_trust", "docker_config", "docker_info", "docker_service", "image",
     "nvidia_container", "nvlinks", "packages", "sysctls", "time_sync", "xids",

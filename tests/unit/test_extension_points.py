@@ -271,8 +271,11 @@ def test_a_new_fact_requires_a_module_and_its_registration(tree: Path) -> None:
         "from provision.facts.kernel import",
         "from provision.facts.greeting import GreetingFact\nfrom provision.facts.kernel import",
     )
-    edit(node, "    ClockFact(),\n", "    ClockFact(),\n    GreetingFact(),\n")
-    edit(node, "    clock: int | Unknown", "    greeting: str | Unknown = _NOT_REQUESTED\n    clock: int | Unknown")
+    edit(
+        node,
+        "    clock: int | Unknown",
+        "    greeting: str | Unknown = _value_of(GreetingFact())\n    clock: int | Unknown",
+    )
 
     assert python(tree, "-c", READ).strip() == "hello"
     assert edited(tree) == {"provision/facts/greeting.py", "provision/facts/node.py"}
