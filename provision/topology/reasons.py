@@ -46,8 +46,8 @@ REASONS: Mapping[str, Wording] = {
         "the job does not fit: {cause}",
         "Wait until GPUs are free, or request fewer; `provision place` shows what fits.",
     ),
-    # Jobs that never fit
-    "placement.never_fits": Wording(
+    # Jobs that exceed the cluster
+    "placement.exceeds_cluster": Wording(
         "it does not fit on the nodes even when they are idle: {cause}",
         "Request fewer GPUs or workers, or add nodes.",
     ),

@@ -116,7 +116,7 @@ def test_all_workers_of_a_job_are_placed_or_none() -> None:
 
 def test_a_job_with_insufficient_resources_on_all_nodes_is_refused() -> None:
     """It would wait forever."""
-    with refused("placement.never_fits"):
+    with refused("placement.exceeds_cluster"):
         place_job(job(8, 1), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"])
 
 
@@ -223,7 +223,7 @@ def test_only_the_named_gpus_are_used() -> None:
     assert sorted(place.gpus for place in placement.places) == [(1,), (3,)]
     waits = place_job(job(1, 1, gpu_ids=(1,)), snapshot("a"), probes(probe("a", 1)), ["a"])
     assert (waits.places, waits.reason.code) == ((), "job.insufficient_resources")
-    with refused("placement.never_fits"):
+    with refused("placement.exceeds_cluster"):
         place_job(job(1, 1, gpu_ids=(9,)), snapshot("a"), probes(probe("a")), ["a"])
 
 
@@ -240,7 +240,7 @@ def test_without_gang_as_many_workers_as_possible_are_placed() -> None:
         job(0, 3, gang=False, max_per_node=1), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"]
     )
     assert (len(cpu.places), cpu.warnings[0].params["count"]) == (2, 2)
-    with refused("placement.never_fits"):
+    with refused("placement.exceeds_cluster"):
         place_job(job(5, 2, gang=False), snapshot("a"), probes(probe("a")), ["a"])
 
 
@@ -250,7 +250,7 @@ def test_a_node_without_gpus_does_not_make_an_impossible_job_wait() -> None:
     cluster = ClusterSnapshot(full.candidates, {}, full.addresses, cpus={"a": 2, "login": 8})
     login = probe("login", gpus=[])
 
-    with refused("placement.never_fits"):
+    with refused("placement.exceeds_cluster"):
         place_job(job(8, 1), cluster, probes(probe("a"), login), ["a", "login"])
     with refused("placement.no_gpus"):
         place_job(job(1, 1), cluster, probes(probe("a"), login), ["login"])

@@ -302,7 +302,7 @@ def _refuse_impossible(
     ]
     workers = _choose(spec, narrowed, mode)
     if isinstance(workers, Reason):
-        raise error_of(NeverFits, reason("placement.never_fits", cause=workers))
+        raise error_of(NeverFits, reason("placement.exceeds_cluster", cause=workers))
 
 
 def _has_no_gpus(name: str, snapshot: ClusterSnapshot, probes: Mapping[str, NodeProbe]) -> bool:
