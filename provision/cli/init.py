@@ -369,7 +369,9 @@ def _document(result: InitResult, logins: Mapping[str, ProvisionError]) -> dict[
             error = logins.get(node.name)
             entry["login"] = {
                 "ok": error is None,
-                "error": None if error is None else {"message": error.message, "remedy": error.remedy},
+                "error": None
+                if error is None
+                else {"message": error.message, "remedy": error.remedy, "code": error.code},
             }
         nodes.append(entry)
     document = {"name": cluster.name, "inventory": str(cluster.inventory), "nodes": nodes}

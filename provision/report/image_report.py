@@ -43,12 +43,21 @@ def states_document(image: str, states: Mapping[str, Any]) -> dict[str, Any]:
         "image": image,
         "same": not _different(states),
         "nodes": [
-            {"name": name, "error": state.message, "remedy": state.remedy, "id": "", "digest": "", "megabytes": 0}
+            {
+                "name": name,
+                "error": state.message,
+                "remedy": state.remedy,
+                "error_code": state.code,
+                "id": "",
+                "digest": "",
+                "megabytes": 0,
+            }
             if isinstance(state, ProvisionError)
             else {
                 "name": name,
                 "error": None,
                 "remedy": None,
+                "error_code": None,
                 "id": state.id,
                 "digest": state.digest,
                 "megabytes": state.megabytes,

@@ -3,8 +3,9 @@
 A template contains parameters in braces. A list is joined by commas; ``{names:;}`` joins it by semicolons,
 ``{names:and}`` by "and", ``{names:few}`` shows the first four, ``{names:names}`` the first six names.
 ``{names:short}`` is node names with ranges, ``{names:limit}`` the same as a value of --limit. ``{n:span}`` is a length
-of time, ``{n:times x}`` a count. A part in square brackets is omitted if one of its parameters is empty. ``{node}`` is
-the node, or the host pattern of all nodes, that the reason is about.
+of time, ``{n:times x}`` a count. ``{parts:remedy}`` contains the remedies of parts of the message. A part in square
+brackets is omitted if one of its parameters is empty. ``{node}`` is the node, or the host pattern of all nodes, that
+the reason is about.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ def catalogue() -> Mapping[str, Wording]:
     from provision.batch.reasons import REASONS as JOBS
     from provision.checks.reasons import REASONS as CHECKS
     from provision.components import COMPONENTS
+    from provision.gdr.reasons import REASONS as GPUDIRECT
     from provision.planning.reasons import REASONS as PLANS
     from provision.topology.reasons import REASONS as PLACEMENTS
 
-    parts = [CHECKS, PLANS, PLACEMENTS, JOBS, *(component.reasons for component in COMPONENTS.values())]
+    components = (component.reasons for component in COMPONENTS.values())
+    parts = [CHECKS, PLANS, PLACEMENTS, JOBS, GPUDIRECT, *components]
     return {code: wording for part in parts for code, wording in part.items()}
 
 
@@ -97,6 +100,9 @@ class _Formatter(Formatter):
         self._node = node
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "remedy":
+            parts = value if isinstance(value, tuple) else (value,)
+            return " ".join(dict.fromkeys(remedy(part, self._node) for part in parts))
         if isinstance(value, tuple):
             return _joined([self._text(part) for part in value], format_spec)
         if format_spec == "span":

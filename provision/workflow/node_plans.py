@@ -86,8 +86,9 @@ def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, 
     """Return the plan of one node by itself."""
     if error or not scene:
         lost = isinstance(error, ConnectionFailed)
-        text, remedy = (error.message, error.remedy) if error else (None, None)
-        return NodePlan(node.name, error=text, remedy=remedy, reachable=not lost)
+        if error is None:
+            return NodePlan(node.name)
+        return NodePlan(node.name, error=error.message, remedy=error.remedy, error_code=error.code, reachable=not lost)
     plan = NodePlan(node.name, plan_node(scene), findings=findings(scene))
     if asked.only:
         wanted = {*asked.only, *asked.forced}

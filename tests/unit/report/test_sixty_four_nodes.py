@@ -134,7 +134,9 @@ def test_resets_reloads_and_verdicts_are_grouped():
     reloads = [
         NodeReload(name, ReloadResult.UNREACHABLE, plain(refused(n), "Check sshd.")) for n, name in enumerate(NAMES)
     ]
-    verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, (f"{n} cards are missing",))) for n, name in enumerate(NAMES)]
+    verdicts = [
+        NodeGdr(name, GdrVerdict(GdrPath.NONE, (plain(f"{n} cards are missing"),))) for n, name in enumerate(NAMES)
+    ]
 
     assert lines_of(reset_report.as_text(resets), 8)[0] == "0 of 64 nodes have no changes of provision left."
     assert any(line.startswith("gpu[1-64]") for line in lines_of(reload_report.as_text(reloads), 8))
@@ -148,7 +150,7 @@ def test_verbose_resets_reloads_and_verdicts_have_each_node():
     reloads = [
         NodeReload(name, ReloadResult.UNREACHABLE, plain(refused(n), "Check sshd.")) for n, name in enumerate(NAMES)
     ]
-    verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, ("a card is missing",))) for name in NAMES]
+    verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, (plain("a card is missing"),))) for name in NAMES]
     texts = (
         reset_report.as_plan(resets, verbose=True),
         reset_report.as_text(resets, verbose=True),
