@@ -351,7 +351,7 @@ REASONS: Mapping[str, Wording] = {
     "node.os.ok": Wording("{system}, kernel {kernel}, {architecture}"),
     "node.os.unsupported": Wording(
         "{system} is not supported; supported are: {supported}",
-        "Install a supported system, or add a file for this one under roles/{role}/vars.",
+        "Install a supported system, or add {file} for this one.",
     ),
     "node.kind.container": Wording("a container ({detail}): the host has its kernel modules and sysctls"),
     "node.kind.virtual_machine": Wording("a virtual machine ({detail})"),

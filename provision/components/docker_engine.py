@@ -273,7 +273,7 @@ def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
 
 
 def _repositories(variables: Variables, system: Variables) -> Iterator[Repository]:
-    url = text(variables, "docker_engine_repository_uri")
+    url = text(variables, "docker_engine_repository_uri") or str(system.get("__platform_docker_repository", ""))
     if variables.get("docker_engine_source") == "docker" and url:
         suite = str(system.get("__platform_repository_suite", ""))
         key = text(variables, "docker_engine_repository_key")

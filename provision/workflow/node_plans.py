@@ -12,6 +12,7 @@ from provision.commands.python_install import INSTALLERS
 from provision.components import SHARED
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.facts import NodeFacts, Unknown
+from provision.facts.system import System
 from provision.model import Cluster, Node, NodePlan, PackageChange, Step, StepClass
 from provision.model.reason import reason
 from provision.planning import (
@@ -101,18 +102,13 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
     if isinstance(facts, ProvisionError):
         return facts
     system = facts.system
-    title = "an unknown system without /etc/os-release" if isinstance(system, Unknown) else system.title
     if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
-        return NodeError(
-            f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
-            node=node.name,
-            remedy=f"Install a supported system, or add a file for this one under roles/{SHARED.role}/vars.",
-        )
+        return _unsupported(node, system, supported)
     if lacks_python(node, facts):
         if system.package_manager in INSTALLERS:
             return None
         return NodeError(
-            f"there is no python3 on it ({title}), and Ansible needs one",
+            f"there is no python3 on it ({system.title}), and Ansible needs one",
             node=node.name,
             remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
         )
@@ -121,6 +117,15 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
         return _blind(node, unseen.reason)
     others = unreadable_facts(node, facts)
     return _blind(node, f"the pre-existing configuration is unknown ({others})") if others else None
+
+
+def _unsupported(node: Node, system: System | Unknown, supported: Sequence[str]) -> ProvisionError:
+    title, remedy = "an unknown system without /etc/os-release", "Install a supported system."
+    if not isinstance(system, Unknown):
+        file = f"roles/{SHARED.role}/vars/{system.id}_{system.version}.yml"
+        title, remedy = system.title, f"Install a supported system, or add {file} for this one."
+    text = f"it runs {title}, which is not supported; supported are: {', '.join(supported)}"
+    return NodeError(text, node=node.name, remedy=remedy)
 
 
 def _blind(node: Node, reason: str) -> NodeError:
