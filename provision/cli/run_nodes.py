@@ -29,7 +29,7 @@ def entries_for_ranks(
     from provision import workflow
 
     nodes = workflow.chosen(cluster, limit)
-    say_reasons("excluded: ", ((node.name, NO_JOBS) for node in nodes if not node.takes_jobs))
+    say_reasons("excluded: ", ((node.name, message(NO_JOBS)) for node in nodes if not node.takes_jobs))
     nodes = tuple(node for node in nodes if node.takes_jobs)
     node_facts = workflow.probe(nodes, names=[node.name for node in cluster.nodes], topology=choosing)
     entries, left_out = workflow.host_entries(cluster, node_facts, allow_degraded=allow_degraded)

@@ -44,6 +44,8 @@ _OTHERS = {
     "image": "Drift: images",
     "container": "Drift: containers",
     "host": "Nodes that are left out of host files and runs",
+    "topology": "Faults and repairs of topology matrices",
+    "placement": "Placements of jobs, and nodes that are not used",
     "nccl": "Logs of NCCL: verdicts of `provision nccl-log`",
     "gdr": "GPUDirect RDMA: verdicts, and preconditions that a path needs",
     "job": "Jobs: reasons for waiting, and endings",

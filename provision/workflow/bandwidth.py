@@ -74,8 +74,9 @@ def _parties(
     from provision.facts import Unknown
     from provision.facts.perftest import parse_readiness, readiness_script
     from provision.facts.rails import node_rails
+    from provision.report.reasons import message
 
-    idle_hosts = {node.name: NO_JOBS for node in nodes if not node.takes_jobs}
+    idle_hosts = {node.name: message(NO_JOBS) for node in nodes if not node.takes_jobs}
     nodes = [node for node in nodes if node.takes_jobs]
     rails = {n.name: node_rails(n.name, n.variables, facts[n.name]) for n in nodes if n.name in facts}
     left_out = idle_hosts | {node.name: "unreachable" for node in nodes if node.name not in facts}

@@ -178,7 +178,14 @@ def test_images_records_and_locks_are_grouped():
 
 def test_reasons_of_nodes_below_a_table_are_grouped():
     views = [
-        NodeView(name, f"10.0.0.{n}", ready=False, reason=refused(n), simulated=True) for n, name in enumerate(NAMES)
+        NodeView(
+            name,
+            f"10.0.0.{n}",
+            ready=False,
+            reason=reason("placement.node_unreachable", cause=refused(n)),
+            simulated=True,
+        )
+        for n, name in enumerate(NAMES)
     ]
     tables = (job_nodes.node_list_text(views), job_nodes.top_node_text(views))
 
