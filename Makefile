@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
 	@echo "make test       what CI runs: check, roles, hostile, jobs, and the short tests of baremetal"
-	@echo "make check      lint, types, layers, bandit, audit, unit tests (about a minute)"
+	@echo "make check      lint, types, layers, bandit, audit, unit tests (several minutes)"
 	@echo "make audit      known vulnerabilities of the locked packages"
 	@echo "make lock       renew requirements.lock and requirements-dev.lock (UPGRADE=1: newest versions)"
 	@echo "make dist       wheel, source archive, SBOM and checksums in dist/"

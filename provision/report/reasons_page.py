@@ -44,6 +44,10 @@ _OTHERS = {
     "image": "Drift: images",
     "container": "Drift: containers",
     "host": "Nodes that are left out of host files and runs",
+    "topology": "Faults and repairs of topology matrices",
+    "placement": "Placements of jobs, and nodes that are not used",
+    "nccl": "Logs of NCCL: verdicts of `provision nccl-log`",
+    "gdr": "GPUDirect RDMA: verdicts, and preconditions that a path needs",
     "job": "Jobs: reasons for waiting, and endings",
     "reload": "Results of `provision reload`",
 }
@@ -100,7 +104,8 @@ def _lines(name: str, codes: Mapping[str, Wording]) -> Iterator[str]:
 
 def _cell(template: str) -> str:
     """Return a template for readers: a parameter is a word in angle brackets."""
-    text = re.sub(r"\{(\w+)[^{}]*\}", r"<\1>", template).replace("|", "\\|")
+    text = re.sub(r"\{(\w+):remedy\}", r"<fix of \1>", template)
+    text = re.sub(r"\{(\w+)[^{}]*\}", r"<\1>", text).replace("|", "\\|")
     return f"`` {text} ``" if "`" in text else f"`{text}`" if text else ""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provision.commands.python_install import INSTALL_SECONDS, install_script
 from provision.components import COMPONENTS
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
@@ -20,10 +21,10 @@ from provision.workflow.idle_steps import steps_to_confirm
 from provision.workflow.inventory_state import inventory_lock, log_folder
 from provision.workflow.node_results import NodeResults, history_entry
 from provision.workflow.plan import PlanResult, Request, probe_and_plan
-from provision.workflow.python_install import install_python
 from provision.workflow.sources import write_fingerprints
 
 if TYPE_CHECKING:
+    from provision.connectors.base import Connector
     from provision.engine import Event
     from provision.workflow.node_locks import NodeLocks
 
@@ -215,7 +216,7 @@ class _Apply:
         if not names:
             return others
         self._tell(names, "install python3", "start")
-        for name, error in install_python([self._nodes[name] for name in names]).items():
+        for name, error in _python_failures([self._nodes[name] for name in names]).items():
             self._results.fail(name, "install python3", error)
             self._tell([name], "install python3", "failed")
         names = [name for name in names if self._results.going(name)]
@@ -388,3 +389,28 @@ def _stopped(failed: Sequence[str], number: int, waves: int) -> tuple[str, str]:
 
     why = f"not started, because {in_short(failed)} failed and the apply stopped after wave {number} of {waves}"
     return why, f"Fix {in_short(failed)}, then apply again."
+
+
+def _python_failures(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
+    """Install python3 on all nodes in parallel, and return the errors of those where that failed.
+
+    The locks of the nodes need python3, so they cannot be held here. If two operators install it at the same time, the
+    locks of the package manager serialize them.
+    """
+    from provision.connectors import each
+    from provision.facts import proxies
+
+    scripts = {node.name: install_script(proxies(node.variables)) for node in nodes}
+    results = each(nodes, lambda connector: _install_python(connector, scripts[connector.name]))
+    return {name: result for name, result in results.items() if isinstance(result, ProvisionError)}
+
+
+def _install_python(connector: Connector, script: str) -> None:
+    result = connector.run(script, timeout=INSTALL_SECONDS)
+    if not result.ok:
+        raise NodeError(
+            "python3 cannot be installed",
+            node=connector.name,
+            output=result.last_lines(),
+            remedy="Correct the node's package sources, or install python3 there, then apply again.",
+        )
