@@ -13,13 +13,14 @@ BEAT_SECONDS = 20.0
 """Interval of the heartbeats that a lock holder receives."""
 TIMES: dict[str, float] = {"silence": 90, "linger": 600, "quiet": 3}
 """Seconds: a lock holder without a heartbeat for ``silence`` assumes that the controller is dead. It then waits at most
-``linger`` for Ansible's tasks, which have ended when none was seen for ``quiet``: tasks have pauses between them."""
+``linger`` for running tasks, which have ended when none was seen for ``quiet``: tasks have pauses between them."""
 PLACES: dict[str, Any] = {
     "folders": ["/run/lock", "/var/lock", "/var/lib/provision"],
     "history": "/var/lib/provision/history.jsonl",
-    "marks": ["AnsiballZ", "ansible-tmp", "BECOME-SUCCESS-", "&& sleep 0"],
+    "marks": [".pyz\0reload", "AnsiballZ", "ansible-tmp", "BECOME-SUCCESS-", "&& sleep 0"],
 }
-"""The lock is in the first existing folder. Marks identify command lines of Ansible; the last one is at the end."""
+"""The lock is in the first existing folder. Marks identify command lines of Ansible and of
+``reload``, whose words are separated by NUL; the last one is at the end of a command line."""
 _PATIENCE_SECONDS = 5.0
 """Seconds between SIGTERM and SIGKILL for a lock holder."""
 _REMEDIES = {

@@ -318,19 +318,21 @@ def test_a_hanging_task_releases_the_lock_after_the_maximum_wait(node):
     assert f"still running when the lock was released: process {task.pid} " in node.past()[0]["message"]
 
 
-def test_command_lines_of_ansible_tasks_are_recognised(node):
-    """With pipelining, the module itself is on no command line."""
+def test_command_lines_of_running_tasks_are_recognised(node):
+    """With pipelining, the module itself is on no command line. A reload keeps the lock, too."""
     commands = ["read line; : /usr/bin/python3 && sleep 0", "read line; echo BECOME-SUCCESS-abc ; : /usr/bin/python3"]
     for command in commands:
         process = subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         node.started.append(process)
-    wanted = {process.pid for process in node.started[:2]}
+    reload = ["sh", "-c", "read line; :", "/run/provision/programs/0.pyz", "reload"]
+    node.started.append(subprocess.Popen(reload, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL))
+    wanted = {process.pid for process in node.started[:3]}
 
     def are_known() -> bool:
         working = node.ask("look", entries=0, marks=node_lock.PLACES["marks"])["working"]
         return wanted <= {int(text.split()[1]) for text in working}
 
-    eventually(are_known, seconds=20, what="both tasks are known")
+    eventually(are_known, seconds=20, what="all tasks are known")
 
 
 def test_an_incomplete_history_line_is_ignored(node):
