@@ -41,11 +41,12 @@ def _node_view(cluster: Cluster, head: str, name: str, answer: LookAnswer | Prov
     if isinstance(answer, ProvisionError):
         return NodeView(name, address, ready=False, reason=answer.message, **shared)  # type: ignore[arg-type]
     probe = NodeProbe(name, answer)
+    problem = probe.gpu_problem if node.takes_jobs else NO_JOBS
     return NodeView(
         name,
         address,
-        ready=node.takes_jobs and not probe.gpu_problem,
-        reason=(probe.gpu_problem or probe.drained) if node.takes_jobs else NO_JOBS,
+        ready=not problem,
+        reason="; ".join(filter(None, (problem, probe.drained))),
         drained=bool(probe.drained),
         gpus=tuple(_gpu_views(probe)),
         simulated=answer.simulated,
