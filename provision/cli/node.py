@@ -55,7 +55,13 @@ def list_(
 ) -> None:
     """List nodes with their GPUs and labels.
 
-    Shows why a node accepts no jobs.
+    `Ready,SchedulingDisabled` in STATUS: the node answers, and `provision node drain` excludes it from new jobs.
+
+    The lines below the table show why a node accepts no batch jobs: it does not answer, its GPUs are unknown, Docker
+    does not answer, it is drained by `provision node drain`, or the inventory sets cluster_takes_jobs: false.
+
+    Not shown are degraded nodes (check peer_memory.boot of `provision verify`), refused data addresses, and nodes
+    drained in Slurm or Kubernetes. `provision get JOB` shows why a job waits.
 
     \b
     Examples:
@@ -147,7 +153,10 @@ def drain(
 ) -> None:
     """Stop nodes from accepting new batch jobs.
 
-    Running jobs continue. `resume` reverts it.
+    Running jobs continue. `resume` reverts it. `provision submit --toleration drained` uses the node nevertheless.
+
+    `provision run` cannot use GPUs of a drained node. `run` on nodes without GPUs, `hostfile` and `place` ignore the
+    drain.
 
     \b
     Examples:
