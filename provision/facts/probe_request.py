@@ -161,7 +161,11 @@ class _Section(NamedTuple):
 
 
 def _sections(text: str, token: str, outputs: Outputs | None) -> dict[str, _Section]:
-    """Return the sections by fact; no output can contain a marker, which begins with this probe's random token."""
+    """Return the sections by fact.
+
+    A marker begins with the random token of the request, which only the program and the controller know. An output with
+    a marker could only be printed by root on the node, who can forge all facts anyway.
+    """
     parts = [part.partition("\n") for part in text.split(f"\n{token} ")[1:]]
     sections: dict[str, _Section] = {}
     for (out, _, stdout), (err, _, stderr), (end, _, _) in zip(parts, parts[1:], parts[2:], strict=False):

@@ -272,13 +272,21 @@ def program_of(name: str) -> str:
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
 
 
-def spawn(path: str, command: Sequence[str], output: int, errors: Optional[int] = None, *, leads: str = "group") -> int:
+def spawn(
+    path: str,
+    command: Sequence[str],
+    output: int,
+    errors: Optional[int] = None,
+    *,
+    leads: str = "group",
+    variables: Optional[Dict[str, str]] = None,
+) -> int:
     """Start a program that writes to the file `output`; return its pid.
 
     Its stderr is dropped unless `errors` is a file. `leads` selects whether it leads a process group, a session, or
-    neither.
+    neither. `variables` are added to its environment.
     """
-    environment = dict(os.environ, LC_ALL="C")
+    environment = dict(os.environ, LC_ALL="C", **(variables or {}))
     if hasattr(os, "posix_spawn"):  # Python 3.8; unlike fork, it copies nothing of this process
         actions: List[Tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, 0 if errors is None else errors, 2)]

@@ -1,10 +1,11 @@
 """Runs the facts' commands on a node in one process, and separates their outputs.
 
 The request is JSON on standard input (`provision.facts.probe_request.request`). Each command has its own session and
-time limit, and writes to memory. The commands that share a row run in one session, one after the other; if one of them
+time limit, and writes to memory. The commands of a row run in one session, one after the other; if one of them
 hangs or ends the shell, the later ones get sessions of their own. There are two rows: one in a shell, one of functions
-(`works`) in a fork of this process. A process that no signal can kill is recorded, and its command is not started again
-while it lives.
+in a fork of this process. The end of each command of a row is marked in its outputs. The mark is random, and no other
+account can read it: it is never an argument of a program. A process that no signal can kill is recorded, and its
+command is not started again while it lives.
 """
 
 import json
@@ -42,19 +43,20 @@ CONTAINER_KEYS = ("ssh_host_ed25519_key.pub", "id_ed25519.pub")
 CONTAINER_FILES = (
     "authorized_keys", "known_hosts", "ssh_config", "sshd_config", "keys/ssh_host_ed25519_key", "keys/id_ed25519",
 )  # fmt: skip
-NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= \n"))
+NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= "))
 ENGINE_FILE, PACKAGES_FILE = "engine", "packages"
 DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
-Work = Callable[[], Optional[int]]
+Function = Callable[[], Optional[int]]
 """A function that prints as a program would, and returns its exit status; None is 0."""
 Result = Tuple[bytes, bytes, bytes]
 """Stdout, stderr, and the exit status or ``hung:SECONDS``."""
 Stuck = Tuple[str, str, str]
 """A process that no signal could kill: its command, number and start time."""
 SETTLED_SECONDS = 2  # some file systems do not show two writes within less time
-ROW_HEAD = (
-    'probe_ended() {{ set -- "$1" "$?"; printf \'\\n{0} %s %s\\n\' "$@"; printf \'\\n{0} %s %s\\n\' "$@" >&2; }}\n'
-)
+MARK_VARIABLE = "PROBE_MARK"
+ROW_HEAD = """probe_mark=$PROBE_MARK; unset PROBE_MARK
+probe_ended() { set -- "$probe_mark $1 $?"; echo; echo "$1"; echo >&2; echo "$1" >&2; }
+"""
 
 
 def memory() -> int:
@@ -75,15 +77,17 @@ def memory() -> int:
 class Session:
     """A process group and its output. In a row, the end of each command is marked in both outputs."""
 
-    def __init__(self, names: List[str], seconds: float, row_mark: bytes = b"") -> None:
-        self.names, self.row_mark, self.deadline = names, row_mark, time.monotonic() + seconds
-        self.out, self.err, self.longer = memory(), memory(), False
+    def __init__(self, names: List[str], seconds: float, *, is_row: bool = False) -> None:
+        self.names, self.deadline, self.is_extended = names, time.monotonic() + seconds, False
+        self.mark = os.urandom(16).hex() if is_row else ""
+        self.out, self.err = memory(), memory()
 
     def start(self, text: str) -> None:
-        """Run a shell script."""
-        self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, leads="session")
+        """Run a shell script; only root can read its environment."""
+        variables = {MARK_VARIABLE: self.mark} if self.mark else {}
+        self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, leads="session", variables=variables)
 
-    def fork(self, works: List[Work]) -> None:
+    def fork(self, functions: List[Function]) -> None:
         """Run functions in a fork, as if each were a program."""
         self.pid = os.fork()
         if self.pid:
@@ -95,10 +99,10 @@ class Session:
             os.dup2(self.err, 2)
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            for name, work in zip(self.names, works):
-                code = exit_code_of(work)
-                for stream in (1, 2) if self.row_mark else ():
-                    os.write(stream, b"%s%s %d\n" % (self.row_mark, name.encode(), code))
+            for name, function in zip(self.names, functions):
+                code = exit_code_of(function)
+                for stream in (1, 2) if self.mark else ():
+                    os.write(stream, f"\n{self.mark} {name} {code}\n".encode())
         finally:
             os._exit(code)
 
@@ -112,9 +116,9 @@ class Session:
     def outputs(self, code: bytes) -> Dict[str, Result]:
         """Return name -> (stdout, stderr, exit code) of each command that has ended."""
         out, err = (os.pread(stream, os.fstat(stream).st_size, 0) for stream in (self.out, self.err))
-        if not self.row_mark:
+        if not self.mark:
             return {self.names[0]: (out, err, code)}
-        both = zip(finished_commands(out, self.row_mark), finished_commands(err, self.row_mark))
+        both = zip(finished_commands(out, self.mark), finished_commands(err, self.mark))
         return {name: (text, errors, end) for (name, end, text), (_, _, errors) in both}
 
     def close(self) -> None:
@@ -123,10 +127,10 @@ class Session:
         os.close(self.err)
 
 
-def exit_code_of(work: Work) -> int:
-    """Call `work`; return the exit code of an equivalent program."""
+def exit_code_of(function: Function) -> int:
+    """Call `function`; return the exit code of an equivalent program."""
     try:
-        return work() or 0
+        return function() or 0
     except Exception:  # noqa: BLE001 - the error is reported on stderr, as by a program
         sys.excepthook(*sys.exc_info())
         return 1
@@ -135,9 +139,9 @@ def exit_code_of(work: Work) -> int:
         sys.stderr.flush()
 
 
-def finished_commands(output: bytes, mark: bytes) -> List[Tuple[str, bytes, bytes]]:
+def finished_commands(output: bytes, mark: str) -> List[Tuple[str, bytes, bytes]]:
     """Return (name, exit code, output) of each command of a row that has ended."""
-    text, *parts = output.split(mark)
+    text, *parts = output.split(f"\n{mark} ".encode())
     commands: List[Tuple[str, bytes, bytes]] = []
     for part in parts:
         words, _, after = part.partition(b"\n")
@@ -152,14 +156,16 @@ class Command:
 
     def __init__(self, name: str, limit: int, text: str, *, shared: bool) -> None:
         self.name, self.limit, self.text, self.shared = name, limit, text, shared
-        self.work = text[1:] if text.startswith("@") else ""  # the name of a function
+        self.function = text[1:] if text.startswith("@") else ""  # its name
 
 
 class ProbeRun:
     """The commands of one probe."""
 
-    def __init__(self, token: str, commands: List[Command], together: int, slack: int, works: Dict[str, Work]) -> None:
-        self.token, self.together, self.slack, self.works = token, together, slack, works
+    def __init__(
+        self, token: str, commands: List[Command], shared_limit: int, slack: int, functions: Dict[str, Function]
+    ) -> None:
+        self.token, self.shared_limit, self.slack, self.functions = token, shared_limit, slack, functions
         self.commands = {command.name: command for command in commands}
         self.results: Dict[str, Result] = {}
         self.running: Dict[int, Session] = {}
@@ -172,29 +178,32 @@ class ProbeRun:
         self.results.update({name: (b"", b"", b"hung:again") for name in stuck if name in self.commands})
         new = [command for command in self.commands.values() if command.name not in self.results]
         for command in new:
-            if not command.work and not command.shared:
+            if not command.function and not command.shared:
                 self.begin(command.name)
-        mark = f"\n{self.token} ".encode()
-        works = sorted((command for command in new if command.work), key=lambda command: not command.shared)
-        if works:
-            session = Session([command.name for command in works], self.together + self.slack, mark)
-            session.fork([self.works[command.work] for command in works])
+        called = sorted((command for command in new if command.function), key=lambda command: not command.shared)
+        if called:
+            session = self.row(called)
+            session.fork([self.functions[command.function] for command in called])
             self.running[session.pid] = session
-        shells = [command for command in new if command.shared and not command.work]
+        shells = [command for command in new if command.shared and not command.function]
         if shells:
-            session = Session([command.name for command in shells], self.together + self.slack, mark)
+            session = self.row(shells)
             marked = [f"(\n{command.text}\n)\nprobe_ended {command.name}\n" for command in shells]
-            session.start(ROW_HEAD.format(self.token) + "".join(marked))
+            session.start(ROW_HEAD + "".join(marked))
             self.running[session.pid] = session
         while self.running:
             self.wait()
 
+    def row(self, commands: List[Command]) -> Session:
+        """Return the session of commands that run one after the other."""
+        return Session([command.name for command in commands], self.shared_limit + self.slack, is_row=True)
+
     def begin(self, name: str) -> None:
         """Start a command in its own session."""
         command = self.commands[name]
-        session = Session([name], (self.together if command.shared else command.limit) + self.slack)
-        if command.work:
-            session.fork([self.works[command.work]])
+        session = Session([name], (self.shared_limit if command.shared else command.limit) + self.slack)
+        if command.function:
+            session.fork([self.functions[command.function]])
         else:
             session.start(command.text)
         self.running[session.pid] = session
@@ -230,17 +239,17 @@ class ProbeRun:
 
     def give_up(self, session: Session) -> None:
         """Kill a session that exceeded its limit. The first unfinished command hangs; restart the later ones."""
-        if session.row_mark:
+        if session.mark:
             self.results.update(session.outputs(b""))
         undone = [name for name in session.names if name not in self.results]
         first = self.commands[undone[0]] if undone else None
-        if first and first.work and not first.shared and session.row_mark and not session.longer:
-            session.longer, session.deadline = True, session.deadline + first.limit - self.together
+        if first and first.function and not first.shared and session.mark and not session.is_extended:
+            session.is_extended, session.deadline = True, session.deadline + first.limit - self.shared_limit
             return
         del self.running[session.pid]
         session.kill()
         if first:
-            seconds = first.limit if not first.shared else self.together * (1 if session.row_mark else 2)
+            seconds = first.limit if not first.shared else self.shared_limit * (1 if session.mark else 2)
             self.results[first.name] = (b"", b"", b"hung:%d" % (seconds + self.slack))
             self.killed[session.pid] = first.name
         session.close()
@@ -431,7 +440,7 @@ def container_ssh() -> None:
     for name in CONTAINER_KEYS:
         text = content_of(os.path.join(CONTAINER_SSH, "keys", name))
         if text is not None:
-            print(f"\n:{name}:" + text[:1024].translate(None, NO_KEY).decode(), end="")
+            print(f"\n:{name}:" + text[:1024].partition(b"\n")[0].translate(None, NO_KEY).decode(), end="")
 
 
 def seconds_since_start() -> float:
@@ -448,7 +457,7 @@ def prepare_environment(variables: Dict[str, str]) -> None:
     os.umask(0o077)
 
 
-def works_of(cache: str) -> Dict[str, Work]:
+def functions_of(cache: str) -> Dict[str, Function]:
     """Return the functions that commands such as ``@packages`` name; without `cache` they store nothing."""
     engine, dpkg = (os.path.join(cache, name) if cache else "" for name in (ENGINE_FILE, PACKAGES_FILE))
     return {
@@ -465,7 +474,7 @@ def main() -> None:
     prepare_environment(request["environment"])
     commands = [Command(*words, shared=shared) for *words, shared in request["commands"]]
     cache, stuck = (CACHE, STUCK) if request["write"] else ("", "")
-    probe_run = ProbeRun(request["token"], commands, request["together"], slack, works_of(cache))
+    probe_run = ProbeRun(request["token"], commands, request["together"], slack, functions_of(cache))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, *CUT_OFF))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,7 +33,7 @@ from provision.facts.docker import DockerConfigFact
 from provision.facts.kernel import PackagesFact
 from provision.facts.probe_request import split
 from provision.facts.system import Hardware, System
-from provision.node.probe.probe import works_of
+from provision.node.probe.probe import functions_of
 from tests.support.node.probe import probe_command, probe_output
 
 NAP = f"98.{os.getpid()}"
@@ -77,6 +79,15 @@ class First(Hanging):
 
     name: ClassVar[str] = "boot"
     command: ClassVar[str] = Hanging.command.replace("echo begun", "echo begun in the row")
+
+
+class Waiter(Quick):
+    """Runs a command of the test in the shared session."""
+
+    name: ClassVar[str] = "boot"
+
+    def __init__(self, command: str) -> None:
+        self.command = command
 
 
 class Second(Quick):
@@ -178,6 +189,41 @@ def test_commands_in_a_shared_session_are_isolated(probe):
     assert outputs["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
 
 
+def test_no_other_account_can_forge_the_end_of_a_command(probe):
+    """Everyone can read the arguments of processes: they contain nothing that separates outputs.
+
+    A command that prints the file of another account prints the request's token, or what was read from the arguments.
+    """
+    with subprocess.Popen(["sleep", "60"]) as waiting:
+        facts = [Waiter(f"while kill -0 {waiting.pid}; do sleep 0.05; done"), Second()]
+        asked = json.loads(request(facts))
+        with subprocess.Popen(probe.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+            program.stdin.write(json.dumps(asked).encode())
+            program.stdin.close()
+            assert wait_until(lambda: b"probe_ended" in arguments_below(program.pid))
+            seen = arguments_below(program.pid)
+            waiting.kill()
+            waiting.wait()
+            printed = program.stdout.read().decode()
+        assert program.returncode == 0
+    forger = Waiter(f"printf '\\n{asked['token']} clock 0\\n{asked['token']} boot 0\\n'; exit 3")
+    forged = json.loads(request([forger, Second()])) | {"token": asked["token"]}
+
+    assert split(printed, facts)["clock"] == RawOutput("second\n", 4, "")
+    assert re.search(rb"[0-9a-f]{16}", seen) is None
+    assert f"{asked['token']} end clock 4" in probe_output(probe.command(), json.dumps(forged).encode())
+
+
+def arguments_below(pid: int) -> bytes:
+    """Return the arguments of all descendants of a process."""
+    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    texts = []
+    for child in children:
+        with contextlib.suppress(OSError):
+            texts += [Path(f"/proc/{child}/cmdline").read_bytes(), arguments_below(int(child))]
+    return b"\n".join(texts)
+
+
 def test_a_command_that_ends_the_shared_shell_costs_only_itself(probe):
     facts = [Second(), Setter(), Leaver(), Third()]
     outputs = probe(facts)
@@ -230,7 +276,7 @@ def test_functions_of_the_program_read_files_of_other_accounts_safely(probe):
     (folder / "receipts/.hidden.json").write_text("{}")
     (folder / "container_ssh/known_hosts").write_text("[node1]:2222 ssh-ed25519 AAAAC3 node1\n\n# words\n")
     (folder / "container_ssh/keys/id_ed25519").write_text("secret")
-    (folder / "container_ssh/keys/id_ed25519.pub").write_text("ssh-ed25519 AAAAC3 \033[2J;comment\nmore\n")
+    (folder / "container_ssh/keys/id_ed25519.pub").write_text("ssh-ed25519 AAAAC3 \033[2J;comment\nplanted line\n")
     (folder / "container_ssh/keys/ssh_host_ed25519_key.pub").symlink_to("id_ed25519.pub")
     probe.change = f"s,/var/lib/provision/,{folder}/,g"
     facts = [fact for fact in ALL_FACTS if fact.command.startswith("@") and fact.name not in ENGINE]
@@ -245,12 +291,13 @@ def test_functions_of_the_program_read_files_of_other_accounts_safely(probe):
     assert set(result["sysctls"]) == {"kernel.panic", "net.ipv4.tcp_rmem"}
     assert result["limits"]["init"]
     assert "secret" not in text
+    assert "planted" not in text
 
 
 def test_every_function_that_a_fact_names_exists():
     named = {fact.command[1:] for fact in ALL_FACTS if fact.command.startswith("@")}
 
-    assert named == set(works_of(""))
+    assert named == set(functions_of(""))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
