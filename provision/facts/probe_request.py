@@ -1,8 +1,8 @@
 """Build the request for the probe from the commands of many facts, and split its output into the output of each fact.
 
-The program `provision.node.probe.probe` runs the commands on the node; a node without python3 gets `SYSTEM_SCRIPT`.
+The program `provision.node.probe.probe` runs the commands on the node; a node without python3 gets `system_script`.
 Every command has its own time limit, and limits grow with the measured time of process starts: a slow node is not a
-hung node. A command that hangs, even one that no signal can kill, costs only its own fact.
+hung node. A command that hangs, even one that no signal can kill, or that prints too much costs only its own fact.
 
 Process starts are the main cost of a probe. Commands that only read files therefore share one session, one after the
 other; if one hangs, the later ones are started again in sessions of their own. Facts with the same command share its
@@ -27,9 +27,12 @@ MOST_SLACK_SECONDS = 120
 """The maximum extra time of every limit on a slow node."""
 
 OUTPUT_LIMIT = 8 * 1024 * 1024
-"""Maximum number of characters of one command's output."""
+"""Maximum number of bytes of one command's output."""
 
-TOGETHER_SECONDS = 20
+ANSWER_LIMIT = 31 * 1024 * 1024
+"""Maximum number of bytes of all outputs; the longest ones are left out."""
+
+SHARED_SECONDS = 20
 """Time limit of the commands that share a session."""
 
 OWN_SESSION_SECONDS = 40
@@ -97,8 +100,10 @@ def request(
             "environment": asked.environment(),
             "known": list(asked.known),
             "write": not read_only,
-            "together": TOGETHER_SECONDS,
+            "shared_limit": SHARED_SECONDS,
             "most_slack": MOST_SLACK_SECONDS,
+            "output_limit": OUTPUT_LIMIT,
+            "answer_limit": ANSWER_LIMIT,
             "commands": [
                 [fact.name, fact.limit_seconds, fact.command.strip(), fact.limit_seconds < OWN_SESSION_SECONDS]
                 for fact in _unique_commands(facts)
@@ -190,8 +195,8 @@ def _section(section: _Section | None, fact: Fact[Any]) -> RawOutput | Unknown:
     if section is None:
         return Unknown(f"the probe ended before {fact.label} did")
     out, err, code, _ = section
-    if len(out) + len(err) > OUTPUT_LIMIT:
-        return Unknown(f"{fact.label} printed {len(out) + len(err)} characters, and the limit is {OUTPUT_LIMIT}")
+    if code == "long" or len(out) + len(err) > OUTPUT_LIMIT:
+        return Unknown(f"the output of {fact.label} is too long (the limit is {OUTPUT_LIMIT} bytes)")
     if code == "hung:again":
         return Unknown(f"hung: {fact.label} (since an earlier probe; it was not started again)")
     if not code.isdecimal():

@@ -8,8 +8,10 @@ account can read it: it is never an argument of a program. A process that no sig
 command is not started again while it lives.
 """
 
+import errno
 import json
 import os
+import resource
 import signal
 import stat
 import sys
@@ -17,6 +19,7 @@ import time
 from hashlib import sha256
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
+from provision.node.probe import GIVEN_UP, NO_PROCESS, STARTED
 from provision.node.probe.busy import PROC, _read
 from provision.node.probe.engine import entries, managed_and_engine, write_cache
 from provision.node.probe.managed import (
@@ -35,8 +38,7 @@ STUCK = "/run/provision-probe.stuck"  # processes of earlier probes that no sign
 PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # these also have programs that the facts need
 SHELL = "/bin/sh"
 CUT_OFF = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-GIVEN_UP = 75
-SLACK = 40  # seconds for each second that Python took to start
+SLACK = 100  # seconds for each second that Python took to load the program
 TEMPORARY = ("/run", "/dev/shm", "/tmp", "/var/tmp")  # nosec B108 # O_EXCL, mode 0600, unlinked at once
 RECEIPTS, CONTAINER_SSH = "/var/lib/provision/receipts", "/var/lib/provision/container_ssh"
 CONTAINER_KEYS = ("ssh_host_ed25519_key.pub", "id_ed25519.pub")
@@ -49,7 +51,8 @@ DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
 Function = Callable[[], Optional[int]]
 """A function that prints as a program would, and returns its exit status; None is 0."""
 Result = Tuple[bytes, bytes, bytes]
-"""Stdout, stderr, and the exit status or ``hung:SECONDS``."""
+"""Stdout, stderr, and the exit status, ``hung:SECONDS`` or ``long``."""
+TOO_LONG: Result = (b"", b"", b"long")
 Stuck = Tuple[str, str, str]
 """A process that no signal could kill: its command, number and start time."""
 SETTLED_SECONDS = 2  # some file systems do not show two writes within less time
@@ -97,7 +100,8 @@ class Session:
             os.setsid()
             os.dup2(self.out, 1)
             os.dup2(self.err, 2)
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # they become exceptions
+                signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             for name, function in zip(self.names, functions):
                 code = exit_code_of(function)
@@ -144,8 +148,10 @@ def finished_commands(output: bytes, mark: str) -> List[Tuple[str, bytes, bytes]
     text, *parts = output.split(f"\n{mark} ".encode())
     commands: List[Tuple[str, bytes, bytes]] = []
     for part in parts:
-        words, _, after = part.partition(b"\n")
+        words, newline, after = part.partition(b"\n")
         name, _, code = words.partition(b" ")
+        if not newline:
+            break  # the limit of the output was reached here
         commands.append((name.decode(), code, text))
         text = after
     return commands
@@ -163,9 +169,20 @@ class ProbeRun:
     """The commands of one probe."""
 
     def __init__(
-        self, token: str, commands: List[Command], shared_limit: int, slack: int, functions: Dict[str, Function]
+        self,
+        token: str,
+        commands: List[Command],
+        functions: Dict[str, Function],
+        *,
+        shared_limit: int,
+        slack: int,
+        output_limit: int,
+        answer_limit: int,
     ) -> None:
-        self.token, self.shared_limit, self.slack, self.functions = token, shared_limit, slack, functions
+        self.token, self.functions = token, functions
+        self.shared_limit, self.slack, self.output_limit, self.answer_limit = (
+            shared_limit, slack, output_limit, answer_limit,
+        )  # fmt: skip
         self.commands = {command.name: command for command in commands}
         self.results: Dict[str, Result] = {}
         self.running: Dict[int, Session] = {}
@@ -174,7 +191,12 @@ class ProbeRun:
         """Process group -> name of the command that exceeded its limit."""
 
     def run(self, stuck: List[str]) -> None:
-        """Run all commands, except those of `stuck`, until each has ended or exceeded its limit."""
+        """Run all commands, except those of `stuck`, until each has ended or exceeded its limit.
+
+        The kernel limits the outputs, so that a command that prints endlessly does not fill the memory.
+        """
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.output_limit, most))
         self.results.update({name: (b"", b"", b"hung:again") for name in stuck if name in self.commands})
         new = [command for command in self.commands.values() if command.name not in self.results]
         for command in new:
@@ -225,17 +247,13 @@ class ProbeRun:
                 self.finish(self.running.pop(pid), status)
 
     def finish(self, session: Session, status: int) -> None:
-        """Store the outputs of a finished session; restart commands of a row that its shell did not reach."""
+        """Store the outputs of a finished session; start commands of a row that did not end in it again."""
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         self.results.update(session.outputs(b"%d" % (128 - code if code < 0 else code)))
-        undone = [name for name in session.names if name not in self.results]
-        if undone:
-            errors = os.pread(session.err, 65536, 0)
-            if b"fork" in errors:
-                raise OSError(errors.decode(errors="replace").splitlines()[-1])
         session.close()
-        for name in undone:
-            self.begin(name)
+        for name in session.names:
+            if name not in self.results:
+                self.begin(name)
 
     def give_up(self, session: Session) -> None:
         """Kill a session that exceeded its limit. The first unfinished command hangs; restart the later ones."""
@@ -274,15 +292,25 @@ class ProbeRun:
         return stuck
 
     def report(self, known: List[str]) -> bytes:
-        """Return all outputs; an output whose hash is known is replaced by its hash."""
-        parts = [b"provision-probe 1 %s\n" % self.token.encode()]
-        for name in self.commands:
-            out, err, end = self.results[name]
-            digest = sha256(out).hexdigest() if known else ""
-            word, text = ("same", digest.encode() + b"\n") if digest in known else ("out", out)
-            parts += f"{self.token} {word} {name}\n".encode(), text, f"\n{self.token} err {name}\n".encode(), err
-            parts += f"\n{self.token} end {name} ".encode(), end, b"\n"
-        return b"".join(parts)
+        """Return all outputs; an output whose hash is known is replaced by its hash.
+
+        The longest are left out if the answer would exceed its limit.
+        """
+        sections = {name: self.section(name, self.results[name], known) for name in self.commands}
+        left = self.answer_limit
+        for name in sorted(sections, key=lambda name: len(sections[name])):
+            if len(sections[name]) > left:
+                sections[name] = self.section(name, TOO_LONG, [])
+            left -= len(sections[name])
+        return b"provision-probe 1 %s\n" % self.token.encode() + b"".join(sections[name] for name in self.commands)
+
+    def section(self, name: str, result: Result, known: List[str]) -> bytes:
+        """Return the part of a command in the answer."""
+        out, err, end = result if len(result[0]) + len(result[1]) < self.output_limit else TOO_LONG
+        digest = sha256(out).hexdigest() if known else ""
+        word, text = ("same", digest.encode() + b"\n") if digest in known else ("out", out)
+        parts = [f"{self.token} {word} {name}\n".encode(), text, f"\n{self.token} err {name}\n".encode(), err]
+        return b"".join([*parts, f"\n{self.token} end {name} ".encode(), end, b"\n"])
 
 
 def process_state(pid: str) -> Tuple[str, int, str]:
@@ -443,12 +471,6 @@ def container_ssh() -> None:
             print(f"\n:{name}:" + text[:1024].partition(b"\n")[0].translate(None, NO_KEY).decode(), end="")
 
 
-def seconds_since_start() -> float:
-    """Return how long this process has existed: a slow node needs longer to start Python and to load the program."""
-    start = int(process_state("self")[2]) / os.sysconf("SC_CLK_TCK")
-    return float(_read(f"{PROC}/uptime").split()[0]) - start
-
-
 def prepare_environment(variables: Dict[str, str]) -> None:
     """Set the environment of all commands."""
     system = os.uname()
@@ -468,15 +490,27 @@ def functions_of(cache: str) -> Dict[str, Function]:
 
 
 def main() -> None:
-    """Run all commands of the request and print their outputs."""
+    """Run all commands of the request and print their outputs.
+
+    A slow node needs longer to load the program, and its commands get more time. The request may arrive later, because
+    the network is slow.
+    """
+    slack = int((time.monotonic() - STARTED) * SLACK)
     request = json.load(sys.stdin)
-    slack = min(int(seconds_since_start() * SLACK), request["most_slack"])
     prepare_environment(request["environment"])
     commands = [Command(*words, shared=shared) for *words, shared in request["commands"]]
     cache, stuck = (CACHE, STUCK) if request["write"] else ("", "")
-    probe_run = ProbeRun(request["token"], commands, request["together"], slack, functions_of(cache))
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    probe_run = ProbeRun(
+        request["token"],
+        commands,
+        functions_of(cache),
+        shared_limit=request["shared_limit"],
+        slack=min(slack, request["most_slack"]),
+        output_limit=request["output_limit"],
+        answer_limit=request["answer_limit"],
+    )
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, *CUT_OFF))
     try:
         before = read_stuck(STUCK)
@@ -486,7 +520,8 @@ def main() -> None:
     except (OSError, KeyboardInterrupt) as problem:
         probe_run.stop()
         os.write(2, f"{str(problem) or 'cut off'}\n".encode())
-        os._exit(GIVEN_UP)
+        no_process = isinstance(problem, OSError) and problem.errno in (errno.EAGAIN, errno.ENOMEM)
+        os._exit(NO_PROCESS if no_process else GIVEN_UP)
     except BaseException:
         probe_run.stop()
         raise

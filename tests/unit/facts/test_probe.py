@@ -31,9 +31,11 @@ from provision.facts import (
 )
 from provision.facts.docker import DockerConfigFact
 from provision.facts.kernel import PackagesFact
-from provision.facts.probe_request import split
+from provision.facts.probe_request import ANSWER_LIMIT, OUTPUT_LIMIT, split
 from provision.facts.system import Hardware, System
+from provision.node.probe import NO_PROCESS
 from provision.node.probe.probe import functions_of
+from provision.workflow.survey import PROBE_LIMIT
 from tests.support.node.probe import probe_command, probe_output
 
 NAP = f"98.{os.getpid()}"
@@ -88,6 +90,21 @@ class Waiter(Quick):
 
     def __init__(self, command: str) -> None:
         self.command = command
+
+
+class Long(Quick):
+    """Prints a number of bytes in a session of its own."""
+
+    limit_seconds: ClassVar[int] = 40
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.command = name, f"head -c {size} /dev/zero | tr '\\0' x; : {name}"
+
+
+class LongShared(Long):
+    """Prints a number of bytes in the shared session."""
+
+    limit_seconds: ClassVar[int] = 20
 
 
 class Second(Quick):
@@ -147,11 +164,11 @@ class Probe:
         return probe_command(self.folder / "program", f"{own};{self.change}")
 
     def text(
-        self, facts: list[Fact], parameters: Parameters | None = None, *, read_only: bool = False, together: int = 20
+        self, facts: list[Fact], parameters: Parameters | None = None, *, read_only: bool = False, **limits: int
     ) -> str:
-        """Return what the program prints."""
+        """Return what the program prints; `limits` replace those of the request."""
         asked = json.loads(request(facts, parameters, read_only=read_only))
-        asked |= {"together": together, "most_slack": 1}
+        asked |= {"most_slack": 1, **limits}
         return probe_output(self.command(), json.dumps(asked).encode())
 
     def __call__(self, facts: list[Fact], parameters: Parameters | None = None, **options: object) -> dict:
@@ -235,12 +252,68 @@ def test_a_command_that_ends_the_shared_shell_costs_only_itself(probe):
 
 def test_a_command_that_hangs_in_a_shared_session_costs_only_itself(probe):
     facts = [Second(), First(), Third()]
-    outputs = probe(facts, together=1)
+    outputs = probe(facts, shared_limit=1)
 
     assert outputs["boot"].reason.startswith("hung: sleep forever (no end within ")
     assert outputs["clock"].stdout == "second\n"
     assert outputs["hardware"].stdout.startswith("third ")
     assert wait_until(lambda: napping() == "")
+
+
+@pytest.mark.parametrize("kind", [Long, LongShared])
+def test_a_command_that_prints_too_much_costs_only_its_own_fact(probe, kind):
+    """The output is limited on the node: one command can neither fill its memory nor the whole answer."""
+    facts = [Second(), kind("gpus", 40_000_000), Third(), Quick()]
+    text = probe.text(facts)
+    outputs = split(text, facts)
+
+    assert outputs["gpus"] == Unknown(f"the output of echo is too long (the limit is {OUTPUT_LIMIT} bytes)")
+    assert outputs["clock"] == RawOutput("second\n", 4, "")
+    assert outputs["hardware"].stdout.startswith("third ")
+    assert outputs["quick"] == QUICK
+    assert len(text) < 10_000
+
+
+def test_the_answer_is_limited_by_leaving_out_the_longest_outputs(probe):
+    facts = [Long("gpus", 9000), Long("nvlinks", 8000), Long("topology", 4000), Quick()]
+    text = probe.text(facts, output_limit=10_000, answer_limit=14_000)
+    outputs = split(text, facts)
+
+    assert [name for name, output in outputs.items() if isinstance(output, Unknown)] == ["gpus"]
+    assert len(text) < 14_000
+    assert ANSWER_LIMIT < PROBE_LIMIT
+
+
+def test_the_word_fork_in_an_output_is_no_lack_of_processes(probe):
+    """A command whose session ends early costs only itself, whatever it prints."""
+    facts = [Waiter("echo 'ls: /opt/forklift: no such file' >&2; kill -9 $$; sleep 1"), Second()]
+    outputs = probe(facts)
+
+    assert outputs["boot"].exit_code == 137
+    assert outputs["clock"] == RawOutput("second\n", 4, "")
+
+
+def test_a_node_without_free_processes_has_its_own_exit_status(probe):
+    """The controller then names the cause; the node can be neither probed nor changed."""
+    probe.change = 's,return os.posix_spawn(,raise OSError(11\\, "no process") or os.posix_spawn(,'
+    done = subprocess.run(probe.command(), input=request([Quick()]), capture_output=True, check=False)
+
+    assert (done.returncode, done.stdout) == (NO_PROCESS, b"")
+    assert b"no process" in done.stderr
+
+
+def test_a_slow_network_gives_commands_no_more_time(probe):
+    """Only a node that is slow to load the program gets more; the delay before the request is not the node's."""
+    probe.change = "s,^SLACK = .*,SLACK = 1,"
+    asked = json.loads(request([Hanging()])) | {"most_slack": 100, "shared_limit": 1}
+    with subprocess.Popen(probe.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        threading.Event().wait(6)
+        program.stdin.write(json.dumps(asked).encode())
+        program.stdin.close()
+        printed = program.stdout.read().decode()
+    seconds = int(re.search(r"end hanging hung:(\d+)", printed)[1])
+
+    assert seconds - Hanging.limit_seconds < 6
 
 
 def test_a_shared_session_does_not_restart_a_command_that_hung_in_an_earlier_probe(probe):
