@@ -16,7 +16,7 @@ from provision.facts.derived import (
 )
 from provision.facts.node import ALL_FACTS, NodeFacts, as_data, parse, parse_system
 from provision.facts.outputs import Outputs
-from provision.facts.probe_request import Parameters, request, system_script
+from provision.facts.probe_request import Parameters, probe_seconds, request, system_script
 
 __all__ = [
     "ALL_FACTS",
@@ -37,6 +37,7 @@ __all__ = [
     "parse",
     "parse_system",
     "plain",
+    "probe_seconds",
     "refused_addresses",
     "request",
     "running_container",

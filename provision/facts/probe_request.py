@@ -35,6 +35,9 @@ ANSWER_LIMIT = 31 * 1024 * 1024
 SHARED_SECONDS = 20
 """Time limit of the commands that share a session."""
 
+TRANSFER_SECONDS = 60
+"""Time for the transfer of request and answer, and for the start of the program."""
+
 OWN_SESSION_SECONDS = 40
 """A command with at least this limit has a session of its own: it queries a name service, a GPU tool or Docker."""
 
@@ -111,6 +114,15 @@ def request(
         }
     )
     return f"{document}\n".encode()
+
+
+def probe_seconds(facts: Sequence[Fact[Any]]) -> int:
+    """Return the time limit of a probe, which the program does not exceed on a node that works.
+
+    If a command of a shared session hangs, the later ones are started again, and one of them may hang too.
+    """
+    longest = max([SHARED_SECONDS, *(fact.limit_seconds for fact in facts)])
+    return 2 * (longest + MOST_SLACK_SECONDS) + TRANSFER_SECONDS
 
 
 def system_script() -> str:

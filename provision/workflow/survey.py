@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from provision.launchers import HostEntry
 
 
-_PROBE_MARGIN_SECONDS = 180
-"""What a slow node may need beyond its slowest fact: the slack that the probe gives it, and to send the outputs."""
-
 PROBE_LIMIT = 32 * 1024 * 1024
 """Bytes of a probe; the names and keys of a thousand nodes are less than one megabyte."""
 
@@ -189,7 +186,7 @@ def _run(
         connector,
         "probe",
         stdin=facts.request(wanted, parameters, read_only=read_only),
-        timeout=max(fact.limit_seconds for fact in wanted) + _PROBE_MARGIN_SECONDS,
+        timeout=facts.probe_seconds(wanted),
         python=python,
         limit=PROBE_LIMIT,
         stored=not read_only,
@@ -203,7 +200,7 @@ def _system_alone(connector: Connector, result: CommandResult) -> NodeFacts | No
 
     if result.exit_code != NO_PYTHON:
         return None
-    text = connector.run(facts.system_script(), timeout=_PROBE_MARGIN_SECONDS).stdout
+    text = connector.run(facts.system_script(), timeout=facts.probe_seconds([])).stdout
     return facts.parse_system(text, result.last_lines(1))
 
 

@@ -134,11 +134,14 @@ def write_cache(path: str, content: bytes) -> None:
         if status.st_uid or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
             return
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
         os.rename(new, path)
     except OSError:
-        pass
+        os.unlink(new)
 
 
 def first_image(engine: Engine, references: List[str]) -> Optional[Dict[str, Any]]:

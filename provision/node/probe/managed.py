@@ -182,9 +182,12 @@ def content_of(path: str, *, follow: bool = False) -> Optional[bytes]:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except (OSError, ValueError):
         return None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size >= MOST_BYTES:
+        os.close(handle)
+        return None
     with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(handle)
-        return stream.read(MOST_BYTES) if stat.S_ISREG(status.st_mode) and status.st_size < MOST_BYTES else None
+        return stream.read(MOST_BYTES)
 
 
 def block_of(content: Optional[bytes], marker: str) -> Optional[bytes]:

@@ -267,8 +267,9 @@ class ProbeRun:
         del self.running[session.pid]
         session.kill()
         if first:
-            seconds = first.limit if not first.shared else self.shared_limit * (1 if session.mark else 2)
-            self.results[first.name] = (b"", b"", b"hung:%d" % (seconds + self.slack))
+            seconds = (self.shared_limit if first.shared else first.limit) + self.slack
+            rounds = 2 if first.shared and not session.mark else 1
+            self.results[first.name] = (b"", b"", b"hung:%d" % (seconds * rounds))
             self.killed[session.pid] = first.name
         session.close()
         for name in undone[1:]:
@@ -291,10 +292,10 @@ class ProbeRun:
                 stuck.append((self.killed[group], pid, start))
         return stuck
 
-    def report(self, known: List[str]) -> bytes:
+    def report(self, known: List[str], note: str = "") -> bytes:
         """Return all outputs; an output whose hash is known is replaced by its hash.
 
-        The longest are left out if the answer would exceed its limit.
+        The longest are left out if the answer would exceed its limit. The `note` is for a support bundle.
         """
         sections = {name: self.section(name, self.results[name], known) for name in self.commands}
         left = self.answer_limit
@@ -302,7 +303,8 @@ class ProbeRun:
             if len(sections[name]) > left:
                 sections[name] = self.section(name, TOO_LONG, [])
             left -= len(sections[name])
-        return b"provision-probe 1 %s\n" % self.token.encode() + b"".join(sections[name] for name in self.commands)
+        head = f"provision-probe 1 {self.token}\n" + (f"note: {note}\n" if note else "")
+        return head.encode(errors="replace") + b"".join(sections[name] for name in self.commands)
 
     def section(self, name: str, result: Result, known: List[str]) -> bytes:
         """Return the part of a command in the answer."""
@@ -331,17 +333,42 @@ def read_stuck(path: str) -> List[Stuck]:
     return alive
 
 
-def write_stuck(path: str, processes: List[Stuck]) -> None:
-    """Store the processes for later probes."""
-    if not processes:
-        if os.path.lexists(path):
+def record_stuck(path: str, new: List[Stuck]) -> str:
+    """Add processes for later probes, and remove those that have ended; return why that fails, else empty."""
+    if not new and not os.path.lexists(path):
+        return ""
+    try:
+        handle = locked(path)
+    except OSError as problem:
+        return str(problem)
+    try:
+        alive = read_stuck(path) + new
+        if alive:
+            text = "".join("{} {} {}\n".format(*process) for process in alive).encode()
+            os.ftruncate(handle, os.pwrite(handle, text, 0))
+        else:
             os.unlink(path)
-        return
-    new = f"{path}.{os.getpid()}"
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "w") as stream:
-        stream.write("".join("{} {} {}\n".format(*process) for process in processes))
-    os.rename(new, path)
+    except OSError as problem:
+        return str(problem)
+    finally:
+        os.close(handle)
+    return ""
+
+
+def locked(path: str) -> int:
+    """Return the open file with a lock against other probes, which hold it for milliseconds."""
+    import fcntl  # rarely needed
+
+    for _ in range(100):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:  # else another probe removed it meanwhile
+                return handle
+        except BlockingIOError:
+            time.sleep(0.02)
+        os.close(handle)
+    raise OSError(f"{path} is locked")
 
 
 def unit_states() -> int:
@@ -499,11 +526,10 @@ def main() -> None:
     request = json.load(sys.stdin)
     prepare_environment(request["environment"])
     commands = [Command(*words, shared=shared) for *words, shared in request["commands"]]
-    cache, stuck = (CACHE, STUCK) if request["write"] else ("", "")
     probe_run = ProbeRun(
         request["token"],
         commands,
-        functions_of(cache),
+        functions_of(CACHE if request["write"] else ""),
         shared_limit=request["shared_limit"],
         slack=min(slack, request["most_slack"]),
         output_limit=request["output_limit"],
@@ -513,10 +539,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, *CUT_OFF))
     try:
-        before = read_stuck(STUCK)
-        probe_run.run([name for name, _, _ in before])
-        if stuck:
-            write_stuck(stuck, before + probe_run.stuck_processes())
+        probe_run.run([name for name, _, _ in read_stuck(STUCK)])
+        note = record_stuck(STUCK, probe_run.stuck_processes()) if request["write"] else ""
     except (OSError, KeyboardInterrupt) as problem:
         probe_run.stop()
         os.write(2, f"{str(problem) or 'cut off'}\n".encode())
@@ -526,7 +550,7 @@ def main() -> None:
         probe_run.stop()
         raise
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CUT_OFF)
-    text = memoryview(probe_run.report(request["known"]))
+    text = memoryview(probe_run.report(request["known"], note))
     while text:
         text = text[os.write(1, text) :]
     os._exit(0)

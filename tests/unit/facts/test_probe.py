@@ -8,9 +8,11 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,6 +28,8 @@ from provision.facts import (
     as_data,
     parse,
     parse_system,
+    probe_request,
+    probe_seconds,
     request,
     system_script,
 )
@@ -34,7 +38,8 @@ from provision.facts.kernel import PackagesFact
 from provision.facts.probe_request import ANSWER_LIMIT, OUTPUT_LIMIT, split
 from provision.facts.system import Hardware, System
 from provision.node.probe import NO_PROCESS
-from provision.node.probe.probe import functions_of
+from provision.node.probe.engine import write_cache
+from provision.node.probe.probe import functions_of, process_state, read_stuck, record_stuck
 from provision.workflow.survey import PROBE_LIMIT
 from tests.support.node.probe import probe_command, probe_output
 
@@ -316,6 +321,19 @@ def test_a_slow_network_gives_commands_no_more_time(probe):
     assert seconds - Hanging.limit_seconds < 6
 
 
+def test_the_time_limit_of_a_probe_is_longer_than_any_hung_command(probe, monkeypatch):
+    """The node's answer arrives, although two commands of the shared session hang on a slow node."""
+    monkeypatch.setattr(probe_request, "SHARED_SECONDS", 1)
+    probe.change = "s,^SLACK = .*,SLACK = 10**6,"
+    facts = [First(), Hanging(), Second()]
+    monkeypatch.setattr(probe_request, "MOST_SLACK_SECONDS", 1)
+    text = probe_output(probe.command(), request(facts))
+    seconds = [int(each) for each in re.findall("hung:([0-9]+)", text)]
+
+    assert seconds == [2, 4]
+    assert max(seconds) <= probe_seconds(facts) - probe_request.TRANSFER_SECONDS
+
+
 def test_a_shared_session_does_not_restart_a_command_that_hung_in_an_earlier_probe(probe):
     with subprocess.Popen(["sleep", "1000"]) as old:
         try:
@@ -377,6 +395,7 @@ def test_every_function_that_a_fact_names_exists():
 def test_the_package_list_is_cached_until_dpkg_changes_it(tmp_path, probe, monkeypatch):
     """The file is replaced by one of the same size and time; a file that was just written is not cached."""
     (tmp_path / "status").touch()
+    os.utime(tmp_path / "status", (time.time() + 600,) * 2)  # just written, however slow this machine is
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     probe.change = f"s,/var/lib/dpkg/,{tmp_path}/,"
 
@@ -563,3 +582,32 @@ def test_a_command_that_hung_in_an_earlier_probe_is_not_restarted(probe):
     assert isinstance(reused["forger"], RawOutput)
     assert isinstance(ended["forger"], RawOutput)
     assert not probe.stuck.exists()
+
+
+def test_probes_at_the_same_time_record_all_hung_commands(probe):
+    """Otherwise the next probe would start one of them again."""
+    start = process_state("self")[2]
+    names = [f"fact{number}" for number in range(12)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        notes = list(pool.map(lambda name: record_stuck(str(probe.stuck), [(name, str(os.getpid()), start)]), names))
+
+    assert notes == [""] * len(names)
+    assert sorted(name for name, _, _ in read_stuck(str(probe.stuck))) == sorted(names)
+    assert stat.S_IMODE(probe.stuck.stat().st_mode) == 0o600
+
+
+def test_a_record_that_cannot_be_written_does_not_cost_the_answer(probe):
+    """The answer has a note about it, for a support bundle."""
+    probe.stuck.mkdir()
+    text = probe.text([Quick()])
+
+    assert split(text, [Quick()])["quick"] == QUICK
+    assert re.search(r"^note: .*Is a directory", text, re.MULTILINE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
+def test_a_cache_that_cannot_be_written_leaves_no_file(tmp_path):
+    (tmp_path / "cache/packages").mkdir(parents=True)
+    write_cache(str(tmp_path / "cache/packages"), b"text")
+
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["packages"]
