@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import NodeError, ProvisionError
+from provision.errors import NodeError, ProvisionError, PythonMissing
 from provision.model import Cluster, CommandResult, Node
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PROBE_LIMIT = 32 * 1024 * 1024
 """Bytes of a probe; the names and keys of a thousand nodes are less than one megabyte."""
 
 _NO_PROCESS = re.compile(r"cannot fork|fork: |resource temporarily unavailable|cannot allocate memory", re.IGNORECASE)
-"""What shells and Python print when the kernel gives them no process."""
+"""What shells print when the kernel gives them no process, before they can start a program of ours."""
 
 
 def interpreter(variables: Mapping[str, Any]) -> str:
@@ -138,10 +138,12 @@ def probe(
         variables = known[connector.name].variables
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
-        result = _run(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
-        node_facts = _system_alone(connector, result) or facts.parse(
-            _answered(connector.name, result).stdout, keep=keep, outputs=outputs
-        )
+        try:
+            result = ask(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
+        except PythonMissing as error:
+            node_facts = _system_alone(connector, error)
+        else:
+            node_facts = facts.parse(result.stdout, keep=keep, outputs=outputs)
         if took is not None:
             took[connector.name] = time.monotonic() - started
         return node_facts
@@ -171,18 +173,13 @@ def ask(
     """Run the commands of the wanted facts on a node.
 
     Raises:
+        PythonMissing: the node has no usable interpreter.
         NodeError: the probe failed.
     """
-    return _answered(connector.name, _run(connector, wanted, parameters, python=python, read_only=read_only))
-
-
-def _run(
-    connector: Connector, wanted: Sequence[Fact[Any]], parameters: Parameters, *, python: str, read_only: bool
-) -> CommandResult:
     from provision import facts
     from provision.connectors.programs import run_program
 
-    return run_program(
+    result = run_program(
         connector,
         "probe",
         stdin=facts.request(wanted, parameters, read_only=read_only),
@@ -191,25 +188,25 @@ def _run(
         limit=PROBE_LIMIT,
         stored=not read_only,
     )
+    return _answered(connector.name, result)
 
 
-def _system_alone(connector: Connector, result: CommandResult) -> NodeFacts | None:
-    """Return the system of a node without python3, of which nothing else is known; None for other nodes."""
+def _system_alone(connector: Connector, error: PythonMissing) -> NodeFacts:
+    """Return the system of a node without python3, of which nothing else is known."""
     from provision import facts
-    from provision.node_archive import NO_PYTHON
 
-    if result.exit_code != NO_PYTHON:
-        return None
     text = connector.run(facts.system_script(), timeout=facts.probe_seconds([])).stdout
-    return facts.parse_system(text, result.last_lines(1))
+    return facts.parse_system(text, error.message)
 
 
 def _answered(node: str, result: CommandResult) -> CommandResult:
     """Return the result; raise the error of a probe that failed."""
+    from provision.node.probe import GIVEN_UP, NO_PROCESS
+
     if result.ok:
         return result
     said = result.last_lines()
-    if _NO_PROCESS.search(said):
+    if result.exit_code == NO_PROCESS or _NO_PROCESS.search(said):
         raise NodeError(
             "it cannot start another process, so it can be neither probed nor changed",
             node=node,
@@ -217,11 +214,18 @@ def _answered(node: str, result: CommandResult) -> CommandResult:
             remedy="Something has used up its processes, or its memory: on its console, end what starts so many "
             "(`ls -d /proc/[0-9]* | wc -l`; limits: kernel.pid_max, TasksMax of systemd), or reboot.",
         )
+    if result.exit_code == GIVEN_UP:
+        raise NodeError(
+            "the probe was cut off, or cannot store outputs",
+            node=node,
+            output=said,
+            remedy="Check memory and free space of /run, /dev/shm and /tmp on the node, then run the command again.",
+        )
     raise NodeError(
         f"the probe ended with code {result.exit_code}",
         node=node,
         output=said,
-        remedy="Check that the login user may become root without a terminal, and that /run can be written.",
+        remedy="Check that the login user may become root without a terminal. A traceback is a defect: report it.",
     )
 
 

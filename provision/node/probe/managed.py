@@ -1,6 +1,6 @@
 """Reads the current state of objects in receipts: files, packages, units, kernel modules, images, containers.
 
-The module that writes receipts imports it (as platform_managed), and the probe sends its text, so both report the same.
+The module that writes receipts imports it (as platform_managed), and so does the probe: both report the same.
 Python 3.6 or newer and the standard library only. It writes nothing, and reports only hashes of file contents. A
 program that does not answer in time is killed, and its section is left out, as are images and containers while the
 engine does not run.

@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from provision.node.probe import GIVEN_UP, NO_PROCESS, STARTED
-from provision.node.probe.busy import PROC, _read
+from provision.node.probe.busy import PROC, read_proc_file
 from provision.node.probe.engine import entries, managed_and_engine, write_cache
 from provision.node.probe.managed import (
     ASK_UNITS,
@@ -317,7 +317,7 @@ class ProbeRun:
 
 def process_state(pid: str) -> Tuple[str, int, str]:
     """Return state, process group and start time of a process; of a process that is gone, those of a zombie."""
-    words = _read(f"{PROC}/{pid}/stat").rpartition(")")[2].split()
+    words = read_proc_file(f"{PROC}/{pid}/stat").rpartition(")")[2].split()
     return (words[0], int(words[2]), words[19]) if words else ("Z", 0, "")
 
 
@@ -385,13 +385,13 @@ def unit_states() -> int:
         print(text, flush=True)
     except (OSError, ValueError, IndexError):
         properties = ",".join(key for _, key in ASK_UNITS[:4])
-        code, text = run_program(["systemctl", "show", "--property=" + properties, "--", *units])
+        code, text = print_output_of(["systemctl", "show", "--property=" + properties, "--", *units])
         if code:
             return code
     if program_of("docker"):
         print("client=yes", flush=True)
     if "ActiveState=active" in text.partition("\n\n")[2]:
-        run_program(["timedatectl", "show", "-p", "NTPSynchronized"])
+        print_output_of(["timedatectl", "show", "-p", "NTPSynchronized"])
     return 0
 
 
@@ -405,12 +405,12 @@ def packages(cache: str) -> int:
         if not program_of("rpm"):
             print("neither dpkg-query nor rpm exists", file=sys.stderr)
             return 1
-        return run_program(["rpm", "-qa", "--queryformat", "ii |%{NAME}|%{EVR}\\n"])[0]
+        return print_output_of(["rpm", "-qa", "--queryformat", "ii |%{NAME}|%{EVR}\\n"])[0]
     mark = " ".join(map(signature, DPKG_FILES))
     before, _, listing = ((content_of(cache) if cache else None) or b"").partition(b"\n")
     code = 0
     if before != mark.encode() or not before:
-        code, text = run_program(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
+        code, text = print_output_of(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
         listing = text.encode(errors="surrogateescape")
         if cache and not code and settled(DPKG_FILES[0]):
             write_cache(cache, mark.encode() + b"\n" + listing)
@@ -438,8 +438,8 @@ def settled(path: str) -> bool:
         return False
 
 
-def run_program(command: Sequence[str]) -> Tuple[int, str]:
-    """Run a program whose output becomes part of ours; return its exit code and output."""
+def print_output_of(command: Sequence[str]) -> Tuple[int, str]:
+    """Run a program whose output becomes part of this process's output; return its exit code and output."""
     path = program_of(command[0])
     if not path:
         return 127, ""
@@ -462,17 +462,17 @@ def sysctls() -> None:
     keys = os.environ.get("PROBE_SYSCTLS", "").split()
     paths = {key: "/proc/sys/" + key.replace(".", "/") for key in keys}
     readable = [key for key in keys if os.access(paths[key], os.R_OK)]
-    print("".join(f"key {key}\n{paths[key]}:{_read(paths[key])}\n" for key in readable), end="")
+    print("".join(f"key {key}\n{paths[key]}:{read_proc_file(paths[key])}\n" for key in readable), end="")
 
 
 def limits() -> None:
     """Print the limits of this session and of init."""
-    print(_read(f"{PROC}/self/limits"), "== init", _read(f"{PROC}/1/limits"), sep="\n")
+    print(read_proc_file(f"{PROC}/self/limits"), "== init", read_proc_file(f"{PROC}/1/limits"), sep="\n")
 
 
 def modules() -> None:
     """Print the loaded kernel modules."""
-    print(_read(f"{PROC}/modules"))
+    print(read_proc_file(f"{PROC}/modules"))
 
 
 def receipts() -> None:
