@@ -153,9 +153,12 @@ def _command_owners(facts: tuple[Fact[Any], ...]) -> dict[str, str]:
 
 
 def split(text: str, facts: Sequence[Fact[Any]], outputs: Outputs | None = None) -> dict[str, RawOutput | Unknown]:
-    """Split the script's output by fact; a missing or hung command is an Unknown that names it.
+    """Return the output of each fact; a missing or hung command, or one that printed too much, is an Unknown.
 
-    `outputs` has the texts of ``Parameters.known``, which arrive as hashes; other texts are added to it.
+    Args:
+        text: the answer of the program.
+        facts: the facts of the request.
+        outputs: has the texts of ``Parameters.known``, which arrive as hashes; other texts are added to it.
     """
     first = _FIRST_LINE.search(text)
     if first is None:

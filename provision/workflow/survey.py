@@ -1,4 +1,4 @@
-"""Looking at the nodes: what is on them, whether that is right, and which of them can take ranks."""
+"""Probes nodes, and decides which of them can take ranks."""
 
 from __future__ import annotations
 
@@ -110,13 +110,17 @@ def probe(
     without: Collection[str] = (),
     meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, NodeFacts | ProvisionError]:
-    """Learn all facts of `nodes`, in one SSH session each; a node that fails has its error as value.
+    """Return node -> its facts, collected over one SSH connection each, or the error of a node that failed.
 
-    `names` are those that should resolve on every node; the nodes' own unless given. With `read_only` nothing at all
-    is written on a node. With `keep` the facts hold the text that they were read from. `took` takes the seconds after
-    which each node that was reached had answered. Only with `topology` nvidia-smi is asked how GPUs and cards are
-    linked: it needs seconds for that, and no plan rests on it. The facts named in `without` are not asked for.
-    `meanwhile` is called once while the nodes are at work.
+    Args:
+        nodes: the nodes to probe.
+        names: host names that every node should resolve; the names of `nodes` by default.
+        read_only: store nothing on the nodes, neither our programs nor caches.
+        keep: include the text of the answer in the facts, for a support bundle.
+        took: receives the seconds after which each node answered.
+        topology: query nvidia-smi for the links of GPUs and cards, which takes seconds. No plan depends on them.
+        without: names of facts that are not collected.
+        meanwhile: called once while the nodes answer.
     """
     from provision.connectors import each
 
@@ -138,12 +142,7 @@ def probe(
         variables = known[connector.name].variables
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
-        try:
-            result = ask(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
-        except PythonMissing as error:
-            node_facts = _system_alone(connector, error)
-        else:
-            node_facts = facts.parse(result.stdout, keep=keep, outputs=outputs)
+        node_facts = _collect(connector, wanted, parameters, outputs, variables, read_only=read_only, keep=keep)
         if took is not None:
             took[connector.name] = time.monotonic() - started
         return node_facts
@@ -160,6 +159,27 @@ def probe(
 
         fact_output_cache.save(resolved, outputs)
     return results
+
+
+def _collect(
+    connector: Connector,
+    wanted: Sequence[Fact[Any]],
+    parameters: Parameters,
+    outputs: Outputs | None,
+    variables: Mapping[str, Any],
+    *,
+    read_only: bool,
+    keep: bool,
+) -> NodeFacts:
+    """Return the facts of one node; of a node without python3 only its system."""
+    from provision import facts
+
+    try:
+        result = ask(connector, wanted, parameters, python=interpreter(variables), read_only=read_only)
+    except PythonMissing as error:
+        text = connector.run(facts.system_script(), timeout=facts.probe_seconds([])).stdout
+        return facts.parse_system(text, error.message)
+    return facts.parse(result.stdout, keep=keep, outputs=outputs)
 
 
 def ask(
@@ -189,14 +209,6 @@ def ask(
         stored=not read_only,
     )
     return _answered(connector.name, result)
-
-
-def _system_alone(connector: Connector, error: PythonMissing) -> NodeFacts:
-    """Return the system of a node without python3, of which nothing else is known."""
-    from provision import facts
-
-    text = connector.run(facts.system_script(), timeout=facts.probe_seconds([])).stdout
-    return facts.parse_system(text, error.message)
 
 
 def _answered(node: str, result: CommandResult) -> CommandResult:
