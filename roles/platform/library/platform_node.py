@@ -23,6 +23,7 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
+from ansible.module_utils.platform_os_release import parse_os_release
 
 HOSTS = "/etc/hosts"
 SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
@@ -48,13 +49,10 @@ def text(path):
 
 
 def os_release():
-    """Return distribution id, major version and the printed name."""
-    pairs = dict(re.findall(r"^(\w+)=\"?(.*?)\"?$", text("/etc/os-release"), re.MULTILINE))
-    return {
-        "distribution": pairs.get("ID", "unknown").lower(),
-        "distribution_version": pairs.get("VERSION_ID", "").split(".")[0] or pairs.get("VERSION_CODENAME", "unknown"),
-        "distribution_name": pairs.get("PRETTY_NAME", "unknown"),
-    }
+    """Return distribution id, version and the printed name."""
+    release = parse_os_release(text("/etc/os-release") or text("/usr/lib/os-release"))
+    identity, version, name = release or ("unknown", "unknown", "unknown")
+    return {"distribution": identity, "distribution_version": version, "distribution_name": name}
 
 
 def kind(module):

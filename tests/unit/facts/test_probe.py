@@ -41,6 +41,7 @@ from provision.node.probe import NO_PROCESS
 from provision.node.probe.engine import write_cache
 from provision.node.probe.probe import functions_of, process_state, read_stuck, record_stuck
 from provision.workflow.survey import PROBE_LIMIT
+from tests.benchmarks import described_node
 from tests.support.node.probe import probe_command, probe_output
 
 NAP = f"98.{os.getpid()}"
@@ -520,6 +521,13 @@ def test_every_fact_is_an_attribute():
     names = {fact.name for fact in ALL_FACTS}
 
     assert names == set(NodeFacts.__dataclass_fields__) - {"raw", "read_at"}
+
+
+def test_simulated_nodes_report_every_fact():
+    """A check of a fact that they do not report fails on every one of them."""
+    commands = {fact.command for fact in ALL_FACTS if fact.name in described_node.FACTS}
+
+    assert {fact.name for fact in ALL_FACTS if fact.command not in commands} == described_node.NO_OUTPUT
 
 
 @pytest.mark.parametrize("fact", ALL_FACTS, ids=lambda fact: fact.name)
