@@ -156,8 +156,5 @@ def _document(node: str, kind: type[T], text: str | bytes, errors: bytes) -> T:
     try:
         return decode_last_line(text, kind, node=node, what="its lock could not be asked for", limit=ANSWER_LIMIT)
     except InvalidDocument as error:
-        said = errors.decode(errors="replace").strip()
-        if "there is no" in said:
-            error.remedy = "It needs python3 (Debian: apt-get install python3)."
-        error.output = said or error.output
+        error.output = errors.decode(errors="replace").strip() or error.output
         raise
