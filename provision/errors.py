@@ -8,6 +8,7 @@ ProvisionError                exit 1
 │   ├── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
 │   └── NotStarted            exit 1   a command or copy was never started on a node
 ├── NodeError                 exit 1   a node was reached and something there failed
+│   ├── PythonMissing         exit 1   a node has no python3, or one without parts of the standard library
 │   ├── NotAllowed            exit 2   a node refuses what this user may not do
 │   ├── InvalidRecord         exit 1   the record of a job on a node is not valid
 │   └── InvalidDocument       exit 1   a node sent something that is not a valid document
@@ -120,6 +121,12 @@ class NodeError(ProvisionError):
 
     code = "node.failed"
     one_line = True
+
+
+class PythonMissing(NodeError):
+    """A node has no python3, or one that lacks modules of the standard library."""
+
+    code = "node.python_missing"
 
 
 class NotAllowed(NodeError):

@@ -11,7 +11,7 @@ from provision.errors import ProvisionError
 
 
 def state_folder() -> Path:
-    """Return ``$XDG_STATE_HOME/provision``: logs, history, locks, labs, keys."""
+    """Return ``$XDG_STATE_HOME/provision``: logs, history, locks, drained nodes, labs, keys."""
     return _base("XDG_STATE_HOME", ".local/state") / "provision"
 
 

@@ -1,6 +1,6 @@
 """The check at boot: whether a node came up in its recorded state. A node that did not takes no jobs.
 
-``verify``, ``hostfile``, ``run`` and ``reload`` use this verdict.
+``verify``, ``hostfile``, ``run``, ``place``, batch jobs and ``reload`` use this verdict.
 """
 
 from __future__ import annotations

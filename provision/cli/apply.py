@@ -25,7 +25,7 @@ from provision.cli.common import (
 )
 from provision.cli.completion import complete_roles
 from provision.cli.option_groups import with_option_groups
-from provision.errors import TimedOut, UsageError
+from provision.errors import UsageError
 from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def apply(options: ApplyOptions) -> None:
             on_event=progress.event,
         )
     _report(report, probe_result, options, stopped=stopped)
-    raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
+    raise typer.Exit(report.exit_code)
 
 
 def _planned(

@@ -20,7 +20,6 @@ from provision.cli.common import (
     print_json,
     show,
 )
-from provision.errors import TimedOut
 
 if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Secret
@@ -82,7 +81,7 @@ def bootstrap(
             agree(probe_result, steps=bool(asked.steps), yes=yes)
         report = _applied(cluster, asked, probe_result, password)
     _report(report, probe_result, stopped=stopped, as_json=as_json)
-    raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
+    raise typer.Exit(report.exit_code)
 
 
 @contextmanager

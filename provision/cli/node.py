@@ -17,6 +17,8 @@ from provision.errors import NodeUnreachable, NotFound, UsageError
 from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
+    from provision.errors import ProvisionError
+    from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster, Node
     from provision.model.job_views import NodeView
 
@@ -53,7 +55,13 @@ def list_(
 ) -> None:
     """List nodes with their GPUs and labels.
 
-    Shows why a node accepts no jobs.
+    `Ready,SchedulingDisabled` in STATUS: the node answers, and `provision node drain` excludes it from new jobs.
+
+    The lines below the table show why a node accepts no batch jobs: it does not answer, its GPUs are unknown, Docker
+    does not answer, it is drained by `provision node drain`, or the inventory sets cluster_takes_jobs: false.
+
+    Not shown are degraded nodes (check peer_memory.boot of `provision verify`), refused data addresses, and nodes
+    drained in Slurm or Kubernetes. `provision get JOB` shows why a job waits.
 
     \b
     Examples:
@@ -145,13 +153,19 @@ def drain(
 ) -> None:
     """Stop nodes from accepting new batch jobs.
 
-    Running jobs continue. `resume` reverts it.
+    Running jobs continue. `resume` reverts it. `provision submit --toleration drained` uses the node nevertheless.
+
+    `provision run` cannot use GPUs of a drained node. `run` on nodes without GPUs, `hostfile` and `place` ignore the
+    drain.
 
     \b
     Examples:
       provision node drain gpu2 --reason "memory errors"
     """
-    _drain(names, f"{reason or 'drained'} ({getpass.getuser()})", inventory, lab, as_json=as_json)
+    runner = _engine_that_drains(names, "provision node drain", inventory, lab)
+    with patience("querying the nodes"):
+        done = runner.drain(names, f"{reason or 'drained'} ({getpass.getuser()})")
+    _report(done, "drained", as_json=as_json)
 
 
 @app.command("resume")
@@ -163,20 +177,28 @@ def resume(
 ) -> None:
     """Let drained nodes accept batch jobs again.
 
+    Starts the jobs that waited for them.
+
     \b
     Examples:
       provision node resume gpu2
     """
-    _drain(names, "", inventory, lab, as_json=as_json)
-
-
-def _drain(names: Sequence[str], reason: str, inventory: str | None, lab: str | None, *, as_json: bool) -> None:
-    cluster, runner = cluster_and_engine(inventory, lab)
-    require(runner, "DRAIN", f"provision node {'drain' if reason else 'resume'}")
-    _known(cluster, names)
+    runner = _engine_that_drains(names, "provision node resume", inventory, lab)
     with patience("querying the nodes"):
-        done = runner.drain(names, reason)
-    word = "drained" if reason else "resumed"
+        done = runner.resume(names, info)
+    _report(done, "resumed", as_json=as_json)
+
+
+def _engine_that_drains(names: Sequence[str], verb: str, inventory: str | None, lab: str | None) -> JobEngine:
+    """Return the job engine; it can drain, and the nodes exist."""
+    cluster, runner = cluster_and_engine(inventory, lab)
+    require(runner, "DRAIN", verb)
+    _known(cluster, names)
+    return runner
+
+
+def _report(done: Mapping[str, ProvisionError | None], word: str, *, as_json: bool) -> None:
+    """Print what was done on each node, and exit with its code."""
     if as_json:
         print_json({name: {"ok": error is None, "error": error and error.message} for name, error in done.items()})
     for name, error in done.items():

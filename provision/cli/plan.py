@@ -66,10 +66,10 @@ def plan(options: PlanOptions) -> None:
 
     Nothing is changed.
 
-    Each node is probed in one SSH session, all nodes in parallel. A step is safe, needs-idle (it can interrupt a
-    running job and waits for its end) or needs-reboot. With --diff Ansible compares the files of these steps in check
-    mode. For nodes with steps, plan also shows packages and files, and runs the preflight: missing
-    variables or packages, unreachable repositories and registries. Then the exit code is 1.
+    Each node is probed in one SSH session, all nodes in parallel. A step is safe or needs-idle (it can interrupt a
+    running job and waits for its end). With --diff Ansible compares the files of these steps in check mode. For
+    nodes with steps, plan also shows packages and files, and runs the preflight: missing variables or packages,
+    unreachable repositories and registries. Then the exit code is 1.
 
     \b
     Examples:

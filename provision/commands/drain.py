@@ -33,7 +33,8 @@ class SchedulerState:
     out: bool
     """It accepts no new jobs."""
     others: bool = False
-    """It was drained by somebody else, as far as the scheduler reports it."""
+    """It was drained by somebody else, as far as the scheduler reports it. Only Slurm does: Kubernetes stores neither
+    the reason nor the owner of a cordon."""
     jobs: str = ""
     """Running jobs that the scheduler reports; empty if there are none or it does not report them."""
 

@@ -20,6 +20,9 @@ TRUSTING = frozenset({"no", "off", "false", "accept-new"})
 END_OF_PASSWORD = b"provision-end-of-password\n"
 """Separates the sudo password from the script. With NOPASSWD sudo does not read the password, and it is skipped."""
 
+END_OF_SCRIPT = "# end of provision script"
+"""Last line of a script. Without it the script was cut off in transit, and nothing of it is run."""
+
 _KNOWN_OPTIONS = """
 addkeystoagent batchmode checkhostip compression connectionattempts connecttimeout controlmaster controlpath
 controlpersist forwardagent forwardx11 globalknownhostsfile hashknownhosts hostkeyalias hostname
@@ -182,12 +185,15 @@ def is_exposed(mode: int, *, owner: int, user: int) -> bool:
     return owner == user and bool(mode & 0o077)
 
 
-def script_command(length: int, *, sudo: bool, password: bool = False) -> str:
-    """Return the remote command that reads a script of `length` bytes from stdin and runs it, as root if `sudo`.
+def script_command(script: str, *, sudo: bool, password: bool = False) -> str:
+    """Return the remote command that reads `script` from stdin and runs it, as root if `sudo`.
 
     Command lines are limited in length, visible to all users of the node, and parsed by different login shells.
     """
-    inner = f'eval "$(head -c {length})"'
+    inner = (
+        f's="$(head -c {len(_whole(script))})"; case "$s" in *"{END_OF_SCRIPT}") eval "unset s; $s";; '
+        '*) echo "the script arrived incomplete" >&2; exit 1;; esac'
+    )
     if not sudo:
         return f"exec sh -c '{inner}'"
     if not password:
@@ -199,7 +205,11 @@ def script_command(length: int, *, sudo: bool, password: bool = False) -> str:
 def script_stdin(script: str, *, password: str | None = None) -> bytes:
     """Return the input for `script_command`; the script's own input follows it."""
     head = b"" if password is None else password.encode() + b"\n" + END_OF_PASSWORD
-    return head + script.encode()
+    return head + _whole(script)
+
+
+def _whole(script: str) -> bytes:
+    return f"{script}\n{END_OF_SCRIPT}".encode()
 
 
 def sudo_check(*, password: bool) -> str:

@@ -43,15 +43,24 @@ _CERTIFICATES = "/etc/docker/certs.d/"
 
 
 def _is_disruptive(causes: Sequence[Cause], state: NodeState) -> bool:
-    """Docker rereads certificates and logins by itself; where it is not installed yet, there is no job to disrupt."""
+    """Return whether the step can restart a Docker that jobs use.
+
+    - Without Docker on the node: no, there is no job to disrupt.
+    - Without a valid receipt, so that the whole role runs: only if the differences require a restart (or are unknown),
+      and a container or a job runs.
+    - With a receipt: yes, unless all causes are certificates, logins or other objects that Docker rereads by itself.
+      Settings that a reload would apply, such as mirrors, count as disruptive: the role chooses between reload and
+      restart when it runs.
+    """
     if docker_is_absent(state.facts):
         return False
     if is_whole_run(causes):
         return bool(_restart_reasons(state)) and not docker_is_unused(state.facts)
-    return not all(map(_is_registry, causes))
+    return not all(map(_is_harmless, causes))
 
 
-def _is_registry(cause: Cause) -> bool:
+def _is_harmless(cause: Cause) -> bool:
+    """Return whether Docker rereads by itself what differs."""
     if cause.kind is CauseKind.VARIABLE:
         return COMPONENT.is_harmless(cause)
     if cause.kind is CauseKind.FILE:

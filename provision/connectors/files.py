@@ -23,7 +23,8 @@ def put_through(connector: Connector, local: Path, remote: str) -> None:
     status = local.stat()
     target = shlex.quote(remote)
     script = (
-        f'set -e; umask 077; t=$(mktemp {target}.XXXXXXXX); trap \'rm -f "$t"\' EXIT; cat >"$t";'
+        f"set -e; umask 077; t=$(mktemp {target}.XXXXXXXX); trap 'rm -f \"$t\"' EXIT;"
+        ' trap "exit 1" HUP INT TERM; cat >"$t";'
         f' [ "$(wc -c <"$t")" -eq {status.st_size} ]; chmod {status.st_mode & 0o777:o} "$t";'
         f' mv -f "$t" {target}; trap - EXIT'
     )

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-import weakref
-
+from provision import node_archive
 from provision.connectors.base import Connector, RemoteProcess
 from provision.connectors.limits import OUTPUT_LIMIT
-from provision.errors import NodeError
+from provision.errors import NodeError, PythonMissing
 from provision.model import CommandResult
-from provision.node_archive import MISSING, archive, check_script, install_script, memory_script, run_script
+from provision.node_archive import archive, check_script, memory_script, run_script, store_archive_script
 
 _COPY_SECONDS = 60.0
-_have_archive: weakref.WeakSet[Connector] = weakref.WeakSet()
-"""Connections to nodes that have the archive."""
+_AGAIN = "Run the command again. If it fails again, check the node's memory (dmesg) and the network."
+_INSTALL = "Run `provision apply` for the node, which installs python3, or install it there."
+_PROBLEMS = {
+    node_archive.NO_PYTHON: ("there is no {python} on this node", _INSTALL),
+    node_archive.INCOMPLETE_PYTHON: ("{python} on this node is incomplete ({cause})", _INSTALL),
+    node_archive.OLD_PYTHON: (
+        "{python} on this node is too old ({cause}; Python 3.6 is required)",
+        "Install a newer Python on the node, and set ansible_python_interpreter to its path.",
+    ),
+    node_archive.NO_MEMORY_FILES: (
+        "--read-only needs Python 3.8 on the node",
+        "Run the command without --read-only: it stores our programs in /run until the next boot.",
+    ),
+    node_archive.READ_ONLY: (
+        "our programs cannot be copied to /run, which is read-only ({cause})",
+        "Check why on the node (dmesg). Remount it (mount -o remount,rw /run), or reboot.",
+    ),
+    node_archive.NO_SPACE: (
+        "our programs cannot be copied to /run ({cause})",
+        "Free memory, or space and inodes of /run on the node: `df -h /run; df -i /run` shows them.",
+    ),
+    node_archive.DAMAGED: ("our programs arrived incomplete on the node", _AGAIN),
+    node_archive.MISSING: (
+        "our programs were copied to the node, and are missing or damaged there",
+        "Check which program changes files in /run/provision/programs, and the node's memory (dmesg).",
+    ),
+}
+"""Exit status -> message and remedy of a program that was not started."""
 
 
 def run_program(
@@ -33,21 +58,32 @@ def run_program(
         stdin: the program's input.
         timeout: seconds; None is one hour.
         limit: maximum number of bytes of output.
-        stored: whether the archive is stored on the node; else it is sent again, and needs Python 3.8.
+        stored: whether the archive is stored on the node; else it is sent again, and needs Python 3.8. An archive that
+            cannot be stored, because `/run` is full or read-only, is sent again, too.
 
     Raises:
         ConnectionFailed: the node cannot be reached.
-        NodeError: the archive cannot be copied to the node.
+        PythonMissing: the node has no usable interpreter.
+        NodeError: the archive cannot be copied to the node, or the interpreter is too old.
     """
-    if not stored:
+
+    def from_memory() -> CommandResult:
         script = memory_script(program, *arguments, python=connector.python)
         return connector.run(script, stdin=archive() + stdin, timeout=timeout, limit=limit)
+
+    if not stored:
+        return _checked(connector, from_memory())
     script = run_script(program, *arguments, python=connector.python)
     result = connector.run(script, stdin=stdin, timeout=timeout, limit=limit)
-    if result.exit_code == MISSING:
-        _copy(connector)
-        result = connector.run(script, stdin=stdin, timeout=timeout, limit=limit)
-    return result
+    if result.exit_code != node_archive.MISSING:
+        return _checked(connector, result)
+    stored_result = _store(connector)
+    if stored_result.ok:
+        return _checked(connector, connector.run(script, stdin=stdin, timeout=timeout, limit=limit))
+    if stored_result.exit_code not in (node_archive.NO_SPACE, node_archive.READ_ONLY):
+        return _checked(connector, stored_result)
+    result = from_memory()
+    return _checked(connector, stored_result if result.exit_code == node_archive.NO_MEMORY_FILES else result)
 
 
 def start_program(
@@ -57,20 +93,29 @@ def start_program(
     limit: int | None = OUTPUT_LIMIT,
 ) -> RemoteProcess:
     """Start a program as root on a node with a connected standard input and output; errors as of `run_program`."""
-    if connector not in _have_archive:
-        if connector.run(check_script(connector.python), timeout=_COPY_SECONDS).exit_code == MISSING:
-            _copy(connector)
-        _have_archive.add(connector)
+    result = connector.run(check_script(connector.python), timeout=_COPY_SECONDS)
+    if result.exit_code == node_archive.MISSING:
+        result = _store(connector)
+    if not _checked(connector, result).ok:
+        raise NodeError(
+            "our programs cannot be started", node=connector.name, output=result.last_lines(), remedy=_AGAIN
+        )
     return connector.start(run_script(program, *arguments, python=connector.python), limit=limit)
 
 
-def _copy(connector: Connector) -> None:
-    result = connector.run(install_script(), stdin=archive(), timeout=_COPY_SECONDS)
-    if result.exit_code:
-        lines = result.stderr.strip().splitlines()
-        cause = lines[-1] if lines else f"exit status {result.exit_code}"
-        raise NodeError(
-            f"our programs cannot be copied to /run ({cause})",
-            node=connector.name,
-            remedy="Free memory or space of /run on the node (df -h /run shows it), then run the command again.",
-        )
+def _store(connector: Connector) -> CommandResult:
+    """Copy the archive to the node."""
+    return connector.run(store_archive_script(), stdin=archive(), timeout=_COPY_SECONDS)
+
+
+def _checked(connector: Connector, result: CommandResult) -> CommandResult:
+    """Return the result of a program; raise an error if the program was not started."""
+    if result.exit_code not in _PROBLEMS:
+        return result
+    message, remedy = _PROBLEMS[result.exit_code]
+    kind = NodeError
+    if result.exit_code in (node_archive.NO_PYTHON, node_archive.INCOMPLETE_PYTHON):
+        kind = PythonMissing
+        if connector.python != "python3":
+            remedy = "Correct ansible_python_interpreter in the inventory."
+    raise kind(message.format(python=connector.python, cause=result.last_lines(1)), node=connector.name, remedy=remedy)

@@ -57,7 +57,7 @@ class ShellConnector(ABC, Generic[ProcessT]):
             return self._process(agent_command(self.name, script), limit)
         sudo, secret = self.sudo_needed() if become else (False, None)
         password = secret.reveal() if secret else None
-        command = script_command(len(script.encode()), sudo=sudo, password=password is not None)
+        command = script_command(script, sudo=sudo, password=password is not None)
         return started(self._process(command, limit), script_stdin(script, password=password))
 
     def put(self, local: Path, remote: str) -> None:

@@ -35,6 +35,8 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The owner of the job, as its submitter claimed it."""
     instance: Text = ""
     request: Text = ""
+    reason: Text = ""
+    """Why a node was drained."""
     command: Text = ""
     secrets: Annotated[tuple[Text, ...], msgspec.Meta(max_length=64)] = ()
     """Names; values are never recorded."""

@@ -17,4 +17,4 @@ from provision.facts.derived import (
 )
 from provision.facts.node import ALL_FACTS, NodeFacts, as_data, parse, parse_system
 from provision.facts.outputs import Outputs
-from provision.facts.probe_request import Parameters, request, system_script
+from provision.facts.probe_request import Parameters, probe_seconds, request, system_script

@@ -161,9 +161,13 @@ def parse(
 
 
 def parse_system(text: str, reason: str) -> NodeFacts:
-    """Parse the output of ``system_script()``; `reason` says why all other facts are unknown."""
+    """Parse the output of ``system_script()``; `reason` says why all other facts are unknown.
+
+    A python3 without parts of the standard library, such as that of python3-minimal, counts as missing.
+    """
     values: dict[str, Any] = {fact.name: Unknown(reason) for fact in ALL_FACTS}
-    values["system"] = parse(text, [SystemFact()], keep=False).system
+    system = parse(text, [SystemFact()], keep=False).system
+    values["system"] = system if isinstance(system, Unknown) else dataclasses.replace(system, python3="")
     return NodeFacts(**values, read_at=time.time())
 
 

@@ -1,8 +1,8 @@
 """Build the request for the probe from the commands of many facts, and split its output into the output of each fact.
 
-The program `provision.node.probe.probe` runs the commands on the node; a node without python3 gets `SYSTEM_SCRIPT`.
+The program `provision.node.probe.probe` runs the commands on the node; a node without python3 gets `system_script`.
 Every command has its own time limit, and limits grow with the measured time of process starts: a slow node is not a
-hung node. A command that hangs, even one that no signal can kill, costs only its own fact.
+hung node. A command that hangs, even one that no signal can kill, or that prints too much costs only its own fact.
 
 Process starts are the main cost of a probe. Commands that only read files therefore share one session, one after the
 other; if one hangs, the later ones are started again in sessions of their own. Facts with the same command share its
@@ -27,10 +27,16 @@ MOST_SLACK_SECONDS = 120
 """The maximum extra time of every limit on a slow node."""
 
 OUTPUT_LIMIT = 8 * 1024 * 1024
-"""Maximum number of characters of one command's output."""
+"""Maximum number of bytes of one command's output."""
 
-TOGETHER_SECONDS = 20
+ANSWER_LIMIT = 31 * 1024 * 1024
+"""Maximum number of bytes of all outputs; the longest ones are left out."""
+
+SHARED_SECONDS = 20
 """Time limit of the commands that share a session."""
+
+TRANSFER_SECONDS = 60
+"""Time for the transfer of request and answer, and for the start of the program."""
 
 OWN_SESSION_SECONDS = 40
 """A command with at least this limit has a session of its own: it queries a name service, a GPU tool or Docker."""
@@ -97,8 +103,10 @@ def request(
             "environment": asked.environment(),
             "known": list(asked.known),
             "write": not read_only,
-            "together": TOGETHER_SECONDS,
+            "shared_limit": SHARED_SECONDS,
             "most_slack": MOST_SLACK_SECONDS,
+            "output_limit": OUTPUT_LIMIT,
+            "answer_limit": ANSWER_LIMIT,
             "commands": [
                 [fact.name, fact.limit_seconds, fact.command.strip(), fact.limit_seconds < OWN_SESSION_SECONDS]
                 for fact in _unique_commands(facts)
@@ -106,6 +114,15 @@ def request(
         }
     )
     return f"{document}\n".encode()
+
+
+def probe_seconds(facts: Sequence[Fact[Any]]) -> int:
+    """Return the time limit of a probe, which the program does not exceed on a node that works.
+
+    If a command of a shared session hangs, the later ones are started again, and one of them may hang too.
+    """
+    longest = max([SHARED_SECONDS, *(fact.limit_seconds for fact in facts)])
+    return 2 * (longest + MOST_SLACK_SECONDS) + TRANSFER_SECONDS
 
 
 def system_script() -> str:
@@ -136,9 +153,12 @@ def _command_owners(facts: tuple[Fact[Any], ...]) -> dict[str, str]:
 
 
 def split(text: str, facts: Sequence[Fact[Any]], outputs: Outputs | None = None) -> dict[str, RawOutput | Unknown]:
-    """Split the script's output by fact; a missing or hung command is an Unknown that names it.
+    """Return the output of each fact; a missing or hung command, or one that printed too much, is an Unknown.
 
-    `outputs` has the texts of ``Parameters.known``, which arrive as hashes; other texts are added to it.
+    Args:
+        text: the answer of the program.
+        facts: the facts of the request.
+        outputs: has the texts of ``Parameters.known``, which arrive as hashes; other texts are added to it.
     """
     first = _FIRST_LINE.search(text)
     if first is None:
@@ -161,7 +181,11 @@ class _Section(NamedTuple):
 
 
 def _sections(text: str, token: str, outputs: Outputs | None) -> dict[str, _Section]:
-    """Return the sections by fact; no output can contain a marker, which begins with this probe's random token."""
+    """Return the sections by fact.
+
+    A marker begins with the random token of the request, which only the program and the controller know. An output with
+    a marker could only be printed by root on the node, who can forge all facts anyway.
+    """
     parts = [part.partition("\n") for part in text.split(f"\n{token} ")[1:]]
     sections: dict[str, _Section] = {}
     for (out, _, stdout), (err, _, stderr), (end, _, _) in zip(parts, parts[1:], parts[2:], strict=False):
@@ -186,8 +210,8 @@ def _section(section: _Section | None, fact: Fact[Any]) -> RawOutput | Unknown:
     if section is None:
         return Unknown(f"the probe ended before {fact.label} did")
     out, err, code, _ = section
-    if len(out) + len(err) > OUTPUT_LIMIT:
-        return Unknown(f"{fact.label} printed {len(out) + len(err)} characters, and the limit is {OUTPUT_LIMIT}")
+    if code == "long" or len(out) + len(err) > OUTPUT_LIMIT:
+        return Unknown(f"the output of {fact.label} is too long (the limit is {OUTPUT_LIMIT} bytes)")
     if code == "hung:again":
         return Unknown(f"hung: {fact.label} (since an earlier probe; it was not started again)")
     if not code.isdecimal():

@@ -24,7 +24,6 @@ from provision.connectors.programs import run_program, start_program
 from provision.documents import decode, decode_last_line
 from provision.documents.jobs import NodeProblem
 from provision.errors import ConnectionFailed, InvalidDocument, NodeError, NotAllowed
-from provision.node_archive import NO_PYTHON
 
 T = TypeVar("T")
 
@@ -67,7 +66,7 @@ def ask(
             for piece in (text, *_chunks(archive)):
                 process.write(piece)
             process.close_stdin()
-        out, err, code = _outputs(connector.name, program, process, late, seconds)
+        out, err = _outputs(connector.name, program, process, late, seconds)
     finally:
         timer.cancel()
         process.close()
@@ -77,30 +76,26 @@ def ask(
     try:
         return decode_last_line(out, kind, node=connector.name, what=f"answer of {program}")
     except InvalidDocument as error:
-        said = err.decode(errors="replace").strip()
-        if code == NO_PYTHON:
-            error.remedy = "Install python3 there (Debian: apt-get install python3), or set ansible_python_interpreter."
-        error.output = said or error.output
+        error.output = err.decode(errors="replace").strip() or error.output
         raise
 
 
 def _outputs(
     node: str, program: str, process: RemoteProcess, late: threading.Event, seconds: float
-) -> tuple[bytes, bytes, int]:
-    """Return the output, the messages and the exit status of a program."""
+) -> tuple[bytes, bytes]:
+    """Return the output and the messages of a program."""
     out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-    code = 0
     try:
         for stream, chunk in process.output():
             out[stream].append(chunk)
-        code = process.wait()
+        process.wait()
     except ConnectionFailed:
         if not late.is_set():
             raise
     if late.is_set():
         text = f"{program} did not end within {seconds:g} s"
         raise NodeError(text, node=node, remedy="Its disk or its network may hang: check it manually (dmesg).")
-    return b"".join(out["stdout"]), b"".join(out["stderr"]), code
+    return b"".join(out["stdout"]), b"".join(out["stderr"])
 
 
 def _chunks(archive: Path | None) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from provision.commands.ssh import script_command, script_stdin
 from provision.errors import ConnectionFailed, LabError
 from provision.lab.base import LabNode
 from provision.local_files import write_private
@@ -68,9 +69,8 @@ def run_script(
     Raises:
         ConnectionFailed: ssh failed, or the script took longer than `timeout` seconds.
     """
-    text = script.encode()
-    remote = f"""exec sh -c 'eval "$(head -c {len(text)})"'"""
-    done = _ssh(ssh_argv(folder, node, remote), node, text + stdin, timeout)
+    remote = script_command(script, sudo=False)
+    done = _ssh(ssh_argv(folder, node, remote), node, script_stdin(script) + stdin, timeout)
     if done.returncode == _SSH_FAILED:
         raise ConnectionFailed(
             f"ssh to {node.address} port {node.port} failed: {_last_line(done.stderr)}",

@@ -77,6 +77,10 @@ class NodeReport:
         return ended_well and any(role.status is RoleStatus.WAITING for role in self.roles)
 
 
+WAITING_EXIT_CODE = 6
+"""The exit code of an apply without failures in which a step waits for jobs to end."""
+
+
 @dataclass(frozen=True)
 class ApplyReport:
     """Result of an apply on all nodes; ``ok`` means that every node has converged."""
@@ -99,3 +103,8 @@ class ApplyReport:
     def only_waits(self) -> bool:
         """True if nothing failed and a role waits for a job to end."""
         return not self.ok and all(node.is_converged or node.waits for node in self.nodes)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of ``apply``."""
+        return 0 if self.ok else WAITING_EXIT_CODE if self.only_waits else 1

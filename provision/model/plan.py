@@ -19,8 +19,6 @@ class StepClass(StrEnum):
     """It does not affect jobs."""
     NEEDS_IDLE = "needs-idle"
     """It is disruptive: it requires an idle node, or ``--disruptive``."""
-    NEEDS_REBOOT = "needs-reboot"
-    """It takes effect at the next boot."""
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ def of_request(do: str, request: Dict[str, Any], answer: Any = None, refused: st
         return
     caller, checked = caller_of(request)
     more = {"job": request.get("name"), "instance": request.get("instance"), "secrets": secrets_of(do, request, answer)}
+    if do == "drain":
+        more["reason"] = request.get("reason")
     if isinstance(job, dict):
         more.update(owner=job.get("owner"), id=job.get("id"))
     audit(action, caller, refused or "ok", agent=checked, **more)
@@ -134,6 +136,7 @@ ACTIONS = {
     "secrets": "used secrets",
     "attached": "attached",
     "drain": "drained",
+    "resume": "resumed",
 }
 NOTHING_DONE = (("reserve", "reserved"), ("stop", "asked"), ("delete", "deleted"))
 """Request and the key of its answer that is false where nothing was done."""

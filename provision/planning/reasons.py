@@ -23,7 +23,7 @@ REASONS: Mapping[str, Wording] = {
     "plan.variable_new": Wording("{name} is new in the inventory"),
     "plan.variable_removed": Wording("{name} is no longer set in the inventory"),
     "plan.python_missing": Wording(
-        "there is no python3; it is installed first, then the other steps are planned and run"
+        "python3 is missing or incomplete; it is installed first, then the other steps are planned and run"
     ),
     "plan.forced": Wording("requested by --force"),
     # Findings

@@ -73,6 +73,7 @@ def _record(one: AuditRecord) -> dict[str, Any]:
         "owner": one.owner,
         "instance": one.instance,
         "request": one.request,
+        "reason": one.reason,
         "command": one.command,
         "secrets": list(one.secrets),
     }
@@ -83,6 +84,7 @@ def _what(one: AuditRecord) -> str:
         one.instance or one.job or one.command,
         f"owner {one.owner}" if one.owner and one.owner != one.caller else "",
         f"request {one.request}" if one.request else "",
+        one.reason,
         f"secrets {', '.join(one.secrets)}" if one.secrets else "",
         one.result if one.result != "ok" else "",
         f"from {one.address}" if one.address else "",

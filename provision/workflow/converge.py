@@ -49,7 +49,7 @@ class WaveOptions:
 
 
 def runnable(plan: Plan) -> dict[str, tuple[Step, ...]]:
-    """Return for each node the steps that an apply would run: those that wait for no job."""
+    """Return for each node the steps that an apply would run: those that wait for nothing."""
     steps = {node.name: tuple(step for step in node.steps if not step.waits_for) for node in plan.nodes}
     return {name: pending for name, pending in steps.items() if pending}
 

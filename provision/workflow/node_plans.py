@@ -100,7 +100,7 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
         if system.package_manager in INSTALLERS:
             return None
         return NodeError(
-            f"there is no python3 on it ({system.title}), and Ansible needs one",
+            f"python3 is missing or incomplete on it ({system.title}), and Ansible needs one",
             node=node.name,
             remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
         )

@@ -17,7 +17,6 @@ from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.locks import user
 from provision.model import Node
 from provision.model.history import Holder, NodeLook, Unlocked
-from provision.node_archive import NO_PYTHON
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
@@ -67,13 +66,14 @@ class RemoteLock:
                     raise NodeError("its lock could not be asked for: the answer has no end", node=self._connector.name)
                 if line.endswith(b"\n"):
                     return _document(self._connector.name, kind, line, self._errors)
-            code = None if late.is_set() else self._process.wait()
+            if not late.is_set():
+                self._process.wait()
         finally:
             timer.cancel()
         if late.is_set():
             text = f"no answer about its lock within {seconds:g} s"
             raise NodeError(text, node=self._connector.name, remedy="Its disk may hang: check it manually (dmesg).")
-        return _document(self._connector.name, kind, line, self._errors, code)
+        return _document(self._connector.name, kind, line, self._errors)
 
     def end(self) -> str:
         """Return why it is no more; empty while it is."""
@@ -144,16 +144,13 @@ def _line(request: Mapping[str, Any]) -> bytes:
 
 def _asked(connector: Connector, kind: type[T], request: Mapping[str, Any]) -> T:
     result = run_program(connector, "lock", stdin=_line(request), timeout=ANSWER_SECONDS, limit=ANSWER_LIMIT)
-    return _document(connector.name, kind, result.stdout, result.stderr.encode(), result.exit_code)
+    return _document(connector.name, kind, result.stdout, result.stderr.encode())
 
 
-def _document(node: str, kind: type[T], text: str | bytes, errors: bytes, code: int | None = None) -> T:
-    """Read the last line of an answer; `code` is the exit status of the program if it has ended."""
+def _document(node: str, kind: type[T], text: str | bytes, errors: bytes) -> T:
+    """Read the last line of an answer."""
     try:
         return decode_last_line(text, kind, node=node, what="its lock could not be asked for", limit=ANSWER_LIMIT)
     except InvalidDocument as error:
-        said = errors.decode(errors="replace").strip()
-        if code == NO_PYTHON:
-            error.remedy = "Install python3 there (Debian: apt-get install python3), or set ansible_python_interpreter."
-        error.output = said or error.output
+        error.output = errors.decode(errors="replace").strip() or error.output
         raise

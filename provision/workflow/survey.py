@@ -1,4 +1,4 @@
-"""Looking at the nodes: what is on them, whether that is right, and which of them can take ranks."""
+"""Probes nodes, and decides which of them can take ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import NodeError, ProvisionError
+from provision.errors import NodeError, ProvisionError, PythonMissing
 from provision.model import Cluster, CommandResult, Node
 
 if TYPE_CHECKING:
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
     from provision.launchers import HostEntry
 
 
-_PROBE_MARGIN_SECONDS = 180
-"""What a slow node may need beyond its slowest fact: the slack that the probe gives it, and to send the outputs."""
-
 PROBE_LIMIT = 32 * 1024 * 1024
 """Bytes of a probe; the names and keys of a thousand nodes are less than one megabyte."""
 
 _NO_PROCESS = re.compile(r"cannot fork|fork: |resource temporarily unavailable|cannot allocate memory", re.IGNORECASE)
-"""What shells and Python print when the kernel gives them no process."""
+"""What shells print when the kernel gives them no process, before they can start a program of ours."""
 
 
 def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
@@ -99,13 +96,17 @@ def probe(
     without: Collection[str] = (),
     meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, NodeFacts | ProvisionError]:
-    """Learn all facts of `nodes`, in one SSH session each; a node that fails has its error as value.
+    """Return node -> its facts, collected over one SSH connection each, or the error of a node that failed.
 
-    `names` are those that should resolve on every node; the nodes' own unless given. With `read_only` nothing at all
-    is written on a node. With `keep` the facts hold the text that they were read from. `took` takes the seconds after
-    which each node that was reached had answered. Only with `topology` nvidia-smi is asked how GPUs and cards are
-    linked: it needs seconds for that, and no plan rests on it. The facts named in `without` are not asked for.
-    `meanwhile` is called once while the nodes are at work.
+    Args:
+        nodes: the nodes to probe.
+        names: host names that every node should resolve; the names of `nodes` by default.
+        read_only: store nothing on the nodes, neither our programs nor caches.
+        keep: include the text of the answer in the facts, for a support bundle.
+        took: receives the seconds after which each node answered.
+        topology: query nvidia-smi for the links of GPUs and cards, which takes seconds. No plan depends on them.
+        without: names of facts that are not collected.
+        meanwhile: called once while the nodes answer.
     """
     from provision.connectors import each
 
@@ -127,10 +128,7 @@ def probe(
         variables = known[connector.name].variables
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
-        result = _run(connector, wanted, parameters, read_only=read_only)
-        node_facts = _system_alone(connector, result) or facts.parse(
-            _answered(connector.name, result).stdout, keep=keep, outputs=outputs
-        )
+        node_facts = _collect(connector, wanted, parameters, outputs, read_only=read_only, keep=keep)
         if took is not None:
             took[connector.name] = time.monotonic() - started
         return node_facts
@@ -149,6 +147,26 @@ def probe(
     return results
 
 
+def _collect(
+    connector: Connector,
+    wanted: Sequence[Fact[Any]],
+    parameters: Parameters,
+    outputs: Outputs | None,
+    *,
+    read_only: bool,
+    keep: bool,
+) -> NodeFacts:
+    """Return the facts of one node; of a node without python3 only its system."""
+    from provision import facts
+
+    try:
+        result = ask(connector, wanted, parameters, read_only=read_only)
+    except PythonMissing as error:
+        text = connector.run(facts.system_script(), timeout=facts.probe_seconds([])).stdout
+        return facts.parse_system(text, error.message)
+    return facts.parse(result.stdout, keep=keep, outputs=outputs)
+
+
 def ask(
     connector: Connector,
     wanted: Sequence[Fact[Any]],
@@ -159,44 +177,31 @@ def ask(
     """Run the commands of the wanted facts on a node.
 
     Raises:
+        PythonMissing: the node has no usable interpreter.
         NodeError: the probe failed.
     """
-    return _answered(connector.name, _run(connector, wanted, parameters, read_only=read_only))
-
-
-def _run(
-    connector: Connector, wanted: Sequence[Fact[Any]], parameters: Parameters, *, read_only: bool
-) -> CommandResult:
     from provision import facts
     from provision.connectors.programs import run_program
 
-    return run_program(
+    result = run_program(
         connector,
         "probe",
         stdin=facts.request(wanted, parameters, read_only=read_only),
-        timeout=max(fact.limit_seconds for fact in wanted) + _PROBE_MARGIN_SECONDS,
+        timeout=facts.probe_seconds(wanted),
         limit=PROBE_LIMIT,
         stored=not read_only,
     )
-
-
-def _system_alone(connector: Connector, result: CommandResult) -> NodeFacts | None:
-    """Return the system of a node without python3, of which nothing else is known; None for other nodes."""
-    from provision import facts
-    from provision.node_archive import NO_PYTHON
-
-    if result.exit_code != NO_PYTHON:
-        return None
-    text = connector.run(facts.system_script(), timeout=_PROBE_MARGIN_SECONDS).stdout
-    return facts.parse_system(text, result.last_lines(1))
+    return _answered(connector.name, result)
 
 
 def _answered(node: str, result: CommandResult) -> CommandResult:
     """Return the result; raise the error of a probe that failed."""
+    from provision.node.probe import GIVEN_UP, NO_PROCESS
+
     if result.ok:
         return result
     said = result.last_lines()
-    if _NO_PROCESS.search(said):
+    if result.exit_code == NO_PROCESS or _NO_PROCESS.search(said):
         raise NodeError(
             "it cannot start another process, so it can be neither probed nor changed",
             node=node,
@@ -204,11 +209,18 @@ def _answered(node: str, result: CommandResult) -> CommandResult:
             remedy="Something has used up its processes, or its memory: on its console, end what starts so many "
             "(`ls -d /proc/[0-9]* | wc -l`; limits: kernel.pid_max, TasksMax of systemd), or reboot.",
         )
+    if result.exit_code == GIVEN_UP:
+        raise NodeError(
+            "the probe was cut off, or cannot store outputs",
+            node=node,
+            output=said,
+            remedy="Check memory and free space of /run, /dev/shm and /tmp on the node, then run the command again.",
+        )
     raise NodeError(
         f"the probe ended with code {result.exit_code}",
         node=node,
         output=said,
-        remedy="Check that the login user may become root without a terminal, and that /run can be written.",
+        remedy="Check that the login user may become root without a terminal. A traceback is a defect: report it.",
     )
 
 

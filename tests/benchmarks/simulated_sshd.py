@@ -21,6 +21,7 @@ from pathlib import Path
 import paramiko
 from paramiko.common import cMSG_CHANNEL_SUCCESS
 
+from provision.commands.ssh import END_OF_SCRIPT
 from provision.facts import ALL_FACTS, request
 from tests.benchmarks.described_node import Description, answer, name_of, preflight_answer
 
@@ -143,7 +144,7 @@ class _Node(paramiko.ServerInterface):
         data = b""
         while len(data) < wanted and (piece := channel.recv(min(65536, wanted - len(data)))):
             data += piece
-        return data.decode(errors="replace")
+        return data.decode(errors="replace").removesuffix(f"\n{END_OF_SCRIPT}")
 
     @staticmethod
     def _rest(channel: paramiko.Channel) -> bytes:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from provision import workflow
+from provision import facts, workflow
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.inventory import load
-from provision.workflow import survey
 from tests.benchmarks.many_nodes import BASE, PROGRAMS, run
 from tests.benchmarks.measure import measure
 from tests.benchmarks.simulated_nodes import Nodes, SimulatedNodes, name_of
@@ -67,7 +66,7 @@ def test_a_hundred_slow_nodes_take_little_longer_than_one(tmp_path):
 
 def test_silent_and_hanging_nodes_do_not_delay_the_others(tmp_path, monkeypatch):
     """Some never say a word, one answers the login and then hangs: the others are there, these are named."""
-    monkeypatch.setattr(survey, "_PROBE_MARGIN_SECONDS", -30)
+    monkeypatch.setattr(facts, "probe_seconds", lambda _: 10)
     hung, silent = (5,), tuple(range(20, 60))
     with SimulatedNodes(tmp_path / "nodes", Nodes(100, hung=hung, silent=silent)) as nodes:
         begun = time.monotonic()

@@ -359,11 +359,14 @@ class MemoryEngine:
 
     def drain(self, names: Sequence[str], reason: str) -> dict[str, ProvisionError | None]:
         self.calls.append(("drain", tuple(names), reason))
+        self.drained.update(dict.fromkeys(names, reason))
+        return dict.fromkeys(names)
+
+    def resume(self, names: Sequence[str], progress: Progress) -> dict[str, ProvisionError | None]:
+        del progress
+        self.calls.append(("resume", tuple(names)))
         for name in names:
-            if reason:
-                self.drained[name] = reason
-            else:
-                self.drained.pop(name, None)
+            self.drained.pop(name, None)
         with self._lock:
             self._schedule()
         return dict.fromkeys(names)

@@ -85,8 +85,9 @@ def test_the_table_shows_caller_action_and_verification():
     )
     stopped = AuditRecord(time=1.7e9, action="stopped", caller="eve", agent=True, job="vgg", id="t1", owner="bob@ops2")
     claimed = AuditRecord(time=1_700_000_000.0, action="applied", caller="root@ops1", command="provision apply")
+    drained = AuditRecord(time=1_700_000_000.0, action="drained", caller="eve", reason="the fan is loud (eve)")
     text = audit_text({
-        "head": AuditTrail((record, stopped, claimed), 1),
+        "head": AuditTrail((record, stopped, claimed, drained), 1),
         "gpu1": ConnectionFailed("does not answer", remedy="look at it"),
     })  # fmt: skip
 
@@ -94,9 +95,11 @@ def test_the_table_shows_caller_action_and_verification():
     assert "API_TOKEN, HF_TOKEN; from" in " ".join(text.split())
     assert "vgg; owner bob@ops2" in text
     assert "root@ops1?        applied        provision apply" in text
+    assert "drained        the fan is loud (eve)" in text
     assert "1 invalid records in the journal" in text
     assert "error: does not answer" in text
     assert audit_document({"head": AuditTrail((record,), 0)})["nodes"][0]["records"][0]["verified"] is True
+    assert audit_document({"head": AuditTrail((drained,), 0)})["nodes"][0]["records"][0]["reason"] == drained.reason
 
 
 def test_the_address_is_that_of_the_ssh_session(tmp_path, monkeypatch):
@@ -132,6 +135,8 @@ def test_the_address_is_that_of_the_ssh_session(tmp_path, monkeypatch):
         ("queue", {"name": "j", "queue": {"state": "stopped"}}, {"written": True}, "stopped"),
         ("queue", {"name": "j", "queue": {"state": "pending"}, "action": "released"}, {}, "released"),
         ("queue", {"name": "j", "queue": {"state": "started"}}, {"written": True}, None),
+        ("drain", {"name": "j", "reason": "fan"}, {}, "drained"),
+        ("resume", {"name": "j"}, {}, "resumed"),
         ("report", {"names": None}, {}, None),
     ],
 )
@@ -147,6 +152,7 @@ def test_changes_and_reads_of_jobs_are_recorded(monkeypatch, do, request_, answe
     for one in lines:
         assert (one["caller"], one["agent"], one["job"]) == ("alice@ops1", False, "j")
         assert "x" not in json.dumps(one.get("secrets", []))
+        assert one.get("reason") == ("fan" if do == "drain" else None)
 
 
 def test_only_the_agent_sets_the_verified_caller(monkeypatch):

@@ -207,7 +207,7 @@ def test_a_node_whose_interpreter_is_missing_is_not_changed(answers, tmp_path):
     report = workflow.apply(full, full.nodes)
 
     assert reached == []
-    assert "there is no python3 on this node" in report.nodes[0].error.message
+    assert "there is no /opt/python on this node" in report.nodes[0].error.message
 
 
 def test_a_second_apply_is_refused_with_the_lock_holder(answers, tmp_path):

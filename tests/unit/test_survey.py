@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -10,9 +12,13 @@ import pytest
 
 from provision import connectors, workflow
 from provision.errors import ConnectionFailed, NodeError, ProvisionError, UsageError
-from provision.facts import ALL_FACTS, NodeFacts, Unknown
+from provision.facts import ALL_FACTS, NodeFacts, Parameters, Unknown
 from provision.facts.system import Hardware
 from provision.model import Cluster, CommandResult, Connection, Node, Secret
+from provision.node.probe import GIVEN_UP, NO_PROCESS
+from provision.node_archive import INCOMPLETE_PYTHON, NO_PYTHON, OLD_PYTHON
+from provision.workflow.node_plans import lacks_python
+from provision.workflow.survey import ask
 
 
 class Answer:
@@ -138,6 +144,41 @@ def test_a_node_that_cannot_start_processes_is_reported(cluster, monkeypatch, sa
 
     assert "it cannot start another process" in error.message
     assert "pid_max" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [(NO_PROCESS, "processes"), (GIVEN_UP, "free space"), (1, "root"), (OLD_PYTHON, "newer Python")],
+)
+def test_each_failure_of_a_probe_has_its_own_remedy(code, word):
+    with pytest.raises(NodeError) as caught:
+        ask(Answer("n", code, "a cause\n"), ALL_FACTS, Parameters())
+
+    assert word in caught.value.remedy
+
+
+@pytest.mark.parametrize("code", [NO_PYTHON, INCOMPLETE_PYTHON])
+def test_a_node_without_a_complete_python_reports_its_system(cluster, monkeypatch, code):
+    """Debian's python3-minimal has no json; the plan then installs python3, although the command exists."""
+
+    class Minimal(Answer):
+        """Runs the script for nodes without python3 here."""
+
+        def run(self, script: str, **_: object) -> CommandResult:
+            """Run a script; programs end with the code."""
+            if ".pyz" in script:
+                return CommandResult("", "No module named 'json'\n", code)
+            done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+            return CommandResult(done.stdout, done.stderr, done.returncode)
+
+    monkeypatch.setattr(
+        connectors, "each", lambda nodes, function, **_: {n.name: function(Minimal(n.name)) for n in nodes}
+    )
+    facts = workflow.probe(cluster.nodes[:1])["good"]
+
+    assert facts.system.kernel == os.uname().release
+    assert lacks_python(cluster.nodes[0], facts)
+    assert isinstance(facts.receipts, Unknown)
 
 
 def _error(function, name, said):

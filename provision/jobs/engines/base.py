@@ -201,7 +201,14 @@ class JobEngine(Protocol):
         """Return the local command that forwards 127.0.0.1:`local` to a port or ``tensorboard`` (PORT_FORWARD)."""
 
     def drain(self, names: Sequence[str], reason: str) -> Mapping[str, ProvisionError | None]:
-        """Exclude nodes from new jobs, or include them again if `reason` is empty (DRAIN). Running jobs continue.
+        """Exclude nodes from new jobs, for a reason (DRAIN). Running jobs continue.
+
+        Returns:
+            Node -> the error there, None for success.
+        """
+
+    def resume(self, names: Sequence[str], progress: Progress) -> Mapping[str, ProvisionError | None]:
+        """Include drained nodes again (DRAIN), and start the jobs that waited for them.
 
         Returns:
             Node -> the error there, None for success.

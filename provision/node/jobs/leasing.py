@@ -34,7 +34,7 @@ def lease(request: Record) -> Record:
     job, attempt, requested = job_name(request, "job"), attempt_number(request), request["leases"]
     reason = drain_reason()
     if reason and not request.get("force"):
-        raise Refused("the node is drained: {}".format(reason), "Let it take jobs again: provision node resume")
+        raise Refused("the node is drained: {}".format(reason), "Resume it: provision node resume NODE")
     if not requested:
         return {"taken": {}}
     gpus, containers = Gpus(), job_runs()

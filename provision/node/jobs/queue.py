@@ -1,6 +1,6 @@
 """Requests about names, the queue, secrets and packed code.
 
-They are: upload, reserve, code, hold_queue, queue, queues, secrets, event, drain.
+They are: upload, reserve, code, hold_queue, queue, queues, secrets, event, drain, resume.
 """
 
 import errno
@@ -25,6 +25,7 @@ from provision.node.files import (
 )
 from provision.node.jobs.leases import LeaseLock
 from provision.node.jobs.records import (
+    DRAINED,
     FILE,
     ROOT,
     RUN,
@@ -282,11 +283,16 @@ def event(request: Record) -> Record:
 
 
 def drain(request: Record) -> Record:
-    """Drain the node, or end this with an empty reason."""
+    """Drain the node: it grants no new leases."""
+    reason = str(request.get("reason") or "").strip()
+    if not reason:
+        raise Refused("the node cannot be drained without a reason")
     make_folders()
-    path = os.path.join(ROOT, ".drained")
-    if request.get("reason"):
-        write_file(path, str(request["reason"]) + "\n")
-    else:
-        remove(path)
+    write_file(DRAINED, reason + "\n")
+    return {"drained": drain_reason()}
+
+
+def resume(_request: Record) -> Record:
+    """Let a drained node grant leases again."""
+    remove(DRAINED)
     return {"drained": drain_reason()}

@@ -9,6 +9,8 @@ from typing import Dict, Iterable, List, Optional, Tuple
 from provision.node.files import Record, Refused, names_in, read_json, read_text, remove, remove_tree
 
 ROOT = os.environ.get("PROVISION_JOBS_ROOT") or "/var/lib/provision/jobs"
+DRAINED = os.path.join(ROOT, ".drained")
+"""While the node is drained: the reason."""
 RUN = os.environ.get("PROVISION_JOBS_RUN") or "/run/provision"
 FOR_TESTS = (
     "PROVISION_JOBS_ROOT",
@@ -140,7 +142,7 @@ def add_event(name: str, source: str, message: str, kind: str = "Normal", when: 
 
 def drain_reason() -> str:
     """Return why the node is drained, empty if it is not."""
-    return read_text(os.path.join(ROOT, ".drained")).strip()
+    return read_text(DRAINED).strip()
 
 
 def remove_secrets(folder: str) -> None:

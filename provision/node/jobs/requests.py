@@ -24,6 +24,7 @@ REQUESTS = {
     "secrets": "jobs.queue",
     "event": "jobs.queue",
     "drain": "jobs.queue",
+    "resume": "jobs.queue",
     "look": "jobs.snapshot",
     "watch": "jobs.watch",
     "report": "jobs.reports",

@@ -36,7 +36,7 @@ Table = Dict[str, Tuple[str, str, str, str, str]]
 """Process number -> name, command line, parent, container id, pod id; ids may be empty."""
 
 
-def _read(path: str) -> str:
+def read_proc_file(path: str) -> str:
     """Return a file of /proc as text, empty if the process is gone."""
     try:
         with open(path, "rb") as stream:
@@ -66,7 +66,7 @@ def who(pid: str) -> str:
         owner = pwd.getpwuid(number).pw_name
     except KeyError:
         owner = f"uid {number}"
-    name = "".join(letter if letter.isprintable() else "?" for letter in _read(f"{PROC}/{pid}/comm"))
+    name = "".join(letter if letter.isprintable() else "?" for letter in read_proc_file(f"{PROC}/{pid}/comm"))
     return "process {} ({} of {})".format(pid, name or "unknown program", owner)
 
 
@@ -76,7 +76,7 @@ def is_nodes_own(pid: str, program: str) -> bool:
     Any account, and root in a container, chooses the name and arguments of its processes, but not their account, their
     PID in the node's own namespace, or their executable.
     """
-    status = _read(f"{PROC}/{pid}/status")
+    status = read_proc_file(f"{PROC}/{pid}/status")
     if not status:
         return True
     facts = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -133,13 +133,15 @@ def processes() -> Table:
     """Return all processes except kernel threads."""
     table: Table = {}
     for pid in os.listdir(PROC):
-        name, _, rest = _read(f"{PROC}/{pid}/stat").partition("(")[2].rpartition(")") if pid.isdigit() else ("", "", "")
+        name, _, rest = (
+            read_proc_file(f"{PROC}/{pid}/stat").partition("(")[2].rpartition(")") if pid.isdigit() else ("", "", "")
+        )
         words = rest.split()  # state, parent, group, session, terminal, its group, flags
         if not words or int(words[6]) & KERNEL_THREAD:
             continue
-        cgroup = _read(f"{PROC}/{pid}/cgroup")
+        cgroup = read_proc_file(f"{PROC}/{pid}/cgroup")
         pod = _first_group(POD, cgroup).replace("_", "-") if PODS in cgroup else ""
-        table[pid] = (name, _read(f"{PROC}/{pid}/cmdline"), words[1], _container(cgroup), pod)
+        table[pid] = (name, read_proc_file(f"{PROC}/{pid}/cmdline"), words[1], _container(cgroup), pod)
     return table
 
 

@@ -12,7 +12,7 @@ import stat
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from provision.node.probe.busy import PROC, Table, _read, processes, running_jobs
+from provision.node.probe.busy import PROC, Table, processes, read_proc_file, running_jobs
 from provision.node.probe.managed import DOCKER_SOCKET, Engine, content_of, managed_state, quoted
 
 ENGINE_SECONDS = 15
@@ -82,7 +82,7 @@ def info(engine: Engine, engines: List[str], cache: str) -> Dict[str, Any]:
 
 def process_identity(pid: str) -> List[str]:
     """Return values that identify a process even if its pid is reused."""
-    return [pid, _read(f"{PROC}/{pid}/stat").rpartition(")")[2].split()[19]]
+    return [pid, read_proc_file(f"{PROC}/{pid}/stat").rpartition(")")[2].split()[19]]
 
 
 def is_unchanged(engine: Engine, since: float, now: float) -> bool:
@@ -134,11 +134,14 @@ def write_cache(path: str, content: bytes) -> None:
         if status.st_uid or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
             return
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
         os.rename(new, path)
     except OSError:
-        pass
+        os.unlink(new)
 
 
 def first_image(engine: Engine, references: List[str]) -> Optional[Dict[str, Any]]:
@@ -170,7 +173,7 @@ def runtime_state(pid: int) -> Dict[str, Any]:
     root = f"{PROC}/{pid}/root"
     devices = [folder + name for folder, prefix in SHOWN_DEVICES for name in entries(f"{root}/dev/{folder}", prefix)]
     return {
-        "limits": _read(f"{PROC}/{pid}/limits"),
+        "limits": read_proc_file(f"{PROC}/{pid}/limits"),
         "devices": devices,
         "deleted": [path for path in deleted_mounts(pid) if path == NODE_NAMES or os.path.isdir(root + path)],
         "processes": processes_beside(pid),
@@ -187,7 +190,7 @@ def entries(folder: str, prefix: str) -> List[str]:
 
 def deleted_mounts(pid: int) -> List[str]:
     """Return the mount points in the container whose source was deleted on the node."""
-    rows = [line.split() for line in _read(f"{PROC}/{pid}/mountinfo").splitlines()]
+    rows = [line.split() for line in read_proc_file(f"{PROC}/{pid}/mountinfo").splitlines()]
     return [unescaped(words[4]) for words in rows if len(words) > 4 and words[3].endswith("//deleted")]
 
 
@@ -207,7 +210,7 @@ def processes_beside(pid: int) -> List[Tuple[int, str]]:
     for other in os.listdir(PROC):
         try:
             if other.isdigit() and os.readlink(f"{PROC}/{other}/ns/pid") == space:
-                beside.append((int(other), _read(f"{PROC}/{other}/comm")))
+                beside.append((int(other), read_proc_file(f"{PROC}/{other}/comm")))
         except OSError:
             continue
     return sorted(row for row in beside if row[1])

@@ -1,6 +1,6 @@
 """Reads the current state of objects in receipts: files, packages, units, kernel modules, images, containers.
 
-The module that writes receipts imports it (as platform_managed), and the probe sends its text, so both report the same.
+The module that writes receipts imports it (as platform_managed), and so does the probe: both report the same.
 Python 3.6 or newer and the standard library only. It writes nothing, and reports only hashes of file contents. A
 program that does not answer in time is killed, and its section is left out, as are images and containers while the
 engine does not run.
@@ -182,9 +182,12 @@ def content_of(path: str, *, follow: bool = False) -> Optional[bytes]:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except (OSError, ValueError):
         return None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size >= MOST_BYTES:
+        os.close(handle)
+        return None
     with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(handle)
-        return stream.read(MOST_BYTES) if stat.S_ISREG(status.st_mode) and status.st_size < MOST_BYTES else None
+        return stream.read(MOST_BYTES)
 
 
 def block_of(content: Optional[bytes], marker: str) -> Optional[bytes]:
@@ -272,13 +275,21 @@ def program_of(name: str) -> str:
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
 
 
-def spawn(path: str, command: Sequence[str], output: int, errors: Optional[int] = None, *, leads: str = "group") -> int:
+def spawn(
+    path: str,
+    command: Sequence[str],
+    output: int,
+    errors: Optional[int] = None,
+    *,
+    leads: str = "group",
+    variables: Optional[Dict[str, str]] = None,
+) -> int:
     """Start a program that writes to the file `output`; return its pid.
 
     Its stderr is dropped unless `errors` is a file. `leads` selects whether it leads a process group, a session, or
-    neither.
+    neither. `variables` are added to its environment.
     """
-    environment = dict(os.environ, LC_ALL="C")
+    environment = dict(os.environ, LC_ALL="C", **(variables or {}))
     if hasattr(os, "posix_spawn"):  # Python 3.8; unlike fork, it copies nothing of this process
         actions: List[Tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, 0 if errors is None else errors, 2)]

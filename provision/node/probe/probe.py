@@ -1,14 +1,17 @@
 """Runs the facts' commands on a node in one process, and separates their outputs.
 
 The request is JSON on standard input (`provision.facts.probe_request.request`). Each command has its own session and
-time limit, and writes to memory. The commands that share a row run in one session, one after the other; if one of them
+time limit, and writes to memory. The commands of a row run in one session, one after the other; if one of them
 hangs or ends the shell, the later ones get sessions of their own. There are two rows: one in a shell, one of functions
-(`works`) in a fork of this process. A process that no signal can kill is recorded, and its command is not started again
-while it lives.
+in a fork of this process. The end of each command of a row is marked in its outputs. The mark is random, and no other
+account can read it: it is never an argument of a program. A process that no signal can kill is recorded, and its
+command is not started again while it lives.
 """
 
+import errno
 import json
 import os
+import resource
 import signal
 import stat
 import sys
@@ -16,7 +19,8 @@ import time
 from hashlib import sha256
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from provision.node.probe.busy import PROC, _read
+from provision.node.probe import GIVEN_UP, NO_PROCESS, STARTED
+from provision.node.probe.busy import PROC, read_proc_file
 from provision.node.probe.engine import entries, managed_and_engine, write_cache
 from provision.node.probe.managed import (
     ASK_UNITS,
@@ -34,27 +38,28 @@ STUCK = "/run/provision-probe.stuck"  # processes of earlier probes that no sign
 PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # these also have programs that the facts need
 SHELL = "/bin/sh"
 CUT_OFF = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-GIVEN_UP = 75
-SLACK = 40  # seconds for each second that Python took to start
+SLACK = 100  # seconds for each second that Python took to load the program
 TEMPORARY = ("/run", "/dev/shm", "/tmp", "/var/tmp")  # nosec B108 # O_EXCL, mode 0600, unlinked at once
 RECEIPTS, CONTAINER_SSH = "/var/lib/provision/receipts", "/var/lib/provision/container_ssh"
 CONTAINER_KEYS = ("ssh_host_ed25519_key.pub", "id_ed25519.pub")
 CONTAINER_FILES = (
     "authorized_keys", "known_hosts", "ssh_config", "sshd_config", "keys/ssh_host_ed25519_key", "keys/id_ed25519",
 )  # fmt: skip
-NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= \n"))
+NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= "))
 ENGINE_FILE, PACKAGES_FILE = "engine", "packages"
 DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
-Work = Callable[[], Optional[int]]
+Function = Callable[[], Optional[int]]
 """A function that prints as a program would, and returns its exit status; None is 0."""
 Result = Tuple[bytes, bytes, bytes]
-"""Stdout, stderr, and the exit status or ``hung:SECONDS``."""
+"""Stdout, stderr, and the exit status, ``hung:SECONDS`` or ``long``."""
+TOO_LONG: Result = (b"", b"", b"long")
 Stuck = Tuple[str, str, str]
 """A process that no signal could kill: its command, number and start time."""
 SETTLED_SECONDS = 2  # some file systems do not show two writes within less time
-ROW_HEAD = (
-    'probe_ended() {{ set -- "$1" "$?"; printf \'\\n{0} %s %s\\n\' "$@"; printf \'\\n{0} %s %s\\n\' "$@" >&2; }}\n'
-)
+MARK_VARIABLE = "PROBE_MARK"
+ROW_HEAD = """probe_mark=$PROBE_MARK; unset PROBE_MARK
+probe_ended() { set -- "$probe_mark $1 $?"; echo; echo "$1"; echo >&2; echo "$1" >&2; }
+"""
 
 
 def memory() -> int:
@@ -75,15 +80,17 @@ def memory() -> int:
 class Session:
     """A process group and its output. In a row, the end of each command is marked in both outputs."""
 
-    def __init__(self, names: List[str], seconds: float, row_mark: bytes = b"") -> None:
-        self.names, self.row_mark, self.deadline = names, row_mark, time.monotonic() + seconds
-        self.out, self.err, self.longer = memory(), memory(), False
+    def __init__(self, names: List[str], seconds: float, *, is_row: bool = False) -> None:
+        self.names, self.deadline, self.is_extended = names, time.monotonic() + seconds, False
+        self.mark = os.urandom(16).hex() if is_row else ""
+        self.out, self.err = memory(), memory()
 
     def start(self, text: str) -> None:
-        """Run a shell script."""
-        self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, leads="session")
+        """Run a shell script; only root can read its environment."""
+        variables = {MARK_VARIABLE: self.mark} if self.mark else {}
+        self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, leads="session", variables=variables)
 
-    def fork(self, works: List[Work]) -> None:
+    def fork(self, functions: List[Function]) -> None:
         """Run functions in a fork, as if each were a program."""
         self.pid = os.fork()
         if self.pid:
@@ -93,12 +100,13 @@ class Session:
             os.setsid()
             os.dup2(self.out, 1)
             os.dup2(self.err, 2)
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # they become exceptions
+                signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            for name, work in zip(self.names, works):
-                code = exit_code_of(work)
-                for stream in (1, 2) if self.row_mark else ():
-                    os.write(stream, b"%s%s %d\n" % (self.row_mark, name.encode(), code))
+            for name, function in zip(self.names, functions):
+                code = exit_code_of(function)
+                for stream in (1, 2) if self.mark else ():
+                    os.write(stream, f"\n{self.mark} {name} {code}\n".encode())
         finally:
             os._exit(code)
 
@@ -112,9 +120,9 @@ class Session:
     def outputs(self, code: bytes) -> Dict[str, Result]:
         """Return name -> (stdout, stderr, exit code) of each command that has ended."""
         out, err = (os.pread(stream, os.fstat(stream).st_size, 0) for stream in (self.out, self.err))
-        if not self.row_mark:
+        if not self.mark:
             return {self.names[0]: (out, err, code)}
-        both = zip(finished_commands(out, self.row_mark), finished_commands(err, self.row_mark))
+        both = zip(finished_commands(out, self.mark), finished_commands(err, self.mark))
         return {name: (text, errors, end) for (name, end, text), (_, _, errors) in both}
 
     def close(self) -> None:
@@ -123,10 +131,10 @@ class Session:
         os.close(self.err)
 
 
-def exit_code_of(work: Work) -> int:
-    """Call `work`; return the exit code of an equivalent program."""
+def exit_code_of(function: Function) -> int:
+    """Call `function`; return the exit code of an equivalent program."""
     try:
-        return work() or 0
+        return function() or 0
     except Exception:  # noqa: BLE001 - the error is reported on stderr, as by a program
         sys.excepthook(*sys.exc_info())
         return 1
@@ -135,13 +143,15 @@ def exit_code_of(work: Work) -> int:
         sys.stderr.flush()
 
 
-def finished_commands(output: bytes, mark: bytes) -> List[Tuple[str, bytes, bytes]]:
+def finished_commands(output: bytes, mark: str) -> List[Tuple[str, bytes, bytes]]:
     """Return (name, exit code, output) of each command of a row that has ended."""
-    text, *parts = output.split(mark)
+    text, *parts = output.split(f"\n{mark} ".encode())
     commands: List[Tuple[str, bytes, bytes]] = []
     for part in parts:
-        words, _, after = part.partition(b"\n")
+        words, newline, after = part.partition(b"\n")
         name, _, code = words.partition(b" ")
+        if not newline:
+            break  # the limit of the output was reached here
         commands.append((name.decode(), code, text))
         text = after
     return commands
@@ -152,14 +162,27 @@ class Command:
 
     def __init__(self, name: str, limit: int, text: str, *, shared: bool) -> None:
         self.name, self.limit, self.text, self.shared = name, limit, text, shared
-        self.work = text[1:] if text.startswith("@") else ""  # the name of a function
+        self.function = text[1:] if text.startswith("@") else ""  # its name
 
 
 class ProbeRun:
     """The commands of one probe."""
 
-    def __init__(self, token: str, commands: List[Command], together: int, slack: int, works: Dict[str, Work]) -> None:
-        self.token, self.together, self.slack, self.works = token, together, slack, works
+    def __init__(
+        self,
+        token: str,
+        commands: List[Command],
+        functions: Dict[str, Function],
+        *,
+        shared_limit: int,
+        slack: int,
+        output_limit: int,
+        answer_limit: int,
+    ) -> None:
+        self.token, self.functions = token, functions
+        self.shared_limit, self.slack, self.output_limit, self.answer_limit = (
+            shared_limit, slack, output_limit, answer_limit,
+        )  # fmt: skip
         self.commands = {command.name: command for command in commands}
         self.results: Dict[str, Result] = {}
         self.running: Dict[int, Session] = {}
@@ -168,33 +191,41 @@ class ProbeRun:
         """Process group -> name of the command that exceeded its limit."""
 
     def run(self, stuck: List[str]) -> None:
-        """Run all commands, except those of `stuck`, until each has ended or exceeded its limit."""
+        """Run all commands, except those of `stuck`, until each has ended or exceeded its limit.
+
+        The kernel limits the outputs, so that a command that prints endlessly does not fill the memory.
+        """
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.output_limit, most))
         self.results.update({name: (b"", b"", b"hung:again") for name in stuck if name in self.commands})
         new = [command for command in self.commands.values() if command.name not in self.results]
         for command in new:
-            if not command.work and not command.shared:
+            if not command.function and not command.shared:
                 self.begin(command.name)
-        mark = f"\n{self.token} ".encode()
-        works = sorted((command for command in new if command.work), key=lambda command: not command.shared)
-        if works:
-            session = Session([command.name for command in works], self.together + self.slack, mark)
-            session.fork([self.works[command.work] for command in works])
+        called = sorted((command for command in new if command.function), key=lambda command: not command.shared)
+        if called:
+            session = self.row(called)
+            session.fork([self.functions[command.function] for command in called])
             self.running[session.pid] = session
-        shells = [command for command in new if command.shared and not command.work]
+        shells = [command for command in new if command.shared and not command.function]
         if shells:
-            session = Session([command.name for command in shells], self.together + self.slack, mark)
+            session = self.row(shells)
             marked = [f"(\n{command.text}\n)\nprobe_ended {command.name}\n" for command in shells]
-            session.start(ROW_HEAD.format(self.token) + "".join(marked))
+            session.start(ROW_HEAD + "".join(marked))
             self.running[session.pid] = session
         while self.running:
             self.wait()
 
+    def row(self, commands: List[Command]) -> Session:
+        """Return the session of commands that run one after the other."""
+        return Session([command.name for command in commands], self.shared_limit + self.slack, is_row=True)
+
     def begin(self, name: str) -> None:
         """Start a command in its own session."""
         command = self.commands[name]
-        session = Session([name], (self.together if command.shared else command.limit) + self.slack)
-        if command.work:
-            session.fork([self.works[command.work]])
+        session = Session([name], (self.shared_limit if command.shared else command.limit) + self.slack)
+        if command.function:
+            session.fork([self.functions[command.function]])
         else:
             session.start(command.text)
         self.running[session.pid] = session
@@ -216,32 +247,29 @@ class ProbeRun:
                 self.finish(self.running.pop(pid), status)
 
     def finish(self, session: Session, status: int) -> None:
-        """Store the outputs of a finished session; restart commands of a row that its shell did not reach."""
+        """Store the outputs of a finished session; start commands of a row that did not end in it again."""
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         self.results.update(session.outputs(b"%d" % (128 - code if code < 0 else code)))
-        undone = [name for name in session.names if name not in self.results]
-        if undone:
-            errors = os.pread(session.err, 65536, 0)
-            if b"fork" in errors:
-                raise OSError(errors.decode(errors="replace").splitlines()[-1])
         session.close()
-        for name in undone:
-            self.begin(name)
+        for name in session.names:
+            if name not in self.results:
+                self.begin(name)
 
     def give_up(self, session: Session) -> None:
         """Kill a session that exceeded its limit. The first unfinished command hangs; restart the later ones."""
-        if session.row_mark:
+        if session.mark:
             self.results.update(session.outputs(b""))
         undone = [name for name in session.names if name not in self.results]
         first = self.commands[undone[0]] if undone else None
-        if first and first.work and not first.shared and session.row_mark and not session.longer:
-            session.longer, session.deadline = True, session.deadline + first.limit - self.together
+        if first and first.function and not first.shared and session.mark and not session.is_extended:
+            session.is_extended, session.deadline = True, session.deadline + first.limit - self.shared_limit
             return
         del self.running[session.pid]
         session.kill()
         if first:
-            seconds = first.limit if not first.shared else self.together * (1 if session.row_mark else 2)
-            self.results[first.name] = (b"", b"", b"hung:%d" % (seconds + self.slack))
+            seconds = (self.shared_limit if first.shared else first.limit) + self.slack
+            rounds = 2 if first.shared and not session.mark else 1
+            self.results[first.name] = (b"", b"", b"hung:%d" % (seconds * rounds))
             self.killed[session.pid] = first.name
         session.close()
         for name in undone[1:]:
@@ -264,21 +292,32 @@ class ProbeRun:
                 stuck.append((self.killed[group], pid, start))
         return stuck
 
-    def report(self, known: List[str]) -> bytes:
-        """Return all outputs; an output whose hash is known is replaced by its hash."""
-        parts = [b"provision-probe 1 %s\n" % self.token.encode()]
-        for name in self.commands:
-            out, err, end = self.results[name]
-            digest = sha256(out).hexdigest() if known else ""
-            word, text = ("same", digest.encode() + b"\n") if digest in known else ("out", out)
-            parts += f"{self.token} {word} {name}\n".encode(), text, f"\n{self.token} err {name}\n".encode(), err
-            parts += f"\n{self.token} end {name} ".encode(), end, b"\n"
-        return b"".join(parts)
+    def report(self, known: List[str], note: str = "") -> bytes:
+        """Return all outputs; an output whose hash is known is replaced by its hash.
+
+        The longest are left out if the answer would exceed its limit. The `note` is for a support bundle.
+        """
+        sections = {name: self.section(name, self.results[name], known) for name in self.commands}
+        left = self.answer_limit
+        for name in sorted(sections, key=lambda name: len(sections[name])):
+            if len(sections[name]) > left:
+                sections[name] = self.section(name, TOO_LONG, [])
+            left -= len(sections[name])
+        head = f"provision-probe 1 {self.token}\n" + (f"note: {note}\n" if note else "")
+        return head.encode(errors="replace") + b"".join(sections[name] for name in self.commands)
+
+    def section(self, name: str, result: Result, known: List[str]) -> bytes:
+        """Return the part of a command in the answer."""
+        out, err, end = result if len(result[0]) + len(result[1]) < self.output_limit else TOO_LONG
+        digest = sha256(out).hexdigest() if known else ""
+        word, text = ("same", digest.encode() + b"\n") if digest in known else ("out", out)
+        parts = [f"{self.token} {word} {name}\n".encode(), text, f"\n{self.token} err {name}\n".encode(), err]
+        return b"".join([*parts, f"\n{self.token} end {name} ".encode(), end, b"\n"])
 
 
 def process_state(pid: str) -> Tuple[str, int, str]:
     """Return state, process group and start time of a process; of a process that is gone, those of a zombie."""
-    words = _read(f"{PROC}/{pid}/stat").rpartition(")")[2].split()
+    words = read_proc_file(f"{PROC}/{pid}/stat").rpartition(")")[2].split()
     return (words[0], int(words[2]), words[19]) if words else ("Z", 0, "")
 
 
@@ -294,17 +333,42 @@ def read_stuck(path: str) -> List[Stuck]:
     return alive
 
 
-def write_stuck(path: str, processes: List[Stuck]) -> None:
-    """Store the processes for later probes."""
-    if not processes:
-        if os.path.lexists(path):
+def record_stuck(path: str, new: List[Stuck]) -> str:
+    """Add processes for later probes, and remove those that have ended; return why that fails, else empty."""
+    if not new and not os.path.lexists(path):
+        return ""
+    try:
+        handle = locked(path)
+    except OSError as problem:
+        return str(problem)
+    try:
+        alive = read_stuck(path) + new
+        if alive:
+            text = "".join("{} {} {}\n".format(*process) for process in alive).encode()
+            os.ftruncate(handle, os.pwrite(handle, text, 0))
+        else:
             os.unlink(path)
-        return
-    new = f"{path}.{os.getpid()}"
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "w") as stream:
-        stream.write("".join("{} {} {}\n".format(*process) for process in processes))
-    os.rename(new, path)
+    except OSError as problem:
+        return str(problem)
+    finally:
+        os.close(handle)
+    return ""
+
+
+def locked(path: str) -> int:
+    """Return the open file with a lock against other probes, which hold it for milliseconds."""
+    import fcntl  # rarely needed
+
+    for _ in range(100):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:  # else another probe removed it meanwhile
+                return handle
+        except BlockingIOError:
+            time.sleep(0.02)
+        os.close(handle)
+    raise OSError(f"{path} is locked")
 
 
 def unit_states() -> int:
@@ -321,13 +385,13 @@ def unit_states() -> int:
         print(text, flush=True)
     except (OSError, ValueError, IndexError):
         properties = ",".join(key for _, key in ASK_UNITS[:4])
-        code, text = run_program(["systemctl", "show", "--property=" + properties, "--", *units])
+        code, text = print_output_of(["systemctl", "show", "--property=" + properties, "--", *units])
         if code:
             return code
     if program_of("docker"):
         print("client=yes", flush=True)
     if "ActiveState=active" in text.partition("\n\n")[2]:
-        run_program(["timedatectl", "show", "-p", "NTPSynchronized"])
+        print_output_of(["timedatectl", "show", "-p", "NTPSynchronized"])
     return 0
 
 
@@ -341,12 +405,12 @@ def packages(cache: str) -> int:
         if not program_of("rpm"):
             print("neither dpkg-query nor rpm exists", file=sys.stderr)
             return 1
-        return run_program(["rpm", "-qa", "--queryformat", "ii |%{NAME}|%{EVR}\\n"])[0]
+        return print_output_of(["rpm", "-qa", "--queryformat", "ii |%{NAME}|%{EVR}\\n"])[0]
     mark = " ".join(map(signature, DPKG_FILES))
     before, _, listing = ((content_of(cache) if cache else None) or b"").partition(b"\n")
     code = 0
     if before != mark.encode() or not before:
-        code, text = run_program(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
+        code, text = print_output_of(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
         listing = text.encode(errors="surrogateescape")
         if cache and not code and settled(DPKG_FILES[0]):
             write_cache(cache, mark.encode() + b"\n" + listing)
@@ -374,8 +438,8 @@ def settled(path: str) -> bool:
         return False
 
 
-def run_program(command: Sequence[str]) -> Tuple[int, str]:
-    """Run a program whose output becomes part of ours; return its exit code and output."""
+def print_output_of(command: Sequence[str]) -> Tuple[int, str]:
+    """Run a program whose output becomes part of this process's output; return its exit code and output."""
     path = program_of(command[0])
     if not path:
         return 127, ""
@@ -398,17 +462,17 @@ def sysctls() -> None:
     keys = os.environ.get("PROBE_SYSCTLS", "").split()
     paths = {key: "/proc/sys/" + key.replace(".", "/") for key in keys}
     readable = [key for key in keys if os.access(paths[key], os.R_OK)]
-    print("".join(f"key {key}\n{paths[key]}:{_read(paths[key])}\n" for key in readable), end="")
+    print("".join(f"key {key}\n{paths[key]}:{read_proc_file(paths[key])}\n" for key in readable), end="")
 
 
 def limits() -> None:
     """Print the limits of this session and of init."""
-    print(_read(f"{PROC}/self/limits"), "== init", _read(f"{PROC}/1/limits"), sep="\n")
+    print(read_proc_file(f"{PROC}/self/limits"), "== init", read_proc_file(f"{PROC}/1/limits"), sep="\n")
 
 
 def modules() -> None:
     """Print the loaded kernel modules."""
-    print(_read(f"{PROC}/modules"))
+    print(read_proc_file(f"{PROC}/modules"))
 
 
 def receipts() -> None:
@@ -431,13 +495,7 @@ def container_ssh() -> None:
     for name in CONTAINER_KEYS:
         text = content_of(os.path.join(CONTAINER_SSH, "keys", name))
         if text is not None:
-            print(f"\n:{name}:" + text[:1024].translate(None, NO_KEY).decode(), end="")
-
-
-def seconds_since_start() -> float:
-    """Return how long this process has existed: a slow node needs longer to start Python and to load the program."""
-    start = int(process_state("self")[2]) / os.sysconf("SC_CLK_TCK")
-    return float(_read(f"{PROC}/uptime").split()[0]) - start
+            print(f"\n:{name}:" + text[:1024].partition(b"\n")[0].translate(None, NO_KEY).decode(), end="")
 
 
 def prepare_environment(variables: Dict[str, str]) -> None:
@@ -448,7 +506,7 @@ def prepare_environment(variables: Dict[str, str]) -> None:
     os.umask(0o077)
 
 
-def works_of(cache: str) -> Dict[str, Work]:
+def functions_of(cache: str) -> Dict[str, Function]:
     """Return the functions that commands such as ``@packages`` name; without `cache` they store nothing."""
     engine, dpkg = (os.path.join(cache, name) if cache else "" for name in (ENGINE_FILE, PACKAGES_FILE))
     return {
@@ -459,30 +517,40 @@ def works_of(cache: str) -> Dict[str, Work]:
 
 
 def main() -> None:
-    """Run all commands of the request and print their outputs."""
+    """Run all commands of the request and print their outputs.
+
+    A slow node needs longer to load the program, and its commands get more time. The request may arrive later, because
+    the network is slow.
+    """
+    slack = int((time.monotonic() - STARTED) * SLACK)
     request = json.load(sys.stdin)
-    slack = min(int(seconds_since_start() * SLACK), request["most_slack"])
     prepare_environment(request["environment"])
     commands = [Command(*words, shared=shared) for *words, shared in request["commands"]]
-    cache, stuck = (CACHE, STUCK) if request["write"] else ("", "")
-    probe_run = ProbeRun(request["token"], commands, request["together"], slack, works_of(cache))
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    probe_run = ProbeRun(
+        request["token"],
+        commands,
+        functions_of(CACHE if request["write"] else ""),
+        shared_limit=request["shared_limit"],
+        slack=min(slack, request["most_slack"]),
+        output_limit=request["output_limit"],
+        answer_limit=request["answer_limit"],
+    )
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, *CUT_OFF))
     try:
-        before = read_stuck(STUCK)
-        probe_run.run([name for name, _, _ in before])
-        if stuck:
-            write_stuck(stuck, before + probe_run.stuck_processes())
+        probe_run.run([name for name, _, _ in read_stuck(STUCK)])
+        note = record_stuck(STUCK, probe_run.stuck_processes()) if request["write"] else ""
     except (OSError, KeyboardInterrupt) as problem:
         probe_run.stop()
         os.write(2, f"{str(problem) or 'cut off'}\n".encode())
-        os._exit(GIVEN_UP)
+        no_process = isinstance(problem, OSError) and problem.errno in (errno.EAGAIN, errno.ENOMEM)
+        os._exit(NO_PROCESS if no_process else GIVEN_UP)
     except BaseException:
         probe_run.stop()
         raise
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CUT_OFF)
-    text = memoryview(probe_run.report(request["known"]))
+    text = memoryview(probe_run.report(request["known"], note))
     while text:
         text = text[os.write(1, text) :]
     os._exit(0)

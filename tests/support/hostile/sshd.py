@@ -14,6 +14,7 @@ from typing import Self
 import paramiko
 from paramiko.common import cMSG_CHANNEL_DATA
 
+from provision.commands.ssh import END_OF_SCRIPT
 from tests.support.hostile.honest import Answer, Question
 
 __all__ = ["GARBAGE", "HostileSshd"]
@@ -115,7 +116,7 @@ class HostileSshd:
         data, given, over = b"", 0, False
         while len(data) < length and (piece := channel.recv(65536)):
             data += piece
-        script = data[:length].decode()
+        script = data[:length].decode().removesuffix(f"\n{END_OF_SCRIPT}")
         while True:
             question = Question(script, data[length:])
             if over or not question.program or (len(question.lines) > 1 and question.lines[0]):

@@ -15,7 +15,13 @@ _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); "
 
 
 def probe_command(folder: Path, change: str = "", python: str = sys.executable) -> list[str]:
-    """Return the command that runs the program ``probe``; `change` is a sed program for its modules."""
+    """Return the command that runs the program ``probe``.
+
+    Args:
+        folder: where a copy of the program is written.
+        change: sed commands for its modules, separated by semicolons; each has to change something.
+        python: the interpreter.
+    """
     start = f"{_START}from provision.node.main import main; sys.exit(main())"
     return [python, "-I", "-S", "-c", start, _written(folder, change), "probe"]
 
@@ -34,9 +40,11 @@ def _written(folder: Path, change: str) -> str:
     shutil.rmtree(package, ignore_errors=True)
     shutil.copytree(NODE / "probe", package / "node/probe", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(NODE / "main.py", package / "node")
-    if change:
-        files = map(str, (package / "node/probe").glob("*.py"))
-        subprocess.run(["sed", "-i", "-e", change, *files], check=True)
+    files = sorted((package / "node/probe").glob("*.py"))
+    for command in filter(None, change.split(";")):
+        before = [file.read_bytes() for file in files]
+        subprocess.run(["sed", "-i", "-e", command, *map(str, files)], check=True)
+        assert before != [file.read_bytes() for file in files], f"nothing matches {command}"
     return str(folder)
 
 

@@ -28,6 +28,13 @@ NODES = (
     ),
     NodeView("gpu2", "10.0.0.2", ready=True, labels={"rack": "r1"}, gpus=(GpuView(0, "y", "V100"),)),
     NodeView("gpu3", "10.0.0.3", ready=False, reason=reason("placement.node_unreachable", cause="no route to host")),
+    NodeView(
+        "gpu4",
+        "10.0.0.4",
+        ready=True,
+        drained=True,
+        reason=reason("placement.node_drained", cause="the fan is loud (eve)"),
+    ),
 )
 
 
@@ -35,7 +42,7 @@ NODES = (
 def written(monkeypatch):
     """Jobs and nodes in memory; what would be written into the inventory."""
     engine = MemoryEngine((JOB,), nodes=NODES)
-    cluster = make_cluster("gpu1", "gpu2", "gpu3", cluster_labels={"rack": "r1"})
+    cluster = make_cluster("gpu1", "gpu2", "gpu3", "gpu4", cluster_labels={"rack": "r1"})
     done: dict[str, object] = {}
     monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: cluster)
     monkeypatch.setattr("provision.workflow.jobs.job_engine", lambda *_: engine)
@@ -53,7 +60,7 @@ def test_top_node_shows_allocation_per_node_and_totals(typed):
     assert "0/1 (0%)" in typed("top", "node", "gpu2")[1]
     assert "Allocated/Total GPUs In Node: 1/2" in typed("top", "node", "-d")[1]
     assert typed("top", "node", "-m", "t", "-o", "name")[1] == "gpu1\n"
-    assert typed("top", "node", "-m", "n", "-o", "name")[1] == "gpu3\n"
+    assert typed("top", "node", "-m", "n", "-o", "name")[1] == "gpu3\ngpu4\n"
     assert json.loads(typed("top", "node", "-o", "json")[1])["allocatedGPUs"] == 1
     assert typed("top", "node", "gpu9")[0] == 3
     assert typed("-o", "json", "top", "node", "-m", "x")[0] == 2
@@ -84,12 +91,14 @@ def test_top_job_and_top_gpu_show_jobs_and_gpus(typed):
 
 @pytest.mark.usefixtures("written")
 def test_node_list_shows_labels_and_drain_reasons(typed):
-    """With labels and why one takes no jobs."""
+    """A drained node has its state and its reason, a node without an answer has its error."""
     out = typed("node", "list")[1]
 
-    assert "gpu1  Ready     master  2     topology      <none>" in out
+    assert "gpu1  Ready                     master  2     topology      <none>" in out
     assert "rack=r1" in out
     assert "gpu3: no route to host" in out
+    assert "gpu4  Ready,SchedulingDisabled" in out
+    assert "gpu4: drained: the fan is loud (eve)" in out
 
 
 @pytest.mark.row(4, 5)
@@ -141,16 +150,21 @@ def test_drain_and_resume_change_the_state_of_nodes(typed, monkeypatch):
 
     def drain(_engine, names, reason):
         seen.append((list(names), reason))
+        return dict.fromkeys(names)
+
+    def resume(_engine, names, _progress):
+        seen.append((list(names), None))
         return {name: ConnectionFailed("no route", node=name) if name == "gpu3" else None for name in names}
 
     monkeypatch.setattr(MemoryEngine, "drain", drain)
+    monkeypatch.setattr(MemoryEngine, "resume", resume)
     monkeypatch.setattr(node_verbs.getpass, "getuser", lambda: "eve")
 
     assert typed("node", "drain", "gpu1", "--reason", "fan")[:2] == (0, "gpu1 drained\n")
     code, out, err = typed("node", "resume", "gpu1", "gpu3")
     assert (code, out) == (7, "gpu1 resumed\n")
     assert "error: gpu3: no route" in err
-    assert seen == [(["gpu1"], "fan (eve)"), (["gpu1", "gpu3"], "")]
+    assert seen == [(["gpu1"], "fan (eve)"), (["gpu1", "gpu3"], None)]
     assert typed("node", "drain", "gpu9")[0] == 3
 
 

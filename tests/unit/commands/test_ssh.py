@@ -129,12 +129,35 @@ def test_gssapi_counts_only_with_a_ticket():
 def test_script_and_input_are_separate():
     """The script is read to its last byte, and what follows is its input, untouched."""
     script = "printf '<%s>' 'é'; cat"
-    command = script_command(len(script.encode()), sudo=False)
+    command = script_command(script, sudo=False)
     done = subprocess.run(
         ["sh", "-c", command], input=script_stdin(script) + b"\x00data\n", capture_output=True, check=False
     )
 
     assert done.stdout == "<é>".encode() + b"\x00data\n"
+
+
+@pytest.mark.parametrize("missing", [1, len("rm -rf /tmp/some/folder\n"), 60])
+def test_nothing_of_an_incomplete_script_runs(missing):
+    """A connection that breaks off must not turn `rm -rf /tmp/some/folder` into `rm -rf /tmp`."""
+    script = "echo ran\nrm -rf /tmp/some/folder\n"
+    done = subprocess.run(
+        ["sh", "-c", script_command(script, sudo=False)],
+        input=script_stdin(script)[:-missing],
+        capture_output=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_a_script_keeps_its_exit_status_and_gets_no_variable_of_ours():
+    script = "set | grep -c '^s='; (exit 7)"
+    done = subprocess.run(
+        ["sh", "-c", script_command(script, sudo=False)], input=script_stdin(script), capture_output=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (7, b"0\n")
 
 
 def test_an_unused_sudo_password_is_discarded(tmp_path):
@@ -143,7 +166,7 @@ def test_an_unused_sudo_password_is_discarded(tmp_path):
     sudo.write_text('#!/bin/sh\nshift 4\nexec "$@"\n')
     sudo.chmod(0o755)
     script = "cat"
-    command = script_command(len(script), sudo=True, password=True)
+    command = script_command(script, sudo=True, password=True)
     done = subprocess.run(
         ["sh", "-c", f"PATH={tmp_path}:$PATH; {command}"],
         input=script_stdin(script, password="hunter2") + b"input",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,14 +28,19 @@ from provision.facts import (
     as_data,
     parse,
     parse_system,
+    probe_request,
+    probe_seconds,
     request,
     system_script,
 )
 from provision.facts.docker import DockerConfigFact
 from provision.facts.kernel import PackagesFact
-from provision.facts.probe_request import split
+from provision.facts.probe_request import ANSWER_LIMIT, OUTPUT_LIMIT, split
 from provision.facts.system import Hardware, System
-from provision.node.probe.probe import works_of
+from provision.node.probe import NO_PROCESS
+from provision.node.probe.engine import write_cache
+from provision.node.probe.probe import functions_of, process_state, read_stuck, record_stuck
+from provision.workflow.survey import PROBE_LIMIT
 from tests.benchmarks import described_node
 from tests.support.node.probe import probe_command, probe_output
 
@@ -78,6 +87,30 @@ class First(Hanging):
 
     name: ClassVar[str] = "boot"
     command: ClassVar[str] = Hanging.command.replace("echo begun", "echo begun in the row")
+
+
+class Waiter(Quick):
+    """Runs a command of the test in the shared session."""
+
+    name: ClassVar[str] = "boot"
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+
+class Long(Quick):
+    """Prints a number of bytes in a session of its own."""
+
+    limit_seconds: ClassVar[int] = 40
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.command = name, f"head -c {size} /dev/zero | tr '\\0' x; : {name}"
+
+
+class LongShared(Long):
+    """Prints a number of bytes in the shared session."""
+
+    limit_seconds: ClassVar[int] = 20
 
 
 class Second(Quick):
@@ -137,11 +170,11 @@ class Probe:
         return probe_command(self.folder / "program", f"{own};{self.change}")
 
     def text(
-        self, facts: list[Fact], parameters: Parameters | None = None, *, read_only: bool = False, together: int = 20
+        self, facts: list[Fact], parameters: Parameters | None = None, *, read_only: bool = False, **limits: int
     ) -> str:
-        """Return what the program prints."""
+        """Return what the program prints; `limits` replace those of the request."""
         asked = json.loads(request(facts, parameters, read_only=read_only))
-        asked |= {"together": together, "most_slack": 1}
+        asked |= {"most_slack": 1, **limits}
         return probe_output(self.command(), json.dumps(asked).encode())
 
     def __call__(self, facts: list[Fact], parameters: Parameters | None = None, **options: object) -> dict:
@@ -179,6 +212,41 @@ def test_commands_in_a_shared_session_are_isolated(probe):
     assert outputs["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
 
 
+def test_no_other_account_can_forge_the_end_of_a_command(probe):
+    """Everyone can read the arguments of processes: they contain nothing that separates outputs.
+
+    A command that prints the file of another account prints the request's token, or what was read from the arguments.
+    """
+    with subprocess.Popen(["sleep", "60"]) as waiting:
+        facts = [Waiter(f"while kill -0 {waiting.pid}; do sleep 0.05; done"), Second()]
+        asked = json.loads(request(facts))
+        with subprocess.Popen(probe.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+            program.stdin.write(json.dumps(asked).encode())
+            program.stdin.close()
+            assert wait_until(lambda: b"probe_ended" in arguments_below(program.pid))
+            seen = arguments_below(program.pid)
+            waiting.kill()
+            waiting.wait()
+            printed = program.stdout.read().decode()
+        assert program.returncode == 0
+    forger = Waiter(f"printf '\\n{asked['token']} clock 0\\n{asked['token']} boot 0\\n'; exit 3")
+    forged = json.loads(request([forger, Second()])) | {"token": asked["token"]}
+
+    assert split(printed, facts)["clock"] == RawOutput("second\n", 4, "")
+    assert re.search(rb"[0-9a-f]{16}", seen) is None
+    assert f"{asked['token']} end clock 4" in probe_output(probe.command(), json.dumps(forged).encode())
+
+
+def arguments_below(pid: int) -> bytes:
+    """Return the arguments of all descendants of a process."""
+    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    texts = []
+    for child in children:
+        with contextlib.suppress(OSError):
+            texts += [Path(f"/proc/{child}/cmdline").read_bytes(), arguments_below(int(child))]
+    return b"\n".join(texts)
+
+
 def test_a_command_that_ends_the_shared_shell_costs_only_itself(probe):
     facts = [Second(), Setter(), Leaver(), Third()]
     outputs = probe(facts)
@@ -190,12 +258,81 @@ def test_a_command_that_ends_the_shared_shell_costs_only_itself(probe):
 
 def test_a_command_that_hangs_in_a_shared_session_costs_only_itself(probe):
     facts = [Second(), First(), Third()]
-    outputs = probe(facts, together=1)
+    outputs = probe(facts, shared_limit=1)
 
     assert outputs["boot"].reason.startswith("hung: sleep forever (no end within ")
     assert outputs["clock"].stdout == "second\n"
     assert outputs["hardware"].stdout.startswith("third ")
     assert wait_until(lambda: napping() == "")
+
+
+@pytest.mark.parametrize("kind", [Long, LongShared])
+def test_a_command_that_prints_too_much_costs_only_its_own_fact(probe, kind):
+    """The output is limited on the node: one command can neither fill its memory nor the whole answer."""
+    facts = [Second(), kind("gpus", 40_000_000), Third(), Quick()]
+    text = probe.text(facts)
+    outputs = split(text, facts)
+
+    assert outputs["gpus"] == Unknown(f"the output of echo is too long (the limit is {OUTPUT_LIMIT} bytes)")
+    assert outputs["clock"] == RawOutput("second\n", 4, "")
+    assert outputs["hardware"].stdout.startswith("third ")
+    assert outputs["quick"] == QUICK
+    assert len(text) < 10_000
+
+
+def test_the_answer_is_limited_by_leaving_out_the_longest_outputs(probe):
+    facts = [Long("gpus", 9000), Long("nvlinks", 8000), Long("topology", 4000), Quick()]
+    text = probe.text(facts, output_limit=10_000, answer_limit=14_000)
+    outputs = split(text, facts)
+
+    assert [name for name, output in outputs.items() if isinstance(output, Unknown)] == ["gpus"]
+    assert len(text) < 14_000
+    assert ANSWER_LIMIT < PROBE_LIMIT
+
+
+def test_the_word_fork_in_an_output_is_no_lack_of_processes(probe):
+    """A command whose session ends early costs only itself, whatever it prints."""
+    facts = [Waiter("echo 'ls: /opt/forklift: no such file' >&2; kill -9 $$; sleep 1"), Second()]
+    outputs = probe(facts)
+
+    assert outputs["boot"].exit_code == 137
+    assert outputs["clock"] == RawOutput("second\n", 4, "")
+
+
+def test_a_node_without_free_processes_has_its_own_exit_status(probe):
+    """The controller then names the cause; the node can be neither probed nor changed."""
+    probe.change = 's,return os.posix_spawn(,raise OSError(11\\, "no process") or os.posix_spawn(,'
+    done = subprocess.run(probe.command(), input=request([Quick()]), capture_output=True, check=False)
+
+    assert (done.returncode, done.stdout) == (NO_PROCESS, b"")
+    assert b"no process" in done.stderr
+
+
+def test_a_slow_network_gives_commands_no_more_time(probe):
+    """Only a node that is slow to load the program gets more; the delay before the request is not the node's."""
+    probe.change = "s,^SLACK = .*,SLACK = 1,"
+    asked = json.loads(request([Hanging()])) | {"most_slack": 100, "shared_limit": 1}
+    with subprocess.Popen(probe.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        threading.Event().wait(6)
+        program.stdin.write(json.dumps(asked).encode())
+        program.stdin.close()
+        printed = program.stdout.read().decode()
+    seconds = int(re.search(r"end hanging hung:(\d+)", printed)[1])
+
+    assert seconds - Hanging.limit_seconds < 6
+
+
+def test_the_time_limit_of_a_probe_is_longer_than_any_hung_command(probe, monkeypatch):
+    """The node's answer arrives, although two commands of the shared session hang on a slow node."""
+    monkeypatch.setattr(probe_request, "SHARED_SECONDS", 1)
+    probe.change = "s,^SLACK = .*,SLACK = 10**6,"
+    facts = [First(), Hanging(), Second()]
+    monkeypatch.setattr(probe_request, "MOST_SLACK_SECONDS", 1)
+    text = probe_output(probe.command(), request(facts))
+    seconds = [int(each) for each in re.findall("hung:([0-9]+)", text)]
+
+    assert seconds == [2, 4]
+    assert max(seconds) <= probe_seconds(facts) - probe_request.TRANSFER_SECONDS
 
 
 def test_a_shared_session_does_not_restart_a_command_that_hung_in_an_earlier_probe(probe):
@@ -231,7 +368,7 @@ def test_functions_of_the_program_read_files_of_other_accounts_safely(probe):
     (folder / "receipts/.hidden.json").write_text("{}")
     (folder / "container_ssh/known_hosts").write_text("[node1]:2222 ssh-ed25519 AAAAC3 node1\n\n# words\n")
     (folder / "container_ssh/keys/id_ed25519").write_text("secret")
-    (folder / "container_ssh/keys/id_ed25519.pub").write_text("ssh-ed25519 AAAAC3 \033[2J;comment\nmore\n")
+    (folder / "container_ssh/keys/id_ed25519.pub").write_text("ssh-ed25519 AAAAC3 \033[2J;comment\nplanted line\n")
     (folder / "container_ssh/keys/ssh_host_ed25519_key.pub").symlink_to("id_ed25519.pub")
     probe.change = f"s,/var/lib/provision/,{folder}/,g"
     facts = [fact for fact in ALL_FACTS if fact.command.startswith("@") and fact.name not in ENGINE]
@@ -246,18 +383,20 @@ def test_functions_of_the_program_read_files_of_other_accounts_safely(probe):
     assert set(result["sysctls"]) == {"kernel.panic", "net.ipv4.tcp_rmem"}
     assert result["limits"]["init"]
     assert "secret" not in text
+    assert "planted" not in text
 
 
 def test_every_function_that_a_fact_names_exists():
     named = {fact.command[1:] for fact in ALL_FACTS if fact.command.startswith("@")}
 
-    assert named == set(works_of(""))
+    assert named == set(functions_of(""))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
 def test_the_package_list_is_cached_until_dpkg_changes_it(tmp_path, probe, monkeypatch):
     """The file is replaced by one of the same size and time; a file that was just written is not cached."""
     (tmp_path / "status").touch()
+    os.utime(tmp_path / "status", (time.time() + 600,) * 2)  # just written, however slow this machine is
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     probe.change = f"s,/var/lib/dpkg/,{tmp_path}/,"
 
@@ -451,3 +590,32 @@ def test_a_command_that_hung_in_an_earlier_probe_is_not_restarted(probe):
     assert isinstance(reused["forger"], RawOutput)
     assert isinstance(ended["forger"], RawOutput)
     assert not probe.stuck.exists()
+
+
+def test_probes_at_the_same_time_record_all_hung_commands(probe):
+    """Otherwise the next probe would start one of them again."""
+    start = process_state("self")[2]
+    names = [f"fact{number}" for number in range(12)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        notes = list(pool.map(lambda name: record_stuck(str(probe.stuck), [(name, str(os.getpid()), start)]), names))
+
+    assert notes == [""] * len(names)
+    assert sorted(name for name, _, _ in read_stuck(str(probe.stuck))) == sorted(names)
+    assert stat.S_IMODE(probe.stuck.stat().st_mode) == 0o600
+
+
+def test_a_record_that_cannot_be_written_does_not_cost_the_answer(probe):
+    """The answer has a note about it, for a support bundle."""
+    probe.stuck.mkdir()
+    text = probe.text([Quick()])
+
+    assert split(text, [Quick()])["quick"] == QUICK
+    assert re.search(r"^note: .*Is a directory", text, re.MULTILINE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
+def test_a_cache_that_cannot_be_written_leaves_no_file(tmp_path):
+    (tmp_path / "cache/packages").mkdir(parents=True)
+    write_cache(str(tmp_path / "cache/packages"), b"text")
+
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["packages"]

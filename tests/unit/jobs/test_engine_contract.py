@@ -336,7 +336,7 @@ def test_a_drained_node_takes_no_new_jobs_and_its_jobs_continue(subject: Subject
     assert waiting.status is JobStatus.PENDING
     assert drained in parts(waiting.cause)
     assert subject.await_status("running", JobStatus.RUNNING).status is JobStatus.RUNNING
-    assert subject.engine.drain([NODE], "") == {NODE: None}
+    assert subject.engine.resume([NODE], [].append) == {NODE: None}
     assert subject.await_end("waiting").status is JobStatus.SUCCEEDED
 
 

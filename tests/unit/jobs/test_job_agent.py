@@ -313,7 +313,20 @@ def test_a_submitters_job_must_use_the_account_of_the_submitter(agent):
 @pytest.mark.parametrize(
     "do",
     [
-        *("prepare", "start", "lease", "hold", "renew", "release", "drain", "secrets", "event", "queues", "hold_queue"),
+        *(
+            "prepare",
+            "start",
+            "lease",
+            "hold",
+            "renew",
+            "release",
+            "drain",
+            "resume",
+            "secrets",
+            "event",
+            "queues",
+            "hold_queue",
+        ),
         *("watch", "attached", "", "__class__", None, 3, ["report"], {"do": "report"}),
     ],
 )

@@ -441,9 +441,11 @@ def test_a_driver_that_hangs_is_reported_after_a_time_limit(tmp_path):
 def test_a_drained_node_leases_gpus_only_with_force(docked):
     docked.ok("drain", reason="disk of ann")
     assert docked.ok("look")["drained"] == "disk of ann"
-    assert "disk of ann" in lease(docked)["error"]["message"]
+    error = lease(docked)["error"]
+    assert "disk of ann" in error["message"]
+    assert error["remedy"] == "Resume it: provision node resume NODE"
     assert lease(docked, force=True) == {"taken": {}}
-    docked.ok("drain", reason="")
+    docked.ok("resume")
     assert docked.ok("look")["drained"] == ""
 
 

@@ -143,7 +143,7 @@ def test_topology_jobs_use_topology_nodes_only(kind: Kind) -> None:
 
 
 def test_a_drained_node_is_used_only_with_a_toleration() -> None:
-    """--allow-drained."""
+    """--toleration all, or --toleration drained."""
     drained = probes(probe("a", drained="fan broken"))
 
     why = place_job(job(1, 1), snapshot("a"), drained, ["a"]).reason

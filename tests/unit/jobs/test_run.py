@@ -18,7 +18,7 @@ from provision.errors import ConnectionFailed, Interrupted, ProvisionError
 from provision.jobs import JobRequest, Plan, new_job_id, run
 from provision.launchers import HostEntry
 from provision.model import CommandResult, Secret
-from provision.node_archive import archive, install_script, run_script
+from provision.node_archive import archive, run_script, store_archive_script
 from provision.testing import make_node
 
 module = sys.modules["provision.jobs.running"]
@@ -75,10 +75,11 @@ def test_programs_do_not_import_modules_from_the_working_directory(tmp_path):
     """Programs run as root; a json.py in the working directory is never imported."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for script, text in ((install_script(), archive()), (run_script("data-check"), b'{"volumes": []}\n')):
+    for script, text in ((store_archive_script(), archive()), (run_script("data-check"), b'{"volumes": []}\n')):
         done = subprocess.run(
             ["sh", "-c", script], input=text, cwd=tmp_path, capture_output=True, check=False, env=environment
         )
+        assert done.returncode == 0, done.stderr
 
     assert (json.loads(done.stdout), done.returncode) == ({"volumes": {}}, 0)
 

@@ -656,10 +656,19 @@ class DirectEngine:
     # Nodes
 
     def drain(self, names: Sequence[str], reason: str) -> dict[str, ProvisionError | None]:
-        """Exclude nodes from new jobs, or include them again if `reason` is empty. Running jobs continue."""
-        answers = self._contact.each(
-            [self._nodes[name] for name in names], lambda connector: ask_jobs(connector, "drain", Done, reason=reason)
-        )
+        """Exclude nodes from new jobs. Running jobs continue."""
+        return self._on_each(names, "drain", reason=reason)
+
+    def resume(self, names: Sequence[str], say: Say) -> dict[str, ProvisionError | None]:
+        """Include drained nodes again, and start the jobs that waited for them."""
+        errors = self._on_each(names, "resume")
+        self._start_waiting_quietly(say)
+        return errors
+
+    def _on_each(self, names: Sequence[str], do: str, **request: Any) -> dict[str, ProvisionError | None]:
+        """Send the same request to several nodes; return node -> the error there, None for success."""
+        nodes = [self._nodes[name] for name in names]
+        answers = self._contact.each(nodes, lambda connector: ask_jobs(connector, do, Done, **request))
         return {name: one if isinstance(one, ProvisionError) else None for name, one in answers.items()}
 
     def set_labels(self, labels: Mapping[str, Mapping[str, str]]) -> None:

@@ -43,11 +43,14 @@ def _node_view(cluster: Cluster, head: str, name: str, answer: LookAnswer | Prov
         silent = reason("placement.node_unreachable", cause=answer.message)
         return NodeView(name, address, ready=False, reason=silent, **shared)  # type: ignore[arg-type]
     probe = NodeProbe(name, answer)
+    problem = probe.gpu_problem if node.takes_jobs else NO_JOBS
     return NodeView(
         name,
         address,
-        ready=node.takes_jobs and not probe.gpu_problem,
-        reason=(probe.gpu_problem or probe.drained or NO_REASON) if node.takes_jobs else NO_JOBS,
+        ready=not problem,
+        reason=reason("placement.node_problems", problem=problem, drained=probe.drained)
+        if problem and probe.drained
+        else problem or probe.drained or NO_REASON,
         drained=bool(probe.drained),
         gpus=tuple(_gpu_views(probe)),
         simulated=answer.simulated,
