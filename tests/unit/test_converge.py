@@ -82,7 +82,9 @@ def answers(monkeypatch, tmp_path):
                 "install python3": partial(install, node.name),
             }
             try:
-                results[node.name] = function(FakeConnector(scripts, node.name))
+                connector = FakeConnector(scripts, node.name)
+                connector.python = node.connection.python
+                results[node.name] = function(connector)
             except ProvisionError as error:
                 results[node.name] = error
         return results
