@@ -263,7 +263,9 @@ def test_pre_existing_docker_reloads_our_settings_without_a_restart_if_possible(
 def test_pre_existing_docker_is_restarted_for_a_newly_installed_hook(site: Any) -> None:
     """Docker looks for the NVIDIA hook once, when it starts."""
     origin = importlib.import_module("ansible.module_utils.platform_origin")
-    origin.note("packages", "transaction 0", {})
-    origin.put_json(origin.place("packages", "transaction 0") + ".ours", {"installed": ["nvidia-container-toolkit"]})
+    origin.record("packages", "transaction 0", {})
+    origin.write_private_json(
+        origin.record_path("packages", "transaction 0") + ".ours", {"installed": ["nvidia-container-toolkit"]}
+    )
 
     assert site({"log-driver": "local"}) == "restart"

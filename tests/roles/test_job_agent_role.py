@@ -95,7 +95,7 @@ def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Run the module against a passwd and a shadow file; return its result and the programs that it ran."""
     module = load("base_system", "base_system_account")
     monkeypatch.setattr(origin, "FOLDER", str(tmp_path / "origins"))
-    monkeypatch.setattr(module, "note", origin.note)
+    monkeypatch.setattr(module, "record", origin.record)
 
     def call(passwd: str, shadow: str = "provision-jobs:*:1::::::", *, check: bool = False, **more: Any) -> Any:
         for name, text in (("PASSWD", passwd), ("SHADOW", shadow)):
@@ -118,7 +118,7 @@ def test_the_account_has_no_password_and_is_created_once(account: Any) -> None:
     assert ran[0][0] == "useradd"
     assert {"--system", "--no-create-home"} <= set(ran[0])
     assert ran[0][ran[0].index("--password") + 1] == "*"
-    assert origin.noted("accounts")[0]["existed"] is False
+    assert origin.records("accounts")[0]["existed"] is False
     assert account(ACCOUNT) == (False, [])
     assert account(ACCOUNT, check=True)[1] == []
 

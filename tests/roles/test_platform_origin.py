@@ -37,8 +37,8 @@ def write(*items: dict[str, Any], check: bool = False) -> dict[str, Any]:
 
 def reset() -> list[str]:
     """Do what a reset does with noted files and folders; return its sentences."""
-    steps = [step for step in map(undo.file_step, origin.noted("files")) if step]
-    steps += undo.folder_steps(origin.noted("folders"))
+    steps = [step for step in map(undo.file_step, origin.records("files")) if step]
+    steps += undo.folder_steps(origin.records("folders"))
     assert [step.act() for step in steps] == [None] * len(steps)
     return [step.sentence for step in steps]
 
@@ -135,7 +135,7 @@ def test_an_interrupted_write_is_attributed_to_provision(tmp_path: Path) -> None
     path = tmp_path / "x"
     path.write_text("first\n")
     write({"path": str(path), "content": "ours\n"})
-    origin.keep_file(str(path), "next\n")  # and then the power goes
+    origin.record_file(str(path), "next\n")  # and then the power goes
 
     reset()
 
@@ -297,7 +297,7 @@ def test_a_replaced_folder_is_restored(tmp_path: Path) -> None:
     sources = tmp_path / "nv_peer_mem-1.0"
     (sources / "a").mkdir(parents=True)
     (sources / "a" / "x.c").write_text("theirs\n")
-    origin.keep_file(str(sources))
+    origin.record_file(str(sources))
     (sources / "a" / "x.c").write_text("ours\n")
     (sources / "new").write_text("ours\n")
 

@@ -164,7 +164,7 @@ def test_the_plan_changes_nothing(
 ) -> None:
     """Said first, done later; check mode says the same."""
     bring(node, monkeypatch, tmp_path, "pigz")
-    origin.keep_file(str(tmp_path / "x"), "ours\n")
+    origin.record_file(str(tmp_path / "x"), "ours\n")
     (tmp_path / "x").write_text("ours\n")
     before = sorted(origins.rglob("*"))
 
@@ -222,7 +222,7 @@ def test_an_account_of_a_person_that_was_created_later_is_preserved(
     monkeypatch.setattr(packages, "PASSWD", str(passwd))
     monkeypatch.setattr(packages, "GROUP", str(group))
 
-    remains = packages.rests([{"ours": {"users": ["alice", "_rpc"], "groups": ["alice", "docker"]}}])
+    remains = packages.rests([{"managed": {"users": ["alice", "_rpc"], "groups": ["alice", "docker"]}}])
 
     assert remains == {"users": ["_rpc"], "groups": ["docker"], "etc": []}
 
@@ -252,7 +252,7 @@ def test_a_transaction_interrupted_by_a_power_cut_is_reversed() -> None:
         for name, needs in {"dkms": [["gcc", "clang"], ["libc6"]], "gcc": [["libc6"]], "libc6": [], "vim": []}.items()
     }
 
-    brought = packages.brought([{"requested": ["dkms"], "installed": {"libc6": "1"}, "ours": {}}], known)
+    brought = packages.brought([{"requested": ["dkms"], "installed": {"libc6": "1"}, "managed": {}}], known)
 
     assert brought == {"dkms", "gcc"}
 
@@ -264,7 +264,7 @@ def test_a_package_replaced_by_ours_is_installed_again(
     node.packages["docker.io"] = ""
     bring(node, monkeypatch, tmp_path, "docker-ce", without="docker.io")
     assert "docker.io" not in node.packages
-    origin.note("data", docker.DATA, {"path": docker.DATA, "existed": True})
+    origin.record("data", docker.DATA, {"path": docker.DATA, "existed": True})
 
     result = reset()
 
@@ -298,7 +298,7 @@ def test_an_interrupted_reset_is_completed_by_the_next_one(
 ) -> None:
     """What is done stands and is not done twice; the rest follows."""
     (tmp_path / "x").write_text("first\n")
-    origin.keep_file(str(tmp_path / "x"), "ours\n")
+    origin.record_file(str(tmp_path / "x"), "ours\n")
     (tmp_path / "x").write_text("ours\n")
     bring(node, monkeypatch, tmp_path, "pigz")
     node.fails = {"purge"}
@@ -316,7 +316,7 @@ def test_an_interrupted_reset_is_completed_by_the_next_one(
 
 def test_a_busy_node_is_refused_without_disruptive(reset: Callable[..., Any], tmp_path: Path) -> None:
     """The job is named and nothing is touched; --disruptive goes on."""
-    origin.keep_file(str(tmp_path / "x"), "ours\n")
+    origin.record_file(str(tmp_path / "x"), "ours\n")
     (tmp_path / "x").write_text("ours\n")
     job = "process 4711 (python3 of root) holds /dev/nvidia0"
 
@@ -335,11 +335,11 @@ def test_a_busy_node_is_refused_without_disruptive(reset: Callable[..., Any], tm
 def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], node: Node, engine: Any) -> None:
     """On an engine that stood before, ours is known by its label; so is an image that was there before."""
     node.containers = [("provision-training", "Up 2 hours", "training_container"), ("web", "Up 3 hours", "")]
-    note = load("platform", "platform_note")
+    record = load("platform", "platform_note")
     node.images = {"r/theirs:1": "sha256:" + "1" * 64}
-    run(note, images=["r/theirs:1", "r/ours:1"])
+    run(record, images=["r/theirs:1", "r/ours:1"])
     node.images["r/ours:1"] = "sha256:" + "2" * 64
-    origin.note("units", "docker.service", {"name": "docker.service", **node.unit})
+    origin.record("units", "docker.service", {"name": "docker.service", **node.unit})
 
     result = reset()
 
@@ -372,7 +372,7 @@ def test_data_of_others_in_stopped_docker_prevents_its_removal(
 ) -> None:
     """It cannot be asked what it holds, and its folder would go all the same: the folder itself is looked into."""
     data = tmp_path / "docker"
-    origin.keep_data(str(data))
+    origin.record_data_folder(str(data))
     bring(node, monkeypatch, tmp_path, "docker.io")
     node.unit.update(LoadState="loaded", ActiveState="failed")
     for name, label in (("a" * 64, {"provision.role": "training_container"}), ("b" * 64, {})):
@@ -400,14 +400,14 @@ def test_docker_is_restarted_only_for_changed_settings(
     monkeypatch.setattr(docker, "CONFIG", str(path))
     path.write_text('{"debug":true}')
     os.utime(path, (1, 1))
-    origin.keep_file(str(path), kind="json", settings={"debug": True})
+    origin.record_file(str(path), kind="json", settings={"debug": True})
     path.write_text('{\n  "debug": true\n}\n')
-    origin.note("units", "docker.service", {"name": "docker.service", **node.unit})
+    origin.record("units", "docker.service", {"name": "docker.service", **node.unit})
     mark = {"pid": str(engine.pid), "ticks": docker._ticks(engine.pid), "settings": {"debug": True}}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "docker_engine.json").write_text(json.dumps(mark))
     same = reset(plan=True)
-    origin.keep_file(str(path), kind="json", settings={"debug": True, "live-restore": True})
+    origin.record_file(str(path), kind="json", settings={"debug": True, "live-restore": True})
     path.write_text('{"debug": true, "live-restore": true}')
     (tmp_path / "run" / "docker_engine.json").write_text(
         json.dumps({**mark, "settings": {"debug": True, "live-restore": True}})
@@ -431,7 +431,7 @@ def test_docker_that_was_stopped_before_is_stopped_again(
 ) -> None:
     """It neither runs nor starts at boot, as before."""
     before = {**node.unit, "ActiveState": "inactive", "UnitFileState": state}
-    origin.note("units", "docker.service", {"name": "docker.service", **before})
+    origin.record("units", "docker.service", {"name": "docker.service", **before})
 
     reset()
 
@@ -448,7 +448,7 @@ def test_units_are_stopped_before_their_files_are_removed(
 
     monkeypatch.setattr(reset_module(), "UNIT", re.compile(re.escape(str(tmp_path)) + r"/([^/]+\.(?:path|service))$"))
     for name in ("a.service", "b.path"):
-        origin.keep_file(str(tmp_path / name), "ours\n")
+        origin.record_file(str(tmp_path / name), "ours\n")
         (tmp_path / name).write_text("ours\n")
 
     result = reset()
@@ -466,9 +466,9 @@ def test_only_an_account_created_by_provision_is_removed(
     """The job agent's account is removed with what let people in; another account of that name is not ours."""
     with Path("/etc/passwd").open(encoding="utf-8") as stream:
         name, *_, home, _ = next(stream).split(":")
-    monkeypatch.setattr(reset_module().origin, "listed", lambda kind: ["x.json"] if kind == "files" else [])
+    monkeypatch.setattr(reset_module().origin, "record_names", lambda kind: ["x.json"] if kind == "files" else [])
     notes = [{"name": name, "home": home, "existed": True}, {"name": name, "home": "/elsewhere", "existed": False}]
-    monkeypatch.setattr(reset_module().origin, "noted", lambda kind: notes if kind == "accounts" else [])
+    monkeypatch.setattr(reset_module().origin, "records", lambda kind: notes if kind == "accounts" else [])
     assert [step for step in reset(plan=True)["steps"] if "account" in step] == []
 
     notes.append({"name": name, "home": home, "existed": False})

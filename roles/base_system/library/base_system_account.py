@@ -16,7 +16,7 @@ author: [provision]
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import note
+from ansible.module_utils.platform_origin import record
 
 SHELL = "/bin/sh"
 PASSWD, SHADOW = "/etc/passwd", "/etc/shadow"
@@ -64,7 +64,7 @@ def main():
     name, home, state = module.params["name"], module.params["home"], module.params["state"]
     command = program(module, state, name, home)
     if command and not module.check_mode:
-        note("accounts", name, {"name": name, "home": home, "existed": bool(fields(PASSWD, name))})
+        record("accounts", name, {"name": name, "home": home, "existed": bool(fields(PASSWD, name))})
         code, out, err = module.run_command(command)
         if code != 0:
             module.fail_json(msg="`{}` failed: {}".format(" ".join(command), (err or out).strip()))

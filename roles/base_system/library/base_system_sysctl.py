@@ -17,8 +17,8 @@ author: [provision]
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import keep_file, mark, note
-from ansible.module_utils.platform_replace import is_ours, replace
+from ansible.module_utils.platform_origin import mark_managed, record, record_file
+from ansible.module_utils.platform_replace import is_root_file, replace
 
 HEADER = "# Managed by provision (role base_system).\n"
 
@@ -47,20 +47,20 @@ def main():
     wanted = {key: " ".join(str(value).split()) for key, value in sorted(module.params["values"].items())}
     present = {key: value for key, value in wanted.items() if os.path.exists(live_path(key))}
     text, before = HEADER + "".join(f"{key} = {value}\n" for key, value in present.items()), read(path)
-    differs = before != text or not is_ours(path)
+    differs = before != text or not is_root_file(path)
     live = {key: " ".join(read(live_path(key)).split()) for key in present}
     different = {key: value for key, value in present.items() if live[key] != value}
     try:
         if differs and not module.check_mode:
-            keep_file(path, text)
+            record_file(path, text)
             replace(path, text)
     except OSError as error:
         module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
     for key, value in different.items():
         try:
             if not module.check_mode:
-                note("sysctls", key, {"key": key, "path": live_path(key), "before": live[key]})
-                mark("sysctls", key, "values", value)
+                record("sysctls", key, {"key": key, "path": live_path(key), "before": live[key]})
+                mark_managed("sysctls", key, "values", value)
                 with open(live_path(key), "w", encoding="utf-8") as stream:
                     stream.write(value)
         except OSError as error:

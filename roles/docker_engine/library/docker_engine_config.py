@@ -24,7 +24,7 @@ import stat
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.docker_engine_json import BrokenFileError, merge, needed, parse, problems, without
-from ansible.module_utils.platform_origin import keep_data, keep_file
+from ansible.module_utils.platform_origin import record_data_folder, record_file
 from ansible.module_utils.platform_replace import replace
 
 WRITTEN = "/var/lib/provision/docker_engine.json"
@@ -66,7 +66,7 @@ def refuse_broken(module, path, text, reason):
     """Keep a broken file, copy it beside, and say what to do."""
     backup = "{}.broken-{}".format(path, hashlib.sha256(text.encode()).hexdigest()[:8])
     if not module.check_mode and not os.path.exists(backup):
-        keep_file(backup, text)
+        record_file(backup, text)
         replace(backup, text, 0o600)
     module.fail_json(
         msg=f"{reason}. The file is not valid JSON, so docker cannot start with it. It was left as it was"
@@ -124,9 +124,9 @@ def main():
         validate(module, settings, text)
     if changed and not module.check_mode:
         try:
-            keep_file(path, kind="json", settings=ours)
-            keep_data_root(ours)
-            keep_and_write(path, before, text, mode_wanted)
+            record_file(path, kind="json", settings=ours)
+            record_data_root(ours)
+            back_up_and_write(path, before, text, mode_wanted)
         except OSError as error:
             module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
     diff = {"before_header": path, "after_header": path}
@@ -134,13 +134,13 @@ def main():
     module.exit_json(changed=changed, settings=settings, ours=ours, diff=diff if changed else {})
 
 
-def keep_data_root(settings):
+def record_data_root(settings):
     """Note whether docker's data folder is there before docker fills it."""
     if isinstance(settings.get("data-root"), str):
-        keep_data(settings["data-root"])
+        record_data_folder(settings["data-root"])
 
 
-def keep_and_write(path, before, text, mode):
+def back_up_and_write(path, before, text, mode):
     """Replace the file; the one that docker last took stays beside it until docker has taken the new one."""
     previous = path + ".provision-previous"
     if before == text:
@@ -148,7 +148,7 @@ def keep_and_write(path, before, text, mode):
         os.chmod(path, mode)
         return
     if before is not None and not os.path.exists(previous):
-        keep_file(previous, before)
+        record_file(previous, before)
         replace(previous, before, mode)
     replace(path, text, mode)
 

@@ -19,7 +19,7 @@ import os
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import keep_file, keep_folder
+from ansible.module_utils.platform_origin import record_file, record_folder
 
 OPTIONS = {
     "registry": {"type": "str", "required": True},
@@ -67,8 +67,8 @@ def main():
         done.append(login["registry"])
         if module.check_mode:
             continue
-        keep_folder(folder)
-        keep_file(config, kind="json", settings={"auths": {login["registry"]: None}})
+        record_folder(folder)
+        record_file(config, kind="json", settings={"auths": {login["registry"]: None}})
         command = [
             "docker",
             "--config",
@@ -90,9 +90,9 @@ def main():
     opened = loose(folder)
     for path, mode in opened.items() if not module.check_mode else ():
         if path == config:
-            keep_file(config, kind="json", settings={})
+            record_file(config, kind="json", settings={})
         else:
-            keep_folder(folder)
+            record_folder(folder)
         os.chown(path, os.geteuid(), os.getegid())
         os.chmod(path, mode)
     module.exit_json(changed=bool(done or opened), registries=done)

@@ -28,7 +28,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.docker_engine_json import action_for
 from ansible.module_utils.platform_busy import running_jobs
-from ansible.module_utils.platform_origin import keep_file, keep_unit, noted, place
+from ansible.module_utils.platform_origin import record_file, record_path, record_unit, records
 from ansible.module_utils.platform_replace import replace
 
 PREVIOUS = ".provision-previous"
@@ -55,7 +55,7 @@ def load(path):
 
 def note_of(path):
     """Return where it is noted how a file was before we changed it."""
-    return place("files", os.path.normpath(path)) + ".json"
+    return record_path("files", os.path.normpath(path)) + ".json"
 
 
 def refusal(lines):
@@ -135,7 +135,7 @@ class Docker:
     def _can_be_ours(self, path):
         """Return whether a change of the file may come from a run of ours."""
         if path in self.module.params["programs"]:
-            brought = [name for note in noted("packages") for part in note["ours"].values() for name in part]
+            brought = [name for record in records("packages") for part in record["managed"].values() for name in part]
             return any(name.startswith(ENGINE_PACKAGES) for name in brought)
         return any(
             self._noted(name) for name in self.module.params["unit_files"] if path in (name, os.path.dirname(name))
@@ -252,7 +252,7 @@ class Docker:
         # Not the lines that repeat all settings: they can hold a password.
         lines = [line for line in self._journal("--lines=15").splitlines() if "Reloaded configuration" not in line]
         if os.path.exists(previous):
-            keep_file(self.config + ".provision-refused")
+            record_file(self.config + ".provision-refused")
             os.rename(self.config, self.config + ".provision-refused")
             os.rename(previous, self.config)
             outcome = (
@@ -309,7 +309,7 @@ def main():
     if masked:
         refuse_under_jobs(module, "unmasked", "docker.service is masked")
         if not module.check_mode:
-            keep_unit(module, "docker.service")
+            record_unit(module, "docker.service")
             docker.unmask()
             docker = Docker(module)
     action, reason = docker.needed()
@@ -317,7 +317,7 @@ def main():
         refuse_under_jobs(module, "restarted", reason)
     if not module.check_mode:
         if action != "none":
-            keep_unit(module, "docker.service")
+            record_unit(module, "docker.service")
             docker.perform(action)
         docker.settle()
     module.exit_json(changed=masked or action != "none", action=action, reason=reason)

@@ -15,8 +15,8 @@ author: [provision]
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import keep_file
-from ansible.module_utils.platform_replace import is_ours, replace
+from ansible.module_utils.platform_origin import record_file
+from ansible.module_utils.platform_replace import is_root_file, replace
 
 SECONDS = "120"
 
@@ -55,9 +55,9 @@ def main():
             msg=f"nvidia-ctk could not describe the GPUs: {cause}. See that nvidia-smi answers on the node."
         )
     data = read(new)
-    changed = data != read(path) or not is_ours(path)
+    changed = data != read(path) or not is_root_file(path)
     if changed and not module.check_mode:
-        keep_file(path, data)
+        record_file(path, data)
         replace(path, data)
     module.exit_json(changed=changed, said=path)
 

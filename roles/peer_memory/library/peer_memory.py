@@ -48,7 +48,7 @@ from ansible.module_utils.peer_memory_node import (
     Problem,
     Runner,
 )
-from ansible.module_utils.platform_origin import keep_file, note
+from ansible.module_utils.platform_origin import record, record_file
 
 UNIT_NAME = "provision-peer-memory.service"
 UNIT = f"/etc/systemd/system/{UNIT_NAME}"
@@ -132,8 +132,8 @@ def put_source(source, root="/"):
 def keep_source(target, version):
     """Note a source tree, and that DKMS will know of it, before it is replaced."""
     known = os.path.isdir(f"/var/lib/dkms/{DKMS_NAME}/{version}")
-    note("dkms", version, {"name": DKMS_NAME, "version": version, "existed": known})
-    keep_file(target)
+    record("dkms", version, {"name": DKMS_NAME, "version": version, "existed": known})
+    record_file(target)
 
 
 def unpack(data, folder):
@@ -191,7 +191,7 @@ def put_prebuilt(node, kernel, built):
             )
         node.fits(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", module_file)
         take_away(node, kernel)
-        keep_file(node.look.path(f"{folder}/{built['name']}"), base64.b64decode(built["content"]))
+        record_file(node.look.path(f"{folder}/{built['name']}"), base64.b64decode(built["content"]))
         os.rename(node.look.path(new), node.look.path(f"{folder}/{built['name']}"))
     finally:
         if os.path.exists(node.look.path(new)):
@@ -211,7 +211,7 @@ def take_away(node, kernel):
         for name, version, _ in node.look.dkms_trees(DKMS_NAME):
             node.runner.run(["dkms", "uninstall", "-m", name, "-v", version, "-k", kernel], 300)
     for path in node.look.files_of(kernel, DKMS_NAME):
-        keep_file(node.look.path(path), "")
+        record_file(node.look.path(path), "")
         os.unlink(node.look.path(path))
 
 

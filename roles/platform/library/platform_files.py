@@ -51,7 +51,7 @@ import stat
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import keep_file, keep_folder, keep_folders, keep_module
+from ansible.module_utils.platform_origin import record_file, record_folder, record_module, record_new_folders
 
 SUBOPTIONS = {
     "path": {"type": "path", "required": True},
@@ -158,7 +158,7 @@ class Writer:
         if self.module.check_mode:
             return
         if origin:
-            keep_file(path, "")
+            record_file(path, "")
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
@@ -169,7 +169,7 @@ class Writer:
             self._note(item["path"], "absent\n", "directory\n")
             if self.module.check_mode:
                 return
-            keep_folder(item["path"])
+            record_folder(item["path"])
             os.makedirs(item["path"], mode=0o755)
         self._attributes(item, item["path"], int(item["mode"] or "0755", 8), directory=True)
 
@@ -191,7 +191,7 @@ class Writer:
             self._attributes(item, path, mode)
 
     def _write(self, item, path, text, mode):
-        keep_folders(os.path.dirname(path))
+        record_new_folders(os.path.dirname(path))
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".provision-")
         try:
@@ -213,9 +213,9 @@ class Writer:
     @staticmethod
     def _keep(item, path, text):
         if item["state"] == "block":
-            keep_file(path, text, kind="block", marker=item["marker"], drop=item["drop"])
+            record_file(path, text, kind="block", marker=item["marker"], drop=item["drop"])
         else:
-            keep_file(path, text)
+            record_file(path, text)
 
     def _validate(self, item, temporary):
         arguments = [word.replace("%s", temporary) for word in shlex.split(item["validate"])]
@@ -258,7 +258,7 @@ class Writer:
         )
         if not self.module.check_mode:
             if stat.S_ISDIR(status.st_mode):
-                keep_folder(path)
+                record_folder(path)
             else:
                 self._keep(item, path, read(path))
             os.fchown(handle, owner, group)
@@ -283,7 +283,7 @@ def main():
             reason = getattr(error, "strerror", None) or reason
             module.fail_json(msg="{}: could not be written: {}".format(item["path"], reason))
     for name in module.params["modules"] if writer.changed and not module.check_mode else ():
-        keep_module(name)
+        record_module(name)
     module.exit_json(changed=bool(writer.changed), changed_paths=writer.changed, diff=writer.diffs)
 
 

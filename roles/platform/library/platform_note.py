@@ -13,7 +13,7 @@ author: [provision]
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import note
+from ansible.module_utils.platform_origin import record
 
 
 def main():
@@ -27,7 +27,7 @@ def main():
         )
         for name in module.params["images"]:
             code, out, _ = module.run_command(["docker", "image", "inspect", "--format", "{{.Id}}", name])
-            note("images", name, {"name": name, "id": out.strip() if code == 0 else "", "all": everything})
+            record("images", name, {"name": name, "id": out.strip() if code == 0 else "", "all": everything})
     module.exit_json(changed=False)
 
 

@@ -56,10 +56,12 @@ class Reset:
     def __init__(self, module):
         """Look at the node; nothing is changed."""
         self.module, self.left = module, []
-        self.noted = any(origin.listed(kind) for kind in ("files", "folders", "packages", "units", "images", "sysctls"))
-        self.files = origin.noted("files")
+        self.has_records = any(
+            origin.record_names(kind) for kind in ("files", "folders", "packages", "units", "images", "sysctls")
+        )
+        self.files = origin.records("files")
         self.file_steps = [step for step in map(file_step, self.files) if step]
-        self.transactions = origin.noted("packages")
+        self.transactions = origin.records("packages")
         known = table(module) if self.transactions else {}
         self.back = gone_for_ours(self.transactions, known)
         ours = brought(self.transactions, known)
@@ -79,7 +81,7 @@ class Reset:
         newer = {
             f"{name} {old} -> {new}"
             for doc in self.transactions
-            for name, (old, new) in doc["ours"].get("upgraded", {}).items()
+            for name, (old, new) in doc["managed"].get("upgraded", {}).items()
             if known.get(name, {}).get("version") == new
         }
         if newer:
@@ -91,7 +93,7 @@ class Reset:
 
     def steps(self):
         """Return all steps in an order that is safe to be cut off anywhere; none when nothing is noted."""
-        if not self.noted:
+        if not self.has_records:
             return []
         steps_in_order = [*self.engine.first_steps(), *self._unit_steps(), *module_steps(self.module)]
         steps_in_order += [
@@ -99,7 +101,11 @@ class Reset:
             *self.file_steps,
             *depmod_steps(self.module, self.file_steps),
         ]
-        steps_in_order += [*sysctl_steps(self.left), *folder_steps(origin.noted("folders")), *self.engine.last_steps()]
+        steps_in_order += [
+            *sysctl_steps(self.left),
+            *folder_steps(origin.records("folders")),
+            *self.engine.last_steps(),
+        ]
         steps_in_order += [*self._account_steps(), *self._package_steps(), *self.engine.data_steps()]
         return [*steps_in_order, Step("remove our receipts and notes", self._end)]
 
@@ -123,7 +129,7 @@ class Reset:
 
     def _account_steps(self):
         """Return the steps that remove accounts of ours: those that were not there, and that still have our home."""
-        ours = {doc["name"]: doc["home"] for doc in origin.noted("accounts") if not doc["existed"]}
+        ours = {doc["name"]: doc["home"] for doc in origin.records("accounts") if not doc["existed"]}
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as stream:
             known = [line.rstrip("\n").split(":") for line in stream]
         names = [words[0] for words in known if len(words) > 5 and ours.get(words[0]) == words[5]]
@@ -170,7 +176,7 @@ class Reset:
     def _end(self):
         """Have systemd forget what is gone; then the receipts go, and last the notes."""
         self.module.run_command(["systemctl", "daemon-reexec"])
-        for step in folder_steps(origin.noted("folders")):  # what was not empty before packages went
+        for step in folder_steps(origin.records("folders")):  # what was not empty before packages went
             step.act()
         for name in OURS_IN_RUN:
             if os.path.lexists(f"{RUN}/{name}"):

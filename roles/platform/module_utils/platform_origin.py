@@ -11,16 +11,16 @@ import stat
 import tempfile
 
 FOLDER = "/var/lib/provision/origins"
-OURS = "/var/lib/provision/"  # a reset removes all of it: nothing of it is noted
-LAST = 4  # how many of our own contents are known again: one that was cut short, and those before it
+STATE_FOLDER = "/var/lib/provision/"  # a reset removes all of it: nothing of it is noted
+MAX_VALUES = 4  # how many of our own contents are known again: one that was cut short, and those before it
 
 
-def place(kind, name):
+def record_path(kind, name):
     """Return where a note is, without its ending."""
     return os.path.join(FOLDER, kind, hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32])
 
 
-def put(path, data):
+def write_private(path, data):
     """Write a file for root alone, whole or not at all, also over a power cut."""
     folder = os.path.dirname(path)
     os.makedirs(os.path.dirname(FOLDER), mode=0o755, exist_ok=True)
@@ -38,12 +38,12 @@ def put(path, data):
     os.close(handle)
 
 
-def put_json(path, document):
+def write_private_json(path, document):
     """Write a JSON file for root alone."""
-    put(path, json.dumps(document, sort_keys=True).encode())
+    write_private(path, json.dumps(document, sort_keys=True).encode())
 
 
-def load(path):
+def load_json(path):
     """Return a JSON file's content, {} when there is none."""
     try:
         with open(path, encoding="utf-8") as stream:
@@ -52,22 +52,22 @@ def load(path):
         return {}
 
 
-def note(kind, name, document):
+def record(kind, name, document):
     """Write down what was there before; the first note stays."""
-    path = place(kind, name) + ".json"
+    path = record_path(kind, name) + ".json"
     if not os.path.exists(path):
-        put_json(path, document)
+        write_private_json(path, document)
 
 
-def mark(kind, name, key, value):
+def mark_managed(kind, name, key, value):
     """Write down what of ours is there, before it is: the last few are kept."""
-    path = place(kind, name) + ".ours"
-    known = load(path)
+    path = record_path(kind, name) + ".ours"
+    known = load_json(path)
     if value not in known.get(key, []):
-        put_json(path, {**known, key: [*known.get(key, []), value][-LAST:]})
+        write_private_json(path, {**known, key: [*known.get(key, []), value][-MAX_VALUES:]})
 
 
-def keep_file(path, after=None, *, kind="file", settings=None, **more):
+def record_file(path, after=None, *, kind="file", settings=None, **more):
     """Note a file (or link, or whole folder) before it is changed.
 
     Args:
@@ -78,26 +78,26 @@ def keep_file(path, after=None, *, kind="file", settings=None, **more):
         more: what the kind needs besides.
     """
     path = os.path.normpath(path)
-    if path.startswith(OURS):
+    if path.startswith(STATE_FOLDER):
         return
-    keep_folders(os.path.dirname(path))
-    base = place("files", path)
+    record_new_folders(os.path.dirname(path))
+    base = record_path("files", path)
     if not os.path.exists(base + ".json"):
         document = {"path": path, "existed": os.path.lexists(path), "kind": kind, **more}
         if document["existed"]:
-            document.update(seen(path))
+            document.update(file_attributes(path))
             _copy(path, base, document["type"])
-        put_json(base + ".json", document)
+        write_private_json(base + ".json", document)
     if kind == "json":
-        mark("files", path, "settings", settings)
+        mark_managed("files", path, "settings", settings)
     elif after is None:
-        mark("files", path, "any", value=True)
+        mark_managed("files", path, "any", value=True)
     else:
         data = after.encode("utf-8", "surrogateescape") if isinstance(after, str) else after
-        mark("files", path, "sums", hashlib.sha256(data).hexdigest())
+        mark_managed("files", path, "sums", hashlib.sha256(data).hexdigest())
 
 
-def seen(path):
+def file_attributes(path):
     """Return what kind of thing a path is, with mode, owners and time."""
     status = os.lstat(path)
     entry = {"mode": stat.S_IMODE(status.st_mode), "owner": status.st_uid, "group": status.st_gid}
@@ -111,52 +111,52 @@ def seen(path):
 def _copy(path, base, kind):
     if kind == "file":
         with open(path, "rb") as stream:
-            put(base + ".content", stream.read())
+            write_private(base + ".content", stream.read())
     elif kind == "directory":
-        put(base + ".whole", b"")  # so that the folder for notes is there
+        write_private(base + ".whole", b"")  # so that the folder for notes is there
         for name in (base + ".tree", base + ".tree-new"):
             shutil.rmtree(name, ignore_errors=True)
         shutil.copytree(path, base + ".tree-new", symlinks=True)
         os.rename(base + ".tree-new", base + ".tree")
 
 
-def keep_folders(path):
+def record_new_folders(path):
     """Note the folders up to `path` that are not there yet and will be made."""
     while path not in ("", "/") and not os.path.lexists(path):
-        if not (path + "/").startswith(OURS):
-            note("folders", path, {"path": path, "existed": False})
+        if not (path + "/").startswith(STATE_FOLDER):
+            record("folders", path, {"path": path, "existed": False})
         path = os.path.dirname(path)
 
 
-def keep_folder(path):
+def record_folder(path):
     """Note a folder whose mode or owners are about to be changed, or that is about to be made."""
     path = os.path.normpath(path)
-    if os.path.lexists(path) and not (path + "/").startswith(OURS):
-        note("folders", path, {"path": path, "existed": True, **seen(path)})
+    if os.path.lexists(path) and not (path + "/").startswith(STATE_FOLDER):
+        record("folders", path, {"path": path, "existed": True, **file_attributes(path)})
     else:
-        keep_folders(path)
+        record_new_folders(path)
 
 
-def keep_unit(module, name):
+def record_unit(module, name):
     """Note how a unit of others is before it is started, stopped or enabled."""
-    if not os.path.exists(place("units", name) + ".json"):
+    if not os.path.exists(record_path("units", name) + ".json"):
         wanted = ["LoadState", "ActiveState", "UnitFileState"]
         out = module.run_command(["systemctl", "show", name, "--property=" + ",".join(wanted)])[1]
         state = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
-        note("units", name, {"name": name, **{key: state.get(key, "") for key in wanted}})
+        record("units", name, {"name": name, **{key: state.get(key, "") for key in wanted}})
 
 
-def keep_module(name):
+def record_module(name):
     """Note whether a kernel module is loaded before something of ours loads it."""
-    note("modules", name, {"name": name, "loaded": os.path.isdir("/sys/module/" + name)})
+    record("modules", name, {"name": name, "loaded": os.path.isdir("/sys/module/" + name)})
 
 
-def keep_data(path):
+def record_data_folder(path):
     """Note whether a folder is there that programs will fill."""
-    note("data", path, {"path": path, "existed": os.path.lexists(path)})
+    record("data", path, {"path": path, "existed": os.path.lexists(path)})
 
 
-def listed(kind):
+def record_names(kind):
     """Return the names of the files that notes of a kind are in."""
     try:
         return os.listdir(os.path.join(FOLDER, kind))
@@ -164,7 +164,7 @@ def listed(kind):
         return []
 
 
-def noted(kind):
+def records(kind):
     """Return all notes of a kind, each with what was marked as ours under `ours` and its place under `base`."""
-    bases = sorted(os.path.join(FOLDER, kind, name[:-5]) for name in listed(kind) if name.endswith(".json"))
-    return [{**load(base + ".json"), "ours": load(base + ".ours"), "base": base} for base in bases]
+    bases = sorted(os.path.join(FOLDER, kind, name[:-5]) for name in record_names(kind) if name.endswith(".json"))
+    return [{**load_json(base + ".json"), "managed": load_json(base + ".ours"), "base": base} for base in bases]

@@ -2,7 +2,14 @@
 
 import os
 
-from ansible.module_utils.platform_origin import keep_data, listed, load, note, place, put_json
+from ansible.module_utils.platform_origin import (
+    load_json,
+    record,
+    record_data_folder,
+    record_names,
+    record_path,
+    write_private_json,
+)
 
 
 def installed(module):
@@ -26,19 +33,19 @@ def etc():
 def begin_packages(module, requested, folders):
     """Note the packages, accounts and files of /etc before a transaction; return the note's name for `end_packages`."""
     for path in folders:
-        keep_data(path)
-    number = len([name for name in listed("packages") if name.endswith(".json")])
+        record_data_folder(path)
+    number = len([name for name in record_names("packages") if name.endswith(".json")])
     name = f"transaction {number}"
     before = {"groups": names_in("/etc/group"), "users": names_in("/etc/passwd"), "etc": etc()}
-    note("packages", name, {"requested": requested, "installed": installed(module), **before})
+    record("packages", name, {"requested": requested, "installed": installed(module), **before})
     return name
 
 
 def end_packages(module, name):
     """Note what a transaction brought."""
-    before, after = load(place("packages", name) + ".json"), installed(module)
-    put_json(
-        place("packages", name) + ".ours",
+    before, after = load_json(record_path("packages", name) + ".json"), installed(module)
+    write_private_json(
+        record_path("packages", name) + ".ours",
         {
             "installed": sorted(set(after) - set(before["installed"])),
             "removed": sorted(set(before["installed"]) - set(after)),

@@ -19,7 +19,7 @@ def replace(path, content, mode=0o644):
     os.rename(temporary, path)
 
 
-def is_ours(path, mode=0o644):
+def is_root_file(path, mode=0o644):
     """Return whether a path is a regular file of root with this mode."""
     try:
         status = os.lstat(path)

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 
-from ansible.module_utils.platform_origin import noted
+from ansible.module_utils.platform_origin import records
 from ansible.module_utils.platform_undo_files import Step, parsed, read, settings_then
 
 CONFIG = "/etc/docker/daemon.json"
@@ -32,9 +32,9 @@ class Engine:
         self.module, self.files, self.steps = module, files, steps
         self.ours = bool(set(ENGINES) & set(going))
         self.going = going
-        before = [doc for doc in noted("data") if doc["path"] == DATA and doc["existed"]]
+        before = [doc for doc in records("data") if doc["path"] == DATA and doc["existed"]]
         self.data_goes = self.ours and not before
-        self.unit = next((doc for doc in noted("units") if doc["name"] == "docker.service"), None)
+        self.unit = next((doc for doc in records("units") if doc["name"] == "docker.service"), None)
         names = "LoadState,ActiveState,UnitFileState,MainPID"
         out = module.run_command(["systemctl", "show", "docker.service", "--property=" + names])[1]
         self.state = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
@@ -70,7 +70,7 @@ class Engine:
         """Return the folders of docker's data that the reset removes."""
         if not self.ours and self.there:
             return []
-        paths = [doc["path"] for doc in noted("data") if not doc["existed"] and not doc["path"].startswith("/etc/")]
+        paths = [doc["path"] for doc in records("data") if not doc["existed"] and not doc["path"].startswith("/etc/")]
         return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]
 
     # What is in the way
@@ -150,7 +150,7 @@ class Engine:
 
     def _image_steps(self):
         steps = []
-        for doc in noted("images"):
+        for doc in records("images"):
             now = self._image(doc["name"])
             dangling = self._dangling(doc)
             if now and not doc["id"]:
@@ -231,7 +231,7 @@ class Engine:
     def data_steps(self):
         """Return the steps for what an engine that goes leaves, where it was not there before."""
         steps = []
-        for doc in noted("data"):
+        for doc in records("data"):
             path = doc["path"]
             if doc["existed"] or not os.path.isdir(path) or os.path.islink(path):
                 continue

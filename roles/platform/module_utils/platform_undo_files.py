@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 
-from ansible.module_utils.platform_origin import seen
+from ansible.module_utils.platform_origin import file_attributes
 
 BESIDE, EDITED = ".provision-before", ".provision-edited"
 OWN_FOLDERS = ("/usr/local/lib/provision", "/etc/provision")
@@ -70,9 +70,9 @@ def original(doc):
     return read(doc["base"] + ".content") or b""
 
 
-def is_ours(doc, data):
+def is_role_content(doc, data):
     """Return whether a content is one that we wrote."""
-    return "any" in doc["ours"] or hashlib.sha256(data or b"").hexdigest() in doc["ours"].get("sums", [])
+    return "any" in doc["managed"] or hashlib.sha256(data or b"").hexdigest() in doc["managed"].get("sums", [])
 
 
 def file_step(doc):
@@ -88,7 +88,7 @@ def file_step(doc):
     path, data, before = doc["path"], read(doc["path"]), original(doc)
     if doc["type"] == "other" or (data == before and not _attributes_differ(doc)):
         return None
-    if not os.path.lexists(path) or data == before or (data is not None and is_ours(doc, data)):
+    if not os.path.lexists(path) or data == before or (data is not None and is_role_content(doc, data)):
         return Step(f"restore {path}", lambda: write(path, before, doc), path)
     return _edited_step(doc, before)
 
@@ -103,7 +103,7 @@ def _edited_step(doc, before):
 
 
 def _attributes_differ(doc):
-    now = seen(doc["path"])
+    now = file_attributes(doc["path"])
     return any(now[key] != doc[key] for key in ("mode", "owner", "group"))
 
 
@@ -112,8 +112,8 @@ def _new_file_step(doc):
     if not os.path.lexists(path):
         return None
     if os.path.isdir(path) and not os.path.islink(path):
-        return Step(f"remove {path}", lambda: shutil.rmtree(path), path) if "any" in doc["ours"] else None
-    if is_ours(doc, read(path)):
+        return Step(f"remove {path}", lambda: shutil.rmtree(path), path) if "any" in doc["managed"] else None
+    if is_role_content(doc, read(path)):
         return Step(f"remove {path}", lambda: os.unlink(path), path)
     sentence = f"remove {path}, which was edited since; what it holds is kept as {path}{EDITED}"
     return Step(sentence, lambda: os.rename(path, path + EDITED), path)
@@ -124,7 +124,7 @@ def _whole_step(doc):
     path = doc["path"]
     if doc["type"] == "link":
         same = os.path.islink(path) and os.readlink(path) == doc["target"]
-        edited = os.path.lexists(path) and not is_ours(doc, read(path))
+        edited = os.path.lexists(path) and not is_role_content(doc, read(path))
         return None if same or edited else Step(f"restore {path}", _link(doc), path)
     if _tree(path) == _tree(doc["base"] + ".tree"):
         return None
@@ -182,9 +182,9 @@ def without_block(now, before, marker, drop):
     rest, old = outside(now, marker), outside(before, marker)
     if rest == [line for line in old if not (drop and re.search(drop, line))] or rest == old:
         return before if old == before.splitlines() else "".join(line + "\n" for line in old)
-    for place, line in enumerate(old):
+    for index, line in enumerate(old):
         if drop and re.search(drop, line) and line not in rest:
-            rest.insert(min(place, len(rest)), line)
+            rest.insert(min(index, len(rest)), line)
     return "".join(line + "\n" for line in rest)
 
 
@@ -201,7 +201,11 @@ def _block_step(doc):
         return None
     if exact:
         return Step(f"restore {path}", lambda: write(path, before, doc), path)
-    return Step(f"take our lines out of {path}, which was edited since", lambda: write(path, target, seen(path)), path)
+    return Step(
+        f"take our lines out of {path}, which was edited since",
+        lambda: write(path, target, file_attributes(path)),
+        path,
+    )
 
 
 # Keys of ours in a JSON file of others
@@ -240,7 +244,7 @@ def settings_then(doc):
         return None
     if not os.path.lexists(doc["path"]):
         return before
-    for ours in reversed(doc["ours"].get("settings", [])):
+    for ours in reversed(doc["managed"].get("settings", [])):
         now = without_keys(now, before, ours)
     return now
 
@@ -258,7 +262,11 @@ def _json_step(doc):
     if then == parsed(data):
         return None
     text = (json.dumps(then, indent=2, sort_keys=True) + "\n").encode()
-    return Step(f"take our settings out of {path}, which was edited since", lambda: write(path, text, seen(path)), path)
+    return Step(
+        f"take our settings out of {path}, which was edited since",
+        lambda: write(path, text, file_attributes(path)),
+        path,
+    )
 
 
 # Folders

@@ -3,7 +3,7 @@
 import os
 import re
 
-from ansible.module_utils.platform_origin import noted
+from ansible.module_utils.platform_origin import records
 from ansible.module_utils.platform_undo_files import Step
 
 KERNEL = re.compile(r"(?:/usr)?/lib/modules/([^/]+)/")
@@ -15,8 +15,8 @@ def _is_loaded(name):
 
 def module_steps(module):
     """Return the steps for modules that are loaded and were not, or the other way round."""
-    loaded = [doc["name"] for doc in noted("modules") if not doc["loaded"] and _is_loaded(doc["name"])]
-    gone = [doc["name"] for doc in noted("modules") if doc["loaded"] and not _is_loaded(doc["name"])]
+    loaded = [doc["name"] for doc in records("modules") if not doc["loaded"] and _is_loaded(doc["name"])]
+    gone = [doc["name"] for doc in records("modules") if doc["loaded"] and not _is_loaded(doc["name"])]
     steps = [Step(f"unload {', '.join(sorted(loaded))}", _unload(module, loaded))] if loaded else []
     return steps + [Step(f"load {name}, as before", _run(module, "modprobe", name)) for name in gone]
 
@@ -45,7 +45,7 @@ def _run(module, *words):
 def dkms_steps(module, left):
     """Return the steps for what we gave to DKMS; what stood there before and has to be built anew goes to `left`."""
     steps = []
-    for doc in noted("dkms"):
+    for doc in records("dkms"):
         name, version = doc["name"], doc["version"]
         if doc["existed"]:
             left.append(f"{name} {version} was there before: build it anew (dkms install -m {name} -v {version})")
@@ -64,11 +64,11 @@ def depmod_steps(module, file_steps):
 def sysctl_steps(left):
     """Return the steps for kernel settings that are as we set them; those that others set since go to `left`."""
     steps = []
-    for doc in noted("sysctls"):
+    for doc in records("sysctls"):
         now = _words(doc["path"])
         if now == doc["before"]:
             continue
-        if now in doc["ours"].get("values", []):
+        if now in doc["managed"].get("values", []):
             steps.append(Step("set {key} back to {before}".format(**doc), _set(doc)))
         else:
             left.append("leave {key} at {now}: it was changed since; before it was {before}".format(now=now, **doc))

@@ -38,8 +38,8 @@ def brought(notes, known):
     """Return the packages that our transactions brought, also of one that a power cut ended."""
     names = set()
     for doc in notes:
-        if "installed" in doc["ours"]:
-            names |= set(doc["ours"]["installed"])
+        if "installed" in doc["managed"]:
+            names |= set(doc["managed"]["installed"])
         else:
             names |= closure(doc["requested"], known) - set(doc["installed"])
     return names
@@ -100,7 +100,7 @@ def purge(module, names, verb="purge"):
 
 def gone_for_ours(notes, known):
     """Return the packages that stood before and had to go for ours."""
-    names = {name for doc in notes for name in doc["ours"].get("removed", [])}
+    names = {name for doc in notes for name in doc["managed"].get("removed", [])}
     return sorted(name for name in names if known.get(name, {}).get("status") != "installed")
 
 
@@ -119,9 +119,9 @@ def rests(notes):
     """Return what packages left or will leave behind: users and groups that are there, and files in /etc."""
     remains = {"users": [], "groups": [], "etc": []}
     for doc in notes:
-        remains["users"] += [name for name in doc["ours"].get("users", []) if name in _of_the_system(PASSWD)]
-        remains["groups"] += [name for name in doc["ours"].get("groups", []) if name in _of_the_system(GROUP)]
-        remains["etc"] += [path for path in doc["ours"].get("etc", []) if os.path.lexists(path)]
+        remains["users"] += [name for name in doc["managed"].get("users", []) if name in _of_the_system(PASSWD)]
+        remains["groups"] += [name for name in doc["managed"].get("groups", []) if name in _of_the_system(GROUP)]
+        remains["etc"] += [path for path in doc["managed"].get("etc", []) if os.path.lexists(path)]
     return remains
 
 
@@ -131,7 +131,7 @@ def remove_rests(module, notes):
     A file that another package owns, or that was changed since, is none of ours, nor is a group that has got members.
     """
     left, known = [], table(module)
-    gone = [doc for doc in notes if not any(name in known for name in doc["ours"].get("installed", []))]
+    gone = [doc for doc in notes if not any(name in known for name in doc["managed"].get("installed", []))]
     for user in rests(gone)["users"]:
         code, _, err = module.run_command(["userdel", user])
         left += [f"leave the user {user}: {err.strip()}"] if code != 0 else []
@@ -140,7 +140,7 @@ def remove_rests(module, notes):
         code, err = (1, f"it has the members {members}") if members else module.run_command(["groupdel", group])[::2]
         left += [f"leave the group {group}: {err.strip()}"] if code != 0 else []
     for path in rests(gone)["etc"]:
-        end = min(os.stat(doc["base"] + ".ours").st_mtime for doc in gone if path in doc["ours"].get("etc", []))
+        end = min(os.stat(doc["base"] + ".ours").st_mtime for doc in gone if path in doc["managed"].get("etc", []))
         untouched = path in BACKUPS or os.lstat(path).st_mtime <= end + 1
         if untouched and module.run_command(["dpkg-query", "-S", path])[0] != 0:
             os.unlink(path)
