@@ -157,7 +157,7 @@ HOSTILE = [
 @pytest.mark.parametrize("line", HOSTILE)
 def test_invalid_values_reported_by_a_container_are_dropped(line: str) -> None:
     """A value that is no path, name, number or hash is as good as none."""
-    assert keys.checked(line) == {}
+    assert keys.valid_output(line) == {}
 
 
 def test_valid_values_reported_by_a_container_are_accepted() -> None:
@@ -166,7 +166,7 @@ def test_valid_values_reported_by_a_container_are_accepted() -> None:
         "user=train.er-1\nuid=1000\ngid=100\nsshd=/usr/sbin/sshd\nssh-keygen=/opt/x.y/ssh-keygen\nloaded=00aa11bb22cc\n"
     )
 
-    assert "\n".join(f"{key}={value}" for key, value in keys.checked(good).items() if key) + "\n" == good
+    assert "\n".join(f"{key}={value}" for key, value in keys.valid_output(good).items() if key) + "\n" == good
 
 
 def container(*mounts: tuple[str, bool]) -> dict[str, Any]:
@@ -197,10 +197,10 @@ def test_keys_of_the_older_layout_are_moved(tmp_path: Path) -> None:
     (tmp_path / "id_ed25519").write_text("old")
     (tmp_path / "ssh_host_ed25519_key").symlink_to("/etc/shadow")
 
-    assert keys.keep_older(FakeModule(), tmp_path)
+    assert keys.move_older_keys(FakeModule(), tmp_path)
     assert (tmp_path / "keys" / "id_ed25519").read_text() == "old"
     assert [path.name for path in (tmp_path / "keys").iterdir()] == ["id_ed25519"]
-    assert not keys.keep_older(FakeModule(), tmp_path)
+    assert not keys.move_older_keys(FakeModule(), tmp_path)
 
 
 def run_as_account(folder: Path, mode: str) -> dict[str, str]:
@@ -222,14 +222,14 @@ def test_keys_are_created_once_and_links_are_not_followed(tmp_path: Path) -> Non
     os.mkfifo(folder / "ssh_host_ed25519_key")
     os.mkfifo(folder / "sshd-000000000000.pid")
 
-    looked = run_as_account(folder, "look")
-    made = run_as_account(folder, "make")
-    again = run_as_account(folder, "make")
+    looked = run_as_account(folder, "check")
+    made = run_as_account(folder, "generate")
+    again = run_as_account(folder, "generate")
 
     assert looked == {"changed": "id_ed25519"}
     assert "changed" in made
     assert "changed" not in again
-    assert all(made[name] == again[name] and keys.public(again[name]) for name in keys.PAIRS)
+    assert all(made[name] == again[name] and keys.public_key(again[name]) for name in keys.PAIRS)
     assert (other.read_text(), stat.S_IMODE(other.stat().st_mode)) == ("mine", 0o644)
     assert stat.S_IMODE((folder / "id_ed25519").lstat().st_mode) == 0o600
 
@@ -242,7 +242,7 @@ def test_the_settings_file_of_the_running_sshd_is_reported(tmp_path: Path) -> No
     with subprocess.Popen([program, "60"]) as process:
         (tmp_path / "sshd-00000000000a.pid").write_text(f"{process.pid}\n")
         try:
-            result = run_as_account(tmp_path, "look")
+            result = run_as_account(tmp_path, "check")
         finally:
             process.kill()
 
@@ -261,7 +261,7 @@ def test_values_reported_by_a_container_reach_no_shell_of_the_node() -> None:
 
 def test_a_login_gets_the_environment_without_secrets() -> None:
     """Variables of the image reach logins, except secrets, what a login sets itself and what sshd could misread."""
-    exported = keys.environment(
+    exported = keys.login_environment(
         [
             "PATH=/opt/mpi/bin:/bin",
             "A=b=c",
@@ -288,7 +288,7 @@ def test_a_login_gets_the_environment_without_secrets() -> None:
 )  # fmt: skip
 def test_variables_with_secret_names_are_not_exported_to_logins(pair: str) -> None:
     """Names of keys, passwords and credentials in their usual spellings, and addresses with a password."""
-    assert keys.environment([pair]) == {}
+    assert keys.login_environment([pair]) == {}
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_variables_with_secret_names_are_not_exported_to_logins(pair: str) -> No
 )
 def test_variables_without_secrets_are_exported_to_logins(pair: str) -> None:
     """An address with a port is no password, and an author no authorisation."""
-    assert list(keys.environment([pair])) == [pair.partition("=")[0]]
+    assert list(keys.login_environment([pair])) == [pair.partition("=")[0]]
 
 
 def container_tasks() -> list[dict[str, Any]]:
@@ -342,4 +342,4 @@ def test_a_receipt_contains_no_environment_values() -> None:
 
 def test_only_a_single_public_key_is_exchanged() -> None:
     """What a container calls its public key is one key and nothing that could add a line or an option."""
-    assert [keys.public(f"{KEY} root@gpu1"), keys.public("ssh-rsa AAAA"), keys.public("")] == [KEY, "", ""]
+    assert [keys.public_key(f"{KEY} root@gpu1"), keys.public_key("ssh-rsa AAAA"), keys.public_key("")] == [KEY, "", ""]

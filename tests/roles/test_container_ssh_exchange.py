@@ -12,7 +12,7 @@ import pytest
 from tests.support.expressions import ROLES, Role
 
 NODES = ["gpu1", "gpu2", "gpu3"]
-CHECK = ("keys", "Check that this node's keys can be given to the others")
+CHECK = ("keys", "Check that the keys of this node are accepted")
 
 
 def key(number: int) -> str:
@@ -100,7 +100,7 @@ def test_only_the_node_with_an_invalid_key_fails() -> None:
         assert checked.holds(*CHECK) is (name != "gpu2")
         assert checked.says(*CHECK).startswith(f"{name}: "), "Ansible evaluates the message where the check passes too"
     said = role(__container_ssh_refused=problems, inventory_hostname="gpu2").says(*CHECK)
-    assert said.startswith("gpu2: the SSH keys of its container are refused: its public host key is invalid")
+    assert said.startswith("gpu2: the SSH keys of its container are refused (its public host key is invalid")
 
 
 def test_two_nodes_with_the_same_key_both_fail() -> None:
