@@ -13,7 +13,7 @@ def test_the_nvidia_runtime_is_added_to_the_runtimes_of_the_site() -> None:
     """A GPU node gets the NVIDIA runtime in addition to those that the inventory names."""
     kata = {"kata": {"runtimeType": "io.containerd.kata.v2"}}
     role = Role("nvidia_container", cluster_container_runtimes=kata)
-    fact = role.task("configure", "Offer the runtime to docker_engine")["ansible.builtin.set_fact"]
+    fact = role.task("configure", "Pass the runtime to docker_engine")["ansible.builtin.set_fact"]
 
     runtimes = role.templar.template(fact["cluster_container_runtimes"])
 
@@ -217,7 +217,7 @@ def test_the_value_no_of_an_ini_inventory_is_false(said: Any) -> None:
     )
 
 
-IMAGE_CHECK = ("preflight", "Check that an image is named")
+IMAGE_CHECK = ("preflight", "Check the name and digest of the image")
 
 
 @pytest.mark.parametrize(
@@ -229,12 +229,12 @@ IMAGE_CHECK = ("preflight", "Check that an image is named")
         ("Registry.example.org/train:1", ""),
         ("[fd00::1]:5000/train:1", ""),
         ("train:1@sha256:" + "0" * 64, ""),
-        ("", "No training image is configured"),
-        ("https://registry.example.org/train:1", "is not the name of an image"),
-        ("registry.example.org/Team/train:1", "is not the name of an image"),
-        ("train:1 ", "is not the name of an image"),
-        ("train:", "is not the name of an image"),
-        ("-v", "is not the name of an image"),
+        ("", "no training image is configured"),
+        ("https://registry.example.org/train:1", "invalid image name"),
+        ("registry.example.org/Team/train:1", "invalid image name"),
+        ("train:1 ", "invalid image name"),
+        ("train:", "invalid image name"),
+        ("-v", "invalid image name"),
     ],
 )
 def test_an_invalid_image_name_is_refused_with_the_valid_form(reference: str, problem: str) -> None:

@@ -260,7 +260,7 @@ def test_the_cdi_file_is_generated_again(tmp_path: Path, programs: Path, damage:
 
 
 @pytest.mark.parametrize(
-    ("settings", "there", "right"),
+    ("settings", "present", "expected"),
     [
         ({}, ["sha256:aa"], True),
         ({}, ["sha256:bb"], False),
@@ -270,16 +270,16 @@ def test_the_cdi_file_is_generated_again(tmp_path: Path, programs: Path, damage:
         ({"training_image_digest": "sha256:bb"}, ["sha256:aa"], False),
     ],
 )
-def test_a_retagged_image_is_repaired(settings: dict[str, Any], there: list[str], right: bool) -> None:  # noqa: FBT001
-    """What the inventory says counts; where it says nothing, the image that was there when the role last ended well."""
+def test_a_retagged_image_is_repaired(settings: dict[str, Any], present: list[str], expected: bool) -> None:  # noqa: FBT001
+    """The inventory decides; without a setting, the image of the last successful run is desired."""
     role = Role(
         "training_image",
         platform_node={"recorded_images": {"training:1": "sha256:aa"}},
-        __training_image_result={"images": [{"Id": name, "RepoDigests": []} for name in there]},
+        __training_image_result={"images": [{"Id": name, "RepoDigests": []} for name in present]},
         **{"training_image_reference": "training:1", **settings},
     )
 
-    assert role.value("__training_image_right") is right
+    assert role.value("__training_image_is_present") is expected
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_retagged_image_is_repaired(settings: dict[str, Any], there: list[str]
     ],
 )
 def test_manually_changed_container_options_are_detected(options: dict[str, Any], foreign: list[str]) -> None:
-    """A container that was made anew with an option that the role never sets is made as it should be."""
+    """A container that was recreated manually with an option that the role never sets is replaced."""
     node = load("training_container", "training_container_node")
 
     assert node.foreign({"HostConfig": options}) == foreign
@@ -316,19 +316,21 @@ def test_deleted_mount_folders_of_the_container_are_detected(tmp_path: Path) -> 
     assert module.deleted({"State": {"Pid": 0}, "HostConfig": {"Binds": None}}, str(tmp_path)) == []
 
 
-@pytest.mark.parametrize(("foreign", "deleted", "anew"), [([], [], False), (["Memory"], [], True), ([], ["/a"], True)])
+@pytest.mark.parametrize(
+    ("foreign", "deleted", "recreate"), [([], [], False), (["Memory"], [], True), ([], ["/a"], True)]
+)
 def test_a_container_is_recreated_for_differences_that_docker_does_not_compare(
     foreign: list,
     deleted: list,
-    anew: bool,  # noqa: FBT001
+    recreate: bool,  # noqa: FBT001
 ) -> None:
-    """Plain Ansible sees it as well: the role looks for itself."""
+    """The role detects them itself, so a run of plain Ansible does as well."""
     node = {"image": True, "foreign": foreign, "deleted": deleted, "jobs": []}
     role = Role("training_container", __training_container_node={"node": node}, __training_container_plan={})
     task = role.task("service", "Compare the container with its settings")
     differences = [*foreign, *(f"{path} was deleted on the node" for path in deleted)]
 
-    assert role.templar.template(task["community.docker.docker_container"]["recreate"]) is anew
+    assert role.templar.template(task["community.docker.docker_container"]["recreate"]) is recreate
     assert role.value("__training_container_differences") == differences
 
 
@@ -336,7 +338,7 @@ def test_a_container_is_recreated_for_differences_that_docker_does_not_compare(
     ("loaded", "written", "reload"), [("id", [], False), ("other", [], True), ("id", ["/x/sshd_config"], True)]
 )
 def test_sshd_reloads_changed_settings(loaded: str, written: list[str], reload: bool) -> None:  # noqa: FBT001
-    """When it has read others, and when the file was another: it may have read that one under the same name."""
+    """If sshd has read other settings, or if the file was changed: sshd may have read the changed file."""
     role = Role(
         "container_ssh",
         _container_ssh_folder="/x",
