@@ -334,10 +334,10 @@ def test_openibd_gets_its_drop_in_only_if_installed() -> None:
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        ({"gpus_present": False, "modules_loadable": True, "kind": "metal"}, "left out: the node has no NVIDIA GPU"),
+        ({"gpus_present": False, "modules_loadable": True, "kind": "metal"}, "skipped: the node has no NVIDIA GPU"),
         (
             {"gpus_present": True, "modules_loadable": False, "kind": "container"},
-            "left out: a container node cannot load kernel modules",
+            "skipped: a container node cannot load kernel modules",
         ),
     ],
 )
