@@ -20,7 +20,7 @@ SECRET = "hunter2"
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that writes daemon.json, on a node whose dockerd cannot check it."""
     module = load("docker_engine", "docker_engine_config")
-    monkeypatch.setattr(module, "WRITTEN", str(tmp_path / "written.json"))
+    monkeypatch.setattr(module, "LAST_SETTINGS", str(tmp_path / "written.json"))
     monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda *_args, **_more: None)
     return module
 
@@ -96,7 +96,7 @@ def test_keys_that_are_no_longer_desired_are_removed(config: ModuleType, tmp_pat
     """A key that the last successful run wrote is removed if it is unchanged; keys of others are preserved."""
     path = tmp_path / "daemon.json"
     path.write_text('{"debug": true, "icc": false}')
-    Path(config.WRITTEN).write_text('{"debug": true}')
+    Path(config.LAST_SETTINGS).write_text('{"debug": true}')
 
     apply(config, path, {"live-restore": True})
 
@@ -168,13 +168,13 @@ def test_a_failed_reload_is_detected_in_the_log_of_dockerd(line: str, reason: st
     """`systemctl reload` succeeds even if dockerd rejects its settings; only its log shows that."""
     service = load("docker_engine", "docker_engine_service")
 
-    assert service.refusal(["Got signal to reload configuration", line]) == reason
+    assert service.refusal_reason(["Got signal to reload configuration", line]) == reason
 
 
 def test_recorded_settings_are_readable_by_root_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record of managed keys contains settings."""
     service = load("docker_engine", "docker_engine_service")
-    monkeypatch.setattr(service, "WRITTEN", str(tmp_path / "provision" / "written.json"))
+    monkeypatch.setattr(service, "LAST_SETTINGS", str(tmp_path / "provision" / "written.json"))
     docker = object.__new__(service.Docker)
     docker.config, docker.module = str(tmp_path / "daemon.json"), SimpleNamespace(params={"written": {"token": SECRET}})
 
@@ -202,7 +202,7 @@ def test_a_runtime_that_is_already_configured_is_not_added(
 
     result = apply(config, path, {**NVIDIA, "live-restore": False})
 
-    assert (result["changed"], result["ours"]) == (False, {})
+    assert (result["changed"], result["managed"]) == (False, {})
     assert json.loads(path.read_text())["runtimes"] == there
 
 
@@ -214,8 +214,8 @@ def test_a_runtime_with_different_arguments_or_program_is_written(config: Module
 
     result = apply(config, path, {"runtimes": wanted, "live-restore": True})
 
-    assert result["ours"] == {"runtimes": wanted, "live-restore": True}
-    assert json.loads(path.read_text()) == result["ours"]
+    assert result["managed"] == {"runtimes": wanted, "live-restore": True}
+    assert json.loads(path.read_text()) == result["managed"]
 
 
 def test_no_file_is_created_without_settings(config: ModuleType, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def site(config: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(service.AnsibleModule, "run_command", lambda *_args, **_more: (0, state, ""))
     monkeypatch.setattr(service.Docker, "_start_time", lambda _: 1000.0)
     monkeypatch.setattr(service, "running_jobs", list)
-    for name in ("MARK", "WRITTEN"):
+    for name in ("START_RECORD", "LAST_SETTINGS"):
         monkeypatch.setattr(service, name, str(tmp_path / name))
     programs = [tmp_path / "dockerd"]
     programs[0].touch()

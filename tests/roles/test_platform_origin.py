@@ -201,7 +201,7 @@ def test_only_a_changed_mode_is_restored(tmp_path: Path) -> None:
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that writes daemon.json, on a node whose dockerd cannot check it."""
     module = load("docker_engine", "docker_engine_config")
-    monkeypatch.setattr(module, "WRITTEN", str(tmp_path.parent / "written.json"))
+    monkeypatch.setattr(module, "LAST_SETTINGS", str(tmp_path.parent / "written.json"))
     monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda *_args, **_more: None)
     return module
 
