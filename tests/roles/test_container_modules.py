@@ -44,7 +44,7 @@ IDLE = {
 
 def test_a_container_with_idle_logins_has_no_job() -> None:
     """Init, the entrypoint, sshd, logins without a command and zombies are no jobs."""
-    jobs = node.jobs(IDLE, 100, ours=True)
+    jobs = node.jobs(IDLE, 100, managed=True)
 
     assert jobs == []
 
@@ -57,7 +57,7 @@ def test_processes_of_logins_and_docker_exec_are_jobs() -> None:
         112: (100, "rank", "D", "./rank"),
     }
 
-    jobs = node.jobs(IDLE | started, 100, ours=True)
+    jobs = node.jobs(IDLE | started, 100, managed=True)
 
     assert jobs == [
         {"pid": 110, "command": "python3"},
@@ -68,7 +68,7 @@ def test_processes_of_logins_and_docker_exec_are_jobs() -> None:
 
 def test_the_first_process_of_a_manually_created_container_is_a_job() -> None:
     """A container that this role did not make is not taken for idle."""
-    jobs = node.jobs({7: (1, "python3", "S", "python3 train.py")}, 7, ours=False)
+    jobs = node.jobs({7: (1, "python3", "S", "python3 train.py")}, 7, managed=False)
 
     assert jobs == [{"pid": 7, "command": "python3"}]
 
@@ -82,8 +82,8 @@ def test_a_manually_created_container_that_idles_has_no_job() -> None:
     }
     execs = {20: (1, "bash", "S", "bash"), 21: (20, "sleep", "S", "sleep 60")}
 
-    assert node.jobs(up, 7, ours=False) == []
-    assert [job["pid"] for job in node.jobs(up | execs, 7, ours=False)] == [20, 21]
+    assert node.jobs(up, 7, managed=False) == []
+    assert [job["pid"] for job in node.jobs(up | execs, 7, managed=False)] == [20, 21]
 
 
 def rdma(folder: Path, cards: dict[str, bytes], *, devices: list[str]) -> tuple[str, str]:
@@ -106,9 +106,9 @@ def test_the_container_gets_the_compute_cards_and_the_connection_manager(tmp_pat
         tmp_path, {"mlx5_0": b"", "mlx5_1": b""}, devices=["uverbs0", "uverbs1", "rdma_cm", "umad0", "issm0"]
     )
 
-    devices, left_out = node.rdma_devices([], sys, dev)
+    devices, reductions = node.rdma_devices([], sys, dev)
 
-    assert (devices, left_out) == ([f"{dev}/uverbs0", f"{dev}/uverbs1", f"{dev}/rdma_cm"], [])
+    assert (devices, reductions) == ([f"{dev}/uverbs0", f"{dev}/uverbs1", f"{dev}/rdma_cm"], [])
 
 
 def test_devices_excluded_from_the_container_are_reported(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_devices_excluded_from_the_container_are_reported(tmp_path: Path) -> Non
     cards = {"mlx5_0": b"", "mlx5_1": b"\0SW_MNG\0", "mlx5_2": b"", "mlx5_3": b""}
     sys, dev = rdma(tmp_path, cards, devices=["uverbs0", "uverbs1", "uverbs2"])
 
-    devices, left_out = node.rdma_devices(["mlx5_2"], sys, dev)
+    devices, reductions = node.rdma_devices(["mlx5_2"], sys, dev)
 
     assert devices == [f"{dev}/uverbs0"]
-    assert [line.split(":")[0] for line in left_out] == ["mlx5_1", "mlx5_2", "mlx5_3", "rdma_cm"]
+    assert [line.split(":")[0] for line in reductions] == ["mlx5_1", "mlx5_2", "mlx5_3", "rdma_cm"]
 
 
 def test_known_lines_are_assigned_to_nodes_by_their_comment(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_daemon_json_is_repaired(
 ) -> None:
     """Our settings are restored, writable by root only; a stricter mode of the site is preserved."""
     config, path = load("docker_engine", "docker_engine_config"), tmp_path / "daemon.json"
-    monkeypatch.setattr(config, "WRITTEN", str(tmp_path / "written.json"))
+    monkeypatch.setattr(config, "LAST_SETTINGS", str(tmp_path / "written.json"))
     monkeypatch.setattr(config.AnsibleModule, "get_bin_path", lambda *_args, **_more: None)
 
     (before, after), done = repaired(path, damage, lambda: run(config, path=str(path), settings={"debug": True}))
@@ -201,8 +201,8 @@ esac
 def service(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that runs docker, with a systemd whose units are files."""
     module = load("docker_engine", "docker_engine_service")
-    monkeypatch.setattr(module, "MARK", str(tmp_path / "mark.json"))
-    monkeypatch.setattr(module, "WRITTEN", str(tmp_path / "written.json"))
+    monkeypatch.setattr(module, "START_RECORD", str(tmp_path / "mark.json"))
+    monkeypatch.setattr(module, "LAST_SETTINGS", str(tmp_path / "written.json"))
     monkeypatch.setattr(module, "running_jobs", list)
     program(programs, "systemctl", SYSTEMCTL.format(folder=tmp_path))
     (tmp_path / "daemon.json").write_text("{}")
@@ -242,7 +242,7 @@ def test_docker_is_not_unmasked_under_a_job(
     allowed = run(service, restart_allowed=True, **parameters)
 
     assert (
-        "docker must be unmasked (docker.service is masked), and a job runs on this node: process 7" in refused["msg"]
+        "docker: must be unmasked (docker.service is masked), but a job runs on this node (process 7" in refused["msg"]
     )
     assert (allowed["changed"], (tmp_path / "masked").exists()) == (True, False)
 
@@ -295,7 +295,7 @@ def test_manually_changed_container_options_are_detected(options: dict[str, Any]
     """A container that was recreated manually with an option that the role never sets is replaced."""
     node = load("training_container", "training_container_node")
 
-    assert node.foreign({"HostConfig": options}) == foreign
+    assert node.unmanaged_options({"HostConfig": options}) == foreign
 
 
 def test_deleted_mount_folders_of_the_container_are_detected(tmp_path: Path) -> None:
@@ -311,9 +311,9 @@ def test_deleted_mount_folders_of_the_container_are_detected(tmp_path: Path) -> 
     binds = ["/srv/a:/a/:ro", "/srv/b:/b c", "/srv/f:/f", "/h:/etc/hosts:ro", "/srv/d:/d", "volume"]
     container = {"State": {"Pid": 7}, "HostConfig": {"Binds": binds}}
 
-    assert module.deleted(container, str(tmp_path)) == ["/srv/a", "/srv/b", "/h"]
-    assert module.deleted({}, str(tmp_path)) == []
-    assert module.deleted({"State": {"Pid": 0}, "HostConfig": {"Binds": None}}, str(tmp_path)) == []
+    assert module.deleted_mounts(container, str(tmp_path)) == ["/srv/a", "/srv/b", "/h"]
+    assert module.deleted_mounts({}, str(tmp_path)) == []
+    assert module.deleted_mounts({"State": {"Pid": 0}, "HostConfig": {"Binds": None}}, str(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
