@@ -33,7 +33,7 @@ def test_preserved_settings_reach_the_roles_and_receipts_of_their_node_only() ->
     for name, role in (("gpu1", "docker_engine"), ("gpu1", "rdma_stack"), ("gpu2", "docker_engine")):
         platform = Role("platform", _platform_preserved=preserved, inventory_hostname=name, platform_receipt_role=role,
                         platform_receipt_inputs={"source": "x"})  # fmt: skip
-        task = platform.task("receipt", "Describe the receipt")
+        task = platform.task("receipt", "Add the receipt to the pending receipts")
         platform.templar.available_variables |= {
             "__platform_receipt_preserved": task["vars"]["__platform_receipt_preserved"]
         }
@@ -41,14 +41,14 @@ def test_preserved_settings_reach_the_roles_and_receipts_of_their_node_only() ->
 
     assert noted == [{"source": "x", "kept": {"docker_engine_source": "present"}}, {"source": "x"}, {"source": "x"}]
     loop = Role("platform", _platform_preserved=preserved, inventory_hostname="gpu1").task(
-        "preflight", "Keep what others set up"
+        "preflight", "Preserve pre-existing configuration"
     )
     platform = Role("platform", _platform_preserved=preserved, inventory_hostname="gpu1")
     assert platform.templar.template(loop["loop"]) == [{"key": "docker_engine_source", "value": "present"}]
     assert Role("platform", inventory_hostname="gpu1").templar.template(loop["loop"]) == []
 
 
-ADDRESS_CHECK = ("preflight", "Check that the data address is one that this node can have")
+ADDRESS_CHECK = ("preflight", "Check that the data address is valid for this node")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_repository_that_is_already_configured_is_not_written() -> None:
     names = {
         "nvidia_container_repository_uri": "https://m.example.org/deb/$(ARCH)",
         "nvidia_container_repository_key": "-----BEGIN PGP PUBLIC KEY BLOCK-----",
-        "__platform_wanted_roles": ["nvidia_container"],
+        "__platform_selected_roles": ["nvidia_container"],
         "platform_extra_repositories": [],
     }
     node = {"repository_files": [], "leftovers": [], "architecture": "amd64"}

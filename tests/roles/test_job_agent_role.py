@@ -172,7 +172,7 @@ def test_roles_for_jobs_do_not_run_on_a_dedicated_queue_host() -> None:
     gpu1 = Role("platform", inventory_hostname="gpu1", **shared)
 
     assert set(head.value("__platform_left_out")) == set(JOB_ROLES)
-    assert head.value("__platform_wanted_roles") == ["platform", "base_system"]
+    assert head.value("__platform_selected_roles") == ["platform", "base_system"]
     assert gpu1.value("__platform_left_out") == []
     assert gpu1.value("__platform_job_nodes") == ["gpu1"]
     taking_part = gpu1.value("__platform_taking_part")

@@ -58,7 +58,7 @@ def test_a_link_is_not_followed(tmp_path: Path, state: str) -> None:
     target.chmod(0o700)
     (tmp_path / "link").symlink_to(target)
 
-    with pytest.raises(files.Unexpected, match=r"it is a link to .*target.* apply again"):
+    with pytest.raises(files.UnexpectedTypeError, match=r"it is a link to .*target.* apply again"):
         apply(tmp_path / "link", state=state, content="same\n")
 
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
@@ -69,13 +69,13 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     """A pipe in place of a file is refused at once."""
     os.mkfifo(tmp_path / "pipe")
 
-    with pytest.raises(files.Unexpected, match="no regular file"):
+    with pytest.raises(files.UnexpectedTypeError, match="not a regular file"):
         apply(tmp_path / "pipe", content="a\n")
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     """Nothing is written into or over a folder."""
-    with pytest.raises(files.Unexpected, match="no regular file"):
+    with pytest.raises(files.UnexpectedTypeError, match="not a regular file"):
         apply(tmp_path, content="a\n")
 
 

@@ -54,7 +54,7 @@ def test_a_role_runs_where_it_is_enabled_tagged_and_needed(variables: dict[str, 
     """INI files and Jinja say `no` as well."""
     role = platform(**variables)
 
-    assert set(COMPONENTS) - set(role.value("__platform_wanted_roles")) == missing
+    assert set(COMPONENTS) - set(role.value("__platform_selected_roles")) == missing
 
 
 def test_packages_follow_the_choice_variable() -> None:

@@ -86,7 +86,7 @@ def test_only_incomplete_or_missing_packages_are_installed(apt: ModuleType, monk
 @pytest.mark.parametrize(
     ("output", "part"),
     [
-        ("E: Unable to locate package rdma-core\n", "correct platform_extra_repositories"),
+        ("E: Unable to locate package rdma-core\n", "Correct platform_extra_repositories"),
         ("dpkg: error: cannot write: No space left on device\n", "the disk is full ("),
         ("Err:1 https://m.example.org bookworm\nE: Failed to fetch\n", "Failed to fetch"),
     ],

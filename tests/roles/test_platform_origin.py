@@ -248,7 +248,7 @@ def test_settings_of_others_in_daemon_json_are_preserved(config: ModuleType, tmp
 
     expected = {"log-driver": "journald", "log-opts": {"tag": "x", "max-size": "99m"}, "experimental": True}
     assert json.loads(path.read_text()) == {**expected, "icc": False, "live-restore": False}
-    assert f"take our settings out of {path}, which was edited since" in said
+    assert f"remove the role's settings from {path}, which was edited since" in said
 
 
 def test_only_the_registry_credential_of_provision_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

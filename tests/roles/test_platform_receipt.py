@@ -175,7 +175,7 @@ def test_facts_that_cannot_be_probed_are_not_recorded(
 
     result = run(receipt, receipts=[{"role": "some", "units": ["some.service"]}])
 
-    assert "systemd did not tell how the units of the role some are (some.service)" in result["msg"]
+    assert "systemd: no answer about the units of the role some (some.service)" in result["msg"]
     assert not (folder / "some.json").exists()
 
 

@@ -145,8 +145,8 @@ def test_downgraded_packages_are_detected(tmp_path: Path, programs: Path, monkey
     program(programs, "dpkg-query", "printf 'older install\\nheld hold\\nnewer install\\n'")
     installed = {"older": "1.9", "newer": "1.10", "same": "1", "held": "1", "never": "5"}
 
-    assert platform.downgraded(Programs(), installed) == ["older"]
-    assert platform.recorded("images") == {"training:1": "sha256:aa"}
+    assert platform.downgraded_packages(Programs(), installed) == ["older"]
+    assert platform.recorded_values("images") == {"training:1": "sha256:aa"}
 
 
 def test_downgraded_packages_are_upgraded(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,14 +171,14 @@ def test_a_downgraded_package_is_not_accepted(
     installed: list[str],
     good: bool,  # noqa: FBT001
 ) -> None:
-    """The package program runs only where something is missing or older, and once in a run."""
+    """The package program runs only if a package is missing or too old, and once per run."""
     role = Role(
         "platform",
         platform_packages=["docker.io"],
         platform_installed=installed,
         platform_node={"packages": {"docker.io": "1"}, "downgraded": downgraded},
     )
-    task = role.task("install", "Install what is missing, and what became older than it was")
+    task = role.task("install", "Install missing packages and upgrade downgraded ones")
 
     assert role.value(task["when"]) is not good
 
@@ -217,7 +217,7 @@ def test_docker_is_started_and_enabled_again(
     masked: bool,  # noqa: FBT001
     damage: list[str],
 ) -> None:
-    """A docker that was stopped, disabled or masked runs again, now and at boot."""
+    """Docker that was stopped, disabled or masked runs again and starts at boot."""
     for name in {"active", "enabled"} - set(damage):
         (tmp_path / name).touch()
     if masked:

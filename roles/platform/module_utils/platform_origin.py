@@ -1,6 +1,6 @@
-"""What was on the node before our roles changed it: noted before the first change, so that a reset can undo it.
+"""Record the original state of objects on a node before roles change them, so that a reset can restore it.
 
-Every task that changes something compiles this anew on the node, so it is short; platform_undo_* read the notes.
+Every task with changes compiles this module on the node, so it is short. The modules platform_undo_* read the records.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ import stat
 import tempfile
 
 FOLDER = "/var/lib/provision/origins"
-STATE_FOLDER = "/var/lib/provision/"  # a reset removes all of it: nothing of it is noted
-MAX_VALUES = 4  # how many of our own contents are known again: one that was cut short, and those before it
+STATE_FOLDER = "/var/lib/provision/"  # a reset removes this folder, so nothing in it is recorded
+MAX_VALUES = 4  # number of recognized contents of the role: the last one, which may be incomplete, and earlier ones
 
 
 def record_path(kind, name):
-    """Return where a note is, without its ending."""
+    """Return the path of a record without its extension."""
     return os.path.join(FOLDER, kind, hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32])
 
 
 def write_private(path, data):
-    """Write a file for root alone, whole or not at all, also over a power cut."""
+    """Write a file that only root can read, atomically even if the power fails."""
     folder = os.path.dirname(path)
     os.makedirs(os.path.dirname(FOLDER), mode=0o755, exist_ok=True)
     for part in (FOLDER, folder):
@@ -39,12 +39,12 @@ def write_private(path, data):
 
 
 def write_private_json(path, document):
-    """Write a JSON file for root alone."""
+    """Write a JSON file that only root can read."""
     write_private(path, json.dumps(document, sort_keys=True).encode())
 
 
 def load_json(path):
-    """Return a JSON file's content, {} when there is none."""
+    """Return a JSON file's content, {} if it is missing or invalid."""
     try:
         with open(path, encoding="utf-8") as stream:
             return json.load(stream)
@@ -53,14 +53,14 @@ def load_json(path):
 
 
 def record(kind, name, document):
-    """Write down what was there before; the first note stays."""
+    """Record the original state. An existing record is never overwritten."""
     path = record_path(kind, name) + ".json"
     if not os.path.exists(path):
         write_private_json(path, document)
 
 
 def mark_managed(kind, name, key, value):
-    """Write down what of ours is there, before it is: the last few are kept."""
+    """Record a value that a role is about to set. Only the last values are stored."""
     path = record_path(kind, name) + ".ours"
     known = load_json(path)
     if value not in known.get(key, []):
@@ -68,14 +68,14 @@ def mark_managed(kind, name, key, value):
 
 
 def record_file(path, after=None, *, kind="file", settings=None, **more):
-    """Note a file (or link, or whole folder) before it is changed.
+    """Record a file (or link, or whole folder) before it is changed.
 
     Args:
-        path: its absolute path.
-        after: what is about to be written (text or bytes); None where whatever will be there is ours.
-        kind: `file`; `block`, of which only our lines are undone (more: marker, drop); `json`, of which only our keys are.
-        settings: of a JSON file, our keys and their values; None as a value stands for any.
-        more: what the kind needs besides.
+        path: absolute path.
+        after: the new content (text or bytes); None if any later content counts as the role's.
+        kind: `file`; `block`, of which a reset undoes only the role's lines (more: marker, drop); `json`, of which only its keys.
+        settings: the role's keys of a JSON file and their values; the value None stands for any.
+        more: additional values of the kind.
     """
     path = os.path.normpath(path)
     if path.startswith(STATE_FOLDER):
@@ -98,7 +98,7 @@ def record_file(path, after=None, *, kind="file", settings=None, **more):
 
 
 def file_attributes(path):
-    """Return what kind of thing a path is, with mode, owners and time."""
+    """Return type, mode, owners and time of a path."""
     status = os.lstat(path)
     entry = {"mode": stat.S_IMODE(status.st_mode), "owner": status.st_uid, "group": status.st_gid}
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
@@ -113,7 +113,7 @@ def _copy(path, base, kind):
         with open(path, "rb") as stream:
             write_private(base + ".content", stream.read())
     elif kind == "directory":
-        write_private(base + ".whole", b"")  # so that the folder for notes is there
+        write_private(base + ".whole", b"")  # creates the folder of the records
         for name in (base + ".tree", base + ".tree-new"):
             shutil.rmtree(name, ignore_errors=True)
         shutil.copytree(path, base + ".tree-new", symlinks=True)
@@ -121,7 +121,7 @@ def _copy(path, base, kind):
 
 
 def record_new_folders(path):
-    """Note the folders up to `path` that are not there yet and will be made."""
+    """Record the folders up to `path` that do not exist yet and are about to be created."""
     while path not in ("", "/") and not os.path.lexists(path):
         if not (path + "/").startswith(STATE_FOLDER):
             record("folders", path, {"path": path, "existed": False})
@@ -129,7 +129,7 @@ def record_new_folders(path):
 
 
 def record_folder(path):
-    """Note a folder whose mode or owners are about to be changed, or that is about to be made."""
+    """Record a folder that is about to be created, or whose mode or owners are about to change."""
     path = os.path.normpath(path)
     if os.path.lexists(path) and not (path + "/").startswith(STATE_FOLDER):
         record("folders", path, {"path": path, "existed": True, **file_attributes(path)})
@@ -138,26 +138,26 @@ def record_folder(path):
 
 
 def record_unit(module, name):
-    """Note how a unit of others is before it is started, stopped or enabled."""
+    """Record the state of a pre-existing unit before it is started, stopped or enabled."""
     if not os.path.exists(record_path("units", name) + ".json"):
-        wanted = ["LoadState", "ActiveState", "UnitFileState"]
-        out = module.run_command(["systemctl", "show", name, "--property=" + ",".join(wanted)])[1]
+        properties = ["LoadState", "ActiveState", "UnitFileState"]
+        out = module.run_command(["systemctl", "show", name, "--property=" + ",".join(properties)])[1]
         state = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
-        record("units", name, {"name": name, **{key: state.get(key, "") for key in wanted}})
+        record("units", name, {"name": name, **{key: state.get(key, "") for key in properties}})
 
 
 def record_module(name):
-    """Note whether a kernel module is loaded before something of ours loads it."""
+    """Record whether a kernel module is loaded before a role loads it."""
     record("modules", name, {"name": name, "loaded": os.path.isdir("/sys/module/" + name)})
 
 
 def record_data_folder(path):
-    """Note whether a folder is there that programs will fill."""
+    """Record whether a folder exists that programs will fill."""
     record("data", path, {"path": path, "existed": os.path.lexists(path)})
 
 
 def record_names(kind):
-    """Return the names of the files that notes of a kind are in."""
+    """Return the file names of the records of a kind."""
     try:
         return os.listdir(os.path.join(FOLDER, kind))
     except OSError:
@@ -165,6 +165,6 @@ def record_names(kind):
 
 
 def records(kind):
-    """Return all notes of a kind, each with what was marked as ours under `ours` and its place under `base`."""
+    """Return all records of a kind, each with the values of the role (`managed`) and the path of the record (`base`)."""
     bases = sorted(os.path.join(FOLDER, kind, name[:-5]) for name in record_names(kind) if name.endswith(".json"))
     return [{**load_json(base + ".json"), "managed": load_json(base + ".ours"), "base": base} for base in bases]
