@@ -1,4 +1,4 @@
-"""The modules of the roles training_container and container_ssh: what they decide, without a node."""
+"""The modules of the roles training_container and container_ssh, without a node."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_container_with_idle_logins_has_no_job() -> None:
 
 
 def test_processes_of_logins_and_docker_exec_are_jobs() -> None:
-    """Jobs are below a login, came by docker exec, or were left to init. They are named without their arguments."""
+    """Jobs are processes of a login or of docker exec, or were adopted by init. Their arguments are not reported."""
     started = {
         110: (103, "python3", "R", "python3 train.py"),
         111: (1, "orted", "S", "orted -mca ess env"),
@@ -74,7 +74,7 @@ def test_the_first_process_of_a_manually_created_container_is_a_job() -> None:
 
 
 def test_a_manually_created_container_that_idles_has_no_job() -> None:
-    """Its idle main process is no job; every other process is."""
+    """Its idle main process is not a job; every other process is."""
     up = {
         7: (1, "docker-init", "S", "docker-init -- sh -c 'sleep infinity'"),
         8: (7, "sh", "S", "sh -c sleep infinity; true"),
@@ -112,7 +112,7 @@ def test_the_container_gets_the_compute_cards_and_the_connection_manager(tmp_pat
 
 
 def test_devices_excluded_from_the_container_are_reported(tmp_path: Path) -> None:
-    """NVSwitch management ports, excluded cards and missing device files are left out, each with its reason."""
+    """NVSwitch management ports, excluded cards and missing device files are excluded, each with its reason."""
     cards = {"mlx5_0": b"", "mlx5_1": b"\0SW_MNG\0", "mlx5_2": b"", "mlx5_3": b""}
     sys, dev = rdma(tmp_path, cards, devices=["uverbs0", "uverbs1", "uverbs2"])
 
@@ -133,7 +133,7 @@ def test_known_lines_are_assigned_to_nodes_by_their_comment(tmp_path: Path) -> N
 
 
 def test_links_and_pipes_in_place_of_key_files_are_not_read(tmp_path: Path) -> None:
-    """Reading what is known of the nodes never leads elsewhere and never waits."""
+    """Reading the key files follows no link and waits for no pipe."""
     (tmp_path / "target").write_text(f"{KEY} gpu1\n")
     (tmp_path / "link").symlink_to("target")
     os.mkfifo(tmp_path / "pipe")
@@ -170,7 +170,7 @@ def test_valid_values_reported_by_a_container_are_accepted() -> None:
 
 
 def container(*mounts: tuple[str, bool]) -> dict[str, Any]:
-    """What docker says of a running container with these mounts."""
+    """Return the description by docker of a running container with these mounts."""
     return {
         "State": {"Running": True},
         "Mounts": [{"Destination": place, "RW": writable} for place, writable in mounts],
@@ -213,7 +213,7 @@ def run_as_account(folder: Path, mode: str) -> dict[str, str]:
 
 
 def test_keys_are_created_once_and_links_are_not_followed(tmp_path: Path) -> None:
-    """Links and pipes in place of keys give way to new keys; what a link leads to keeps its content and mode."""
+    """Links and pipes in place of keys are replaced by new keys; the target of a link keeps its content and mode."""
     folder, other = tmp_path / "keys", tmp_path / "other"
     folder.mkdir()
     other.write_text("mine")
@@ -235,7 +235,7 @@ def test_keys_are_created_once_and_links_are_not_followed(tmp_path: Path) -> Non
 
 
 def test_the_settings_file_of_the_running_sshd_is_reported(tmp_path: Path) -> None:
-    """The file with the process id of a living sshd names its settings; one that was left behind does not count."""
+    """The PID file of a running sshd names its settings; a stale one does not count."""
     program = tmp_path / "sshd"
     program.symlink_to("/bin/sleep")
     (tmp_path / "sshd-000000000001.pid").write_text("99999999\n")
@@ -260,7 +260,7 @@ def test_values_reported_by_a_container_reach_no_shell_of_the_node() -> None:
 
 
 def test_a_login_gets_the_environment_without_secrets() -> None:
-    """Variables of the image reach logins, except secrets, what a login sets itself and what sshd could misread."""
+    """Logins get the variables of the image, except secrets, variables of a login and values that sshd could misread."""
     exported = keys.login_environment(
         [
             "PATH=/opt/mpi/bin:/bin",
@@ -341,5 +341,5 @@ def test_a_receipt_contains_no_environment_values() -> None:
 
 
 def test_only_a_single_public_key_is_exchanged() -> None:
-    """What a container calls its public key is one key and nothing that could add a line or an option."""
+    """A public key of a container is one key, without text that could add a line or an option."""
     assert [keys.public_key(f"{KEY} root@gpu1"), keys.public_key("ssh-rsa AAAA"), keys.public_key("")] == [KEY, "", ""]

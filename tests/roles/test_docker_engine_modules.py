@@ -1,4 +1,4 @@
-"""The modules of the role docker_engine: daemon.json on a real disk, and what dockerd says of it."""
+"""The modules of the role docker_engine, with a real daemon.json and replies of dockerd."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_settings_that_can_contain_secrets_are_readable_by_root_only(config: Mod
 
 @pytest.mark.parametrize("present", [0o600, 0o640, 0o644])
 def test_the_mode_of_a_file_is_preserved(config: ModuleType, tmp_path: Path, present: int) -> None:
-    """What a site closed stays closed, and so does the copy of it."""
+    """The permissions of a restricted file and of its copy stay restricted."""
     path = tmp_path / "daemon.json"
     path.write_text("{}\n")
     path.chmod(present)
@@ -63,7 +63,7 @@ def test_the_mode_of_a_file_is_preserved(config: ModuleType, tmp_path: Path, pre
 
 
 def test_a_new_file_without_secrets_is_readable(config: ModuleType, tmp_path: Path) -> None:
-    """Where nothing is to be hidden, other programs can read the file as they are used to."""
+    """Without secrets, other programs can read the file."""
     apply(config, tmp_path / "daemon.json", {"debug": True})
 
     assert mode(tmp_path / "daemon.json") == "0644"
@@ -93,7 +93,7 @@ def test_the_backup_is_the_last_file_that_docker_loaded(config: ModuleType, tmp_
 
 
 def test_keys_that_are_no_longer_desired_are_removed(config: ModuleType, tmp_path: Path) -> None:
-    """A key that the last successful run wrote is removed if it is unchanged; keys of others are preserved."""
+    """An unchanged key of the last successful run is removed; other keys are preserved."""
     path = tmp_path / "daemon.json"
     path.write_text('{"debug": true, "icc": false}')
     Path(config.LAST_SETTINGS).write_text('{"debug": true}')
@@ -118,7 +118,7 @@ def test_keys_that_are_no_longer_desired_are_removed(config: ModuleType, tmp_pat
 def test_settings_that_every_dockerd_rejects_are_not_written(
     config: ModuleType, tmp_path: Path, settings: dict[str, Any], part: str
 ) -> None:
-    """Where dockerd cannot check a file, what no version takes is refused before it is written."""
+    """If dockerd cannot check a file, settings that no version accepts are refused before the file is written."""
     path = tmp_path / "daemon.json"
     path.write_text("{}")
 
@@ -196,7 +196,7 @@ NVIDIA = {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeAr
 def test_a_runtime_that_is_already_configured_is_not_added(
     config: ModuleType, tmp_path: Path, there: dict[str, Any]
 ) -> None:
-    """By its path, or as nvidia-ctk writes it: the file stays as it is, and nothing of it is ours."""
+    """With its path, or in the form of nvidia-ctk: the file is unchanged, and no key of it is managed."""
     path = tmp_path / "daemon.json"
     path.write_text(json.dumps({"runtimes": there, "default-runtime": "nvidia"}))
 
@@ -207,7 +207,7 @@ def test_a_runtime_that_is_already_configured_is_not_added(
 
 
 def test_a_runtime_with_different_arguments_or_program_is_written(config: ModuleType, tmp_path: Path) -> None:
-    """So is one that was ours before, in whatever words."""
+    """The same holds for a runtime that the role wrote in another form."""
     path = tmp_path / "daemon.json"
     path.write_text('{"runtimes": {"nvidia": {"path": "/opt/other"}, "kata": {"path": "kata"}}}')
     wanted = {"nvidia": NVIDIA["runtimes"]["nvidia"], "kata": {"path": "kata", "runtimeArgs": ["-v"]}}
@@ -226,7 +226,7 @@ def test_no_file_is_created_without_settings(config: ModuleType, tmp_path: Path)
 
 @pytest.fixture
 def site(config: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What ours does with a docker that others started long ago, and whose settings and programs are newer."""
+    """Return the action for a pre-existing docker whose settings and programs are newer than its start."""
     service = load("docker_engine", "docker_engine_service")
     state = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n"
     monkeypatch.setattr(service.AnsibleModule, "run_command", lambda *_args, **_more: (0, state, ""))
@@ -256,12 +256,12 @@ def test_pre_existing_docker_is_not_restarted_for_changes_by_others(site: Any) -
 def test_pre_existing_docker_reloads_our_settings_without_a_restart_if_possible(
     site: Any, settings: dict[str, Any], action: str
 ) -> None:
-    """What it can reread is no reason to restart it, and a run that was cut short is finished by the next one."""
+    """Reloadable settings require no restart, and a run completes an earlier, interrupted run."""
     assert [site(settings), site(settings)] == [action, action]
 
 
 def test_pre_existing_docker_is_restarted_for_a_newly_installed_hook(site: Any) -> None:
-    """Docker looks for the NVIDIA hook once, when it starts."""
+    """Docker searches the NVIDIA hook only when it starts."""
     origin = importlib.import_module("ansible.module_utils.platform_origin")
     origin.record("packages", "transaction 0", {})
     origin.write_private_json(

@@ -1,4 +1,4 @@
-"""What the roles' variables and preconditions come to, for inventories and nodes of all kinds."""
+"""The values of the roles' variables and preconditions, for inventories and nodes of all kinds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_the_nvidia_runtime_is_added_to_the_runtimes_of_the_site() -> None:
 
 
 def node(address: str, **more: Any) -> dict[str, Any]:
-    """What platform_node says of a node that is like others."""
+    """Return the facts of platform_node for a typical node."""
     result = {"data_address": address, "hostname": "gpu1", "hosts": {}, "repository_files": [], "leftovers": []}
     return {**result, **more}
 
 
 def test_preserved_settings_reach_the_roles_and_receipts_of_their_node_only() -> None:
-    """Other nodes get nothing of it, and a receipt names it only where there is something."""
+    """Other nodes are not affected, and a receipt contains it only if it is set."""
     preserved = {"gpu1": {"docker_engine": {"docker_engine_source": "present"}}}
     noted = []
     for name, role in (("gpu1", "docker_engine"), ("gpu1", "rdma_stack"), ("gpu2", "docker_engine")):
@@ -147,7 +147,7 @@ def test_a_repository_password_is_stored_only_for_apt(listed: bool) -> None:  # 
 
 
 def test_a_repository_without_a_password_has_no_credentials_file() -> None:
-    """Where an address has no user any more, the file with the old password goes; where there is none, none is made."""
+    """If an address no longer has a user, the file with the old password is removed; otherwise none is created."""
     role = repository("https://mirror.example.org/deb@1")
     paths = role.value("__platform_files | map(attribute='path')")
     role.templar.available_variables["platform_node"]["repository_files"] = ["/etc/apt/auth.conf.d/provision-site.conf"]
@@ -176,7 +176,7 @@ def test_a_repository_that_is_already_configured_is_not_written() -> None:
 
 
 def test_address_pools_are_checked_for_every_node() -> None:
-    """Docker's address pools are compared once, on a node that takes part, and each node says that they do not fit."""
+    """One node compares docker's address pools for all, and each node reports the overlap."""
     role = Role(
         "docker_engine",
         platform_taking_part={"docker_engine": ["gpu2", "gpu3"]},
@@ -201,7 +201,7 @@ def test_passwords_are_not_on_command_lines() -> None:
 
 @pytest.mark.parametrize("said", ["no", "false", "False", False])
 def test_the_value_no_of_an_ini_inventory_is_false(said: Any) -> None:
-    """`rdma_stack_soft_roce_enabled=no` under [gpu_nodes:vars] is the word "no", and means what it says."""
+    """`rdma_stack_soft_roce_enabled=no` under [gpu_nodes:vars] is the text "no" and means false."""
     role = Role(
         "rdma_stack", rdma_stack_soft_roce_enabled=said, platform_node=node("10.77.0.1", modules_loadable=False)
     )
@@ -238,7 +238,7 @@ IMAGE_CHECK = ("preflight", "Check the name and digest of the image")
     ],
 )
 def test_an_invalid_image_name_is_refused_with_the_valid_form(reference: str, problem: str) -> None:
-    """Docker is not asked for an image by a name that it does not take."""
+    """Docker is not called with an invalid image name."""
     role = Role("training_image", training_image_reference=reference)
 
     assert role.holds(*IMAGE_CHECK) is (problem == "")

@@ -1,4 +1,4 @@
-"""What the role base_system writes for the people of an inventory, and what it leaves out on a queue host."""
+"""The files of the role base_system for the people of an inventory, and the roles that a queue host skips."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_without_users_the_job_agent_is_removed() -> None:
     ],
 )
 def test_plain_ansible_refuses_invalid_users(wrong: dict[str, Any]) -> None:
-    """The role checks what it writes by the same rules as the command."""
+    """The role validates people with the same rules as the command."""
     with pytest.raises(Exception, match=r"name:|key:|user:|cluster_agent_account"):
         files(**wrong)
 
@@ -151,14 +151,14 @@ def test_the_account_is_removed_with_the_last_user(account: Any) -> None:
 
 
 def test_role_and_package_use_the_same_names() -> None:
-    """What the command takes for granted is what the roles have."""
+    """The role uses the paths that the command assumes."""
     role = Role("base_system")
 
     assert role.value("cluster_agent_account") == AGENT_ACCOUNT
 
 
 def test_roles_for_jobs_do_not_run_on_a_dedicated_queue_host() -> None:
-    """They do not run there, bring no packages there, and other nodes' containers do not expect its keys."""
+    """They do not run there, install no packages there, and the containers of other nodes do not expect its keys."""
     hostvars = {"head": {"cluster_takes_jobs": "no"}, "gpu1": {}}
     shared: dict[str, Any] = {
         "hostvars": hostvars,

@@ -31,7 +31,7 @@ elf = load("peer_memory", "peer_memory_elf", part="module_utils")
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program as on a node, its files beside each other in one folder; compiled here once, not at each start."""
+    """Return a folder with the program as on a node, compiled once."""
     folder = tmp_path_factory.mktemp("program")
     parts = [*ROLES.glob("peer_memory/module_utils/*.py"), *ROLES.glob("platform/module_utils/*failures.py")]
     for path in (*parts, ROLES / "peer_memory/files/peer-memory"):
@@ -69,7 +69,7 @@ def install(
 
 
 def run(machine: Machine, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run the program as on a node: with nothing but what comes with Python."""
+    """Run the program as on a node, with only the standard library."""
     argv = [sys.executable, "-S", str(machine.root / PROGRAM), "--root", str(machine.root), *words]
     return subprocess.run(
         argv, env=machine.environment, capture_output=True, text=True, check=False, timeout=60, **more
@@ -94,7 +94,7 @@ def test_symbol_checksums_are_read_in_both_formats(tmp_path: Path, absolute: boo
 
 @pytest.mark.parametrize("ending", ["xz", "gz", "zst"])
 def test_compressed_modules_are_read(tmp_path: Path, ending: str) -> None:
-    """Whatever compression a distribution chose, what the module says is found."""
+    """The fields of a module are read with any compression."""
     plain = assemble(tmp_path / "m.ko", {"version": "460.106"})
     path = tmp_path / f"m.ko.{ending}"
     if ending == "zst":
@@ -113,7 +113,7 @@ def test_compressed_modules_are_read(tmp_path: Path, ending: str) -> None:
     ids=["empty", "four bytes", "senseless", "text"],
 )
 def test_a_damaged_module_is_reported(tmp_path: Path, data: bytes) -> None:
-    """A file that was cut short ends with its name and the reason."""
+    """The error for a truncated file contains its name and the cause."""
     path = tmp_path / "bad.ko"
     path.write_bytes(data)
 
@@ -152,7 +152,7 @@ def test_each_state_that_is_not_ready_has_its_cause(machine: Machine) -> None:
 
 
 def test_a_symbol_mismatch_is_reported_before_loading(machine: Machine) -> None:
-    """An upgraded RDMA stack is found by the checksum of its function, and the way out is said."""
+    """The checksum of its function reveals an upgraded RDMA stack, and the remedy is reported."""
     install(machine, built_against=8)
 
     result = run(machine, "check")
@@ -200,7 +200,7 @@ def test_secure_boot_is_detected_before_building(machine: Machine, path: str, te
 
 
 def test_a_kernel_without_signature_enforcement_overrides_the_firmware(machine: Machine) -> None:
-    """After `mokutil --disable-validation` the firmware's variable still says on, and the kernel takes every module."""
+    """After `mokutil --disable-validation` the firmware reports Secure Boot, but the kernel accepts all modules."""
     machine.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1")
     machine.write("/sys/module/module/parameters/sig_enforce", "N\n")
     machine.write("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
@@ -265,7 +265,7 @@ def test_drivers_with_distribution_specific_file_names_are_detected(machine: Mac
 
 
 def test_a_file_with_a_different_module_name_is_not_the_driver(machine: Machine) -> None:
-    """What the module says of itself counts more than what its file is called."""
+    """The name in the module has priority over its file name."""
     install_debian(machine, driver="something_else")
 
     assert node.NodeFiles(str(machine.root)).facts()["driver_version"] == ""
@@ -325,7 +325,7 @@ def test_a_module_with_another_file_name_is_unloaded_by_its_module_name(machine:
 
 
 def test_a_successful_load_is_recorded(machine: Machine) -> None:
-    """The status names boot, kernel, provider and module, and while modprobe runs it says so."""
+    """The status contains boot, kernel, provider and module, and the state `loading` while modprobe runs."""
     install(machine)
     file = machine.root / "var/lib/provision/peer_memory/status.json"
     machine.program(
@@ -374,7 +374,7 @@ def install_driver(machine: Machine, licence: str, kernel: str = KERNEL) -> None
 
 @pytest.mark.parametrize("provider", ["dma_buf", "none"])
 def test_nothing_is_loaded_if_no_module_is_needed(machine: Machine, provider: str) -> None:
-    """DMA-BUF needs no module of its own: with the open driver the node is ready as it is."""
+    """DMA-BUF requires no module: with the open driver the node is ready."""
     configure(machine, provider=provider)
     install_driver(machine, OPEN)
 
@@ -384,7 +384,7 @@ def test_nothing_is_loaded_if_no_module_is_needed(machine: Machine, provider: st
 
 
 def test_dma_buf_requires_an_open_driver_and_an_rdma_stack_that_supports_it(machine: Machine) -> None:
-    """No driver, a proprietary one, an RDMA stack that cannot: each has its cause, and the status says so."""
+    """A missing driver, a proprietary driver and an old RDMA stack each have their own cause in the status."""
     configure(machine, provider="dma_buf")
     seen = []
     for licence, symbols in (("", ""), ("NVIDIA", ""), (OPEN, "0 T ib_create_qp\t[ib_core]\n")):
@@ -413,7 +413,7 @@ def test_the_loaded_driver_determines_dma_buf(machine: Machine) -> None:
 
 
 def test_dma_buf_on_other_kernels_requires_the_open_driver(machine: Machine) -> None:
-    """The symbol is asked of the running kernel alone; driver and flavour of each."""
+    """The symbol is checked only for the running kernel; driver and flavour for each kernel."""
     configure(machine, provider="dma_buf")
     machine.write("/proc/kallsyms", "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n")
     install_driver(machine, OPEN)
@@ -437,7 +437,7 @@ def test_simulated_gpus_without_kernel_modules_need_no_module(machine: Machine) 
 
 @pytest.mark.parametrize(("wanted", "other"), [PROVIDERS, PROVIDERS[::-1]])
 def test_a_second_peer_memory_module_is_refused(machine: Machine, wanted: str, other: str) -> None:
-    """With the other one loaded nothing is tried, and the reason names it."""
+    """If the other module is loaded, nothing is loaded, and the cause names it."""
     configure(machine, provider=wanted)
     install(machine, name=wanted)
     machine.loaded(other)
@@ -460,7 +460,7 @@ def test_a_loaded_module_is_not_loaded_again(machine: Machine) -> None:
 
 
 def test_a_module_missing_after_modprobe_is_not_ready(machine: Machine) -> None:
-    """What modprobe says is not taken for what is so."""
+    """The exit code of modprobe is not trusted."""
     install(machine)
     machine.program("modprobe", "exit 0")
 
@@ -502,7 +502,7 @@ def test_a_driver_is_not_built_at_boot(machine: Machine, against: int, expected:
 
 
 def test_a_missing_driver_is_not_built_at_boot_either(machine: Machine) -> None:
-    """nv_peer_mem is built in seconds; what DKMS would have to build before it is not."""
+    """nv_peer_mem is built in seconds; modules that DKMS would have to build before it are not."""
     prepare_build(machine)
 
     assert run(machine, "load").returncode == 1
@@ -519,7 +519,7 @@ def prepare_build(machine: Machine, *, interface: str = "struct peer_memory_clie
 
 
 def test_a_hanging_modprobe_is_killed_after_its_time_limit(machine: Machine) -> None:
-    """The limit ends the wait, the status says what hangs, and the process is gone."""
+    """The limit ends the wait, the status contains the cause, and the process has ended."""
     install(machine)
     machine.program("modprobe", "exec sleep 987")
     begin = time.monotonic()
@@ -565,7 +565,7 @@ def test_a_stop_after_a_finished_load_changes_nothing(machine: Machine) -> None:
 
 
 def test_unloading_a_module_in_use_is_refused(machine: Machine) -> None:
-    """While memory is registered the module stays, and the number of users is said."""
+    """While memory is registered, the module stays loaded, and the number of users is reported."""
     machine.loaded("nv_peer_mem", users=3)
 
     result = run(machine, "unload")
@@ -664,7 +664,7 @@ def test_driver_checksums_are_written_in_the_format_of_the_kernel(machine: Machi
 
 
 def test_without_a_driver_nothing_is_built(machine: Machine) -> None:
-    """nv_peer_mem is built against the driver: DKMS is asked for that first, and what it cannot do is said."""
+    """nv_peer_mem is built with the driver, so DKMS builds the driver first, and its failure is reported."""
     prepare_build(machine)
 
     result = run(machine, "build")
@@ -674,7 +674,7 @@ def test_without_a_driver_nothing_is_built(machine: Machine) -> None:
 
 
 def test_a_stub_of_the_driver_is_rebuilt_after_the_rdma_stack(machine: Machine) -> None:
-    """nvidia_peermem that was built before the RDMA stack is repaired by building the driver's modules anew."""
+    """nvidia_peermem that was built before the RDMA stack is repaired by building the modules of the driver again."""
     configure(machine, provider="nvidia_peermem")
     prepare_build(machine)
     install(machine, built_against=0, name="nvidia_peermem")
@@ -744,7 +744,7 @@ def carry(machine: Machine, file: Path, name: str = "nv_peer_mem.ko") -> Any:
 
 
 def test_a_prebuilt_module_replaces_all_other_modules_of_its_name(machine: Machine) -> None:
-    """What DKMS or a vendor installed would be taken in its place, and be another file at every apply."""
+    """modprobe could use a module of DKMS or of a vendor instead, and every apply would differ."""
     folder = machine.root / f"lib/modules/{KERNEL}/updates"
     install(machine)
     (folder / "dkms").mkdir()
@@ -766,7 +766,7 @@ def test_a_prebuilt_module_replaces_all_other_modules_of_its_name(machine: Machi
 
 @pytest.mark.parametrize("info", [None, {"vermagic": "5.10.0-1-amd64 "}], ids=["no module", "another kernel's"])
 def test_a_prebuilt_module_that_does_not_match_is_not_installed(machine: Machine, info: dict[str, str] | None) -> None:
-    """What was there stays, and the file in the site's folder is named."""
+    """The existing module stays, and the file in the folder of the site is named."""
     install(machine)
     file = machine.root / "made/bad.ko"
     if info is None:

@@ -1,4 +1,4 @@
-"""The role peer_memory: what it chooses, refuses and writes, without a node."""
+"""The role peer_memory without a node: its choices, refusals and files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEMPLATES = ROLES / "peer_memory" / "templates"
 
 
 def node_facts(**more: Any) -> dict[str, Any]:
-    """What the module finds on a node with an old driver and a vendor's RDMA stack."""
+    """Return the facts of a node with an old driver and a vendor's RDMA stack."""
     kernel = more.get("kernel", "4.18.0-1")
     state = {
         "kernel": kernel,
@@ -104,7 +104,7 @@ def test_a_git_ref_is_converted_to_a_valid_dkms_version() -> None:
     ],
 )
 def test_auto_selects_a_provider_without_the_package(state: dict[str, Any], provider: str) -> None:
-    """Roles that somebody runs by Ansible alone choose by driver, kernel and RDMA stack, with a reason."""
+    """A run of plain Ansible chooses by driver, kernel and RDMA stack, with a reason."""
     chosen = choice.peer_memory_provider(node_facts(**state), "auto")
 
     assert chosen["provider"] == provider
@@ -112,7 +112,7 @@ def test_auto_selects_a_provider_without_the_package(state: dict[str, Any], prov
 
 
 def test_an_explicit_provider_is_used() -> None:
-    """No verdict stands against a provider that somebody asked for."""
+    """A provider in the inventory has priority over the verdict."""
     assert choice.peer_memory_provider(node_facts(driver_version=""), "nv_peer_mem")["provider"] == "nv_peer_mem"
 
 
@@ -153,7 +153,7 @@ def test_nv_peer_mem_beside_a_loaded_nvidia_peermem_is_refused_with_the_reason()
 
 
 def test_secure_boot_without_a_key_is_refused_before_a_build() -> None:
-    """Said before anything is compiled; a key, or modules built elsewhere, lets it pass."""
+    """The refusal comes before any build; a key or prebuilt modules allow it."""
     locked = node_facts(secure_boot=True)
     keys = {"peer_memory_signing_key": "/root/k.priv", "peer_memory_signing_certificate": "/root/k.der"}
 
@@ -179,7 +179,7 @@ def test_a_key_that_the_firmware_does_not_know_is_refused_before_a_build() -> No
 
 @pytest.mark.parametrize(("state", "word"), [({"interface": ""}, "DOCA-OFED"), ({"driver_version": ""}, "driver")])
 def test_nv_peer_mem_without_its_requirements_is_refused(state: dict[str, Any], word: str) -> None:
-    """What has to be installed first is named."""
+    """The message names the missing software."""
     assert not role(state=node_facts(**state)).holds(*BUILDABLE)
     assert word in role(state=node_facts(**state)).says(*BUILDABLE)
     assert role().holds(*BUILDABLE)
@@ -263,7 +263,7 @@ def test_none_is_selected_only_if_all_relevant_facts_are_known(
 
 
 def test_an_unreadable_driver_is_not_a_missing_driver() -> None:
-    """Without zstd a compressed module says nothing: the choice from before stays, and a first one is not made."""
+    """Without zstd a compressed module is unreadable: an earlier choice is preserved, and no new one is made."""
     state = node_facts(driver_version="", driver_flavour="")
     state["kernels"][0]["driver"] = True
 
@@ -368,7 +368,7 @@ def unit() -> dict[str, list[str]]:
 
 
 def test_the_unit_starts_after_the_drivers_and_before_docker() -> None:
-    """After RDMA stack, persistence daemon and fabric manager; before docker and what else starts jobs."""
+    """After RDMA stack, persistence daemon and fabric manager; before docker and other services that start jobs."""
     settings = unit()
 
     assert {
@@ -395,7 +395,7 @@ def test_docker_starts_if_the_module_fails() -> None:
 
 
 def test_the_time_limit_of_the_program_is_below_that_of_systemd() -> None:
-    """The status file is written by the program itself, with time left."""
+    """The program itself writes the status file before its limit."""
     seconds = load("peer_memory", "peer_memory_node", part="module_utils").START_SECONDS
 
     assert seconds < int(unit()["TimeoutStartSec"][0])
@@ -403,7 +403,7 @@ def test_the_time_limit_of_the_program_is_below_that_of_systemd() -> None:
 
 @pytest.mark.parametrize(("code", "arguments"), [(1, ["6.12.9-amd64"]), (0, ["6.12.9-amd64"]), (1, [])])
 def test_the_hook_for_new_kernels_never_fails(tmp_path: Path, code: int, arguments: list[str]) -> None:
-    """dpkg goes on whatever the program says; without a kernel's release nothing is run."""
+    """dpkg continues regardless of the result; without a kernel release nothing runs."""
     program = tmp_path / "peer-memory"
     program.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/called\nexit {code}\n')
     program.chmod(0o755)
@@ -434,7 +434,7 @@ def test_the_hook_runs_after_dkms() -> None:
     ],
 )
 def test_the_unit_does_not_reload_systemd(file: str, name: str) -> None:
-    """systemd does not read its units anew (the systemd module does): that takes GPUs from legacy-hook containers."""
+    """systemd does not reread its units, which would remove GPUs from containers with the legacy hook."""
     task = role().task(file, name)
     script = task["ansible.builtin.command"]["argv"][2]
 
@@ -520,7 +520,7 @@ def test_sources_are_installed_in_the_folder_of_dkms(module: ModuleType, tmp_pat
     ids=["leads out", "absolute", "no Makefile", "no tar file"],
 )
 def test_an_archive_without_a_source_tree_is_refused(module: ModuleType, tmp_path: Path, archive: str) -> None:
-    """Nothing is written outside, the tree that was there stays, and the reason is said."""
+    """Nothing is written outside the folder, the existing tree stays, and the cause is reported."""
     tree = tmp_path / "usr/src/nv_peer_mem-1.3-0"
     tree.mkdir(parents=True)
 

@@ -1,4 +1,4 @@
-"""The filters of platform and docker_engine: which roles run where, and what they need."""
+"""The filters of platform and docker_engine."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_failure_is_explained_by_the_first_entry_that_matches() -> None:
 
 
 def test_the_reason_of_a_failure_contains_no_variable_values() -> None:
-    """The longest is replaced first; what is too short to be a secret stays."""
+    """The longest value is replaced first; short values stay."""
     env = {"A": "secret", "B": "secret-long", "C": "on", "D": 12345}
 
     text = TEXTS.training_container_reason(" secret-long secret on 12345\n", env)

@@ -38,7 +38,7 @@ def linked(path: Path) -> None:
 
 
 DAMAGES = [edited, Path.unlink, opened, pytest.param(given_away, marks=as_root)]
-"""What can happen to a file."""
+"""Kinds of damage to a file."""
 
 
 def state(path: Path) -> tuple[str, int, int]:
@@ -47,7 +47,7 @@ def state(path: Path) -> tuple[str, int, int]:
 
 
 def repaired(path: Path, damage: Callable[[Path], None], apply: Callable[[], dict[str, Any]]) -> tuple[Any, list[bool]]:
-    """Apply, damage, and apply twice; return the file before and after, and what the two runs changed."""
+    """Apply, damage, and apply twice; return the file before and after, and whether the two runs changed anything."""
     apply()
     before = state(path)
     damage(path)
@@ -57,7 +57,7 @@ def repaired(path: Path, damage: Callable[[Path], None], apply: Callable[[], dic
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_file_is_repaired(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """Content, mode and owner of a file that is all ours come back."""
+    """Content, mode and owner of a completely managed file are restored."""
     files, path = load("platform", "platform_files"), tmp_path / "some"
 
     (before, after), done = repaired(path, damage, lambda: run(files, files=[{"path": str(path), "content": "x\n"}]))
@@ -114,7 +114,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 class Programs:
-    """What a module runs programs with."""
+    """The search path for programs that modules run."""
 
     get_bin_path = staticmethod(shutil.which)
 
@@ -150,7 +150,7 @@ def test_downgraded_packages_are_detected(tmp_path: Path, programs: Path, monkey
 
 
 def test_downgraded_packages_are_upgraded(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They go into the one transaction with what is missing; those of other roles are left alone."""
+    """They are upgraded in the transaction for missing packages; packages of other roles are not changed."""
     apt = load("platform", "platform_apt")
     monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: True)
     program(programs, "dpkg-query", "printf 'older installed\\nfine installed\\n'")
@@ -249,7 +249,7 @@ def test_docker_is_not_unmasked_under_a_job(
 
 @pytest.mark.parametrize("damage", [*DAMAGES, linked])
 def test_the_cdi_file_is_generated_again(tmp_path: Path, programs: Path, damage: Callable[[Path], None]) -> None:
-    """The CDI file is again what the toolkit says, a file, and root's."""
+    """The CDI file has the content of the toolkit, is a regular file, and belongs to root."""
     cdi, path = load("nvidia_container", "nvidia_container_cdi"), tmp_path / "cdi" / "nvidia.yaml"
     program(programs, "systemctl", "exit 1")
     program(programs, "nvidia-ctk", 'case "$*" in *--output=*) echo gpus >"${3#--output=}";; esac')
