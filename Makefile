@@ -18,8 +18,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
-	@echo "make test       what CI runs: check, roles, jobs, and the short tests of baremetal"
-	@echo "make check      lint, types, layers, bandit, audit, unit tests (about a minute)"
+	@echo "make test       what CI runs: check, roles, hostile, jobs, and the short tests of baremetal"
+	@echo "make check      lint, types, layers, bandit, audit, unit tests (several minutes)"
 	@echo "make audit      known vulnerabilities of the locked packages"
 	@echo "make lock       renew requirements.lock and requirements-dev.lock (UPGRADE=1: newest versions)"
 	@echo "make dist       wheel, source archive, SBOM and checksums in dist/"
@@ -38,6 +38,7 @@ help:
 	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
 	@echo "make bench-jobs how long a batch job takes to start, and its list and output to show, beside ssh and docker"
 	@echo "make bench-revisions BEFORE=CHECKOUT  this checkout and another one, in turns"
+	@echo "make docs       write inventories/example and docs/reference/reasons.md anew"
 	@echo "make clean      remove the virtual environment"
 
 demo: setup
@@ -238,7 +239,7 @@ $(BENCH_VENV)/.done: tests/benchmarks/requirements.lock
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/benchmarks/requirements.lock
 	touch $@
 
-docs: setup
+docs: $(VENV)/.done
 	$(BIN)/python -m provision.inventory.example > inventories/example/group_vars/all.yml
 	$(BIN)/python -m provision.report.reasons_page > docs/reference/reasons.md
 

@@ -74,13 +74,7 @@ class _Seen:
 
 
 class Collector:
-    """Builds the report from the events of ansible-runner. It has no side effects, so recorded events can test it.
-
-    Args:
-        nodes: Names of the nodes, in the order of the report.
-        on_event: Called for every event of every node.
-        compare: Record differences of the content that the tasks change, including secrets.
-    """
+    """Builds the report from the events of ansible-runner. It has no side effects, so recorded events can test it."""
 
     def __init__(
         self, nodes: Sequence[str], on_event: Callable[[Event], None] | None = None, *, compare: bool = False

@@ -28,6 +28,11 @@ An error says what happened, on which node, and what to do about it. Errors neve
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from provision.model.reason import Reason
+
 
 class ProvisionError(Exception):
     """An error of which the message names object, problem and cause, and the remedy the fix.
@@ -37,6 +42,7 @@ class ProvisionError(Exception):
         node: the inventory name of the node it happened on, if any.
         remedy: what the user can do, as a sentence or a command.
         output: the last lines of what the failing program printed.
+        reason: the decision that the error reports, if any; see `provision.report.reasons.error_of`.
     """
 
     exit_code = 1
@@ -45,12 +51,23 @@ class ProvisionError(Exception):
     one_line = False
     """Whether message and remedy are one line each: they may hold words of a node, which must not look like ours."""
 
-    def __init__(self, message: str, *, node: str | None = None, remedy: str | None = None, output: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        remedy: str | None = None,
+        output: str = "",
+        reason: Reason | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = _one_line(message) if self.one_line else message
         self.node = node
         self.remedy = _one_line(remedy) if self.one_line and remedy else remedy
         self.output = output
+        self.reason = reason
+        if reason is not None:
+            self.code = reason.code
 
     def __str__(self) -> str:
         return f"{self.node}: {self.message}" if self.node else self.message

@@ -81,11 +81,6 @@ def run_script(program: str, *arguments: str, python: str = "python3") -> str:
     """Return the shell script that runs a program of the archive as root.
 
     It ends with `MISSING`, and reads nothing, where the archive has to be copied first.
-
-    Args:
-        program: a key of ``provision.node.main.PROGRAMS``.
-        arguments: the program's arguments.
-        python: the interpreter on the node.
     """
     words = shlex.join((python, "-I", "-S", archive_path(), program, *arguments))
     return f"{check_script(python)}\nexec {words}"

@@ -16,9 +16,6 @@ MODULES = (gpu_advice, input_advice, file_advice, network_advice)
 def advise_from(job: Sequence[NodeSeries]) -> list[Finding]:
     """Check the samples of a job; nothing is raised, and missing data gives unknown.
 
-    Args:
-        job: One series for each node of the job.
-
     Returns:
         A finding for each check: problems first, by confidence; then unknown; then ok.
     """

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from provision.advisor import thresholds as limit
 from provision.advisor.base import GPUS, USERS, Answer, Confidence, advice, few, ok, percent, problem, unknown
-from provision.advisor.series import GpuSample, NodeSeries, mean
+from provision.advisor.series import NodeSeries, mean
+from provision.documents.sampler import GpuRecord
 
 Job = Sequence[NodeSeries]
 NO_GPUS = f"no GPU of the job was sampled often enough (nvidia-smi returned less than {limit.FEWEST_SAMPLES})"
@@ -19,7 +20,7 @@ _LANE_MB = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
 """MB/s of one PCIe lane, by generation."""
 
 
-def gpu_samples(job: Job) -> Iterator[tuple[NodeSeries, str, list[GpuSample]]]:
+def gpu_samples(job: Job) -> Iterator[tuple[NodeSeries, str, list[GpuRecord]]]:
     """Yield the GPUs of the job with enough samples, and their nodes."""
     for series in job:
         for uuid, samples in series.job_gpus().items():
@@ -142,7 +143,7 @@ def clocks_throttled(job: Job) -> Answer:
     slow: list[str] = []
     capped, count = 0, 0
     for series, uuid, samples in gpu_samples(job):
-        known = [(sample.clock_events, sample) for sample in samples if sample.clock_events is not None]
+        known = [(int(sample.clock_events), sample) for sample in samples if sample.clock_events is not None]
         count += len(known)
         capped += sum(bool(events & _POWER_CAP) for events, _ in known)
         for bit, text in {**_BITS, _GENERAL: "hardware slowdown"}.items():

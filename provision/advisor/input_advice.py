@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from provision.advisor import thresholds as limit
 from provision.advisor.base import GPUS, NODE, USERS, Answer, Confidence, advice, few, ok, percent, problem, unknown
 from provision.advisor.gpu_advice import NO_GPUS, gpu_samples, utilization
-from provision.advisor.series import GpuSample, NodeSeries, Process, correlation, mean
+from provision.advisor.series import NodeSeries, Process, correlation, mean
+from provision.documents.sampler import GpuRecord
 
 Job = Sequence[NodeSeries]
 WORKER, PINNING = "pt_data_worker", "pt_data_pin"
@@ -135,7 +136,7 @@ def no_prefetch(job: Job) -> Answer:
     return ok(f"data workers and GPU do not work alternately (correlation {value:.2f} or more)")
 
 
-def _paired(series: NodeSeries, workers: Sequence[Process], samples: Sequence[GpuSample]) -> list[tuple[float, float]]:
+def _paired(series: NodeSeries, workers: Sequence[Process], samples: Sequence[GpuRecord]) -> list[tuple[float, float]]:
     """Return the workers' CPU use with the GPU's utilization at about the same time."""
     load: dict[int, float] = {}
     for worker in workers:

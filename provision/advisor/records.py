@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,7 +9,6 @@ from provision.advisor.series import (
     Container,
     ContainerSample,
     Device,
-    GpuSample,
     GpuUser,
     NodeSample,
     NodeSeries,
@@ -40,7 +38,6 @@ _MOST_NOTES = 20
 _MOST_ITEMS = 4096
 """Limit for each kind, so that no node can exhaust memory."""
 _MOST_LETTERS = 300
-_OF_GPU = tuple(entry.name for entry in dataclasses.fields(GpuSample) if entry.name != "clock_events")
 _OF_PROCESS = ("blkio", "rchar", "syscr", "read_bytes", "write_bytes")
 
 
@@ -94,9 +91,7 @@ def _device(series: NodeSeries, record: DeviceRecord) -> bool:
 def _gpu(series: NodeSeries, record: GpuRecord) -> bool:
     if record.uuid not in series.gpus and len(series.gpus) >= _MOST_ITEMS:
         return False
-    values = {name: getattr(record, name) for name in _OF_GPU}
-    events = None if record.clock_events is None else int(record.clock_events)
-    series.gpus.setdefault(record.uuid, []).append(GpuSample(clock_events=events, **values))
+    series.gpus.setdefault(record.uuid, []).append(record)
     return True
 
 

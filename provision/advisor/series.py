@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class GpuSample:
-    """One GPU at one moment."""
-
-    t: float
-    """Seconds since the start of the window."""
-    utilization: float | None = None
-    """Per cent of the last sample period in which at least one kernel ran."""
-    memory_used: float | None = None
-    """MiB."""
-    memory_total: float | None = None
-    power: float | None = None
-    """Watts."""
-    power_limit: float | None = None
-    temperature: float | None = None
-    clock_events: int | None = None
-    """Bit mask of the reasons why the clocks are below their maximum."""
-    pcie_gen: float | None = None
-    pcie_gen_max: float | None = None
-    pcie_width: float | None = None
-    pcie_width_max: float | None = None
-    pcie_rx: float | None = None
-    """MB/s to the GPU; the sampler does not read it, `nvidia-smi dmon -s t` does."""
-    pcie_tx: float | None = None
+from provision.documents.sampler import GpuRecord
 
 
 @dataclass(frozen=True)
@@ -38,6 +15,7 @@ class ProcessSample:
     """One process at one moment; counters start with the process."""
 
     t: float
+    """Seconds since the start of the window."""
     state: str = ""
     cpu_ticks: int | None = None
     """User and system time."""
@@ -169,7 +147,7 @@ class NodeSeries:
     """Interfaces, and RDMA ports as ``card/port`` -> Gbit/s."""
     delay_counted: bool | None = None
     devices: dict[str, Device] = field(default_factory=dict)
-    gpus: dict[str, list[GpuSample]] = field(default_factory=dict)
+    gpus: dict[str, list[GpuRecord]] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
     samples: list[NodeSample] = field(default_factory=list)
     containers: dict[str, Container] = field(default_factory=dict)
@@ -199,7 +177,7 @@ class NodeSeries:
         """Return the GPUs assigned to the job, with the instance of each."""
         return {gpu: container.instance for container in self.containers.values() for gpu in container.gpus}
 
-    def job_gpus(self) -> dict[str, list[GpuSample]]:
+    def job_gpus(self) -> dict[str, list[GpuRecord]]:
         """Return the job's GPUs: those assigned to it, else those its processes use; all without data on the job."""
         requested = set(self.given()) or {user.gpu for user in self.users or () if self.instance_of(user.pid)}
         every = not requested and not self.containers
@@ -243,14 +221,12 @@ class NodeSeries:
 def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the known values; None if there is none."""
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return statistics.fmean(known) if known else None
 
 
 def correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
     """Return Pearson's correlation; None if one sequence does not vary."""
-    if len(left) != len(right) or len(left) < 2:  # noqa: PLR2004 - a correlation needs two values
+    try:
+        return statistics.correlation(left, right)
+    except statistics.StatisticsError:
         return None
-    a, b = sum(left) / len(left), sum(right) / len(right)
-    over = sum((x - a) * (y - b) for x, y in zip(left, right, strict=True))
-    below = sum((x - a) ** 2 for x in left) * sum((y - b) ** 2 for y in right)
-    return over / below**0.5 if below > 1e-12 else None  # noqa: PLR2004 - rounding

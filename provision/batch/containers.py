@@ -43,18 +43,7 @@ def create_words(
     mounts: Sequence[str] = (),
     entry: Sequence[str] = (),
 ) -> list[str]:
-    """Return the arguments of ``docker create``, without the environment, which is passed in a file.
-
-    Args:
-        spec: the job.
-        inside: the instances in this container.
-        image: its image, by digest or ID.
-        labels: identify the container.
-        hardware: what the node has.
-        folder: the attempt's folder on the node.
-        mounts: of data and code, ``/source:/target[:ro]``.
-        entry: the command.
-    """
+    """Return the arguments of ``docker create``, without the environment, which is passed in a file."""
     words = ["--name", inside[0].container, "--network", "host", "--init", "--restart", "no", "--stop-timeout", "15"]
     words += ["--log-driver", "json-file", "--log-opt", "max-size=100g"]
     words += ["--ipc", "private", "--shm-size", spec.share_memory]

@@ -62,13 +62,6 @@ class DataFinding:
 def new_volume(name: str, kind: str, place: str, at: str = "", **more: Any) -> Volume:
     """Return a new volume.
 
-    Args:
-        name: its name.
-        kind: a key of `KINDS`.
-        place: the source of the mount; for ``path``, the path.
-        at: the path on the nodes.
-        more: other fields.
-
     Raises:
         UsageError: a value is invalid.
     """
@@ -292,12 +285,7 @@ def fstab_line(volume: Volume) -> str:
 
 
 def mount_everywhere(volume: Volume, *where: str) -> str:
-    """Return one command that mounts a volume on all nodes, now and at boot.
-
-    Args:
-        volume: a volume with a source.
-        where: arguments that choose the inventory, e.g. ``--lab NAME``.
-    """
+    """Return one command that mounts a volume on all nodes, now and at boot."""
     path = shlex.quote(volume.path)
     line = shlex.quote(fstab_line(volume))
     script = f"mkdir -p {path} && echo {line} >>/etc/fstab && mount {path}"

@@ -27,7 +27,9 @@ _OTHERS = {
     "ulimit": "ulimits",
 }
 """Aliases of keys."""
-DRY_RUN_KEYS = frozenset({"fits", "reason", "placement", "env", "commands", "files", "warnings", "spec"})
+DRY_RUN_KEYS = frozenset(
+    {"fits", "reason", "code", "params", "placement", "env", "commands", "files", "warnings", "spec"}
+)
 """Keys of the output of a dry run."""
 _FIRST = ("kind", "name", "image", "gpus", "workers", "command")
 

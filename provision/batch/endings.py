@@ -43,14 +43,7 @@ def has_part(job: JobReport) -> bool:
 def unconfirmed_nodes(
     queue: QueueEntry, parts: Mapping[str, JobReport], answered: Collection[str], head: str
 ) -> tuple[str, ...]:
-    """Return the nodes that have not confirmed the requested end of a job; none where no end is requested.
-
-    Args:
-        queue: what the queue host records of the job.
-        parts: node -> what it reports of this job, of the nodes that report something.
-        answered: all nodes that answered.
-        head: the queue host, whose own record of the job is deleted last.
-    """
+    """Return the nodes that have not confirmed the requested end of a job; none where no end is requested."""
     if queue.state != END_REQUESTED:
         return ()
     listed = [node for node in queue.unconfirmed if not _confirms(node, queue, parts, answered, head)]

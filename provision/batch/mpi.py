@@ -51,11 +51,6 @@ def logins_of(
 ) -> list[Login]:
     """Return the logins of all nodes of an attempt, after verification of the values that the nodes sent.
 
-    Args:
-        addresses: node -> data address.
-        ports: node -> its port for sshd.
-        keys: node -> its public keys, ``client`` and ``host``.
-
     Raises:
         NodeError: a key is invalid, or two nodes send the same key or the same address and port.
     """

@@ -104,12 +104,6 @@ def rank_variables(
     RANK and WORLD_SIZE count instances. If copies share the instance's GPU (``--procs-per-gpu N``), all copies have the
     same RANK, and a PROCESS_INDEX from 0 to PROCESS_NUM - 1. Copies that train together use the rank
     RANK * PROCESS_NUM + PROCESS_INDEX of WORLD_SIZE * PROCESS_NUM.
-
-    Args:
-        spec: the job.
-        assignment: the instance.
-        assignments: all instances.
-        port: a free port on the leader's node, for the rendezvous.
     """
     leader = next(one for one in assignments if one.is_leader)
     workers = sum(one.role != "launcher" for one in assignments)

@@ -35,9 +35,15 @@ REASONS: Mapping[str, Wording] = {
     ),
     "job.dependency_unfinished": Wording("it depends on {job}, which is {status}"),
     "job.older_job": Wording("waits behind {job}, which was submitted before"),
-    "job.refused": Wording("{text}"),
-    "job.insufficient_resources": Wording("{text}"),
-    "job.lease_refused": Wording("{text}"),
+    "job.refused": Wording("{cause}[. {remedy}][; {warning}]"),
+    "job.insufficient_resources": Wording(
+        "{cause}[ ({nodes:few})][. To set up {to_set_up:short}, run: provision apply][ --limit {limit:limit}]"
+    ),
+    "job.duplicate_id": Wording(
+        "{job} has the id of another job ({other})", "Delete it and submit it again: provision delete {job}"
+    ),
+    "job.lease_refused": Wording("{node_name}: {cause}"),
+    "job.lease_taken": Wording("{gpu} was taken by {job} meanwhile"),
     "job.changed": Wording("another command changed the job at the same time"),
     "job.instance_starting": Wording("{instance} is {status}[ {detail}]"),
     "job.attempt_failed": Wording("attempt {attempt} failed: {cause}"),
@@ -46,7 +52,7 @@ REASONS: Mapping[str, Wording] = {
     "job.dependency_failed": Wording(
         "it depends on {job}, which is {status}", "Restart that job, then this one: provision restart JOB"
     ),
-    "job.start_failed": Wording("{text}", _RESTART),
+    "job.start_failed": Wording("[{node_name}: ]{cause}", _RESTART),
     "job.start_interrupted": Wording("its start was interrupted before anything ran", _RESTART),
     "job.stopped": Wording("{text}"),
     "job.end_requested": Wording("its end is requested"),

@@ -36,12 +36,7 @@ JobParts = Sequence[tuple[Report, JobReport]]
 
 
 def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str) -> dict[str, DirectRecord]:
-    """Return the jobs by name.
-
-    Args:
-        reports: of the nodes that answered.
-        unreachable: the other nodes, with the errors.
-        head: the queue host; reports of other nodes about queues are ignored.
+    """Return the jobs by name; reports of other nodes than `head`, the queue host, about queues are ignored.
 
     The key is "NAME ID" for a job with an unfinished part on a node if the queue host has another job of that name.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from provision.batch.code import FILES, fetch_request, is_here, plain_warning
-from provision.batch.inference import rank_findings, rank_problem, starts_processes, words_of
+from provision.batch.inference import rank_findings, rank_problem, starts_processes, starts_ranks, words_of
 from provision.batch.names import check_name
 from provision.batch.units import check_unit
 from provision.commands.shell import is_environment_name
@@ -112,6 +112,10 @@ def _without_effect(spec: JobSpec) -> Iterator[str]:
         yield "--no-rdma has no effect with --privileged, which includes all devices"
     if spec.no_container and spec.clean_task_policy in {"None", "Running"}:
         yield f"--clean-task-policy {spec.clean_task_policy} has no effect: all processes end with the job"
+    words = words_of(spec.command)
+    per_node = spec.kind is not Kind.MPI and launcher_of(spec.launcher).per_node
+    if spec.launcher and (starts_processes(words) if per_node else spec.kind is Kind.MPI and starts_ranks(words)):
+        yield f"--launcher {spec.launcher} has no effect: the command itself starts the processes"
     if spec.shell != "sh" and len(spec.command) > 1:
         yield f"--shell {spec.shell} has no effect: a command of several words runs without a shell"
 

@@ -108,11 +108,6 @@ def read_words(words: Sequence[str]) -> Words:
 def submission(words: Words, here: Here, document: Mapping[str, Any] | None = None) -> Submission:
     """Combine a command line and a spec file; flags override the file, and names with values are merged.
 
-    Args:
-        words: see `read_words`.
-        here: the submitter's folder, variables and files.
-        document: see `provision.batch.document.read_document`.
-
     Raises:
         UsageError: the job is invalid.
     """

@@ -36,15 +36,7 @@ def unit_of(
     mounts: Sequence[str] = (),
     entry: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the description of a unit for the job supervisor: ``unit`` in README.md of `provision/jobs`.
-
-    Args:
-        spec: the job.
-        hardware: the devices and limits of the node.
-        folder: the attempt's folder on the node.
-        mounts: of data and code, ``/source:/target[:ro]``.
-        entry: the command.
-    """
+    """Return the description of a unit for the job supervisor: ``unit`` in README.md of `provision/jobs`."""
     needs_own = spec.kind is Kind.MPI or spec.procs_per_gpu > 1
     own = own_mounts(spec, folder)
     binds = [_bind(mount) for mount in (*(own if needs_own else own[1:]), *mounts, *spec.mounts)]

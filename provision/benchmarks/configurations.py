@@ -18,10 +18,6 @@ def of_file(label: str, counts: Collection[int]) -> str:
 
     ``tcp-1.log`` and ``tcp_16gpus.log.gz`` are ``tcp``. A file with different numbers of devices is its own
     configuration.
-
-    Args:
-        label: The file name, also with folders.
-        counts: The numbers of devices of its runs.
     """
     stem = label
     while _ENDINGS.search(stem):

@@ -16,20 +16,6 @@ from provision.facts import NodeFacts
 from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Collective, Node
 from provision.model.reason import reason
 
-__all__ = [
-    "CHECKS",
-    "CLUSTER_CHECKS",
-    "PAIR_SECONDS",
-    "PairOutcome",
-    "held_back",
-    "host_entry",
-    "judge",
-    "judge_cluster",
-    "pairs_script",
-    "parse_pairs",
-    "unreachable",
-]
-
 for _area in iter_modules(__path__, f"{__name__}."):  # to import a module registers its checks
     import_module(_area.name)
 for _component in COMPONENTS.values():

@@ -168,7 +168,9 @@ def _nothing_measured(bandwidth: Bandwidth) -> Reason:
     reasons = set(bandwidth.left_out.values())
     if len(reasons) == 1 and not bandwidth.idle:
         return reason("rdma_stack.bandwidth.every_node", cause=reasons.pop())
-    return reason("rdma_stack.bandwidth.too_few", left_out=_left_out(bandwidth) or ("there is one node",))
+    return reason(
+        "rdma_stack.bandwidth.too_few", left_out=_left_out(bandwidth) or [reason("rdma_stack.bandwidth.one_node")]
+    )
 
 
 def _left_out(bandwidth: Bandwidth) -> list[Reason]:
@@ -181,7 +183,7 @@ def _left_out(bandwidth: Bandwidth) -> list[Reason]:
 def _notes(bandwidth: Bandwidth) -> list[Reason]:
     notes = []
     if bandwidth.host_memory:
-        notes.append(reason("rdma_stack.bandwidth.host_memory", cause=bandwidth.host_memory))
+        notes.append(reason("rdma_stack.bandwidth.host_memory", causes=bandwidth.host_memory))
     if any(pair.line_rate_gbit_s is None for pair in bandwidth.pairs):
         notes.append(reason("rdma_stack.bandwidth.soft_roce"))
     if bandwidth.sampled:

@@ -13,6 +13,7 @@ from provision.facts.rails import Endpoint, NodeRails
 from provision.gdr import GdrPath
 from provision.gdr.observed import verdict_of
 from provision.model import PairBandwidth, Port
+from provision.model.reason import Reason, reason
 from provision.topology.links import PCIE_CLASSES, card_links
 
 _SECONDS = 6
@@ -35,7 +36,7 @@ class Memory:
     gpus: Mapping[str, int] | None
     """Device -> index of the GPU that is nearest to it; None for host memory."""
     dmabuf: bool = False
-    why_host: str = ""
+    why_host: Reason | None = None
     tool_lacks: bool = False
     """Host memory only because perftest cannot do better: there are real GPUs, and a way to them."""
 
@@ -111,25 +112,32 @@ def not_ready(readiness: Readiness | Unknown) -> str:
 def memory(facts: NodeFacts, ready: Readiness, rails: NodeRails) -> Memory:
     """Return which memory can be used on a node: the nearest GPU's where there is a real one and a way to it."""
     gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
-    verdict = verdict_of(facts)
-    dmabuf = verdict.path is GdrPath.DMA_BUF
-    lacking = "--use_cuda_dmabuf" if ready.cuda else "--use_cuda"
-    unable = not ready.cuda or (dmabuf and not ready.cuda_dmabuf)
-    reasons = {
-        "there is no GPU": not gpus,
-        "the GPUs are SIMULATED": simulated(facts, "nvidia"),
-        "a device made in software copies through the host": any(endpoint.soft for endpoint in rails.endpoints),
-        f"GPU memory has no way to the cards: {verdict.reasons[0]}": verdict.path is GdrPath.NONE,
-    }
-    if isinstance(facts.gpus, Unknown):
-        return Memory(None, why_host=f"the GPUs are not known: {facts.gpus.reason}")
-    why = next((reason for reason, holds in reasons.items() if holds), "")
+    why = _why_host(facts, rails)
     if why:
         return Memory(None, why_host=why)
-    if unable:
-        return Memory(None, why_host=f"the perftest of the training image does not know {lacking}", tool_lacks=True)
+    dmabuf = verdict_of(facts).path is GdrPath.DMA_BUF
+    if not ready.cuda or (dmabuf and not ready.cuda_dmabuf):
+        option = "--use_cuda_dmabuf" if ready.cuda else "--use_cuda"
+        why = reason("rdma_stack.bandwidth.perftest_without_cuda", option=option)
+        return Memory(None, why_host=why, tool_lacks=True)
     return Memory(
         {end.device: _nearest(facts, end.device, [gpu.index for gpu in gpus]) for end in rails.endpoints}, dmabuf
+    )
+
+
+def _why_host(facts: NodeFacts, rails: NodeRails) -> Reason | None:
+    """Return why no GPU memory can be used on a node, with any perftest."""
+    verdict = verdict_of(facts)
+    if isinstance(facts.gpus, Unknown):
+        return reason("rdma_stack.bandwidth.gpus_unknown", cause=facts.gpus.reason)
+    if not facts.gpus:
+        return reason("rdma_stack.bandwidth.no_gpu")
+    if simulated(facts, "nvidia"):
+        return reason("rdma_stack.bandwidth.simulated_gpus")
+    if any(endpoint.soft for endpoint in rails.endpoints):
+        return reason("rdma_stack.bandwidth.soft_device")
+    return (
+        reason("rdma_stack.bandwidth.no_gdr_path", cause=verdict.reasons[0]) if verdict.path is GdrPath.NONE else None
     )
 
 

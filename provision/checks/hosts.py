@@ -8,6 +8,7 @@ from provision.facts import NodeFacts, Unknown, data_address, free_port, gpu_cou
 from provision.facts.system import Hardware
 from provision.launchers import MASTER_PORT, HostEntry
 from provision.model import Node
+from provision.model.cluster import NO_JOBS
 from provision.model.reason import Reason, reason
 
 
@@ -19,7 +20,7 @@ def host_entry(
     A degraded node gets no ranks unless `allow_degraded` is set.
     """
     if not node.takes_jobs:
-        return (reason("check.no_jobs"),)
+        return (NO_JOBS,)
     if isinstance(facts, ProvisionError):
         return (reason("host.unreachable", cause=facts.message),)
     degraded = None if allow_degraded else held_back(node, facts)

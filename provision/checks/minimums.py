@@ -47,15 +47,7 @@ class _Need:
 def hold(
     profile: str, node: Node, facts: NodeFacts, cluster: Cluster, *, supported: Sequence[str] = ()
 ) -> tuple[Held, ...]:
-    """Compare a reachable node with one of `MINIMUMS`.
-
-    Args:
-        profile: its name.
-        node: as the inventory has it.
-        facts: of the node.
-        cluster: all nodes.
-        supported: systems that the roles support, as ``debian 12``; they count like the guide's.
-    """
+    """Compare a reachable node with one of `MINIMUMS`."""
     scene = Scene(node, facts, cluster, {node.name: facts}, supported)
     return tuple(_held(need, scene) for need in MINIMUMS[profile])
 

@@ -11,28 +11,26 @@ from dataclasses import dataclass
 
 from provision.checks.nccl_causes import (
     DMABUF_CALL,
-    MEMLOCK,
     TCP,
     cards,
     cause,
     dmabuf,
-    few,
     memlock,
     over_tcp,
     switched_off,
     tcp_network,
-    unexplained,
     unknown,
 )
 from provision.facts.nccl_evidence import NcclLog
+from provision.model.reason import Reason, reason
 
-Judgement = tuple[bool | None, str, str | None]
-"""GPUDirect in use or not, the reason, and what to do."""
+Judgement = tuple[bool | None, list[Reason]]
+"""GPUDirect in use or not, and the reasons."""
 
 
 @dataclass(frozen=True)
 class NcclVerdict:
-    """What was used, why, and what to do; the fields are the keys of ``nccl-log --json``."""
+    """What was used, and why."""
 
     version: str | None
     """NCCL's own, e.g. ``2.27.5``."""
@@ -46,19 +44,18 @@ class NcclVerdict:
     """Names of cards without port: those that channels used, else those that the log lists."""
     hcas_used: bool
     """Whether `hcas` are those that channels used."""
-    reason: str
-    remedy: str | None
-    """None when there is nothing to do."""
+    reasons: tuple[Reason, ...]
+    """The first one is about the channels, if the log shows network channels."""
 
 
 def judge_nccl_log(log: NcclLog) -> NcclVerdict:
-    """Judge what the log proves; what it does not prove is None, and the reason says so."""
+    """Judge what the log proves; what it does not prove is None, and the reasons say so."""
     hcas, hcas_used = _hcas(log)
-    gdr, reason, remedy = _gdr(log)
+    gdr, reasons = _gdr(log)
     if len(log.versions) > 1:
-        reason += f" The log holds several versions of NCCL: {few(log.versions)}."
+        reasons.append(reason("nccl.several_versions", versions=log.versions))
     cuda = next(iter(log.versions.values()), None) or None
-    return NcclVerdict(log.version, cuda, _transport(log), gdr, hcas, hcas_used, reason, remedy)
+    return NcclVerdict(log.version, cuda, _transport(log), gdr, hcas, hcas_used, tuple(reasons))
 
 
 def _transport(log: NcclLog) -> str | None:
@@ -124,44 +121,44 @@ def _gdr(log: NcclLog) -> Judgement:
     if total > direct:
         return _not_direct(log, total - direct, total)
     if DMABUF_CALL in log.failed_calls:
-        return (False, *dmabuf(log))
+        return False, [dmabuf(log)]
     if log.unreadable:
-        text = f"The log describes network channels in a form that is not known here: {log.unreadable}."
-        return None, text, "Read those lines yourself: /GDRDMA at the end means that GPUDirect RDMA is used."
+        return None, [reason("nccl.unknown_format", line=log.unreadable)]
     if total:
-        text = (
-            f"All {total} network channels in the log carry" if total > 1 else "The network channel in the log carries"
-        )
-        failed = memlock(log)
-        return True, f"{text} /GDRDMA.{failed}", MEMLOCK if failed else None
-    return _excluded(log) or (None, *unknown(log))
+        of = reason("nccl.channels_with_gdr", count=total) if total > 1 else reason("nccl.channel_with_gdr")
+        return True, [of, *memlock(log)]
+    return _excluded(log) or (None, unknown(log))
 
 
 def _not_direct(log: NcclLog, lacking: int, total: int) -> Judgement:
     """Some or all channels went without GPUDirect."""
     if all(plugin in TCP for plugin, _ in log.channels):
-        reason, remedy = over_tcp(log)
-        return False, f"All network channels go over TCP. {reason}", remedy
-    share = "The network channel lacks /GDRDMA"
-    if total > 1:
-        share = f"{'All' if lacking == total else f'{lacking} of'} {total} network channels lack /GDRDMA"
+        return False, [reason("nccl.channels_over_tcp"), *over_tcp(log)]
+    channels = _without_gdr(lacking, total)
     known = cause(log)
     if known:
-        return False, f"{share}. {known[0]}", known[1]
-    possible = cards(log, enabled=True)
+        return False, [channels, known]
+    possible, level = cards(log, enabled=True), log.settings.get("NCCL_NET_GDR_LEVEL")
     if possible:
-        return False, f"{share}, although NCCL calls GPUDirect possible for {possible}.", unexplained(log)
-    return False, f"{share}; the log does not say why.", unexplained(log)
+        return False, [reason("nccl.possible_but_unused", channels=channels, cards=possible, level=level)]
+    return False, [reason("nccl.unexplained", channels=channels, level=level)]
+
+
+def _without_gdr(lacking: int, total: int) -> Reason:
+    if total == 1:
+        return reason("nccl.channel_without_gdr")
+    if lacking == total:
+        return reason("nccl.channels_without_gdr", count=total)
+    return reason("nccl.some_channels_without_gdr", lacking=lacking, count=total)
 
 
 def _excluded(log: NcclLog) -> Judgement | None:
     """Judge a log without network channels by what excludes GPUDirect; None if nothing does."""
     lacking = log.without_device - set(log.devices)
     if tcp_network(log):
-        reason, remedy = over_tcp(log)
-        return False, f"NCCL chose TCP for the network. {reason}", remedy
+        return False, [reason("nccl.network_is_tcp"), *over_tcp(log)]
     if lacking or log.settings.get("NCCL_IB_DISABLE") == "1":
-        return (False, *over_tcp(log))
+        return False, over_tcp(log)
     known = cause(log)
     possible = log.near or (not log.far and any(item.enabled for item in log.capabilities))
-    return (False, *known) if known and (switched_off(log) or not possible) else None
+    return (False, [known]) if known and (switched_off(log) or not possible) else None

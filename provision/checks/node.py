@@ -20,7 +20,8 @@ def _os(scene: Scene) -> Verdict:
     system = known(scene.facts.system)
     name = f"{system.id} {system.version}"
     if scene.supported and name not in scene.supported:
-        return fail("node.os.unsupported", system=system.title, supported=scene.supported, role=SHARED.role)
+        file = f"roles/{SHARED.role}/vars/{system.id}_{system.version}.yml"
+        return fail("node.os.unsupported", system=system.title, supported=scene.supported, file=file)
     return passed("node.os.ok", system=system.title, kernel=system.kernel, architecture=system.architecture)
 
 

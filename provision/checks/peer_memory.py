@@ -16,7 +16,7 @@ from provision.gdr import Cards, GdrPath
 from provision.gdr.conditions import pcie
 from provision.gdr.observed import has_gpus, running_kernel, situation, verdict_of
 from provision.model import CheckStatus
-from provision.model.reason import reason
+from provision.model.reason import Reason, reason
 
 _MODULES = ("nvidia-peermem", "nvidia_peermem", "nv_peer_mem", "nvidia-driver", "nvidia-module")
 """Simulated components that determine the state of modules."""
@@ -31,7 +31,7 @@ class Lacking:
     """A kernel that would come up without something."""
 
     kernel: InstalledKernel
-    lacks: tuple[str, ...]
+    lacks: tuple[str | Reason, ...]
     """What other kernels, or the role, have and this one lacks; may be empty if only the node's program rejects it."""
     judged: JudgedKernel | None
     """The verdict of the node's own program, if it rejects the kernel."""
@@ -48,20 +48,17 @@ def _path(scene: Scene) -> Verdict:
     verdict, simulated = verdict_of(scene.facts), scene.simulated("nvidia-smi", *_MODULES)
     main = verdict.reasons[0]
     if verdict.path is GdrPath.NONE:
-        if verdict.obstacle is None:
-            return warn("peer_memory.path.none", cause=main, simulated=simulated)
-        return warn("peer_memory.path.blocked", cause=main, advice=verdict.obstacle.remedy, simulated=simulated)
-    aside = {precondition for precondition, _ in pcie(now)}
-    open_ = [item for item in verdict.to_do if item.precondition not in aside]
+        return warn("peer_memory.path.blocked", cause=main, simulated=simulated)
+    aside = set(pcie(now))
+    open_ = [item.precondition for item in verdict.to_do if item.precondition not in aside]
     if verdict.path is GdrPath.DMA_BUF or not open_:
         return passed("peer_memory.path.ok", summary=main, simulated=simulated)
     return fail(
         "peer_memory.path.not_used",
         simulated=simulated,
         path=verdict.path.spelling,
-        needs=[item.precondition for item in open_],
+        needs=open_,
         used=sorted(peers.bound) if peers.bound - {verdict.path.value} else (),
-        advice=[item.remedy for item in open_],
     )
 
 
@@ -150,14 +147,14 @@ def _judged_bad(record: PeerRecord) -> dict[str, JudgedKernel]:
     return {kernel.release: kernel for kernel in judged if not kernel.ok}
 
 
-def _lacks(kernel: InstalledKernel, running: InstalledKernel | None, wanted: set[str]) -> list[str]:
-    missing = sorted(wanted - set(kernel.modules))
+def _lacks(kernel: InstalledKernel, running: InstalledKernel | None, wanted: set[str]) -> list[str | Reason]:
+    missing: list[str | Reason] = [*sorted(wanted - set(kernel.modules))]
     if running is None:
         return missing
     if kernel.stub and not running.stub and "nv_peer_mem" not in wanted:
-        missing.append("an nvidia_peermem that is no stub")
+        missing.append(reason("peer_memory.kernels.peermem"))
     if _foreign_stack(running) and "ib_core" in kernel.modules and not _foreign_stack(kernel):
-        missing.append("OFED's RDMA stack")
+        missing.append(reason("peer_memory.kernels.ofed"))
     return missing
 
 
@@ -209,11 +206,7 @@ def _routing(scene: Scene) -> Verdict:
     seen = known(scene.facts.pci_routing)
     problems = tuple(pcie(situation(scene.facts)))
     if problems:
-        return warn(
-            "peer_memory.routing.needs",
-            needs=[precondition for precondition, _ in problems],
-            advice=[remedy for _, remedy in problems],
-        )
+        return warn("peer_memory.routing.needs", needs=problems)
     if seen.redirecting is None:
         return passed("peer_memory.routing.acs_unknown")
     return passed("peer_memory.routing.ok")

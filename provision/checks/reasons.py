@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from provision.checks.nccl_reasons import NCCL_REASONS
 from provision.model.reason import Wording
 
 _APPLY = "Run: provision apply --limit {node}"
@@ -331,6 +332,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
 """Check id -> when it passes, and its result otherwise."""
 
 REASONS: Mapping[str, Wording] = {
+    **NCCL_REASONS,
     # Any check
     "check.no_jobs": Wording("it takes no jobs (cluster_takes_jobs: false)"),
     "check.role_disabled": Wording("the role {role} is disabled on this node"),
@@ -349,7 +351,7 @@ REASONS: Mapping[str, Wording] = {
     "node.os.ok": Wording("{system}, kernel {kernel}, {architecture}"),
     "node.os.unsupported": Wording(
         "{system} is not supported; supported are: {supported}",
-        "Install a supported system, or add a file for this one under roles/{role}/vars.",
+        "Install a supported system, or add {file} for this one.",
     ),
     "node.kind.container": Wording("a container ({detail}): the host has its kernel modules and sysctls"),
     "node.kind.virtual_machine": Wording("a virtual machine ({detail})"),
@@ -485,8 +487,15 @@ REASONS: Mapping[str, Wording] = {
     ),
     "rdma_stack.bandwidth.every_node": Wording("on every node: {cause}"),
     "rdma_stack.bandwidth.too_few": Wording("fewer than two nodes could take part: {left_out:few}"),
+    "rdma_stack.bandwidth.one_node": Wording("there is one node"),
     "rdma_stack.bandwidth.nodes": Wording("{nodes:names} ({cause})"),
-    "rdma_stack.bandwidth.host_memory": Wording("in host memory: {cause}"),
+    "rdma_stack.bandwidth.host_memory": Wording("in host memory: {causes:;}"),
+    "rdma_stack.bandwidth.gpus_unknown": Wording("the GPUs are not known: {cause}"),
+    "rdma_stack.bandwidth.no_gpu": Wording("there is no GPU"),
+    "rdma_stack.bandwidth.simulated_gpus": Wording("the GPUs are SIMULATED"),
+    "rdma_stack.bandwidth.soft_device": Wording("a device made in software copies through the host"),
+    "rdma_stack.bandwidth.no_gdr_path": Wording("GPU memory has no way to the cards: {cause}"),
+    "rdma_stack.bandwidth.perftest_without_cuda": Wording("the perftest of the training image does not know {option}"),
     "rdma_stack.bandwidth.soft_roce": Wording(
         "Soft-RoCE has no line rate to compare with, and its bandwidth says nothing about a card"
     ),
@@ -637,12 +646,9 @@ REASONS: Mapping[str, Wording] = {
     "peer_memory.soft_devices": Wording("the node has only software RDMA devices"),
     "peer_memory.no_module": Wording("no peer memory module is loaded"),
     "peer_memory.path.ok": Wording("{summary}"),
-    "peer_memory.path.none": Wording(
-        "GPU memory goes through the host: {cause}", "See what each path lacks: provision gdr."
-    ),
-    "peer_memory.path.blocked": Wording("GPU memory goes through the host: {cause}", "{advice}"),
+    "peer_memory.path.blocked": Wording("GPU memory goes through the host: {cause}", "{cause:remedy}"),
     "peer_memory.path.not_used": Wording(
-        "{path} could be used, and needs: {needs:;}[; {used} is in use instead]", "{advice: }"
+        "{path} could be used, and needs: {needs:;}[; {used} is in use instead]", "{needs:remedy}"
     ),
     "peer_memory.modules.ok": Wording("{modules:;}"),
     "peer_memory.modules.conflict": Wording(
@@ -708,6 +714,8 @@ REASONS: Mapping[str, Wording] = {
         "Before the next boot: {steps:;}. Or remove the kernel. Install first what insmod loaded.",
     ),
     "peer_memory.kernels.kernel": Wording("kernel {kernel} would come up without {lacks}[ ({explanation})]"),
+    "peer_memory.kernels.peermem": Wording("an nvidia_peermem that is no stub"),
+    "peer_memory.kernels.ofed": Wording("OFED's RDMA stack"),
     "peer_memory.kernels.rebuild": Wording(
         "dkms autoinstall -k {kernel} (twice: it does not keep the order RDMA stack, driver, nv_peer_mem)"
     ),
@@ -721,7 +729,7 @@ REASONS: Mapping[str, Wording] = {
     ),
     "peer_memory.kernels.ok": Wording("{modules} for all of {kernels}"),
     "peer_memory.routing.virtual_machine": Wording("a virtual machine requires ACS and the IOMMU"),
-    "peer_memory.routing.needs": Wording("GPUDirect RDMA needs {needs:;}", "{advice: }"),
+    "peer_memory.routing.needs": Wording("GPUDirect RDMA needs {needs:;}", "{needs:remedy}"),
     "peer_memory.routing.acs_unknown": Wording(
         "no IOMMU translates between GPUs and cards; ACS is unknown, because lspci is missing"
     ),

@@ -25,13 +25,13 @@ def _topology(scene: Scene) -> Verdict:
     faults = [fault for fault in find_faults(topology) if not fault.gpus or not set(fault.gpus) <= partitioned]
     if not faults:
         return passed("gpu.topology.ok", summary=summary(topology), simulated=simulated)
-    texts = [fault.text for fault in faults]
+    reasons = [fault.reason for fault in faults]
     affected = sorted({index for fault in faults for index in fault.gpus})
     avoid = affected if len(affected) < len(gpus) else ()
     if virtual(scene):
-        return warn("gpu.topology.faults_virtual", faults=texts, gpus=avoid, simulated=simulated)
+        return warn("gpu.topology.faults_virtual", faults=reasons, gpus=avoid, simulated=simulated)
     judge = fail if any(_certain(fault, gpus) for fault in faults) else warn
-    return judge("gpu.topology.faults", faults=texts, gpus=avoid, simulated=simulated)
+    return judge("gpu.topology.faults", faults=reasons, gpus=avoid, simulated=simulated)
 
 
 def _certain(fault: Fault, gpus: tuple[Gpu, ...]) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provision.cli.completion import complete_labs, complete_patterns, complete_roles
-from provision.cli.levels import note, printable, say, say_wrapped, without_controls
+from provision.cli.levels import note, printable, say, without_controls
 from provision.errors import UsageError
 from provision.report import layout
 
@@ -26,38 +26,6 @@ if TYPE_CHECKING:
 
     from provision.model import Cluster, Secret
     from provision.workflow import PlanResult
-
-__all__ = [
-    "AllowDegradedOption",
-    "AskBecomePassOption",
-    "ClusterOptions",
-    "DisruptiveOption",
-    "ForceOption",
-    "InventoryOption",
-    "JsonOption",
-    "LabOption",
-    "LimitOption",
-    "NodeOptions",
-    "VerboseOption",
-    "YesOption",
-    "adapt_to_terminal",
-    "ask_become_password",
-    "checked",
-    "cluster_from",
-    "confirm",
-    "interactive",
-    "inventory_from",
-    "note",
-    "print_json",
-    "printable",
-    "prompt",
-    "say",
-    "say_reasons",
-    "say_wrapped",
-    "show",
-    "table",
-    "take_degraded",
-]
 
 InventoryOption = Annotated[
     str | None,
@@ -166,14 +134,6 @@ def cluster_from(
     connects: bool = True,
 ) -> Cluster:
     """Load and validate the selected inventory; print its warnings on stderr.
-
-    Args:
-        inventory: Value of ``--inventory``.
-        lab: Value of ``--lab``.
-        become_password: Sudo password of the nodes.
-        warn: Print the warnings.
-        through_agent: Whether the verb also works through the node agent.
-        connects: Whether the verb requires a login to the nodes, so that unusable private keys are an error.
 
     Raises:
         UsageError: The inventory uses the node agent, and the verb does not support it.

@@ -45,7 +45,6 @@ Examples:
 """,
 )
 
-_UNITS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The volume's name.")]
 
 
@@ -235,13 +234,13 @@ def _age(added: str) -> str:
     """Return the age in one unit, as ``arena data list`` does; empty if the time is not recorded."""
     import datetime as dt
 
+    from provision.batch.durations import short
+
     try:
         then = dt.datetime.fromisoformat(added)
     except ValueError:
         return ""
-    seconds = max(0, int((dt.datetime.now(dt.UTC) - then.astimezone(dt.UTC)).total_seconds()))
-    letter, length = next(((letter, length) for letter, length in _UNITS if seconds >= length), ("s", 1))
-    return f"{seconds // length}{letter}"
+    return short((dt.datetime.now(dt.UTC) - then.astimezone(dt.UTC)).total_seconds())
 
 
 def _document(volume: Volume, answers: dict[str, Any], findings: Sequence[DataFinding]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from provision.workflow import HostFile
 
 _BINDING = ", ".join(name for name in host_files() if LAUNCHERS[name].binds_ranks)
-_WITH_PORT = ", ".join(name for name in host_files() if LAUNCHERS[name].rendezvous)
+_WITH_PORT = ", ".join(name for name in host_files() if LAUNCHERS[name].has_port)
 _LAST_PORT = 65535
 
 
@@ -126,7 +126,7 @@ def _placement(launcher: str, file: Path | None, *, rankfile: bool) -> list[Node
 def _refuse_port(launcher: str, port: int | None) -> None:
     if port is None:
         return
-    if not LAUNCHERS[launcher].rendezvous:
+    if not LAUNCHERS[launcher].has_port:
         raise UsageError(f"--master-port is for {_WITH_PORT}", remedy="Omit it.")
     if not 1 <= port <= _LAST_PORT:
         raise UsageError(f"--master-port {port}: not a port number", remedy="Choose a number from 1 to 65535.")

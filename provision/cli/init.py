@@ -19,9 +19,9 @@ from provision.cli.common import (
     note,
     print_json,
     say,
-    say_wrapped,
     table,
 )
+from provision.cli.levels import say_wrapped
 from provision.errors import ProvisionError, UsageError
 from provision.report import layout
 
@@ -369,7 +369,9 @@ def _document(result: InitResult, logins: Mapping[str, ProvisionError]) -> dict[
             error = logins.get(node.name)
             entry["login"] = {
                 "ok": error is None,
-                "error": None if error is None else {"message": error.message, "remedy": error.remedy},
+                "error": None
+                if error is None
+                else {"message": error.message, "remedy": error.remedy, "code": error.code},
             }
         nodes.append(entry)
     document = {"name": cluster.name, "inventory": str(cluster.inventory), "nodes": nodes}

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.cli.common import confirm, interactive, prompt, say, say_wrapped
+from provision.cli.common import confirm, interactive, prompt, say
+from provision.cli.levels import say_wrapped
 from provision.errors import UsageError
 
 if TYPE_CHECKING:

@@ -18,12 +18,6 @@ def ask_about_owner(runner: JobEngine, name: str, action: str, *, yes: bool) -> 
     A job without a valid record has no signature: then the recorded owner decides. The nodes refuse and record changes
     that are not allowed.
 
-    Args:
-        runner: The job engine.
-        name: The job. The engine reports a job that does not exist.
-        action: The action, for example ``Stop``.
-        yes: Whether it was confirmed on the command line.
-
     Raises:
         UsageError: It is not confirmed.
     """

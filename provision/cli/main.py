@@ -398,6 +398,7 @@ def _report(error: ProvisionError, *, as_json: bool) -> int:
                 "ok": False,
                 "error": {
                     "code": error.code or None,
+                    "params": error.reason.as_document()["params"] if error.reason else {},
                     "node": error.node,
                     "message": error.message,
                     "remedy": error.remedy,

@@ -44,12 +44,12 @@ def nccl_log(
     """
     from provision.checks.nccl_log import judge_nccl_log
     from provision.facts.nccl_log import read
-    from provision.report.nccl_report import as_document, as_text
+    from provision.report.nccl_report import as_document, as_text, remedy_of
 
     log = read(_chunks(file))
     verdict = judge_nccl_log(log)
     if not log.lines:
-        raise ProvisionError(f"{_named(file)}: contains no line of NCCL", remedy=verdict.remedy or "")
+        raise ProvisionError(f"{_named(file)}: contains no line of NCCL", remedy=remedy_of(verdict))
     if as_json:
         print_json(as_document(verdict))
     else:

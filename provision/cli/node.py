@@ -256,8 +256,10 @@ def _labels_after(node: Node, changes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _insist_free(name: str, view: NodeView | None) -> None:
+    from provision.report.reasons import message
+
     if view is None or not view.ready:
-        why = view.reason if view else "it did not answer"
+        why = message(view.reason) if view else "it did not answer"
         raise NodeUnreachable(
             f"whether jobs hold its GPUs is not known: {why}", node=name, remedy="Try again, or add --force."
         )

@@ -17,6 +17,7 @@ from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from provision.model import Topology
+    from provision.topology.candidates import Candidate
     from provision.topology.placement import Places, Request
 
 Matrix = tuple[tuple[int, ...], ...]
@@ -90,12 +91,13 @@ def place(options: PlaceOptions) -> None:
         --topo-file a=a.txt --topo-file b=b.txt
     """
     from provision.report.place_report import as_document, as_text
+    from provision.report.reasons import message
     from provision.topology.select import place as choose
 
     request = _request(options)
     places = _places(options)
     placement = choose(places.candidates, request, explain=options.explain)
-    say_reasons("excluded: ", places.left_out)
+    say_reasons("excluded: ", ((name, message(why, name)) for name, why in places.left_out))
     if options.as_json:
         print_json(as_document(placement, places, explain=options.explain))
     else:
@@ -131,6 +133,7 @@ def _places(options: PlaceOptions) -> Places:
 
 def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> Places:
     """Return the nodes that files describe. A file of several nodes is read once."""
+    from provision.report.reasons import message
     from provision.topology.matrix import parse
     from provision.topology.placement import Places
     from provision.topology.topo_file import candidate, grouped, topo_file
@@ -141,13 +144,15 @@ def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> Places:
         raise UsageError(f"two --topo-file describe {twice[0]}", remedy="Use a different name for each node.")
     _refuse_strangers(measured, {file.name for file in files})
     topologies: dict[str, Topology] = {}
-    made = []
+    made: list[Candidate] = []
+    notes: list[tuple[str, str]] = []
     for file in files:
         if file.path not in topologies:
             topologies[file.path] = _parsed(file.path, parse)
-        made.append(candidate(file, topologies[file.path], measured.get(file.name)))
-    warnings = grouped((node.name, text) for node, texts in made for text in texts)
-    return Places(tuple(node for node, _ in made), warnings)
+        node, assumptions = candidate(file, topologies[file.path], measured.get(file.name))
+        made.append(node)
+        notes += [(node.name, text) for text in (*assumptions, *map(message, topologies[file.path].warnings))]
+    return Places(tuple(made), grouped(notes))
 
 
 def _parsed(path: str, parse: Callable[[str], Topology]) -> Topology:

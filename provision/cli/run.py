@@ -316,9 +316,11 @@ def _show(plan: Plan, chosen: run_placing.Chosen | None, *, explain: bool, as_js
     if not explain:
         show(jobs.dry_run(plan), end="")
     elif as_json:
-        print_json(launch_report.as_document(plan.argv, plan.settings) | run_placing.as_document(chosen))
+        print_json(
+            launch_report.as_document(plan.argv, plan.settings, plan.node_command) | run_placing.as_document(chosen)
+        )
     else:
-        show(launch_report.as_text(plan.argv, plan.settings))
+        show(launch_report.as_text(plan.argv, plan.settings, plan.node_command))
 
 
 def _plan(request: JobRequest, dry_run: bool, yes: bool) -> Plan:

@@ -23,20 +23,13 @@ def entries_for_ranks(
 ) -> tuple[list[HostEntry], list[tuple[str, str]], dict[str, NodeFacts]]:
     """Return the nodes that run ranks, degraded ones among them with reasons, and the facts of each.
 
-    Args:
-        cluster: With the roles' defaults.
-        limit: An Ansible host pattern.
-        allow_missing: Exclude nodes that cannot run ranks.
-        allow_degraded: Use nodes that differ from their record.
-        choosing: Nodes are chosen from these, so that their topology is probed and some may be missing.
-
     Raises:
         LaunchError: A selected node cannot run ranks.
     """
     from provision import workflow
 
     nodes = workflow.chosen(cluster, limit)
-    say_reasons("excluded: ", ((node.name, NO_JOBS) for node in nodes if not node.takes_jobs))
+    say_reasons("excluded: ", ((node.name, message(NO_JOBS)) for node in nodes if not node.takes_jobs))
     nodes = tuple(node for node in nodes if node.takes_jobs)
     node_facts = workflow.probe(nodes, names=[node.name for node in cluster.nodes], topology=choosing)
     entries, left_out = workflow.host_entries(cluster, node_facts, allow_degraded=allow_degraded)

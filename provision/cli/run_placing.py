@@ -75,19 +75,18 @@ def choose(
         LaunchError: The job does not fit now.
     """
     from provision import workflow
+    from provision.model.reason import reason
     from provision.report.place_report import as_line
+    from provision.report.reasons import error_of, message
     from provision.topology.rank_placement import node_placements
     from provision.topology.select import place
 
     places = workflow.places_among(cluster, {entry.name: facts[entry.name] for entry in entries})
     placement = place(places.candidates, request)
-    notes = [*(f"{name}: {reason}" for name, reason in places.left_out), *places.warnings]
+    notes = [*(f"{name}: {message(why, name)}" for name, why in places.left_out), *places.warnings]
     if not placement.fits:
-        raise LaunchError(
-            f"the job does not fit: {placement.reason}",
-            remedy="Wait until GPUs are free, or request fewer; `provision place` shows what fits.",
-            output="\n".join(notes),
-        )
+        why = reason("placement.no_ranks", cause=placement.reason)
+        raise error_of(LaunchError, why, output="\n".join(notes))
     for note in notes:
         say(f"warning: {note}")
     say(as_line(placement))

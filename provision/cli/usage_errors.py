@@ -27,12 +27,7 @@ def is_missing_verb(error: Exception) -> bool:
 
 
 def usage_error(error: Any, words: Sequence[str]) -> UsageError:
-    """Return the error for the user.
-
-    Args:
-        error: An exception of the parser.
-        words: The command line.
-    """
+    """Return the error for the user."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else _path(words)
     every = f"All options: {path} --help"

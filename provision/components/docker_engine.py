@@ -83,12 +83,7 @@ def _restart_reasons(state: NodeState) -> tuple[Reason, ...]:
 
 
 def settings_of(variables: Mapping[str, Any], *, nvidia: bool) -> dict[str, Any] | None:
-    """Return the role's settings in daemon.json; None where only Ansible can evaluate them (Jinja).
-
-    Args:
-        variables: of the node; a setting without a variable is not written.
-        nvidia: whether docker gets the NVIDIA runtime.
-    """
+    """Return the role's settings in daemon.json; None where only Ansible can evaluate them (Jinja)."""
     given = {name: value for name, value in variables.items() if name.startswith("docker_engine_")}
     runtimes = variables.get("cluster_container_runtimes") or {}
     if not plain(given) or not plain(runtimes):
@@ -273,7 +268,7 @@ def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
 
 
 def _repositories(variables: Variables, system: Variables) -> Iterator[Repository]:
-    url = text(variables, "docker_engine_repository_uri")
+    url = text(variables, "docker_engine_repository_uri") or str(system.get("__platform_docker_repository", ""))
     if variables.get("docker_engine_source") == "docker" and url:
         suite = str(system.get("__platform_repository_suite", ""))
         key = text(variables, "docker_engine_repository_key")

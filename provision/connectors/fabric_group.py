@@ -90,15 +90,7 @@ class _NodeConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no 
 def run_in_group(
     connectors: Sequence[SshConnector], command: str, *, seconds: float, fanout: int, streams: StreamFactory | None
 ) -> dict[str, CommandResult | ProvisionError]:
-    """Run a shell command on all nodes, on `fanout` nodes in parallel. The failure of a node is its result.
-
-    Args:
-        connectors: Open connections to the nodes.
-        command: Text for ``sh -c``.
-        seconds: Time limit of the command on each node.
-        fanout: Maximum number of nodes in parallel.
-        streams: Receivers of the output while it arrives; None to collect it only.
-    """
+    """Run a shell command on all nodes, on `fanout` nodes in parallel. The failure of a node is its result."""
     results: dict[str, CommandResult | ProvisionError] = {}
     for start in range(0, len(connectors), fanout):
         chunk = connectors[start : start + fanout]

@@ -6,16 +6,3 @@ conversation (jobs, facts, locks, ...) as `msgspec.Struct` types or dataclasses.
 
 from provision.documents.decoding import DEPTH_LIMIT, SIZE_LIMIT, convert, decode, decode_last_line
 from provision.documents.text import PrintableLine, PrintableText, printable_line, printable_text, printable_values
-
-__all__ = [
-    "DEPTH_LIMIT",
-    "SIZE_LIMIT",
-    "PrintableLine",
-    "PrintableText",
-    "convert",
-    "decode",
-    "decode_last_line",
-    "printable_line",
-    "printable_text",
-    "printable_values",
-]

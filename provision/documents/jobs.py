@@ -165,7 +165,10 @@ class Result(RecordedReason, frozen=True, kw_only=True):
 
 
 class QueueEntry(RecordedReason, frozen=True):
-    """queue.json of the queue host; without a state if the node has no queue for the job."""
+    """queue.json of the queue host; without a state if the node has no queue for the job.
+
+    `provision/jobs/README.md` describes the states.
+    """
 
     state: Literal["", "pending", "held", "started", "stopped", "failed", "over"] = ""
     attempt: Count = 0
@@ -179,7 +182,7 @@ class QueueEntry(RecordedReason, frozen=True):
     places: Annotated[dict[Instance, NodeName], Meta(max_length=100_000)] = field(default_factory=dict)
     """Instance -> node of the attempt; empty if an older version started it."""
     supervised: bool = field(default=False, name="handed")
-    """Whether the job supervisors of all its nodes have the attempt."""
+    """Whether all nodes of the attempt are prepared and the starts of their job supervisors are being sent."""
     time: Time = 0.0
     unconfirmed: Nodes = field(default_factory=list)
     """Nodes that have not confirmed the requested stop, as recorded by the queue host."""

@@ -51,22 +51,28 @@ class DeviceRecord(Struct, tag_field="kind", tag="device"):
 
 
 class GpuRecord(Struct, tag_field="kind", tag="gpu"):
-    """A GPU at one moment."""
+    """A GPU at one moment; None for values that could not be read."""
 
     uuid: Uuid
     t: Number
+    """Seconds since the start of the window."""
     utilization: Number | None = None
+    """Per cent of the last sample period in which at least one kernel ran."""
     memory_used: Number | None = None
+    """MiB."""
     memory_total: Number | None = None
     power: Number | None = None
+    """Watts."""
     power_limit: Number | None = None
     temperature: Number | None = None
     clock_events: Number | None = None
+    """Bit mask of the reasons why the clocks are below their maximum."""
     pcie_gen: Number | None = None
     pcie_gen_max: Number | None = None
     pcie_width: Number | None = None
     pcie_width_max: Number | None = None
     pcie_rx: Number | None = None
+    """MB/s to the GPU; the sampler does not read it, `nvidia-smi dmon -s t` does."""
     pcie_tx: Number | None = None
 
 

@@ -17,29 +17,3 @@ from provision.facts.derived import (
 from provision.facts.node import ALL_FACTS, NodeFacts, as_data, parse, parse_system
 from provision.facts.outputs import Outputs
 from provision.facts.probe_request import Parameters, request, system_script
-
-__all__ = [
-    "ALL_FACTS",
-    "Fact",
-    "NodeFacts",
-    "Outputs",
-    "Parameters",
-    "RawOutput",
-    "Unknown",
-    "as_data",
-    "data_address",
-    "data_interface",
-    "data_network",
-    "free_port",
-    "gpu_count",
-    "is_container",
-    "parameters",
-    "parse",
-    "parse_system",
-    "plain",
-    "refused_addresses",
-    "request",
-    "running_container",
-    "simulated",
-    "system_script",
-]

@@ -30,13 +30,7 @@ class Claim:
 
 
 def address_problem(address: object, stated: object = "", networks: Sequence[str] = ()) -> str:
-    """Return why a node cannot have this data address, or an empty string. The reason does not repeat the address.
-
-    Args:
-        address: The address that the node reports.
-        stated: The inventory's ``cluster_data_address``.
-        networks: The inventory's ``cluster_data_networks``.
-    """
+    """Return why a node cannot have this data address, or an empty string. The reason does not repeat the address."""
     problem = _form_problem(str(address))
     if problem:
         return problem

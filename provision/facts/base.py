@@ -48,12 +48,17 @@ class Fact(Protocol[Value_co]):
     ``command`` is POSIX shell, changes nothing, and prints no secret. It may use the variables of ``Parameters``
     (``$PROBE_NAMES`` and others). A command such as ``@packages`` names a function of `provision.node.probe.probe`.
     ``parse`` never raises: output that cannot be read becomes an Unknown with the reason.
+
+    A value that changes with every probe is a separate fact: equal outputs of several nodes are parsed once, and long
+    ones are sent and stored once (`outputs.py`), which a time within them would prevent.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
     """The program that may hang, as typed in a shell."""
     limit_seconds: ClassVar[int]
+    """Time limit of the command, usually 20. Below 40 (`probe_request.OWN_SESSION_SECONDS`) the command shares a
+    session with others; one that queries a name service, a GPU tool or Docker needs its own, so at least 40."""
     command: ClassVar[str]
 
     def parse(self, raw: RawOutput) -> Value_co | Unknown:

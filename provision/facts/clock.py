@@ -10,7 +10,7 @@ _MOST_SECONDS = 10**15
 
 
 class ClockFact:
-    """Reads the seconds since 1970. A separate fact, because its value differs in every probe and on every node."""
+    """Reads the seconds since 1970."""
 
     name: ClassVar[str] = "clock"
     label: ClassVar[str] = "date"

@@ -95,12 +95,7 @@ def data_address(variables: Mapping[str, Any], facts: NodeFacts | None) -> str |
 
 
 def refused_addresses(nodes: Sequence[Node], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return node -> reason for every node whose data address belongs, or may belong, to another node.
-
-    Args:
-        nodes: All nodes of the cluster, because each may own an address.
-        facts: Node -> its `NodeFacts`; a node without facts claims no address.
-    """
+    """Return node -> reason for every node whose data address belongs, or may belong, to another node."""
     claims: dict[str, Claim] = {}
     for node in nodes:
         stated, node_facts = _stated_address(node.variables), facts.get(node.name)

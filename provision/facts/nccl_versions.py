@@ -17,15 +17,8 @@ _CLASSES: tuple[tuple[Version, tuple[str, ...]], ...] = (
 )
 """First version -> the classes, ordered by number; newest first."""
 
-_ONE_PLACE = (
-    "This NCCL expects the module only in /sys/kernel/mm/memory_peers, which kernels since 6.4 do not have: use NCCL "
-    "2.23 or newer there."
-)
-_MODULE_NOTES: tuple[tuple[Version, str], ...] = (
-    ((2, 23), ""),
-    ((2, 3), _ONE_PLACE),
-)
-"""First version -> its limitation; newest first."""
+_ONE_PLACE_BEFORE = (2, 23)
+"""NCCL before this version detects the peer memory module only in /sys/kernel/mm/memory_peers."""
 
 
 def version_tuple(version: str | None) -> Version | None:
@@ -44,7 +37,7 @@ def distance_name(version: str | None, number: int) -> str | None:
     return classes[number] if 0 <= number < len(classes) else None
 
 
-def module_note(version: str | None) -> str:
-    """Return the limitation of this version in detecting the peer memory module, empty if none."""
+def expects_one_place(version: str | None) -> bool:
+    """Return whether this version detects the peer memory module only in /sys/kernel/mm/memory_peers."""
     parsed = version_tuple(version)
-    return next((note for first, note in _MODULE_NOTES if parsed and parsed >= first), "")
+    return parsed is not None and parsed < _ONE_PLACE_BEFORE

@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from provision.documents import printable_line
 from provision.facts.base import Fact, RawOutput, Unknown
@@ -73,108 +73,77 @@ from provision.facts.topology import TopologyFact
 from provision.facts.xid import XidLog, XidsFact
 from provision.model import Topology
 
-ALL_FACTS: tuple[Fact[Any], ...] = (
-    SystemFact(),
-    KindFact(),
-    BootFact(),
-    ClockFact(),
-    HardwareFact(),
-    LimitsFact(),
-    DisksFact(),
-    SysctlsFact(),
-    ModulesFact(),
-    PackagesFact(),
-    TimeSyncFact(),
-    AddressesFact(),
-    RoutesFact(),
-    NamesFact(),
-    ListeningFact(),
-    RdmaFact(),
-    RdmaCountersFact(),
-    GpusFact(),
-    GpuPciFact(),
-    NvLinksFact(),
-    FabricManagerFact(),
-    XidsFact(),
-    PciLinksFact(),
-    TopologyFact(),
-    KernelsFact(),
-    NvidiaModulesFact(),
-    PeerMemoryFact(),
-    PeerStatusFact(),
-    DmaBufFact(),
-    SigningFact(),
-    PciRoutingFact(),
-    ManagedFact(),
-    NcclFact(),
-    DockerServiceFact(),
-    DockerInfoFact(),
-    DockerConfigFact(),
-    NvidiaContainerFact(),
-    ImageFact(),
-    ContainerFact(),
-    ContainerSshFact(),
-    ContainerTrustFact(),
-    ReceiptsFact(),
-    SimulatedFact(),
-)
-"""Every fact; NodeFacts has an attribute with the fact's name."""
-
+_Value = TypeVar("_Value")
 _NOT_REQUESTED = Unknown("not asked for")
+
+
+def _value_of(fact: Fact[_Value]) -> _Value | Unknown:
+    """Return the field of a fact, which registers it; the result type lets mypy compare both."""
+    field: Any = dataclasses.field(default=_NOT_REQUESTED, metadata={"fact": fact})
+    return field  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The facts of one node; an attribute is an Unknown if its command hung, failed or was not requested."""
+    """The facts of one node; an attribute is an Unknown if its command hung, failed or was not requested.
 
-    system: System | Unknown = _NOT_REQUESTED
-    kind: Kind | Unknown = _NOT_REQUESTED
-    boot: Boot | Unknown = _NOT_REQUESTED
-    clock: int | Unknown = _NOT_REQUESTED
+    An attribute has the name of its fact, whose command is a part of every probe that does not exclude it.
+    """
+
+    system: System | Unknown = _value_of(SystemFact())
+    kind: Kind | Unknown = _value_of(KindFact())
+    boot: Boot | Unknown = _value_of(BootFact())
+    clock: int | Unknown = _value_of(ClockFact())
     """Seconds since 1970 at the start of the probe."""
-    hardware: Hardware | Unknown = _NOT_REQUESTED
-    limits: Limits | Unknown = _NOT_REQUESTED
-    disks: tuple[Disk, ...] | Unknown = _NOT_REQUESTED
-    sysctls: Mapping[str, str] | Unknown = _NOT_REQUESTED
-    modules: frozenset[str] | Unknown = _NOT_REQUESTED
-    packages: Mapping[str, str] | Unknown = _NOT_REQUESTED
-    time_sync: TimeSync | Unknown = _NOT_REQUESTED
-    addresses: tuple[Address, ...] | Unknown = _NOT_REQUESTED
-    routes: tuple[Route, ...] | Unknown = _NOT_REQUESTED
-    names: Mapping[str, tuple[str, ...]] | Unknown = _NOT_REQUESTED
-    listening: tuple[Listening, ...] | Unknown = _NOT_REQUESTED
-    rdma: RdmaStack | Unknown = _NOT_REQUESTED
-    rdma_counters: Mapping[str, Mapping[str, int]] | Unknown = _NOT_REQUESTED
-    gpus: tuple[Gpu, ...] | Unknown = _NOT_REQUESTED
-    gpu_pci: tuple[str, ...] | Unknown = _NOT_REQUESTED
-    nvlinks: Mapping[int, Links] | Unknown = _NOT_REQUESTED
-    fabric_manager: FabricManager | Unknown = _NOT_REQUESTED
-    xids: XidLog | Unknown = _NOT_REQUESTED
-    pci_links: tuple[PciLink, ...] | Unknown = _NOT_REQUESTED
-    topology: Topology | Unknown = _NOT_REQUESTED
-    kernels: tuple[InstalledKernel, ...] | Unknown = _NOT_REQUESTED
-    nvidia_modules: NvidiaModules | Unknown = _NOT_REQUESTED
-    peer_memory: PeerMemory | Unknown = _NOT_REQUESTED
-    peer_status: PeerRecord | Unknown = _NOT_REQUESTED
-    dma_buf: DmaBuf | Unknown = _NOT_REQUESTED
-    signing: Signing | Unknown = _NOT_REQUESTED
-    pci_routing: PciRouting | Unknown = _NOT_REQUESTED
-    nccl: Nccl | Unknown = _NOT_REQUESTED
-    docker_service: DockerService | Unknown = _NOT_REQUESTED
-    docker_info: DockerInfo | Unknown = _NOT_REQUESTED
-    docker_config: DockerConfig | Unknown = _NOT_REQUESTED
-    nvidia_container: NvidiaContainer | Unknown = _NOT_REQUESTED
-    image: Image | Unknown | None = _NOT_REQUESTED
-    container: Container | Unknown | None = _NOT_REQUESTED
-    container_ssh: ContainerSsh | Unknown | None = _NOT_REQUESTED
-    container_trust: ContainerTrust | Unknown = _NOT_REQUESTED
-    receipts: Mapping[str, Receipt] | Unknown = _NOT_REQUESTED
-    managed: Managed | Unknown = _NOT_REQUESTED
-    simulated: Mapping[str, str] | Unknown = _NOT_REQUESTED
+    hardware: Hardware | Unknown = _value_of(HardwareFact())
+    limits: Limits | Unknown = _value_of(LimitsFact())
+    disks: tuple[Disk, ...] | Unknown = _value_of(DisksFact())
+    sysctls: Mapping[str, str] | Unknown = _value_of(SysctlsFact())
+    modules: frozenset[str] | Unknown = _value_of(ModulesFact())
+    packages: Mapping[str, str] | Unknown = _value_of(PackagesFact())
+    time_sync: TimeSync | Unknown = _value_of(TimeSyncFact())
+    addresses: tuple[Address, ...] | Unknown = _value_of(AddressesFact())
+    routes: tuple[Route, ...] | Unknown = _value_of(RoutesFact())
+    names: Mapping[str, tuple[str, ...]] | Unknown = _value_of(NamesFact())
+    listening: tuple[Listening, ...] | Unknown = _value_of(ListeningFact())
+    rdma: RdmaStack | Unknown = _value_of(RdmaFact())
+    rdma_counters: Mapping[str, Mapping[str, int]] | Unknown = _value_of(RdmaCountersFact())
+    gpus: tuple[Gpu, ...] | Unknown = _value_of(GpusFact())
+    gpu_pci: tuple[str, ...] | Unknown = _value_of(GpuPciFact())
+    nvlinks: Mapping[int, Links] | Unknown = _value_of(NvLinksFact())
+    fabric_manager: FabricManager | Unknown = _value_of(FabricManagerFact())
+    xids: XidLog | Unknown = _value_of(XidsFact())
+    pci_links: tuple[PciLink, ...] | Unknown = _value_of(PciLinksFact())
+    topology: Topology | Unknown = _value_of(TopologyFact())
+    kernels: tuple[InstalledKernel, ...] | Unknown = _value_of(KernelsFact())
+    nvidia_modules: NvidiaModules | Unknown = _value_of(NvidiaModulesFact())
+    peer_memory: PeerMemory | Unknown = _value_of(PeerMemoryFact())
+    peer_status: PeerRecord | Unknown = _value_of(PeerStatusFact())
+    dma_buf: DmaBuf | Unknown = _value_of(DmaBufFact())
+    signing: Signing | Unknown = _value_of(SigningFact())
+    pci_routing: PciRouting | Unknown = _value_of(PciRoutingFact())
+    managed: Managed | Unknown = _value_of(ManagedFact())
+    nccl: Nccl | Unknown = _value_of(NcclFact())
+    docker_service: DockerService | Unknown = _value_of(DockerServiceFact())
+    docker_info: DockerInfo | Unknown = _value_of(DockerInfoFact())
+    docker_config: DockerConfig | Unknown = _value_of(DockerConfigFact())
+    nvidia_container: NvidiaContainer | Unknown = _value_of(NvidiaContainerFact())
+    image: Image | Unknown | None = _value_of(ImageFact())
+    container: Container | Unknown | None = _value_of(ContainerFact())
+    container_ssh: ContainerSsh | Unknown | None = _value_of(ContainerSshFact())
+    container_trust: ContainerTrust | Unknown = _value_of(ContainerTrustFact())
+    receipts: Mapping[str, Receipt] | Unknown = _value_of(ReceiptsFact())
+    simulated: Mapping[str, str] | Unknown = _value_of(SimulatedFact())
     raw: str = dataclasses.field(default="", repr=False, compare=False)
     """The unmodified output of the probe, for a support bundle; empty if it was not requested."""
     read_at: float | None = dataclasses.field(default=None, repr=False, compare=False)
     """When the answer arrived, by the controller's clock."""
+
+
+ALL_FACTS: tuple[Fact[Any], ...] = tuple(
+    field.metadata["fact"] for field in dataclasses.fields(NodeFacts) if "fact" in field.metadata
+)
+"""Every fact, in the order of NodeFacts."""
 
 
 def parse(

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
+from provision.facts.os_release import parse_os_release
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,15 @@ done
 
     def parse(self, raw: RawOutput) -> System | Unknown:
         """Parse either copy of os-release; CentOS 6 and older have none."""
-        pairs = {key: value.strip("\"'") for key, value in raw.pairs().items()}
-        if not pairs.get("ID"):
+        release = parse_os_release(raw.stdout)
+        if release is None:
             return Unknown("there is no /etc/os-release with an ID")
+        pairs = raw.pairs()
         kernel, _, architecture = pairs.get("probe_uname", "").partition(" ")
         return System(
-            id=pairs["ID"].lower(),
-            version=pairs.get("VERSION_ID", ""),
-            title=pairs.get("PRETTY_NAME", pairs["ID"]),
+            id=release.id,
+            version=release.version,
+            title=release.title,
             kernel=kernel,
             architecture=architecture,
             python3=pairs.get("probe_python3", ""),

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from provision.model.reason import Reason
+
 
 class GdrPath(StrEnum):
     """A path from a network card to GPU memory; the values are an interface."""
@@ -118,8 +120,8 @@ class Unmet:
     """An unmet precondition of a path."""
 
     path: GdrPath
-    precondition: str
-    remedy: str
+    precondition: Reason
+    """Its message names what the path needs, its remedy how to meet that."""
     blocking: bool = True
     """False if it can be fixed without replacing software or hardware: build, sign or load a module, set an option."""
     needs_hardware: bool = False
@@ -131,14 +133,12 @@ class GdrVerdict:
     """The path from GPU memory to the network, and the reasons."""
 
     path: GdrPath
-    reasons: tuple[str, ...]
-    """The first one is the main reason."""
+    reasons: tuple[Reason, ...]
+    """The first one is the main reason; without a path it has a remedy."""
     unmet: tuple[Unmet, ...] = ()
     """Unmet preconditions of the other paths, and remaining steps for this one."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for NCCL."""
-    obstacle: Unmet | None = None
-    """Without a path, the precondition that the main reason names."""
 
     @property
     def to_do(self) -> tuple[Unmet, ...]:
@@ -154,7 +154,5 @@ class NodeGdr:
     verdict: GdrVerdict
     simulated: bool = False
     """Whether the verdict depends on simulated components of the lab."""
-    error: str | None = None
+    error: Reason | None = None
     """Why there is no verdict: the node is unreachable or facts are missing. The path is then ``none``."""
-    remedy: str | None = None
-    """The remedy for the error."""

@@ -8,7 +8,7 @@ from typing import Any
 from provision.facts import NodeFacts, Unknown, data_interface, data_network, gpu_count, plain
 from provision.facts.rails import Endpoint, node_rails
 from provision.gdr.base import GdrPath
-from provision.gdr.observed import missing_fact_reason, oldest_nccl, verdict_of
+from provision.gdr.observed import missing_fact, oldest_nccl, verdict_of
 from provision.profiles import NodeNetwork
 
 
@@ -26,7 +26,7 @@ def node_network(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> N
     return NodeNetwork(
         name,
         fabric,
-        gdr=None if missing_fact_reason(facts) else verdict.path is not GdrPath.NONE,
+        gdr=None if missing_fact(facts) else verdict.path is not GdrPath.NONE,
         dma_buf=None if dma_buf is None else dma_buf == "1",
         gpus=gpu_count(facts) or 0,
         interface=_text(variables, "cluster_data_interface") or data_interface(variables, facts) or "",

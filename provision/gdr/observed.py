@@ -16,6 +16,7 @@ from provision.gdr.compare import numbers
 from provision.gdr.verdict import verdict
 from provision.model import Same
 from provision.model.gpu_products import find_architecture
+from provision.model.reason import Reason, reason
 from provision.topology.links import PCIE_CLASSES, card_links
 
 
@@ -29,15 +30,16 @@ def _verdict_of(of: Same[NodeFacts]) -> GdrVerdict:
     """Return the verdict from a cache, because several checks of a node need it."""
     facts = of.it
     if not has_gpus(facts):
-        return GdrVerdict(GdrPath.NONE, ("the node has no GPU",))
-    reason = missing_fact_reason(facts)
-    return GdrVerdict(GdrPath.NONE, (reason,)) if reason else verdict(situation(facts))
+        return GdrVerdict(GdrPath.NONE, (reason("gdr.no_gpu"),))
+    missing = missing_fact(facts)
+    return GdrVerdict(GdrPath.NONE, (missing,)) if missing else verdict(situation(facts))
 
 
-def missing_fact_reason(facts: NodeFacts) -> str:
-    """Return why a fact that the verdict needs is missing; empty if none is."""
+def missing_fact(facts: NodeFacts) -> Reason | None:
+    """Return why a fact that the verdict needs is missing; None if none is."""
     needed = (facts.gpus, facts.rdma, facts.system, facts.nvidia_modules, facts.peer_memory)
-    return next((value.reason for value in needed if isinstance(value, Unknown)), "")
+    cause = next((value.reason for value in needed if isinstance(value, Unknown)), None)
+    return None if cause is None else reason("gdr.fact_unavailable", cause=cause)
 
 
 def has_gpus(facts: NodeFacts) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, GdrVerdict, Situation, Stack, Unmet
 from provision.gdr.compare import at_least
-from provision.gdr.conditions import PATHS, nv_peer_mem_version, seen_by_nccl, unbuilt, unmet
+from provision.gdr.conditions import PATHS, nv_peer_mem_version, seen_by_nccl, stack_name, unbuilt, unmet
+from provision.model.reason import Reason, reason
 
 
 @lru_cache(maxsize=64)
@@ -23,80 +24,69 @@ def verdict(situation: Situation) -> GdrVerdict:
     path = next((path for path in PATHS if path not in closed), GdrPath.NONE)
     if path is GdrPath.NONE:
         blocking = tuple(item for item in problems if item.blocking)
-        reasons, obstacle = _why_none(situation, blocking)
-        return GdrVerdict(path, reasons, blocking, _environment(situation, path), obstacle)
+        return GdrVerdict(path, _why_none(situation, blocking), blocking, _environment(situation, path))
     relevant = tuple(item for item in problems if item.path is path or item.blocking)
     return GdrVerdict(path, _why(situation, path, closed), relevant, _environment(situation, path))
 
 
-def _why(situation: Situation, path: GdrPath, closed: set[GdrPath]) -> tuple[str, ...]:
-    reasons = [f"{path.spelling}: {_basis(situation)}"]
+def _why(situation: Situation, path: GdrPath, closed: set[GdrPath]) -> tuple[Reason, ...]:
+    reasons = [_basis(situation, path)]
     if path is GdrPath.DMA_BUF:
-        core = f"rdma-core {versions.DMA_BUF_RDMA_CORE} or newer"
-        reasons.append(f"no module is needed on the node; the image also needs {core}")
+        reasons.append(reason("gdr.dma_buf_image", rdma_core=versions.DMA_BUF_RDMA_CORE))
         if GdrPath.NVIDIA_PEERMEM not in closed:
-            condition = " after a rebuild" if any(unbuilt(situation)) else ""
-            reasons.append(f"nvidia-peermem would also work{condition}; older UCX, perftest and images still need it")
+            is_built = not any(unbuilt(situation))
+            reasons.append(reason("gdr.peermem_usable" if is_built else "gdr.peermem_usable_after_rebuild"))
     if path is GdrPath.NVIDIA_PEERMEM:
         exports = situation.stack is Stack.INBOX
-        first = "the kernel's headers must be installed" if exports else "OFED must be installed"
-        reasons.append(f"{first} before the driver; otherwise the module is a stub")
+        reasons.append(reason("gdr.headers_before_driver" if exports else "gdr.ofed_before_driver"))
         if situation.stack is Stack.OFED_LEGACY:
-            reasons.append(f"OFED {versions.LEGACY_OFED} needs the module's option peerdirect_support=1")
+            reasons.append(reason("gdr.peerdirect_needed", ofed=versions.LEGACY_OFED))
     if path is GdrPath.NV_PEER_MEM:
-        reasons.append(f"nv_peer_mem {nv_peer_mem_version(situation)} is the version for this RDMA stack")
+        reasons.append(reason("gdr.nv_peer_mem_version", version=nv_peer_mem_version(situation)))
     return (*reasons, *_assumptions(situation, path))
 
 
-def _basis(situation: Situation) -> str:
-    flavor = f" with {situation.flavor} modules" if situation.flavor else ""
-    stack = (
-        situation.evidence.stack_title
-        or {
-            Stack.INBOX: "the kernel's own RDMA stack",
-            Stack.OFED: "OFED",
-            Stack.OFED_LEGACY: f"OFED {versions.LEGACY_OFED}",
-        }[situation.stack]
+def _basis(situation: Situation, path: GdrPath) -> Reason:
+    return reason(
+        "gdr.path",
+        path=path.spelling,
+        driver=situation.driver,
+        modules=situation.flavor,
+        kernel=situation.kernel,
+        stack=stack_name(situation),
+        nccl=situation.nccl,
     )
-    nccl = f", NCCL {situation.nccl}" if situation.nccl else ""
-    return f"driver {situation.driver}{flavor}, kernel {situation.kernel}, {stack}{nccl}"
 
 
-def _assumptions(situation: Situation, path: GdrPath) -> list[str]:
-    """Return the assumptions about unknown values."""
-    assumptions = []
+def _assumptions(situation: Situation, path: GdrPath) -> Iterator[Reason]:
+    """Yield the assumptions about unknown values."""
     if not situation.nccl and path is GdrPath.DMA_BUF:
-        assumptions.append(f"NCCL's version is unknown; assumed: {versions.DMA_BUF_NCCL} or newer")
+        yield reason("gdr.nccl_assumed", oldest=versions.DMA_BUF_NCCL)
     elif not situation.nccl and seen_by_nccl(situation, path) is None:
-        assumptions.append(
-            f"NCCL's version is unknown; it must be {versions.PEERMEM_ITSELF_SEEN_NCCL} or newer to detect the module "
-            f"on kernel {situation.kernel}"
-        )
+        yield reason("gdr.nccl_unknown", oldest=versions.PEERMEM_ITSELF_SEEN_NCCL, kernel=situation.kernel)
     if not situation.gpus:
-        assumptions.append("the GPUs' architecture is unknown; assumed: supported by the driver")
-    return assumptions
+        yield reason("gdr.gpu_unknown")
 
 
-def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[tuple[str, ...], Unmet | None]:
-    """Return the reasons for no path, first of the path with the fewest problems among those that can be fixed.
-
-    The second value is the precondition that the first reason names, if any.
-    """
+def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[Reason, ...]:
+    """Return the reasons for no path, first of the path with the fewest problems among those that can be fixed."""
     if situation.cards is Cards.NONE:
-        return ("there is no RDMA card",), None
+        return (reason("gdr.no_card"),)
     if situation.cards is Cards.SOFT:
-        return ("there are only software RDMA devices, which copy through the host",), None
+        return (reason("gdr.only_soft_devices"),)
     if not situation.driver:
-        return ("no driver serves the GPUs",), None
+        return (reason("gdr.no_driver"),)
     first = {path: [item for item in blocking if item.path is path] for path in PATHS}
     shared = [item for item in first[GdrPath.DMA_BUF] if _everywhere(item, first)]
     if shared:
-        return tuple(item.precondition for item in shared), shared[0]
+        return tuple(item.precondition for item in shared)
     has_peermem = at_least(situation.driver, versions.PEERMEM_DRIVER)
     candidates = [path for path in PATHS if path is not GdrPath.NV_PEER_MEM or not has_peermem]
     needs_hardware = {path: any(item.needs_hardware for item in first[path]) for path in candidates}
     ordered = sorted(candidates, key=lambda path: (needs_hardware[path], len(first[path])))
-    return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in ordered), first[ordered[0]][0]
+    return tuple(
+        reason("gdr.path_needs", path=path.spelling, precondition=first[path][0].precondition) for path in ordered
+    )
 
 
 def _everywhere(item: Unmet, first: dict[GdrPath, list[Unmet]]) -> bool:

@@ -27,11 +27,6 @@ TRUE = frozenset({"true", "yes", "on", "1", "y", "t"})
 def load(path: Path, *, become_password: Secret | None = None, roles: Path | None = None) -> Cluster:
     """Read and validate an Ansible inventory without connecting to a node.
 
-    Args:
-        path: An inventory file of any format, or a folder.
-        become_password: For nodes without ``ansible_become_password``.
-        roles: Folder of the roles with their argument_specs; by default of this project.
-
     Raises:
         InventoryError: All problems, each with file and line or with its host.
     """

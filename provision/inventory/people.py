@@ -35,12 +35,7 @@ def people(cluster: Cluster) -> dict[str, Person]:
 
 
 def people_problems(names: Sequence[str], variables: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield problems with the people of an inventory, who must be the same on all nodes.
-
-    Args:
-        names: Names of the nodes.
-        variables: Node -> its variables, with Jinja rendered if possible.
-    """
+    """Yield problems with the people of an inventory, who must be the same on all nodes."""
     first: Mapping[str, Any] = {}
     judged: list[tuple[Any, ...]] = []
     for number, name in enumerate(names):

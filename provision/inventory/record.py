@@ -42,12 +42,7 @@ def _value(value: Any) -> str:
 
 
 def additions(cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]]) -> tuple[Addition, ...]:
-    """Return the additions per file: variables with the same value on every node are added for all nodes.
-
-    Args:
-        cluster: The loaded inventory.
-        wanted: Node -> variables that the inventory does not set there. Unknown nodes are omitted.
-    """
+    """Return the additions per file: variables with the same value on every node are added for all nodes."""
     first, *others = [wanted.get(node.name) for node in cluster.nodes]
     alike = {
         name: value

@@ -17,10 +17,6 @@ FOLDER = Path("inventories")
 def resolve(inventory: str | None, lab: str | None) -> Path:
     """Return the path of the inventory to use.
 
-    Args:
-        inventory: Value of ``--inventory``; without it, PROVISION_INVENTORY or a configuration file is used.
-        lab: Path of a lab's inventory.
-
     Raises:
         UsageError: No inventory is given, and ``./inventories`` does not contain exactly one other than ``example``.
     """

@@ -54,10 +54,6 @@ class SettingsChange:
 def plan_change(request: InitRequest, values: NewValues) -> SettingsChange:
     """Return the pending changes of an existing inventory.
 
-    Args:
-        request: Options with the inventory, and hosts that must be in it.
-        values: The new values.
-
     Raises:
         UsageError: A host is not in the inventory, or the registry of the certificate is unknown.
         InventoryError: The inventory cannot be changed.

@@ -158,11 +158,6 @@ def rendering_problems(
 
     No node is connected to. Values that use facts of a node, other nodes or a lookup can only be rendered in a play and
     are in neither result.
-
-    Args:
-        path: The inventory.
-        variables: Host -> its inventory variables, Jinja not rendered.
-        known: Names of the roles' variables. Others are rendered only if these use them.
     """
     asked: dict[tuple[str, ...], list[str]] = {}
     for host, own in variables.items():

@@ -10,19 +10,6 @@ if TYPE_CHECKING:
     from provision.jobs.running import Plan, dry_run, prepare, prepare_offline, run
     from provision.jobs.syncing import sync
 
-__all__ = [
-    "JobRequest",
-    "Plan",
-    "dry_run",
-    "new_job_id",
-    "placed_entries",
-    "prepare",
-    "prepare_offline",
-    "run",
-    "sync",
-    "with_uuids",
-]
-
 __getattr__ = parts(
     __name__,
     {

@@ -127,13 +127,7 @@ def containers_of(
 ) -> Iterator[dict[str, Any]]:
     """Yield the entries of the containers or units on a node for its supervisor: ``containers`` of README.md.
 
-    Args:
-        attempt: the attempt.
-        node: the node.
-        logins: SSH access between the containers of mpi.
-        port: of the rendezvous, on the node of the leader.
-        prepared: the node's answer to ``prepare``.
-        mounts: ``/source:/target[:ro]`` of code and data.
+    `mounts` are ``/source:/target[:ro]`` of code and data.
     """
     spec = attempt.spec
     for name, inside in by_container(

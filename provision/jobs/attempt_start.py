@@ -19,6 +19,7 @@ from provision.jobs.connections import MANY, Connections
 from provision.jobs.extras import JobExtras
 from provision.jobs.node_ask import ask_jobs
 from provision.model.job import JobSpec, Kind
+from provision.model.reason import Reason, reason
 from provision.node.supervisor.handshake import node_secret
 from provision.node_archive import source
 from provision.threads import outcomes
@@ -36,8 +37,8 @@ _CLEAN = "All"
 """A container that has ended is removed, because its output is stored with the attempt."""
 
 
-def take_leases(connections: Connections, attempt: Attempt, *, force: bool = False) -> str:
-    """Lease all GPUs of the attempt, node by node in the order of names; return why not, empty for success."""
+def take_leases(connections: Connections, attempt: Attempt, *, force: bool = False) -> Reason | None:
+    """Lease all GPUs of the attempt, node by node in the order of names; return why not, None for success."""
     done: list[str] = []
     for name in sorted(attempt.nodes):
         wanted = attempt.leases(name)
@@ -45,13 +46,14 @@ def take_leases(connections: Connections, attempt: Attempt, *, force: bool = Fal
             answer = ask_jobs(connections.to(name), "lease", Taken, **_who(attempt), leases=wanted, force=force)
         except ProvisionError as error:
             release(connections, attempt, done)
-            return f"{name}: {error.message}"
+            return reason("job.lease_refused", node_name=name, cause=error.reason or error.message)
         done.append(name)
         if answer.taken:
             release(connections, attempt, done)
             uuid, lease = next(iter(answer.taken.items()))
-            return f"{name}: {uuid} was taken by {lease.job} meanwhile"
-    return ""
+            taken = reason("job.lease_taken", gpu=uuid, job=lease.job)
+            return reason("job.lease_refused", node_name=name, cause=taken)
+    return None
 
 
 def renew(connections: Connections, attempt: Attempt) -> None:

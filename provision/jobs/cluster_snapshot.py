@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from provision.model.reason import reason
+
 if TYPE_CHECKING:
     from provision.batch.containers import NodeHardware
     from provision.facts import NodeFacts
     from provision.model import Cluster
+    from provision.model.reason import Reason
     from provision.profiles import NodeNetwork
     from provision.topology.candidates import Candidate
 
@@ -25,7 +28,7 @@ class ClusterSnapshot:
 
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     """Nodes with GPUs, with their mode; leases, not candidates, contain the GPUs in use."""
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, Reason] = field(default_factory=dict)
     """Nodes that accept no job now, and why."""
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Data addresses."""
@@ -38,7 +41,7 @@ class ClusterSnapshot:
     warnings: Sequence[str] = ()
     simulated: Sequence[str] = ()
     """Nodes with simulated GPUs (of a lab)."""
-    gpus_out: Mapping[str, str] = field(default_factory=dict)
+    gpus_out: Mapping[str, Reason] = field(default_factory=dict)
     """Nodes whose GPUs cannot be used now, and why; they accept jobs without GPUs."""
 
 
@@ -73,7 +76,8 @@ class BackgroundProbe:
         try:
             names, absent = self._present() if self._present else ([node.name for node in self._cluster.nodes], {})
             snapshot = self._cluster_probe.probe(self._cluster, names)
-            self._result = replace(snapshot, left_out={**snapshot.left_out, **absent}) if absent else snapshot
+            silent = {name: reason("placement.node_unreachable", cause=text) for name, text in absent.items()}
+            self._result = replace(snapshot, left_out={**snapshot.left_out, **silent}) if silent else snapshot
         except Exception as error:  # noqa: BLE001 - raised by `snapshot`
             self._result = error
 

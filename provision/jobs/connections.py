@@ -20,11 +20,7 @@ MANY = 64
 
 
 class Connections:
-    """Connections to nodes for several requests; they are closed together.
-
-    Args:
-        contact: connects to nodes.
-    """
+    """Connections to nodes for several requests; they are closed together."""
 
     def __init__(self, contact: Contact) -> None:
         self._contact = contact

@@ -48,15 +48,6 @@ def ask(
 ) -> T:
     """Run `program` as root on a node and return its answer.
 
-    Args:
-        connector: the way to the node.
-        program: a key of ``provision.node.main.PROGRAMS``.
-        request: what it is to do, as JSON can carry it; it travels by standard input alone.
-        kind: the type of its answer, of `provision.documents`.
-        archive: a file whose bytes follow the request.
-        seconds: how long it may take.
-        python: the interpreter on the node.
-
     Raises:
         NodeError: it gave no answer, or none in time.
         ConnectionFailed: the node cannot be reached.

@@ -27,12 +27,7 @@ def is_silent(answer: object) -> bool:
 
 
 class Contact:
-    """Sends requests to the nodes of a cluster.
-
-    Args:
-        nodes: by name.
-        absent: nodes that did not answer a short time ago.
-    """
+    """Sends requests to the nodes of a cluster."""
 
     def __init__(self, nodes: Mapping[str, Node], absent: AbsentNodes | None = None) -> None:
         self.nodes = nodes

@@ -142,11 +142,11 @@ def _check_command(node: str, container: str, said: Mapping[str, str], request: 
             f"the directory {request.directory} does not exist in the container {container}", node=node, remedy=bring
         )
     if not said.get("program"):
-        torch = launcher_of(request.launcher).program
+        own = launcher_of(request.launcher).program
         raise LaunchError(
             f"the program {request.program[0]} was not found in the container {container}",
             node=node,
-            remedy="use a training image with PyTorch (training_image_reference)" if torch else bring,
+            remedy=f"use a training image that has {own} (training_image_reference)" if own else bring,
         )
     if said.get("script") == "missing":
         raise LaunchError(

@@ -23,7 +23,7 @@ from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
 from provision.jobs.request import JobRequest, chosen_entries, rank_count, used_entries
 from provision.jobs.session import Session, reap_script
-from provision.launchers import HostEntry
+from provision.launchers import HostEntry, launcher_of
 from provision.model import Setting
 from provision.model.job_requests import GpuRequest
 from provision.node_archive import shell_script
@@ -60,6 +60,12 @@ class Plan:
     """What is odd about it, and what surely fails."""
     assignments: tuple[HostEntry, ...] = ()
     """The nodes that get ranks, each with as many slots as it gets ranks."""
+
+    @property
+    def node_command(self) -> tuple[str, ...]:
+        """What a launcher with a shell line starts on each node; empty if `argv` has the launcher's program."""
+        launcher = launcher_of(self.request.launcher)
+        return (*launcher.prefix(), *self.request.command) if launcher.shell_line else ()
 
 
 def prepare(request: JobRequest) -> Plan:
@@ -131,8 +137,9 @@ def _scene(request: JobRequest, version: int, used: Sequence[HostEntry]) -> Laun
 
 
 def dry_run(plan: Plan) -> str:
-    """The command as one shell line, then the host file."""
-    return f"{join(plan.argv)}\n# hostfile\n{plan.hostfile}"
+    """Return the command as one shell line, what it starts on each node if the line hides it, and the host file."""
+    each = f"# starts on each node: {join(plan.node_command)}\n" if plan.node_command else ""
+    return f"{join(plan.argv)}\n{each}# hostfile\n{plan.hostfile}"
 
 
 Reserve = Callable[[str, Sequence[GpuRequest]], contextlib.AbstractContextManager[None]]
@@ -144,11 +151,6 @@ def run(plan: Plan, write: Write, reserve: Reserve) -> int:
 
     Ctrl-C ends the job gracefully. If this process dies or the network is interrupted, the supervisor on the head node
     ends the job instead.
-
-    Args:
-        plan: the job.
-        write: takes lines of output.
-        reserve: reserves the GPUs of the ranks while the job runs.
 
     Raises:
         LaunchError: the job could not start.

@@ -19,13 +19,7 @@ from provision.model.people import Person
 
 
 class JobKeys:
-    """Signs and verifies the jobs of one cluster.
-
-    Args:
-        cluster: the name that jobs are signed for.
-        people: those of the inventory by any name.
-        own: the file of this controller's own key.
-    """
+    """Signs and verifies the jobs of one cluster."""
 
     def __init__(self, cluster: str, people: Mapping[str, Person], own: Path) -> None:
         self.cluster = cluster
@@ -64,10 +58,6 @@ class JobKeys:
 
         The key decides if the inventory lists it. Several accounts of a machine may use the controller's own key: then
         the name of the submitter must match too. For unsigned jobs of earlier versions, only the name counts.
-
-        Args:
-            job: with the signed text.
-            user: this user, as ``user@host``.
         """
         same_name = job.owner.partition("@")[0] == user.partition("@")[0]
         if not job.signed or not job.signature:

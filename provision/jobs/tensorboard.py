@@ -18,29 +18,19 @@ _WAIT_SECONDS = 30
 """TensorBoard imports for several seconds before it listens; the job does not wait longer."""
 
 
-def start_tensorboard(
-    connector: Connector, record: JobRecord, volumes: Sequence[Volume], *, address: str = "", port: int = 0
-) -> str:
+def start_tensorboard(connector: Connector, record: JobRecord, volumes: Sequence[Volume]) -> str:
     """Start the TensorBoard of a job on the node of its leader, and return the URL when it answers.
-
-    Args:
-        connector: the connection to the node of the leader.
-        record: the job, with its assignments.
-        volumes: the volumes of ``--data``.
-        address: where it listens; empty: the data address of the leader.
-        port: a port that was leased for it; 0: a free one from 6006 on.
 
     Raises:
         NodeError: it does not run; the job does not depend on it.
     """
     spec, place = record.spec, log_place(record.spec, volumes)
     leader = next((assignment for assignment in record.assignments if assignment.is_leader), None)
-    address = address or (leader.address if leader else "127.0.0.1")
+    address = leader.address if leader else "127.0.0.1"
     request = {
         "container": container_name(spec.name),
         "create": create_words(record, volumes, address),
         "address": address,
-        "port": port,
         "folder": "" if place.shared else place.path,
         "user": spec.user,
         "seconds": _PULL_SECONDS,

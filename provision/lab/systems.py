@@ -65,5 +65,5 @@ def lab_system(name: str) -> LabSystem:
 
 def _files() -> dict[str, str]:
     """Return name -> name of the variable file, without reading the files, which `lab up --help` does not need."""
-    files = (path.stem for path in roles_folder().glob("*/vars/*_[0-9]*.yml"))
+    files = (path.stem for path in roles_folder().glob("*/vars/*_*.yml"))
     return {file.replace("_", "", 1): file for file in files}

@@ -20,31 +20,6 @@ from provision.launchers.base import (
     slot_table,
 )
 
-__all__ = [
-    "DEFAULT_MPI",
-    "DEFAULT_PER_NODE",
-    "LAUNCHERS",
-    "MASTER_PORT",
-    "MPIRUN",
-    "CommandLine",
-    "HostEntry",
-    "Launch",
-    "Launcher",
-    "Reach",
-    "argv_of",
-    "discover",
-    "fitted",
-    "host_files",
-    "identified",
-    "launcher_names",
-    "launcher_of",
-    "mpi_labels",
-    "mpi_versions",
-    "of_version",
-    "slot_table",
-    "typed_commands",
-]
-
 MPIRUN = "mpirun"
 """The name under which ``--launcher`` takes the MPI library of the image, whichever it is."""
 

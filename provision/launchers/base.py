@@ -97,7 +97,11 @@ class Launcher:
 
     name: str
     order: int = 100
-    """Position in lists; the first one that can do something does it where no launcher is named."""
+    """Position in lists.
+
+    The first MPI library is assumed where the inventory names none (`DEFAULT_MPI`). The first launcher with `per_node`
+    and `rendezvous` starts the processes of a node if only their number is given (`DEFAULT_PER_NODE`).
+    """
     label: str = ""
     """What a person calls the MPI library that it belongs to; empty for others."""
     version: int = 0
@@ -108,8 +112,13 @@ class Launcher:
 
     Raises UsageError when it cannot start ranks on these nodes.
     """
+    has_port: bool = False
+    """Whether the host file contains `HostEntry.free_port`, which ``hostfile --master-port`` sets."""
     file_name: str = ""
-    """Name of the host file among the files of a batch job; empty: batch jobs do not need it."""
+    """Name of the host file among the files of a batch job of type mpi; empty: it is not there.
+
+    Other types of batch jobs get no host file: their processes find each other by the variables of `shell_line`.
+    """
     binds_ranks: bool = False
     """Whether it reads a rank file."""
 
@@ -120,7 +129,11 @@ class Launcher:
     argv: Callable[[str, Iterable[Setting], Iterable[str]], list[str]] = argv_of
     """Returns the words of program, settings and command."""
     environment: Callable[[Reach], dict[str, str]] = lambda _: {}
-    """Returns the variables by which it reaches the nodes where its command line does not say how."""
+    """Returns the variables by which it reaches the nodes where its command line does not say how.
+
+    They are set for mpirun in `run`, and in the containers of a batch job of type mpi. Launchers with `per_node` get
+    the variables of `shell_line` instead.
+    """
     reads_lines: bool = False
     """Whether `run` completes command lines that users type for it, and writes those of presets for it."""
     typed_settings: Callable[[Launch, Hosts, Mapping[str, str], str], tuple[Setting, ...]] = lambda *_: ()
@@ -133,15 +146,25 @@ class Launcher:
     per_node: bool = False
     """Whether it is started once on each node and starts that node's processes itself."""
     rendezvous: bool = False
-    """Whether ranks get torch's variables (MASTER_ADDR, RANK, ...); ``run --launcher`` and ``submit`` take it."""
+    """Whether ``run --launcher`` and ``submit --launcher`` accept it.
+
+    Its processes then get the variables with which torch's ranks find each other. If it starts one process for each
+    rank, these are MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE in `run`, and the first
+    four in a batch job. With `per_node` these are the variables of `shell_line`.
+    """
     instead: str = ""
-    """What `submit` proposes to those who name it as a type of jobs; empty: it is no such type."""
+    """What ``submit NAME`` proposes if other tools have a job type of this name and ``submit`` has none (the types are
+    `model.job.Kind`); empty: NAME is an unknown type."""
     equal_slots: bool = False
     """Whether all nodes must have the same number of ranks."""
     program: str = ""
     """What is started on each node, in front of the script; empty: the command itself."""
     shell_line: str = ""
-    """A line for sh in place of `program`, for options that have to be made from the node's variables."""
+    """A line for sh in place of `program`, for options that differ between nodes.
+
+    Each node has the variables PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE, PET_MASTER_ADDR and PET_MASTER_PORT,
+    which torchrun reads by itself, and MASTER_ADDR, MASTER_PORT, WORLD_SIZE (nodes) and RANK (of the node).
+    """
 
     def node_words(self, shell: str, command: tuple[str, ...]) -> tuple[str, ...]:
         """Return what starts a command on a node; one word is a line for the shell."""

@@ -155,14 +155,7 @@ def _agent(job: str, version: int) -> str:
 
 
 def _typed_settings(launch: Launch, hosts: Hosts, parameters: Mapping[str, str], source: str) -> tuple[Setting, ...]:
-    """Return a line as people type it: everything that a rank gets, and nothing about how to log in.
-
-    Args:
-        launch: of the head node.
-        hosts: nodes with their slots; none for a job of the head node alone.
-        parameters: MCA parameters in version 4's names.
-        source: who decided the parameters.
-    """
+    """Return a line as people type it: everything that a rank gets, and nothing about how to log in."""
     dash = "-" if launch.version < PRRTE else "--"
     settings = [_flag("-np", str(launch.ranks), "ranks that were asked for, else one for each slot")]
     if hosts:

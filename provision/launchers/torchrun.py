@@ -29,6 +29,7 @@ LAUNCHERS = (
         "torchrun",
         order=5,
         host_file=_host_file,
+        has_port=True,
         commands=("torchrun", "accelerate"),
         modules=("torch.distributed.run", "accelerate.commands.launch"),
         per_node=True,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from provision.model.reason import Reason
+
 
 @dataclass(frozen=True, order=True)
 class Port:
@@ -45,8 +47,8 @@ class Bandwidth:
     """Node -> why it was not measured, for reasons other than its data network: busy, no RDMA device, unreachable."""
     broken: Mapping[str, str] = field(default_factory=dict)
     """Node -> what is wrong with its data ports. The node may have been measured with its other ports."""
-    host_memory: str = ""
-    """Why GPU memory was not used; empty if it was used in all pairs."""
+    host_memory: tuple[Reason, ...] = ()
+    """Why GPU memory was not used; none if it was used in all pairs."""
     tool_lacks: tuple[str, ...] = ()
     """Nodes with GPUDirect RDMA that were measured in host memory because their perftest lacks GPU support."""
     sampled: bool = False

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from provision.model.reason import reason
 from provision.model.secret import Secret
 
-NO_JOBS = "it takes no jobs (cluster_takes_jobs: false)"
+NO_JOBS = reason("check.no_jobs")
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 
 

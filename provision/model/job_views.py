@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from provision.model.job import Assignment, JobRecord
+from provision.model.reason import NO_REASON, Reason
 
 
 @dataclass(frozen=True)
@@ -13,8 +14,8 @@ class DryRun:
     """What would be started, and where."""
 
     assignments: tuple[Assignment, ...]
-    reason: str
-    """Why the job cannot start now; empty if it can."""
+    reason: Reason
+    """Why the job cannot start now; `NO_REASON` if it can."""
     environment: Mapping[str, Mapping[str, str]]
     """Instance -> variables, secrets as ``[secret]``."""
     commands: Mapping[str, Sequence[str]]
@@ -46,7 +47,7 @@ class NodeView:
     name: str
     address: str
     ready: bool
-    reason: str = ""
+    reason: Reason = NO_REASON
     """Why it is not ready or is drained."""
     drained: bool = False
     head: bool = False

@@ -24,6 +24,8 @@ class NodeAdoption:
     """Why the probe of the node failed."""
     remedy: str | None = None
     reachable: bool = True
+    error_code: str = ""
+    """The code of the error."""
 
 
 class ReloadResult(StrEnum):

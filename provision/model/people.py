@@ -19,11 +19,6 @@ class Person:
 
 
 def is_one_of(owner: str, names: str) -> bool:
-    """Return whether an owner (``name@host``, or a name of the inventory) is one of these people.
-
-    Args:
-        owner: The owner of a job or of an action.
-        names: Names, or ``name@host``, separated by commas; empty for all people.
-    """
+    """Return whether an owner (``name@host`` or a name of the inventory) is one of these people; no names: of all."""
     wanted = {name.strip() for name in names.split(",") if name.strip()}
     return not wanted or owner in wanted or owner.partition("@")[0] in wanted

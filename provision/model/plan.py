@@ -52,6 +52,8 @@ class NodePlan:
     error: str | None = None
     """Why the node has no plan: the connection failed, the system is not supported, or Python is missing."""
     remedy: str | None = None
+    error_code: str = ""
+    """The code of the error."""
     reachable: bool = True
     """Whether the connection succeeded. A reachable node can have an error."""
     seconds: float | None = None

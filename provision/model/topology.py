@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from provision.model.reason import Reason
+
 
 @dataclass(frozen=True)
 class TopologyGpu:
@@ -36,7 +38,7 @@ class Topology:
     gpus: tuple[TopologyGpu, ...]
     nics: tuple[TopologyNic, ...] = ()
     links: tuple[tuple[str, ...], ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Reason, ...] = ()
     """Corrections and irregularities of the matrix."""
 
 

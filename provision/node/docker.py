@@ -65,15 +65,7 @@ def engine_stream(
     content: bytes = b"",
     wait: "Optional[Callable[[socket.socket], None]]" = None,
 ) -> Tuple[int, Stream]:
-    """Send a request to the engine; return the status and the rest of the answer.
-
-    Args:
-        method: the HTTP method.
-        path: the path of the API.
-        timeout: seconds for each part of the answer.
-        content: a JSON document for POST, an archive for other methods.
-        wait: called with the connection before the answer is read.
-    """
+    """Send a request to the engine; return the status and the rest of the answer."""
     import socket
 
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -55,9 +55,7 @@ class Lines:
 class Known:
     """The lines of the last seconds in a log: Docker is asked for this time again, and known lines are skipped.
 
-    Args:
-        path: the log.
-        floor: Docker's time of the earliest line that may be missing; empty if it is within the last seconds.
+    `floor` is Docker's time of the earliest line that may be missing; empty if it is within the last seconds.
     """
 
     def __init__(self, path: str, floor: str = "") -> None:
@@ -129,12 +127,7 @@ def seconds_of(stamp: str) -> float:
 
 
 class Log:
-    """The file with one instance's output; it waits for free space on a full disk, and reports that once.
-
-    Args:
-        path: the file.
-        warn: is called with a warning.
-    """
+    """The file with one instance's output; it waits for free space on a full disk, and reports that once."""
 
     def __init__(self, path: str, warn: Callable[[str], None]) -> None:
         self.path, self.warn, self.has_warned = path, warn, False
@@ -179,14 +172,7 @@ class Log:
 
 
 class Pump(threading.Thread):
-    """Copies the output of one container to its log until the container has ended.
-
-    Args:
-        container: name or ID.
-        path: the log.
-        done: is called at the end.
-        warn: is called with a warning.
-    """
+    """Copies the output of one container to its log until the container has ended."""
 
     def __init__(self, container: str, path: str, done: Callable[[], None], warn: Callable[[str], None]) -> None:
         super().__init__(daemon=True)

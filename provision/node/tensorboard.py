@@ -38,7 +38,7 @@ def start(request: Dict[str, Any]) -> Dict[str, Any]:
         return {"running": False, "output": others}
     if request.get("folder"):
         make_folder(request["folder"], request.get("user") or "")
-    port = lease_port(address, request.get("port") or 0, label(request["create"], "id"), job_of(name))
+    port = lease_port(address, label(request["create"], "id"), job_of(name))
     if not port:
         release_ports(job_of(name))
         return {"running": False, "output": "no port for it is free"}
@@ -122,13 +122,13 @@ def answers(address: str, port: int) -> bool:
         return False
 
 
-def lease_port(address: str, port: int, token: str, job: str) -> int:
-    """Lease a free port, or `port` unless it is 0; return 0 if none is free."""
+def lease_port(address: str, token: str, job: str) -> int:
+    """Lease a free port and return it; return 0 if none is free."""
     with leases() as folder:
-        for one in [port] if port else range(FIRST_PORT, LAST_PORT + 1):
+        for one in range(FIRST_PORT, LAST_PORT + 1):
             path = os.path.join(folder, "port-%d" % one)
             lease = read_lease(path)
-            if (lease and (lease.get("job"), lease.get("id")) != (job, token)) or not (port or is_free(address, one)):
+            if (lease and (lease.get("job"), lease.get("id")) != (job, token)) or not is_free(address, one):
                 continue
             if not lease:
                 lease = {"job": job, "id": token, "attempt": "", "instance": ROLE}

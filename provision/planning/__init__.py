@@ -6,18 +6,3 @@ from provision.planning.partners import with_partners
 from provision.planning.preservation import preserved_variables
 from provision.planning.scene import PlanScene
 from provision.planning.steps import blind, findings, plan_node, step_class
-
-__all__ = [
-    "Cause",
-    "CauseKind",
-    "PlanScene",
-    "RoleSource",
-    "blind",
-    "findings",
-    "fingerprint",
-    "plan_node",
-    "preserved_variables",
-    "salt_of",
-    "step_class",
-    "with_partners",
-]

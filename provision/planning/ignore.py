@@ -28,12 +28,6 @@ def with_ignored(
     """Return the plan without the differences that the inventory accepts; they become findings.
 
     A role with an accepted difference waits even if it has other reasons to run, because it would undo the difference.
-
-    Args:
-        plan: of the node.
-        node: with the inventory's variables.
-        forced: roles that run nevertheless.
-        text: renders a reason as the plan shows it, which is what the user's patterns match.
     """
     entries = _entries(node.variables)
     steps: list[Step] = []

@@ -18,12 +18,7 @@ from provision.model import Node
 
 
 def preserved_variables(node: Node, facts: NodeFacts) -> dict[str, dict[str, Any]]:
-    """Return by role the variables that preserve the pre-existing configuration of the node.
-
-    Args:
-        node: with the inventory's variables alone; what they set is not preserved.
-        facts: of the node.
-    """
+    """Return by role the variables that preserve the pre-existing configuration of the node."""
     by_role: dict[str, dict[str, Any]] = {}
     for role, settings in _preserving():
         recorded = _recorded(role, facts)

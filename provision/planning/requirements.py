@@ -25,14 +25,7 @@ def setting_problems(role: str, variables: Variables, facts: NodeFacts) -> tuple
 
 
 def packages_of(role: str, variables: Variables, system: Variables, facts: NodeFacts) -> tuple[str, ...]:
-    """Return the packages that the role needs on the node, installed or not.
-
-    Args:
-        role: its name.
-        variables: of the node, with the roles' defaults.
-        system: the system's file in the shared role's vars.
-        facts: of the node.
-    """
+    """Return the packages that the role needs on the node, installed or not."""
     component = COMPONENTS[role]
     if not component.applies(facts) or variables.get(f"{SHARED.role}_enabled") is False:
         return ()

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from provision.checks.base import UNJUDGED
 from provision.components import COMPONENTS
 from provision.components.common import is_whole_run
 from provision.facts import Unknown
 from provision.facts.managed import Managed
 from provision.facts.system import Boot
-from provision.model import CheckStatus, Step, StepClass
+from provision.model import CheckResult, CheckStatus, Step, StepClass
 from provision.model.cause import Cause, CauseKind, shown
 from provision.model.reason import Reason, reason
 from provision.planning.differences import differences
 from provision.planning.fingerprint import changed, fingerprint, salt_of
-from provision.planning.remediation import is_fixable
 from provision.planning.scene import PlanScene
 
 _DAY = timedelta(days=1)
@@ -172,3 +172,20 @@ def _jobs(scene: PlanScene) -> tuple[str, ...]:
     if isinstance(managed, Unknown):
         return (f"it is unknown whether a job runs: {managed.reason}",)
     return managed.jobs
+
+
+def is_fixable(scene: PlanScene, result: CheckResult) -> bool:
+    """Return whether an apply can fix the failing check, by a run of the role that the check belongs to.
+
+    It cannot where a fact was unavailable: nothing may be wrong then. The other failing checks are findings: they are
+    shown, and no step runs for them, because it would run at every apply and never help.
+    """
+    component = COMPONENTS.get(result.id.partition(".")[0])
+    if component is None or result.id in component.never_fixes:
+        return False
+    if result.status is CheckStatus.WARN and result.id not in component.fixes_warnings:
+        return False
+    if result.reason.code in UNJUDGED:
+        return False
+    decide = component.fixes_if.get(result.id)
+    return decide is None or decide(scene, result)

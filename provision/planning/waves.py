@@ -70,14 +70,7 @@ def _limits(node: Node) -> list[tuple[tuple[str, str], int]]:
 
 
 def too_many_failures(failed: int, wave: int, total: int, most: int | None) -> bool:
-    """Return whether no further wave may begin.
-
-    Args:
-        failed: how many nodes failed so far.
-        wave: how many waves have ended.
-        total: how many nodes there are to change.
-        most: ``--max-failures``: how many stop the apply. None: one in the first wave, a tenth of all nodes after it.
-    """
+    """Return whether no further wave may begin, by default after one failure in the first and a tenth of all later."""
     if most is None:
         most = 1 if wave == 1 else max(2, math.ceil(total / 10))
     return failed >= most

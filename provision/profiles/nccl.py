@@ -48,12 +48,7 @@ def _one_per_fabric(networks: Sequence[NodeNetwork]) -> list[NodeNetwork]:
 
 
 def nccl_settings(networks: Sequence[NodeNetwork], wanted: str = "") -> tuple[Setting, ...]:
-    """Return NCCL's variables for a job on these nodes; a variable that differs has a value for each node.
-
-    Args:
-        networks: The networks of the nodes with ranks.
-        wanted: A fabric of ``FABRICS`` that replaces the nodes' own.
-    """
+    """Return NCCL's variables for a job on these nodes; a variable that differs has a value for each node."""
     fabric, why = common_fabric(networks, wanted)
     gdr = True if wanted == "roce-gdr" else False if wanted == "roce" else None
     by_node = []

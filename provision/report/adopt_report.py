@@ -30,6 +30,7 @@ def as_document(
                 "reachable": node.reachable,
                 "error": node.error,
                 "remedy": node.remedy,
+                "error_code": node.error_code or None,
                 "found": list(node.settings),
                 "record": dict(node.record),
             }

@@ -25,6 +25,7 @@ def audit_document(nodes: Mapping[str, AuditTrail | ProvisionError]) -> dict[str
                 "name": name,
                 "error": trail.message if isinstance(trail, ProvisionError) else None,
                 "remedy": trail.remedy if isinstance(trail, ProvisionError) else None,
+                "error_code": trail.code if isinstance(trail, ProvisionError) else None,
                 "invalid": 0 if isinstance(trail, ProvisionError) else trail.invalid,
                 "records": [] if isinstance(trail, ProvisionError) else [_record(one) for one in trail.records],
             }

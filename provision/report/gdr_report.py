@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from provision.gdr import GdrPath, GdrVerdict, NodeGdr, Unmet
+from provision.model.reason import Reason
 from provision.report import layout
 from provision.report.grouping import grouped, outline, reason_lines
 from provision.report.node_names import in_short
+from provision.report.reasons import message, remedy
 
 _PATH = max(len(path) for path in GdrPath)
 _LONGEST_NAME = 24
@@ -18,9 +20,15 @@ def as_document(verdict: GdrVerdict) -> dict[str, Any]:
     """Return the document of ``gdr --assume --json``; keys are an interface and only ever added."""
     return {
         "path": verdict.path.value,
-        "reasons": list(verdict.reasons),
+        "reasons": [message(reason) for reason in verdict.reasons],
+        "reason_codes": [reason.as_document() for reason in verdict.reasons],
         "unmet": [
-            {"path": item.path.value, "precondition": item.precondition, "remedy": item.remedy}
+            {
+                "path": item.path.value,
+                "precondition": message(item.precondition),
+                "remedy": remedy(item.precondition),
+                **item.precondition.as_document(),
+            }
             for item in verdict.unmet
         ],
         "environment": dict(verdict.environment),
@@ -35,18 +43,22 @@ def nodes_document(nodes: Sequence[NodeGdr]) -> dict[str, Any]:
                 "name": node.name,
                 **as_document(node.verdict),
                 "simulated": node.simulated,
-                "error": None if node.error is None else {"message": node.error, "remedy": node.remedy},
+                "error": None if node.error is None else _error(node.error),
             }
             for node in nodes
         ]
     }
 
 
+def _error(error: Reason) -> dict[str, Any]:
+    return {"message": message(error), "remedy": remedy(error) or None, **error.as_document()}
+
+
 def as_text(verdict: GdrVerdict) -> str:
     """Return one verdict as text, at most 80 columns wide."""
     lines = [f"path: {verdict.path.value}"]
     for reason in verdict.reasons:
-        lines += layout.wrapped(f"  {reason}", "    ")
+        lines += layout.wrapped(f"  {message(reason)}", "    ")
     return "\n".join([*lines, *_details([("", verdict)])])
 
 
@@ -61,9 +73,10 @@ def nodes_text(nodes: Sequence[NodeGdr], *, verbose: bool = False) -> str:
     width = min(max([*map(len, names), 4]), _LONGEST_NAME)
     lines = _row("node", "path", "why", width)
     for name, group in zip(names, groups, strict=True):
-        path, explanation = group.value
-        lines += _row(name, path, f"{explanation} {group.note}", width)
-    for line in reason_lines((node.name, node.remedy) for node in nodes if node.error is not None and node.remedy):
+        path, simulated, explanation = group.value
+        lines += _row(name, path, f"{'SIMULATED: ' * simulated}{explanation} {group.note}", width)
+    remedies = [(node.name, remedy(node.error)) for node in nodes if node.error is not None]
+    for line in reason_lines((name, text) for name, text in remedies if text):
         lines += ["", *layout.wrapped(f"ERROR    {line}", "         ")]
     lines += _details([(node.name, node.verdict) for node in nodes if node.error is None])
     if any(node.simulated for node in nodes):
@@ -72,16 +85,16 @@ def nodes_text(nodes: Sequence[NodeGdr], *, verbose: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _cells(node: NodeGdr) -> tuple[str, str]:
+def _cells(node: NodeGdr) -> tuple[str, bool, str]:
+    """Return the path, whether it is SIMULATED, and the main reason."""
     if node.error is not None:
-        return "?", f"SIMULATED: {node.error}" if node.simulated else node.error
-    explanation = node.verdict.reasons[0]
-    return node.verdict.path.value, f"SIMULATED: {explanation}" if node.simulated else explanation
+        return "?", node.simulated, message(node.error)
+    return node.verdict.path.value, node.simulated, message(node.verdict.reasons[0])
 
 
-def _outline(name: str, cells: tuple[str, str]) -> tuple[str, str]:
-    simulated = "SIMULATED: " if cells[1].startswith("SIMULATED: ") else ""
-    return cells[0], simulated + outline(cells[1].removeprefix(simulated), name)
+def _outline(name: str, cells: tuple[str, bool, str]) -> tuple[str, bool, str]:
+    path, simulated, explanation = cells
+    return path, simulated, outline(explanation, name)
 
 
 def _row(name: str, path: str, explanation: str, width: int) -> list[str]:
@@ -111,8 +124,8 @@ def _items(word: str, items: dict[Unmet, list[str]]) -> list[str]:
     lines: list[str] = []
     for item, names in items.items():
         lines += ["", *layout.wrapped(f"{word:<7}  {item.path.value}{_on(names)}", "         ")]
-        lines += layout.wrapped(f"         needs {item.precondition}", "         ")
-        lines += layout.wrapped(f"         remedy: {item.remedy}", "           ")
+        lines += layout.wrapped(f"         needs {message(item.precondition)}", "         ")
+        lines += layout.wrapped(f"         remedy: {remedy(item.precondition)}", "           ")
     return lines
 
 

@@ -20,7 +20,8 @@ def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] 
     """Return the document of ``history --json``; keys are an interface and only ever added."""
     return {
         "unreachable": [
-            {"name": name, "error": error.message, "remedy": error.remedy} for name, error in (lost or {}).items()
+            {"name": name, "error": error.message, "remedy": error.remedy, "error_code": error.code}
+            for name, error in (lost or {}).items()
         ],
         "entries": [
             {
@@ -51,6 +52,7 @@ def nodes_document(nodes: Mapping[str, Sequence[Entry] | ProvisionError]) -> dic
                 "name": name,
                 "error": entries.message if isinstance(entries, ProvisionError) else None,
                 "remedy": entries.remedy if isinstance(entries, ProvisionError) else None,
+                "error_code": entries.code if isinstance(entries, ProvisionError) else None,
                 "entries": [] if isinstance(entries, ProvisionError) else [_node_entry(entry) for entry in entries],
             }
             for name, entries in nodes.items()

@@ -17,12 +17,7 @@ _SHORT = 19
 
 
 def states_text(image: str, states: Mapping[str, Any]) -> str:
-    """Return the image of each node, and whether all nodes have the same.
-
-    Args:
-        image: its reference.
-        states: node -> an `ImageState` or the error.
-    """
+    """Return the image of each node, and whether all nodes have the same."""
     groups = grouped(((name, _cells(state)) for name, state in states.items()), lambda _, cells: cells)
     rows = [[in_short(group.names), *group.value] for group in groups]
     lines = [image, *columns([["NODE", "IMAGE ID", "DIGEST", "SIZE"], *rows])]
@@ -43,12 +38,21 @@ def states_document(image: str, states: Mapping[str, Any]) -> dict[str, Any]:
         "image": image,
         "same": not _different(states),
         "nodes": [
-            {"name": name, "error": state.message, "remedy": state.remedy, "id": "", "digest": "", "megabytes": 0}
+            {
+                "name": name,
+                "error": state.message,
+                "remedy": state.remedy,
+                "error_code": state.code,
+                "id": "",
+                "digest": "",
+                "megabytes": 0,
+            }
             if isinstance(state, ProvisionError)
             else {
                 "name": name,
                 "error": None,
                 "remedy": None,
+                "error_code": None,
                 "id": state.id,
                 "digest": state.digest,
                 "megabytes": state.megabytes,

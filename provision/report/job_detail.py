@@ -31,15 +31,7 @@ def get_text(
     events: bool = False,
     gpus: Sequence[str] = (),
 ) -> str:
-    """Return a job in arena's layout.
-
-    Args:
-        job: the job.
-        now: seconds since the epoch.
-        wide: include start and end time, image, code and model source.
-        events: include the events.
-        gpus: lines of `gpu_lines`.
-    """
+    """Return a job in arena's layout; `now` is in seconds since the epoch, `gpus` are lines of `gpu_lines`."""
     heads = [("Name:", job.spec.name), ("Status:", layout.state(str(job.status))), ("Namespace:", "default")]
     heads += [("Priority:", str(job.spec.priority) if job.spec.priority else NOT_APPLICABLE)]
     heads += [("Trainer:", trainer(job.spec.kind)), ("Duration:", duration(job, now))]

@@ -18,13 +18,7 @@ _MODEL = ("modelName", "modelVersion", "modelSource")
 
 
 def job_document(job: JobRecord, now: float, engine: str) -> dict[str, Any]:
-    """Return the document of ``get -o json``; keys are an interface and only ever added.
-
-    Args:
-        job: the job.
-        now: seconds since the epoch.
-        engine: name of the job engine.
-    """
+    """Return the document of ``get -o json``; keys are an interface and only ever added."""
     first = leader(job)
     spec = job.spec
     return {

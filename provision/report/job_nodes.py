@@ -10,6 +10,7 @@ from provision.model.job_views import GpuView, NodeView
 from provision.report import layout
 from provision.report.grouping import reason_lines
 from provision.report.job_words import NOT_APPLICABLE, columns, ruled, simulated_note
+from provision.report.reasons import message
 
 _RULE = 89
 """The length in arena."""
@@ -35,7 +36,7 @@ def top_node_text(nodes: Sequence[NodeView], *, detail: bool = False) -> str:
     lines = columns([header, *rows])
     lines += ["-" * min(_RULE, layout.width()), "Allocated/Total GPUs In Cluster:", _share(nodes)]
     lines += [line for node in nodes for line in _detail(node)] if detail else []
-    lines += [] if detail else reason_lines((node.name, node.reason) for node in nodes if node.reason)
+    lines += [] if detail else reason_lines((node.name, message(node.reason)) for node in nodes if node.reason.code)
     return "\n".join(lines + simulated_note([node.name for node in nodes if node.simulated]))
 
 
@@ -56,7 +57,7 @@ def node_list_text(nodes: Sequence[NodeView]) -> str:
         for node in nodes
     ]
     lines = columns([["NAME", "STATUS", "ROLE", "GPUS", "GPU.SCHEDULE", "LABELS"], *rows])
-    lines += reason_lines((node.name, node.reason) for node in nodes if node.reason)
+    lines += reason_lines((node.name, message(node.reason)) for node in nodes if node.reason.code)
     return "\n".join(lines + simulated_note([node.name for node in nodes if node.simulated]))
 
 
@@ -77,7 +78,8 @@ def node_documents(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
             "ip": node.address,
             "role": role(node),
             "status": status(node),
-            "reason": node.reason,
+            "reason": message(node.reason),
+            **node.reason.as_document(),
             "drained": node.drained,
             "type": node.mode,
             "labels": dict(node.labels),

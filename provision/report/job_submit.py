@@ -11,6 +11,7 @@ from provision.commands.shell import join
 from provision.model.job import JobRecord, JobStatus
 from provision.model.job_views import DryRun
 from provision.report.job_words import current_reason, ruled
+from provision.report.reasons import message
 
 if TYPE_CHECKING:
     from provision.batch.submission import Submission
@@ -27,15 +28,11 @@ def closing_lines(job: JobRecord) -> list[str]:
 
 
 def dry_run_document(submission: Submission, dry_run: DryRun) -> dict[str, Any]:
-    """Return the document of ``submit --dry-run -o json``; ``submit -f`` accepts it and creates the same job.
-
-    Args:
-        submission: the job to submit.
-        dry_run: placement and commands.
-    """
+    """Return the document of ``submit --dry-run -o json``; ``submit -f`` accepts it and creates the same job."""
     return {
-        "fits": not dry_run.reason,
-        "reason": dry_run.reason,
+        "fits": not dry_run.reason.code,
+        "reason": message(dry_run.reason),
+        **dry_run.reason.as_document(),
         "placement": [
             {
                 "instance": assignment.instance,
@@ -58,7 +55,8 @@ def dry_run_document(submission: Submission, dry_run: DryRun) -> dict[str, Any]:
 
 def dry_run_text(dry_run: DryRun) -> str:
     """Return placement, variables, commands and files; common variables are listed once."""
-    lines = [f"It cannot start now: {dry_run.reason}" if dry_run.reason else "It would start now:"]
+    reason = message(dry_run.reason)
+    lines = [f"It cannot start now: {reason}" if reason else "It would start now:"]
     if dry_run.assignments:
         rows = [
             [s.instance, str(s.rank), _numbers(s.gpus), " ".join(s.nics) or "-", s.node] for s in dry_run.assignments

@@ -13,10 +13,11 @@ from provision.report import layout
 _NAME, _SOURCE = 26, 14
 
 
-def as_document(argv: Sequence[str], settings: Sequence[Setting]) -> dict[str, Any]:
+def as_document(argv: Sequence[str], settings: Sequence[Setting], node_command: Sequence[str] = ()) -> dict[str, Any]:
     """Return the document of ``run --explain --json``; keys are an interface and only ever added."""
     return {
         "command": list(argv),
+        "node_command": list(node_command) or None,
         "settings": [
             {
                 "flag": setting.flag,
@@ -31,11 +32,15 @@ def as_document(argv: Sequence[str], settings: Sequence[Setting]) -> dict[str, A
     }
 
 
-def as_text(argv: Sequence[str], settings: Sequence[Setting]) -> str:
-    """Return the command line, and a table of its settings at most 80 columns wide."""
+def as_text(argv: Sequence[str], settings: Sequence[Setting], node_command: Sequence[str] = ()) -> str:
+    """Return the command line, and a table of its settings at most 80 columns wide.
+
+    `node_command` is what is started on each node, if the command line does not contain it.
+    """
     name = min(max([len(setting.title) for setting in settings] + [7]), _NAME)
     source = min(max([len(setting.source) for setting in settings] + [4]), _SOURCE)
-    lines = [shlex.join(argv), "", f"{'setting':<{name}}  {'from':<{source}}  value and why"]
+    each = [f"starts on each node: {shlex.join(node_command)}"] if node_command else []
+    lines = [shlex.join(argv), *each, "", f"{'setting':<{name}}  {'from':<{source}}  value and why"]
     for setting in settings:
         lines += _row(setting, name, source)
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from typing import Any
 
 from provision.checks.nccl_log import NcclVerdict
 from provision.report import layout
+from provision.report.reasons import message, remedy
 
 _LABEL = 11
 _TCP = {"Socket", "FastSocket"}
@@ -21,9 +22,20 @@ def as_document(verdict: NcclVerdict) -> dict[str, Any]:
         "gdr": verdict.gdr,
         "hcas": list(verdict.hcas),
         "hcas_used": verdict.hcas_used,
-        "reason": verdict.reason,
-        "remedy": verdict.remedy,
+        "reason": _reason(verdict),
+        "remedy": remedy_of(verdict),
+        "reason_codes": [reason.as_document() for reason in verdict.reasons],
     }
+
+
+def remedy_of(verdict: NcclVerdict) -> str | None:
+    """Return what to do; None when there is nothing to do."""
+    return " ".join(filter(None, map(remedy, verdict.reasons))) or None
+
+
+def _reason(verdict: NcclVerdict) -> str:
+    """Return the reasons as sentences."""
+    return " ".join(f"{message(reason)}." for reason in verdict.reasons)
 
 
 def as_text(verdict: NcclVerdict) -> str:
@@ -35,8 +47,8 @@ def as_text(verdict: NcclVerdict) -> str:
         ("transport", verdict.transport or "unknown"),
         ("GPUDirect", _IN_USE[verdict.gdr]),
         ("cards", _cards(verdict)),
-        ("reason", verdict.reason),
-        ("remedy", verdict.remedy or "none needed"),
+        ("reason", _reason(verdict)),
+        ("remedy", remedy_of(verdict) or "none needed"),
     ]
     return "\n".join(line for label, text in rows for line in _row(label, text))
 

@@ -11,6 +11,7 @@ from provision.launchers.rankfile import ranges
 from provision.model import RankPlacement
 from provision.report import layout
 from provision.report.node_names import in_short
+from provision.report.reasons import message
 from provision.topology.placement import Key, Placement, Places, Worker
 from provision.topology.rank_placement import rank_placements
 from provision.topology.score import UNLIMITED
@@ -44,12 +45,15 @@ def as_document(placement: Placement, places: Places, *, explain: bool = False) 
     """Return the document of ``place --json``; keys are an interface and only ever added."""
     document: dict[str, Any] = {
         "fits": placement.fits,
-        "reason": placement.reason,
+        "reason": message(placement.reason),
+        **placement.reason.as_document(),
         "workers": [_worker(worker, places) for worker in placement.workers],
         "bus_bandwidth_gb_s": _rate(placement.bandwidth),
         "score": _score(placement.key),
         "nodes": [{"name": name, "leaf": leaf} for name, leaf in zip(placement.nodes, placement.leaves, strict=True)],
-        "left_out": [{"node": name, "reason": reason} for name, reason in places.left_out],
+        "left_out": [
+            {"node": name, "reason": message(why, name), **why.as_document()} for name, why in places.left_out
+        ],
         "simulated": list(places.simulated),
         "warnings": list(places.warnings),
     }
@@ -118,7 +122,7 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
     """Return a placement as text, at most 80 columns wide."""
     request = placement.request
     requested = f"{_count(request.workers, 'worker')} of {_count(request.gpus, 'GPU')}"
-    lines = layout.wrapped(f"{requested}: {'' if placement.fits else 'not placed: '}{placement.reason}", "  ")
+    lines = layout.wrapped(f"{requested}: {'' if placement.fits else 'not placed: '}{message(placement.reason)}", "  ")
     if placement.key is not None:
         lines += ["", *_workers(placement), ""]
         lines.append(_expected(placement))

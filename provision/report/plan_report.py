@@ -77,6 +77,7 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
         "reachable": node.reachable,
         "error": node.error,
         "remedy": node.remedy,
+        "error_code": node.error_code or None,
         "steps": [
             {
                 "role": step.role,

@@ -1,9 +1,11 @@
 """Render reasons with the catalogues of all packages.
 
 A template contains parameters in braces. A list is joined by commas; ``{names:;}`` joins it by semicolons,
-``{names:and}`` by "and", ``{names:few}`` shows the first four, ``{names:names}`` the first six names. ``{n:span}`` is
-a length of time, ``{n:times x}`` a count. A part in square brackets is omitted if one of its parameters is empty.
-``{node}`` is the node, or the host pattern of all nodes, that the reason is about.
+``{names:and}`` by "and", ``{names:few}`` shows the first four, ``{names:names}`` the first six names.
+``{names:short}`` is node names with ranges, ``{names:limit}`` the same as a value of --limit. ``{n:span}`` is a length
+of time, ``{n:times x}`` a count. ``{parts:remedy}`` contains the remedies of parts of the message. A part in square
+brackets is omitted if one of its parameters is empty. ``{node}`` is the node, or the host pattern of all nodes, that
+the reason is about.
 """
 
 from __future__ import annotations
@@ -12,9 +14,13 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from string import Formatter
-from typing import Any
+from typing import Any, TypeVar
 
-from provision.model.reason import Reason, Value, Wording
+from provision.errors import ProvisionError
+from provision.model.reason import NO_REASON, Reason, Value, Wording
+from provision.report.node_names import as_limit, in_short
+
+Error = TypeVar("Error", bound=ProvisionError)
 
 CURRENT_NODE = "node"
 """The field that is no parameter of the reason."""
@@ -30,19 +36,22 @@ def catalogue() -> Mapping[str, Wording]:
     from provision.batch.reasons import REASONS as JOBS
     from provision.checks.reasons import REASONS as CHECKS
     from provision.components import COMPONENTS
+    from provision.gdr.reasons import REASONS as GPUDIRECT
     from provision.planning.reasons import REASONS as PLANS
+    from provision.topology.reasons import REASONS as PLACEMENTS
 
-    parts = [CHECKS, PLANS, JOBS, *(component.reasons for component in COMPONENTS.values())]
+    components = (component.reasons for component in COMPONENTS.values())
+    parts = [CHECKS, PLANS, PLACEMENTS, JOBS, GPUDIRECT, *components]
     return {code: wording for part in parts for code, wording in part.items()}
 
 
 def message(reason: Reason, node: str = "") -> str:
-    """Return the message of a reason.
+    """Return the message of a reason; empty for `NO_REASON`.
 
     Raises:
         KeyError: the code is in no catalogue, or the reason lacks a parameter of the template.
     """
-    return _rendered(catalogue()[reason.code].message, reason.params, node)
+    return "" if reason == NO_REASON else _rendered(catalogue()[reason.code].message, reason.params, node)
 
 
 def messages(reasons: Sequence[Reason], node: str = "") -> list[str]:
@@ -53,6 +62,17 @@ def messages(reasons: Sequence[Reason], node: str = "") -> list[str]:
 def remedy(reason: Reason, node: str = "") -> str:
     """Return what to do; empty where nothing has to be done."""
     return _rendered(catalogue()[reason.code].remedy, reason.params, node)
+
+
+def error_of(kind: type[Error], reason: Reason, *, node: str | None = None, output: str = "") -> Error:
+    """Return an error with the message, remedy, code and parameters of a reason."""
+    return kind(
+        message(reason, node or ""),
+        node=node,
+        remedy=remedy(reason, node or "") or None,
+        output=output,
+        reason=reason,
+    )
 
 
 def names_node(reason: Reason) -> bool:
@@ -80,6 +100,9 @@ class _Formatter(Formatter):
         self._node = node
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "remedy":
+            parts = value if isinstance(value, tuple) else (value,)
+            return " ".join(dict.fromkeys(remedy(part, self._node) for part in parts))
         if isinstance(value, tuple):
             return _joined([self._text(part) for part in value], format_spec)
         if format_spec == "span":
@@ -101,6 +124,8 @@ def _joined(texts: Sequence[str], how: str) -> str:
         case "names":
             more = f" and {len(texts) - _NAMES} more" if len(texts) > _NAMES else ""
             return ", ".join(texts[:_NAMES]) + more
+        case "short" | "limit":
+            return (in_short if how == "short" else as_limit)(texts)
         case "and" | "or":
             return f" {how} ".join(texts)
         case "," | " ":

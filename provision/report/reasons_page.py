@@ -24,6 +24,9 @@ Every decision that `provision` reports has a code, which never changes, and par
 Words in angle brackets are parameters. Parts in square brackets appear only if their parameters have values. `<node>`
 is the node, or the host pattern of all nodes with the same result. A code without a fix needs no action, or is a part
 of another message.
+
+A check that needs a fact which is not available fails, also if it only warns otherwise: the code is
+`check.fact_unavailable` unless the check has its own.
 """
 _ERRORS = """\
 ## Errors
@@ -41,6 +44,10 @@ _OTHERS = {
     "image": "Drift: images",
     "container": "Drift: containers",
     "host": "Nodes that are left out of host files and runs",
+    "topology": "Faults and repairs of topology matrices",
+    "placement": "Placements of jobs, and nodes that are not used",
+    "nccl": "Logs of NCCL: verdicts of `provision nccl-log`",
+    "gdr": "GPUDirect RDMA: verdicts, and preconditions that a path needs",
     "job": "Jobs: reasons for waiting, and endings",
     "reload": "Results of `provision reload`",
 }
@@ -97,7 +104,8 @@ def _lines(name: str, codes: Mapping[str, Wording]) -> Iterator[str]:
 
 def _cell(template: str) -> str:
     """Return a template for readers: a parameter is a word in angle brackets."""
-    text = re.sub(r"\{(\w+)[^{}]*\}", r"<\1>", template).replace("|", "\\|")
+    text = re.sub(r"\{(\w+):remedy\}", r"<fix of \1>", template)
+    text = re.sub(r"\{(\w+)[^{}]*\}", r"<\1>", text).replace("|", "\\|")
     return f"`` {text} ``" if "`" in text else f"`{text}`" if text else ""
 
 

@@ -69,11 +69,7 @@ def _deeper(key: str, name: str) -> str:
 
 
 class Redactor:
-    """Removes secrets, known ones in every encoding in which programs print them.
-
-    Args:
-        known: secret values.
-    """
+    """Removes secrets, known ones in every encoding in which programs print them."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         values = {value.strip() for value in known} | {line for value in known for line in value.splitlines()}

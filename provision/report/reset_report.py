@@ -31,6 +31,7 @@ def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[st
                     "message": node.error.message,
                     "output": node.error.output,
                     "remedy": node.error.remedy,
+                    "code": node.error.code or None,
                 },
             }
             for node in nodes

@@ -70,11 +70,7 @@ def assigned_secrets(text: str) -> Iterator[tuple[int, int]]:
 
 
 class _Line:
-    """The line of a text that contains a name. It only moves forward, so that time stays linear.
-
-    Args:
-        text: the whole text.
-    """
+    """The line of a text that contains a name. It only moves forward, so that time stays linear."""
 
     def __init__(self, text: str) -> None:
         self.text, self.start, self.end = text, 0, -1

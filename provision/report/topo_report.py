@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from provision.report import layout
+from provision.report.reasons import message
 from provision.topology.links import NEAR, PCIE_CLASSES, card_links, lanes
 from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
 from provision.topology.summary import summary
@@ -52,7 +53,8 @@ def as_document(machine: MachineTopology) -> dict[str, Any]:
             for numa_node in tree(topology)
         ],
         "chosen": list(machine.chosen),
-        "warnings": list(topology.warnings),
+        "warnings": [message(warning) for warning in topology.warnings],
+        "warning_codes": [warning.as_document() for warning in topology.warnings],
     }
 
 
@@ -71,7 +73,7 @@ def as_text(machine: MachineTopology) -> str:
         lines += ["", *_wrap(numa_title(numa_node), "  "), *_branches(machine, numa_node, "")]
     lines += ["", *_wrap(_LEGEND, "")]
     for warning in machine.topology.warnings:
-        lines += ["", *_wrap(f"WARNING  {warning}", "         ")]
+        lines += ["", *_wrap(f"WARNING  {message(warning)}", "         ")]
     return "\n".join(lines)
 
 

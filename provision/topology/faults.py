@@ -9,18 +9,18 @@ from functools import lru_cache
 from itertools import combinations
 
 from provision.model import Topology
+from provision.model.reason import Reason, reason
 from provision.topology.links import PCIE_CLASSES, lanes
 
 _MAX_LANES = 18
 """The most NVLink lanes of any GPU. If a row has more, the lanes lead to switches and are counted once per peer."""
-_MAX_SHOWN = 4
 
 
 @dataclass(frozen=True)
 class Fault:
     """One fault."""
 
-    text: str
+    reason: Reason
     gpus: tuple[int, ...] = ()
     """Indices of the GPUs that must not get jobs until the fault is fixed."""
     certain: bool = True
@@ -66,22 +66,24 @@ def _off_the_fabric(topology: Topology) -> Iterator[Fault]:
     off = [number for number, row in enumerate(rows) if not any(row)]
     if off:
         rest = len(rows) - len(off)
-        yield Fault(
-            f"{_gpus(names, off)} without NVLink, while the other {rest} have {usual} lanes to each other"
-            + ("" if certain else ", unless a bridge joins just those"),
-            tuple(names[number] for number in off),
-            certain,
-        )
+        code = "topology.no_nvlink" if certain else "topology.no_nvlink_or_bridge"
+        indices = tuple(names[number] for number in off)
+        gpus = [f"GPU{index}" for index in indices]
+        yield Fault(reason(code, gpus=gpus, others=rest, lanes=usual), indices, certain)
     fewer = [number for number, row in enumerate(rows) if number not in off and 0 < max(row) < usual]
     if fewer:
-        shown = ", ".join(f"{max(rows[number])} of {usual} (GPU{names[number]})" for number in fewer)
-        yield Fault(f"missing NVLink lanes: {shown}", tuple(names[number] for number in fewer), certain)
+        lanes_of_gpus = [
+            reason("topology.lanes_of_gpu", lanes=max(rows[number]), usual=usual, gpu=f"GPU{names[number]}")
+            for number in fewer
+        ]
+        why = reason("topology.fewer_lanes", gpus=lanes_of_gpus)
+        yield Fault(why, tuple(names[number] for number in fewer), certain)
     on = [number for number in range(len(rows)) if number not in {*off, *fewer}]
     apart = [(a, b) for a, b in combinations(on, 2) if not rows[a][b] and not rows[b][a]]
     if apart:
-        pairs = [f"GPU{names[a]} and GPU{names[b]}" for a, b in apart]
+        pairs = [reason("topology.pair", a=f"GPU{names[a]}", b=f"GPU{names[b]}") for a, b in apart]
         yield Fault(
-            f"no NVLink between {_few(pairs)}, while the others have {usual} lanes to each other",
+            reason("topology.no_nvlink_between", pairs=pairs, lanes=usual),
             tuple(sorted({names[number] for pair in apart for number in pair})),
             certain,
         )
@@ -99,10 +101,13 @@ def _asymmetries(topology: Topology) -> Iterator[Fault]:
     names, links = _names(topology), topology.links
     mismatches = [(a, b) for a, b in combinations(range(len(links)), 2) if links[a][b] != links[b][a]]
     if mismatches:
-        shown = [f"{names[a]}-{names[b]} {links[a][b]}, {names[b]}-{names[a]} {links[b][a]}" for a, b in mismatches]
+        both = [
+            reason("topology.link_directions", a=names[a], b=names[b], forth=links[a][b], back=links[b][a])
+            for a, b in mismatches
+        ]
         count = len(topology.gpus)
         gpus = {topology.gpus[number].index for pair in mismatches for number in pair if number < count}
-        yield Fault(f"the matrix is not symmetric: {_few(shown)}", tuple(sorted(gpus)))
+        yield Fault(reason("topology.not_symmetric", links=both), tuple(sorted(gpus)))
 
 
 def _contradictions(topology: Topology) -> Iterator[Fault]:
@@ -115,24 +120,19 @@ def _contradictions(topology: Topology) -> Iterator[Fault]:
         if least >= 0 and middle != most:
             mismatches.append((a, b, c))
     if mismatches:
-        links = topology.links
-        shown = [
-            f"{names[a]}-{names[b]} {links[a][b]}, {names[b]}-{names[c]} {links[b][c]}, {names[a]}-{names[c]} "
-            f"{links[a][c]}"
-            for a, b, c in mismatches
-        ]
-        yield Fault(f"PCIe paths contradict each other: {_few(shown, 1)}", certain=False)
+        links, (a, b, c) = topology.links, mismatches[0]
+        first = reason(
+            "topology.three_links",
+            a=names[a],
+            b=names[b],
+            c=names[c],
+            ab=links[a][b],
+            bc=links[b][c],
+            ac=links[a][c],
+        )
+        more = len(mismatches) - 1 or None
+        yield Fault(reason("topology.contradiction", links=first, more=more), certain=False)
 
 
 def _names(topology: Topology) -> list[str]:
     return [*(f"GPU{gpu.index}" for gpu in topology.gpus), *(nic.name for nic in topology.nics)]
-
-
-def _gpus(names: Sequence[int], numbers: Sequence[int]) -> str:
-    shown = ", ".join(f"GPU{names[number]}" for number in numbers)
-    return f"{shown} {'is' if len(numbers) == 1 else 'are'}"
-
-
-def _few(items: Sequence[str], most: int = _MAX_SHOWN) -> str:
-    more = len(items) - most
-    return "; ".join(items[:most]) + (f"; and {more} more" if more > 0 else "")

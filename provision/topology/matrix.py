@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from provision.errors import UsageError
 from provision.model import Topology, TopologyGpu, TopologyNic
+from provision.model.reason import Reason, reason
 from provision.topology.faults import find_faults
 from provision.topology.links import PCIE_CLASSES, SELF, lanes
 
@@ -66,7 +67,7 @@ def parse(text: str) -> Topology:
     names = _names(heading, rows, legend)
     links = tuple(_links(row, names, number) for number, row in enumerate(rows))
     topology, repairs = _described(heading, rows, legend, links)
-    return replace(topology, warnings=(*repairs, *(fault.text for fault in find_faults(topology))))
+    return replace(topology, warnings=(*repairs, *(fault.reason for fault in find_faults(topology))))
 
 
 def _refuse(problem: str, remedy: str = _REMEDY) -> UsageError:
@@ -167,7 +168,7 @@ def _links(row: _Row, names: Sequence[str], number: int) -> tuple[str, ...]:
 
 def _described(
     heading: str, rows: Sequence[_Row], legend: Sequence[str], links: tuple[tuple[str, ...], ...]
-) -> tuple[Topology, tuple[str, ...]]:
+) -> tuple[Topology, tuple[Reason, ...]]:
     """Return the topology and the repairs of the text."""
     count = _count([row.name for row in rows])
     affinities = [_affinity(row, heading, len(rows)) for row in rows[:count]]
@@ -184,28 +185,28 @@ def _described(
 
 def _repairs(
     heading: str, gpus: Sequence[_Row], affinities: Sequence[_Affinity], nics: Sequence[TopologyNic]
-) -> Iterator[str]:
+) -> Iterator[Reason]:
     if not any(_GPU.fullmatch(title) for title in _titles(heading)):
-        yield "the names in the heading are not separated; the names of the rows are used"
+        yield reason("topology.heading_not_separated")
     lost = [row.name for row, affinity in zip(gpus, affinities, strict=True) if affinity.lost]
     if lost:
-        yield f"the affinity of {', '.join(lost)} is ambiguous: a cell is empty, and the tabs are lost"
+        yield reason("topology.affinity_ambiguous", gpus=lost)
     invalid = {affinity.cpus for affinity in affinities if affinity.cpus not in _NOTHING and not _cpus(affinity.cpus)}
     if invalid:
-        yield f"the CPU affinity {', '.join(sorted(invalid))} is not a list of CPUs; it is treated as unknown"
+        yield reason("topology.cpus_invalid", cells=sorted(invalid))
     ranges = {
         affinity.numa for affinity in affinities if affinity.numa not in _NOTHING and _numa(affinity.numa) is None
     }
     if ranges:
-        yield f"the NUMA affinity {', '.join(sorted(ranges))} is not a single node; it is treated as unknown"
+        yield reason("topology.numa_invalid", cells=sorted(ranges))
     empty = [
         row.name for row, affinity in zip(gpus, affinities, strict=True) if not affinity.numa and not affinity.lost
     ]
     if empty and any(affinity.numa for affinity in affinities):
-        yield f"the NUMA affinity of {', '.join(empty)} is missing, but other GPUs have one"
+        yield reason("topology.numa_missing", gpus=empty)
     unnamed = [nic.name for nic in nics if _NUMBERED_NIC.fullmatch(nic.name)]
     if unnamed:
-        yield f"the legend does not name {', '.join(unnamed)}; their RDMA devices are unknown"
+        yield reason("topology.cards_unnamed", cards=unnamed)
 
 
 def _numa(cell: str) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from provision.model.reason import Reason
 from provision.topology.candidates import Candidate, Mode
 from provision.topology.score import UNLIMITED
 
@@ -14,7 +15,7 @@ class Places:
 
     candidates: tuple[Candidate, ...]
     warnings: tuple[str, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[tuple[str, Reason], ...] = ()
     """Nodes that accept no job now, and the reason."""
     lost: tuple[str, ...] = ()
     """The excluded nodes that were unreachable."""
@@ -105,7 +106,7 @@ class Placement:
     """The nodes and GPUs of a job, or the reason why it does not fit; then it has neither workers nor a key."""
 
     request: Request
-    reason: str
+    reason: Reason
     workers: tuple[Worker, ...] = ()
     key: Key | None = None
     leaves: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, pairwise
 
+from provision.model.reason import reason
 from provision.topology.candidates import Candidate, Machine
 from provision.topology.cards import Network, members
 from provision.topology.offers import FreeNode, Pick, Sum
@@ -186,9 +187,13 @@ class _Chooser:
         nodes = tuple(node.name for node, _ in choice.used)
         leaves = tuple(node.leaf for node, _ in choice.used)
         workers = tuple(worker for node, pick in choice.used for worker in self._workers(choice.scope, node, pick))
-        positions = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
-        reason = f"all {len(workers)} workers at once on {positions}" if len(workers) > 1 else f"on {positions}"
-        return Placement(self._request, reason, workers, choice.key, leaves, nodes)
+        several = len(workers) if len(workers) > 1 else None
+        where = (
+            reason("placement.on_node", workers=several, name=nodes[0])
+            if len(nodes) == 1
+            else reason("placement.on_nodes", workers=several, count=len(nodes))
+        )
+        return Placement(self._request, where, workers, choice.key, leaves, nodes)
 
     def _workers(self, scope: _Scope, node: FreeNode, pick: Pick) -> Iterator[Worker]:
         scores, machine, network = node.scores, node.scores.machine, scope.network or Network()

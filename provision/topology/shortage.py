@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from provision.model.reason import Reason, reason
 from provision.topology.candidates import Candidate
 from provision.topology.placement import Request
 
-_MAX_SHOWN = 8
+_MAX_NODES = 8
+"""The most nodes that a reason names."""
 
 
 def offered(candidate: Candidate, request: Request) -> frozenset[int]:
@@ -18,24 +20,27 @@ def offered(candidate: Candidate, request: Request) -> frozenset[int]:
     return free if request.takes_mig else free - candidate.mig
 
 
-def shortage(candidates: Sequence[Candidate], request: Request) -> str:
+def shortage(candidates: Sequence[Candidate], request: Request) -> Reason:
     """Return why the job does not fit: missing workers, free GPUs per node, and the largest job that would fit."""
     free = {candidate.name: len(offered(candidate, request)) for candidate in candidates}
     limit = request.most_per_node
     worker_slots = [min(count // request.gpus, limit or count) for count in free.values()]
     most = _max_uniform_workers(worker_slots) if request.uniform else sum(worker_slots)
     missing = request.workers - most
-    gang = "a job needs all its workers at once"
-    if missing > 0:
-        lack = f"insufficient GPUs for {missing} of {_count(request.workers, 'worker')}; {gang}"
-    else:
-        lack = f"no equal number of workers per node adds up to {request.workers}; {gang}"
-    per_node = f", at most {_count(limit, 'worker')} on a node" if limit else ""
-    parts = (lack, f"a worker uses {_count(request.gpus, 'GPU')} of one node{per_node}", f"free: {_free(free)}")
-    largest = (
-        f"the largest job that fits now has {_count(most, 'worker')}" if most else "no job of such workers fits now"
+    some = sorted((name for name, count in free.items() if count), key=lambda name: -free[name])
+    others = some[_MAX_NODES:]
+    return reason(
+        "placement.insufficient_gpus" if missing > 0 else "placement.no_uniform_distribution",
+        missing=max(missing, 0),
+        workers=request.workers,
+        gpus=request.gpus,
+        max_per_node=limit or None,
+        free=_gpus_of_nodes(free, some) if some else reason("placement.none_free"),
+        more=sum(free[name] for name in others) or None,
+        more_nodes=len(others),
+        largest=reason("placement.largest_job", workers=most) if most else reason("placement.no_such_job"),
+        excluded=_excluded(candidates, request),
     )
-    return "; ".join([*parts, largest, *_excluded(candidates, request)])
 
 
 def _max_uniform_workers(worker_slots: Sequence[int]) -> int:
@@ -44,30 +49,20 @@ def _max_uniform_workers(worker_slots: Sequence[int]) -> int:
     return max((size * sum(count >= size for count in worker_slots) for size in sizes), default=0)
 
 
-def _free(free: dict[str, int]) -> str:
-    some = sorted((name for name, count in free.items() if count), key=lambda name: -free[name])
-    if not some:
-        return "nothing"
-    shown = ", ".join(f"{name} {free[name]}" for name in some[:_MAX_SHOWN])
-    others = sum(free[name] for name in some[_MAX_SHOWN:])
-    return f"{shown} and {others} more on {_count(len(some) - _MAX_SHOWN, 'node')}" if others else shown
+def _gpus_of_nodes(counts: Mapping[str, int], names: Sequence[str]) -> tuple[Reason, ...]:
+    return tuple(reason("placement.gpus_of_node", name=name, gpus=counts[name]) for name in names[:_MAX_NODES])
 
 
-def _excluded(candidates: Sequence[Candidate], request: Request) -> Iterator[str]:
+def _excluded(candidates: Sequence[Candidate], request: Request) -> Iterator[Reason]:
     """Yield the GPUs that are excluded from this job, with the reason."""
     other = [c for c in candidates if c.mode not in {None, request.mode}]
     if other:
-        modes = ", ".join(f"{c.name} {c.mode}" for c in other[:_MAX_SHOWN])
-        more = f" and {len(other) - _MAX_SHOWN} more" if len(other) > _MAX_SHOWN else ""
-        yield f"excluded because their mode is not {request.mode}: {modes}{more}"
-    broken = [c for c in candidates if c not in other and c.faulty]
+        modes = [reason("placement.mode_of_node", name=c.name, mode=str(c.mode)) for c in other[:_MAX_NODES]]
+        more = max(len(other) - _MAX_NODES, 0) or None
+        yield reason("placement.mode_differs", mode=str(request.mode), nodes=modes, more=more)
+    broken = {c.name: len(c.faulty) for c in candidates if c not in other and c.faulty}
     if broken:
-        yield f"faulty: {', '.join(f'{c.name} {len(c.faulty)}' for c in broken[:_MAX_SHOWN])}"
-    cut = [c for c in candidates if c not in other and c.mig and not request.takes_mig]
+        yield reason("placement.gpu_faulty", nodes=_gpus_of_nodes(broken, list(broken)))
+    cut = {c.name: len(c.mig) for c in candidates if c not in other and c.mig and not request.takes_mig}
     if cut:
-        shown = ", ".join(f"{c.name} {len(c.mig)}" for c in cut[:_MAX_SHOWN])
-        yield f"in MIG mode, available only to single shared GPUs: {shown}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+        yield reason("placement.mig", nodes=_gpus_of_nodes(cut, list(cut)))

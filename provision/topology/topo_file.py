@@ -103,7 +103,7 @@ def _numbers(file: TopoFile, key: str) -> frozenset[int]:
 def candidate(
     file: TopoFile, topology: Topology, p2p: tuple[tuple[int, ...], ...] | None = None
 ) -> tuple[Candidate, tuple[str, ...]]:
-    """Return the node, and the assumptions and warnings about it.
+    """Return the node, and the assumptions about it.
 
     Raises:
         UsageError: the measured matrix does not match, or a listed GPU does not exist.
@@ -150,7 +150,7 @@ def _of(file: TopoFile, topology: Topology, key: str) -> frozenset[int]:
 
 
 def _assumed(file: TopoFile, machine: Machine) -> Iterator[str]:
-    """Yield the assumptions about settings that were not given, then the warnings of the matrix."""
+    """Yield the assumptions about settings that were not given."""
     gpu = file.settings.get("gpu", "")
     if machine.p2p is None and typical_product(gpu):
         yield f"gpu={gpu} is an architecture; the NVLink lanes of {typical_product(gpu)} are assumed"
@@ -163,7 +163,6 @@ def _assumed(file: TopoFile, machine: Machine) -> Iterator[str]:
         yield f"pcie_gen= is not set; {DEFAULT_PCIE // 10} GB/s are assumed per PCIe slot"
     if "nic_gbit" not in file.settings or not machine.ports:
         yield f"{_no_rate(machine)}; {DEFAULT_NIC / 10} GB/s are assumed per network card"
-    yield from machine.topology.warnings
 
 
 def _no_rate(machine: Machine) -> str:

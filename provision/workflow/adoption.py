@@ -22,7 +22,7 @@ def plan_adopt(cluster: Cluster, nodes: Sequence[Node]) -> tuple[tuple[NodeAdopt
     variables_by_node: dict[str, dict[str, Any]] = {}
     for plan in probed.plan.nodes:
         if plan.error or plan.name not in probed.facts:
-            adoptions.append(NodeAdoption(plan.name, (), {}, plan.error, plan.remedy, plan.reachable))
+            adoptions.append(NodeAdoption(plan.name, (), {}, plan.error, plan.remedy, plan.reachable, plan.error_code))
             continue
         preserved = probed.preserved.get(plan.name, {})
         variables_by_node[plan.name] = {

@@ -57,9 +57,7 @@ class Requested:
 def preflight(result: PlanResult, *, read_only: bool = False) -> PlanResult:
     """Return the plan with what its steps will install and write, and with every problem that would make one fail.
 
-    Args:
-        result: the plan, and the facts that it rests on.
-        read_only: ask no node; versions and problems of repositories and registries are not known then.
+    With `read_only` no node is asked, so versions and problems of repositories and registries are not known.
     """
     planned = [plan for plan in result.plan.nodes if plan.steps and not plan.error and plan.name in result.facts]
     if not planned:

@@ -24,13 +24,7 @@ journalctl --quiet --no-pager --output=json --output-fields=MESSAGE --lines={lin
 
 
 def read_audit(nodes: Sequence[Node], *, newest: int, user: str = "") -> Mapping[str, AuditTrail | ProvisionError]:
-    """Return the newest records of each node, oldest first; one SSH session per node.
-
-    Args:
-        nodes: the nodes to ask.
-        newest: as many records of each.
-        user: only records of these callers, separated by commas; empty for all.
-    """
+    """Return the newest records of each node, oldest first; one SSH session per node."""
     from provision.connectors import each
     from provision.documents.audit import AuditTrail, audit_trail
     from provision.model.people import is_one_of

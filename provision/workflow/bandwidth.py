@@ -60,9 +60,9 @@ def measure(nodes: Sequence[Node], facts: Mapping[str, NodeFacts], say: Say) -> 
             say(f"bandwidth: {len(more)} more rounds, to separate slow nodes from slow paths")
             table.play(more)
     in_host = any(pair.memory == "host" for pair in table.pairs)
-    reasons = sorted({party.memory.why_host for party in parties.values()} - {""}) if in_host else []
+    reasons = dict.fromkeys(why for party in parties.values() if in_host and (why := party.memory.why_host))
     unsupported = tuple(name for name, party in parties.items() if party.memory.tool_lacks) if in_host else ()
-    return Bandwidth(tuple(table.pairs), tuple(names), left_out, broken, "; ".join(reasons), unsupported, sampled)
+    return Bandwidth(tuple(table.pairs), tuple(names), left_out, broken, tuple(reasons), unsupported, sampled)
 
 
 def _parties(
@@ -74,8 +74,9 @@ def _parties(
     from provision.facts import Unknown
     from provision.facts.perftest import parse_readiness, readiness_script
     from provision.facts.rails import node_rails
+    from provision.report.reasons import message
 
-    idle_hosts = {node.name: NO_JOBS for node in nodes if not node.takes_jobs}
+    idle_hosts = {node.name: message(NO_JOBS) for node in nodes if not node.takes_jobs}
     nodes = [node for node in nodes if node.takes_jobs]
     rails = {n.name: node_rails(n.name, n.variables, facts[n.name]) for n in nodes if n.name in facts}
     left_out = idle_hosts | {node.name: "unreachable" for node in nodes if node.name not in facts}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError
 from provision.model.cluster import NO_JOBS
+from provision.model.reason import Reason, reason
 from provision.workflow.survey import degraded, probe
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from provision.jobs.cluster_snapshot import ClusterSnapshot
     from provision.model import Cluster
 
-# Placement uses none of these, and docker's client is most of the cost of a probe. Containers of jobs have
-# nothing to do with the training container.
+# Every other fact, also a new one, is collected for each placement. The check at boot, the networks of the nodes and
+# the check of a job's command use facts too, and a missing one can exclude a node. None of them needs these facts, and
+# Docker is most of the cost of a probe. Containers of jobs have nothing to do with the training container.
 _UNUSED = (
     "container", "container_ssh", "container_trust", "docker_config", "docker_info", "docker_service", "image",
     "nvidia_container", "nvlinks", "packages", "sysctls", "time_sync", "xids",
@@ -30,18 +32,24 @@ class ProbeSnapshot:
         """Probe the nodes, one SSH session each; a node that does not answer is left out, with the reason."""
         from provision.facts import Unknown, data_address, data_interface, refused_addresses, simulated
         from provision.jobs.cluster_snapshot import ClusterSnapshot
-        from provision.report.reasons import message
         from provision.workflow.launch_inputs import node_networks
         from provision.workflow.placement_candidates import candidate_of, unusable
 
         nodes = [cluster.node(name) for name in names]
         probed = probe(nodes, names=[node.name for node in cluster.nodes], topology=True, without=_UNUSED)
-        left_out = {name: message(verdict.reason, name) for name, verdict in degraded(cluster, probed).items()}
+        left_out = {name: verdict.reason for name, verdict in degraded(cluster, probed).items()}
         left_out |= {node.name: NO_JOBS for node in nodes if not node.takes_jobs}
-        left_out |= {name: one.message for name, one in probed.items() if isinstance(one, ProvisionError)}
+        left_out |= {
+            name: reason("placement.node_unreachable", cause=one.message)
+            for name, one in probed.items()
+            if isinstance(one, ProvisionError)
+        }
         reached = {name: one for name, one in probed.items() if not isinstance(one, ProvisionError)}
-        left_out |= refused_addresses(cluster.nodes, reached)
-        places, gpus_out = {}, {}
+        left_out |= {
+            name: reason("placement.address_refused", cause=text)
+            for name, text in refused_addresses(cluster.nodes, reached).items()
+        }
+        places, gpus_out = {}, dict[str, Reason]()
         for name, facts in reached.items():
             why = unusable(facts)
             if why is None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from provision.errors import Interrupted, InventoryError, ProvisionError
 from provision.model import Collective, Node
-from provision.model.cluster import NO_JOBS
 
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
@@ -54,14 +53,7 @@ class _Program:
 def all_reduce(
     cluster: Cluster, nodes: Sequence[Node], facts: Mapping[str, NodeFacts | ProvisionError], say: Say
 ) -> Collective:
-    """Measure over all idle nodes that can run ranks; their GPUs are leased during the measurement.
-
-    Args:
-        cluster: the cluster with the roles' defaults.
-        nodes: the chosen nodes.
-        facts: facts of the nodes, including the topology of their GPUs.
-        say: callback for messages.
-    """
+    """Measure over all idle nodes that can run ranks; their GPUs are leased during the measurement."""
     minimum = _minimum(nodes)
     entries, left_out = _entries(cluster, nodes, facts)
     reached = {name: known for name, known in facts.items() if not isinstance(known, ProvisionError)}
@@ -90,7 +82,7 @@ def all_reduce(
 def _entries(
     cluster: Cluster, nodes: Sequence[Node], facts: Mapping[str, NodeFacts | ProvisionError]
 ) -> tuple[list[HostEntry], dict[str, str]]:
-    """Return the idle nodes that can run ranks, and the reasons why the others are excluded."""
+    """Return the idle nodes that can run ranks, and the reasons why other nodes that take jobs are excluded."""
     from provision.workflow.survey import host_entries
 
     chosen = {node.name: facts[node.name] for node in nodes if node.name in facts}
@@ -102,12 +94,7 @@ def _entries(
             left_out[entry.name] = reason
         else:
             idle.append(entry)
-    return idle, {node.name: left_out[node.name] for node in nodes if node.name in left_out and _counts(node, left_out)}
-
-
-def _counts(node: Node, left_out: Mapping[str, str]) -> bool:
-    """Return whether an exclusion is reported; a queue host without GPUs is not."""
-    return node.takes_jobs or left_out[node.name] != NO_JOBS
+    return idle, {node.name: left_out[node.name] for node in nodes if node.takes_jobs and node.name in left_out}
 
 
 def _busy(facts: NodeFacts | ProvisionError) -> str:
@@ -264,20 +251,21 @@ def _run(
 
 def _with_prediction(measured: Collective, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Collective:
     """Add the bus bandwidth that `provision place` predicts for all GPUs of these nodes."""
+    from provision.report.reasons import message
     from provision.topology.placement import Request
     from provision.topology.select import place
     from provision.workflow.placement_candidates import places_among
 
     places = places_among(cluster, {name: facts[name] for name in measured.nodes})
     if places.left_out:
-        name, reason = places.left_out[0]
-        return replace(measured, not_predicted=f"{name}: {reason}")
+        name, why = places.left_out[0]
+        return replace(measured, not_predicted=f"{name}: {message(why, name)}")
     candidates = [replace(candidate, mode=None) for candidate in places.candidates]
     counts = [len(candidate.machine.topology.gpus) for candidate in candidates]
     each = math.gcd(*counts)
     placement = place(candidates, Request(each, sum(counts) // each))
     if placement.bandwidth is None:
-        return replace(measured, not_predicted=placement.reason)
+        return replace(measured, not_predicted=message(placement.reason))
     return replace(measured, predicted=placement.bandwidth / 10)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provision.commands.python_install import INSTALL_SECONDS, install_script
 from provision.components import COMPONENTS
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
@@ -20,10 +21,10 @@ from provision.workflow.idle_steps import agreeable
 from provision.workflow.inventory_state import alone, log_folder
 from provision.workflow.node_results import NodeResults, history_entry
 from provision.workflow.plan import PlanResult, Request, probe_and_plan
-from provision.workflow.python_install import install_python
 from provision.workflow.sources import write_fingerprints
 
 if TYPE_CHECKING:
+    from provision.connectors.base import Connector
     from provision.engine import Event
     from provision.workflow.node_locks import NodeLocks
 
@@ -211,7 +212,7 @@ class _Apply:
         if not names:
             return others
         self._tell(names, "install python3", "start")
-        for name, error in install_python([self._nodes[name] for name in names]).items():
+        for name, error in _python_failures([self._nodes[name] for name in names]).items():
             self._results.fail(name, "install python3", error)
             self._tell([name], "install python3", "failed")
         names = [name for name in names if self._results.going(name)]
@@ -369,3 +370,22 @@ def _stopped(failed: Sequence[str], number: int, waves: int) -> tuple[str, str]:
 
     why = f"not started, because {in_short(failed)} failed and the apply stopped after wave {number} of {waves}"
     return why, f"Fix {in_short(failed)}, then apply again."
+
+
+def _python_failures(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
+    """Install python3 on all nodes in parallel, and return the errors of those where that failed."""
+    from provision.connectors import each
+
+    results = each(nodes, _install_python)
+    return {name: result for name, result in results.items() if isinstance(result, ProvisionError)}
+
+
+def _install_python(connector: Connector) -> None:
+    result = connector.run(install_script(), timeout=INSTALL_SECONDS)
+    if not result.ok:
+        raise NodeError(
+            "python3 cannot be installed",
+            node=connector.name,
+            output=result.last_lines(),
+            remedy="Correct the node's package sources, or install python3 there, then apply again.",
+        )

@@ -35,14 +35,7 @@ def pauses() -> Iterator[float]:
 
 
 class Draining:
-    """The drained nodes of one apply.
-
-    Args:
-        cluster: the nodes of the apply.
-        outcomes: receives the nodes whose hook failed.
-        look: probes nodes again and records the result.
-        request: the options of the operator.
-    """
+    """The drained nodes of one apply."""
 
     def __init__(
         self,

@@ -24,11 +24,12 @@ def gdr(cluster: Cluster, limit: str | None = None) -> tuple[NodeGdr, ...]:
 def _node_gdr(name: str, facts: NodeFacts | ProvisionError) -> NodeGdr:
     from provision.facts import simulated
     from provision.gdr import GdrPath, GdrVerdict, NodeGdr
-    from provision.gdr.observed import has_gpus, missing_fact_reason, verdict_of
+    from provision.gdr.observed import has_gpus, missing_fact, verdict_of
+    from provision.model.reason import reason
 
     if isinstance(facts, ProvisionError):
-        nothing = GdrVerdict(GdrPath.NONE, (f"unreachable: {facts.message}",))
-        return NodeGdr(name, nothing, error=facts.message, remedy=facts.remedy)
-    error = missing_fact_reason(facts) if has_gpus(facts) else ""
-    remedy = "Run that command manually on the node to see where it fails." if error else None
-    return NodeGdr(name, verdict_of(facts), simulated(facts, "nvidia"), error or None, remedy)
+        nothing = GdrVerdict(GdrPath.NONE, (reason("gdr.unreachable", cause=facts.message),))
+        error = reason("gdr.probe_failed", cause=facts.message, advice=facts.remedy, error=facts.code)
+        return NodeGdr(name, nothing, error=error)
+    missing = missing_fact(facts) if has_gpus(facts) else None
+    return NodeGdr(name, verdict_of(facts), simulated(facts, "nvidia"), missing)

@@ -57,13 +57,6 @@ def advise_job(
 ) -> JobAdvice:
     """Sample all nodes of a running job in parallel, one SSH session each, and judge the samples.
 
-    Args:
-        engine: the job engine.
-        name: the job.
-        seconds: the window.
-        report: receives lines of progress.
-        interval: seconds between two samples.
-
     Raises:
         UsageError: the job does not run.
         NotFound: there is no such job.

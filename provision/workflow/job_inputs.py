@@ -49,12 +49,6 @@ def secrets_again(
 ) -> Secrets:
     """Return the secrets of a job that was submitted before: what is given, else what this machine has.
 
-    Args:
-        spec: the job's.
-        given: variables of --env and --env-file.
-        environ: this machine's, for secret variables that are not given.
-        pull_secrets: names of logins for registries.
-
     Raises:
         UsageError: a secret is missing, or is none of the job's.
     """

@@ -51,14 +51,6 @@ def job_request(
 ) -> JobRequest:
     """Return the request for a job.
 
-    Args:
-        cluster: with the roles' defaults.
-        entries: the nodes that can take ranks.
-        command: the program and its arguments.
-        options: how the ranks are started.
-        networks: the network of each node.
-        facts: what is known of each node.
-
     Raises:
         UsageError: an mpirun line of the user's own that has no program, or says twice what is said here.
         LaunchError: a variable of the inventory that only Ansible could resolve.
@@ -110,10 +102,11 @@ def _refuse_combinations(options: LaunchOptions, command: tuple[str, ...]) -> No
             "--preset taco has ranks of mpirun, and the same for all",
             remedy="Leave --launcher and --placement out; or --gputopology.",
         )
-    if launcher_of(rank_options.launcher).per_node and command[0].rpartition("/")[2].startswith("python"):
+    launcher, first = launcher_of(rank_options.launcher), command[0].rpartition("/")[2]
+    if launcher.per_node and (first.startswith("python") or first in {*launcher.commands, launcher.program}):
         raise UsageError(
-            f"--launcher {rank_options.launcher} starts python itself",
-            remedy=f"Leave {command[0]} out: give the script alone.",
+            f"--launcher {launcher.name} starts {launcher.program} on each node; the command starts with {command[0]}",
+            remedy=f"Omit {command[0]}: give the script and its arguments.",
         )
 
 

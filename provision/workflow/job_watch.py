@@ -86,13 +86,6 @@ def chosen_jobs(
 ) -> tuple[JobRecord, ...]:
     """Return the jobs that match all filters.
 
-    Args:
-        jobs: all of them.
-        kind: a type on the command line; empty for all.
-        labels: labels that a job must have.
-        user: names of owners, separated by commas; empty for all.
-        status: a status on the command line; empty for all.
-
     Raises:
         UsageError: there is no such type or status.
     """
@@ -122,12 +115,6 @@ def aged_out(
     jobs: Sequence[JobRecord], since: float, now: float, statuses: Sequence[str] = ()
 ) -> tuple[JobRecord, ...]:
     """Return the jobs that have been over for more than `since` seconds; never one that waits or runs.
-
-    Args:
-        jobs: all of them.
-        since: seconds.
-        now: seconds since the epoch.
-        statuses: only jobs that ended so; empty for all.
 
     Raises:
         UsageError: a status that is none, or that is not an end.

@@ -12,10 +12,6 @@ if TYPE_CHECKING:
 def job_engine(cluster: Cluster, requested: str = "") -> JobEngine:
     """Return the engine that runs the batch jobs of a cluster.
 
-    Args:
-        cluster: the cluster.
-        requested: the engine of ``--engine``; empty or ``auto``: that of the inventory.
-
     Raises:
         EngineUnavailable: there is no such engine, or it cannot be used on this cluster.
     """

@@ -12,6 +12,7 @@ from provision.commands.python_install import INSTALLERS
 from provision.components import SHARED
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.facts import NodeFacts, Unknown
+from provision.facts.system import System
 from provision.model import Cluster, Node, NodePlan, PackageChange, Step, StepClass
 from provision.model.reason import reason
 from provision.planning import (
@@ -42,15 +43,7 @@ def plan_nodes(
     asked: Request,
     sources: Mapping[str, RoleSource],
 ) -> tuple[tuple[NodePlan, ...], dict[str, NodeFacts], dict[str, ProvisionError]]:
-    """Return the plans of `nodes`, the facts of those that can be worked on, and why the others cannot.
-
-    Args:
-        nodes: of `cluster`, which has the roles' defaults and what is kept.
-        cluster: all nodes.
-        probed: the probe result of each node.
-        asked: what the operator asks for.
-        sources: of every role.
-    """
+    """Return the plans of `nodes`, the facts of those that can be worked on, and why the others cannot."""
     supported = supported_systems()
     errors = {name: why for name, value in probed.items() if (why := _unable(cluster.node(name), value, supported))}
     facts = {
@@ -86,8 +79,9 @@ def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, 
     """Return the plan of one node by itself."""
     if error or not scene:
         lost = isinstance(error, ConnectionFailed)
-        text, remedy = (error.message, error.remedy) if error else (None, None)
-        return NodePlan(node.name, error=text, remedy=remedy, reachable=not lost)
+        if error is None:
+            return NodePlan(node.name)
+        return NodePlan(node.name, error=error.message, remedy=error.remedy, error_code=error.code, reachable=not lost)
     plan = NodePlan(node.name, plan_node(scene), findings=findings(scene))
     if asked.only:
         wanted = {*asked.only, *asked.forced}
@@ -100,18 +94,13 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
     if isinstance(facts, ProvisionError):
         return facts
     system = facts.system
-    title = "an unknown system without /etc/os-release" if isinstance(system, Unknown) else system.title
     if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
-        return NodeError(
-            f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
-            node=node.name,
-            remedy=f"Install a supported system, or add a file for this one under roles/{SHARED.role}/vars.",
-        )
+        return _unsupported(node, system, supported)
     if lacks_python(node, facts):
         if system.package_manager in INSTALLERS:
             return None
         return NodeError(
-            f"there is no python3 on it ({title}), and Ansible needs one",
+            f"there is no python3 on it ({system.title}), and Ansible needs one",
             node=node.name,
             remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
         )
@@ -120,6 +109,15 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
         return _blind(node, unseen.reason)
     others = unreadable_facts(node, facts)
     return _blind(node, f"the pre-existing configuration is unknown ({others})") if others else None
+
+
+def _unsupported(node: Node, system: System | Unknown, supported: Sequence[str]) -> ProvisionError:
+    title, remedy = "an unknown system without /etc/os-release", "Install a supported system."
+    if not isinstance(system, Unknown):
+        file = f"roles/{SHARED.role}/vars/{system.id}_{system.version}.yml"
+        title, remedy = system.title, f"Install a supported system, or add {file} for this one."
+    text = f"it runs {title}, which is not supported; supported are: {', '.join(supported)}"
+    return NodeError(text, node=node.name, remedy=remedy)
 
 
 def _blind(node: Node, reason: str) -> NodeError:

@@ -190,4 +190,4 @@ def _status(error: ProvisionError) -> ResetResult:
 
 
 def _failure(error: ProvisionError) -> Failure:
-    return Failure(None, "connect", error.message, error.output, error.remedy)
+    return Failure(None, "connect", error.message, error.output, error.remedy, error.code)

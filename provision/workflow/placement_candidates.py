@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.errors import ProvisionError, UsageError
 from provision.model.cluster import NO_JOBS
+from provision.model.reason import Reason, reason
 from provision.workflow.survey import chosen, degraded, probe, with_defaults
 
 if TYPE_CHECKING:
@@ -31,18 +32,16 @@ def places_for_jobs(cluster: Cluster, limit: str | None = None, measured: Mappin
     Raises:
         UsageError: what was measured is of another machine than the node.
     """
-    from provision.report.reasons import message
-
     full = with_defaults(cluster)
     probed = probe(chosen(full, limit), names=[node.name for node in full.nodes], topology=True)
-    held_back = {name: message(verdict.reason, name) for name, verdict in degraded(full, probed).items()}
+    held_back = {name: verdict.reason for name, verdict in degraded(full, probed).items()}
     return places_among(full, probed, held_back, measured)
 
 
 def places_among(
     cluster: Cluster,
     probed: Mapping[str, NodeFacts | ProvisionError],
-    held_back: Mapping[str, str] | None = None,
+    held_back: Mapping[str, Reason] | None = None,
     measured: Mapping[str, Matrix] | None = None,
 ) -> Places:
     """Return the nodes of `probed`, probed with their topology, as places for a job.
@@ -64,16 +63,18 @@ def places_among(
     modes = any(_mode(node) is not Mode.DEFAULT for node in cluster.nodes)
     made: list[Candidate] = []
     notes: list[tuple[str, str]] = []
-    left_out: list[tuple[str, str]] = []
+    left_out: list[tuple[str, Reason]] = []
     for node in (node for node in cluster.nodes if node.name in probed):
         facts = probed[node.name]
-        why = NO_JOBS if not node.takes_jobs else None
-        if why is None:
-            why = facts.message if isinstance(facts, ProvisionError) else unusable(facts)
-        if why is None:
-            why = (held_back or {}).get(node.name)
-        if why is not None or isinstance(facts, ProvisionError):
-            left_out.append((node.name, why or ""))
+        if not node.takes_jobs:
+            left_out.append((node.name, NO_JOBS))
+            continue
+        if isinstance(facts, ProvisionError):
+            left_out.append((node.name, reason("placement.node_unreachable", cause=facts.message)))
+            continue
+        why = unusable(facts) or (held_back or {}).get(node.name)
+        if why is not None:
+            left_out.append((node.name, why))
             continue
         candidate, texts = candidate_of(node, facts, (measured or {}).get(node.name))
         made.append(candidate if modes else replace(candidate, mode=None))
@@ -85,21 +86,22 @@ def places_among(
     return Places(tuple(made), grouped(notes), tuple(left_out), lost, stand_ins)
 
 
-def unusable(facts: NodeFacts) -> str | None:
+def unusable(facts: NodeFacts) -> Reason | None:
     """Return why the node's GPUs cannot be placed on; None when they can."""
     from provision.facts import Unknown, gpu_count
 
     if isinstance(facts.topology, Unknown):
-        return f"how its GPUs are linked is not known: {facts.topology.reason}"
+        return reason("placement.links_unknown", cause=facts.topology.reason)
     if isinstance(facts.gpus, Unknown):
-        return f"its GPUs are not known: {facts.gpus.reason}"
+        return reason("placement.gpus_unknown", cause=facts.gpus.reason)
     if gpu_count(facts) is None:
-        return "nvidia-smi does not see all GPUs that are on the PCI bus"
-    return None if facts.topology.gpus else "it has no GPU"
+        return reason("placement.gpus_missing")
+    return None if facts.topology.gpus else reason("placement.no_gpu")
 
 
 def candidate_of(node: Node, facts: NodeFacts, p2p: Matrix | None = None) -> tuple[Candidate, list[str]]:
     """Return the node as a place, and what had to be assumed."""
+    from provision.report.reasons import message
     from provision.topology.candidates import Candidate, faulty
 
     topology, gpus = _known(facts)
@@ -108,7 +110,7 @@ def candidate_of(node: Node, facts: NodeFacts, p2p: Matrix | None = None) -> tup
             f"{node.name}: {len(p2p)} GPUs were measured, and it has {len(topology.gpus)}",
             remedy="Run p2pBandwidthLatencyTest on that node, with all its GPUs visible.",
         )
-    texts = list(topology.warnings)
+    texts = [message(warning) for warning in topology.warnings]
     machine = _machine(node, facts, p2p, texts)
     candidate = Candidate(
         node.name,

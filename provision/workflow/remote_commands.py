@@ -25,13 +25,6 @@ def run_command(
 
     A command runs as root where the inventory sets ansible_become. A node's failure is its result: `NotStarted` where
     the command never ran.
-
-    Args:
-        nodes: where the command runs.
-        command: text for ``sh -c``.
-        seconds: how long the command may take on each node.
-        fanout: the largest number of nodes on which it runs at a time.
-        streams: receivers of the output while it arrives; nodes that the ssh program reaches write at the end.
     """
     results: dict[str, CommandResult | ProvisionError] = {}
     for start in range(0, len(nodes), NODES_AT_ONCE):

@@ -78,13 +78,7 @@ def with_defaults(cluster: Cluster) -> Cluster:
 def with_preserved(
     cluster: Cluster, complete: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]
 ) -> tuple[Cluster, dict[str, dict[str, dict[str, Any]]]]:
-    """Return the cluster with the pre-existing configuration of its nodes, and node -> role -> these variables.
-
-    Args:
-        cluster: the cluster of the inventory, which has precedence over existing configuration.
-        complete: the same with the roles' defaults.
-        facts: those of the probed nodes.
-    """
+    """Return the cluster with the pre-existing configuration of its nodes, and node -> role -> these variables."""
     from provision.planning import preserved_variables
 
     reached = {name: value for name, value in facts.items() if not isinstance(value, ProvisionError)}
@@ -289,14 +283,6 @@ def hostfile(
     master_port: int | None = None,
 ) -> HostFile:
     """Probe the nodes and write the launcher's host file of those that can take ranks.
-
-    Args:
-        cluster: without the roles' defaults.
-        launcher: one of ``host_files()``.
-        limit: only these nodes.
-        allow_degraded: take nodes too whose check at boot did not pass.
-        ranks: as many slots in all, those of the first nodes; all of them unless given.
-        master_port: where torch's ranks meet; a free port of the first node unless given.
 
     Raises:
         UsageError: there are fewer slots, or the launcher cannot start ranks so.

@@ -65,7 +65,7 @@ def answer(node: Description, request: bytes) -> str:
     token, variables, known = asked["token"], asked["environment"], frozenset(asked["known"])
     parts = [f"provision-probe 1 {token}"]
     for fact, *_ in asked["commands"]:
-        out = _FACTS[fact](node, variables) if fact in _FACTS else node.outputs.get(fact, "")
+        out = FACTS[fact](node, variables) if fact in FACTS else node.outputs.get(fact, "")
         word, out = ("same", digest) if known and (digest := _digest(out)) in known else ("out", out)
         parts.append(f"{token} {word} {fact}\n{out}\n{token} err {fact}\n\n{token} end {fact} 0")
     return "\n".join(parts) + "\n"
@@ -235,7 +235,7 @@ def _constant(text: Callable[[], str] | str) -> Callable[[Description, Mapping[s
     return lambda _node, _variables: made()
 
 
-_FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
+FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "system": _constant(f"{_OS_RELEASE * 2}probe_uname={KERNEL} x86_64\nprobe_python3=/usr/bin/python3"),
     "kind": _constant("container=none\nvm=none\nsys_vendor=SIMULATED\nproduct_name=HGX H100"),
     "boot": _constant("uptime=864000.12\nboot_id=5f0c6e7a-0000-4000-8000-000000000000"),
@@ -285,4 +285,6 @@ _FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "container_trust": _container_trust,
     "simulated": _constant("everything=a node of a benchmark (SIMULATED)"),
 }
-"""Fact -> what its command prints; a fact that is not here prints nothing."""
+"""Fact -> what its command prints; facts with the same command share an entry."""
+NO_OUTPUT = frozenset({"receipts", "peer_status"})
+"""Facts whose commands print nothing on a node to which nothing was applied."""

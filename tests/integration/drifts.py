@@ -108,9 +108,9 @@ OTHER_FLAGS = (
 )  # fmt: skip
 FOLDER_GONE = (
     drift("the folder of the container's SSH deleted", "training_container",
-          rf"still holds what was deleted on the node: .*{SSH} \(mounted in it as /etc/provision/ssh\)", f"rm -rf {SSH}"),
+          rf"mounts\.deleted\b.* training_container\.mounts\.mount {SSH} /etc/provision/ssh", f"rm -rf {SSH}"),
     drift("the file of the nodes' names deleted", "training_container",
-          r"/var/lib/provision/container_hosts \(mounted in it as /etc/hosts\)", "rm /var/lib/provision/container_hosts"),
+          r"mounts\.deleted\b.* /var/lib/provision/container_hosts /etc/hosts", "rm /var/lib/provision/container_hosts"),
 )  # fmt: skip
 IMAGE_GONE = (
     drift("the image removed", "training_image", r"image\.missing: IMAGE",

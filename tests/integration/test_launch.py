@@ -412,7 +412,7 @@ def test_the_synthetic_benchmark_scales_over_both_nodes(provision, equipped):
     assert [run["gpus"] for run in runs] == [1, 8, 9]
     assert runs[0]["efficiency"] == 1
     assert failed.code == 7
-    assert "there is no result to keep" in failed.err
+    assert "exited with code 7 without a result" in failed.err
 
 
 # With Open MPI 5: these come last, for the containers' MPICH and PyTorch are those of another release

@@ -34,7 +34,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         docker("network", "rm", NETWORK, check=False)
         docker("network", "create", "--label", "provision.lab=molecule", NETWORK)
         if "MOLECULE_NODE_IMAGE" not in os.environ:
-            subprocess.run([HERE / "node-image", f"provision-molecule-node:{SYSTEM}.1"], check=True)
+            image = f"provision-molecule-node:{SYSTEM}.1"
+            subprocess.run([sys.executable, HERE / "image.py", "node", image], check=True)
         yield
         docker("network", "rm", NETWORK, check=False)
     docker_engine.close()

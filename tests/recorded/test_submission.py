@@ -10,7 +10,7 @@ from provision.batch.submission import Here, read_words, submission
 from provision.cli.job_options import is_secret
 from provision.model.job import CodeSource, JobSpec, Kind
 from tests.recorded.data import commands
-from tests.unit.batch.test_submission import made
+from tests.unit.batch.test_submission import submitted
 from tests.unit.cli.test_submit_again import reread
 
 ACK = ("ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt")
@@ -20,7 +20,7 @@ ACK = ("ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja
 def test_the_documents_pytorch_job():
     """The command of the page on PyTorch, word for word: three nodes, code, data and TensorBoard."""
     words = next(words for words in commands("arena-pytorch-distributed.txt") if "--name=pytorch-dist" in words)
-    result = made(words[1:])
+    result = submitted(words[1:])
     line = "python /root/code/mnist-pytorch/mnist.py --epochs 10 --backend nccl"
     line += " --dir /mnist_data/pytorch_data/logs --data /mnist_data/pytorch_data/"
 
@@ -44,7 +44,7 @@ def test_the_documents_pytorch_job():
 @pytest.mark.parametrize("name", ACK)
 def test_the_documents_mpi_jobs(name):
     """Four jobs of four workers, with and without topology; mpirun's own line is one word and stays as it is."""
-    result = [made(words[1:]) for words in commands(name) if "--gpus=1" in words]
+    result = [submitted(words[1:]) for words in commands(name) if "--gpus=1" in words]
 
     assert len(result) == 4
     assert [job.spec.gputopology for job in result] == [True, False, True, False]

@@ -12,6 +12,7 @@ from provision.topology.machine import MachineTopology
 from provision.topology.matrix import parse
 from tests.recorded import data
 from tests.support.matrices import assert_matrix, mlx
+from tests.support.reasons import shown
 from tests.unit.topology.test_matrix import COPIES
 from tests.unit.topology.test_tree import drawn
 
@@ -85,9 +86,9 @@ WHOLE = {
         "GPU0 GPU2 NV2, GPU0 GPU7 NV2, GPU2 mlx5_0 PIX, GPU5 mlx5_1 NODE, mlx5_1 GPU6 PIX"),
 }  # fmt: skip
 WARNED = {
-    "a100_4gpu_NV4_1nic_numa_RANGE.txt": "0-3 is not a single node",
-    "ansi_underlined_header_2gpu_NV12.txt": "does not name NIC0, NIC1",
-    "dgx1p_8xP100_RUNTOGETHER_header.txt": "are not separated",
+    "a100_4gpu_NV4_1nic_numa_RANGE.txt": "topology.numa_invalid: 0-3",
+    "ansi_underlined_header_2gpu_NV12.txt": "topology.cards_unnamed: NIC0 NIC1",
+    "dgx1p_8xP100_RUNTOGETHER_header.txt": "topology.heading_not_separated",
 }
 REFUSED = {
     "PARTIAL_dgx2_16gpu_NV6_first_4_rows.txt": "more devices than it has rows; the last row is GPU3",
@@ -129,7 +130,7 @@ def test_a_recorded_matrix_is_parsed_unchanged(name):
     """GPUs, cards, NUMA nodes, CPUs and links of machines of all ages."""
     topology = parse(recorded(name))
     assert_matrix(topology, *WHOLE[name])
-    assert [WARNED[name] in warning for warning in topology.warnings] == [True] * (name in WARNED)
+    assert [*map(shown, topology.warnings)] == ([WARNED[name]] if name in WARNED else [])
 
 
 @pytest.mark.parametrize(("name", "said"), REFUSED.items())

@@ -260,7 +260,7 @@ def test_values_reported_by_a_container_reach_no_shell_of_the_node() -> None:
 
 
 def test_a_login_gets_the_environment_without_secrets() -> None:
-    """Logins get the variables of the image, except secrets, variables of a login and values that sshd could misread."""
+    """Logins get the variables of the image, except secrets, login variables and values that sshd could misread."""
     exported = keys.login_environment(
         [
             "PATH=/opt/mpi/bin:/bin",

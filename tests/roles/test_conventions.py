@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 from collections.abc import Iterator
@@ -261,6 +262,22 @@ def test_booleans_and_numbers_are_converted_where_they_are_used(kind: str, filte
     matches = {str(path): unguarded(text, variables, filters=filters) for path, texts in used.items() for text in texts}
 
     assert {path: names for path, names in matches.items() if names} == {}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "roles").glob("*/library/*.py")), ids=lambda path: path.stem)
+def test_the_documentation_of_a_module_can_be_read(path: Path) -> None:
+    """`ansible-doc` shows it; an unquoted comma or colon in a description would break it."""
+    statements = ast.parse(path.read_text(encoding="utf-8")).body
+    texts = [ast.literal_eval(item.value) for item in statements if isinstance(item, ast.Assign)
+             and isinstance(item.targets[0], ast.Name) and item.targets[0].id == "DOCUMENTATION"]  # fmt: skip
+    documentation = yaml.safe_load(texts[0])
+    keys = {"description", "type", "required", "default", "choices", "elements", "suboptions"}
+    options = dict(documentation["options"])
+    for option in documentation["options"].values():
+        options |= option.get("suboptions", {})
+
+    assert all(isinstance(line, str) for line in documentation["description"])
+    assert {name: set(option) - keys for name, option in options.items() if set(option) - keys} == {}
 
 
 def test_module_parameters_are_not_logged_on_nodes() -> None:

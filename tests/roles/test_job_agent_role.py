@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,28 @@ def test_each_key_runs_only_the_job_agent_for_its_user() -> None:
     people = json.loads(made["/etc/provision/job-agent.json"]["content"])["people"]
     assert people["bob"] == {"name": "bob", "key": BOB, "role": "submitter", "user": "1001:1001"}
     assert people["alice"]["role"] == "operator"
+
+
+def test_the_job_agent_starts_with_an_empty_environment(tmp_path: Path) -> None:
+    """A variable that sudo passes, e.g. by another sudoers file of the site, does not reach root's Python."""
+    archive, wrapper = tmp_path / "node.pyz", tmp_path / "job-agent"
+    with zipfile.ZipFile(archive, "w") as stream:
+        stream.writestr("__main__.py", "import os, sys; print(sorted(os.environ), sys.argv[1:])")
+    rendered = files(**PEOPLE, _base_system_agent_archive=str(archive))["/usr/local/lib/provision/job-agent"]
+    wrapper.write_text(rendered["content"])
+
+    done = subprocess.run(
+        ["/bin/sh", wrapper, "bob; id"],
+        env={"PATH": "/tmp", "PYTHONPATH": "/tmp", "LD_LIBRARY_PATH": "/tmp", "DOCKER_HOST": "tcp://192.0.2.1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    names, arguments = done.stdout.strip().split("] [")
+    assert "PATH" in names
+    assert not {"PYTHONPATH", "LD_LIBRARY_PATH", "DOCKER_HOST"} & set(names.replace("'", "").strip("[").split(", "))
+    assert arguments == "'agent', 'bob; id']"
 
 
 def test_without_users_the_job_agent_is_removed() -> None:

@@ -124,7 +124,7 @@ def role(provider: str = "nv_peer_mem", state: dict[str, Any] | None = None, **m
         platform_node={"modules_loadable": True, "gpus_present": True, "kind": "metal", "kernel": "4.18.0-1"},
         __peer_memory_facts=state or node_facts(),
         **{
-            "__peer_memory_choice": {"provider": provider, "reasons": ["because"], "remedies": [], "unknown": ""},
+            "__peer_memory_choice": {"provider": provider, "reasons": ["because"], "unknown": ""},
             "__platform_headers_package": "linux-headers-{kernel}",
             "__platform_kernel_hooks": ["/etc/kernel/postinst.d"],
             **more,

@@ -79,6 +79,7 @@ def test_repositories_are_those_of_the_roles_that_run() -> None:
     asked = {
         "docker_engine_source": "docker",
         "docker_engine_repository_key": "KEY",
+        "__platform_docker_repository": "https://docker.example/acme",
         "__platform_repository_suite": "x",
     }
 
@@ -137,6 +138,20 @@ def test_credentials_that_apt_cannot_use_fail_the_preflight() -> None:
 
     assert (problem.code, problem.object) == ("variable.invalid", "platform_extra_repositories, entry 1, uris")
     assert "a b" not in problem.problem
+
+
+@pytest.mark.parametrize(
+    ("mirror", "uri"), [("", "https://docker.example/acme"), ("https://m/docker", "https://m/docker")]
+)
+def test_the_repository_of_docker_is_that_of_the_system_or_a_mirror(mirror: str, uri: str) -> None:
+    """The role and the preflight use the same one."""
+    system = {"__platform_docker_repository": "https://docker.example/acme", "__platform_repository_suite": "acme"}
+    variables = {"docker_engine_source": "docker", "docker_engine_repository_uri": mirror}
+
+    [planned] = COMPONENTS["docker_engine"].repositories(variables, system)
+    [written] = Role("docker_engine", **variables, **system).value("__docker_engine_own_repositories")
+
+    assert (planned.uris, written["uris"]) == ((uri,), uri)
 
 
 def test_role_and_preflight_write_the_same_repository_files() -> None:

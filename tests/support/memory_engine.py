@@ -30,6 +30,8 @@ from provision.jobs.sampling import sample_job
 from provision.model import Cluster
 from provision.model.job import Assignment, InstanceRecord, JobEvent, JobRecord, JobSpec, JobStatus, Kind
 from provision.model.job_views import DryRun, GpuView, JobPage, NodeList, NodeView
+from provision.model.reason import NO_REASON, Reason, reason
+from provision.report.reasons import message
 
 __all__ = ["MemoryEngine", "create", "job_of"]
 
@@ -122,7 +124,7 @@ class MemoryEngine:
         self.lines: list[tuple[str, bytes]] = []
         """The output of all jobs of an engine without `gpus`."""
         self.calls: list[tuple[object, ...]] = []
-        self.plan = DryRun((), "", {}, {})
+        self.plan = DryRun((), NO_REASON, {}, {})
         self.drained: dict[str, str] = {}
         self.labels: dict[str, Mapping[str, str]] = {}
         self._views, self._gpus, self._cluster = nodes, gpus, cluster
@@ -156,13 +158,13 @@ class MemoryEngine:
         if self._gpus is None:
             return self.plan
         self._require_capacity(spec)
-        places, reason = self._places(spec)
-        if reason:
-            return DryRun((), reason, {}, {})
+        places, missing = self._places(spec)
+        if missing:
+            return DryRun((), self._shortage(spec, missing), {}, {})
         assignments = _assignments(spec, places)
         return DryRun(
             assignments,
-            "",
+            NO_REASON,
             {one.instance: dict(spec.env) for one in assignments},
             {one.instance: spec.command for one in assignments},
         )
@@ -342,7 +344,9 @@ class MemoryEngine:
                     node,
                     "127.0.0.1",
                     ready=True,
-                    reason=self.drained.get(node, ""),
+                    reason=reason("placement.node_drained", cause=self.drained[node])
+                    if node in self.drained
+                    else NO_REASON,
                     drained=node in self.drained,
                     gpus=tuple(
                         GpuView(index, _uuid(node, index), "V100", used.get((node, index), ""))
@@ -404,7 +408,8 @@ class MemoryEngine:
                 used.update(dict.fromkeys(((one.node, index) for index in one.gpus), job.spec.name))
         return used
 
-    def _places(self, spec: JobSpec) -> tuple[list[tuple[str, tuple[int, ...]]], str]:
+    def _places(self, spec: JobSpec) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
+        """Return places, and the number of workers that do not fit."""
         used, places = self._used(), []
         for _ in range(spec.workers):
             for node, count in (self._gpus or {}).items():
@@ -414,9 +419,15 @@ class MemoryEngine:
                     places.append((node, tuple(free[: spec.gpus])))
                     used.update(dict.fromkeys(((node, index) for index in free[: spec.gpus]), spec.name))
                     break
-        missing = spec.workers - len(places)
-        drained = "".join(f"; {node} is drained: {why}" for node, why in self.drained.items())
-        return places, f"insufficient GPUs for {missing} of {spec.workers} workers{drained}" if missing else ""
+        return places, spec.workers - len(places)
+
+    def _shortage(self, spec: JobSpec, missing: int) -> Reason:
+        fit = reason("placement.spread", workers=spec.workers, gpus=spec.gpus, fit=spec.workers - missing)
+        drained = [
+            reason("placement.nodes", names=[node], cause=reason("placement.node_drained", cause=why))
+            for node, why in self.drained.items()
+        ]
+        return reason("job.insufficient_resources", cause=fit, nodes=drained, to_set_up=(), limit=())
 
     def _schedule(self) -> MaintenanceResult:
         """Start waiting jobs in the order of their submission."""
@@ -424,9 +435,10 @@ class MemoryEngine:
         for name, job in list(self.known.items()) if self._gpus is not None else ():
             if job.status is not JobStatus.PENDING:
                 continue
-            places, reason = self._places(job.spec)
-            if reason:
-                self.known[name] = dataclasses.replace(job, reason=reason)
+            places, missing = self._places(job.spec)
+            if missing:
+                cause = self._shortage(job.spec, missing)
+                self.known[name] = dataclasses.replace(job, reason=message(cause), cause=cause)
                 waiting.append(name)
                 continue
             assignments = _assignments(job.spec, places)
@@ -439,6 +451,7 @@ class MemoryEngine:
                 job,
                 status=JobStatus.RUNNING,
                 reason="",
+                cause=NO_REASON,
                 attempt=number,
                 retrying=False,
                 assignments=assignments,

@@ -7,7 +7,7 @@ from typing import Any
 
 from provision.model.reason import Reason, Value, reason
 
-__all__ = ["plain", "shown", "shown_document"]
+__all__ = ["params_of", "parts", "plain", "shown", "shown_document"]
 
 
 def plain(text: str, advice: str = "") -> Reason:
@@ -24,6 +24,21 @@ def shown(reason: Reason) -> str:
 def shown_document(document: Mapping[str, Any]) -> str:
     """Return the code and the values of a reason in a JSON document, as `shown` does."""
     return f"{document['code']}: {' '.join(_values(document['params'].values()))}".rstrip(": ")
+
+
+def parts(reason: Reason) -> Iterator[Reason]:
+    """Yield a reason and all reasons among its parameters."""
+    yield reason
+    for value in reason.params.values():
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, Reason):
+                yield from parts(one)
+
+
+def params_of(reason: Reason, code: str) -> dict[str, Any]:
+    """Return the parameters of the part of a reason with this code."""
+    (params,) = [dict(part.params) for part in parts(reason) if part.code == code]
+    return params
 
 
 def _values(values: Iterable[Any]) -> Iterator[str]:

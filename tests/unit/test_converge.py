@@ -121,6 +121,7 @@ def test_an_unsupported_system_is_reported_before_ansible_starts(answers, tmp_pa
     assert report.nodes[0].status is NodeStatus.FAILED
     assert "CentOS Linux 7 (Core)" in report.nodes[0].error.message
     assert ", ".join(workflow.supported_systems()) in report.nodes[0].error.message
+    assert "add roles/platform/vars/centos_7.yml" in report.nodes[0].error.remedy
 
 
 def test_the_final_probe_is_shown_in_the_progress(answers, tmp_path):

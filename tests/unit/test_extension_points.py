@@ -124,13 +124,14 @@ connectors.each = each
 """
 """Every node is a bare one of a system."""
 SYSTEM = {
-    "trixie": "noble",
-    "archive: debian": "archive: ubuntu",
-    "kernel: linux-image-amd64": "kernel: linux-image-generic",
-    "docker.io": "docker-noble",
+    "trixie": "anvil",
+    "archive: debian": "archive: acmeos",
+    "areas: [main]": "areas: [main, more]",
+    "kernel: linux-image-amd64": "kernel: linux-image-acme",
+    "docker.io": "docker-acme",
 }
 """The differences between the file of a new system and that of Debian 13."""
-SYSTEM_ROW = '    "ubuntu_24.04": Row(\'ID=ubuntu\\nVERSION_ID="24.04"\\n\', "ubuntu24.04", "noble"),\n'
+SYSTEM_ROW = '    "acmeos_7.4": Row(\'ID=acmeos\\nVERSION_ID="7.4"\\n\', "acmeos7.4", "anvil"),\n'
 HEALTHY = """
 from provision.jobs.engines import ENGINES
 from provision.workflow import survey
@@ -271,8 +272,11 @@ def test_a_new_fact_requires_a_module_and_its_registration(tree: Path) -> None:
         "from provision.facts.kernel import",
         "from provision.facts.greeting import GreetingFact\nfrom provision.facts.kernel import",
     )
-    edit(node, "    ClockFact(),\n", "    ClockFact(),\n    GreetingFact(),\n")
-    edit(node, "    clock: int | Unknown", "    greeting: str | Unknown = _NOT_REQUESTED\n    clock: int | Unknown")
+    edit(
+        node,
+        "    clock: int | Unknown",
+        "    greeting: str | Unknown = _value_of(GreetingFact())\n    clock: int | Unknown",
+    )
 
     assert python(tree, "-c", READ).strip() == "hello"
     assert edited(tree) == {"provision/facts/greeting.py", "provision/facts/node.py"}
@@ -285,21 +289,21 @@ def test_a_new_operating_system_requires_a_file_of_variables_and_a_row(tree: Pat
     for old, new in SYSTEM.items():
         assert old in text
         text = text.replace(old, new)
-    (tree / "roles/platform/vars/ubuntu_24.04.yml").write_text(text, encoding="utf-8")
+    (tree / "roles/platform/vars/acmeos_7.4.yml").write_text(text, encoding="utf-8")
     rows(tree, "tests/unit/test_operating_systems.py", SYSTEM_ROW)
     (tree / "hosts.yml").write_text("all: {hosts: {gpu1: {}}}\n", encoding="utf-8")
     lines = ("plan -i hosts.yml --json", "lab up --help", "lab up x --distro arch --json")
-    answers = session(tree, f"SYSTEM = 'ubuntu 24.04'{NODE}", *lines)
+    answers = session(tree, f"SYSTEM = 'acmeos 7.4'{NODE}", *lines)
 
     assert [code for code, *_ in answers] == [1, 0, 1]
     plan, refused = json.loads(answers[0][1]), json.loads(answers[2][1])
     assert plan["nodes"][0]["error"] is None
     missing = {problem["role"]: problem["object"] for problem in plan["problems"]}
-    assert "docker-noble" in missing["docker_engine"]
-    assert "ubuntu24.04" in answers[1][1]
-    assert "ubuntu24.04" in refused["error"]["remedy"]
-    assert "[ubuntu_24.04] PASSED" in python(tree, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
-    assert edited(tree) == {"roles/platform/vars/ubuntu_24.04.yml", "tests/unit/test_operating_systems.py"}
+    assert "docker-acme" in missing["docker_engine"]
+    assert "acmeos7.4" in answers[1][1]
+    assert "acmeos7.4" in refused["error"]["remedy"]
+    assert "[acmeos_7.4] PASSED" in python(tree, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
+    assert edited(tree) == {"roles/platform/vars/acmeos_7.4.yml", "tests/unit/test_operating_systems.py"}
     assert files_of("an operating system") == "2"
 
 

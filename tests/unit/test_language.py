@@ -1,4 +1,4 @@
-"""Identifiers, comments, Markdown and help use standard terms; the list of pending packages and pages only shrinks."""
+"""Identifiers, comments, Markdown and help use standard terms."""
 
 from __future__ import annotations
 
@@ -20,12 +20,6 @@ FORBIDDEN = frozenset(
     | {"handed", "lazily", "wish", "wishes", "eyes", "ways"}
 )
 """Words that no identifier contains; `FileNotFoundError` and the like are exempt."""
-PENDING = frozenset([])
-"""Folders and modules with forbidden identifiers. Remove an entry when it is finished; never add one."""
-BORROWED: frozenset[str] = frozenset()
-"""Names that finished modules use, and pending ones define."""
-JSON_KEYS: dict[str, frozenset[str]] = {}
-"""Fields of documents, which are interfaces."""
 
 TERMS = {
     r"told|tells?": "report, log, print",
@@ -46,9 +40,7 @@ TERMS = {
     r"hurts?": "disruptive, requires an idle node",
     r"never fits|no room": "insufficient resources",
 }
-"""Regular expression -> the term to use instead (the comments, docstrings and Markdown of finished folders)."""
-PENDING_PAGES: frozenset[str] = frozenset()
-"""Markdown files with other terms. Remove a page when it is rewritten; never add one."""
+"""Regular expression -> the term to use instead in comments, docstrings, messages and Markdown."""
 
 _TERM = re.compile(rf"\b(?:{'|'.join(TERMS)})\b", re.IGNORECASE)
 
@@ -60,40 +52,26 @@ def sources(pattern: str) -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in paths)
 
 
-def unit_of(file: str) -> str:
-    """Return the folder or module of `PENDING` to which a Python file belongs."""
-    if file in PENDING:
-        return file
-    parts = file.split("/")
-    depth = 3 if file.startswith(("tests/unit/", "tests/support/node/")) and len(parts) > 3 else 2
-    return "/".join(parts[:depth])
-
-
-def is_finished(file: str) -> bool:
-    """Return whether a Python file must not have forbidden identifiers."""
-    return unit_of(file) not in PENDING
-
-
-def identifiers(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
-    """Yield name, line, and whether the name is defined there instead of used."""
+def identifiers(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield each name with its line."""
     for node in ast.walk(tree):
         match node:
             case ast.Name():
-                yield node.id, node.lineno, isinstance(node.ctx, ast.Store)
+                yield node.id, node.lineno
             case ast.Attribute():
-                yield node.attr, node.lineno, isinstance(node.ctx, ast.Store)
+                yield node.attr, node.lineno
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield node.name, node.lineno, True
+                yield node.name, node.lineno
             case ast.arg():
-                yield node.arg, node.lineno, True
+                yield node.arg, node.lineno
             case ast.keyword(arg=str()):
-                yield node.arg or "", node.value.lineno, False
+                yield node.arg or "", node.value.lineno
             case ast.ImportFrom():
-                yield from ((word, node.lineno, False) for word in (node.module or "").split("."))
+                yield from ((word, node.lineno) for word in (node.module or "").split("."))
             case ast.alias():
-                yield from ((word, node.lineno, False) for word in node.name.split("."))
+                yield from ((word, node.lineno) for word in node.name.split("."))
                 if node.asname:
-                    yield node.asname, node.lineno, True
+                    yield node.asname, node.lineno
 
 
 def words_of(name: str) -> set[str]:
@@ -103,12 +81,10 @@ def words_of(name: str) -> set[str]:
 
 def forbidden(file: str) -> Iterator[tuple[str, int]]:
     """Yield the forbidden identifiers of a Python file with their lines."""
-    exempt = JSON_KEYS.get(file, frozenset())
     if words_of(Path(file).stem) & FORBIDDEN:
         yield Path(file).stem, 0
-    for name, line, defined in identifiers(ast.parse((ROOT / file).read_text())):
-        allowed = name in exempt or name.endswith(("NotFound", "NotFoundError")) or (not defined and name in BORROWED)
-        if words_of(name) & FORBIDDEN and not allowed:
+    for name, line in identifiers(ast.parse((ROOT / file).read_text())):
+        if words_of(name) & FORBIDDEN and not name.endswith(("NotFound", "NotFoundError")):
             yield name, line
 
 
@@ -140,27 +116,15 @@ def wrong_terms(text: str) -> list[str]:
     return [match[0] for match in _TERM.finditer(re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL))]
 
 
-def test_finished_modules_have_no_forbidden_identifiers():
-    wrong = [
-        f"{file}:{line}: {name}" for file in sources("*.py") if is_finished(file) for name, line in forbidden(file)
-    ]
+def test_modules_have_no_forbidden_identifiers():
+    wrong = [f"{file}:{line}: {name}" for file in sources("*.py") for name, line in forbidden(file)]
 
     assert wrong == []
 
 
-def test_the_list_of_pending_folders_only_shrinks():
-    """A folder without forbidden identifiers is finished: remove it from `PENDING`."""
-    pending = {unit_of(file) for file in sources("*.py") if not is_finished(file) and any(forbidden(file))}
-    trees = (ast.parse((ROOT / file).read_text()) for file in sources("*.py") if is_finished(file))
-    used = {name for tree in trees for name, _, defined in identifiers(tree) if not defined}
-
-    assert sorted(PENDING - pending) == []
-    assert sorted(BORROWED - used) == []
-
-
-def test_finished_modules_use_standard_terms():
+def test_modules_use_standard_terms():
     """In comments, docstrings and messages of `provision`."""
-    files = [file for file in sources("*.py") if file.startswith("provision/") and is_finished(file)]
+    files = [file for file in sources("*.py") if file.startswith("provision/")]
     wrong = [f"{file}:{line}: {words}" for file in files for text, line in prose(file) if (words := wrong_terms(text))]
 
     assert wrong == []
@@ -207,11 +171,10 @@ def test_comments_and_docstrings_of_tests_use_standard_terms():
     assert wrong == []
 
 
-def test_finished_pages_use_standard_terms():
+def test_pages_use_standard_terms():
     pages = {page: wrong_terms((ROOT / page).read_text()) for page in sources("*.md")}
 
-    assert {page: words for page, words in pages.items() if words and page not in PENDING_PAGES} == {}
-    assert sorted(PENDING_PAGES - {page for page, words in pages.items() if words}) == [], "remove them: rewritten"
+    assert {page: words for page, words in pages.items() if words} == {}
 
 
 def test_summaries_of_commands_use_standard_terms_and_are_complete():

@@ -16,6 +16,7 @@ from provision.lab.mirror import mirror_sources
 from provision.lab.systems import lab_system, system_names
 from provision.lab.vm_recipe import recipe_for
 from provision.local_files import roles_folder
+from tests.support.modules import load
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,12 @@ class Row:
     """Its release's name in apt."""
 
 
+FOLDER = "roles/platform/vars"
 ROWS = {
     "debian_12": Row('ID=debian\nVERSION_ID="12"\n', "debian12", "bookworm"),
     "debian_13": Row('ID=debian\nVERSION_ID="13"\n', "debian13", "trixie"),
 }
-"""Name of the file in ``roles/platform/vars`` -> its row."""
+"""Name of the file in `FOLDER` -> its row."""
 
 
 @pytest.fixture(params=ROWS)
@@ -45,29 +47,60 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return name
 
 
+def system_of_the_role(os_release: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what the module of the shared role calls the system of an os-release file."""
+    module = load("platform", "platform_node")
+    monkeypatch.setattr(module, "text", lambda path: os_release if path == "/etc/os-release" else "")
+    facts = module.os_release()
+    return f"{facts['distribution']}_{facts['distribution_version']}"
+
+
 def test_every_system_has_a_row() -> None:
     """A system without a row is not tested."""
-    assert set(ROWS) == set(systems(roles_folder()))
-    assert sorted(row.lab for row in ROWS.values()) == system_names()
+    files, named = set(systems(roles_folder())), sorted(row.lab for row in ROWS.values())
+    assert set(ROWS) == files, f"no row in ROWS: {files - set(ROWS)}; no file in {FOLDER}: {set(ROWS) - files}"
+    assert named == system_names(), "the name for the lab is the file's name without the first underscore"
 
 
-def test_nodes_with_the_system_are_supported(system: str) -> None:
-    """Plan, apply and verify find the variables of the roles by os-release."""
-    text = f"{ROWS[system].os_release}probe_uname=6.1.0 x86_64\n"
-    parsed = SystemFact().parse(RawOutput(text, 0))
+def test_nodes_with_the_system_are_supported(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan, apply and verify, and the role on the node, find the variables of the roles by os-release."""
+    parsed = SystemFact().parse(RawOutput(f"{ROWS[system].os_release}probe_uname=6.1.0 x86_64\n", 0))
 
     assert f"{parsed.id}_{parsed.version}" == system
     assert f"{parsed.id} {parsed.version}" in workflow.supported_systems()
+    assert system_of_the_role(ROWS[system].os_release, monkeypatch) == system
+
+
+@pytest.mark.parametrize(
+    ("os_release", "name"),
+    [
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n', "ubuntu_24.04"),
+        ("ID=debian\nVERSION_CODENAME=forky\n", "debian_forky"),
+        ("ID='rocky'\nID_LIKE='rhel centos fedora'\nVERSION_ID='9.4'\n", "rocky_9"),
+        ('ID="almalinux"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n', "almalinux_9"),
+        ('ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="9.4"\n', "rhel_9"),
+        ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\nVERSION_ID="15.6"\n', "opensuse-leap_15.6"),
+    ],
+)
+def test_the_probe_and_the_role_give_a_system_the_same_name(
+    os_release: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a file of variables would be found by only one of them."""
+    parsed = SystemFact().parse(RawOutput(os_release, 0))
+
+    assert f"{parsed.id}_{parsed.version}" == name
+    assert system_of_the_role(os_release, monkeypatch) == name
 
 
 def test_the_lab_has_a_recipe_for_its_container_and_its_virtual_machine(system: str, tmp_path: Path) -> None:
     """Both come from the suite and the archive of the file; virtual machines have its kernel."""
     row = ROWS[system]
     lab = lab_system(row.lab)
+    areas = " ".join(lab.areas)
     container = container_image.arguments(mirror_sources(lab), tmp_path)
     machine = recipe_for(row.lab).mmdebstrap("root", "early.tar", "late.tar")
 
     for words in (container, machine):
         assert row.suite in words
-        assert f"deb [signed-by={lab.keyring}] http://mirror.example/archive {row.suite} {lab.areas[0]}" in words
+        assert f"deb [signed-by={lab.keyring}] http://mirror.example/archive {row.suite} {areas}" in words
     assert lab.kernel in next(word for word in machine if word.startswith("--include=")).split(",")

@@ -16,9 +16,11 @@ from provision.model.cluster import NO_JOBS
 from provision.model.job import JobSpec, Kind
 from provision.model.reason import reason
 from provision.planning import plan_node
+from provision.report.reasons import message
 from provision.workflow.bandwidth import measure
 from provision.workflow.launch_inputs import stated_entries
 from provision.workflow.placement_candidates import places_among
+from tests.support.reasons import parts
 from tests.unit.checks.conftest import healthy, make_node
 from tests.unit.planning.conftest import cluster_of, scene_of
 
@@ -41,15 +43,16 @@ def test_batch_jobs_do_not_run_on_a_dedicated_queue_host():
     good, why = allowed(SPEC, nodes)
 
     assert ([node.name for node in good], why) == (["a"], {"head": NO_JOBS})
-    with pytest.raises(NeverFits, match="takes no jobs"):
+    with pytest.raises(NeverFits) as refused:
         allowed(dataclasses.replace(SPEC, nodes=("head",)), nodes)
+    assert NO_JOBS in parts(refused.value.reason)
 
 
 def test_host_files_and_placements_exclude_a_dedicated_queue_host():
     """With or without GPUs there, and also where degraded nodes are taken."""
     node = make_node("gpu1", "10.77.0.1", **OFF)
 
-    assert host_entry(node, healthy(), allow_degraded=True) == (reason("check.no_jobs"),)
+    assert host_entry(node, healthy(), allow_degraded=True) == (NO_JOBS,)
     facts = {"gpu1": healthy(), "gpu2": healthy(2)}
     assert dict(places_among(with_head(), facts).left_out)["gpu1"] == NO_JOBS
     assert [entry.name for entry in stated_entries(with_head())] == ["gpu2"]
@@ -60,7 +63,7 @@ def test_bandwidth_is_not_measured_on_a_dedicated_queue_host():
     cluster = with_head()
     made = measure(cluster.nodes[:1], {"gpu1": healthy()}, lambda _line: None)
 
-    assert made.left_out == {"gpu1": NO_JOBS}
+    assert made.left_out == {"gpu1": message(NO_JOBS)}
 
 
 def test_checks_of_roles_for_jobs_are_skipped_with_the_reason():

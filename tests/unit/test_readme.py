@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from provision import workflow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,3 +20,14 @@ def test_the_readme_lists_the_requirements_of_the_controller():
     assert f"Python {required.removeprefix('>=')} or newer" in paragraph
     assert {"`python3-venv`", "`openssh-client`", "`git`"} <= set(re.findall(r"`[^`]+`", paragraph))
     assert "neither root nor Docker" in paragraph
+
+
+def test_the_readme_lists_the_operating_systems_of_nodes():
+    """All that the roles support."""
+    [sentence] = re.findall(r"and (\S[^.]+) on the nodes\.", (ROOT / "README.md").read_text())
+    versions: dict[str, list[str]] = {}
+    for system in workflow.supported_systems():
+        name, version = system.split(" ", 1)
+        versions.setdefault(name.capitalize(), []).append(version)
+
+    assert sentence == ", ".join(f"{name} {' or '.join(numbers)}" for name, numbers in versions.items())

@@ -17,23 +17,6 @@ from provision.model.job_views import DryRun, JobPage, NodeList
 if TYPE_CHECKING:
     from provision.advisor.series import NodeSeries
 
-__all__ = [
-    "Capability",
-    "EngineUnavailable",
-    "GpuRequest",
-    "JobEngine",
-    "LogRequest",
-    "Maintenance",
-    "MaintenanceResult",
-    "MissingCapability",
-    "NodeSample",
-    "Secrets",
-    "all_jobs",
-    "page_of",
-    "require",
-    "require_for",
-]
-
 Progress = Callable[[str], None]
 """Takes a line of progress."""
 WriteLine = Callable[[str, bytes], None]
@@ -240,11 +223,6 @@ class JobEngine(Protocol):
 
 def require(engine: JobEngine, capability: Capability, what: str) -> None:
     """Check that an engine has a capability.
-
-    Args:
-        engine: the engine.
-        capability: the capability.
-        what: the command or option that needs it, for example ``provision attach``.
 
     Raises:
         MissingCapability: the engine lacks it.

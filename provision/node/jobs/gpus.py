@@ -113,11 +113,6 @@ def foreign_uses(text: str, gpus: Iterable[Record], owners: Dict[str, AttemptKey
     """Return by UUID a process that is in no container or unit of the attempt with a lease of the GPU.
 
     `nvidia-smi` reports only the GPU of a process, so a process on a MIG instance counts for all instances of its GPU.
-
-    Args:
-        text: lines with GPU and process, as `nvidia-smi` prints them.
-        gpus: as `gpu_rows` returns them.
-        owners: container or unit -> its attempt.
     """
     families = {gpu["uuid"]: [gpu["uuid"], *gpu["mig"]] for gpu in gpus}
     foreign: Dict[str, str] = {}

@@ -16,12 +16,7 @@ MADE = os.path.join(ROOT, ".mountpoints")
 
 
 def make(pairs: Iterable[Tuple[str, str]], account: Account = (0, ())) -> None:
-    """Create folders and empty files as mount points, and the folders above them.
-
-    Args:
-        pairs: the source of a mount, or "" for a folder, and its mount point.
-        account: the account that the mounts are for.
-    """
+    """Create folders and empty files as mount points, and the folders above them."""
     with LeaseLock():
         made = list(read_json(MADE).get("made") or ())
         try:

@@ -122,12 +122,6 @@ def real_path(path: str) -> str:
 def make_path(path: str, made: List[str], *, is_file: bool = False, account: Account = (0, ())) -> None:
     """Create a folder or an empty file, and the folders above it, if they do not exist.
 
-    Args:
-        path: the folder or file.
-        made: the list to which every created path is added.
-        is_file: whether it is a file.
-        account: the account for which it is created.
-
     Raises:
         Refused: the account has no permission to create it, and it is not directly below one of `MOUNT_FOLDERS`.
     """

@@ -30,11 +30,7 @@ NO_ATTEMPT: Attempt = ("", 0)
 
 
 def unsupervised(names: Optional[Iterable[str]] = None) -> Iterator[Tuple[str, int, Record]]:
-    """Yield name, attempt and result of each open attempt without a job supervisor.
-
-    Args:
-        names: the jobs to check; None: all.
-    """
+    """Yield name, attempt and result of each open attempt without a job supervisor."""
     here = boot_id()
     open_attempts = [
         (name, attempt)
@@ -94,14 +90,7 @@ def remove_containers(containers: Iterable[Record], config: Record, attempt: int
 
 
 def close_attempt(name: str, attempt: int, result: Record, status: str) -> bool:
-    """Record the end of an attempt without a job supervisor, unless one has started meanwhile.
-
-    Args:
-        name: of the job.
-        attempt: its number.
-        result: status, reason, code and parameters of the result.
-        status: of the instances that have not ended.
-    """
+    """Record the end of an attempt without a job supervisor, unless one has started meanwhile."""
     folder = attempt_folder(name, attempt)
     try:
         handle = os.open(os.path.join(folder, "keeper.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -103,12 +103,7 @@ def make_folders() -> None:
 
 
 def instances_of(folder: str, names: Optional[Iterable[str]] = None) -> Dict[str, Record]:
-    """Return the records of the instances on this node by name.
-
-    Args:
-        folder: of the attempt.
-        names: the files in the folder, if the caller has listed it.
-    """
+    """Return the records of the instances on this node by name."""
     records = {}
     for item in sorted(names_in(folder) if names is None else names):
         instance, extension = os.path.splitext(item)

@@ -13,12 +13,7 @@ from provision.node.jobs import units as node_units
 
 
 def job_runs(key: str = "", value: str = "") -> Optional[List[Record]]:
-    """Return the containers and units of jobs, None if the engine does not answer.
-
-    Args:
-        key: ``job`` or ``id``, to return only those with this `value`.
-        value: see `key`.
-    """
+    """Return the containers and units of jobs, or of one ``job`` or ``id``; None if the engine does not answer."""
     label = "provision.{}={}".format(key, value) if key else "provision.job"
     containers = node_docker.job_containers(label)
     return None if containers is None else containers + node_units.job_units(key, value)

@@ -39,12 +39,7 @@ def unit_record(unit: str) -> Record:
 
 
 def job_units(key: str = "", value: str = "") -> List[Record]:
-    """Return the units of jobs, in the form in which the Docker engine lists containers.
-
-    Args:
-        key: ``job`` or ``id``, to return only units with this `value`.
-        value: see `key`.
-    """
+    """Return the units of jobs, in the form in which the Docker engine lists containers."""
     units = []
     for unit in names_in(UNITS):
         record = unit_record(unit) if UNIT.match(unit) else {}

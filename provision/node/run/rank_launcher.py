@@ -169,11 +169,6 @@ def devices(ranks: List[Entry], visible: List[Entry], own: Entry) -> Dict[str, s
 
     All ranks of a node have the same cards, otherwise NCCL would treat each rank as a separate machine. By default they
     see the same GPUs too, and programs choose by their local rank.
-
-    Args:
-        ranks: all ranks of the node.
-        visible: the ranks whose GPUs this one sees.
-        own: this rank.
     """
     variables: Dict[str, str] = {}
     gpus = [gpu for rank in visible for gpu in rank.get("gpus", ())]

@@ -30,12 +30,7 @@ class Event(NamedTuple):
 
 
 class Attempt:
-    """One attempt of a job on one node.
-
-    Args:
-        folder: the folder of the attempt.
-        request: the request to the job supervisor, see README.md of `provision/jobs`.
-    """
+    """One attempt of a job on one node."""
 
     def __init__(self, folder: str, request: Document) -> None:
         self.folder, self.request = folder, request

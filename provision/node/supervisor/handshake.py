@@ -103,13 +103,7 @@ class Pending:
 
 
 class HandshakeServer:
-    """Accepts the leader's connections, and passes on those of nodes.
-
-    Args:
-        listener: the listening socket.
-        secrets: the secret of each expected node.
-        on_node: takes over an authenticated connection.
-    """
+    """Accepts the leader's connections, and passes on those of nodes."""
 
     def __init__(self, listener: socket.socket, secrets: Dict[str, bytes], on_node: OnNode) -> None:
         self.listener, self.secrets, self.on_node = listener, secrets, on_node

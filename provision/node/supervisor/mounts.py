@@ -24,14 +24,7 @@ DETACH = 2
 
 
 class Mounts:
-    """The mounts of one container, except those that root has created in the job's own folder.
-
-    Args:
-        name: the name of their folder.
-        job: the job's own folder.
-        account: ``UID:GID``.
-        words: those of ``docker create``.
-    """
+    """The mounts of one container, except those that root has created in the job's own folder."""
 
     def __init__(self, name: str, job: str, account: str, words: Sequence[str]) -> None:
         self.folder = os.path.join(MOUNTS, name)

@@ -19,14 +19,7 @@ class Trouble(Exception):
 
 
 class Runtime:
-    """A container or a unit of a job.
-
-    Args:
-        config: its entry of ``containers`` in the request.
-        request: the request to the job supervisor, see README.md of `provision/jobs`.
-        folder: the folder of the attempt.
-        post: passes its events to the main thread.
-    """
+    """A container or a unit of a job."""
 
     def __init__(self, config: Document, request: Document, folder: str, post: Post) -> None:
         self.config, self.request, self.folder, self.post = config, request, folder, post

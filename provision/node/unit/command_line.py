@@ -20,10 +20,6 @@ def unit_words(unit: str, config: Dict[str, Any]) -> List[str]:
     """Return the words up to ``--``; the command follows it.
 
     They contain no mounts: the shim creates them, because systemd would follow links of the account.
-
-    Args:
-        unit: the unit's name.
-        config: see "unit" in README.md of `provision/jobs`.
     """
     words = ["systemd-run", "--quiet", "--collect", "--unit", unit]
     settings = list(SETTINGS)

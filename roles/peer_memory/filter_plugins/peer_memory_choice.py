@@ -41,7 +41,7 @@ def peer_memory_provider(node_facts, setting):
         setting: peer_memory_provider.
 
     Returns:
-        ``{"provider": str, "reasons": [str], "remedies": [str], "unknown": str}``; ``unknown`` is the reason why
+        ``{"provider": str, "reasons": [str], "unknown": str}``; ``unknown`` is the reason why
         no provider can be chosen: a required fact is unknown, and the node has no provider to preserve.
     """
     if setting != "auto":
@@ -70,24 +70,25 @@ def _by_verdict(node_facts):
     """Return the verdict of `provision gdr` from the output of the probe, and the unknown fact (empty if none)."""
     from provision.facts import ALL_FACTS, parse
     from provision.gdr.observed import verdict_of
+    from provision.report.reasons import messages
 
     facts = parse(node_facts["probe"], [fact for fact in ALL_FACTS if fact.name in FACTS])
     verdict = verdict_of(facts)
-    remedies = [f"{item.path.value}: {item.precondition}. {item.remedy}" for item in verdict.unmet]
-    return {**_choice(verdict.path.value, *verdict.reasons), "remedies": remedies}, _unknown_fact(facts, node_facts)
+    return _choice(verdict.path.value, *messages(verdict.reasons)), _unknown_fact(facts, node_facts)
 
 
 def _unknown_fact(facts, node_facts):
     """Return the unknown fact that can be the cause of a verdict of `none`, empty if all facts are known."""
     from provision.facts import Unknown
     from provision.gdr import Cards
-    from provision.gdr.observed import has_gpus, missing_fact_reason, situation
+    from provision.gdr.observed import has_gpus, missing_fact, situation
+    from provision.report.reasons import message
 
     if not has_gpus(facts):
         return facts.gpu_pci.reason if isinstance(facts.gpu_pci, Unknown) else ""
-    reason, state = missing_fact_reason(facts), situation(facts)
-    if reason or state.cards is not Cards.HARD:
-        return reason
+    missing, state = missing_fact(facts), situation(facts)
+    if missing or state.cards is not Cards.HARD:
+        return message(missing) if missing else ""
     if state.evidence.peer_api is False and isinstance(facts.modules, Unknown):
         return facts.modules.reason
     # Simulated nodes of a lab can have GPUs without a kernel module.
@@ -96,7 +97,7 @@ def _unknown_fact(facts, node_facts):
 
 
 def _choice(provider, *reasons):
-    return {"provider": provider, "reasons": list(reasons), "remedies": [], "unknown": ""}
+    return {"provider": provider, "reasons": list(reasons), "unknown": ""}
 
 
 def peer_memory_ref(ref, node_facts, *, by_headers=True):
@@ -158,7 +159,7 @@ def _without_package(node_facts):
     if not (kernel["peer_interface"] or node_facts["peer_interface_running"]):
         none = _choice("none", "the RDMA stack has no peer memory interface")
         unknown = "" if flavour else "it is unknown whether the modules of the driver are open"
-        return {**none, "remedies": ["Install DOCA-OFED, then the driver again."]}, unknown
+        return none, unknown
     # Also if the module is missing, a stub or unsigned: building the modules of the driver again fixes that.
     provider = "nvidia_peermem" if version >= (470,) else "nv_peer_mem"
     return _choice(provider, f"driver {node_facts['driver_version']} and a vendor's RDMA stack"), ""

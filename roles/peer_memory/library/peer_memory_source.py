@@ -9,7 +9,7 @@ description:
 options:
   url: {description: Address of the git repository., type: str, default: ""}
   ref: {description: Tag or commit., type: str, default: ""}
-  archive: {description: A tar file on the controller, used instead of git., type: path, default: ""}
+  archive: {description: 'A tar file on the controller, used instead of git.', type: path, default: ""}
 author: [provision]
 """
 

@@ -20,7 +20,7 @@ options:
     suboptions:
       path: {description: Absolute path., type: path, required: true}
       state: {description: Desired state., type: str, choices: [file, block, directory, absent], default: file}
-      content: {description: The whole file, or the lines of the block., type: str, default: ""}
+      content: {description: 'The whole file, or the lines of the block.', type: str, default: ""}
       encoding: {description: Encoding of I(content). Use base64 for a binary file., type: str, choices: [text, base64], default: text}
       marker: {description: Name of the block in its BEGIN and END lines., type: str, default: provision}
       at_start: {description: Insert a new block at the top of the file., type: bool, default: false}

@@ -7,7 +7,7 @@ short_description: Read the facts of a node that the roles use
 description:
   - Replaces Ansible's fact gathering. Changes nothing and never runs a GPU or RDMA tool, because they can hang.
 options:
-  data_address: {description: The node's address on the data network. Empty: determined from the networks., type: str, default: ""}
+  data_address: {description: "The node's address on the data network. Empty: determined from the networks.", type: str, default: ""}
   data_networks: {description: Networks (CIDR). The first address in one of them is the data address., type: list, elements: str, default: []}
 author: [provision]
 """
@@ -23,6 +23,7 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
+from ansible.module_utils.platform_os_release import parse_os_release
 
 HOSTS = "/etc/hosts"
 SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
@@ -48,13 +49,10 @@ def text(path):
 
 
 def os_release():
-    """Return the ID, major version and display name of the distribution."""
-    pairs = dict(re.findall(r"^(\w+)=\"?(.*?)\"?$", text("/etc/os-release"), re.MULTILINE))
-    return {
-        "distribution": pairs.get("ID", "unknown").lower(),
-        "distribution_version": pairs.get("VERSION_ID", "").split(".")[0] or pairs.get("VERSION_CODENAME", "unknown"),
-        "distribution_name": pairs.get("PRETTY_NAME", "unknown"),
-    }
+    """Return the ID, version and display name of the distribution."""
+    release = parse_os_release(text("/etc/os-release") or text("/usr/lib/os-release"))
+    identity, version, name = release or ("unknown", "unknown", "unknown")
+    return {"distribution": identity, "distribution_version": version, "distribution_name": name}
 
 
 def kind(module):

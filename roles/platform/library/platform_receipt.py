@@ -29,7 +29,7 @@ options:
       modules: {description: Managed kernel modules., type: list, elements: str, default: []}
       images: {description: Managed container images., type: list, elements: str, default: []}
       containers: {description: Managed containers., type: list, elements: str, default: []}
-      reductions: {description: Settings that were reduced or skipped on this node, with reasons., type: list, elements: str, default: []}
+      reductions: {description: 'Settings that were reduced or skipped on this node, with reasons.', type: list, elements: str, default: []}
   fingerprints:
     description: Role -> fingerprint of its files and variables. Without one, the fingerprint in the receipt is preserved.
     type: dict

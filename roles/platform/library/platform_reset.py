@@ -12,7 +12,7 @@ description:
   - Refuses a busy node, and steps that would stop or remove containers that the roles did not create.
 options:
   plan: {description: Only list the steps., type: bool, default: false}
-  disruptive: {description: Reset a busy node, and stop containers that the roles did not create., type: bool, default: false}
+  disruptive: {description: 'Reset a busy node, and stop containers that the roles did not create.', type: bool, default: false}
 author: [provision]
 """
 

@@ -12,13 +12,13 @@ from provision.advisor.series import (
     Container,
     ContainerSample,
     Device,
-    GpuSample,
     GpuUser,
     NodeSample,
     NodeSeries,
     Process,
     ProcessSample,
 )
+from provision.documents.sampler import GpuRecord
 from provision.report.advice_report import advice_document, advice_text
 
 SECONDS = 40
@@ -62,7 +62,8 @@ class Node:
         }
         values = {**usual, **changes}
         self.series.gpus[uuid] = [
-            GpuSample(float(t), **{k: v(t) if callable(v) else v for k, v in values.items()}) for t in range(SECONDS)
+            GpuRecord(uuid, float(t), **{k: v(t) if callable(v) else v for k, v in values.items()})
+            for t in range(SECONDS)
         ]
         return self
 
@@ -341,7 +342,7 @@ def test_too_few_samples_give_unknown():
     assert problems(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(GpuSample) if field.name != "t"])
+@pytest.mark.parametrize("field", [name for name in GpuRecord.__struct_fields__ if name not in {"uuid", "t"}])
 def test_any_value_may_be_missing(field):
     findings = problems(Node().gpu(**{field: None}))
 

@@ -271,6 +271,22 @@ def test_a_waiting_job_has_the_recorded_reason() -> None:
     assert job(("a", held)).status is JobStatus.QUEUING
 
 
+def test_a_recorded_reason_is_read_with_its_parts() -> None:
+    """As the queue host returns it, and as the previous version recorded it: with a text as the only parameter."""
+    waiting = reported("a", attempt=0, attempt_record=None, instances={})
+    free = reason("placement.gpus_of_node", name="a", gpus=3)
+    unused = reason("placement.nodes", names=["b"], cause=reason("placement.node_drained", cause="fan"))
+    cause = reason(
+        "job.insufficient_resources", cause=reason("x.y", free=[free], limit=None), nodes=[unused], to_set_up=()
+    )
+    old = reason("job.insufficient_resources", text="insufficient GPUs")
+
+    for recorded in (cause, old):
+        queue = {"state": "pending", **recorded_reason(recorded, "insufficient GPUs")}
+        record = job(("a", {**waiting, "queue": json.loads(json.dumps(queue))}))
+        assert (record.cause, with_message(record).reason) == (recorded, "insufficient GPUs")
+
+
 def test_a_failed_job_with_retries_left_is_pending() -> None:
     """The reason contains the failure; a stopped job is not retried."""
     failed = {"status": "FAILED", "reason": "exit code 3", "exit_code": 3, "ended": 150.0}

@@ -418,6 +418,8 @@ def test_secrets_of_a_file_are_secrets():
     "words",
     [
         ["--gputopology", "x"],
+        ["--launcher=torchrun", "torchrun train.py"],
+        ["--launcher=launch", "--", "accelerate", "launch", "train.py"],
         ["--tensorboard-image=t", "x"],
         ["--privileged", "--no-rdma", "x"],
         ["--shell=bash", "--", "x", "y"],

@@ -15,6 +15,7 @@ from provision.facts.peer_modules import NvidiaModules
 from provision.facts.perftest import Holder, Readiness
 from provision.facts.rails import Endpoint, NodeRails
 from provision.model import Bandwidth, CheckStatus, Cluster, PairBandwidth, Port
+from provision.model.reason import reason
 from provision.report.reasons import remedy
 from tests.support.reasons import shown
 from tests.unit.checks.conftest import healthy, linked, make_node
@@ -180,7 +181,9 @@ def test_a_measurement_without_pairs_fails_with_the_reason():
 
     assert (cluster.status, alone.status) == (CheckStatus.FAIL, CheckStatus.FAIL)
     assert shown(cluster.reason) == f"rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.every_node {none}"
-    assert shown(alone.reason) == "rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.too_few there is one node"
+    assert shown(alone.reason) == (
+        "rdma_stack.bandwidth.not_measured: rdma_stack.bandwidth.too_few rdma_stack.bandwidth.one_node"
+    )
     assert {(result.status, shown(result.reason)) for result in nodes.values()} == {
         (CheckStatus.SKIP, f"rdma_stack.bandwidth.left_out: {none}")
     }
@@ -198,7 +201,7 @@ def test_a_busy_node_is_excluded_and_reported():
 def test_soft_roce_is_reported_and_not_compared():
     """It passes when it works, and says why nothing is compared and why host memory was used."""
     soft = [pair(a, b, 0.176, device="rxe0", rate=None) for a, b in itertools.permutations(("gpu1", "gpu2"))]
-    cluster, _ = judged(measured(*soft, host_memory="the GPUs are SIMULATED"), 2)
+    cluster, _ = judged(measured(*soft, host_memory=(reason("rdma_stack.bandwidth.simulated_gpus"),)), 2)
 
     assert cluster.status is CheckStatus.PASS
     assert "rdma_stack.bandwidth.ok" in shown(cluster.reason)
@@ -208,7 +211,12 @@ def test_soft_roce_is_reported_and_not_compared():
 
 def test_unmeasured_gpus_are_a_warning():
     """Where a way to real GPUs exists, numbers of host memory say nothing of it; the node and the remedy are named."""
-    pairs = measured(*table(3), host_memory="no --use_cuda", tool_lacks=("gpu2",), left_out={"gpu4": "busy"})
+    pairs = measured(
+        *table(3),
+        host_memory=(reason("rdma_stack.bandwidth.perftest_without_cuda", option="--use_cuda"),),
+        tool_lacks=("gpu2",),
+        left_out={"gpu4": "busy"},
+    )
     cluster, nodes = judged(pairs)
 
     assert cluster.status is CheckStatus.WARN
@@ -268,13 +276,25 @@ def test_gpu_memory_is_measured_if_a_path_exists():
 @pytest.mark.parametrize(
     ("facts", "ready", "soft", "reason", "tool_lacks"),
     [
-        ({"gpus": (), "gpu_pci": ()}, UNABLE, False, "there is no GPU", False),
-        ({"simulated": {"nvidia-smi": "GPUs"}}, UNABLE, False, "SIMULATED", False),
-        ({}, UNABLE, True, "made in software", False),
-        ({"nvidia_modules": NO_WAY}, UNABLE, False, "GPU memory has no way to the cards", False),
-        ({}, UNABLE, False, "does not know --use_cuda", True),
-        ({}, Readiness((), (), cuda=True), False, "does not know --use_cuda_dmabuf", True),
-        ({"gpus": Unknown("nvidia-smi hung")}, UNABLE, False, "nvidia-smi hung", False),
+        ({"gpus": (), "gpu_pci": ()}, UNABLE, False, "rdma_stack.bandwidth.no_gpu", False),
+        ({"simulated": {"nvidia-smi": "GPUs"}}, UNABLE, False, "rdma_stack.bandwidth.simulated_gpus", False),
+        ({}, UNABLE, True, "rdma_stack.bandwidth.soft_device", False),
+        ({"nvidia_modules": NO_WAY}, UNABLE, False, "rdma_stack.bandwidth.no_gdr_path: gdr.path_needs", False),
+        ({}, UNABLE, False, "rdma_stack.bandwidth.perftest_without_cuda: --use_cuda", True),
+        (
+            {},
+            Readiness((), (), cuda=True),
+            False,
+            "rdma_stack.bandwidth.perftest_without_cuda: --use_cuda_dmabuf",
+            True,
+        ),
+        (
+            {"gpus": Unknown("nvidia-smi hung")},
+            UNABLE,
+            False,
+            "rdma_stack.bandwidth.gpus_unknown: nvidia-smi hung",
+            False,
+        ),
     ],
 )
 def test_host_memory_is_measured_without_a_path_to_gpu_memory(facts, ready, soft, reason, tool_lacks):
@@ -282,13 +302,18 @@ def test_host_memory_is_measured_without_a_path_to_gpu_memory(facts, ready, soft
     pairs = bandwidth_plan.memory(dataclasses.replace(healthy(), **facts), ready, NodeRails((end("gpu1", soft=soft),)))
 
     assert pairs.gpus is None
-    assert reason in pairs.why_host
+    assert shown(pairs.why_host).startswith(reason)
     assert pairs.tool_lacks is tool_lacks
 
 
 def party(node, *endpoints, gpus=None):
     """One node that takes part."""
-    return bandwidth_plan.Party(node, "box", endpoints, bandwidth_plan.Memory(gpus, why_host="" if gpus else "none"))
+    return bandwidth_plan.Party(
+        node,
+        "box",
+        endpoints,
+        bandwidth_plan.Memory(gpus, why_host=None if gpus else reason("rdma_stack.bandwidth.no_gpu")),
+    )
 
 
 def test_each_side_of_a_measurement_has_its_own_device_gid_and_gpu():

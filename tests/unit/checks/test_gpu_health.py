@@ -279,9 +279,9 @@ BRIDGED = wired("X SYS SYS SYS", "SYS X NV6 NV6", "SYS NV6 X NV6", "SYS NV6 NV6 
     [
         (PASS, "4 GPUs, connected by NVLink switches, 12 lanes each", {**four(), "topology": SOUND}),
         (PASS, "NVLinks of 4 lanes between 2 of 6 pairs", {**four("NVIDIA RTX A6000"), "topology": PAIRS}),
-        (FAIL, "GPU0 is without NVLink, while the other 3 have 12 lanes", {**four(), "topology": ALONE}),
-        (FAIL, "GPU0-GPU1 NV12, GPU1-GPU0 NODE", {**four(), "topology": ONE_WAY}),
-        (WARN, "unless a bridge joins just those", {**four("NVIDIA H200 NVL"), "topology": BRIDGED}),
+        (FAIL, "topology.no_nvlink GPU0 3 12", {**four(), "topology": ALONE}),
+        (FAIL, "topology.link_directions GPU0 GPU1 NV12 NODE", {**four(), "topology": ONE_WAY}),
+        (WARN, "topology.no_nvlink_or_bridge GPU0 3 6", {**four("NVIDIA H200 NVL"), "topology": BRIDGED}),
         (WARN, "gpu.topology.faults_virtual", {**four(), **VM, "topology": ALONE}),
         (PASS, "4 GPUs", {**four(mig=True), "topology": ALONE}),
         (

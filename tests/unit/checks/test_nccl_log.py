@@ -6,7 +6,8 @@ import pytest
 
 from provision.checks.nccl_log import NcclVerdict, judge_nccl_log
 from provision.facts.nccl_log import read
-from provision.report.nccl_report import as_document, as_text
+from provision.report.nccl_report import as_document, as_text, remedy_of
+from tests.support.reasons import shown
 
 AT = "gpu1:4100:4177 [0] NCCL INFO "
 LISTED = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/IB [RO]; OOB ib0:10.0.0.1<0>"
@@ -20,6 +21,11 @@ def verdict(*lines: str, prefix: str = AT) -> NcclVerdict:
 
 def of(text: str | bytes) -> NcclVerdict:
     return judge_nccl_log(read([text if isinstance(text, bytes) else text.encode()]))
+
+
+def reasons(judgement: NcclVerdict) -> list[str]:
+    """Return the codes and values of the reasons."""
+    return [shown(reason) for reason in judgement.reasons]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +65,7 @@ def test_one_channel_without_gpudirect_disables_it():
     judgement = verdict(LISTED, DIRECT, DIRECT, PLAIN)
 
     assert judgement.gdr is False
-    assert "1 of 3 network channels" in judgement.reason
+    assert reasons(judgement) == ["nccl.unexplained: nccl.some_channels_without_gdr 1 3"]
 
 
 def test_possible_gpudirect_is_not_used_gpudirect():
@@ -74,7 +80,7 @@ def test_possible_gpudirect_is_not_used_gpudirect():
     )
 
     assert judgement.gdr is None
-    assert "possible for mlx5_0" in judgement.reason
+    assert reasons(judgement) == ["nccl.possible: mlx5_0"]
     assert verdict(LISTED, "NET/IB : GPU Direct RDMA Enabled for HCA 1 'mlx5_3'", PLAIN).gdr is False
 
 
@@ -96,60 +102,60 @@ def test_nccl_overrides_its_plugin():
 DISABLED = "NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_3'"
 
 
+GPU_DISABLED = "NET/IB : GPU Direct RDMA Disabled for GPU 0[7000] / HCA 0 'mlx5_0' (no module or not supported by GPU)"
+
+
 @pytest.mark.parametrize(
-    ("lines", "reason", "remedy"),
+    ("lines", "reason"),
     [
         pytest.param(
-            ["NCCL version 2.19.3+cuda12.3", DISABLED], "neither a peer-memory module", "memory_peers", id="2.19"
+            ["NCCL version 2.19.3+cuda12.3", DISABLED],
+            "nccl.gdr_disabled: mlx5_3 nccl.module_in_one_place",
+            id="2.19",
         ),
         pytest.param(
-            ["NCCL version 2.22.3+cuda12.5", DISABLED], "mlx5_3", "which kernels since 6.4 do not have", id="2.22"
+            ["NCCL version 2.22.3+cuda12.5", DISABLED],
+            "nccl.gdr_disabled: mlx5_3 nccl.module_in_one_place",
+            id="2.22",
         ),
-        pytest.param(["NCCL version 2.23.4+cuda12.6", DISABLED], "mlx5_3", "modprobe nvidia-peermem", id="2.23"),
-        pytest.param([f"{DISABLED} (no module)"], "no module", "modprobe nvidia-peermem", id="2.5"),
+        pytest.param(["NCCL version 2.23.4+cuda12.6", DISABLED], "nccl.gdr_disabled: mlx5_3", id="2.23"),
+        pytest.param([f"{DISABLED} (no module)"], "nccl.gdr_disabled_with_cause: mlx5_3 no module", id="2.5"),
         pytest.param(
-            ["NET/IB : GPU Direct RDMA Disabled for GPU 0[7000] / HCA 0 'mlx5_0' (no module or not supported by GPU)"],
-            "no module or not supported by GPU",
-            "modprobe",
-            id="2.4",
+            [GPU_DISABLED], "nccl.gdr_disabled_with_cause: mlx5_0 no module or not supported by GPU", id="2.4"
         ),
-        pytest.param(["NET/IB : GPU Direct RDMA Disabled for HCA 0 'rxe0'"], "made in software", "cards", id="rxe"),
-        pytest.param(
-            ["NCCL_NET_GDR_LEVEL set by environment to LOC"], "set to LOC", "Take NCCL_NET_GDR_LEVEL", id="LOC"
-        ),
-        pytest.param(["NCCL_NET_GDR_LEVEL set by environment to 0."], "set to 0", "Take NCCL_NET_GDR_LEVEL", id="0"),
+        pytest.param(["NET/IB : GPU Direct RDMA Disabled for HCA 0 'rxe0'"], "nccl.software_device: rxe0", id="rxe"),
+        pytest.param(["NCCL_NET_GDR_LEVEL set by environment to LOC"], "nccl.gdr_level_off: LOC", id="LOC"),
+        pytest.param(["NCCL_NET_GDR_LEVEL set by environment to 0."], "nccl.gdr_level_off: 0", id="0"),
         pytest.param(
             ["Call to ibv_reg_dmabuf_mr failed with error Operation not supported"],
-            "by DMA-BUF: Operation not supported",
-            "NCCL_DMABUF_ENABLE=0",
+            "nccl.dmabuf_failed: Operation not supported",
             id="dmabuf",
         ),
     ],
 )
-def test_each_cause_has_its_remedy(lines, reason, remedy):
+def test_each_cause_has_its_remedy(lines, reason):
     """Why GPUDirect is off stands in the log; what to do follows from it, with channels in the log or without."""
     alone, with_channel = verdict(*lines), verdict(*lines, PLAIN)
 
-    for judgement in (alone, with_channel):
-        assert judgement.gdr is False
-        assert reason in judgement.reason
-        assert remedy in judgement.remedy
-    assert "lacks /GDRDMA" in with_channel.reason
+    assert (alone.gdr, with_channel.gdr) == (False, False)
+    assert reasons(alone) == [reason]
+    assert reasons(with_channel) == ["nccl.channel_without_gdr", reason]
+    assert remedy_of(alone) == remedy_of(with_channel) is not None
 
 
 @pytest.mark.parametrize(
-    ("version", "numbers", "words"),
+    ("version", "numbers", "distance"),
     [
-        ("2.7.8", "5 > 3", "SYS, where NCCL allows PXB"),
-        ("2.10.3", "5 > 4", "PHB, where NCCL allows PXB"),
-        ("2.18.5", "7 > 4", "SYS, where NCCL allows PXB"),
-        ("2.26.2", "7 > 5", "PHB, where NCCL allows PXB"),
-        ("2.27.3", "7 > 5", "P2C, where NCCL allows PXB"),
-        ("2.27.5", "7 > 5", "PXN, where NCCL allows PXB"),
-        ("2.28.3", "8 > 5", "PHB, where NCCL allows PXB"),
+        ("2.7.8", "5 > 3", "SYS"),
+        ("2.10.3", "5 > 4", "PHB"),
+        ("2.18.5", "7 > 4", "SYS"),
+        ("2.26.2", "7 > 5", "PHB"),
+        ("2.27.3", "7 > 5", "P2C"),
+        ("2.27.5", "7 > 5", "PXN"),
+        ("2.28.3", "8 > 5", "PHB"),
     ],
 )
-def test_a_distance_is_interpreted_by_the_nccl_version(version, numbers, words):
+def test_a_distance_is_interpreted_by_the_nccl_version(version, numbers, distance):
     """The same number means other things in other versions; the user sets levels by name."""
     judgement = verdict(
         f"NCCL version {version}+cuda12.0",
@@ -157,15 +163,14 @@ def test_a_distance_is_interpreted_by_the_nccl_version(version, numbers, words):
         PLAIN,
     )
 
-    assert words in judgement.reason
-    assert "NCCL_NET_GDR_LEVEL=PHB" in judgement.remedy
+    assert reasons(judgement)[1] == f"nccl.too_far: {distance} PXB"
 
 
 def test_a_distance_without_a_version_stays_a_number():
     """A class is not guessed."""
     judgement = verdict("GPU Direct RDMA Disabled for GPU 7000 / HCA 0 (distance 5 > 4), read 0", PLAIN)
 
-    assert "distance 5, where NCCL allows distance 4" in judgement.reason
+    assert reasons(judgement)[1] == "nccl.too_far: distance 5 distance 4"
 
 
 def test_distant_cards_are_no_evidence_if_a_near_card_exists():
@@ -187,8 +192,7 @@ def test_the_limit_of_locked_memory_is_reported_as_the_cause():
     judgement = of(text)
 
     assert judgement.gdr is None
-    assert "limit of locked memory" in judgement.reason
-    assert "memlock=-1" in judgement.remedy
+    assert reasons(judgement) == ["nccl.no_network_channel", "nccl.memlock: ibv_reg_mr_iova2"]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +208,8 @@ def test_an_unknown_form_is_unknown(text):
     judgement = verdict(LISTED, text)
 
     assert judgement.gdr is None
-    assert text in judgement.reason
+    assert judgement.reasons[0].code == "nccl.unknown_format"
+    assert text in judgement.reasons[0].params["line"]
     assert verdict(LISTED, DIRECT, text).gdr is None
 
 
@@ -223,7 +228,7 @@ def test_lines_of_other_programs_are_ignored(text):
     judgement = of(text.encode("latin-1"))
 
     assert (judgement.version, judgement.transport, judgement.gdr, judgement.hcas) == (None, None, None, ())
-    assert "NCCL_DEBUG=INFO" in judgement.remedy
+    assert [reason.code for reason in judgement.reasons] in (["nccl.no_lines"], ["nccl.no_channels"])
 
 
 @pytest.mark.parametrize(
@@ -308,7 +313,7 @@ def test_a_large_log_is_read_in_chunks():
     judgement = judge_nccl_log(read(pieces))
 
     assert (judgement.gdr, judgement.hcas) == (True, ("mlx5_3",))
-    assert "All 5000 network channels" in judgement.reason
+    assert reasons(judgement) == ["nccl.channels_with_gdr: 5000"]
 
 
 def test_the_report_is_complete_and_fits_eighty_columns():
@@ -338,66 +343,98 @@ def test_the_document_has_the_promised_keys():
     """Scripts rely on these names."""
     document = as_document(verdict(LISTED, DIRECT))
 
-    assert {"version", "transport", "gdr", "hcas", "reason", "remedy"} <= set(document)
+    assert {"version", "transport", "gdr", "hcas", "reason", "remedy", "reason_codes"} <= set(document)
     assert (document["gdr"], document["hcas"], document["remedy"]) == (True, ["mlx5_3"], None)
+    assert document["reason_codes"] == [{"code": "nccl.channel_with_gdr", "params": {}}]
+
+
+def test_reasons_are_sentences_with_the_remedies_in_their_order():
+    """Each reason is a sentence; reasons without a remedy add nothing to what is to be done."""
+    document = as_document(verdict("NET/IB : No device found.", SOCKET, "Using network Socket"))
+
+    assert document["reason"] == (
+        "NCCL chose TCP for the network. NCCL found no RDMA device on gpu1. "
+        "For TCP it would take lo, docker0, which lead to no other node."
+    )
+    assert document["remedy"].startswith("See what the node has (ls /sys/class/infiniband)")
+    assert document["remedy"].endswith("Name the data network's interface in NCCL_SOCKET_IFNAME.")
+
+
+@pytest.mark.parametrize(
+    ("lines", "part"),
+    [
+        (["NCCL version 2.22.3+cuda12.5", DISABLED], "which kernels since 6.4 do not have: use NCCL 2.23"),
+        ([DISABLED], "modprobe nvidia-peermem"),
+        (["NCCL_NET_GDR_LEVEL set by environment to LOC"], "Take NCCL_NET_GDR_LEVEL out"),
+        (["GPU Direct RDMA Disabled for GPU 7000 / HCA 0 (distance 5 > 4), read 0"], "NCCL_NET_GDR_LEVEL=PHB"),
+        (["Call to ibv_reg_dmabuf_mr failed with error Operation not supported"], "NCCL_DMABUF_ENABLE=0"),
+        (["Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"], "memlock=-1"),
+        (["NCCL_NET_GDR_LEVEL set by environment to PHB", PLAIN], "NCCL_NET_GDR_LEVEL=PHB is set: try without it. Run"),
+    ],
+)
+def test_a_remedy_names_the_setting(lines, part):
+    """So it can be copied."""
+    assert part in remedy_of(verdict(*lines))
 
 
 SOCKET = "NET/Socket : Using [0]lo:127.0.0.1<0> [1]docker0:172.17.0.1<0>"
 
 
 @pytest.mark.parametrize(
-    ("lines", "transport", "gdr", "reason"),
+    ("lines", "transport", "gdr", "codes"),
     [
         pytest.param(
             ["NET/IB : No device found.", SOCKET, "Using network Socket"],
             "Socket",
             False,
-            "it would take lo, docker0",
+            ["nccl.network_is_tcp", "nccl.no_device: gpu1", "nccl.local_interfaces: lo docker0"],
             id="no card",
         ),
-        pytest.param(
-            ["NET/IB : No device found."], None, False, "found no RDMA device on gpu1", id="no card, no network"
-        ),
+        pytest.param(["NET/IB : No device found."], None, False, ["nccl.no_device: gpu1"], id="no card, no network"),
         pytest.param(
             ["P2P plugin IBext_v8", "NET/IB : No device found.", SOCKET, "Using network Socket"],
             "Socket",
             False,
-            "plugin IBext_v8 is there",
+            ["nccl.network_is_tcp", "nccl.no_device: gpu1 IBext_v8", "nccl.local_interfaces: lo docker0"],
             id="plugin without a card",
         ),
         pytest.param(
             ["NCCL_IB_DISABLE set by environment to 1.", "NET/Socket : Using [0]ib0:10.0.0.1<0>"],
             "Socket",
             False,
-            "NCCL_IB_DISABLE=1",
+            ["nccl.network_is_tcp", "nccl.ib_disabled"],
             id="disabled",
         ),
         pytest.param(
-            [LISTED, "Channel 00 : 0[0] -> 1[1] via P2P/IPC"], "P2P", None, "inside a node", id="inside a node"
+            [LISTED, "Channel 00 : 0[0] -> 1[1] via P2P/IPC"],
+            "P2P",
+            None,
+            ["nccl.inside_a_node: P2P"],
+            id="inside a node",
         ),
         pytest.param(
             [LISTED, "NET/IB : GPU Direct RDMA Enabled for HCA 1 'mlx5_3'", PLAIN],
             "IB",
             False,
-            "NCCL calls GPUDirect possible for mlx5_3",
+            ["nccl.possible_but_unused: nccl.channel_without_gdr mlx5_3"],
             id="possible and unused",
         ),
         pytest.param(
             ["NET/IB: [0] mlx5_0:uverbs0:1/RoCE", "Using network IB", "Channel 00 : 8[0] -> 0[0] [send] via NET/IB/0"],
             "RoCE",
             False,
-            "does not say why",
+            ["nccl.unexplained: nccl.channel_without_gdr"],
             id="old wording of a card",
         ),
     ],
 )
-def test_a_log_without_gpudirect_reports_the_used_transport(lines, transport, gdr, reason):
+def test_a_log_without_gpudirect_reports_the_used_transport(lines, transport, gdr, codes):
     """TCP and its interfaces, channels inside the node, or RDMA through host memory."""
     result = verdict(*lines)
 
     assert (result.transport, result.gdr) == (transport, gdr)
-    assert reason in result.reason
-    assert result.remedy
+    assert reasons(result) == codes
+    assert remedy_of(result)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ CASES = {
         "nvidia-peermem",
         {**WITH_OFED, "peer_memory": peers("nvidia_peermem")},
     ),
-    "nvidia-peermem is not loaded": ("path", FAIL, "nvidia_peermem loaded", {**WITH_OFED, "peer_memory": peers()}),
+    "nvidia-peermem is not loaded": ("path", FAIL, "gdr.peermem_not_loaded", {**WITH_OFED, "peer_memory": peers()}),
     "nvidia-peermem was built before OFED": (
         "path",
         FAIL,
@@ -72,7 +72,7 @@ CASES = {
     "OFED 4.9's option came after the module was loaded": (
         "path",
         FAIL,
-        "nvidia_peermem reloaded: it runs without peerdirect_support=1",
+        "gdr.peerdirect_not_loaded",
         {
             **WITH_OFED,
             "rdma": RdmaStack((rdma_device(),), 1, ("uverbs0",), "MLNX_OFED_LINUX-4.9-4.1.7.0"),
@@ -179,8 +179,13 @@ CASES = {
         {"kernels": (kernel("6.1.0", running=True, nvidia="", nvidia_peermem=""),)},
     ),
     "ACS is on": ("routing", WARN, "0000:17:00.0", {"pci_routing": PciRouting({}, ("0000:17:00.0",))}),
-    "the IOMMU translates": ("routing", WARN, "IOMMU", {"pci_routing": PciRouting({"0000:06:00.0": "DMA"}, ())}),
-    "no card near a GPU": ("routing", WARN, "the closest is NODE", {"topology": linked("NODE")}),
+    "the IOMMU translates": (
+        "routing",
+        WARN,
+        "gdr.iommu_translates 0000:06:00.0",
+        {"pci_routing": PciRouting({"0000:06:00.0": "DMA"}, ())},
+    ),
+    "no card near a GPU": ("routing", WARN, "gdr.card_far NODE", {"topology": linked("NODE")}),
     "no lspci": ("routing", PASS, "peer_memory.routing.acs_unknown", {"pci_routing": PciRouting({}, None)}),
     "a virtual machine": (
         "routing",
@@ -235,7 +240,7 @@ def test_kernels_without_the_module_are_reported_with_the_reason_of_the_node(jud
     assert [shown(part) for part in result.reason.params["kernels"]] == [
         "peer_memory.kernels.kernel: 6.8.0 nv_peer_mem built against another stack",
         "peer_memory.kernels.kernel: 6.12.0 nv_peer_mem no headers",
-        "peer_memory.kernels.kernel: 5.10.0 nv_peer_mem nvidia nvidia_peermem OFED's RDMA stack",
+        "peer_memory.kernels.kernel: 5.10.0 nv_peer_mem nvidia nvidia_peermem peer_memory.kernels.ofed",
     ]
     assert "4.19.0" not in shown(result.reason)
 

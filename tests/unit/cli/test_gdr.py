@@ -103,7 +103,7 @@ def test_the_nodes_of_an_inventory_get_verdicts(gdr):
 
     assert code == 0
     assert [(node["name"], node["path"]) for node in nodes] == [("gpu1", "dma_buf"), ("cpu1", "none")]
-    assert nodes[1]["reasons"] == ["the node has no GPU"]
+    assert nodes[1]["reason_codes"] == [{"code": "gdr.no_gpu", "params": {}}]
 
 
 def node_without_gpu():
@@ -125,6 +125,7 @@ def test_a_node_without_a_verdict_exits_with_1(gdr, trouble):
     assert (good["path"], good["error"]) == ("dma_buf", None)
     assert (lost["path"], lost["unmet"], lost["environment"]) == ("none", [], {})
     assert lost["error"]["remedy"]
+    assert lost["error"]["code"] == ("gdr.fact_unavailable" if trouble == "hung" else "gdr.probe_failed")
 
 
 def test_limit_selects_nodes(gdr):

@@ -11,6 +11,7 @@ from provision.errors import ConnectionFailed
 from provision.facts.gpu_usage import GpuUsage
 from provision.model.job import JobStatus
 from provision.model.job_views import GpuView, NodeView
+from provision.model.reason import reason
 from provision.testing import make_cluster
 from provision.workflow.job_nodes import Usage
 from tests.support.memory_engine import MemoryEngine, job_of
@@ -26,7 +27,7 @@ NODES = (
         gpus=(GpuView(0, JOB.assignments[0].uuids[0], "V100", "a", "a-master-0"), GpuView(1, "x", "V100")),
     ),
     NodeView("gpu2", "10.0.0.2", ready=True, labels={"rack": "r1"}, gpus=(GpuView(0, "y", "V100"),)),
-    NodeView("gpu3", "10.0.0.3", ready=False, reason="no route to host"),
+    NodeView("gpu3", "10.0.0.3", ready=False, reason=reason("placement.node_unreachable", cause="no route to host")),
 )
 
 

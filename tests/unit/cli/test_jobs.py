@@ -16,6 +16,8 @@ from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
 from provision.errors import ConnectionFailed, InvalidRecord, NeverFits, NotAllowed, UsageError
 from provision.model.job import Assignment, InstanceRecord, JobEvent, JobStatus, Kind
 from provision.model.job_views import DryRun, JobPage
+from provision.model.reason import NO_REASON, reason
+from provision.report.reasons import error_of
 from provision.testing import make_cluster
 from provision.workflow.job_watch import wait_for
 from tests.support.memory_engine import MemoryEngine, job_of
@@ -154,7 +156,7 @@ def test_a_dry_run_shows_placement_variables_and_commands(engine, typed):
     )
     engine.plan = DryRun(
         (assignment,),
-        "",
+        NO_REASON,
         {"pytorch-dist-master-0": {"RANK": "0", "API_TOKEN": "[secret]"}},
         {"pytorch-dist-master-0": ["docker", "create", "a b"]},
         {"hostfile": "gpu1 slots=2\n"},
@@ -175,21 +177,27 @@ def test_a_dry_run_shows_placement_variables_and_commands(engine, typed):
 
 def test_a_dry_run_has_the_exit_code_of_the_submission(engine, typed, monkeypatch):
     """A job that would wait is submitted too, so that is 0; one that can never fit is refused with 5 by both."""
-    engine.plan = DryRun((), "gpu1 has 0 of 1 GPUs free", {}, {})
+    why = reason("placement.no_node_ready")
+    waits = reason("job.insufficient_resources", cause=why, nodes=(), to_set_up=(), limit=())
+    engine.plan = DryRun((), waits, {}, {})
     code, out, _ = typed(*SUBMIT, "--dry-run", "--json", "x")
-    assert (code, json.loads(out)["fits"]) == (0, False)
+    document = json.loads(out)
+    assert (code, document["fits"], document["code"]) == (0, False, "job.insufficient_resources")
+    assert document["params"]["cause"] == {"code": "placement.no_node_ready", "params": {}}
 
     def never(*_words):
-        raise NeverFits("it does not fit on the nodes even when they are idle")
+        raise error_of(NeverFits, reason("placement.unknown_node", nodes=["x"]))
 
     for verb, more in (("dry_run", ["--dry-run"]), ("submit", [])):
         monkeypatch.setattr(engine, verb, never)
-        assert typed(*SUBMIT, *more, "x")[0] == 5
+        code, out, _ = typed(*SUBMIT, *more, "--json", "x")
+        error = json.loads(out)["error"]
+        assert (code, error["code"], error["params"]) == (5, "placement.unknown_node", {"nodes": ["x"]})
 
 
 def test_a_dry_run_reports_lint_warnings(engine, typed):
     """The specification from the command line and the nodes' records; in JSON the latter."""
-    engine.plan = DryRun((), "", {}, {}, {}, ("btl_tcp_if_include eth7: gpu1 has eth0",))
+    engine.plan = DryRun((), NO_REASON, {}, {}, {}, ("btl_tcp_if_include eth7: gpu1 has eth0",))
     words = ("submit", "mpi", "--name=a", "--image=i", "--gpus=2", "--dry-run")
     code, out, err = typed(*words, "--json", "mpirun -np 1 x")
 

@@ -9,7 +9,9 @@ import pytest
 import typer
 
 from provision.cli.main import GROUPS, VERBS, _report, build_app, main, normalise
-from provision.errors import NodeError, UsageError
+from provision.errors import NeverFits, NodeError, UsageError
+from provision.model.reason import reason
+from provision.report.reasons import error_of
 from provision.workflow import chosen_roles
 
 
@@ -78,6 +80,18 @@ def test_json_is_printed_on_failure(capsys, tmp_path):
 
     assert code == 2
     assert "none.yml" in json.loads(out)["error"]["message"]
+
+
+def test_the_json_of_an_error_has_the_code_and_parameters_of_its_reason(capsys):
+    """Other errors have the code of their kind, and no parameters."""
+    _report(error_of(NeverFits, reason("placement.unknown_node", nodes=["x"])), as_json=True)
+    refused = json.loads(capsys.readouterr().out)["error"]
+    _report(NeverFits("never"), as_json=True)
+    other = json.loads(capsys.readouterr().out)["error"]
+
+    assert (refused["code"], refused["params"]) == ("placement.unknown_node", {"nodes": ["x"]})
+    assert refused["message"] == "there is no node x"
+    assert (other["code"], other["params"]) == ("job.insufficient_resources", {})
 
 
 @pytest.mark.parametrize("as_json", [False, True])

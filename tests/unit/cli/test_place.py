@@ -104,7 +104,8 @@ def test_insufficient_gpus_exit_with_1_and_the_missing_number(place):
     document = json.loads(out)
 
     assert (code, document["fits"], document["workers"], document["bus_bandwidth_gb_s"]) == (1, False, [], None)
-    assert "free: n1 3" in document["reason"]
+    assert document["code"] == "placement.insufficient_gpus"
+    assert document["params"]["free"] == [{"code": "placement.gpus_of_node", "params": {"name": "n1", "gpus": 3}}]
 
 
 def test_bandwidth_between_nodes_is_that_of_the_cards(place):
@@ -308,7 +309,7 @@ def test_a_gpu_in_mig_mode_is_not_used_for_jobs_of_whole_gpus(probed):
     document = json.loads(probed({"a": ({}, parted)}, "-g", "4", "--json")[1])
 
     assert not document["fits"]
-    assert "in MIG mode" in document["reason"]
+    assert [part["code"] for part in document["params"]["excluded"]] == ["placement.mig"]
 
 
 def test_a_shared_gpu_in_mig_mode_is_offered_by_the_uuids_of_its_instances(probed):

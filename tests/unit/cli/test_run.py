@@ -508,7 +508,10 @@ def test_a_job_runs_at_its_placement(run, tmp_path):
         (["--placement", "/no/such", "--", "x"], "cannot be read"),
         (["--launcher", "torchrun", "--preset", "taco", "--", "x"], "Leave --launcher and --placement out"),
         (["--launcher", "torchrun", "--", "mpirun", "x"], "taken as it is"),
-        (["--launcher", "launch", "--", "python3", "x.py"], "Leave python3 out"),
+        (["--launcher", "launch", "--", "python3", "x.py"], "Omit python3"),
+        (["--launcher", "torchrun", "--", "python3", "x.py"], "starts torchrun on each node"),
+        (["--launcher", "torchrun", "--", "/usr/bin/torchrun", "x.py"], "Omit /usr/bin/torchrun"),
+        (["--launcher", "torchrun", "--", "accelerate", "launch", "x.py"], "Omit accelerate"),
     ],
 )
 def test_contradictory_launcher_options_are_refused(run, words, said):
@@ -517,6 +520,19 @@ def test_contradictory_launcher_options_are_refused(run, words, said):
 
     assert (code, out) == (125, "")
     assert said in err
+
+
+@pytest.mark.parametrize(("launcher", "shown"), [("launch", True), ("torchrun", False), ("python", False)])
+def test_the_program_of_each_node_is_shown_if_the_command_line_hides_it(run, launcher, shown):
+    """By dry run and explanation, for people and programs."""
+    words = ["--launcher", launcher, "--", "train.py", "--x"]
+    _, dry, _ = run(healthy(2), "run", "--dry-run", *words)
+    _, explained, _ = run(healthy(2), "run", "--explain", *words)
+    document = json.loads(run(healthy(2), "run", "--explain", "--json", *words)[1])
+
+    assert ("\n# starts on each node: sh -c 'python3 -m torch.distributed.launch " in dry) == shown
+    assert ("\nstarts on each node: sh -c 'python3 -m torch.distributed.launch " in explained) == shown
+    assert (document["node_command"] or [])[-2:] == (["train.py", "--x"] if shown else [])
 
 
 def test_options_after_the_torch_script_belong_to_the_script(run):

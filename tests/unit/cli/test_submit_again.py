@@ -21,6 +21,7 @@ from provision.cli.job_options import is_secret
 from provision.cli.main import build_app
 from provision.errors import UsageError
 from provision.model.job_views import DryRun
+from provision.model.reason import NO_REASON
 from provision.report.job_document import written
 from provision.report.job_submit import dry_run_document
 from provision.testing import make_cluster
@@ -193,7 +194,7 @@ def test_logins_on_the_command_line_survive_the_round_trip():
 
 def reread(results, form="yaml"):
     """Return the fields of the document that a dry run prints, as a terminal gets it."""
-    text = printable(written(dry_run_document(results, DryRun((), "", {}, {})), form))
+    text = printable(written(dry_run_document(results, DryRun((), NO_REASON, {}, {})), form))
     return read_document(text, "job.yaml")
 
 
@@ -215,7 +216,7 @@ def test_the_document_of_a_dry_run_has_known_keys():
     """The reader distinguishes it from a spec file by them."""
     results = submission(read_words([*PLAIN, "x"]), Here())
 
-    assert dry_run_document(results, DryRun((), "", {}, {})).keys() == DRY_RUN_KEYS
+    assert dry_run_document(results, DryRun((), NO_REASON, {}, {})).keys() == DRY_RUN_KEYS
 
 
 def test_a_document_of_another_tool_is_refused_by_its_first_key():

@@ -32,6 +32,7 @@ from provision.facts.kernel import PackagesFact
 from provision.facts.probe_request import split
 from provision.facts.system import Hardware, System
 from provision.node.probe.probe import works_of
+from tests.benchmarks import described_node
 from tests.support.node.probe import probe_command, probe_output
 
 NAP = f"98.{os.getpid()}"
@@ -381,6 +382,13 @@ def test_every_fact_is_an_attribute():
     names = {fact.name for fact in ALL_FACTS}
 
     assert names == set(NodeFacts.__dataclass_fields__) - {"raw", "read_at"}
+
+
+def test_simulated_nodes_report_every_fact():
+    """A check of a fact that they do not report fails on every one of them."""
+    commands = {fact.command for fact in ALL_FACTS if fact.name in described_node.FACTS}
+
+    assert {fact.name for fact in ALL_FACTS if fact.command not in commands} == described_node.NO_OUTPUT
 
 
 @pytest.mark.parametrize("fact", ALL_FACTS, ids=lambda fact: fact.name)

@@ -13,7 +13,9 @@ from provision.facts.peer_modules import NvidiaModules, PeerMemory
 from provision.facts.rdma import Gid, RdmaPort, RdmaStack
 from provision.facts.system import Kind, NodeKind
 from provision.gdr import Cards, Flavor, GdrPath, Stack
-from provision.gdr.observed import architecture, missing_fact_reason, situation, verdict_of
+from provision.gdr.observed import architecture, missing_fact, situation, verdict_of
+from provision.model.reason import reason
+from tests.support.reasons import shown
 from tests.unit.checks.conftest import healthy, kernel, rdma_device
 
 BASE = healthy()
@@ -28,9 +30,7 @@ def test_a_node_that_meets_all_conditions_uses_dma_buf():
     result = verdict_of(node())
 
     assert result.path is GdrPath.DMA_BUF
-    assert result.reasons[0] == (
-        "DMA-BUF: driver 550.90 with open modules, kernel 6.1.0, the kernel's own RDMA stack, NCCL 2.27.5"
-    )
+    assert shown(result.reasons[0]) == "gdr.path: DMA-BUF 550.90 open 6.1.0 gdr.inbox_stack 2.27.5"
 
 
 @pytest.mark.parametrize(
@@ -146,13 +146,13 @@ def test_a_gid_index_counts_only_if_all_ports_share_it():
 def test_no_gpu_differs_from_missing_facts():
     hung = node(gpus=Unknown("hung: nvidia-smi"))
 
-    assert verdict_of(node(gpus=(), gpu_pci=())).reasons == ("the node has no GPU",)
-    assert missing_fact_reason(hung) == "hung: nvidia-smi"
-    assert verdict_of(hung).reasons == ("hung: nvidia-smi",)
+    assert verdict_of(node(gpus=(), gpu_pci=())).reasons == (reason("gdr.no_gpu"),)
+    assert missing_fact(hung) == reason("gdr.fact_unavailable", cause="hung: nvidia-smi")
+    assert verdict_of(hung).reasons == (missing_fact(hung),)
     assert situation(node()).flavor is Flavor.OPEN
 
 
 def test_gpus_without_a_driver_have_no_path():
     result = verdict_of(node(gpus=(), nvidia_modules=NvidiaModules("", "", "", {})))
 
-    assert (result.path, result.reasons) == (GdrPath.NONE, ("no driver serves the GPUs",))
+    assert (result.path, result.reasons) == (GdrPath.NONE, (reason("gdr.no_driver"),))

@@ -7,6 +7,7 @@ import pytest
 from provision.facts import NodeFacts, Unknown
 from provision.facts.system import Kind, Limits, NodeKind
 from provision.model import Topology
+from provision.model.reason import reason
 from provision.testing import make_cluster
 from provision.workflow import cluster_snapshot
 
@@ -28,7 +29,7 @@ def test_nodes_with_unusable_gpus_are_reported_and_nodes_without_gpus_are_not(
 
     assert snapshot.candidates == {}
     assert dict(snapshot.left_out) == {}
-    assert dict(snapshot.gpus_out) == {"gpu1": "nvidia-smi does not see all GPUs that are on the PCI bus"}
+    assert dict(snapshot.gpus_out) == {"gpu1": reason("placement.gpus_missing")}
 
 
 @pytest.mark.row(48)

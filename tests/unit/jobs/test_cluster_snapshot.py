@@ -13,6 +13,7 @@ from provision.facts import ALL_FACTS
 from provision.jobs import cluster_snapshot
 from provision.jobs.cluster_snapshot import BackgroundProbe, ClusterSnapshot
 from provision.model import Cluster
+from provision.model.reason import reason
 from provision.workflow import cluster_snapshot as probe_snapshot
 
 
@@ -28,7 +29,7 @@ class ClusterProbe:
         assert self.may.wait(5)
         if self.error:
             raise self.error
-        return ClusterSnapshot(left_out={"a": f"look {self.probes}"})
+        return ClusterSnapshot(left_out={"a": reason("look", number=self.probes)})
 
 
 CLUSTER = Cluster("x", Path("x"), ())
@@ -41,7 +42,9 @@ def test_a_background_probe_is_used() -> None:
     background_probe.begin()
     cluster_probe.may.set()
 
-    assert background_probe.snapshot().left_out == background_probe.snapshot().left_out == {"a": "look 1"}
+    assert (
+        background_probe.snapshot().left_out == background_probe.snapshot().left_out == {"a": reason("look", number=1)}
+    )
 
 
 def test_nodes_are_probed_only_if_a_job_is_to_be_placed() -> None:
@@ -49,7 +52,7 @@ def test_nodes_are_probed_only_if_a_job_is_to_be_placed() -> None:
     background_probe, before = BackgroundProbe(cluster_probe, CLUSTER), cluster_probe.probes
     cluster_probe.may.set()
 
-    assert (before, background_probe.snapshot().left_out) == (0, {"a": "look 1"})
+    assert (before, background_probe.snapshot().left_out) == (0, {"a": reason("look", number=1)})
 
 
 def test_an_old_background_probe_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +63,9 @@ def test_an_old_background_probe_is_repeated_once(monkeypatch: pytest.MonkeyPatc
     background_probe = BackgroundProbe(cluster_probe, CLUSTER)
     background_probe.begin()
 
-    assert background_probe.snapshot().left_out == background_probe.snapshot().left_out == {"a": "look 2"}
+    assert (
+        background_probe.snapshot().left_out == background_probe.snapshot().left_out == {"a": reason("look", number=2)}
+    )
 
 
 def test_facts_that_placement_does_not_use_exist() -> None:

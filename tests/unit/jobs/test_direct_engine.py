@@ -29,10 +29,12 @@ from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import DirectEngine, job_end, job_reports, queue_host, queue_starts
 from provision.model import CommandResult, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
+from provision.model.reason import reason
 from provision.workflow import queue_daemon
 from provision.workflow.job_watch import exit_code, wait_for
 from tests.support.node.direct import Way, direct_engine, recorded, signing_keys
 from tests.support.node.node import Engine, FakeNode, assignment, until
+from tests.support.reasons import parts
 
 
 @dataclass
@@ -104,7 +106,7 @@ def test_an_exclusive_job_gets_its_gpus_and_the_whole_node(jobs: DirectEngine) -
     assert sorted(alone.allocations["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
     for waits in (other, cpu):
         assert waits.status is JobStatus.PENDING
-        assert "alone has the node for itself" in waits.reason
+        assert reason("placement.node_exclusive", job="alone") in parts(waits.cause)
     until(lambda: jobs.get("alone").status is JobStatus.RUNNING, "the start")
     jobs.stop("alone", [].append, grace=1)
     assert output(jobs, "alone") == {"alone-worker-0": "GPU-c 0/1\n"}
@@ -620,7 +622,8 @@ def test_a_job_with_a_toleration_starts_on_a_drained_node(jobs: DirectEngine, no
     assert submit(jobs, spec("tolerant", gpus=1, allow_drained=True)).attempt == 1
     waiting = submit(jobs, spec("patient", gpus=1))
     assert waiting.status is JobStatus.PENDING
-    assert "fan broken" in waiting.reason
+    assert waiting.cause.code == "job.insufficient_resources"
+    assert reason("placement.node_drained", cause="fan broken") in parts(waiting.cause)
 
 
 def test_a_job_that_is_stopped_while_it_is_prepared_does_not_start(

@@ -29,10 +29,12 @@ from provision.jobs.engines.base import (
 )
 from provision.jobs.engines.direct import gpu_reservation
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
+from provision.model.reason import reason
 from provision.report.job_document import job_document
 from tests.support.memory_engine import MemoryEngine
 from tests.support.node.direct import Way, direct_engine
 from tests.support.node.node import GPUS, Engine, FakeNode, until
+from tests.support.reasons import parts
 
 NODE = "a"
 GPU_COUNT = len(GPUS)
@@ -191,7 +193,7 @@ def test_a_job_waits_for_gpus_and_starts_when_they_are_free(subject: Subject) ->
 
     assert sum(map(len, first.allocations.values())) == GPU_COUNT
     assert second.status is JobStatus.PENDING
-    assert "1 of 1 worker" in second.reason
+    assert second.cause.code == "job.insufficient_resources"
     assert second.assignments == ()
     subject.go.touch()
     subject.await_end("first")
@@ -329,9 +331,10 @@ def test_a_drained_node_takes_no_new_jobs_and_its_jobs_continue(subject: Subject
     waiting = subject.submit("waiting")
     (node,) = subject.engine.nodes().nodes
 
-    assert (node.drained, node.reason) == (True, "memory errors (alice)")
+    drained = reason("placement.node_drained", cause="memory errors (alice)")
+    assert (node.drained, node.reason) == (True, drained)
     assert waiting.status is JobStatus.PENDING
-    assert "memory errors (alice)" in waiting.reason
+    assert drained in parts(waiting.cause)
     assert subject.await_status("running", JobStatus.RUNNING).status is JobStatus.RUNNING
     assert subject.engine.drain([NODE], "") == {NODE: None}
     assert subject.await_end("waiting").status is JobStatus.SUCCEEDED

@@ -28,6 +28,7 @@ from provision.jobs.engines.direct import DirectEngine
 from provision.jobs.signing import JobKeys
 from provision.model.job import CodeSource, JobRecord, JobSpec, JobStatus, Kind, as_document
 from provision.model.people import Person
+from provision.model.reason import reason
 from tests.support.node.direct import direct_engine, recorded, signing_keys
 from tests.support.node.node import Engine, FakeNode, until
 
@@ -114,7 +115,8 @@ def test_a_job_with_the_id_of_a_running_job_is_refused(monkeypatch: pytest.Monke
 
     refused, alice = jobs.get("evil"), jobs.get("alice")
     assert (refused.status, refused.attempt) == (JobStatus.PENDING, 0)
-    assert "has the id of another job (alice)" in refused.reason
+    assert (refused.cause.code, refused.cause.params["error"]) == ("job.refused", "job.duplicate_id")
+    assert refused.cause.params["cause"] == reason("job.duplicate_id", job="evil", other="alice")
     assert "provision delete evil" in refused.reason
     assert (alice.status, alice.allocations) == (JobStatus.RUNNING, record.allocations)
     jobs.stop("alice", said.append, grace=0)
@@ -261,7 +263,12 @@ def test_replaced_secrets_are_refused(jobs: DirectEngine, head: FakeNode) -> Non
     jobs.start_pending([].append)
 
     assert jobs.get("mine").status is JobStatus.FAILED
-    assert "a: the secrets of mine are not those that were signed" in jobs.get("mine").reason
+    cause = jobs.get("mine").cause
+    assert (cause.code, cause.params["error"], cause.params["node_name"]) == (
+        "job.start_failed",
+        "job.secrets_changed",
+        "a",
+    )
     assert "provision delete mine" in jobs.get("mine").reason
     assert not head.attempt("mine").exists()
     assert head.ok("look")["leases"] == {}
@@ -291,7 +298,7 @@ def test_a_job_does_not_start_without_its_signed_secrets(
     job = jobs.get("mine")
 
     assert job.status is JobStatus.FAILED
-    assert "a: mine needs secrets that a does not store" in job.reason
+    assert (job.cause.code, job.cause.params["error"]) == ("job.start_failed", "job.secrets_missing")
     assert "provision delete mine" in job.reason
     assert not head.attempt("mine").exists()
     assert head.ok("look")["leases"] == {}
@@ -642,4 +649,4 @@ def test_only_secret_variables_that_the_spec_names_are_used(jobs: DirectEngine, 
     write(head, document, "mine", secrets={"env": dict(secrets.env), "salt": "s"})
     jobs.start_pending([].append)
 
-    assert "a secret variable that its spec does not name" in jobs.get("mine").reason
+    assert jobs.get("mine").cause.params["error"] == "job.secrets_unnamed"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +18,10 @@ from provision.jobs.engines.direct.node_probe import NodeProbe
 from provision.jobs.engines.direct.placement import allowed, place_job
 from provision.model import Connection, Node, Topology, TopologyGpu
 from provision.model.job import JobSpec, Kind
+from provision.model.reason import Reason, reason
+from provision.report.reasons import message
 from provision.topology.candidates import Candidate, Machine, Mode
+from tests.support.reasons import params_of, parts
 
 GPUS = 4
 
@@ -26,7 +31,7 @@ def node(name: str, **variables: Any) -> Node:
     return Node(name, Connection(name), variables=variables)
 
 
-def snapshot(*names: str, mode: Mode = Mode.DEFAULT, **left_out: str) -> ClusterSnapshot:
+def snapshot(*names: str, mode: Mode = Mode.DEFAULT, **left_out: Reason) -> ClusterSnapshot:
     """Return nodes with four GPUs each, connected by PCIe."""
     links = tuple(tuple("X" if a == b else "PIX" for b in range(GPUS)) for a in range(GPUS))
     machine = Machine(Topology(tuple(TopologyGpu(index) for index in range(GPUS)), (), links))
@@ -49,6 +54,23 @@ def job(gpus: int, workers: int, kind: Kind = Kind.PYTORCH, **more: Any) -> JobS
     return JobSpec("j", kind, ("x",), gpus=gpus, workers=workers, **more)
 
 
+@contextlib.contextmanager
+def refused(code: str, **params: Any) -> Iterator[None]:
+    """Expect that a job can never start, for this reason."""
+    with pytest.raises(NeverFits) as error:
+        yield
+    why = error.value.reason
+    assert why is not None
+    assert (why.code, error.value.code) == (code, code)
+    assert {**why.params, **params} == why.params
+
+
+def unused(why: Reason) -> dict[str, Reason]:
+    """Return why nodes are not used, by node."""
+    groups = [part.params for part in parts(why) if part.code == "placement.nodes"]
+    return {name: group["cause"] for group in groups for name in group["names"]}
+
+
 def probes(*nodes: NodeProbe) -> dict[str, NodeProbe]:
     """Return node probes by name."""
     return {one.node: one for one in nodes}
@@ -65,11 +87,12 @@ def test_four_workers_with_one_gpu_each_use_one_node() -> None:
 
 def test_a_node_with_lost_gpus_takes_only_jobs_without_gpus() -> None:
     """A job that needs its GPUs gets the reason."""
-    there = replace(snapshot(), gpus_out={"a": "nvidia-smi does not see all GPUs"}, cpus={"a": 2})
+    there = replace(snapshot(), gpus_out={"a": reason("placement.gpus_missing")}, cpus={"a": 2})
 
     assert [place.node for place in place_job(job(0, 1), there, probes(probe("a")), ["a"]).places] == ["a"]
     refused = place_job(job(1, 1), there, probes(probe("a")), ["a"])
-    assert (refused.places, "a: nvidia-smi does not see all GPUs" in refused.reason) == ((), True)
+    assert refused.places == ()
+    assert unused(refused.reason) == {"a": reason("placement.gpus_missing")}
 
 
 def test_gpus_in_use_are_not_assigned() -> None:
@@ -86,29 +109,32 @@ def test_all_workers_of_a_job_are_placed_or_none() -> None:
     placement = place_job(job(4, 2), snapshot("a", "b"), probes(probe("a"), probe("b", 3)), ["a", "b"])
 
     assert placement.places == ()
-    assert "insufficient GPUs for 1 of 2 workers" in placement.reason
+    assert placement.reason.code == "job.insufficient_resources"
+    shortage = params_of(placement.reason, "placement.insufficient_gpus")
+    assert (shortage["missing"], shortage["workers"]) == (1, 2)
 
 
 def test_a_job_with_insufficient_resources_on_all_nodes_is_refused() -> None:
     """It would wait forever."""
-    with pytest.raises(NeverFits, match="even when they are idle"):
+    with refused("placement.exceeds_cluster"):
         place_job(job(8, 1), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"])
 
 
 def test_a_job_waits_if_an_unreachable_node_may_have_the_missing_resources() -> None:
-    placement = place_job(job(4, 2), snapshot("a", b="no route"), probes(probe("a")), ["a", "b"])
+    silent = reason("placement.node_unreachable", cause="no route")
+    placement = place_job(job(4, 2), snapshot("a", b=silent), probes(probe("a")), ["a", "b"])
 
     assert placement.places == ()
-    assert "b: no route" in placement.reason
+    assert unused(placement.reason) == {"b": silent}
 
 
 @pytest.mark.row(2, 5, 6)
 @pytest.mark.parametrize("kind", Kind)
 def test_topology_jobs_use_topology_nodes_only(kind: Kind) -> None:
     """Jobs of every kind, and other jobs use none of these nodes."""
-    with pytest.raises(NeverFits, match=r"gpu\.schedule=topology"):
+    with refused("placement.no_topology_node"):
         place_job(job(1, 1, kind=kind, gputopology=True), snapshot("a"), probes(probe("a")), ["a"])
-    with pytest.raises(NeverFits, match=r"gpu\.schedule=default"):
+    with refused("placement.no_default_node"):
         place_job(job(1, 1, kind=kind), snapshot("a", mode=Mode.TOPOLOGY), probes(probe("a")), ["a"])
     placement = place_job(
         job(4, 1, kind=kind, gputopology=True), snapshot("a", mode=Mode.TOPOLOGY), probes(probe("a")), ["a"]
@@ -120,7 +146,8 @@ def test_a_drained_node_is_used_only_with_a_toleration() -> None:
     """--allow-drained."""
     drained = probes(probe("a", drained="fan broken"))
 
-    assert "fan broken" in place_job(job(1, 1), snapshot("a"), drained, ["a"]).reason
+    why = place_job(job(1, 1), snapshot("a"), drained, ["a"]).reason
+    assert unused(why) == {"a": reason("placement.node_drained", cause="fan broken")}
     assert place_job(job(1, 1, allow_drained=True), snapshot("a"), drained, ["a"]).places
 
 
@@ -156,7 +183,7 @@ def test_nodes_are_selected_by_labels_names_and_failures() -> None:
 
     assert [one.name for one in allowed(job(0, 1, selector={"disk": "nvme"}), nodes)[0]] == ["a"]
     assert [one.name for one in allowed(job(0, 1, exclude=("a",)), nodes, ["b"])[0]] == ["c"]
-    with pytest.raises(NeverFits, match="no node x"):
+    with refused("placement.unknown_node", nodes=("x",)):
         allowed(job(0, 1, nodes=("x",)), nodes)
 
 
@@ -174,9 +201,11 @@ def test_an_exclusive_job_requires_an_idle_node_and_blocks_it_for_others() -> No
     failed = probes(probe("a", jobs=[{**live_job("old"), "queue": {"state": "failed"}}]))
 
     for gpus in (0, 1):
-        assert "alone has the node for itself" in place_job(job(gpus, 1), snapshot("a"), nodes, ["a"]).reason
+        waits = place_job(job(gpus, 1), snapshot("a"), nodes, ["a"]).reason
+        assert unused(waits) == {"a": reason("placement.node_exclusive", job="alone")}
         assert place_job(job(gpus, 1), snapshot("a"), busy, ["a"]).places
-        assert "other is on it" in place_job(job(gpus, 1, exclusive=True), snapshot("a"), busy, ["a"]).reason
+        waits = place_job(job(gpus, 1, exclusive=True), snapshot("a"), busy, ["a"]).reason
+        assert unused(waits) == {"a": reason("placement.node_not_idle", job="other")}
         assert place_job(job(gpus, 1, exclusive=True), snapshot("a"), empty, ["a"]).places
         assert place_job(job(gpus, 1, exclusive=True), snapshot("a"), failed, ["a"]).places
 
@@ -193,8 +222,8 @@ def test_only_the_named_gpus_are_used() -> None:
     placement = place_job(job(1, 2, gpu_ids=(1, 3)), snapshot("a"), probes(probe("a")), ["a"])
     assert sorted(place.gpus for place in placement.places) == [(1,), (3,)]
     waits = place_job(job(1, 1, gpu_ids=(1,)), snapshot("a"), probes(probe("a", 1)), ["a"])
-    assert (waits.places, bool(waits.reason)) == ((), True)
-    with pytest.raises(NeverFits):
+    assert (waits.places, waits.reason.code) == ((), "job.insufficient_resources")
+    with refused("placement.exceeds_cluster"):
         place_job(job(1, 1, gpu_ids=(9,)), snapshot("a"), probes(probe("a")), ["a"])
 
 
@@ -202,16 +231,16 @@ def test_without_gang_as_many_workers_as_possible_are_placed() -> None:
     """At least one. The others are reported, and a job with insufficient resources on all nodes is refused."""
     some = place_job(job(2, 3, gang=False), snapshot("a"), probes(probe("a", 0)), ["a"])
     assert len(some.places) == 1
-    assert "1 of 3 workers" in some.warnings[0]
+    assert (some.warnings[0].code, some.warnings[0].params["count"]) == ("placement.partial", 1)
     all_of_it = place_job(job(2, 2, gang=False), snapshot("a"), probes(probe("a")), ["a"])
     assert (len(all_of_it.places), all_of_it.warnings) == (2, ())
     none = place_job(job(2, 3, gang=False), snapshot("a"), probes(probe("a", 0, 1, 2)), ["a"])
-    assert (none.places, bool(none.reason)) == ((), True)
+    assert (none.places, none.reason.code) == ((), "job.insufficient_resources")
     cpu = place_job(
         job(0, 3, gang=False, max_per_node=1), snapshot("a", "b"), probes(probe("a"), probe("b")), ["a", "b"]
     )
-    assert (len(cpu.places), "2 of 3 workers" in cpu.warnings[0]) == (2, True)
-    with pytest.raises(NeverFits):
+    assert (len(cpu.places), cpu.warnings[0].params["count"]) == (2, 2)
+    with refused("placement.exceeds_cluster"):
         place_job(job(5, 2, gang=False), snapshot("a"), probes(probe("a")), ["a"])
 
 
@@ -221,23 +250,26 @@ def test_a_node_without_gpus_does_not_make_an_impossible_job_wait() -> None:
     cluster = ClusterSnapshot(full.candidates, {}, full.addresses, cpus={"a": 2, "login": 8})
     login = probe("login", gpus=[])
 
-    with pytest.raises(NeverFits, match="even when they are idle"):
+    with refused("placement.exceeds_cluster"):
         place_job(job(8, 1), cluster, probes(probe("a"), login), ["a", "login"])
-    with pytest.raises(NeverFits, match="has a GPU"):
+    with refused("placement.no_gpus"):
         place_job(job(1, 1), cluster, probes(probe("a"), login), ["login"])
     hung = probe("login", gpus=[], gpu_error="nvidia-smi hung")
-    assert place_job(job(8, 1), cluster, probes(probe("a"), hung), ["a", "login"]).reason
+    waits = place_job(job(8, 1), cluster, probes(probe("a"), hung), ["a", "login"])
+    assert waits.reason.code == "job.insufficient_resources"
 
 
 def test_an_empty_selection_of_nodes_is_refused_with_reasons() -> None:
     """By a selector, or by --exclude of all nodes; after failed attempts the job waits."""
     nodes = [node("a", cluster_labels={"disk": "nvme"}), node("b")]
 
-    with pytest.raises(NeverFits, match=r"a: has no label disk=ssd; b: has no label disk=ssd"):
+    missing = reason("placement.label_missing", label="disk", value="ssd")
+    with refused("placement.no_node_matches", nodes=(reason("placement.nodes", names=["a", "b"], cause=missing),)):
         allowed(job(1, 1, selector={"disk": "ssd"}), nodes)
-    with pytest.raises(NeverFits, match=r"b: excluded by --exclude"):
+    excluded = reason("placement.nodes", names=["a", "b"], cause=reason("placement.excluded"))
+    with refused("placement.no_node_matches", nodes=(excluded,)):
         allowed(job(0, 1, exclude=("a", "b")), nodes)
-    assert allowed(job(1, 1), nodes, ["a", "b"])[0] == []
+    assert allowed(job(1, 1), nodes, ["a", "b"]) == ([], dict.fromkeys("ab", reason("placement.attempt_failed")))
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
@@ -247,15 +279,15 @@ def test_a_node_without_a_running_docker_gets_no_workers(gpus: int) -> None:
 
     waits = place_job(job(gpus, 1), snapshot("a"), probes(silent), ["a"])
     assert waits.places == ()
-    assert "docker's engine does not answer" in waits.reason
-    assert waits.reason.endswith("To set up a, run: provision apply")
+    assert unused(waits.reason)["a"] == reason("placement.no_containers", cause="docker's engine does not answer")
+    assert message(waits.reason).endswith(". To set up a, run: provision apply")
     some = place_job(job(gpus, 1), snapshot("a", "b"), probes(silent, probe("b", drained="repair")), ["a", "b"])
-    assert some.reason.endswith("To set up a, run: provision apply --limit a")
+    assert message(some.reason).endswith("To set up a, run: provision apply --limit a")
     two = [probe(name, docker_error="docker's engine does not answer") for name in ("a", "gpu9")]
     most = place_job(
         job(gpus, 1), snapshot("a", "gpu9", "b"), probes(*two, probe("b", drained="x")), ["a", "gpu9", "b"]
     )
-    assert most.reason.endswith("run: provision apply --limit a,gpu9")
+    assert message(most.reason).endswith("run: provision apply --limit a,gpu9")
     placement = place_job(job(gpus, 1), snapshot("a", "b"), probes(silent, probe("b")), ["a", "b"])
     assert [place.node for place in placement.places] == ["b"]
 
@@ -273,7 +305,7 @@ def test_many_workers_without_gpus_are_distributed_like_few() -> None:
     assert counts(workers=6) == [2, 2, 2]
     assert counts(workers=4, spread=True) == [2, 1, 1]
     assert counts(workers=5, max_per_node=2) == [2, 1, 2]
-    with pytest.raises(NeverFits, match="7 workers do not fit on 3 nodes with 2"):
+    with refused("placement.workers_per_node", workers=7, nodes=3, max_per_node=2):
         counts(workers=7, max_per_node=2)
 
 
@@ -292,5 +324,5 @@ def test_the_refusal_names_the_limit_of_workers_per_node() -> None:
     placement = place_job(job(1, 4, max_per_node=2), snapshot("a", "b"), nodes, ["a", "b"])
 
     assert placement.places == ()
-    assert "1 of 4 workers" in placement.reason
-    assert "at most 2 workers on a node" in placement.reason
+    shortage = params_of(placement.reason, "placement.insufficient_gpus")
+    assert (shortage["missing"], shortage["workers"], shortage["max_per_node"]) == (1, 4, 2)

@@ -179,9 +179,10 @@ def test_the_launcher_and_script_of_torch_are_checked_on_the_nodes(launcher, mis
     """Neither of them is the first word of the command."""
     request = dataclasses.replace(REQUEST, launcher=launcher, command=("train.py",))
     said = f"{GOOD.replace('program=/usr/bin/python3', '')}program=/x\n{missing}"
-    with pytest.raises(LaunchError, match=words):
+    with pytest.raises(LaunchError, match=words) as caught:
         parse_node("n1", "c", CommandResult(said, "", 0), request)
 
+    assert "script=" in missing or f"image that has {request.program[0]}" in caught.value.remedy
     script = node_script("c", request.program, None)
     assert f"command -v -- {request.program[0]}" in script
     assert "[ -e train.py ]" in script

@@ -23,7 +23,18 @@ from provision.commands.shell import is_environment_name
 from provision.errors import UsageError
 from provision.jobs.preflight import parse_node
 from provision.jobs.request import JobRequest
-from provision.launchers import LAUNCHERS, HostEntry, Launch, Reach, discover, fitted, host_files, launcher_names
+from provision.launchers import (
+    DEFAULT_MPI,
+    DEFAULT_PER_NODE,
+    LAUNCHERS,
+    HostEntry,
+    Launch,
+    Reach,
+    discover,
+    fitted,
+    host_files,
+    launcher_names,
+)
 from provision.model import CommandResult, Setting
 from provision.model.job import JobSpec, Kind
 from provision.testing import make_node
@@ -49,13 +60,13 @@ class Row:
     environment: frozenset[str] = frozenset()
     """Names of the variables by which it finds nodes and logs in."""
     on_node: tuple[str, ...] = ()
-    """What is started once on each node for `SCRIPT`; empty: one process for each rank."""
+    """What is started once on each node for `SCRIPT`, the begin of each word; empty: one process for each rank."""
     typed: str = ""
     """A command line of users that starts it."""
 
 
 SHARED_WORDS = {"python", "launch", "slurm", "deepspeed", "horovod"}
-"""Names of launchers that are also names of interpreters, schedulers or libraries."""
+"""Names of launchers that other modules may contain, because they also name interpreters, schedulers or libraries."""
 SLOTS = r"(?P<name>\S+)\s+slots=(?P<slots>\d+)"  # DeepSpeed's own expression, too
 COLON = r"(?P<name>[^\s:]+):(?P<slots>\d+)"
 OMPI = frozenset({"orte_default_hostfile", "plm_rsh_agent", "plm_rsh_args", "orte_keep_fqdn_hostnames"})
@@ -102,7 +113,14 @@ def launcher(request):
 
 def test_every_launcher_has_a_test_case():
     """A launcher without one is not covered by the contract."""
-    assert set(ROWS) == set(LAUNCHERS)
+    missing, unknown = set(LAUNCHERS) - set(ROWS), set(ROWS) - set(LAUNCHERS)
+    assert not missing, f"no row in ROWS for {missing}"
+    assert not unknown, f"no launcher in provision/launchers for the rows {unknown}"
+
+
+def test_the_default_launchers_are_those_of_the_lowest_order():
+    """Adding a launcher does not change what starts if none is named."""
+    assert (DEFAULT_MPI, DEFAULT_PER_NODE) == ("openmpi", "torchrun")
 
 
 def test_the_host_file_has_each_node_with_its_slots_in_order(launcher):
@@ -153,7 +171,7 @@ def test_a_node_launcher_gets_the_script_without_its_interpreter(launcher):
     """Once on each node; as words and as a line of the shell."""
     expected = ROWS[launcher.name].on_node
     if not expected:
-        assert not launcher.program
+        assert not launcher.program, f"{launcher.name} starts {launcher.program}: its row needs on_node"
         return
     words = launcher.node_words("sh", SCRIPT)
     line = launcher.node_words("sh", ("A=1 python3 -u train.py --x | tee log",))
@@ -168,7 +186,7 @@ def test_a_node_launcher_gets_the_script_without_its_interpreter(launcher):
 def test_a_launcher_in_the_command_line_is_recognised(launcher):
     """It is never started by another launcher."""
     typed = ROWS[launcher.name].typed
-    assert not typed or typed in launcher.commands
+    assert not typed or typed in launcher.commands, f"{typed} of the row is not in commands of {launcher.name}"
     for kind in (Kind.PYTORCH, Kind.RUN) if typed and launcher.per_node else ():
         line = f"{typed} train.py"
         assert program_words(JobSpec("j", kind, (line,), launcher="torchrun")) == ("sh", "-c", line)
@@ -200,7 +218,8 @@ def test_no_other_module_names_a_launcher():
         if NAME.search(source) and path.parts[0] not in {"launchers", "node"} and "files" not in path.parts
     }
 
-    assert {path: words for path, words in named.items() if words} == {}
+    others = {path: words for path, words in named.items() if words}
+    assert others == {}, "ask for a capability of the launcher; a name with another meaning belongs into SHARED_WORDS"
 
 
 def test_horovod_requires_equal_slots_on_all_hosts():

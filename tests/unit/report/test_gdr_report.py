@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from provision.gdr import GdrPath, GdrVerdict, NodeGdr, assumed, verdict
+from provision.model.reason import reason
 from provision.report.gdr_report import as_document, as_text, nodes_document, nodes_text
 
 GOOD = verdict(assumed("driver=570.133.20,modules=open,kernel=6.8.0,stack=inbox,gpu=hopper,nccl=2.27.5"))
 BAD = verdict(assumed("driver=535,modules=proprietary,kernel=6.8.0-60-generic,stack=ofed,gpu=ampere,nccl=2.20.5"))
 LOST = NodeGdr(
     "gpu3",
-    GdrVerdict(GdrPath.NONE, ("the node was not reached: no route",)),
-    error="no route to host",
-    remedy="is it on?",
+    GdrVerdict(GdrPath.NONE, (reason("gdr.unreachable", cause="no route to host"),)),
+    error=reason("gdr.probe_failed", cause="no route to host", advice="is it on?", error="connection.failed"),
 )
 
 
@@ -19,8 +19,8 @@ def test_the_document_has_the_promised_keys():
     """Scripts rely on these names."""
     document = as_document(BAD)
 
-    assert list(document) == ["path", "reasons", "unmet", "environment"]
-    assert {tuple(item) for item in document["unmet"]} == {("path", "precondition", "remedy")}
+    assert list(document) == ["path", "reasons", "reason_codes", "unmet", "environment"]
+    assert {tuple(item) for item in document["unmet"]} == {("path", "precondition", "remedy", "code", "params")}
     assert document["environment"] == {"NCCL_NET_GDR_LEVEL": "LOC"}
 
 
@@ -31,7 +31,31 @@ def test_every_node_is_in_the_document():
     assert [node["name"] for node in nodes] == ["gpu1", "gpu3"]
     assert nodes[0] == {"name": "gpu1", **as_document(GOOD), "simulated": False, "error": None}
     assert nodes[1]["path"] == "none"
-    assert nodes[1]["error"] == {"message": "no route to host", "remedy": "is it on?"}
+    assert nodes[1]["reasons"] == ["unreachable: no route to host"]
+    assert nodes[1]["error"] == {
+        "message": "no route to host",
+        "remedy": "is it on?",
+        "code": "gdr.probe_failed",
+        "params": {"cause": "no route to host", "advice": "is it on?", "error": "connection.failed"},
+    }
+
+
+def test_messages_have_their_codes_beside_them():
+    """Scripts decide by codes, which do not change with the wording."""
+    document = as_document(BAD)
+    cause = {
+        "code": "gdr.nccl_misses_peermem",
+        "params": {"nccl": "2.20.5", "oldest": "2.23", "kernel": "6.8.0-60-generic"},
+    }
+
+    assert len(document["reasons"]) == len(document["reason_codes"])
+    assert document["reason_codes"][1] == {
+        "code": "gdr.path_needs",
+        "params": {"path": "nvidia-peermem", "precondition": cause},
+    }
+    (item,) = [item for item in document["unmet"] if item["path"] == "nvidia_peermem"]
+    assert {"code": item["code"], "params": item["params"]} == cause
+    assert item["remedy"] == "Use an image with NCCL 2.23 or newer."
 
 
 def test_text_fits_eighty_columns():

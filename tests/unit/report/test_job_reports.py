@@ -10,6 +10,7 @@ import pytest
 from provision.facts.gpu_usage import GpuProcess, GpuUsage
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind
 from provision.model.job_views import GpuView, NodeView
+from provision.model.reason import reason
 from provision.report import job_detail, job_document, job_list, job_nodes, layout
 from provision.report.job_submit import closing_lines
 from tests.support.memory_engine import job_of
@@ -250,8 +251,10 @@ def test_top_node_marks_differences_and_simulated_gpus():
     gpus = (GpuView(0, "a", job="j", instance="j-master-0"), GpuView(1, "b", foreign="python3 (pid 7 of eve)"))
     nodes = [
         NodeView("n1", "10.0.0.1", ready=True, head=True, mode="topology", gpus=gpus, simulated=True),
-        NodeView("n2", "10.0.0.2", ready=True, drained=True, reason="the fan is loud"),
-        NodeView("n3", "10.0.0.3", ready=False, reason="no route to host"),
+        NodeView(
+            "n2", "10.0.0.2", ready=True, drained=True, reason=reason("placement.node_drained", cause="the fan is loud")
+        ),
+        NodeView("n3", "10.0.0.3", ready=False, reason=reason("placement.node_unreachable", cause="no route to host")),
     ]
     lines = job_nodes.top_node_text(nodes).splitlines()
     detail = job_nodes.top_node_text(nodes, detail=True)

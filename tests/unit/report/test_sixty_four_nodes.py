@@ -134,7 +134,9 @@ def test_resets_reloads_and_verdicts_are_grouped():
     reloads = [
         NodeReload(name, ReloadResult.UNREACHABLE, plain(refused(n), "Check sshd.")) for n, name in enumerate(NAMES)
     ]
-    verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, (f"{n} cards are missing",))) for n, name in enumerate(NAMES)]
+    verdicts = [
+        NodeGdr(name, GdrVerdict(GdrPath.NONE, (plain(f"{n} cards are missing"),))) for n, name in enumerate(NAMES)
+    ]
 
     assert lines_of(reset_report.as_text(resets), 8)[0] == "0 of 64 nodes have no changes of provision left."
     assert any(line.startswith("gpu[1-64]") for line in lines_of(reload_report.as_text(reloads), 8))
@@ -148,7 +150,7 @@ def test_verbose_resets_reloads_and_verdicts_have_each_node():
     reloads = [
         NodeReload(name, ReloadResult.UNREACHABLE, plain(refused(n), "Check sshd.")) for n, name in enumerate(NAMES)
     ]
-    verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, ("a card is missing",))) for name in NAMES]
+    verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, (plain("a card is missing"),))) for name in NAMES]
     texts = (
         reset_report.as_plan(resets, verbose=True),
         reset_report.as_text(resets, verbose=True),
@@ -176,7 +178,14 @@ def test_images_records_and_locks_are_grouped():
 
 def test_reasons_of_nodes_below_a_table_are_grouped():
     views = [
-        NodeView(name, f"10.0.0.{n}", ready=False, reason=refused(n), simulated=True) for n, name in enumerate(NAMES)
+        NodeView(
+            name,
+            f"10.0.0.{n}",
+            ready=False,
+            reason=reason("placement.node_unreachable", cause=refused(n)),
+            simulated=True,
+        )
+        for n, name in enumerate(NAMES)
     ]
     tables = (job_nodes.node_list_text(views), job_nodes.top_node_text(views))
 

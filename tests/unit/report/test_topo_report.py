@@ -14,6 +14,7 @@ from provision.report.topo_svg import as_svg
 from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
 from provision.topology.matrix import parse
 from tests.support.matrices import LAYOUTS
+from tests.support.reasons import plain
 from tests.unit.topology.test_tree import of
 
 RATES = {f"mlx5_{number}": NicDetails(400.0, "InfiniBand", active=number != 2) for number in range(20)}
@@ -97,7 +98,7 @@ def test_an_inactive_port_and_simulated_components_are_shown():
 
 def test_the_text_includes_warnings():
     """Repairs and faults are in the text too."""
-    topology = Topology((TopologyGpu(0),), (), (("X",),), ("a tab is lost",))
+    topology = Topology((TopologyGpu(0),), (), (("X",),), (plain("a tab is lost"),))
 
     assert as_text(machine(topology)).splitlines()[-1] == "WARNING  a tab is lost"
 
@@ -108,7 +109,7 @@ def test_the_document_has_the_keys_that_scripts_rely_on():
         (TopologyGpu(0, 1, ("0-7", "16-23")), TopologyGpu(5)),
         (TopologyNic("mlx5_0", 0),),
         (("X", "NV2", "PIX"), ("NV2", "X", "SYS"), ("PIX", "SYS", "X")),
-        ("odd",),
+        (plain("odd"),),
     )
     document = as_document(machine(topology, 5, nics={"mlx5_0": NicDetails(100.0, "Ethernet", active=True)}))
     gpu, nic = document["gpus"][0], document["nics"][0]
@@ -121,6 +122,7 @@ def test_the_document_has_the_keys_that_scripts_rely_on():
     assert nic == {"name": "mlx5_0", "numa": 0, "rate_gbit": 100.0, "link_layer": "Ethernet", "active": True}
     assert document["links"] == [["X", "NV2", "PIX"], ["NV2", "X", "SYS"], ["PIX", "SYS", "X"]]
     assert (document["warnings"], document["chosen"], document["simulated"]) == (["odd"], [5], False)
+    assert document["warning_codes"] == [plain("odd").as_document()]
     assert document["tree"][0] == {
         "numa": 1,
         "cpus": ["0-7", "16-23"],

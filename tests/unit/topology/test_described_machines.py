@@ -11,6 +11,7 @@ import pytest
 from provision.lab.machines import load, names, to_json
 from provision.topology.faults import find_faults
 from provision.topology.matrix import parse
+from tests.support.reasons import shown
 
 PROGRAM = runpy.run_path(str(Path(__file__).parents[3] / "provision/lab/files/nvidia_smi.py"))
 DRIVERS = {
@@ -72,7 +73,7 @@ def test_a_gpu_whose_links_are_down_falls_back_to_pcie(render):
     assert read.links[5][:8] == ("SYS", "SYS", "SYS", "SYS", "NODE", "X", "NODE", "NODE")
     assert read.links[0][1] == "NV18"
     assert [(fault.gpus, fault.certain) for fault in find_faults(read)] == [((5,), True)]
-    assert read.warnings == ("GPU5 is without NVLink, while the other 7 have 18 lanes to each other",)
+    assert [*map(shown, read.warnings)] == ["topology.no_nvlink: GPU5 7 18"]
 
 
 def test_inactive_switch_links_are_missing_to_every_peer(render):
@@ -81,7 +82,7 @@ def test_inactive_switch_links_are_missing_to_every_peer(render):
 
     assert read.links[2][:4] == ("NV16", "NV16", "X", "NV16")
     assert read.links[0][1] == "NV18"
-    assert read.warnings == ("missing NVLink lanes: 16 of 18 (GPU2)",)
+    assert [*map(shown, read.warnings)] == ["topology.fewer_lanes: topology.lanes_of_gpu 16 18 GPU2"]
 
 
 def test_an_inactive_direct_link_is_missing_between_two_gpus_only(render):

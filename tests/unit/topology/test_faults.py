@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from provision.model import Topology, TopologyGpu, TopologyNic
+from provision.report.reasons import message
 from provision.topology.faults import find_faults, switched_lanes
 from provision.topology.matrix import parse
 from tests.support.matrices import LAYOUTS
+from tests.support.reasons import shown
 
 
 def gpus(*rows: str, nics: int = 0) -> Topology:
@@ -35,16 +37,19 @@ def test_healthy_machines_have_no_faults(name):
 
 
 FAULTY = [
-    (switched(8, 18, (5,)), (5,), True, "GPU5 is without NVLink, while the other 7 have 18 lanes to each other"),
-    (switched(8, 12, (0, 3)), (0, 3), True, "GPU0, GPU3 are without NVLink, while the other 6"),
-    (switched(4, 4, (2,)), (2,), False, "unless a bridge joins just those"),
+    (switched(8, 18, (5,)), (5,), True, "topology.no_nvlink: GPU5 7 18"),
+    (switched(8, 12, (0, 3)), (0, 3), True, "topology.no_nvlink: GPU0 GPU3 6 12"),
+    (switched(4, 4, (2,)), (2,), False, "topology.no_nvlink_or_bridge: GPU2 3 4"),
     (gpus("X NV18 NV18 NV17", "NV18 X NV18 NV17", "NV18 NV18 X NV17", "NV17 NV17 NV17 X"), (3,), True,
-     "17 of 18 (GPU3)"),
+     "topology.fewer_lanes: topology.lanes_of_gpu 17 18 GPU3"),
     (gpus("X SYS NV18 NV18", "SYS X NV18 NV18", "NV18 NV18 X NV18", "NV18 NV18 NV18 X"), (0, 1), True,
-     "no NVLink between GPU0 and GPU1"),
-    (gpus("X NV2 PIX", "NV1 X SYS", "PIX SYS X", nics=1), (0, 1), True, "GPU0-GPU1 NV2, GPU1-GPU0 NV1"),
-    (gpus("X SYS PIX", "SYS X SYS", "NODE SYS X", nics=1), (0,), True, "GPU0-n0 PIX, n0-GPU0 NODE"),
-    (gpus("X PIX PIX", "PIX X SYS", "PIX SYS X", nics=1), (), False, "GPU0-GPU1 PIX, GPU1-n0 SYS, GPU0-n0 PIX"),
+     "topology.no_nvlink_between: topology.pair GPU0 GPU1 18"),
+    (gpus("X NV2 PIX", "NV1 X SYS", "PIX SYS X", nics=1), (0, 1), True,
+     "topology.not_symmetric: topology.link_directions GPU0 GPU1 NV2 NV1"),
+    (gpus("X SYS PIX", "SYS X SYS", "NODE SYS X", nics=1), (0,), True,
+     "topology.not_symmetric: topology.link_directions GPU0 n0 PIX NODE"),
+    (gpus("X PIX PIX", "PIX X SYS", "PIX SYS X", nics=1), (), False,
+     "topology.contradiction: topology.three_links GPU0 GPU1 n0 PIX SYS PIX"),
 ]  # fmt: skip
 
 
@@ -53,7 +58,7 @@ def test_a_fault_lists_the_affected_gpus(topology, hurt, certain, said):
     """A lost NVLink, a matrix that is not symmetric, paths that cannot both be."""
     faults = find_faults(topology)
 
-    assert [(fault.gpus, fault.certain, said in fault.text) for fault in faults] == [(hurt, certain, True)], faults
+    assert [(fault.gpus, fault.certain, shown(fault.reason)) for fault in faults] == [(hurt, certain, said)]
 
 
 SOUND = [
@@ -92,7 +97,7 @@ def test_switches_are_recognised_by_more_lanes_than_a_gpu_has(name, lanes):
 def test_many_faults_of_one_kind_are_abbreviated():
     """A warning stays short even if every pair is asymmetric."""
     rows = [" ".join("X" if a == b else "PIX" if a < b else "PHB" for b in range(8)) for a in range(8)]
-    (text,) = [fault.text for fault in find_faults(gpus(*rows)) if "not symmetric" in fault.text]
+    (text,) = [message(one.reason) for one in find_faults(gpus(*rows)) if one.reason.code == "topology.not_symmetric"]
 
     assert "and 24 more" in text
     assert len(text) < 300

@@ -10,9 +10,12 @@ from random import Random
 
 import pytest
 
+from provision.model.reason import reason
+from provision.report.reasons import message
 from provision.topology.candidates import Mode
 from provision.topology.placement import Request
 from provision.topology.select import place
+from tests.support.reasons import params_of
 from tests.unit.topology.boxes import BOXES, SMALL, Card
 from tests.unit.topology.oracle import best_jobs, best_sets
 
@@ -140,9 +143,15 @@ def test_insufficient_gpus_are_reported_and_nothing_is_placed():
     placed = place(nodes, Request(2, 3))
 
     assert (placed.fits, placed.workers, placed.bandwidth) == (False, (), None)
-    assert "insufficient GPUs for 1 of 3 workers" in placed.reason
-    assert "free: a 3, b 2" in placed.reason
-    assert "the largest job that fits now has 2 workers" in placed.reason
+    assert placed.reason.code == "placement.insufficient_gpus"
+    assert (placed.reason.params["missing"], placed.reason.params["workers"]) == (1, 3)
+    free = placed.reason.params["free"]
+    assert [dict(one.params) for one in free] == [{"name": "a", "gpus": 3}, {"name": "b", "gpus": 2}]
+    assert placed.reason.params["largest"] == reason("placement.largest_job", workers=2)
+    assert message(placed.reason) == (
+        "insufficient GPUs for 1 of 3 workers; a job needs all its workers at once; a worker uses 2 GPUs of one node; "
+        "free: a 3, b 2; the largest job that fits now has 2 workers"
+    )
 
 
 def test_a_uniform_job_requires_equal_workers_per_node():
@@ -151,7 +160,8 @@ def test_a_uniform_job_requires_equal_workers_per_node():
 
     assert [len(set(place(nodes, Request(1, 5)).nodes)), place(nodes, Request(1, 5, uniform=True)).fits] == [2, False]
     assert [worker.node for worker in place(nodes, Request(1, 4, uniform=True)).workers] == ["a", "a", "b", "b"]
-    assert "the largest job that fits now has 4 workers" in place(nodes, Request(1, 5, uniform=True)).reason
+    why = place(nodes, Request(1, 5, uniform=True)).reason
+    assert why.params["largest"] == reason("placement.largest_job", workers=4)
 
 
 @pytest.mark.row(5, 6)
@@ -166,7 +176,9 @@ def test_modes_keep_jobs_apart():
         Mode.TOPOLOGY: {"plain", "wired"},
         Mode.SHARE: {"plain", "shared"},
     }
-    assert "their mode is not topology: usual default" in place(nodes, Request(4, 3, mode=Mode.TOPOLOGY)).reason
+    params = params_of(place(nodes, Request(4, 3, mode=Mode.TOPOLOGY)).reason, "placement.mode_differs")
+    other = [(one.params["name"], one.params["mode"]) for one in params["nodes"]]
+    assert (params["mode"], other) == ("topology", [("usual", "default"), ("shared", "share")])
 
 
 def test_gpus_in_mig_mode_serve_single_gpus_that_are_shared():
@@ -177,7 +189,9 @@ def test_gpus_in_mig_mode_serve_single_gpus_that_are_shared():
 
     assert (gpus_of(shared), shared.workers[0].mig) == ([("n", 0)], (0,))
     assert [placed.fits for placed in refused] == [False, False]
-    assert "in MIG mode, available only to single shared GPUs: n 2" in refused[0].reason
+    assert params_of(refused[0].reason, "placement.mig")["nodes"] == (
+        reason("placement.gpus_of_node", name="n", gpus=2),
+    )
 
 
 def test_nodes_of_one_leaf_are_adjacent_and_hops_are_counted():
@@ -296,7 +310,7 @@ def test_the_limit_of_workers_per_node_is_respected(pack):
 
     assert sorted(Counter(worker.node for worker in placed.workers).values()) == [2, 3, 3]
     assert place(nodes, Request(1, 3, pack=pack, most_per_node=3)).key.nodes == 1
-    assert "at most 2 workers on a node" in place(nodes, Request(1, 7, pack=pack, most_per_node=2)).reason
+    assert place(nodes, Request(1, 7, pack=pack, most_per_node=2)).reason.params["max_per_node"] == 2
 
 
 def in_use(kind):

@@ -16,7 +16,9 @@ from provision.jobs.engines.direct.placement import PlacementResult
 from provision.jobs.extras import JobExtras
 from provision.model.job import Assignment, JobSpec, Kind
 from provision.model.job_views import DryRun
+from provision.model.reason import NO_REASON
 from provision.node.unit.command_line import unit_words
+from provision.report.reasons import message
 
 DRY_PORT = 23456
 """An example; a started job gets a free port."""
@@ -47,11 +49,11 @@ def dry_run(
         commands[name if not assignment.is_leader else assignment.instance] = words
     return DryRun(
         assignments,
-        "",
+        NO_REASON,
         environment,
         commands,
         files,
-        (*placement.warnings, *command_notes(spec, assignments, snapshot)),
+        (*map(message, placement.warnings), *command_notes(spec, assignments, snapshot)),
     )
 
 

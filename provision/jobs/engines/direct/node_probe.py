@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from provision.batch.records import Report
 from provision.documents.jobs import Gpu, JobReport, Lease, LookAnswer
+from provision.model.reason import Reason, reason
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,20 @@ class NodeProbe(Report):
         return self.answer.foreign
 
     @property
-    def drained(self) -> str:
-        """Why the node accepts no new jobs; empty if it does."""
-        return self.answer.drained
+    def drained(self) -> Reason | None:
+        """Why the node accepts no new jobs; None if it does."""
+        return reason("placement.node_drained", cause=self.answer.drained) if self.answer.drained else None
 
     @property
-    def container_problem(self) -> str:
-        """Why no container can be created on the node; empty if it can."""
-        return self.answer.docker_error
+    def container_problem(self) -> Reason | None:
+        """Why no container can be created on the node; None if it can."""
+        return reason("placement.no_containers", cause=self.answer.docker_error) if self.answer.docker_error else None
 
     @property
-    def gpu_problem(self) -> str:
-        """Why its GPUs cannot be allocated; empty if they can."""
-        return self.container_problem or self.answer.gpu_error
+    def gpu_problem(self) -> Reason | None:
+        """Why its GPUs cannot be allocated; None if they can."""
+        unreadable = reason("placement.gpus_unreadable", cause=self.answer.gpu_error) if self.answer.gpu_error else None
+        return self.container_problem or unreadable
 
     def uuids(self) -> dict[int, str]:
         """Return index -> UUID."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from shlex import quote
+from dataclasses import dataclass, replace
 
 from provision.batch.ranks import Place
 from provision.errors import NeverFits
@@ -15,7 +14,8 @@ from provision.launchers import launcher_of
 from provision.model import Node
 from provision.model.cluster import NO_JOBS
 from provision.model.job import JobSpec
-from provision.report.node_names import in_short
+from provision.model.reason import NO_REASON, Reason, reason
+from provision.report.reasons import error_of
 from provision.topology.candidates import Candidate, Mode
 from provision.topology.placement import Request, Worker
 from provision.topology.select import place
@@ -26,11 +26,12 @@ class PlacementResult:
     """The places of the workers in rank order; without places, the reason."""
 
     places: tuple[Place, ...] = ()
-    reason: str = ""
-    warnings: tuple[str, ...] = field(default=())
+    reason: Reason = NO_REASON
+    """`job.insufficient_resources`, with the nodes that cannot be used now."""
+    warnings: tuple[Reason, ...] = ()
 
 
-def allowed(spec: JobSpec, nodes: Iterable[Node], excluded: Sequence[str] = ()) -> tuple[list[Node], dict[str, str]]:
+def allowed(spec: JobSpec, nodes: Iterable[Node], excluded: Sequence[str] = ()) -> tuple[list[Node], dict[str, Reason]]:
     """Return the nodes that match the options of a job, and why the others do not.
 
     Raises:
@@ -39,33 +40,53 @@ def allowed(spec: JobSpec, nodes: Iterable[Node], excluded: Sequence[str] = ()) 
     nodes = list(nodes)
     unknown = sorted({*spec.nodes, *spec.exclude} - {node.name for node in nodes})
     if unknown:
-        raise NeverFits(f"there is no node {unknown[0]}", remedy="See the names: provision node list")
+        raise error_of(NeverFits, reason("placement.unknown_node", nodes=unknown))
     good: list[Node] = []
-    why: dict[str, str] = {}
+    why: dict[str, Reason] = {}
     for node in nodes:
         labels = {**node.variables.get("cluster_labels", {})} if _labelled(node) else {}
-        differing = [f"{key}={value}" for key, value in spec.selector.items() if str(labels.get(key)) != value]
+        differing = [(key, value) for key, value in spec.selector.items() if str(labels.get(key)) != value]
         if not node.takes_jobs:
             why[node.name] = NO_JOBS
         elif spec.nodes and node.name not in spec.nodes:
-            why[node.name] = "not among --nodes"
+            why[node.name] = reason("placement.not_named")
         elif node.name in spec.exclude:
-            why[node.name] = "excluded by --exclude"
+            why[node.name] = reason("placement.excluded")
         elif differing:
-            why[node.name] = f"has no label {differing[0]}"
+            why[node.name] = reason("placement.label_missing", label=differing[0][0], value=differing[0][1])
         elif node.name in excluded:
-            why[node.name] = "an attempt of this job failed there"
+            why[node.name] = reason("placement.attempt_failed")
         else:
             good.append(node)
     if not good and not set(why) & set(excluded):
-        reasons = [f"{name}: {text}" for name, text in why.items()]
-        raise NeverFits(
-            "no node matches the options of the job: "
-            + "; ".join(reasons[:4])
-            + (f"; and {len(reasons) - 4} more" if reasons[4:] else ""),
-            remedy="See names and labels with `provision node list`; change --nodes, --exclude or --selector.",
-        )
+        raise error_of(NeverFits, reason("placement.no_node_matches", nodes=_by_cause(why)))
     return good, why
+
+
+def no_placement(cause: Reason, why: Mapping[str, Reason], to_set_up: Sequence[str] = (), nodes: int = 0) -> Reason:
+    """Return why a job cannot be placed now.
+
+    Args:
+        cause: what is missing.
+        why: node -> why it is not used.
+        to_set_up: nodes on which no container can be created.
+        nodes: the number of nodes that answered; if all are to be set up, the remedy does not name them.
+    """
+    return reason(
+        "job.insufficient_resources",
+        cause=cause,
+        nodes=_by_cause(why),
+        to_set_up=to_set_up,
+        limit=to_set_up if len(to_set_up) != nodes else (),
+    )
+
+
+def _by_cause(why: Mapping[str, Reason]) -> tuple[Reason, ...]:
+    """Return one reason for all nodes with the same cause."""
+    names_by_cause: dict[Reason, list[str]] = {}
+    for name, cause in why.items():
+        names_by_cause.setdefault(cause, []).append(name)
+    return tuple(reason("placement.nodes", names=names, cause=cause) for cause, names in names_by_cause.items())
 
 
 def _labelled(node: Node) -> bool:
@@ -90,7 +111,8 @@ def place_job(
             break
         some = _place_all(replace(spec, workers=count), snapshot, probes, names, sure=False)
         if some.places:
-            warning = f"it starts with {count} of {spec.workers} workers, as the others do not fit: {complete.reason}"
+            cause = complete.reason
+            warning = reason("placement.partial", count=count, workers=spec.workers, cause=cause)
             return replace(some, warnings=(*some.warnings, warning))
     return complete if complete.places else _place_all(replace(spec, workers=1), snapshot, probes, names)
 
@@ -122,46 +144,41 @@ def _place_all(
     ready = [name for name in usable if name not in problems]
     if not spec.gpus:
         if sure and spec.max_per_node and spec.workers > spec.max_per_node * len(names):
-            raise NeverFits(
-                f"{spec.workers} workers do not fit on {len(names)} nodes with {spec.max_per_node} on each",
-                remedy="Request fewer workers, or raise --max-per-node.",
-            )
-        reason = "" if ready else _no_node_reason(snapshot, problems, names) + _setup_hint(probes, names)
-        return PlacementResult(reason=reason) if reason else _without_gpus(spec, snapshot, probes, ready)
+            raise error_of(NeverFits, _too_few_nodes(spec, names))
+        if not ready:
+            unused = {
+                name: snapshot.left_out.get(name) or problems.get(name) or reason("placement.node_silent")
+                for name in names
+            }
+            cause = reason("placement.no_node_ready" if names else "placement.no_node_left")
+            return PlacementResult(reason=no_placement(cause, unused, _to_set_up(probes, names), len(probes)))
+        return _without_gpus(spec, snapshot, probes, ready)
     return _with_gpus(spec, snapshot, probes, names, ready, problems, sure=sure)
 
 
-def _node_problem(spec: JobSpec, probe: NodeProbe) -> str:
+def _node_problem(spec: JobSpec, probe: NodeProbe) -> Reason | None:
     """Return why a node that answers cannot run the job, with GPUs or without."""
-    drained = "" if spec.allow_drained else probe.drained
+    drained = None if spec.allow_drained else probe.drained
     return probe.container_problem or _not_shared(spec, probe) or drained
 
 
-def _not_shared(spec: JobSpec, probe: NodeProbe) -> str:
+def _not_shared(spec: JobSpec, probe: NodeProbe) -> Reason | None:
     """Return why a node cannot run the job beside its other jobs, because one of them is exclusive."""
     for name, alone in probe.live_jobs().items():
         if alone and name != spec.name:
-            return f"{name} has the node for itself (--exclusive)"
+            return reason("placement.node_exclusive", job=name)
         if spec.exclusive and name != spec.name:
-            return f"{name} is on it, and --exclusive requires an idle node"
-    return ""
+            return reason("placement.node_not_idle", job=name)
+    return None
 
 
-def _no_node_reason(snapshot: ClusterSnapshot, problems: Mapping[str, str], names: Sequence[str]) -> str:
-    names_by_reason: dict[str, list[str]] = {}
-    for name in names:
-        names_by_reason.setdefault(snapshot.left_out.get(name) or problems.get(name) or "did not answer", []).append(
-            name
-        )
-    reasons = [f"{in_short(group)}: {why}" for why, group in names_by_reason.items()]
-    return "no node takes jobs now: " + "; ".join(reasons[:4]) if reasons else "no node may take it"
+def _to_set_up(probes: Mapping[str, NodeProbe], names: Sequence[str]) -> list[str]:
+    """Return the nodes on which no container can be created."""
+    return [name for name in names if name in probes and probes[name].container_problem]
 
 
-def _setup_hint(probes: Mapping[str, NodeProbe], names: Sequence[str]) -> str:
-    """Return the command that sets up nodes on which no container can be created; empty without such nodes."""
-    problems = [name for name in names if name in probes and probes[name].container_problem]
-    limit = "" if len(problems) == len(probes) else f" --limit {quote(in_short(problems).replace(', ', ','))}"
-    return f". To set up {in_short(problems)}, run: provision apply{limit}" if problems else ""
+def _too_few_nodes(spec: JobSpec, names: Sequence[str]) -> Reason:
+    return reason("placement.workers_per_node", workers=spec.workers, nodes=len(names), max_per_node=spec.max_per_node)
 
 
 def _without_gpus(
@@ -170,7 +187,7 @@ def _without_gpus(
     """Fill each node up to its CPUs, or place a worker on each node in turn; lease nothing."""
     most = spec.max_per_node
     if most and spec.workers > most * len(ready):
-        return PlacementResult(reason=f"{spec.workers} workers do not fit on {len(ready)} nodes with {most} on each")
+        return PlacementResult(reason=no_placement(_too_few_nodes(spec, ready), {}))
     load = {name: _instances(probes[name]) for name in ready}
     mine, left = dict.fromkeys(ready, 0), spec.workers
     for name in () if spec.spread else ready:
@@ -199,7 +216,7 @@ def _with_gpus(
     probes: Mapping[str, NodeProbe],
     names: Sequence[str],
     ready: Sequence[str],
-    problems: Mapping[str, str],
+    problems: Mapping[str, Reason],
     *,
     sure: bool,
 ) -> PlacementResult:
@@ -207,14 +224,12 @@ def _with_gpus(
     chosen = [name for name in ready if name in snapshot.candidates and snapshot.candidates[name].mode in {mode, None}]
     now = [_with_busy_gpus(snapshot.candidates[name], probes[name], spec) for name in chosen]
     workers = _choose(spec, now, mode)
-    if isinstance(workers, str):
+    if isinstance(workers, Reason):
         if sure:
             _refuse_impossible(spec, snapshot, probes, names, mode)
         out = {**snapshot.gpus_out, **snapshot.left_out, **problems}
-        held = [f"{name}: {why}" for name, why in out.items() if name in names]
-        return PlacementResult(
-            reason=workers + (f" ({'; '.join(held[:3])})" if held else "") + _setup_hint(probes, names)
-        )
+        unused = {name: why for name, why in out.items() if name in names}
+        return PlacementResult(reason=no_placement(workers, unused, _to_set_up(probes, names), len(probes)))
     return PlacementResult(tuple(_place(worker, snapshot, probes[worker.node]) for worker in workers))
 
 
@@ -229,7 +244,7 @@ def _with_busy_gpus(candidate: Candidate, probe: NodeProbe, spec: JobSpec) -> Ca
     return replace(candidate, busy=busy)
 
 
-def _choose(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Sequence[Worker] | str:
+def _choose(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Sequence[Worker] | Reason:
     """Return the workers, or why they do not fit."""
     if spec.spread:
         return _spread(spec, candidates, mode)
@@ -245,12 +260,12 @@ def _choose(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Seque
     return placement.workers if placement.fits else placement.reason
 
 
-def _spread(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Sequence[Worker] | str:
+def _spread(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Sequence[Worker] | Reason:
     """Distribute the workers over the nodes, those with the most free GPUs first, within --max-per-node."""
     free = {one.name: len(one.machine.topology.gpus) - len(one.busy | one.faulty) for one in candidates}
     rooms = {name: min(count // spec.gpus, spec.max_per_node or count) for name, count in free.items()}
     if sum(rooms.values()) < spec.workers:
-        return f"{spec.workers} workers of {spec.gpus} GPUs were requested, and {sum(rooms.values())} fit"
+        return reason("placement.spread", workers=spec.workers, gpus=spec.gpus, fit=sum(rooms.values()))
     mine = dict.fromkeys(rooms, 0)
     for _ in range(spec.workers):
         chosen = min((n for n in rooms if mine[n] < rooms[n]), key=lambda n: (mine[n], -free[n], n))
@@ -260,7 +275,7 @@ def _spread(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Seque
         if mine[one.name]:
             placement = place([one], Request(spec.gpus, mine[one.name], mode=mode))
             if not placement.fits:
-                return f"{one.name}: {placement.reason}"
+                return reason("placement.nodes", names=[one.name], cause=placement.reason)
             workers += placement.workers
     return workers
 
@@ -273,16 +288,12 @@ def _refuse_impossible(
     if any(name not in snapshot.candidates for name in some):
         return
     if not some:
-        raise NeverFits("no node that matches the job has a GPU", remedy="Omit --gpus, or add nodes.")
+        raise error_of(NeverFits, reason("placement.no_gpus"))
     idle = [replace(snapshot.candidates[name], busy=frozenset(), faulty=frozenset()) for name in some]
     of_mode = [one for one in idle if one.mode in {mode, None}]
     if not of_mode:
-        label = f"gpu.schedule={mode}"
-        raise NeverFits(
-            f"no node has the label {label}, and a job {'with' if spec.gputopology else 'without'} --gputopology "
-            "runs on no other node",
-            remedy=f"`provision node label NODE {label} --overwrite` gives a node to such jobs",
-        )
+        code = "placement.no_topology_node" if spec.gputopology else "placement.no_default_node"
+        raise error_of(NeverFits, reason(code))
     narrowed = [
         replace(one, busy=frozenset(g.index for g in one.machine.topology.gpus) - frozenset(spec.gpu_ids))
         if spec.gpu_ids
@@ -290,11 +301,8 @@ def _refuse_impossible(
         for one in of_mode
     ]
     workers = _choose(spec, narrowed, mode)
-    if isinstance(workers, str):
-        raise NeverFits(
-            f"it does not fit on the nodes even when they are idle: {workers}",
-            remedy="Request fewer GPUs or workers, or add nodes.",
-        )
+    if isinstance(workers, Reason):
+        raise error_of(NeverFits, reason("placement.exceeds_cluster", cause=workers))
 
 
 def _has_no_gpus(name: str, snapshot: ClusterSnapshot, probes: Mapping[str, NodeProbe]) -> bool:

@@ -14,6 +14,7 @@ from provision.documents.jobs import Held, QueueEntry, Written, WrittenMany, rec
 from provision.errors import LockedError, NodeError, ProvisionError
 from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line, owner
 from provision.model.reason import reason
+from provision.report.reasons import message
 
 if TYPE_CHECKING:
     from provision.jobs.attempt import Attempt
@@ -108,9 +109,9 @@ def write_queue(
 
 def write_failure(connections: Connections, head: str, attempt: Attempt, error: ProvisionError) -> None:
     """Record that a start failed: nothing of it runs, and its GPUs are free."""
-    text = f"{error.node}: {error.message}" if error.node else error.message
-    cause = reason("job.start_failed", error=error.code, text=text)
-    queue = {"state": "failed", "attempt": attempt.number, **recorded_reason(cause, text)}
+    why = error.reason or error.message
+    cause = reason("job.start_failed", error=error.code, node_name=error.node, cause=why)
+    queue = {"state": "failed", "attempt": attempt.number, **recorded_reason(cause, message(cause))}
     event = {"time": time.time(), "source": "start", "type": "Warning", "message": queue["reason"]}
     with contextlib.suppress(ProvisionError):
         write_queue(connections, head, attempt, queue, event=event, over=True)

@@ -33,7 +33,7 @@ from provision.model import Cluster
 from provision.model.job import InstanceRecord, JobRecord, JobStatus, as_document
 from provision.model.reason import Reason, reason
 from provision.report.job_reasons import with_message
-from provision.report.reasons import message
+from provision.report.reasons import error_of, message
 
 
 class SchedulingPass:
@@ -98,9 +98,9 @@ class SchedulingPass:
             except NodeError as error:
                 if brief.spec.name == mine:
                     return attempts, error
-                why = ". ".join(filter(None, (error.message, error.remedy)))
-                self.refused.append(why)
-                reasons[brief.spec.name] = (brief, queue, Wait(reason("job.refused", error=error.code, text=why)))
+                refusal = _refusal(error)
+                self.refused.append(message(refusal))
+                reasons[brief.spec.name] = (brief, queue, Wait(refusal))
                 continue
             never = cannot_start(record, records_by_name.get)
             if never is not None:
@@ -113,7 +113,7 @@ class SchedulingPass:
             except (NeverFits, UsageError, NodeError) as error:
                 if record.spec.name == mine:
                     return attempts, error
-                held = Wait(reason("job.refused", error=error.code, text=error.message))
+                held = Wait(_refusal(error))
             if isinstance(held, Attempt):
                 attempts.append(held)
                 passing.started(record)
@@ -168,8 +168,8 @@ class SchedulingPass:
         if isinstance(attempt, Wait):
             return attempt
         problem = take_leases(self._connections, attempt, force=record.spec.allow_drained)
-        if problem:
-            return Wait(reason("job.lease_refused", text=problem))
+        if problem is not None:
+            return Wait(problem)
         places = {assignment.instance: assignment.node for assignment in attempt.assignments}
         begun = {
             "state": "started",
@@ -196,27 +196,25 @@ class SchedulingPass:
         spec = record.spec
         snapshot = self._background_probe.snapshot()
         excluded = queue.excluded
-        nodes, why = allowed(spec, self._cluster.nodes, excluded)
+        nodes, _ = allowed(spec, self._cluster.nodes, excluded)
         if not nodes and excluded:
-            nodes, why = allowed(spec, self._cluster.nodes)
+            nodes, _ = allowed(spec, self._cluster.nodes)
         try:
             placement = place_job(spec, snapshot, self.probes, [node.name for node in nodes])
         except NeverFits:
             if not excluded:
                 raise
-            nodes, why = allowed(spec, self._cluster.nodes)  # the node of the failure is better than none
+            nodes, _ = allowed(spec, self._cluster.nodes)  # the node of the failure is better than none
             placement = place_job(spec, snapshot, self.probes, [node.name for node in nodes])
         if not placement.places:
-            text = placement.reason or "; ".join(f"{name}: {text}" for name, text in why.items())
-            return Wait(reason("job.insufficient_resources", text=text), is_blocking=True)
+            return Wait(placement.reason, is_blocking=True)
         assignments = assignments_of(spec, placement.places)
         try:
             notes = command_notes(spec, assignments, snapshot)
         except UsageError as error:
             if len(placement.places) == spec.workers:
                 raise
-            text = f"{error.message}; {placement.warnings[-1]}"
-            return Wait(reason("job.refused", error=error.code, text=text))
+            return Wait(_refusal(error, placement.warnings[-1]))
         return Attempt(
             spec,
             record.id,
@@ -234,7 +232,7 @@ class SchedulingPass:
             {assignment.node: self.probes[assignment.node].all_gpus() for assignment in assignments}
             if spec.exclusive and spec.gpus
             else {},
-            (*placement.warnings, *notes),
+            (*map(message, placement.warnings), *notes),
             signed,
             record.id in self._own,
         )
@@ -337,6 +335,12 @@ class Wait:
     """Whether later jobs may have to wait for it."""
 
 
+def _refusal(error: ProvisionError, warning: Reason | None = None) -> Reason:
+    """Return why a job must not start; `warning` is the one about its placement."""
+    why = error.reason or error.message
+    return reason("job.refused", error=error.code, cause=why, remedy=error.remedy, warning=warning)
+
+
 def _insist_on_own_id(job: JobRecord, ids: Mapping[str, Mapping[str, float]]) -> None:
     """Refuse a job with the id of an earlier job: nodes recognize containers and leases by the id.
 
@@ -346,10 +350,7 @@ def _insist_on_own_id(job: JobRecord, ids: Mapping[str, Mapping[str, float]]) ->
     earlier = (name for name, at in ids.get(job.id, {}).items() if name != job.spec.name and at <= job.submitted)
     other = next(earlier, None)
     if other is not None:
-        raise NodeError(
-            f"{job.spec.name} has the id of another job ({other})",
-            remedy=f"Delete it and submit it again: provision delete {job.spec.name}",
-        )
+        raise error_of(NodeError, reason("job.duplicate_id", job=job.spec.name, other=other))
 
 
 def _without(leases: Mapping[str, Lease], token: str) -> dict[str, Lease]:

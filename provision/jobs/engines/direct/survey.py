@@ -11,6 +11,7 @@ from provision.jobs.engines.direct.node_probe import NodeProbe
 from provision.model import Cluster
 from provision.model.cluster import NO_JOBS
 from provision.model.job_views import GpuView, JobPage, NodeView
+from provision.model.reason import NO_REASON, reason
 from provision.report.job_reasons import with_message
 
 
@@ -39,13 +40,14 @@ def _node_view(cluster: Cluster, head: str, name: str, answer: LookAnswer | Prov
         "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
     }
     if isinstance(answer, ProvisionError):
-        return NodeView(name, address, ready=False, reason=answer.message, **shared)  # type: ignore[arg-type]
+        silent = reason("placement.node_unreachable", cause=answer.message)
+        return NodeView(name, address, ready=False, reason=silent, **shared)  # type: ignore[arg-type]
     probe = NodeProbe(name, answer)
     return NodeView(
         name,
         address,
         ready=node.takes_jobs and not probe.gpu_problem,
-        reason=(probe.gpu_problem or probe.drained) if node.takes_jobs else NO_JOBS,
+        reason=(probe.gpu_problem or probe.drained or NO_REASON) if node.takes_jobs else NO_JOBS,
         drained=bool(probe.drained),
         gpus=tuple(_gpu_views(probe)),
         simulated=answer.simulated,

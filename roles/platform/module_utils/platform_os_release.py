@@ -1,0 +1,1 @@
+../../../provision/facts/os_release.py
