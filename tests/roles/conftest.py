@@ -1,4 +1,4 @@
-"""What the modules note of this machine goes to a folder of the test."""
+"""Store the records of role modules in a folder of the test."""
 
 from __future__ import annotations
 

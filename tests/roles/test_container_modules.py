@@ -1,4 +1,4 @@
-"""The modules of the roles training_container and container_ssh: what they decide, without a node."""
+"""The modules of the roles training_container and container_ssh, without a node."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ IDLE = {
 
 def test_a_container_with_idle_logins_has_no_job() -> None:
     """Init, the entrypoint, sshd, logins without a command and zombies are no jobs."""
-    jobs = node.jobs(IDLE, 100, ours=True)
+    jobs = node.jobs(IDLE, 100, managed=True)
 
     assert jobs == []
 
 
 def test_processes_of_logins_and_docker_exec_are_jobs() -> None:
-    """Jobs are below a login, came by docker exec, or were left to init. They are named without their arguments."""
+    """Jobs are processes of a login or of docker exec, or were adopted by init. Their arguments are not reported."""
     started = {
         110: (103, "python3", "R", "python3 train.py"),
         111: (1, "orted", "S", "orted -mca ess env"),
         112: (100, "rank", "D", "./rank"),
     }
 
-    jobs = node.jobs(IDLE | started, 100, ours=True)
+    jobs = node.jobs(IDLE | started, 100, managed=True)
 
     assert jobs == [
         {"pid": 110, "command": "python3"},
@@ -68,13 +68,13 @@ def test_processes_of_logins_and_docker_exec_are_jobs() -> None:
 
 def test_the_first_process_of_a_manually_created_container_is_a_job() -> None:
     """A container that this role did not make is not taken for idle."""
-    jobs = node.jobs({7: (1, "python3", "S", "python3 train.py")}, 7, ours=False)
+    jobs = node.jobs({7: (1, "python3", "S", "python3 train.py")}, 7, managed=False)
 
     assert jobs == [{"pid": 7, "command": "python3"}]
 
 
 def test_a_manually_created_container_that_idles_has_no_job() -> None:
-    """Its idle main process is no job; every other process is."""
+    """Its idle main process is not a job; every other process is."""
     up = {
         7: (1, "docker-init", "S", "docker-init -- sh -c 'sleep infinity'"),
         8: (7, "sh", "S", "sh -c sleep infinity; true"),
@@ -82,8 +82,8 @@ def test_a_manually_created_container_that_idles_has_no_job() -> None:
     }
     execs = {20: (1, "bash", "S", "bash"), 21: (20, "sleep", "S", "sleep 60")}
 
-    assert node.jobs(up, 7, ours=False) == []
-    assert [job["pid"] for job in node.jobs(up | execs, 7, ours=False)] == [20, 21]
+    assert node.jobs(up, 7, managed=False) == []
+    assert [job["pid"] for job in node.jobs(up | execs, 7, managed=False)] == [20, 21]
 
 
 def rdma(folder: Path, cards: dict[str, bytes], *, devices: list[str]) -> tuple[str, str]:
@@ -106,20 +106,20 @@ def test_the_container_gets_the_compute_cards_and_the_connection_manager(tmp_pat
         tmp_path, {"mlx5_0": b"", "mlx5_1": b""}, devices=["uverbs0", "uverbs1", "rdma_cm", "umad0", "issm0"]
     )
 
-    devices, left_out = node.rdma_devices([], sys, dev)
+    devices, reductions = node.rdma_devices([], sys, dev)
 
-    assert (devices, left_out) == ([f"{dev}/uverbs0", f"{dev}/uverbs1", f"{dev}/rdma_cm"], [])
+    assert (devices, reductions) == ([f"{dev}/uverbs0", f"{dev}/uverbs1", f"{dev}/rdma_cm"], [])
 
 
 def test_devices_excluded_from_the_container_are_reported(tmp_path: Path) -> None:
-    """NVSwitch management ports, excluded cards and missing device files are left out, each with its reason."""
+    """NVSwitch management ports, excluded cards and missing device files are excluded, each with its reason."""
     cards = {"mlx5_0": b"", "mlx5_1": b"\0SW_MNG\0", "mlx5_2": b"", "mlx5_3": b""}
     sys, dev = rdma(tmp_path, cards, devices=["uverbs0", "uverbs1", "uverbs2"])
 
-    devices, left_out = node.rdma_devices(["mlx5_2"], sys, dev)
+    devices, reductions = node.rdma_devices(["mlx5_2"], sys, dev)
 
     assert devices == [f"{dev}/uverbs0"]
-    assert [line.split(":")[0] for line in left_out] == ["mlx5_1", "mlx5_2", "mlx5_3", "rdma_cm"]
+    assert [line.split(":")[0] for line in reductions] == ["mlx5_1", "mlx5_2", "mlx5_3", "rdma_cm"]
 
 
 def test_known_lines_are_assigned_to_nodes_by_their_comment(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_known_lines_are_assigned_to_nodes_by_their_comment(tmp_path: Path) -> N
 
 
 def test_links_and_pipes_in_place_of_key_files_are_not_read(tmp_path: Path) -> None:
-    """Reading what is known of the nodes never leads elsewhere and never waits."""
+    """Reading the key files follows no link and waits for no pipe."""
     (tmp_path / "target").write_text(f"{KEY} gpu1\n")
     (tmp_path / "link").symlink_to("target")
     os.mkfifo(tmp_path / "pipe")
@@ -157,7 +157,7 @@ HOSTILE = [
 @pytest.mark.parametrize("line", HOSTILE)
 def test_invalid_values_reported_by_a_container_are_dropped(line: str) -> None:
     """A value that is no path, name, number or hash is as good as none."""
-    assert keys.checked(line) == {}
+    assert keys.valid_output(line) == {}
 
 
 def test_valid_values_reported_by_a_container_are_accepted() -> None:
@@ -166,11 +166,11 @@ def test_valid_values_reported_by_a_container_are_accepted() -> None:
         "user=train.er-1\nuid=1000\ngid=100\nsshd=/usr/sbin/sshd\nssh-keygen=/opt/x.y/ssh-keygen\nloaded=00aa11bb22cc\n"
     )
 
-    assert "\n".join(f"{key}={value}" for key, value in keys.checked(good).items() if key) + "\n" == good
+    assert "\n".join(f"{key}={value}" for key, value in keys.valid_output(good).items() if key) + "\n" == good
 
 
 def container(*mounts: tuple[str, bool]) -> dict[str, Any]:
-    """What docker says of a running container with these mounts."""
+    """Return the description by docker of a running container with these mounts."""
     return {
         "State": {"Running": True},
         "Mounts": [{"Destination": place, "RW": writable} for place, writable in mounts],
@@ -197,10 +197,10 @@ def test_keys_of_the_older_layout_are_moved(tmp_path: Path) -> None:
     (tmp_path / "id_ed25519").write_text("old")
     (tmp_path / "ssh_host_ed25519_key").symlink_to("/etc/shadow")
 
-    assert keys.keep_older(FakeModule(), tmp_path)
+    assert keys.move_older_keys(FakeModule(), tmp_path)
     assert (tmp_path / "keys" / "id_ed25519").read_text() == "old"
     assert [path.name for path in (tmp_path / "keys").iterdir()] == ["id_ed25519"]
-    assert not keys.keep_older(FakeModule(), tmp_path)
+    assert not keys.move_older_keys(FakeModule(), tmp_path)
 
 
 def run_as_account(folder: Path, mode: str) -> dict[str, str]:
@@ -213,7 +213,7 @@ def run_as_account(folder: Path, mode: str) -> dict[str, str]:
 
 
 def test_keys_are_created_once_and_links_are_not_followed(tmp_path: Path) -> None:
-    """Links and pipes in place of keys give way to new keys; what a link leads to keeps its content and mode."""
+    """Links and pipes in place of keys are replaced by new keys; the target of a link keeps its content and mode."""
     folder, other = tmp_path / "keys", tmp_path / "other"
     folder.mkdir()
     other.write_text("mine")
@@ -222,27 +222,27 @@ def test_keys_are_created_once_and_links_are_not_followed(tmp_path: Path) -> Non
     os.mkfifo(folder / "ssh_host_ed25519_key")
     os.mkfifo(folder / "sshd-000000000000.pid")
 
-    looked = run_as_account(folder, "look")
-    made = run_as_account(folder, "make")
-    again = run_as_account(folder, "make")
+    looked = run_as_account(folder, "check")
+    made = run_as_account(folder, "generate")
+    again = run_as_account(folder, "generate")
 
     assert looked == {"changed": "id_ed25519"}
     assert "changed" in made
     assert "changed" not in again
-    assert all(made[name] == again[name] and keys.public(again[name]) for name in keys.PAIRS)
+    assert all(made[name] == again[name] and keys.public_key(again[name]) for name in keys.PAIRS)
     assert (other.read_text(), stat.S_IMODE(other.stat().st_mode)) == ("mine", 0o644)
     assert stat.S_IMODE((folder / "id_ed25519").lstat().st_mode) == 0o600
 
 
 def test_the_settings_file_of_the_running_sshd_is_reported(tmp_path: Path) -> None:
-    """The file with the process id of a living sshd names its settings; one that was left behind does not count."""
+    """The PID file of a running sshd names its settings; a stale one does not count."""
     program = tmp_path / "sshd"
     program.symlink_to("/bin/sleep")
     (tmp_path / "sshd-000000000001.pid").write_text("99999999\n")
     with subprocess.Popen([program, "60"]) as process:
         (tmp_path / "sshd-00000000000a.pid").write_text(f"{process.pid}\n")
         try:
-            result = run_as_account(tmp_path, "look")
+            result = run_as_account(tmp_path, "check")
         finally:
             process.kill()
 
@@ -260,8 +260,8 @@ def test_values_reported_by_a_container_reach_no_shell_of_the_node() -> None:
 
 
 def test_a_login_gets_the_environment_without_secrets() -> None:
-    """Variables of the image reach logins, except secrets, what a login sets itself and what sshd could misread."""
-    exported = keys.environment(
+    """Logins get the variables of the image, except secrets, login variables and values that sshd could misread."""
+    exported = keys.login_environment(
         [
             "PATH=/opt/mpi/bin:/bin",
             "A=b=c",
@@ -288,7 +288,7 @@ def test_a_login_gets_the_environment_without_secrets() -> None:
 )  # fmt: skip
 def test_variables_with_secret_names_are_not_exported_to_logins(pair: str) -> None:
     """Names of keys, passwords and credentials in their usual spellings, and addresses with a password."""
-    assert keys.environment([pair]) == {}
+    assert keys.login_environment([pair]) == {}
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_variables_with_secret_names_are_not_exported_to_logins(pair: str) -> No
 )
 def test_variables_without_secrets_are_exported_to_logins(pair: str) -> None:
     """An address with a port is no password, and an author no authorisation."""
-    assert list(keys.environment([pair])) == [pair.partition("=")[0]]
+    assert list(keys.login_environment([pair])) == [pair.partition("=")[0]]
 
 
 def container_tasks() -> list[dict[str, Any]]:
@@ -341,5 +341,5 @@ def test_a_receipt_contains_no_environment_values() -> None:
 
 
 def test_only_a_single_public_key_is_exchanged() -> None:
-    """What a container calls its public key is one key and nothing that could add a line or an option."""
-    assert [keys.public(f"{KEY} root@gpu1"), keys.public("ssh-rsa AAAA"), keys.public("")] == [KEY, "", ""]
+    """A public key of a container is one key, without text that could add a line or an option."""
+    assert [keys.public_key(f"{KEY} root@gpu1"), keys.public_key("ssh-rsa AAAA"), keys.public_key("")] == [KEY, "", ""]

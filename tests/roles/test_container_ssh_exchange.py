@@ -12,7 +12,7 @@ import pytest
 from tests.support.expressions import ROLES, Role
 
 NODES = ["gpu1", "gpu2", "gpu3"]
-CHECK = ("keys", "Check that this node's keys can be given to the others")
+CHECK = ("keys", "Check that the keys of this node are accepted")
 
 
 def key(number: int) -> str:
@@ -21,7 +21,7 @@ def key(number: int) -> str:
 
 
 def role(changes: dict[str, Any] | None = None, recorded: dict[str, dict[str, str]] | None = None, **more: Any) -> Role:
-    """Return the role on gpu1 after all nodes sent their keys; gpu2 sends what `changes` says."""
+    """Return the role on gpu1 after all nodes sent their keys; `changes` replaces values of gpu2."""
     keys = {
         name: {"ready": True, "user": "root", "host_key": key(n), "client_key": key(n + 8)}
         for n, name in enumerate(NODES, start=1)
@@ -86,12 +86,12 @@ def test_a_malicious_key_reaches_no_other_node(changes: dict[str, Any]) -> None:
 
 
 def refused(changes: dict[str, Any]) -> dict[str, str]:
-    """Return what the role says of the keys that were sent."""
+    """Return the message of the role about the keys."""
     return dict(role(changes).value("__container_ssh_offers | container_ssh_refused"))
 
 
 def test_only_the_node_with_an_invalid_key_fails() -> None:
-    """The check fails on it with the reason, and passes on the others."""
+    """The check fails on it with the reason, and passes on the other nodes."""
     problems = refused({"host_key": "* x"})
 
     assert list(problems) == ["gpu2"]
@@ -100,25 +100,25 @@ def test_only_the_node_with_an_invalid_key_fails() -> None:
         assert checked.holds(*CHECK) is (name != "gpu2")
         assert checked.says(*CHECK).startswith(f"{name}: "), "Ansible evaluates the message where the check passes too"
     said = role(__container_ssh_refused=problems, inventory_hostname="gpu2").says(*CHECK)
-    assert said.startswith("gpu2: the SSH keys of its container are refused: its public host key is invalid")
+    assert said.startswith("gpu2: the SSH keys of its container are refused (its public host key is invalid")
 
 
 def test_two_nodes_with_the_same_key_both_fail() -> None:
-    """Which of the two copied the key is not known: both fail, the third goes on."""
+    """It is unknown which of them copied the key: both fail, and the third continues."""
     assert refused({"host_key": key(1)}) == dict.fromkeys(
         ["gpu1", "gpu2"], "gpu1 and gpu2 send the same public host key"
     )
 
 
 def test_a_refused_data_address_is_in_no_known_hosts_file() -> None:
-    """The address of a node comes from what the role platform accepted, never from the node's own words."""
+    """The address of a node comes from the role platform, never from the container."""
     evaluated = role(platform_data_addresses={"gpu1": "10.0.0.1", "gpu3": "10.0.0.3"})
 
     assert [line.split()[-1] for line in lines(evaluated, "known_hosts")] == ["gpu1", "gpu3"]
 
 
 def test_a_recorded_line_that_impersonates_another_node_is_removed() -> None:
-    """What earlier versions wrote for a hostile node does not survive that the node's new key is refused."""
+    """Earlier lines of a hostile node are removed if its new key is refused."""
     recorded = {
         "known_hosts": {"gpu2": f"[gpu2]:2222,[10.0.0.3]:2222 {key(2)} gpu2"},
         "authorized_keys": {"gpu2": f"{key(10)} gpu2"},

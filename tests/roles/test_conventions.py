@@ -1,7 +1,8 @@
-"""The rules that every role and playbook keeps (CONTRIBUTING.md)."""
+"""The conventions of all roles and playbooks (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 from collections.abc import Iterator
@@ -91,7 +92,7 @@ def test_every_variable_is_described(role: Path) -> None:
 
 @BY_ROLE
 def test_variables_carry_the_role_prefix(role: Path) -> None:
-    """Public names begin with the role's, constants with _role, what is registered with __role."""
+    """Public names begin with the name of the role, constants with _role, registered variables with __role."""
     prefixes = (f"{role.name}_", *(SHARED if role.name == "platform" else ()))
     inner = [name for path in role.glob("vars/*.yml") for name in load(path)]
 
@@ -101,7 +102,7 @@ def test_variables_carry_the_role_prefix(role: Path) -> None:
 
 @BY_ROLE
 def test_variables_contain_no_loops(role: Path) -> None:
-    """What needs a loop is a filter, which has tests."""
+    """A value that requires a loop is a filter, which has tests."""
     programs = [
         path.name for path in role.glob("vars/*.yml") if re.search(r"{%-? *(set|for) ", path.read_text("utf-8"))
     ]
@@ -117,7 +118,7 @@ def test_each_role_can_be_disabled(role: Path) -> None:
 
 @BY_ROLE
 def test_task_files_are_short(role: Path) -> None:
-    """main.yml only dispatches (60 lines); every other file of tasks has at most 80."""
+    """main.yml only includes other files (60 lines); every other file of tasks has at most 80."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in task_files(role)}
 
     assert {str(path): n for path, n in lengths.items() if n > (60 if path.name == "main.yml" else 80)} == {}
@@ -133,7 +134,7 @@ def test_every_assert_has_a_message(role: Path) -> None:
 
 @BY_ROLE
 def test_only_the_role_platform_depends_on_the_operating_system(role: Path) -> None:
-    """No other role asks which distribution it is on."""
+    """Only the role platform depends on the distribution."""
     words = re.compile(r"os_family|distribution|ansible_lsb|pkg_mgr")
     public = f"{role.name}_source"  # "distribution" is a value of docker_engine_source
     matches = [
@@ -156,7 +157,7 @@ def test_each_role_writes_a_receipt(role: Path) -> None:
 
 
 def test_distribution_files_have_the_same_keys() -> None:
-    """Whatever one distribution's file says, every other one says too."""
+    """The files of all distributions have the same keys."""
     files = sorted((ROOT / "roles" / "platform" / "vars").glob("*_*.yml"))
     keys = {path.name: sorted(load(path)) for path in files}
     roles = {path.name: sorted(load(path)["__platform_package_sets"]) for path in files}
@@ -168,7 +169,7 @@ def test_distribution_files_have_the_same_keys() -> None:
 
 
 def test_every_variable_of_the_inventories_is_known() -> None:
-    """A misspelt variable in an inventory of ours, which Ansible would ignore, is found here."""
+    """The test finds a misspelt variable in an inventory of the repository, which Ansible would ignore."""
     known = {name for role in ROLES for name in specs(role)}
     prefixes = (*SHARED, *(f"{role.name}_" for role in ROLES))
     used: set[str] = set()
@@ -188,7 +189,7 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def test_playbooks_have_no_tasks() -> None:
-    """A playbook says where and in which order; roles say what. What ends a play is a part of a role too."""
+    """A playbook only lists hosts and roles in their order; the end of a play is part of a role too."""
     plays = [play for path in sorted((ROOT / "playbooks").glob("*.yml")) for play in load(path)]
 
     assert [play["name"] for play in plays if set(play) & {"tasks", "pre_tasks", "handlers"}] == []
@@ -203,7 +204,7 @@ def test_site_only_imports_the_stages() -> None:
 
 
 def test_every_role_is_in_one_stage_with_its_tag_and_switch() -> None:
-    """Each role runs in one stage, under its own tag, when it is enabled and not left out; platform in each, once."""
+    """Each role runs in one stage, under its own tag, if enabled and not skipped; platform runs once in each stage."""
     stages = [play for name in ("nodes", "containers") for play in load(ROOT / "playbooks" / f"{name}.yml")]
     entries = [entry for play in stages for entry in play["roles"]]
     others = [entry for entry in entries if entry["role"] != "platform"]
@@ -222,7 +223,7 @@ CONDITIONS = ("when", "that", "until", "failed_when", "changed_when")
 
 
 def expressions(value: Any, *, condition: bool = False) -> Iterator[str]:
-    """Yield what Jinja evaluates in a YAML document, each as a template."""
+    """Yield the expressions of a YAML document, each as a template."""
     if isinstance(value, dict):
         for key, below in value.items():
             yield from expressions(below, condition=key in CONDITIONS)
@@ -263,8 +264,24 @@ def test_booleans_and_numbers_are_converted_where_they_are_used(kind: str, filte
     assert {path: names for path, names in matches.items() if names} == {}
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "roles").glob("*/library/*.py")), ids=lambda path: path.stem)
+def test_the_documentation_of_a_module_can_be_read(path: Path) -> None:
+    """`ansible-doc` shows it; an unquoted comma or colon in a description would break it."""
+    statements = ast.parse(path.read_text(encoding="utf-8")).body
+    texts = [ast.literal_eval(item.value) for item in statements if isinstance(item, ast.Assign)
+             and isinstance(item.targets[0], ast.Name) and item.targets[0].id == "DOCUMENTATION"]  # fmt: skip
+    documentation = yaml.safe_load(texts[0])
+    keys = {"description", "type", "required", "default", "choices", "elements", "suboptions"}
+    options = dict(documentation["options"])
+    for option in documentation["options"].values():
+        options |= option.get("suboptions", {})
+
+    assert all(isinstance(line, str) for line in documentation["description"])
+    assert {name: set(option) - keys for name, option in options.items() if set(option) - keys} == {}
+
+
 def test_module_parameters_are_not_logged_on_nodes() -> None:
-    """What Ansible hands to a module can be a password: nodes do not log it."""
+    """Parameters of modules can be passwords, so nodes do not log them."""
     config = configparser.ConfigParser()
     config.read(ROOT / "playbooks" / "ansible.cfg")
 

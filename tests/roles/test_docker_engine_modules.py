@@ -1,4 +1,4 @@
-"""The modules of the role docker_engine: daemon.json on a real disk, and what dockerd says of it."""
+"""The modules of the role docker_engine, with a real daemon.json and replies of dockerd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET = "hunter2"
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that writes daemon.json, on a node whose dockerd cannot check it."""
     module = load("docker_engine", "docker_engine_config")
-    monkeypatch.setattr(module, "WRITTEN", str(tmp_path / "written.json"))
+    monkeypatch.setattr(module, "LAST_SETTINGS", str(tmp_path / "written.json"))
     monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda *_args, **_more: None)
     return module
 
@@ -52,7 +52,7 @@ def test_settings_that_can_contain_secrets_are_readable_by_root_only(config: Mod
 
 @pytest.mark.parametrize("present", [0o600, 0o640, 0o644])
 def test_the_mode_of_a_file_is_preserved(config: ModuleType, tmp_path: Path, present: int) -> None:
-    """What a site closed stays closed, and so does the copy of it."""
+    """The permissions of a restricted file and of its copy stay restricted."""
     path = tmp_path / "daemon.json"
     path.write_text("{}\n")
     path.chmod(present)
@@ -63,7 +63,7 @@ def test_the_mode_of_a_file_is_preserved(config: ModuleType, tmp_path: Path, pre
 
 
 def test_a_new_file_without_secrets_is_readable(config: ModuleType, tmp_path: Path) -> None:
-    """Where nothing is to be hidden, other programs can read the file as they are used to."""
+    """Without secrets, other programs can read the file."""
     apply(config, tmp_path / "daemon.json", {"debug": True})
 
     assert mode(tmp_path / "daemon.json") == "0644"
@@ -93,10 +93,10 @@ def test_the_backup_is_the_last_file_that_docker_loaded(config: ModuleType, tmp_
 
 
 def test_keys_that_are_no_longer_desired_are_removed(config: ModuleType, tmp_path: Path) -> None:
-    """A key that the last successful run wrote is removed if it is unchanged; keys of others are preserved."""
+    """An unchanged key of the last successful run is removed; other keys are preserved."""
     path = tmp_path / "daemon.json"
     path.write_text('{"debug": true, "icc": false}')
-    Path(config.WRITTEN).write_text('{"debug": true}')
+    Path(config.LAST_SETTINGS).write_text('{"debug": true}')
 
     apply(config, path, {"live-restore": True})
 
@@ -118,7 +118,7 @@ def test_keys_that_are_no_longer_desired_are_removed(config: ModuleType, tmp_pat
 def test_settings_that_every_dockerd_rejects_are_not_written(
     config: ModuleType, tmp_path: Path, settings: dict[str, Any], part: str
 ) -> None:
-    """Where dockerd cannot check a file, what no version takes is refused before it is written."""
+    """If dockerd cannot check a file, settings that no version accepts are refused before the file is written."""
     path = tmp_path / "daemon.json"
     path.write_text("{}")
 
@@ -168,13 +168,13 @@ def test_a_failed_reload_is_detected_in_the_log_of_dockerd(line: str, reason: st
     """`systemctl reload` succeeds even if dockerd rejects its settings; only its log shows that."""
     service = load("docker_engine", "docker_engine_service")
 
-    assert service.refusal(["Got signal to reload configuration", line]) == reason
+    assert service.refusal_reason(["Got signal to reload configuration", line]) == reason
 
 
 def test_recorded_settings_are_readable_by_root_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record of managed keys contains settings."""
     service = load("docker_engine", "docker_engine_service")
-    monkeypatch.setattr(service, "WRITTEN", str(tmp_path / "provision" / "written.json"))
+    monkeypatch.setattr(service, "LAST_SETTINGS", str(tmp_path / "provision" / "written.json"))
     docker = object.__new__(service.Docker)
     docker.config, docker.module = str(tmp_path / "daemon.json"), SimpleNamespace(params={"written": {"token": SECRET}})
 
@@ -196,26 +196,26 @@ NVIDIA = {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeAr
 def test_a_runtime_that_is_already_configured_is_not_added(
     config: ModuleType, tmp_path: Path, there: dict[str, Any]
 ) -> None:
-    """By its path, or as nvidia-ctk writes it: the file stays as it is, and nothing of it is ours."""
+    """With its path, or in the form of nvidia-ctk: the file is unchanged, and no key of it is managed."""
     path = tmp_path / "daemon.json"
     path.write_text(json.dumps({"runtimes": there, "default-runtime": "nvidia"}))
 
     result = apply(config, path, {**NVIDIA, "live-restore": False})
 
-    assert (result["changed"], result["ours"]) == (False, {})
+    assert (result["changed"], result["managed"]) == (False, {})
     assert json.loads(path.read_text())["runtimes"] == there
 
 
 def test_a_runtime_with_different_arguments_or_program_is_written(config: ModuleType, tmp_path: Path) -> None:
-    """So is one that was ours before, in whatever words."""
+    """The same holds for a runtime that the role wrote in another form."""
     path = tmp_path / "daemon.json"
     path.write_text('{"runtimes": {"nvidia": {"path": "/opt/other"}, "kata": {"path": "kata"}}}')
     wanted = {"nvidia": NVIDIA["runtimes"]["nvidia"], "kata": {"path": "kata", "runtimeArgs": ["-v"]}}
 
     result = apply(config, path, {"runtimes": wanted, "live-restore": True})
 
-    assert result["ours"] == {"runtimes": wanted, "live-restore": True}
-    assert json.loads(path.read_text()) == result["ours"]
+    assert result["managed"] == {"runtimes": wanted, "live-restore": True}
+    assert json.loads(path.read_text()) == result["managed"]
 
 
 def test_no_file_is_created_without_settings(config: ModuleType, tmp_path: Path) -> None:
@@ -226,13 +226,13 @@ def test_no_file_is_created_without_settings(config: ModuleType, tmp_path: Path)
 
 @pytest.fixture
 def site(config: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What ours does with a docker that others started long ago, and whose settings and programs are newer."""
+    """Return the action for a pre-existing docker whose settings and programs are newer than its start."""
     service = load("docker_engine", "docker_engine_service")
     state = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n"
     monkeypatch.setattr(service.AnsibleModule, "run_command", lambda *_args, **_more: (0, state, ""))
     monkeypatch.setattr(service.Docker, "_start_time", lambda _: 1000.0)
     monkeypatch.setattr(service, "running_jobs", list)
-    for name in ("MARK", "WRITTEN"):
+    for name in ("START_RECORD", "LAST_SETTINGS"):
         monkeypatch.setattr(service, name, str(tmp_path / name))
     programs = [tmp_path / "dockerd"]
     programs[0].touch()
@@ -256,14 +256,16 @@ def test_pre_existing_docker_is_not_restarted_for_changes_by_others(site: Any) -
 def test_pre_existing_docker_reloads_our_settings_without_a_restart_if_possible(
     site: Any, settings: dict[str, Any], action: str
 ) -> None:
-    """What it can reread is no reason to restart it, and a run that was cut short is finished by the next one."""
+    """Reloadable settings require no restart, and a run completes an earlier, interrupted run."""
     assert [site(settings), site(settings)] == [action, action]
 
 
 def test_pre_existing_docker_is_restarted_for_a_newly_installed_hook(site: Any) -> None:
-    """Docker looks for the NVIDIA hook once, when it starts."""
+    """Docker searches the NVIDIA hook only when it starts."""
     origin = importlib.import_module("ansible.module_utils.platform_origin")
-    origin.note("packages", "transaction 0", {})
-    origin.put_json(origin.place("packages", "transaction 0") + ".ours", {"installed": ["nvidia-container-toolkit"]})
+    origin.record("packages", "transaction 0", {})
+    origin.write_private_json(
+        origin.record_path("packages", "transaction 0") + ".ours", {"installed": ["nvidia-container-toolkit"]}
+    )
 
     assert site({"log-driver": "local"}) == "restart"

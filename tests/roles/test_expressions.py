@@ -1,4 +1,4 @@
-"""What the roles' variables and preconditions come to, for inventories and nodes of all kinds."""
+"""The values of the roles' variables and preconditions, for inventories and nodes of all kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_the_nvidia_runtime_is_added_to_the_runtimes_of_the_site() -> None:
     """A GPU node gets the NVIDIA runtime in addition to those that the inventory names."""
     kata = {"kata": {"runtimeType": "io.containerd.kata.v2"}}
     role = Role("nvidia_container", cluster_container_runtimes=kata)
-    fact = role.task("configure", "Offer the runtime to docker_engine")["ansible.builtin.set_fact"]
+    fact = role.task("configure", "Pass the runtime to docker_engine")["ansible.builtin.set_fact"]
 
     runtimes = role.templar.template(fact["cluster_container_runtimes"])
 
@@ -21,19 +21,19 @@ def test_the_nvidia_runtime_is_added_to_the_runtimes_of_the_site() -> None:
 
 
 def node(address: str, **more: Any) -> dict[str, Any]:
-    """What platform_node says of a node that is like others."""
+    """Return the facts of platform_node for a typical node."""
     result = {"data_address": address, "hostname": "gpu1", "hosts": {}, "repository_files": [], "leftovers": []}
     return {**result, **more}
 
 
 def test_preserved_settings_reach_the_roles_and_receipts_of_their_node_only() -> None:
-    """Other nodes get nothing of it, and a receipt names it only where there is something."""
+    """Other nodes are not affected, and a receipt contains it only if it is set."""
     preserved = {"gpu1": {"docker_engine": {"docker_engine_source": "present"}}}
     noted = []
     for name, role in (("gpu1", "docker_engine"), ("gpu1", "rdma_stack"), ("gpu2", "docker_engine")):
         platform = Role("platform", _platform_preserved=preserved, inventory_hostname=name, platform_receipt_role=role,
                         platform_receipt_inputs={"source": "x"})  # fmt: skip
-        task = platform.task("receipt", "Describe the receipt")
+        task = platform.task("receipt", "Add the receipt to the pending receipts")
         platform.templar.available_variables |= {
             "__platform_receipt_preserved": task["vars"]["__platform_receipt_preserved"]
         }
@@ -41,14 +41,14 @@ def test_preserved_settings_reach_the_roles_and_receipts_of_their_node_only() ->
 
     assert noted == [{"source": "x", "kept": {"docker_engine_source": "present"}}, {"source": "x"}, {"source": "x"}]
     loop = Role("platform", _platform_preserved=preserved, inventory_hostname="gpu1").task(
-        "preflight", "Keep what others set up"
+        "preflight", "Preserve pre-existing configuration"
     )
     platform = Role("platform", _platform_preserved=preserved, inventory_hostname="gpu1")
     assert platform.templar.template(loop["loop"]) == [{"key": "docker_engine_source", "value": "present"}]
     assert Role("platform", inventory_hostname="gpu1").templar.template(loop["loop"]) == []
 
 
-ADDRESS_CHECK = ("preflight", "Check that the data address is one that this node can have")
+ADDRESS_CHECK = ("preflight", "Check that the data address is valid for this node")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_repository_password_is_stored_only_for_apt(listed: bool) -> None:  # 
 
 
 def test_a_repository_without_a_password_has_no_credentials_file() -> None:
-    """Where an address has no user any more, the file with the old password goes; where there is none, none is made."""
+    """If an address no longer has a user, the file with the old password is removed; otherwise none is created."""
     role = repository("https://mirror.example.org/deb@1")
     paths = role.value("__platform_files | map(attribute='path')")
     role.templar.available_variables["platform_node"]["repository_files"] = ["/etc/apt/auth.conf.d/provision-site.conf"]
@@ -164,7 +164,7 @@ def test_a_repository_that_is_already_configured_is_not_written() -> None:
     names = {
         "nvidia_container_repository_uri": "https://m.example.org/deb/$(ARCH)",
         "nvidia_container_repository_key": "-----BEGIN PGP PUBLIC KEY BLOCK-----",
-        "__platform_wanted_roles": ["nvidia_container"],
+        "__platform_selected_roles": ["nvidia_container"],
         "platform_extra_repositories": [],
     }
     node = {"repository_files": [], "leftovers": [], "architecture": "amd64"}
@@ -176,7 +176,7 @@ def test_a_repository_that_is_already_configured_is_not_written() -> None:
 
 
 def test_address_pools_are_checked_for_every_node() -> None:
-    """Docker's address pools are compared once, on a node that takes part, and each node says that they do not fit."""
+    """One node compares docker's address pools for all, and each node reports the overlap."""
     role = Role(
         "docker_engine",
         platform_taking_part={"docker_engine": ["gpu2", "gpu3"]},
@@ -201,7 +201,7 @@ def test_passwords_are_not_on_command_lines() -> None:
 
 @pytest.mark.parametrize("said", ["no", "false", "False", False])
 def test_the_value_no_of_an_ini_inventory_is_false(said: Any) -> None:
-    """`rdma_stack_soft_roce_enabled=no` under [gpu_nodes:vars] is the word "no", and means what it says."""
+    """`rdma_stack_soft_roce_enabled=no` under [gpu_nodes:vars] is the text "no" and means false."""
     role = Role(
         "rdma_stack", rdma_stack_soft_roce_enabled=said, platform_node=node("10.77.0.1", modules_loadable=False)
     )
@@ -217,7 +217,7 @@ def test_the_value_no_of_an_ini_inventory_is_false(said: Any) -> None:
     )
 
 
-IMAGE_CHECK = ("preflight", "Check that an image is named")
+IMAGE_CHECK = ("preflight", "Check the name and digest of the image")
 
 
 @pytest.mark.parametrize(
@@ -229,16 +229,16 @@ IMAGE_CHECK = ("preflight", "Check that an image is named")
         ("Registry.example.org/train:1", ""),
         ("[fd00::1]:5000/train:1", ""),
         ("train:1@sha256:" + "0" * 64, ""),
-        ("", "No training image is configured"),
-        ("https://registry.example.org/train:1", "is not the name of an image"),
-        ("registry.example.org/Team/train:1", "is not the name of an image"),
-        ("train:1 ", "is not the name of an image"),
-        ("train:", "is not the name of an image"),
-        ("-v", "is not the name of an image"),
+        ("", "no training image is configured"),
+        ("https://registry.example.org/train:1", "invalid image name"),
+        ("registry.example.org/Team/train:1", "invalid image name"),
+        ("train:1 ", "invalid image name"),
+        ("train:", "invalid image name"),
+        ("-v", "invalid image name"),
     ],
 )
 def test_an_invalid_image_name_is_refused_with_the_valid_form(reference: str, problem: str) -> None:
-    """Docker is not asked for an image by a name that it does not take."""
+    """Docker is not called with an invalid image name."""
     role = Role("training_image", training_image_reference=reference)
 
     assert role.holds(*IMAGE_CHECK) is (problem == "")

@@ -1,4 +1,4 @@
-"""What the role base_system writes for the people of an inventory, and what it leaves out on a queue host."""
+"""The files of the role base_system for the people of an inventory, and the roles that a queue host skips."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_without_users_the_job_agent_is_removed() -> None:
     ],
 )
 def test_plain_ansible_refuses_invalid_users(wrong: dict[str, Any]) -> None:
-    """The role checks what it writes by the same rules as the command."""
+    """The role validates people with the same rules as the command."""
     with pytest.raises(Exception, match=r"name:|key:|user:|cluster_agent_account"):
         files(**wrong)
 
@@ -119,7 +119,7 @@ def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Run the module against a passwd and a shadow file; return its result and the programs that it ran."""
     module = load("base_system", "base_system_account")
     monkeypatch.setattr(origin, "FOLDER", str(tmp_path / "origins"))
-    monkeypatch.setattr(module, "note", origin.note)
+    monkeypatch.setattr(module, "record", origin.record)
 
     def call(passwd: str, shadow: str = "provision-jobs:*:1::::::", *, check: bool = False, **more: Any) -> Any:
         for name, text in (("PASSWD", passwd), ("SHADOW", shadow)):
@@ -142,7 +142,7 @@ def test_the_account_has_no_password_and_is_created_once(account: Any) -> None:
     assert ran[0][0] == "useradd"
     assert {"--system", "--no-create-home"} <= set(ran[0])
     assert ran[0][ran[0].index("--password") + 1] == "*"
-    assert origin.noted("accounts")[0]["existed"] is False
+    assert origin.records("accounts")[0]["existed"] is False
     assert account(ACCOUNT) == (False, [])
     assert account(ACCOUNT, check=True)[1] == []
 
@@ -175,14 +175,14 @@ def test_the_account_is_removed_with_the_last_user(account: Any) -> None:
 
 
 def test_role_and_package_use_the_same_names() -> None:
-    """What the command takes for granted is what the roles have."""
+    """The role uses the paths that the command assumes."""
     role = Role("base_system")
 
     assert role.value("cluster_agent_account") == AGENT_ACCOUNT
 
 
 def test_roles_for_jobs_do_not_run_on_a_dedicated_queue_host() -> None:
-    """They do not run there, bring no packages there, and other nodes' containers do not expect its keys."""
+    """They do not run there, install no packages there, and the containers of other nodes do not expect its keys."""
     hostvars = {"head": {"cluster_takes_jobs": "no"}, "gpu1": {}}
     shared: dict[str, Any] = {
         "hostvars": hostvars,
@@ -196,7 +196,7 @@ def test_roles_for_jobs_do_not_run_on_a_dedicated_queue_host() -> None:
     gpu1 = Role("platform", inventory_hostname="gpu1", **shared)
 
     assert set(head.value("__platform_left_out")) == set(JOB_ROLES)
-    assert head.value("__platform_wanted_roles") == ["platform", "base_system"]
+    assert head.value("__platform_selected_roles") == ["platform", "base_system"]
     assert gpu1.value("__platform_left_out") == []
     assert gpu1.value("__platform_job_nodes") == ["gpu1"]
     taking_part = gpu1.value("__platform_taking_part")

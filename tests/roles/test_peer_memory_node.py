@@ -1,4 +1,4 @@
-"""The program that keeps GPUDirect RDMA on a node: what it judges, does, refuses and writes down."""
+"""The program for GPUDirect RDMA on a node: its checks, actions, refusals and status file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ elf = load("peer_memory", "peer_memory_elf", part="module_utils")
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program as on a node, its files beside each other in one folder; compiled here once, not at each start."""
+    """Return a folder with the program as on a node, compiled once."""
     folder = tmp_path_factory.mktemp("program")
     parts = [*ROLES.glob("peer_memory/module_utils/*.py"), *ROLES.glob("platform/module_utils/*failures.py")]
     for path in (*parts, ROLES / "peer_memory/files/peer-memory"):
@@ -69,7 +69,7 @@ def install(
 
 
 def run(machine: Machine, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run the program as on a node: with nothing but what comes with Python."""
+    """Run the program as on a node, with only the standard library."""
     argv = [sys.executable, "-S", str(machine.root / PROGRAM), "--root", str(machine.root), *words]
     return subprocess.run(
         argv, env=machine.environment, capture_output=True, text=True, check=False, timeout=60, **more
@@ -89,12 +89,12 @@ def test_symbol_checksums_are_read_in_both_formats(tmp_path: Path, absolute: boo
     """Older kernels keep a checksum as a symbol's value, newer ones in a table to which the symbol points."""
     path = assemble(tmp_path / "nvidia.ko", {"version": "1"}, gives={GET_PAGES: 0x4AC47825, "b": 2}, absolute=absolute)
 
-    assert elf.load(str(path)).gives == {GET_PAGES: 0x4AC47825, "b": 2}
+    assert elf.load(str(path)).exports == {GET_PAGES: 0x4AC47825, "b": 2}
 
 
 @pytest.mark.parametrize("ending", ["xz", "gz", "zst"])
 def test_compressed_modules_are_read(tmp_path: Path, ending: str) -> None:
-    """Whatever compression a distribution chose, what the module says is found."""
+    """The fields of a module are read with any compression."""
     plain = assemble(tmp_path / "m.ko", {"version": "460.106"})
     path = tmp_path / f"m.ko.{ending}"
     if ending == "zst":
@@ -113,7 +113,7 @@ def test_compressed_modules_are_read(tmp_path: Path, ending: str) -> None:
     ids=["empty", "four bytes", "senseless", "text"],
 )
 def test_a_damaged_module_is_reported(tmp_path: Path, data: bytes) -> None:
-    """A file that was cut short ends with its name and the reason."""
+    """The error for a truncated file contains its name and the cause."""
     path = tmp_path / "bad.ko"
     path.write_bytes(data)
 
@@ -121,7 +121,7 @@ def test_a_damaged_module_is_reported(tmp_path: Path, data: bytes) -> None:
         elf.load(str(path))
 
 
-# What is judged
+# Checks
 
 
 def cause(machine: Machine, kernel: str = KERNEL) -> str:
@@ -133,7 +133,7 @@ def cause(machine: Machine, kernel: str = KERNEL) -> str:
 
 
 def test_a_matching_module_is_ready(machine: Machine) -> None:
-    """A module that was built against what is installed has nothing to be said of it."""
+    """A module that was built with the installed versions has no problem."""
     install(machine)
 
     assert cause(machine) == ""
@@ -152,7 +152,7 @@ def test_each_state_that_is_not_ready_has_its_cause(machine: Machine) -> None:
 
 
 def test_a_symbol_mismatch_is_reported_before_loading(machine: Machine) -> None:
-    """An upgraded RDMA stack is found by the checksum of its function, and the way out is said."""
+    """The checksum of its function reveals an upgraded RDMA stack, and the remedy is reported."""
     install(machine, built_against=8)
 
     result = run(machine, "check")
@@ -164,7 +164,7 @@ def test_a_symbol_mismatch_is_reported_before_loading(machine: Machine) -> None:
 
 
 def test_every_installed_kernel_is_checked(machine: Machine) -> None:
-    """Before a reboot one knows which kernel would come up without it; a folder without a kernel does not count."""
+    """The states show which kernel would boot without the module; a folder without a kernel does not count."""
     install(machine)
     machine.kernel(NEWER)
     machine.write("/lib/modules/5.10.0-1-amd64/modules.dep", "")
@@ -200,12 +200,12 @@ def test_secure_boot_is_detected_before_building(machine: Machine, path: str, te
 
 
 def test_a_kernel_without_signature_enforcement_overrides_the_firmware(machine: Machine) -> None:
-    """After `mokutil --disable-validation` the firmware's variable still says on, and the kernel takes every module."""
+    """After `mokutil --disable-validation` the firmware reports Secure Boot, but the kernel accepts all modules."""
     machine.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1")
     machine.write("/sys/module/module/parameters/sig_enforce", "N\n")
     machine.write("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
 
-    assert node.Look(str(machine.root)).secure_boot() is False
+    assert node.NodeFiles(str(machine.root)).secure_boot() is False
 
 
 @pytest.mark.parametrize("held", ["db-d719b2cb", "MokListRT-605dab50", "MokListRT1-605dab50"])
@@ -216,13 +216,17 @@ def test_certificates_are_searched_in_the_lists_of_the_firmware(machine: Machine
     text = f"-----BEGIN CERTIFICATE-----\n{base64.encodebytes(der).decode()}-----END CERTIFICATE-----\n".encode()
     for name, data in {"site.crt": text if pem else der, "other.crt": der[::-1]}.items():
         (machine.root / name).write_bytes(data)
-    seen = node.Look(str(machine.root))
-    before = seen.enrolled("/site.crt")
+    seen = node.NodeFiles(str(machine.root))
+    before = seen.is_enrolled("/site.crt")
     machine.write(f"/sys/firmware/efi/efivars/{held}", "")
     (machine.root / f"sys/firmware/efi/efivars/{held}").write_bytes(b"\6\0\0\0" + bytes(44) + der + bytes(9))
 
     assert before is None
-    assert (seen.enrolled("/site.crt"), seen.enrolled("/other.crt"), seen.enrolled("/none.crt")) == (True, False, None)
+    assert (seen.is_enrolled("/site.crt"), seen.is_enrolled("/other.crt"), seen.is_enrolled("/none.crt")) == (
+        True,
+        False,
+        None,
+    )
 
 
 # Debian's driver, whose files are called otherwise
@@ -254,17 +258,17 @@ def test_drivers_with_distribution_specific_file_names_are_detected(machine: Mac
     configure(machine, provider="nvidia_peermem")
     install_debian(machine, branch)
 
-    facts = node.Look(str(machine.root)).facts()
+    facts = node.NodeFiles(str(machine.root)).facts()
 
     assert (facts["driver_version"], facts["peermem_shipped"]) == ("535.183", True)
     assert cause(machine) == ""
 
 
 def test_a_file_with_a_different_module_name_is_not_the_driver(machine: Machine) -> None:
-    """What the module says of itself counts more than what its file is called."""
+    """The name in the module has priority over its file name."""
     install_debian(machine, driver="something_else")
 
-    assert node.Look(str(machine.root)).facts()["driver_version"] == ""
+    assert node.NodeFiles(str(machine.root)).facts()["driver_version"] == ""
 
 
 def test_the_standard_file_name_is_used_unless_modprobe_redirects_it(machine: Machine) -> None:
@@ -274,10 +278,10 @@ def test_the_standard_file_name_is_used_unless_modprobe_redirects_it(machine: Ma
     shutil.copyfile(plain, machine.root / f"lib/modules/{KERNEL}/updates/nvidia.ko")
     dep = machine.root / f"lib/modules/{KERNEL}/modules.dep"
     dep.write_text(dep.read_text() + "updates/nvidia.ko:\n")
-    before = node.Look(str(machine.root)).driver(KERNEL)[0]
+    before = node.NodeFiles(str(machine.root)).driver(KERNEL)[0]
     machine.write("/etc/modprobe.d/nvidia.conf", DEBIAN_LINES)
 
-    assert (before, node.Look(str(machine.root)).driver(KERNEL)[0]) == ("470.1", "535.183")
+    assert (before, node.NodeFiles(str(machine.root)).driver(KERNEL)[0]) == ("470.1", "535.183")
 
 
 def test_an_install_line_with_an_additional_module_does_not_redirect(machine: Machine) -> None:
@@ -291,7 +295,7 @@ def test_an_install_line_with_an_additional_module_does_not_redirect(machine: Ma
         "/etc/modprobe.d/site.conf", "install nvidia /sbin/modprobe -i nvidia && /sbin/modprobe -i nvidia-uvm\n"
     )
 
-    assert node.Look(str(machine.root)).driver(KERNEL)[0] == "460.106"
+    assert node.NodeFiles(str(machine.root)).driver(KERNEL)[0] == "460.106"
 
 
 @pytest.mark.parametrize(("lines", "asked"), [(DEBIAN_LINES, "nvidia_peermem"), ("", "nvidia_current_peermem")])
@@ -321,7 +325,7 @@ def test_a_module_with_another_file_name_is_unloaded_by_its_module_name(machine:
 
 
 def test_a_successful_load_is_recorded(machine: Machine) -> None:
-    """The status names boot, kernel, provider and module, and while modprobe runs it says so."""
+    """The status contains boot, kernel, provider and module, and the state `loading` while modprobe runs."""
     install(machine)
     file = machine.root / "var/lib/provision/peer_memory/status.json"
     machine.program(
@@ -370,7 +374,7 @@ def install_driver(machine: Machine, licence: str, kernel: str = KERNEL) -> None
 
 @pytest.mark.parametrize("provider", ["dma_buf", "none"])
 def test_nothing_is_loaded_if_no_module_is_needed(machine: Machine, provider: str) -> None:
-    """DMA-BUF needs no module of its own: with the open driver the node is ready as it is."""
+    """DMA-BUF requires no module: with the open driver the node is ready."""
     configure(machine, provider=provider)
     install_driver(machine, OPEN)
 
@@ -380,7 +384,7 @@ def test_nothing_is_loaded_if_no_module_is_needed(machine: Machine, provider: st
 
 
 def test_dma_buf_requires_an_open_driver_and_an_rdma_stack_that_supports_it(machine: Machine) -> None:
-    """No driver, a proprietary one, an RDMA stack that cannot: each has its cause, and the status says so."""
+    """A missing driver, a proprietary driver and an old RDMA stack each have their own cause in the status."""
     configure(machine, provider="dma_buf")
     seen = []
     for licence, symbols in (("", ""), ("NVIDIA", ""), (OPEN, "0 T ib_create_qp\t[ib_core]\n")):
@@ -409,7 +413,7 @@ def test_the_loaded_driver_determines_dma_buf(machine: Machine) -> None:
 
 
 def test_dma_buf_on_other_kernels_requires_the_open_driver(machine: Machine) -> None:
-    """The symbol is asked of the running kernel alone; driver and flavour of each."""
+    """The symbol is checked only for the running kernel; driver and flavour for each kernel."""
     configure(machine, provider="dma_buf")
     machine.write("/proc/kallsyms", "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n")
     install_driver(machine, OPEN)
@@ -433,7 +437,7 @@ def test_simulated_gpus_without_kernel_modules_need_no_module(machine: Machine) 
 
 @pytest.mark.parametrize(("wanted", "other"), [PROVIDERS, PROVIDERS[::-1]])
 def test_a_second_peer_memory_module_is_refused(machine: Machine, wanted: str, other: str) -> None:
-    """With the other one loaded nothing is tried, and the reason names it."""
+    """If the other module is loaded, nothing is loaded, and the cause names it."""
     configure(machine, provider=wanted)
     install(machine, name=wanted)
     machine.loaded(other)
@@ -456,7 +460,7 @@ def test_a_loaded_module_is_not_loaded_again(machine: Machine) -> None:
 
 
 def test_a_module_missing_after_modprobe_is_not_ready(machine: Machine) -> None:
-    """What modprobe says is not taken for what is so."""
+    """The exit code of modprobe is not trusted."""
     install(machine)
     machine.program("modprobe", "exit 0")
 
@@ -484,7 +488,7 @@ def test_the_module_is_built_at_boot_as_a_last_resort(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("against", "expected"), [(0, "stub"), (8, "symbol_mismatch")])
 def test_a_driver_is_not_built_at_boot(machine: Machine, against: int, expected: str) -> None:
-    """It takes minutes, and the unit has two: the cause stays what it is, and the remedy says what to run."""
+    """The build exceeds the limit of the unit. The cause is unchanged, and the remedy contains the command."""
     configure(machine, provider="nvidia_peermem")
     prepare_build(machine)
     install(machine, built_against=against, name="nvidia_peermem")
@@ -498,7 +502,7 @@ def test_a_driver_is_not_built_at_boot(machine: Machine, against: int, expected:
 
 
 def test_a_missing_driver_is_not_built_at_boot_either(machine: Machine) -> None:
-    """nv_peer_mem is built in seconds; what DKMS would have to build before it is not."""
+    """nv_peer_mem is built in seconds; modules that DKMS would have to build before it are not."""
     prepare_build(machine)
 
     assert run(machine, "load").returncode == 1
@@ -515,7 +519,7 @@ def prepare_build(machine: Machine, *, interface: str = "struct peer_memory_clie
 
 
 def test_a_hanging_modprobe_is_killed_after_its_time_limit(machine: Machine) -> None:
-    """The limit ends the wait, the status says what hangs, and the process is gone."""
+    """The limit ends the wait, the status contains the cause, and the process has ended."""
     install(machine)
     machine.program("modprobe", "exec sleep 987")
     begin = time.monotonic()
@@ -530,7 +534,7 @@ def test_a_hanging_modprobe_is_killed_after_its_time_limit(machine: Machine) -> 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_the_status_is_correct_if_systemd_kills_the_program(machine: Machine, end: signal.Signals) -> None:
-    """Whether it is asked to end or killed outright, after ExecStopPost the status says that loading was cut off."""
+    """After SIGTERM or SIGKILL and ExecStopPost, the status records the interruption."""
     install(machine)
     machine.program("modprobe", "echo $$ >$ROOT/pid; exec sleep 986")
     argv = [sys.executable, "-S", str(machine.root / PROGRAM), "--root", str(machine.root), "load"]
@@ -544,7 +548,7 @@ def test_the_status_is_correct_if_systemd_kills_the_program(machine: Machine, en
 
     assert status(machine)["ok"] is False
     assert status(machine)["cause"] == "load_hangs"
-    assert "ended after the limit" in status(machine)["explanation"]
+    assert "interrupted by the time limit" in status(machine)["explanation"]
     if end is signal.SIGKILL:  # systemd ends the rest of the unit; this test does not
         os.kill(int((machine.root / "pid").read_text()), signal.SIGKILL)
 
@@ -561,7 +565,7 @@ def test_a_stop_after_a_finished_load_changes_nothing(machine: Machine) -> None:
 
 
 def test_unloading_a_module_in_use_is_refused(machine: Machine) -> None:
-    """While memory is registered the module stays, and the number of users is said."""
+    """While memory is registered, the module stays loaded, and the number of users is reported."""
     machine.loaded("nv_peer_mem", users=3)
 
     result = run(machine, "unload")
@@ -585,7 +589,7 @@ def test_an_unused_module_is_unloaded(machine: Machine) -> None:
 
 @pytest.mark.parametrize("at", ["build", "load"])
 def test_a_known_failure_is_reported_with_cause_and_remedy(machine: Machine, at: str) -> None:
-    """What the table of failures knows is said in its words; what the kernel said before does not count."""
+    """The explanation comes from the table of failures; earlier messages of the kernel do not count."""
     prepare_build(machine)
     install(machine, built_against=8 if at == "build" else 7)
     log = "CC x.o\nx.c:5:10: fatal error: rdma/peer_mem.h: No such file or directory\nmake: *** [all] Error 2\n"
@@ -660,7 +664,7 @@ def test_driver_checksums_are_written_in_the_format_of_the_kernel(machine: Machi
 
 
 def test_without_a_driver_nothing_is_built(machine: Machine) -> None:
-    """nv_peer_mem is built against the driver: DKMS is asked for that first, and what it cannot do is said."""
+    """nv_peer_mem is built with the driver, so DKMS builds the driver first, and its failure is reported."""
     prepare_build(machine)
 
     result = run(machine, "build")
@@ -670,7 +674,7 @@ def test_without_a_driver_nothing_is_built(machine: Machine) -> None:
 
 
 def test_a_stub_of_the_driver_is_rebuilt_after_the_rdma_stack(machine: Machine) -> None:
-    """nvidia_peermem that was built before the RDMA stack is repaired by building the driver's modules anew."""
+    """nvidia_peermem that was built before the RDMA stack is repaired by building the modules of the driver again."""
     configure(machine, provider="nvidia_peermem")
     prepare_build(machine)
     install(machine, built_against=0, name="nvidia_peermem")
@@ -703,14 +707,14 @@ def test_only_the_source_tree_of_the_installed_driver_is_built(machine: Machine)
     }
     for tree, text in trees.items():
         machine.write(f"/var/lib/dkms/{tree}/source/dkms.conf", text)
-    seen = node.Look(str(machine.root))
+    seen = node.NodeFiles(str(machine.root))
     newest = seen.driver_tree(KERNEL)
     install(machine, built_against=0, name="nvidia_peermem")
 
     assert newest == ("nvidia", "460.106")  # of versions that nothing chooses between, the highest number
-    assert node.Look(str(machine.root)).driver_tree(KERNEL) == ("nvidia", "460.106")
+    assert node.NodeFiles(str(machine.root)).driver_tree(KERNEL) == ("nvidia", "460.106")
     (machine.root / "var/lib/dkms/nvidia/460.106/source/dkms.conf").unlink()
-    assert node.Look(str(machine.root)).driver_tree(KERNEL) is None
+    assert node.NodeFiles(str(machine.root)).driver_tree(KERNEL) is None
 
 
 def test_the_driver_in_use_is_built_if_two_are_installed(machine: Machine) -> None:
@@ -720,7 +724,7 @@ def test_the_driver_in_use_is_built_if_two_are_installed(machine: Machine) -> No
         text = f'BUILT_MODULE_NAME[0]="nvidia"\nDEST_MODULE_NAME[0]="{flavour}"\n'
         machine.write(f"/var/lib/dkms/{flavour}/535.183/source/dkms.conf", text)
 
-    assert node.Look(str(machine.root)).driver_tree(KERNEL) == ("nvidia-current", "535.183")
+    assert node.NodeFiles(str(machine.root)).driver_tree(KERNEL) == ("nvidia-current", "535.183")
 
 
 # What was built elsewhere
@@ -735,12 +739,12 @@ def carry(machine: Machine, file: Path, name: str = "nv_peer_mem.ko") -> Any:
     machine.program("depmod", DEPMOD)
     module = load("peer_memory", "peer_memory")
     wanted = module.Node(str(machine.root), config={"provider": "nv_peer_mem", "prebuilt": True})
-    module.put_prebuilt(wanted, KERNEL, {"name": name, "content": base64.b64encode(file.read_bytes()).decode()})
+    module.install_prebuilt(wanted, KERNEL, {"name": name, "content": base64.b64encode(file.read_bytes()).decode()})
     return module
 
 
 def test_a_prebuilt_module_replaces_all_other_modules_of_its_name(machine: Machine) -> None:
-    """What DKMS or a vendor installed would be taken in its place, and be another file at every apply."""
+    """modprobe could use a module of DKMS or of a vendor instead, and every apply would differ."""
     folder = machine.root / f"lib/modules/{KERNEL}/updates"
     install(machine)
     (folder / "dkms").mkdir()
@@ -751,7 +755,7 @@ def test_a_prebuilt_module_replaces_all_other_modules_of_its_name(machine: Machi
 
     module = carry(machine, new)
 
-    seen = module.Look(str(machine.root))
+    seen = module.NodeFiles(str(machine.root))
     assert seen.files_of(KERNEL, "nv_peer_mem") == [f"/lib/modules/{KERNEL}/updates/nv_peer_mem.ko"]
     assert seen.module(seen.module_path(KERNEL, "nv_peer_mem")).info["version"] == "new"
     assert machine.called == [
@@ -762,7 +766,7 @@ def test_a_prebuilt_module_replaces_all_other_modules_of_its_name(machine: Machi
 
 @pytest.mark.parametrize("info", [None, {"vermagic": "5.10.0-1-amd64 "}], ids=["no module", "another kernel's"])
 def test_a_prebuilt_module_that_does_not_match_is_not_installed(machine: Machine, info: dict[str, str] | None) -> None:
-    """What was there stays, and the file in the site's folder is named."""
+    """The existing module stays, and the file in the folder of the site is named."""
     install(machine)
     file = machine.root / "made/bad.ko"
     if info is None:
@@ -778,7 +782,7 @@ def test_a_prebuilt_module_that_does_not_match_is_not_installed(machine: Machine
 
 
 def test_a_compressed_module_without_zstd_is_reported(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module is all right; the node lacks a program to look into it."""
+    """The module is valid, but the node has no program to decompress it."""
     install(machine)
     updates = machine.root / f"lib/modules/{KERNEL}/updates"
     (updates / "nv_peer_mem.ko").rename(updates / "nv_peer_mem.ko.zst")
@@ -792,7 +796,7 @@ def test_a_compressed_module_without_zstd_is_reported(machine: Machine, monkeypa
     assert "zstd" in entry["remedy"]
 
 
-@pytest.mark.parametrize(("provider", "says"), [("nv_peer_mem", "Put"), ("nvidia_peermem", "driver packages")])
+@pytest.mark.parametrize(("provider", "says"), [("nv_peer_mem", "Add 6.1"), ("nvidia_peermem", "driver packages")])
 def test_the_remedy_for_prebuilt_modules_does_not_suggest_a_build(machine: Machine, provider: str, says: str) -> None:
     """The folder of prebuilt modules is read for nv_peer_mem; a driver's module comes with the driver."""
     configure(machine, provider=provider, prebuilt=True)
@@ -801,4 +805,4 @@ def test_the_remedy_for_prebuilt_modules_does_not_suggest_a_build(machine: Machi
 
     assert result.returncode == 1
     assert says in result.stdout
-    assert (f"Put {KERNEL}/{provider}.ko" in result.stdout) is (provider == "nv_peer_mem")
+    assert (f"Add {KERNEL}/{provider}.ko" in result.stdout) is (provider == "nv_peer_mem")

@@ -1,4 +1,4 @@
-"""The role peer_memory: what it chooses, refuses and writes, without a node."""
+"""The role peer_memory without a node: its choices, refusals and files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ choice = load("peer_memory", "peer_memory_choice", part="filter_plugins")
 TEMPLATES = ROLES / "peer_memory" / "templates"
 
 
-def look(**more: Any) -> dict[str, Any]:
-    """What the module finds on a node with an old driver and a vendor's RDMA stack."""
+def node_facts(**more: Any) -> dict[str, Any]:
+    """Return the facts of a node with an old driver and a vendor's RDMA stack."""
     kernel = more.get("kernel", "4.18.0-1")
     state = {
         "kernel": kernel,
@@ -48,10 +48,10 @@ def look(**more: Any) -> dict[str, Any]:
         "status": {},
         "source": [],
         "digests": {kernel: ""},
-        "judged": {"dma_buf": [], "none": []},
+        "states": {"dma_buf": [], "none": []},
     }
     judged = [{"kernel": kernel, "ok": False, "running": True, "headers": True, "cause": "not_built"}]
-    state["judged"] |= dict.fromkeys(("nv_peer_mem", "nvidia_peermem"), judged)
+    state["states"] |= dict.fromkeys(("nv_peer_mem", "nvidia_peermem"), judged)
     return state | more
 
 
@@ -71,12 +71,12 @@ def look(**more: Any) -> dict[str, Any]:
 )
 def test_the_version_is_selected_by_the_kernel_headers(kernel: str, interface: str, ref: str) -> None:
     """With peer_memory_client_ex 1.3 is built; without it 1.1 on kernels whose symbol tables 1.0-9 cannot write."""
-    assert choice.peer_memory_ref("1.0-9", look(kernel=kernel, interface=interface)) == ref
+    assert choice.peer_memory_ref("1.0-9", node_facts(kernel=kernel, interface=interface)) == ref
 
 
 def test_an_explicit_version_is_used() -> None:
     """Neither another ref nor one with the probe switched off is replaced."""
-    state = look(interface="extended")
+    state = node_facts(interface="extended")
 
     assert choice.peer_memory_ref("1.2-0", state) == "1.2-0"
     assert choice.peer_memory_ref("1.0-9", state, by_headers=False) == "1.0-9"
@@ -104,27 +104,27 @@ def test_a_git_ref_is_converted_to_a_valid_dkms_version() -> None:
     ],
 )
 def test_auto_selects_a_provider_without_the_package(state: dict[str, Any], provider: str) -> None:
-    """Roles that somebody runs by Ansible alone choose by driver, kernel and RDMA stack, with a reason."""
-    chosen = choice.peer_memory_provider(look(**state), "auto")
+    """A run of plain Ansible chooses by driver, kernel and RDMA stack, with a reason."""
+    chosen = choice.peer_memory_provider(node_facts(**state), "auto")
 
     assert chosen["provider"] == provider
     assert chosen["reasons"]
 
 
 def test_an_explicit_provider_is_used() -> None:
-    """No verdict stands against a provider that somebody asked for."""
-    assert choice.peer_memory_provider(look(driver_version=""), "nv_peer_mem")["provider"] == "nv_peer_mem"
+    """A provider in the inventory has priority over the verdict."""
+    assert choice.peer_memory_provider(node_facts(driver_version=""), "nv_peer_mem")["provider"] == "nv_peer_mem"
 
 
 def role(provider: str = "nv_peer_mem", state: dict[str, Any] | None = None, **more: Any) -> Role:
-    """The role on a GPU node, after its look."""
+    """Return the role on a GPU node after its probe."""
     return Role(
         "peer_memory",
         inventory_hostname="gpu1",
         platform_node={"modules_loadable": True, "gpus_present": True, "kind": "metal", "kernel": "4.18.0-1"},
-        __peer_memory_look=state or look(),
+        __peer_memory_facts=state or node_facts(),
         **{
-            "__peer_memory_choice": {"provider": provider, "reasons": ["because"], "remedies": [], "untold": ""},
+            "__peer_memory_choice": {"provider": provider, "reasons": ["because"], "unknown": ""},
             "__platform_headers_package": "linux-headers-{kernel}",
             "__platform_kernel_hooks": ["/etc/kernel/postinst.d"],
             **more,
@@ -134,27 +134,27 @@ def role(provider: str = "nv_peer_mem", state: dict[str, Any] | None = None, **m
 
 # What is refused
 
-FACTS_KNOWN = ("preflight", "Check that what is needed for the choice is known")
-MEET = ("preflight", "Check that the two modules do not meet")
-SIGNED = ("preflight", "Check that the kernel would take the module")
-ENROLLED = ("preflight", "Check that the key is enrolled")
-BUILDABLE = ("preflight", "Check that nv_peer_mem has something to be built against")
+FACTS_KNOWN = ("preflight", "Check that the facts for the choice are known")
+MEET = ("preflight", "Check that the other module is not loaded")
+SIGNED = ("preflight", "Check that the kernel accepts the module")
+ENROLLED = ("preflight", "Check that the signing key is enrolled")
+BUILDABLE = ("preflight", "Check the requirements for building nv_peer_mem")
 
 
 def test_nv_peer_mem_beside_a_loaded_nvidia_peermem_is_refused_with_the_reason() -> None:
     """The message names the node, the module in the way and both ways out."""
-    refused = role(state=look(loaded=["nvidia", "nvidia_peermem"]))
+    refused = role(state=node_facts(loaded=["nvidia", "nvidia_peermem"]))
 
     assert not refused.holds(*MEET)
     message = refused.says(*MEET)
-    assert "gpu1 cannot have nv_peer_mem: nvidia_peermem is loaded" in message
+    assert "gpu1: cannot use nv_peer_mem (nvidia_peermem is loaded" in message
     assert "modprobe -r nvidia_peermem" in message
     assert role().holds(*MEET)
 
 
 def test_secure_boot_without_a_key_is_refused_before_a_build() -> None:
-    """Said before anything is compiled; a key, or modules built elsewhere, lets it pass."""
-    locked = look(secure_boot=True)
+    """The refusal comes before any build; a key or prebuilt modules allow it."""
+    locked = node_facts(secure_boot=True)
     keys = {"peer_memory_signing_key": "/root/k.priv", "peer_memory_signing_certificate": "/root/k.der"}
 
     assert not role(state=locked).holds(*SIGNED)
@@ -167,27 +167,27 @@ def test_secure_boot_without_a_key_is_refused_before_a_build() -> None:
 def test_a_key_that_the_firmware_does_not_know_is_refused_before_a_build() -> None:
     """The kernel would refuse to load a module signed with it. An unknown result is accepted."""
     keys = {"peer_memory_signing_key": "/root/k.priv", "peer_memory_signing_certificate": "/root/k.der"}
-    refused = role(state=look(secure_boot=True, enrolled=False), **keys)
+    refused = role(state=node_facts(secure_boot=True, enrolled=False), **keys)
 
     assert not refused.holds(*ENROLLED)
-    assert "its firmware does not know /root/k.der" in refused.says(*ENROLLED)
+    assert "/root/k.der is neither in db" in refused.says(*ENROLLED)
     assert "mokutil --import" in refused.says(*ENROLLED)
     for known in (True, None):
-        assert role(state=look(secure_boot=True, enrolled=known), **keys).holds(*ENROLLED)
-    assert role(state=look(enrolled=False), **keys).holds(*ENROLLED)
+        assert role(state=node_facts(secure_boot=True, enrolled=known), **keys).holds(*ENROLLED)
+    assert role(state=node_facts(enrolled=False), **keys).holds(*ENROLLED)
 
 
 @pytest.mark.parametrize(("state", "word"), [({"interface": ""}, "DOCA-OFED"), ({"driver_version": ""}, "driver")])
 def test_nv_peer_mem_without_its_requirements_is_refused(state: dict[str, Any], word: str) -> None:
-    """What has to be installed first is named."""
-    assert not role(state=look(**state)).holds(*BUILDABLE)
-    assert word in role(state=look(**state)).says(*BUILDABLE)
+    """The message names the missing software."""
+    assert not role(state=node_facts(**state)).holds(*BUILDABLE)
+    assert word in role(state=node_facts(**state)).says(*BUILDABLE)
     assert role().holds(*BUILDABLE)
 
 
 def test_a_driver_for_another_kernel_is_sufficient() -> None:
     """A kernel that came up without headers has no driver yet; with the headers both are built."""
-    state = look(driver_version="")
+    state = node_facts(driver_version="")
     state["kernels"].append({"kernel": "4.18.0-0", "headers": True, "peer_interface": "extended", "driver": True})
 
     assert role(state=state).holds(*BUILDABLE)
@@ -195,7 +195,7 @@ def test_a_driver_for_another_kernel_is_sufficient() -> None:
 
 def test_a_kernel_without_the_driver_does_not_change_the_provider() -> None:
     """Booting a kernel whose modules are missing must not make the next apply take everything away."""
-    state = look(driver_version="", status={"provider": "nv_peer_mem"})
+    state = node_facts(driver_version="", status={"provider": "nv_peer_mem"})
     state["kernels"].append({"kernel": "4.18.0-0", "headers": True, "peer_interface": "extended", "driver": True})
 
     chosen = choice.peer_memory_provider(state, "auto")
@@ -203,34 +203,36 @@ def test_a_kernel_without_the_driver_does_not_change_the_provider() -> None:
     assert chosen["provider"] == "nv_peer_mem"
     assert "4.18.0-0" in chosen["reasons"][0]
     assert (
-        choice.peer_memory_provider(look(driver_version="", status={"provider": "nv_peer_mem"}), "auto")["provider"]
+        choice.peer_memory_provider(node_facts(driver_version="", status={"provider": "nv_peer_mem"}), "auto")[
+            "provider"
+        ]
         == "none"
     )
 
 
-UNTOLD = "the shell of this node printed something else"
+UNKNOWN_OUTPUT = "the shell of this node printed something else"
 """A probe's output in which no fact has an answer."""
 
 
 @pytest.mark.parametrize("where", ["status", "config"])
 def test_an_unknown_fact_does_not_change_the_provider(where: str) -> None:
-    """With nvidia-smi hanging or failing, auto keeps the provider that the node has, and says why."""
-    had = look(**{"probe": UNTOLD, "driver_version": "535.1", where: {"provider": "nvidia_peermem"}})
+    """If nvidia-smi hangs or fails, auto preserves the provider of the node and returns the reason."""
+    had = node_facts(**{"probe": UNKNOWN_OUTPUT, "driver_version": "535.1", where: {"provider": "nvidia_peermem"}})
 
     chosen = choice.peer_memory_provider(had, "auto")
 
-    assert (chosen["provider"], chosen["untold"]) == ("nvidia_peermem", "")
-    assert chosen["reasons"][0].startswith("nvidia_peermem as before: what would fit the node now cannot be told (")
+    assert (chosen["provider"], chosen["unknown"]) == ("nvidia_peermem", "")
+    assert chosen["reasons"][0].startswith("nvidia_peermem as before: the current choice is unknown (")
 
 
 def test_an_unknown_fact_without_an_earlier_provider_fails_the_apply() -> None:
-    """Nothing is configured on a guess; the message names the node, the fact and the way out."""
-    chosen = choice.peer_memory_provider(look(probe=UNTOLD, driver_version="535.1"), "auto")
+    """Nothing is configured; the message contains the node, the fact and the remedy."""
+    chosen = choice.peer_memory_provider(node_facts(probe=UNKNOWN_OUTPUT, driver_version="535.1"), "auto")
     refused = role("none", __peer_memory_choice=chosen)
 
-    assert chosen["untold"]
+    assert chosen["unknown"]
     assert not refused.holds(*FACTS_KNOWN)
-    assert chosen["untold"] in refused.says(*FACTS_KNOWN)
+    assert chosen["unknown"] in refused.says(*FACTS_KNOWN)
     assert "provision gdr --limit gpu1" in refused.says(*FACTS_KNOWN)
     assert role().holds(*FACTS_KNOWN)
 
@@ -255,19 +257,19 @@ def test_none_is_selected_only_if_all_relevant_facts_are_known(
     """A verdict of none that depends on unknown facts does not replace dma_buf; another one does."""
     seen = dataclasses.replace(healthy(), **facts)
     monkeypatch.setattr("provision.facts.parse", lambda *_: seen)
-    had = look(probe="x", driver_version="550.90", status={"provider": "dma_buf"}, **more)
+    had = node_facts(probe="x", driver_version="550.90", status={"provider": "dma_buf"}, **more)
 
     assert choice.peer_memory_provider(had, "auto")["provider"] == ("none" if known else "dma_buf")
 
 
 def test_an_unreadable_driver_is_not_a_missing_driver() -> None:
-    """Without zstd a compressed module says nothing: the choice from before stays, and a first one is not made."""
-    state = look(driver_version="", driver_flavour="")
+    """Without zstd a compressed module is unreadable: an earlier choice is preserved, and no new one is made."""
+    state = node_facts(driver_version="", driver_flavour="")
     state["kernels"][0]["driver"] = True
 
-    assert "cannot be read" in choice.peer_memory_provider(state, "auto")["untold"]
+    assert "cannot be read" in choice.peer_memory_provider(state, "auto")["unknown"]
     unchanged = choice.peer_memory_provider(state | {"status": {"provider": "dma_buf"}}, "auto")
-    assert (unchanged["provider"], unchanged["untold"]) == ("dma_buf", "")
+    assert (unchanged["provider"], unchanged["unknown"]) == ("dma_buf", "")
 
 
 # What is done
@@ -276,8 +278,8 @@ def test_an_unreadable_driver_is_not_a_missing_driver() -> None:
 def test_nothing_is_built_on_a_node_that_is_ready() -> None:
     """Sources in place and every kernel ready: no fetch, no build."""
     kernel = "4.18.0-1"
-    ready = look(source=[{"version": "1.3-0", "url": "https://git.example.org/n.git", "ref": "1.3-0"}])
-    ready["judged"]["nv_peer_mem"] = [{"kernel": kernel, "ok": True, "running": True, "headers": True, "cause": ""}]
+    ready = node_facts(source=[{"version": "1.3-0", "url": "https://git.example.org/n.git", "ref": "1.3-0"}])
+    ready["states"]["nv_peer_mem"] = [{"kernel": kernel, "ok": True, "running": True, "headers": True, "cause": ""}]
     same = role(state=ready, peer_memory_source_url="https://user:hunter2@git.example.org/n.git")
 
     assert same.value("__peer_memory_source_needed") is False
@@ -287,8 +289,8 @@ def test_nothing_is_built_on_a_node_that_is_ready() -> None:
 
 def test_missing_headers_are_installed_for_each_exact_kernel() -> None:
     """The package is the kernel's own, by its full release."""
-    state = look()
-    state["judged"]["nv_peer_mem"] = [
+    state = node_facts()
+    state["states"]["nv_peer_mem"] = [
         {"kernel": "6.1.0-9-amd64", "ok": True, "headers": True},
         {"kernel": "6.12.9+deb12-amd64", "ok": False, "headers": False},
     ]
@@ -298,8 +300,8 @@ def test_missing_headers_are_installed_for_each_exact_kernel() -> None:
 
 def test_the_old_interface_gets_its_module_option() -> None:
     """nvidia_peermem is loaded with peerdirect_support=1 where the RDMA stack is as old as OFED 4.9, and only there."""
-    old = role("nvidia_peermem", look(interface="plain")).value("__peer_memory_extras")
-    new = role("nvidia_peermem", look(interface="extended")).value("__peer_memory_extras")
+    old = role("nvidia_peermem", node_facts(interface="plain")).value("__peer_memory_extras")
+    new = role("nvidia_peermem", node_facts(interface="extended")).value("__peer_memory_extras")
 
     assert old[0]["state"] == "file"
     assert "options nvidia-peermem peerdirect_support=1\n" in old[0]["content"]
@@ -307,10 +309,11 @@ def test_the_old_interface_gets_its_module_option() -> None:
 
 
 def test_module_options_use_the_name_of_the_file() -> None:
-    """modprobe looks options up by the file's name: Debian's is not the module's."""
-    debian = look(interface="plain", peermem_file="nvidia_current_peermem")
+    """modprobe uses the file name to find options, and the file name of Debian is not that of the module."""
+    debian = node_facts(interface="plain", peermem_file="nvidia_current_peermem")
     files = [
-        role("nvidia_peermem", state).value("__peer_memory_extras")[0] for state in (look(interface="plain"), debian)
+        role("nvidia_peermem", state).value("__peer_memory_extras")[0]
+        for state in (node_facts(interface="plain"), debian)
     ]
 
     options = [[line for line in file["content"].splitlines() if not line.startswith("#")] for file in files]
@@ -319,10 +322,10 @@ def test_module_options_use_the_name_of_the_file() -> None:
 
 
 def test_openibd_gets_its_drop_in_only_if_installed() -> None:
-    """When openibd loads the RDMA modules anew, the unit checks and loads again: openibd neither waits nor fails."""
+    """After openibd has reloaded the RDMA modules, the unit checks and loads again. openibd neither waits nor fails."""
     files = {True: None, False: None}
     for there in files:
-        files[there] = role(state=look(openibd=there)).value("__peer_memory_extras")[2]
+        files[there] = role(state=node_facts(openibd=there)).value("__peer_memory_extras")[2]
 
     assert files[True]["path"] == "/etc/systemd/system/openibd.service.d/provision-peer-memory.conf"
     started = [line for line in files[True]["content"].splitlines() if line.startswith("Exec")]
@@ -334,10 +337,10 @@ def test_openibd_gets_its_drop_in_only_if_installed() -> None:
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        ({"gpus_present": False, "modules_loadable": True, "kind": "metal"}, "left out: the node has no NVIDIA GPU"),
+        ({"gpus_present": False, "modules_loadable": True, "kind": "metal"}, "skipped: the node has no NVIDIA GPU"),
         (
             {"gpus_present": True, "modules_loadable": False, "kind": "container"},
-            "left out: a container node cannot load kernel modules",
+            "skipped: a container node cannot load kernel modules",
         ),
     ],
 )
@@ -365,7 +368,7 @@ def unit() -> dict[str, list[str]]:
 
 
 def test_the_unit_starts_after_the_drivers_and_before_docker() -> None:
-    """After RDMA stack, persistence daemon and fabric manager; before docker and what else starts jobs."""
+    """After RDMA stack, persistence daemon and fabric manager; before docker and other services that start jobs."""
     settings = unit()
 
     assert {
@@ -392,7 +395,7 @@ def test_docker_starts_if_the_module_fails() -> None:
 
 
 def test_the_time_limit_of_the_program_is_below_that_of_systemd() -> None:
-    """The status file is written by the program itself, with time left."""
+    """The program itself writes the status file before its limit."""
     seconds = load("peer_memory", "peer_memory_node", part="module_utils").START_SECONDS
 
     assert seconds < int(unit()["TimeoutStartSec"][0])
@@ -400,7 +403,7 @@ def test_the_time_limit_of_the_program_is_below_that_of_systemd() -> None:
 
 @pytest.mark.parametrize(("code", "arguments"), [(1, ["6.12.9-amd64"]), (0, ["6.12.9-amd64"]), (1, [])])
 def test_the_hook_for_new_kernels_never_fails(tmp_path: Path, code: int, arguments: list[str]) -> None:
-    """dpkg goes on whatever the program says; without a kernel's release nothing is run."""
+    """dpkg continues regardless of the result; without a kernel release nothing runs."""
     program = tmp_path / "peer-memory"
     program.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/called\nexit {code}\n')
     program.chmod(0o755)
@@ -426,12 +429,12 @@ def test_the_hook_runs_after_dkms() -> None:
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        ("service", "Make it ready now and at every boot"),
-        ("configure", "Stop what is no longer wanted"),
+        ("service", "Start peer memory now and at every boot"),
+        ("configure", "Stop and disable an obsolete unit"),
     ],
 )
 def test_the_unit_does_not_reload_systemd(file: str, name: str) -> None:
-    """systemd does not read its units anew (the systemd module does): that takes GPUs from legacy-hook containers."""
+    """systemd does not reread its units, which would remove GPUs from containers with the legacy hook."""
     task = role().task(file, name)
     script = task["ansible.builtin.command"]["argv"][2]
 
@@ -442,12 +445,14 @@ def test_the_unit_does_not_reload_systemd(file: str, name: str) -> None:
 
 @pytest.mark.parametrize(("fine", "active"), [(True, True), (False, True), (True, False)])
 def test_a_changed_driver_is_checked_again_for_dma_buf(fine: bool, active: bool) -> None:  # noqa: FBT001
-    """The status of this boot says ready; what is judged now counts more, and so does that the unit was stopped."""
+    """The current state of a kernel or a stopped unit has priority over the status of this boot."""
     status = {"ok": True, "boot_id": "b", "provider": "dma_buf"}
     kernels = [{"kernel": "k", "ok": fine, "running": True}, {"kernel": "l", "ok": False, "running": False}]
-    state = look(enabled=True, active=active, status=status)
-    state["judged"]["dma_buf"] = kernels
-    ready = role("dma_buf", state).task("service", "Make it ready now and at every boot")["vars"]["__peer_memory_ready"]
+    state = node_facts(enabled=True, active=active, status=status)
+    state["states"]["dma_buf"] = kernels
+    ready = role("dma_buf", state).task("service", "Start peer memory now and at every boot")["vars"][
+        "__peer_memory_ready"
+    ]
 
     assert role("dma_buf", state, ready=ready).value("ready") is (fine and active)
 
@@ -490,7 +495,7 @@ def test_sources_are_installed_in_the_folder_of_dkms(module: ModuleType, tmp_pat
     files = {"Makefile": "all:\n", "create_nv.symvers.sh": "#!/bin/sh\nnm\n", "dkms.conf": "theirs", ".hidden": "x"}
     archive = tar(**{top + name: text for name, text in files.items()})
 
-    others = module.put_source({"version": "1.3-0", "mark": {"ref": "1.3-0"}, "archive": archive}, str(tmp_path))
+    others = module.install_source({"version": "1.3-0", "mark": {"ref": "1.3-0"}, "archive": archive}, str(tmp_path))
 
     tree = tmp_path / "usr/src/nv_peer_mem-1.3-0"
     assert others == ["nv_peer_mem-1.1-0"]
@@ -515,12 +520,12 @@ def test_sources_are_installed_in_the_folder_of_dkms(module: ModuleType, tmp_pat
     ids=["leads out", "absolute", "no Makefile", "no tar file"],
 )
 def test_an_archive_without_a_source_tree_is_refused(module: ModuleType, tmp_path: Path, archive: str) -> None:
-    """Nothing is written outside, the tree that was there stays, and the reason is said."""
+    """Nothing is written outside the folder, the existing tree stays, and the cause is reported."""
     tree = tmp_path / "usr/src/nv_peer_mem-1.3-0"
     tree.mkdir(parents=True)
 
     with pytest.raises(module.Problem) as caught:
-        module.put_source({"version": "1.3-0", "mark": {}, "archive": archive}, str(tmp_path))
+        module.install_source({"version": "1.3-0", "mark": {}, "archive": archive}, str(tmp_path))
 
     assert caught.value.remedy
     assert [path.name for path in (tmp_path / "usr/src").iterdir()] == ["nv_peer_mem-1.3-0"]
@@ -545,13 +550,13 @@ def test_the_controller_fetches_a_tag(repository: Path) -> None:
 
 
 def test_an_unknown_tag_is_refused_with_the_existing_tags(repository: Path) -> None:
-    """A misspelt ref ends with the list, and one that looks like an option is no option."""
+    """A wrong ref is reported with a list of tags, and a ref like an option is not used as an option."""
     source = load("peer_memory", "peer_memory_source")
 
     result = run(source, url=str(repository), ref="1.9")
     odd = run(source, url=str(repository), ref="--output=/tmp/x")
 
-    assert "its tags are 1.0-9, 1.1-0, 1.3-0. Correct peer_memory_source_ref." in result["msg"]
+    assert "its tags are 1.0-9, 1.1-0, 1.3-0). Correct peer_memory_source_ref." in result["msg"]
     assert odd["failed"] is True
 
 
@@ -564,7 +569,7 @@ def test_a_failed_fetch_suggests_a_local_archive(tmp_path: Path) -> None:
 
     assert "peer_memory_source_archive" in result["msg"]
     assert "hunter2" not in result["msg"]
-    assert "gone.tar cannot be read on the controller: No such file or directory" in gone["msg"]
+    assert "gone.tar on the controller (No such file or directory)" in gone["msg"]
 
 
 def test_prebuilt_modules_are_selected_by_kernel_release(tmp_path: Path) -> None:

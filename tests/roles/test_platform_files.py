@@ -1,4 +1,4 @@
-"""The module platform_files: what it writes, and what it never touches. Runs on this machine's own files."""
+"""The module platform_files with real files of the controller."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ files = load("platform", "platform_files")
 
 
 class FakeModule:
-    """What the writer uses of AnsibleModule."""
+    """The attributes of AnsibleModule that the writer uses."""
 
     check_mode = False
 
 
 @pytest.fixture(autouse=True)
 def own_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user who runs the tests takes the place of root."""
+    """The user who runs the tests replaces root."""
     monkeypatch.setattr(files.pwd, "getpwnam", lambda _: type("P", (), {"pw_uid": os.getuid()}))
     monkeypatch.setattr(files.grp, "getgrnam", lambda _: type("G", (), {"gr_gid": os.getgid()}))
 
 
 def apply(path: Path, **item: Any) -> list[str]:
-    """Bring one file to its state and return what changed."""
+    """Bring one file to its desired state and return the changed paths."""
     defaults = {name: option.get("default") for name, option in files.SUBOPTIONS.items()}
     writer = files.Writer(FakeModule())
     writer.apply({**defaults, "path": str(path), **item})
@@ -52,13 +52,13 @@ def test_a_file_is_written_once_with_its_mode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["file", "directory"])
 def test_a_link_is_not_followed(tmp_path: Path, state: str) -> None:
-    """A link at a managed path is an error that names it, and what it leads to keeps content and mode."""
+    """A link at a managed path is an error that names it, and its target keeps content and mode."""
     target = tmp_path / "target"
     target.mkdir() if state == "directory" else target.write_text("same\n")
     target.chmod(0o700)
     (tmp_path / "link").symlink_to(target)
 
-    with pytest.raises(files.Unexpected, match=r"it is a link to .*target.* apply again"):
+    with pytest.raises(files.UnexpectedTypeError, match=r"it is a link to .*target.* apply again"):
         apply(tmp_path / "link", state=state, content="same\n")
 
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
@@ -69,13 +69,13 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     """A pipe in place of a file is refused at once."""
     os.mkfifo(tmp_path / "pipe")
 
-    with pytest.raises(files.Unexpected, match="no regular file"):
+    with pytest.raises(files.UnexpectedTypeError, match="not a regular file"):
         apply(tmp_path / "pipe", content="a\n")
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     """Nothing is written into or over a folder."""
-    with pytest.raises(files.Unexpected, match="no regular file"):
+    with pytest.raises(files.UnexpectedTypeError, match="not a regular file"):
         apply(tmp_path, content="a\n")
 
 
@@ -111,7 +111,7 @@ def test_a_mount_point_is_rewritten_in_place(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_folder_is_created_with_its_mode(tmp_path: Path) -> None:
-    """A folder gets its mode, and is left alone when it has it."""
+    """A folder gets its mode, and is unchanged if it has it."""
     path = tmp_path / "a" / "b"
 
     assert apply(path, state="directory", mode="0700") == [str(path)]

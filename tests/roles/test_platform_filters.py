@@ -1,4 +1,4 @@
-"""The filters of platform and docker_engine: which roles run where, and what they need."""
+"""The filters of platform and docker_engine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_role_runs_where_it_is_enabled_tagged_and_needed(variables: dict[str, 
     """INI files and Jinja say `no` as well."""
     role = platform(**variables)
 
-    assert set(COMPONENTS) - set(role.value("__platform_wanted_roles")) == missing
+    assert set(COMPONENTS) - set(role.value("__platform_selected_roles")) == missing
 
 
 def test_packages_follow_the_choice_variable() -> None:
@@ -118,7 +118,7 @@ def test_a_failure_is_explained_by_the_first_entry_that_matches() -> None:
 
 
 def test_the_reason_of_a_failure_contains_no_variable_values() -> None:
-    """The longest is replaced first; what is too short to be a secret stays."""
+    """The longest value is replaced first; short values stay."""
     env = {"A": "secret", "B": "secret-long", "C": "on", "D": 12345}
 
     text = TEXTS.training_container_reason(" secret-long secret on 12345\n", env)

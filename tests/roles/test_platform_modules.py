@@ -56,7 +56,7 @@ def test_the_holder_of_the_package_lock_is_reported(
 def test_a_lock_that_is_not_released_is_reported_with_its_holder(
     apt: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the wait was in vain the failure names the holder that apt itself names, and what to do."""
+    """After the timeout the message contains the lock holder reported by apt, and the remedy."""
     err = "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4321 (unattended-upgr)\n"
     answer(apt, monkeypatch, lambda command: (100, "", err) if command[0] == "apt-get" else (1, "", ""))
     monkeypatch.setattr(apt, "LOCKS", ())
@@ -68,7 +68,7 @@ def test_a_lock_that_is_not_released_is_reported_with_its_holder(
 
 
 def answer(apt: ModuleType, monkeypatch: pytest.MonkeyPatch, of: Callable[[list[str]], tuple[int, str, str]]) -> None:
-    """Let commands of the module end as `of` says, on a node whose lists are missing."""
+    """Make commands of the module end with the results in `of`, on a node without package lists."""
     monkeypatch.setattr(apt.AnsibleModule, "run_command", lambda _self, command, **_more: of(command))
     monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: False)
 
@@ -86,7 +86,7 @@ def test_only_incomplete_or_missing_packages_are_installed(apt: ModuleType, monk
 @pytest.mark.parametrize(
     ("output", "part"),
     [
-        ("E: Unable to locate package rdma-core\n", "correct platform_extra_repositories"),
+        ("E: Unable to locate package rdma-core\n", "Correct platform_extra_repositories"),
         ("dpkg: error: cannot write: No space left on device\n", "the disk is full ("),
         ("Err:1 https://m.example.org bookworm\nE: Failed to fetch\n", "Failed to fetch"),
     ],
@@ -94,7 +94,7 @@ def test_only_incomplete_or_missing_packages_are_installed(apt: ModuleType, monk
 def test_the_cause_of_a_failed_installation_is_reported(
     apt: ModuleType, monkeypatch: pytest.MonkeyPatch, output: str, part: str
 ) -> None:
-    """The reason comes from what apt says, with what to do where that is known."""
+    """The message contains the cause from apt, and a remedy for known causes."""
     installs = [0]
 
     def of(command: list[str]) -> tuple[int, str, str]:
@@ -176,7 +176,7 @@ def test_the_proxy_password_reaches_only_apt(apt: ModuleType, monkeypatch: pytes
 def test_an_interrupted_transaction_does_not_block_services_permanently(
     apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Docker may not start while its packages are installed; after a power cut or a kill it may, whatever is left."""
+    """Docker does not start while its packages are installed, but it does after a power cut or a kill."""
     policy, holder = tmp_path / "policy-rc.d", tmp_path / "run" / "package-transaction"
     monkeypatch.setattr(apt, "POLICY", str(policy))
     monkeypatch.setattr(apt, "HOLDER", str(holder))
@@ -198,7 +198,7 @@ def test_an_interrupted_transaction_does_not_block_services_permanently(
 
 
 def test_remains_of_an_interrupted_run_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own policy and the copy of an image archive are; the site's policy, and ours in use, are not."""
+    """The policy of the role and the copy of an image archive are; a policy of the site, and one in use, are not."""
     apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
     policy, holder, copy = tmp_path / "policy-rc.d", tmp_path / "holder", tmp_path / "image"
     for module in (apt, node):
@@ -219,7 +219,7 @@ def test_remains_of_an_interrupted_run_are_detected(tmp_path: Path, monkeypatch:
 
 
 def test_both_modules_use_the_same_policy_marker() -> None:
-    """Modules are single files: what one writes and the other finds is said twice, and the same."""
+    """Modules are single files, so the texts that they share are defined twice and must be equal."""
     apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
 
     names = ("POLICY", "POLICY_MARK", "HOLDER")

@@ -1,4 +1,4 @@
-"""What roles note before their first change, and what a reset makes of it: real files, real modules."""
+"""The records of the original state and their use by a reset, with real files and modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DROP = r"^127\.0\.1\.1\s"
 
 @pytest.fixture(autouse=True)
 def own_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user who runs the tests takes the place of root."""
+    """The user who runs the tests replaces root."""
     files = load("platform", "platform_files")
     monkeypatch.setattr(files.pwd, "getpwnam", lambda _: type("P", (), {"pw_uid": os.getuid()}))
     monkeypatch.setattr(files.grp, "getgrnam", lambda _: type("G", (), {"gr_gid": os.getgid()}))
@@ -36,9 +36,9 @@ def write(*items: dict[str, Any], check: bool = False) -> dict[str, Any]:
 
 
 def reset() -> list[str]:
-    """Do what a reset does with noted files and folders; return its sentences."""
-    steps = [step for step in map(undo.file_step, origin.noted("files")) if step]
-    steps += undo.folder_steps(origin.noted("folders"))
+    """Perform the steps of a reset for recorded files and folders; return their sentences."""
+    steps = [step for step in map(undo.file_step, origin.records("files")) if step]
+    steps += undo.folder_steps(origin.records("folders"))
     assert [step.act() for step in steps] == [None] * len(steps)
     return [step.sentence for step in steps]
 
@@ -70,7 +70,7 @@ def test_a_replaced_file_is_restored_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_created_files_and_folders_are_removed(tmp_path: Path) -> None:
-    """Files and folders that were not there are gone; a folder in which others have put something stays."""
+    """New files and folders are removed; a folder with other files stays."""
     write({"path": str(tmp_path / "a" / "b" / "x.conf"), "content": "a\n"})
     write({"path": str(tmp_path / "c"), "state": "directory"}, {"path": str(tmp_path / "c" / "y"), "content": "y\n"})
     (tmp_path / "c" / "theirs").write_text("z\n")
@@ -94,7 +94,7 @@ def test_check_mode_records_nothing(tmp_path: Path, origins: Path) -> None:
 
 
 def test_origin_records_are_readable_by_root_only(tmp_path: Path, origins: Path) -> None:
-    """A file may have held a password: neither its note nor its copy can be read by others."""
+    """A file may have contained a password: other users can read neither its record nor its copy."""
     (tmp_path / "x").write_text("password\n")
     write({"path": str(tmp_path / "x"), "content": "a\n"})
 
@@ -104,7 +104,7 @@ def test_origin_records_are_readable_by_root_only(tmp_path: Path, origins: Path)
 
 
 def test_a_file_edited_later_is_preserved(tmp_path: Path) -> None:
-    """A file of others' that they edited after us stays; what stood there first is put beside it."""
+    """A pre-existing file that was edited later stays, and its original is written to a second file."""
     path = tmp_path / "x.conf"
     path.write_text("first\n")
     write({"path": str(path), "content": "ours\n"})
@@ -118,7 +118,7 @@ def test_a_file_edited_later_is_preserved(tmp_path: Path) -> None:
 
 
 def test_an_edited_file_of_provision_is_moved_aside(tmp_path: Path) -> None:
-    """It acts no more, and what somebody wrote into it is not lost."""
+    """The file has no effect, and the edits are not lost."""
     path = tmp_path / "90-provision.conf"
     write({"path": str(path), "content": "ours\n"})
     path.write_text("ours, and edited\n")
@@ -135,7 +135,7 @@ def test_an_interrupted_write_is_attributed_to_provision(tmp_path: Path) -> None
     path = tmp_path / "x"
     path.write_text("first\n")
     write({"path": str(path), "content": "ours\n"})
-    origin.keep_file(str(path), "next\n")  # and then the power goes
+    origin.record_file(str(path), "next\n")  # and then the power goes
 
     reset()
 
@@ -143,7 +143,7 @@ def test_an_interrupted_write_is_attributed_to_provision(tmp_path: Path) -> None
 
 
 def test_a_removed_file_is_restored(tmp_path: Path) -> None:
-    """What a role takes away is put back, unless somebody made a new one."""
+    """A file that a role removed is restored, unless there is a new one."""
     for name in ("one", "two"):
         (tmp_path / name).write_text(f"{name}\n")
         write({"path": str(tmp_path / name), "state": "absent"})
@@ -172,7 +172,7 @@ def test_a_block_is_removed_byte_for_byte(tmp_path: Path, before: str) -> None:
 
 
 def test_lines_of_others_are_preserved_when_a_block_is_removed(tmp_path: Path) -> None:
-    """What somebody added after us stays, and the line that we dropped comes back."""
+    """Lines that were added later stay, and the line that the role dropped is restored."""
     path = tmp_path / "hosts"
     path.write_text("127.0.0.1 localhost\n127.0.1.1 gpu1\n")
     write({"path": str(path), "state": "block", "content": "10.0.0.1 gpu1\n", "at_start": True, "drop": DROP})
@@ -201,7 +201,7 @@ def test_only_a_changed_mode_is_restored(tmp_path: Path) -> None:
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that writes daemon.json, on a node whose dockerd cannot check it."""
     module = load("docker_engine", "docker_engine_config")
-    monkeypatch.setattr(module, "WRITTEN", str(tmp_path.parent / "written.json"))
+    monkeypatch.setattr(module, "LAST_SETTINGS", str(tmp_path.parent / "written.json"))
     monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda *_args, **_more: None)
     return module
 
@@ -211,7 +211,7 @@ OURS = {"log-driver": "json-file", "log-opts": {"max-size": "10m"}, "live-restor
 
 
 def test_daemon_json_is_restored_byte_for_byte(config: ModuleType, tmp_path: Path) -> None:
-    """A file with the site's own settings and spaces is what it was; no copy of ours is left beside it."""
+    """A file with settings and spaces of the site is restored exactly; no copy remains."""
     path = tmp_path / "daemon.json"
     path.write_text(OWN)
     path.chmod(0o600)
@@ -234,7 +234,7 @@ def test_a_created_daemon_json_is_removed(config: ModuleType, tmp_path: Path) ->
 
 
 def test_settings_of_others_in_daemon_json_are_preserved(config: ModuleType, tmp_path: Path) -> None:
-    """Later additions and changes of others are preserved, the rest is restored, even after another run."""
+    """Later additions and changes are preserved and the rest is restored, even after another run."""
     path = tmp_path / "daemon.json"
     path.write_text(OWN)
     run(config, path=str(path), settings=OURS)
@@ -248,7 +248,7 @@ def test_settings_of_others_in_daemon_json_are_preserved(config: ModuleType, tmp
 
     expected = {"log-driver": "journald", "log-opts": {"tag": "x", "max-size": "99m"}, "experimental": True}
     assert json.loads(path.read_text()) == {**expected, "icc": False, "live-restore": False}
-    assert f"take our settings out of {path}, which was edited since" in said
+    assert f"remove the role's settings from {path}, which was edited since" in said
 
 
 def test_only_the_registry_credential_of_provision_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ def test_only_the_registry_credential_of_provision_is_removed(tmp_path: Path, mo
 
 
 def test_a_sysctl_is_restored_unless_changed_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The running kernel gets its former values; one that is not ours any more is named and left."""
+    """The running kernel gets its original values; a value that was changed since is reported and stays."""
     kernel = importlib.import_module("ansible.module_utils.platform_undo_kernel")
     sysctl = load("base_system", "base_system_sysctl")
     monkeypatch.setattr(sysctl, "live_path", lambda key: str(tmp_path / key))
@@ -293,11 +293,11 @@ def test_a_sysctl_is_restored_unless_changed_by_others(tmp_path: Path, monkeypat
 
 
 def test_a_replaced_folder_is_restored(tmp_path: Path) -> None:
-    """The sources of a vendor's module that we replace are kept whole."""
+    """The sources of a vendor's module that the role replaces are saved completely."""
     sources = tmp_path / "nv_peer_mem-1.0"
     (sources / "a").mkdir(parents=True)
     (sources / "a" / "x.c").write_text("theirs\n")
-    origin.keep_file(str(sources))
+    origin.record_file(str(sources))
     (sources / "a" / "x.c").write_text("ours\n")
     (sources / "new").write_text("ours\n")
 

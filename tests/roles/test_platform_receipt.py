@@ -1,4 +1,4 @@
-"""The module that writes receipts, run for real in a folder of the test; and what the probe sees of them afterwards."""
+"""The module that writes receipts, in a folder of the test, and the reading of receipts by the probe."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_hashes_of_private_files_are_keyed(receipt: ModuleType, folder: Path, fi
 
 
 def test_the_fingerprint_is_unchanged_without_a_new_one(receipt: ModuleType, folder: Path, files: list[str]) -> None:
-    """A run without the controller's word keeps the last one and so changes nothing; its values are not shown."""
+    """A run without fingerprints preserves the last one and so changes nothing; its values are not shown."""
     wanted = [{"role": "some", "files": files}]
     none = run(receipt, receipts=wanted)
     first = json.loads((folder / "some.json").read_text())["fingerprint"]
@@ -116,7 +116,7 @@ def test_the_fingerprint_is_unchanged_without_a_new_one(receipt: ModuleType, fol
 def test_a_manually_changed_receipt_is_rewritten(
     receipt: ModuleType, folder: Path, files: list[str], damage: str
 ) -> None:
-    """A receipt that does not fit its seal, or could be read, is written anew, and its fingerprint is not believed."""
+    """A receipt with an invalid seal, or readable by other users, is written again, and its fingerprint is ignored."""
     wanted = [{"role": "some", "files": files}]
     run(receipt, receipts=wanted, fingerprints={"some": FINGERPRINT})
     path = folder / "some.json"
@@ -136,7 +136,7 @@ def test_a_manually_changed_receipt_is_rewritten(
 
 
 def test_only_managed_parts_of_shared_files_are_recorded(receipt: ModuleType, folder: Path, tmp_path: Path) -> None:
-    """A block and keys are recorded as such, so that what others write beside them changes no receipt."""
+    """Only the managed block or keys are recorded, so that other changes of the file do not change the receipt."""
     hosts, daemon = tmp_path / "hosts", tmp_path / "daemon.json"
     hosts.write_text("# BEGIN provision\n10.0.0.1 one\n# END provision\n")
     daemon.write_text('{"ours": 1, "theirs": 1}')
@@ -155,7 +155,7 @@ def test_only_managed_parts_of_shared_files_are_recorded(receipt: ModuleType, fo
 
 
 def test_check_mode_writes_nothing(receipt: ModuleType, folder: Path, files: list[str]) -> None:
-    """On a bare node the result lists what would be written."""
+    """On a bare node the result lists the receipts to write."""
     wanted = [{"role": "some", "files": files, "containers": ["some"], "images": ["some:1"]}]
 
     result = run(receipt, check=True, receipts=wanted)
@@ -167,7 +167,7 @@ def test_check_mode_writes_nothing(receipt: ModuleType, folder: Path, files: lis
 def test_facts_that_cannot_be_probed_are_not_recorded(
     receipt: ModuleType, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where systemd does not answer there is no receipt that says its units are gone, but a sentence."""
+    """If systemd does not answer, the role fails and writes no receipt with missing units."""
     (tmp_path / "systemctl").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "systemctl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -175,7 +175,7 @@ def test_facts_that_cannot_be_probed_are_not_recorded(
 
     result = run(receipt, receipts=[{"role": "some", "units": ["some.service"]}])
 
-    assert "systemd did not tell how the units of the role some are (some.service)" in result["msg"]
+    assert "systemd: no answer about the units of the role some (some.service)" in result["msg"]
     assert not (folder / "some.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""The module that undoes what roles did: packages, docker, units, order; files are in test_platform_origin.py."""
+"""The module that resets a node: packages, docker, units and order. test_platform_origin.py tests files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ docker = importlib.import_module("ansible.module_utils.platform_undo_docker")
 
 
 class Node:
-    """Stands for what programs of a node say: dpkg's table, docker's containers, units; and remembers what was run."""
+    """Replaces the programs of a node (dpkg, docker, systemctl), and records the commands that change something."""
 
     def __init__(self) -> None:
         self.packages: dict[str, str] = {}
@@ -47,7 +47,7 @@ class Node:
             return int(not reply), reply + "\n", ""
         self.ran.append(words)
         if self.fails & set(words):
-            return 1, "", "E: it was asked to fail"
+            return 1, "", "E: simulated failure"
         for name in words[words.index("purge") + 1 :] if "purge" in words else ():
             self.packages.pop(name)
         return 0, "", ""
@@ -71,12 +71,12 @@ class Node:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
-    """A bare node; modules of the test talk to it."""
-    made = Node()
+    """Return a bare node whose programs the modules run."""
+    bare_node = Node()
     for module in (reset_module(), load("platform", "platform_apt"), load("platform", "platform_note")):
-        monkeypatch.setattr(module.AnsibleModule, "run_command", lambda _self, command, **_more: made.run(command))
+        monkeypatch.setattr(module.AnsibleModule, "run_command", lambda _self, command, **_more: bare_node.run(command))
         monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda _self, name, **_more: f"/usr/bin/{name}")
-    return made
+    return bare_node
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def reset(node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
     """Run the module on an idle node, unless `jobs` run there."""
     module = reset_module()
     monkeypatch.setattr(module, "RUN", str(tmp_path / "run"))
-    monkeypatch.setattr(docker, "MARK", str(tmp_path / "run" / "docker_engine.json"))
+    monkeypatch.setattr(docker, "START_RECORD", str(tmp_path / "run" / "docker_engine.json"))
     assert node is not None
 
     def call(jobs: tuple[str, ...] = (), **parameters: Any) -> dict[str, Any]:
@@ -98,35 +98,35 @@ MODULE: list[ModuleType] = []
 
 
 def reset_module() -> ModuleType:
-    """The module, loaded once."""
+    """Return the module, which is loaded once."""
     if not MODULE:
         MODULE.append(load("platform", "platform_reset"))
     return MODULE[0]
 
 
-def bring(
+def install_packages(
     node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *names: str, without: str = "", **needs: str
 ) -> None:
-    """Let platform_apt bring packages, with what else comes along."""
-    apt, notes = (
+    """Install packages with platform_apt, together with their dependencies."""
+    apt, origin_packages = (
         load("platform", "platform_apt"),
         importlib.import_module("ansible.module_utils.platform_origin_packages"),
     )
     monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: True)
-    monkeypatch.setattr(notes, "etc", lambda: [str(path) for path in (tmp_path / "etc").glob("*")])
+    monkeypatch.setattr(origin_packages, "etc_files", lambda: [str(path) for path in (tmp_path / "etc").glob("*")])
 
-    def install(_self: Any, wanted: list[str]) -> None:
+    def install(_self: Any, requested: list[str]) -> None:
         (tmp_path / "etc").mkdir(exist_ok=True)
-        (tmp_path / "etc" / f"left-by-{wanted[0]}").write_text("x\n")
+        (tmp_path / "etc" / f"left-by-{requested[0]}").write_text("x\n")
         node.packages.pop(without, None)
-        node.packages.update(dict.fromkeys(wanted, "") | needs)
+        node.packages.update(dict.fromkeys(requested, "") | needs)
 
     monkeypatch.setattr(apt.Apt, "install", install)
     assert run(apt, packages=list(names))["changed"]
 
 
-def running(node: Node) -> subprocess.Popen[bytes]:
-    """Start what stands for dockerd; it ends with the test."""
+def start_docker(node: Node) -> subprocess.Popen[bytes]:
+    """Start a process in place of dockerd, which ends with the test."""
     process = subprocess.Popen(["sleep", "600"])
     node.unit.update(LoadState="loaded", ActiveState="active", UnitFileState="enabled", MainPID=str(process.pid))
     return process
@@ -134,8 +134,8 @@ def running(node: Node) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def engine(node: Node) -> Any:
-    """A docker that runs."""
-    process = running(node)
+    """Run docker during the test."""
+    process = start_docker(node)
     yield process
     process.kill()
     process.wait()
@@ -149,22 +149,22 @@ def test_a_node_without_origin_records_has_nothing_to_reset(reset: Callable[...,
 
 
 def test_a_node_from_before_origin_records_is_not_reset(reset: Callable[..., Any], origins: Path) -> None:
-    """Without a record of the pre-existing configuration nothing is guessed, and the result says so."""
+    """Without records of the original state nothing changes, and the result contains the reason."""
     (origins.parent / "receipts").mkdir()
 
     result = reset()
 
     assert result["steps"] == []
-    assert "before they noted" in result["left"][0]
+    assert "before they recorded its original state" in result["left"][0]
     assert (origins.parent / "receipts").exists()
 
 
 def test_the_plan_changes_nothing(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origins: Path
 ) -> None:
-    """Said first, done later; check mode says the same."""
-    bring(node, monkeypatch, tmp_path, "pigz")
-    origin.keep_file(str(tmp_path / "x"), "ours\n")
+    """The plan and check mode list the same steps."""
+    install_packages(node, monkeypatch, tmp_path, "pigz")
+    origin.record_file(str(tmp_path / "x"), "ours\n")
     (tmp_path / "x").write_text("ours\n")
     before = sorted(origins.rglob("*"))
 
@@ -174,17 +174,17 @@ def test_the_plan_changes_nothing(
     assert planned["steps"] == checked["steps"]
     assert f"remove {tmp_path / 'x'}" in planned["steps"]
     assert "remove the package pigz" in planned["steps"]
-    assert planned["steps"][-1] == "remove our receipts and notes"
+    assert planned["steps"][-1] == "remove the receipts and records of the roles"
     assert (node.ran, sorted(origins.rglob("*")), (tmp_path / "x").exists()) == ([], before, True)
 
 
 def test_installed_items_are_removed_and_earlier_ones_preserved(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origins: Path
 ) -> None:
-    """Packages with what came along, what their scripts left in /etc, receipts; then there is nothing more to do."""
+    """Packages, their dependencies, their leftovers in /etc, and receipts. The next reset has nothing to do."""
     node.packages.update({"libc6": "", "kmod": "libc6"})
-    bring(node, monkeypatch, tmp_path, "docker.io", "containerd", runc="libc6")
-    bring(node, monkeypatch, tmp_path, "dkms")
+    install_packages(node, monkeypatch, tmp_path, "docker.io", "containerd", runc="libc6")
+    install_packages(node, monkeypatch, tmp_path, "dkms")
     (origins.parent / "receipts").mkdir()
     (origins.parent / "history.jsonl").write_text("{}\n")
 
@@ -200,8 +200,8 @@ def test_installed_items_are_removed_and_earlier_ones_preserved(
 def test_a_file_in_etc_that_was_edited_later_is_preserved(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What came with a package and was edited afterwards is somebody's work."""
-    bring(node, monkeypatch, tmp_path, "pigz")
+    """The file came with a package and was edited afterwards."""
+    install_packages(node, monkeypatch, tmp_path, "pigz")
     path = tmp_path / "etc" / "left-by-pigz"
     os.utime(path, (path.stat().st_mtime + 100,) * 2)
 
@@ -213,7 +213,7 @@ def test_a_file_in_etc_that_was_edited_later_is_preserved(
 def test_an_account_of_a_person_that_was_created_later_is_preserved(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Somebody ran useradd while packages were installed; only accounts of the system are of packages."""
+    """A person ran useradd while packages were installed; packages only create system accounts."""
     passwd, group = tmp_path / "passwd", tmp_path / "group"
     passwd.write_text(
         "root:x:0:0::/root:/bin/sh\nalice:x:1001:1001::/home/alice:/bin/sh\n_rpc:x:104:65534::/run:/bin/no\n"
@@ -222,7 +222,7 @@ def test_an_account_of_a_person_that_was_created_later_is_preserved(
     monkeypatch.setattr(packages, "PASSWD", str(passwd))
     monkeypatch.setattr(packages, "GROUP", str(group))
 
-    remains = packages.rests([{"ours": {"users": ["alice", "_rpc"], "groups": ["alice", "docker"]}}])
+    remains = packages.leftovers([{"managed": {"users": ["alice", "_rpc"], "groups": ["alice", "docker"]}}])
 
     assert remains == {"users": ["_rpc"], "groups": ["docker"], "etc": []}
 
@@ -230,8 +230,8 @@ def test_an_account_of_a_person_that_was_created_later_is_preserved(
 def test_a_package_that_others_require_is_preserved(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What was installed on top of ours stays with what it needs, and so does what was asked for since."""
-    bring(node, monkeypatch, tmp_path, "docker.io", containerd="", runc="", pigz="")
+    """A package that a later package requires stays, and so does one that was requested manually since."""
+    install_packages(node, monkeypatch, tmp_path, "docker.io", containerd="", runc="", pigz="")
     node.packages["docker.io"] = "containerd (>= 1.4), iptables | nftables"
     node.packages["containerd"] = "runc"
     node.packages["kubelet"] = "cri-o | containerd:any"
@@ -240,35 +240,37 @@ def test_a_package_that_others_require_is_preserved(
     result = reset()
 
     assert sorted(node.packages) == ["containerd", "kubelet", "pigz", "runc"]
-    assert "leave the package containerd: kubelet needs it" in result["left"]
-    assert "leave the package runc: containerd needs it" in result["left"]
-    assert "leave the package pigz: it was asked for by hand since" in result["left"]
+    assert "leave the package containerd: kubelet requires it" in result["left"]
+    assert "leave the package runc: containerd requires it" in result["left"]
+    assert "leave the package pigz: it was requested manually since" in result["left"]
 
 
 def test_a_transaction_interrupted_by_a_power_cut_is_reversed() -> None:
-    """Without a note of what came, it is what was asked for and what that needs, but for what was there before."""
+    """Without a record of its effects, it installed the requested packages and their missing dependencies."""
     known = {
-        name: {"status": "installed", "version": "1", "is": {name}, "needs": needs}
+        name: {"status": "installed", "version": "1", "names": {name}, "needs": needs}
         for name, needs in {"dkms": [["gcc", "clang"], ["libc6"]], "gcc": [["libc6"]], "libc6": [], "vim": []}.items()
     }
 
-    brought = packages.brought([{"requested": ["dkms"], "installed": {"libc6": "1"}, "ours": {}}], known)
+    installed = packages.installed_packages(
+        [{"requested": ["dkms"], "installed": {"libc6": "1"}, "managed": {}}], known
+    )
 
-    assert brought == {"dkms", "gcc"}
+    assert installed == {"dkms", "gcc"}
 
 
 def test_a_package_replaced_by_ours_is_installed_again(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """docker-ce takes the place of docker.io: afterwards docker.io is asked for again, and its data was not removed."""
+    """docker-ce replaced docker.io. The reset installs docker.io again and preserves its data."""
     node.packages["docker.io"] = ""
-    bring(node, monkeypatch, tmp_path, "docker-ce", without="docker.io")
+    install_packages(node, monkeypatch, tmp_path, "docker-ce", without="docker.io")
     assert "docker.io" not in node.packages
-    origin.note("data", docker.DATA, {"path": docker.DATA, "existed": True})
+    origin.record("data", docker.DATA_FOLDER, {"path": docker.DATA_FOLDER, "existed": True})
 
     result = reset()
 
-    assert "install again what had to go for ours: docker.io" in result["steps"]
+    assert "install the packages again that the roles' packages replaced: docker.io" in result["steps"]
     apt = [words for words in node.ran if words[0] == "apt-get"]
     assert [(words[-2], words[-1]) for words in apt if "purge" in words or "remove" in words] == [
         ("remove", "docker-ce"),
@@ -280,15 +282,15 @@ def test_a_package_replaced_by_ours_is_installed_again(
 def test_nothing_is_removed_if_apt_would_remove_other_packages(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What apt would take along beyond our packages is named, and the notes stay for the next reset."""
-    bring(node, monkeypatch, tmp_path, "pigz")
+    """The message names the other packages, and the records stay for the next reset."""
+    install_packages(node, monkeypatch, tmp_path, "pigz")
     answer = node.run
     monkeypatch.setattr(node, "run", lambda words: (0, "Purg pigz\nRemv vim\n", "") if "-s" in words else answer(words))
 
     result = reset()
 
     assert result["failed"]
-    assert "change others too (vim)" in result["msg"]
+    assert "change others (vim)" in result["msg"]
     assert "pigz" in node.packages
     assert "remove the package pigz" in reset(plan=True)["steps"]
 
@@ -296,11 +298,11 @@ def test_nothing_is_removed_if_apt_would_remove_other_packages(
 def test_an_interrupted_reset_is_completed_by_the_next_one(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origins: Path
 ) -> None:
-    """What is done stands and is not done twice; the rest follows."""
+    """Completed steps are not repeated; the remaining ones are performed."""
     (tmp_path / "x").write_text("first\n")
-    origin.keep_file(str(tmp_path / "x"), "ours\n")
+    origin.record_file(str(tmp_path / "x"), "ours\n")
     (tmp_path / "x").write_text("ours\n")
-    bring(node, monkeypatch, tmp_path, "pigz")
+    install_packages(node, monkeypatch, tmp_path, "pigz")
     node.fails = {"purge"}
     cut = reset()
     node.fails = set()
@@ -315,8 +317,8 @@ def test_an_interrupted_reset_is_completed_by_the_next_one(
 
 
 def test_a_busy_node_is_refused_without_disruptive(reset: Callable[..., Any], tmp_path: Path) -> None:
-    """The job is named and nothing is touched; --disruptive goes on."""
-    origin.keep_file(str(tmp_path / "x"), "ours\n")
+    """The message names the job and nothing changes; --disruptive performs the reset."""
+    origin.record_file(str(tmp_path / "x"), "ours\n")
     (tmp_path / "x").write_text("ours\n")
     job = "process 4711 (python3 of root) holds /dev/nvidia0"
 
@@ -333,20 +335,20 @@ def test_a_busy_node_is_refused_without_disruptive(reset: Callable[..., Any], tm
 
 
 def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], node: Node, engine: Any) -> None:
-    """On an engine that stood before, ours is known by its label; so is an image that was there before."""
+    """On a pre-existing engine, the label identifies the container, and pre-existing images are preserved."""
     node.containers = [("provision-training", "Up 2 hours", "training_container"), ("web", "Up 3 hours", "")]
-    note = load("platform", "platform_note")
-    node.images = {"r/theirs:1": "sha256:" + "1" * 64}
-    run(note, images=["r/theirs:1", "r/ours:1"])
-    node.images["r/ours:1"] = "sha256:" + "2" * 64
-    origin.note("units", "docker.service", {"name": "docker.service", **node.unit})
+    record = load("platform", "platform_note")
+    node.images = {"r/other:1": "sha256:" + "1" * 64}
+    run(record, images=["r/other:1", "r/role:1"])
+    node.images["r/role:1"] = "sha256:" + "2" * 64
+    origin.record("units", "docker.service", {"name": "docker.service", **node.unit})
 
     result = reset()
 
     assert engine.poll() is None
     assert node.ran[:2] == [
         ["docker", "rm", "--force", "--volumes", "provision-trainingid"],
-        ["docker", "image", "rm", "r/ours:1"],
+        ["docker", "image", "rm", "r/role:1"],
     ]
     assert not any({"restart", "stop"} & set(words) for words in node.ran)
     assert "stop and remove the container provision-training" in result["steps"]
@@ -355,8 +357,8 @@ def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], n
 def test_docker_with_containers_or_volumes_of_others_is_not_removed(
     reset: Callable[..., Any], node: Node, engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Docker that came with us does not go from under containers and volumes of others."""
-    bring(node, monkeypatch, tmp_path, "docker.io")
+    """Docker that the roles installed is not removed under containers and volumes of other users."""
+    install_packages(node, monkeypatch, tmp_path, "docker.io")
     node.containers, node.volumes = [("web", "Exited (0)", "")], ["data", "f" * 64]
 
     result = reset(plan=True)
@@ -364,16 +366,16 @@ def test_docker_with_containers_or_volumes_of_others_is_not_removed(
     assert engine.poll() is None
     assert len(result["refused"]) == 1
     assert "container web, volume data" in result["refused"][0]
-    assert "stop and remove the container web, which is not ours" in result["steps"]
+    assert "stop and remove the container web, which the roles did not create" in result["steps"]
 
 
 def test_data_of_others_in_stopped_docker_prevents_its_removal(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It cannot be asked what it holds, and its folder would go all the same: the folder itself is looked into."""
+    """Stopped docker does not list its contents, so the reset reads its data folder."""
     data = tmp_path / "docker"
-    origin.keep_data(str(data))
-    bring(node, monkeypatch, tmp_path, "docker.io")
+    origin.record_data_folder(str(data))
+    install_packages(node, monkeypatch, tmp_path, "docker.io")
     node.unit.update(LoadState="loaded", ActiveState="failed")
     for name, label in (("a" * 64, {"provision.role": "training_container"}), ("b" * 64, {})):
         (data / "containers" / name).mkdir(parents=True)
@@ -385,7 +387,7 @@ def test_data_of_others_in_stopped_docker_prevents_its_removal(
     result = reset()
 
     assert result["failed"]
-    assert "it holds what is not ours: container web, volume results" in result["refused"][0]
+    assert "with objects that the roles did not create: container web, volume results" in result["refused"][0]
     assert (data / "volumes" / "results" / "_data").is_dir()
 
     assert reset(disruptive=True)["refused"] == []
@@ -395,22 +397,22 @@ def test_data_of_others_in_stopped_docker_prevents_its_removal(
 def test_docker_is_restarted_only_for_changed_settings(
     reset: Callable[..., Any], node: Node, engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Not when the file says the same in other words; and not under running containers of others."""
+    """Not if the file has the same settings in another form, and not under running containers of other users."""
     path = tmp_path / "daemon.json"
     monkeypatch.setattr(docker, "CONFIG", str(path))
     path.write_text('{"debug":true}')
     os.utime(path, (1, 1))
-    origin.keep_file(str(path), kind="json", settings={"debug": True})
+    origin.record_file(str(path), kind="json", settings={"debug": True})
     path.write_text('{\n  "debug": true\n}\n')
-    origin.note("units", "docker.service", {"name": "docker.service", **node.unit})
-    mark = {"pid": str(engine.pid), "ticks": docker._ticks(engine.pid), "settings": {"debug": True}}
+    origin.record("units", "docker.service", {"name": "docker.service", **node.unit})
+    start = {"pid": str(engine.pid), "ticks": docker._ticks(engine.pid), "settings": {"debug": True}}
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "docker_engine.json").write_text(json.dumps(mark))
+    (tmp_path / "run" / "docker_engine.json").write_text(json.dumps(start))
     same = reset(plan=True)
-    origin.keep_file(str(path), kind="json", settings={"debug": True, "live-restore": True})
+    origin.record_file(str(path), kind="json", settings={"debug": True, "live-restore": True})
     path.write_text('{"debug": true, "live-restore": true}')
     (tmp_path / "run" / "docker_engine.json").write_text(
-        json.dumps({**mark, "settings": {"debug": True, "live-restore": True}})
+        json.dumps({**start, "settings": {"debug": True, "live-restore": True}})
     )
     differs = reset(plan=True)
     node.containers = [("web", "Up 3 hours", "")]
@@ -419,8 +421,8 @@ def test_docker_is_restarted_only_for_changed_settings(
     reset()
 
     assert not any(sentence.startswith("restart docker") for sentence in same["steps"])
-    assert "restart docker, which gets its former settings back" in differs["steps"]
-    assert "restarted under containers that are not ours: web" in refused["refused"][0]
+    assert "restart docker with its original settings" in differs["steps"]
+    assert "restarted under running containers that the roles did not create: web" in refused["refused"][0]
     assert ["systemctl", "restart", "docker.service"] in node.ran
     assert path.read_text() == '{"debug":true}'
 
@@ -429,9 +431,9 @@ def test_docker_is_restarted_only_for_changed_settings(
 def test_docker_that_was_stopped_before_is_stopped_again(
     reset: Callable[..., Any], node: Node, engine: Any, state: str, verb: str
 ) -> None:
-    """It neither runs nor starts at boot, as before."""
+    """It does not run or start at boot, as before."""
     before = {**node.unit, "ActiveState": "inactive", "UnitFileState": state}
-    origin.note("units", "docker.service", {"name": "docker.service", **before})
+    origin.record("units", "docker.service", {"name": "docker.service", **before})
 
     reset()
 
@@ -443,12 +445,12 @@ def test_docker_that_was_stopped_before_is_stopped_again(
 def test_units_are_stopped_before_their_files_are_removed(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A path unit first, for it would start its service again; systemd rereads its units at the end."""
+    """Path units are stopped first, because they would start their services again."""
     import re
 
     monkeypatch.setattr(reset_module(), "UNIT", re.compile(re.escape(str(tmp_path)) + r"/([^/]+\.(?:path|service))$"))
     for name in ("a.service", "b.path"):
-        origin.keep_file(str(tmp_path / name), "ours\n")
+        origin.record_file(str(tmp_path / name), "ours\n")
         (tmp_path / name).write_text("ours\n")
 
     result = reset()
@@ -463,14 +465,14 @@ def test_units_are_stopped_before_their_files_are_removed(
 def test_only_an_account_created_by_provision_is_removed(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job agent's account is removed with what let people in; another account of that name is not ours."""
+    """The account of the job agent is removed; another account of that name is preserved."""
     with Path("/etc/passwd").open(encoding="utf-8") as stream:
         name, *_, home, _ = next(stream).split(":")
-    monkeypatch.setattr(reset_module().origin, "listed", lambda kind: ["x.json"] if kind == "files" else [])
-    notes = [{"name": name, "home": home, "existed": True}, {"name": name, "home": "/elsewhere", "existed": False}]
-    monkeypatch.setattr(reset_module().origin, "noted", lambda kind: notes if kind == "accounts" else [])
+    monkeypatch.setattr(reset_module().origin, "record_names", lambda kind: ["x.json"] if kind == "files" else [])
+    records = [{"name": name, "home": home, "existed": True}, {"name": name, "home": "/elsewhere", "existed": False}]
+    monkeypatch.setattr(reset_module().origin, "records", lambda kind: records if kind == "accounts" else [])
     assert [step for step in reset(plan=True)["steps"] if "account" in step] == []
 
-    notes.append({"name": name, "home": home, "existed": False})
+    records.append({"name": name, "home": home, "existed": False})
     assert f"remove the account {name}" in reset(plan=True)["steps"]
     assert [words for words in node.ran if words[0] == "userdel"] == []

@@ -38,7 +38,7 @@ def linked(path: Path) -> None:
 
 
 DAMAGES = [edited, Path.unlink, opened, pytest.param(given_away, marks=as_root)]
-"""What can happen to a file."""
+"""Kinds of damage to a file."""
 
 
 def state(path: Path) -> tuple[str, int, int]:
@@ -47,7 +47,7 @@ def state(path: Path) -> tuple[str, int, int]:
 
 
 def repaired(path: Path, damage: Callable[[Path], None], apply: Callable[[], dict[str, Any]]) -> tuple[Any, list[bool]]:
-    """Apply, damage, and apply twice; return the file before and after, and what the two runs changed."""
+    """Apply, damage, and apply twice; return the file before and after, and whether the two runs changed anything."""
     apply()
     before = state(path)
     damage(path)
@@ -57,7 +57,7 @@ def repaired(path: Path, damage: Callable[[Path], None], apply: Callable[[], dic
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_file_is_repaired(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """Content, mode and owner of a file that is all ours come back."""
+    """Content, mode and owner of a completely managed file are restored."""
     files, path = load("platform", "platform_files"), tmp_path / "some"
 
     (before, after), done = repaired(path, damage, lambda: run(files, files=[{"path": str(path), "content": "x\n"}]))
@@ -82,7 +82,7 @@ def test_daemon_json_is_repaired(
 ) -> None:
     """Our settings are restored, writable by root only; a stricter mode of the site is preserved."""
     config, path = load("docker_engine", "docker_engine_config"), tmp_path / "daemon.json"
-    monkeypatch.setattr(config, "WRITTEN", str(tmp_path / "written.json"))
+    monkeypatch.setattr(config, "LAST_SETTINGS", str(tmp_path / "written.json"))
     monkeypatch.setattr(config.AnsibleModule, "get_bin_path", lambda *_args, **_more: None)
 
     (before, after), done = repaired(path, damage, lambda: run(config, path=str(path), settings={"debug": True}))
@@ -114,7 +114,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 class Programs:
-    """What a module runs programs with."""
+    """The search path for programs that modules run."""
 
     get_bin_path = staticmethod(shutil.which)
 
@@ -145,12 +145,12 @@ def test_downgraded_packages_are_detected(tmp_path: Path, programs: Path, monkey
     program(programs, "dpkg-query", "printf 'older install\\nheld hold\\nnewer install\\n'")
     installed = {"older": "1.9", "newer": "1.10", "same": "1", "held": "1", "never": "5"}
 
-    assert platform.downgraded(Programs(), installed) == ["older"]
-    assert platform.recorded("images") == {"training:1": "sha256:aa"}
+    assert platform.downgraded_packages(Programs(), installed) == ["older"]
+    assert platform.recorded_values("images") == {"training:1": "sha256:aa"}
 
 
 def test_downgraded_packages_are_upgraded(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They go into the one transaction with what is missing; those of other roles are left alone."""
+    """They are upgraded in the transaction for missing packages; packages of other roles are not changed."""
     apt = load("platform", "platform_apt")
     monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: True)
     program(programs, "dpkg-query", "printf 'older installed\\nfine installed\\n'")
@@ -171,14 +171,14 @@ def test_a_downgraded_package_is_not_accepted(
     installed: list[str],
     good: bool,  # noqa: FBT001
 ) -> None:
-    """The package program runs only where something is missing or older, and once in a run."""
+    """The package program runs only if a package is missing or too old, and once per run."""
     role = Role(
         "platform",
         platform_packages=["docker.io"],
         platform_installed=installed,
         platform_node={"packages": {"docker.io": "1"}, "downgraded": downgraded},
     )
-    task = role.task("install", "Install what is missing, and what became older than it was")
+    task = role.task("install", "Install missing packages and upgrade downgraded ones")
 
     assert role.value(task["when"]) is not good
 
@@ -201,8 +201,8 @@ esac
 def service(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that runs docker, with a systemd whose units are files."""
     module = load("docker_engine", "docker_engine_service")
-    monkeypatch.setattr(module, "MARK", str(tmp_path / "mark.json"))
-    monkeypatch.setattr(module, "WRITTEN", str(tmp_path / "written.json"))
+    monkeypatch.setattr(module, "START_RECORD", str(tmp_path / "mark.json"))
+    monkeypatch.setattr(module, "LAST_SETTINGS", str(tmp_path / "written.json"))
     monkeypatch.setattr(module, "running_jobs", list)
     program(programs, "systemctl", SYSTEMCTL.format(folder=tmp_path))
     (tmp_path / "daemon.json").write_text("{}")
@@ -217,7 +217,7 @@ def test_docker_is_started_and_enabled_again(
     masked: bool,  # noqa: FBT001
     damage: list[str],
 ) -> None:
-    """A docker that was stopped, disabled or masked runs again, now and at boot."""
+    """Docker that was stopped, disabled or masked runs again and starts at boot."""
     for name in {"active", "enabled"} - set(damage):
         (tmp_path / name).touch()
     if masked:
@@ -242,14 +242,14 @@ def test_docker_is_not_unmasked_under_a_job(
     allowed = run(service, restart_allowed=True, **parameters)
 
     assert (
-        "docker must be unmasked (docker.service is masked), and a job runs on this node: process 7" in refused["msg"]
+        "docker: must be unmasked (docker.service is masked), but a job runs on this node (process 7" in refused["msg"]
     )
     assert (allowed["changed"], (tmp_path / "masked").exists()) == (True, False)
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, linked])
 def test_the_cdi_file_is_generated_again(tmp_path: Path, programs: Path, damage: Callable[[Path], None]) -> None:
-    """The CDI file is again what the toolkit says, a file, and root's."""
+    """The CDI file has the content of the toolkit, is a regular file, and belongs to root."""
     cdi, path = load("nvidia_container", "nvidia_container_cdi"), tmp_path / "cdi" / "nvidia.yaml"
     program(programs, "systemctl", "exit 1")
     program(programs, "nvidia-ctk", 'case "$*" in *--output=*) echo gpus >"${3#--output=}";; esac')
@@ -260,7 +260,7 @@ def test_the_cdi_file_is_generated_again(tmp_path: Path, programs: Path, damage:
 
 
 @pytest.mark.parametrize(
-    ("settings", "there", "right"),
+    ("settings", "present", "expected"),
     [
         ({}, ["sha256:aa"], True),
         ({}, ["sha256:bb"], False),
@@ -270,16 +270,16 @@ def test_the_cdi_file_is_generated_again(tmp_path: Path, programs: Path, damage:
         ({"training_image_digest": "sha256:bb"}, ["sha256:aa"], False),
     ],
 )
-def test_a_retagged_image_is_repaired(settings: dict[str, Any], there: list[str], right: bool) -> None:  # noqa: FBT001
-    """What the inventory says counts; where it says nothing, the image that was there when the role last ended well."""
+def test_a_retagged_image_is_repaired(settings: dict[str, Any], present: list[str], expected: bool) -> None:  # noqa: FBT001
+    """The inventory decides; without a setting, the image of the last successful run is desired."""
     role = Role(
         "training_image",
         platform_node={"recorded_images": {"training:1": "sha256:aa"}},
-        __training_image_result={"images": [{"Id": name, "RepoDigests": []} for name in there]},
+        __training_image_result={"images": [{"Id": name, "RepoDigests": []} for name in present]},
         **{"training_image_reference": "training:1", **settings},
     )
 
-    assert role.value("__training_image_right") is right
+    assert role.value("__training_image_is_present") is expected
 
 
 @pytest.mark.parametrize(
@@ -292,10 +292,10 @@ def test_a_retagged_image_is_repaired(settings: dict[str, Any], there: list[str]
     ],
 )
 def test_manually_changed_container_options_are_detected(options: dict[str, Any], foreign: list[str]) -> None:
-    """A container that was made anew with an option that the role never sets is made as it should be."""
+    """A container that was recreated manually with an option that the role never sets is replaced."""
     node = load("training_container", "training_container_node")
 
-    assert node.foreign({"HostConfig": options}) == foreign
+    assert node.unmanaged_options({"HostConfig": options}) == foreign
 
 
 def test_deleted_mount_folders_of_the_container_are_detected(tmp_path: Path) -> None:
@@ -311,24 +311,26 @@ def test_deleted_mount_folders_of_the_container_are_detected(tmp_path: Path) -> 
     binds = ["/srv/a:/a/:ro", "/srv/b:/b c", "/srv/f:/f", "/h:/etc/hosts:ro", "/srv/d:/d", "volume"]
     container = {"State": {"Pid": 7}, "HostConfig": {"Binds": binds}}
 
-    assert module.deleted(container, str(tmp_path)) == ["/srv/a", "/srv/b", "/h"]
-    assert module.deleted({}, str(tmp_path)) == []
-    assert module.deleted({"State": {"Pid": 0}, "HostConfig": {"Binds": None}}, str(tmp_path)) == []
+    assert module.deleted_mounts(container, str(tmp_path)) == ["/srv/a", "/srv/b", "/h"]
+    assert module.deleted_mounts({}, str(tmp_path)) == []
+    assert module.deleted_mounts({"State": {"Pid": 0}, "HostConfig": {"Binds": None}}, str(tmp_path)) == []
 
 
-@pytest.mark.parametrize(("foreign", "deleted", "anew"), [([], [], False), (["Memory"], [], True), ([], ["/a"], True)])
+@pytest.mark.parametrize(
+    ("foreign", "deleted", "recreate"), [([], [], False), (["Memory"], [], True), ([], ["/a"], True)]
+)
 def test_a_container_is_recreated_for_differences_that_docker_does_not_compare(
     foreign: list,
     deleted: list,
-    anew: bool,  # noqa: FBT001
+    recreate: bool,  # noqa: FBT001
 ) -> None:
-    """Plain Ansible sees it as well: the role looks for itself."""
+    """The role detects them itself, so a run of plain Ansible does as well."""
     node = {"image": True, "foreign": foreign, "deleted": deleted, "jobs": []}
     role = Role("training_container", __training_container_node={"node": node}, __training_container_plan={})
     task = role.task("service", "Compare the container with its settings")
     differences = [*foreign, *(f"{path} was deleted on the node" for path in deleted)]
 
-    assert role.templar.template(task["community.docker.docker_container"]["recreate"]) is anew
+    assert role.templar.template(task["community.docker.docker_container"]["recreate"]) is recreate
     assert role.value("__training_container_differences") == differences
 
 
@@ -336,7 +338,7 @@ def test_a_container_is_recreated_for_differences_that_docker_does_not_compare(
     ("loaded", "written", "reload"), [("id", [], False), ("other", [], True), ("id", ["/x/sshd_config"], True)]
 )
 def test_sshd_reloads_changed_settings(loaded: str, written: list[str], reload: bool) -> None:  # noqa: FBT001
-    """When it has read others, and when the file was another: it may have read that one under the same name."""
+    """If sshd has read other settings, or if the file was changed: sshd may have read the changed file."""
     role = Role(
         "container_ssh",
         _container_ssh_folder="/x",

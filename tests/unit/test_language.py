@@ -105,6 +105,12 @@ def documentation(file: str) -> Iterator[tuple[str, int]]:
     yield from ((text, line) for text, line in prose(file) if text.startswith("#"))
 
 
+def role_texts(file: str) -> Iterator[tuple[str, int]]:
+    """Yield task names, comments and other lines of a YAML file, template or script of a role that are not code."""
+    for number, line in enumerate((ROOT / file).read_text().splitlines(), 1):
+        yield re.sub(r"\{\{.*?\}\}|\{%.*?%\}", "", line), number
+
+
 def wrong_terms(text: str) -> list[str]:
     """Return the matches of `TERMS` in a text, without code in Markdown."""
     return [match[0] for match in _TERM.finditer(re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL))]
@@ -121,6 +127,35 @@ def test_modules_use_standard_terms():
     files = [file for file in sources("*.py") if file.startswith("provision/")]
     wrong = [f"{file}:{line}: {words}" for file in files for text, line in prose(file) if (words := wrong_terms(text))]
 
+    assert wrong == []
+
+
+def test_modules_of_roles_use_standard_terms():
+    """In comments, documentation and messages."""
+    files = [file for file in sources("*.py") if file.startswith("roles/")]
+    wrong = [f"{file}:{line}: {words}" for file in files for text, line in prose(file) if (words := wrong_terms(text))]
+
+    assert wrong == []
+
+
+def test_tasks_templates_and_scripts_of_roles_use_standard_terms():
+    """In names of tasks and handlers, comments, messages and descriptions of variables; names and Jinja are exempt."""
+    folders = (
+        "roles/*/tasks",
+        "roles/*/handlers",
+        "roles/*/vars",
+        "roles/*/meta",
+        "roles/*/templates",
+        "roles/*/files",
+    )
+    patterns = [f"{folder}/*" for folder in (*folders, "roles/*/molecule/*/tasks", "playbooks")]
+    paths = [path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()]
+    files = sorted(path.relative_to(ROOT).as_posix() for path in paths)
+    wrong = [
+        f"{file}:{line}: {words}" for file in files for text, line in role_texts(file) if (words := wrong_terms(text))
+    ]
+
+    assert len(files) > 80
     assert wrong == []
 
 

@@ -2,9 +2,9 @@
 
 
 def base_system_hosts(addresses, names, node, own_name, alias):
-    """Return node -> its line: of nodes without a known address the line that is in the file already.
+    """Return the line of each node. A node without a known address keeps the line that is already in the file.
 
-    The node's own line has its host name too (`alias`), so that it resolves where it differs.
+    The line of the node itself also contains its host name (`alias`) if that differs from its name.
     """
     lines = {}
     for name in names:
@@ -18,7 +18,7 @@ def base_system_hosts(addresses, names, node, own_name, alias):
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """The filters that Ansible loads."""
 
     def filters(self):
         """Return the filters by name."""

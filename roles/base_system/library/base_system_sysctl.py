@@ -1,13 +1,13 @@
 #!/usr/bin/python
-"""Ansible module: kernel settings, in their file and in the running kernel, in one remote task."""
+"""Ansible module: set kernel settings in their file and in the running kernel, in one remote task."""
 
 DOCUMENTATION = r"""
 module: base_system_sysctl
-short_description: Keep sysctls, on disk and live
+short_description: Set kernel settings on disk and in the running kernel
 description:
-  - Writes one file for sysctl.d and brings the running kernel to the same values.
-  - A key that this kernel does not have is left out of both and returned.
-  - The file and the values that were there before the first change are noted, for a reset.
+  - Writes one file for sysctl.d and sets the same values in the running kernel.
+  - Skips a key that this kernel does not have, and returns it as missing.
+  - Records the original file and values before the first change, for a reset.
 options:
   path: {description: File in sysctl.d., type: path, required: true}
   values: {description: Values by key., type: dict, required: true}
@@ -17,19 +17,19 @@ author: [provision]
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import keep_file, mark, note
-from ansible.module_utils.platform_replace import is_ours, replace
+from ansible.module_utils.platform_origin import mark_managed, record, record_file
+from ansible.module_utils.platform_replace import is_root_file, replace
 
 HEADER = "# Managed by provision (role base_system).\n"
 
 
 def live_path(key):
-    """Return where the kernel shows a key; dots separate, and a slash stands for a dot in a name."""
+    """Return the path of a key below /proc/sys. Dots separate its parts; a slash stands for a dot in a part."""
     return "/proc/sys/" + key.translate(str.maketrans("./", "/."))
 
 
 def read(path):
-    """Return the words of a file joined by single spaces, empty when it cannot be read."""
+    """Return the text of a file, empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8") as stream:
             return stream.read()
@@ -44,28 +44,28 @@ def main():
         supports_check_mode=True,
     )
     path = module.params["path"]
-    wanted = {key: " ".join(str(value).split()) for key, value in sorted(module.params["values"].items())}
-    present = {key: value for key, value in wanted.items() if os.path.exists(live_path(key))}
+    desired = {key: " ".join(str(value).split()) for key, value in sorted(module.params["values"].items())}
+    present = {key: value for key, value in desired.items() if os.path.exists(live_path(key))}
     text, before = HEADER + "".join(f"{key} = {value}\n" for key, value in present.items()), read(path)
-    differs = before != text or not is_ours(path)
+    differs = before != text or not is_root_file(path)
     live = {key: " ".join(read(live_path(key)).split()) for key in present}
     different = {key: value for key, value in present.items() if live[key] != value}
     try:
         if differs and not module.check_mode:
-            keep_file(path, text)
+            record_file(path, text)
             replace(path, text)
     except OSError as error:
-        module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
+        module.fail_json(msg=f"{path}: cannot write the file ({error.strerror})")
     for key, value in different.items():
         try:
             if not module.check_mode:
-                note("sysctls", key, {"key": key, "path": live_path(key), "before": live[key]})
-                mark("sysctls", key, "values", value)
+                record("sysctls", key, {"key": key, "path": live_path(key), "before": live[key]})
+                mark_managed("sysctls", key, "values", value)
                 with open(live_path(key), "w", encoding="utf-8") as stream:
                     stream.write(value)
         except OSError as error:
             module.fail_json(
-                msg=f"the kernel refused {key} = {value}: {error.strerror}. Correct or remove it in base_system_sysctls."
+                msg=f"{key}: the kernel refuses the value {value} ({error.strerror}). Correct or remove it in base_system_sysctls."
             )
     diff = [
         {"before_header": path, "after_header": path, "before": before, "after": text},
@@ -77,7 +77,7 @@ def main():
         },
     ]
     changed = differs or bool(different)
-    module.exit_json(changed=changed, missing=sorted(set(wanted) - set(present)), diff=diff if changed else [])
+    module.exit_json(changed=changed, missing=sorted(set(desired) - set(present)), diff=diff if changed else [])
 
 
 if __name__ == "__main__":

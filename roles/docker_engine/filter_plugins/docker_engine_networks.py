@@ -1,16 +1,16 @@
-"""Filters of the role docker_engine."""
+"""Filter of the role docker_engine: overlaps of docker's address pools with other networks."""
 
 import ipaddress
 import re
 
-DOCKERS_OWN = re.compile(r"^(docker\d|br-[0-9a-f]{12}|veth)")
+DOCKER_INTERFACE = re.compile(r"^(docker\d|br-[0-9a-f]{12}|veth)")
 
 
 def docker_engine_overlaps(pools, nodes, networks):
-    """Return a sentence for each network of a node, or of the cluster, that overlaps one of docker's address pools.
+    """Return a sentence for each network of a node or of the cluster that overlaps one of docker's address pools.
 
     `nodes` maps a name to variables with "platform_node": {"addresses": [{interface, address, prefix}], "routes":
-    ["CIDR INTERFACE"]}; a node that was not reached has none.
+    ["CIDR INTERFACE"]}; an unreachable node has none.
     """
     used = [(network, "cluster_data_networks") for network in networks]
     for name in sorted(nodes):
@@ -18,12 +18,12 @@ def docker_engine_overlaps(pools, nodes, networks):
         used += [
             (f"{entry['address']}/{entry['prefix']}", f"{name}: address on {entry['interface']}")
             for entry in node.get("addresses", [])
-            if not DOCKERS_OWN.match(entry["interface"])
+            if not DOCKER_INTERFACE.match(entry["interface"])
         ]
         for route in node.get("routes", []):
             destination, _, interface = route.partition(" ")
-            if not DOCKERS_OWN.match(interface):
-                used.append((destination, f"{name}: route by {interface or 'no interface'}"))
+            if not DOCKER_INTERFACE.match(interface):
+                used.append((destination, f"{name}: route through {interface or 'no interface'}"))
     return sorted(
         {
             f"{pool['base']} overlaps {network} ({where})"
@@ -40,7 +40,7 @@ def _network(text):
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """The filters that Ansible loads."""
 
     def filters(self):
         """Return the filters by name."""

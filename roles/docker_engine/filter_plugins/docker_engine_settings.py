@@ -1,17 +1,17 @@
-"""Filters of the role docker_engine: limits within those of the node, and the files of certificates."""
+"""Filters of the role docker_engine: ulimits, their reductions, and certificate files."""
 
 
 def docker_engine_ulimits(limits):
-    """Return docker's default-ulimits."""
-    return {name: {"Name": name, "Soft": most, "Hard": most} for name, most in limits.items()}
+    """Return the value of default-ulimits in daemon.json."""
+    return {name: {"Name": name, "Soft": limit, "Hard": limit} for name, limit in limits.items()}
 
 
 def docker_engine_reductions(desired, limits):
-    """Return a line for each limit that the node cuts."""
+    """Return a line for each limit that is reduced to the limit of the node."""
     return [
-        f"default ulimit {name} cut from {most} to {limits[name]}: the node does not allow more"
-        for name, most in desired.items()
-        if limits[name] != int(most)
+        f"default ulimit {name} reduced from {limit} to {limits[name]}: the node does not allow more"
+        for name, limit in desired.items()
+        if limits[name] != int(limit)
     ]
 
 
@@ -24,7 +24,7 @@ def docker_engine_certificates(entries):
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """The filters that Ansible loads."""
 
     def filters(self):
         """Return the filters by name."""

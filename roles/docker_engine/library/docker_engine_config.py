@@ -1,19 +1,19 @@
 #!/usr/bin/python
-"""Ansible module: merge settings into daemon.json without losing anything that is there."""
+"""Ansible module: merge settings into daemon.json and preserve pre-existing settings."""
 
 DOCUMENTATION = r"""
 module: docker_engine_config
 short_description: Merge settings into docker's daemon.json
 description:
-  - Keys that others wrote stay. Keys that this role wrote in its last run and that are no longer wanted go.
-  - A file that is no JSON is kept as it is, copied beside, and reported with line and column.
-  - The new file is checked by C(dockerd --validate) where dockerd knows that option, else as far as all versions agree.
-  - The file that stood there before the first change is noted, for a reset.
-  - An existing file keeps its mode, but that root alone may write it. Copies are readable by root alone.
+  - Preserves keys that the role did not write. Removes keys that the role wrote in its last run and that are no longer desired.
+  - Does not change a file with invalid JSON, copies it to a second file, and reports line and column.
+  - Checks the new file with C(dockerd --validate) if dockerd has this option, else with rules that hold for all versions.
+  - Records the original file before the first change, for a reset.
+  - Preserves the mode of an existing file, but only root may write it. Only root can read copies.
 options:
   path: {description: The file., type: path, default: /etc/docker/daemon.json}
-  settings: {description: What is wanted., type: dict, required: true}
-  private: {description: The settings may hold secrets; only root reads the file and no value is shown., type: bool, default: false}
+  settings: {description: Desired settings., type: dict, required: true}
+  private: {description: 'The settings may contain secrets: only root can read the file, and no value is shown.', type: bool, default: false}
 author: [provision]
 """
 
@@ -23,15 +23,15 @@ import os
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.docker_engine_json import BrokenFileError, merge, needed, parse, problems, without
-from ansible.module_utils.platform_origin import keep_data, keep_file
+from ansible.module_utils.docker_engine_json import BrokenFileError, merge, needed, parse, problems, without_obsolete
+from ansible.module_utils.platform_origin import record_data_folder, record_file
 from ansible.module_utils.platform_replace import replace
 
-WRITTEN = "/var/lib/provision/docker_engine.json"
+LAST_SETTINGS = "/var/lib/provision/docker_engine.json"
 
 
 def read(path):
-    """Return a file's text, None when there is none."""
+    """Return a file's text, None if it does not exist."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -39,44 +39,44 @@ def read(path):
         return None
 
 
-def written_before():
-    """Return the settings that this role wrote when it last ended well."""
+def last_settings():
+    """Return the settings that the last successful run of the role wrote."""
     try:
-        settings = json.loads(read(WRITTEN) or "{}")
+        settings = json.loads(read(LAST_SETTINGS) or "{}")
     except ValueError:
         return {}
     return settings if isinstance(settings, dict) else {}
 
 
 def mode_of(path):
-    """Return a file's mode, None when there is none."""
+    """Return a file's mode, None if it does not exist."""
     try:
         return stat.S_IMODE(os.stat(path).st_mode)
     except FileNotFoundError:
         return None
 
 
-def is_roots(path):
+def is_owned_by_root(path):
     """Return whether a file belongs to root."""
     status = os.stat(path)
     return (status.st_uid, status.st_gid) == (os.geteuid(), os.getegid())
 
 
 def refuse_broken(module, path, text, reason):
-    """Keep a broken file, copy it beside, and say what to do."""
+    """Copy a file with invalid JSON to a second file, and fail with the remedy."""
     backup = "{}.broken-{}".format(path, hashlib.sha256(text.encode()).hexdigest()[:8])
     if not module.check_mode and not os.path.exists(backup):
-        keep_file(backup, text)
+        record_file(backup, text)
         replace(backup, text, 0o600)
     module.fail_json(
-        msg=f"{reason}. The file is not valid JSON, so docker cannot start with it. It was left as it was"
-        + ("" if module.check_mode else f" and copied to {backup}")
-        + ". Correct it, or remove it if nothing in it is needed, and apply again."
+        msg=f"{reason} (invalid JSON, so docker cannot start with it; the file is unchanged"
+        + (")" if module.check_mode else f", with a copy in {backup})")
+        + ". Correct the file, or remove it if its settings are not needed, and apply again."
     )
 
 
 def validate(module, settings, text):
-    """Fail when dockerd refuses the new file, or would: dockerd before 23 cannot say so without taking it."""
+    """Fail if dockerd refuses the new file, or would refuse it: dockerd before version 23 cannot check a file without using it."""
     program, reason = module.get_bin_path("dockerd"), ""
     if program and "--validate" in module.run_command([program, "--help"])[1]:
         name = os.path.join(module.tmpdir, "daemon.json")
@@ -87,13 +87,13 @@ def validate(module, settings, text):
         reason = "; ".join(problems(settings))
     if reason:
         module.fail_json(
-            msg=f"dockerd refuses the new daemon.json: {reason}. The file on the node was left as it was. Correct "
-            "docker_engine_registry_mirrors or docker_engine_daemon_options, or what others wrote into the file."
+            msg=f"daemon.json: dockerd refuses the new settings ({reason}; the file on the node is unchanged). Correct "
+            "docker_engine_registry_mirrors, docker_engine_daemon_options or the pre-existing settings in the file."
         )
 
 
-def shown(text, settings, private):
-    """Return a file's text for a diff; of a private one only the names."""
+def diff_text(text, settings, private):
+    """Return a file's text for a diff; of a private file only the names of settings."""
     return json.dumps(dict.fromkeys(sorted(settings), "********"), indent=2) + "\n" if private and text else text
 
 
@@ -107,48 +107,48 @@ def main():
         },
         supports_check_mode=True,
     )
-    path, wanted, private = module.params["path"], module.params["settings"], module.params["private"]
+    path, desired, private = module.params["path"], module.params["settings"], module.params["private"]
     before, mode = read(path), mode_of(path)
-    mode_wanted = 0o600 if private else 0o644 if mode is None else mode & ~0o022
+    new_mode = 0o600 if private else 0o644 if mode is None else mode & ~0o022
     private = private or (mode is not None and not mode & stat.S_IROTH)
     try:
         present = parse(before or "", path)
     except BrokenFileError as error:
         refuse_broken(module, path, before, str(error))
-    ours = needed(present, wanted)
-    settings = merge(without(present, written_before(), wanted), ours)
+    managed = needed(present, desired)
+    settings = merge(without_obsolete(present, last_settings(), desired), managed)
     differs = settings != present or (before is None and settings != {})
-    changed = differs or (before is not None and (mode != mode_wanted or not is_roots(path)))
+    changed = differs or (before is not None and (mode != new_mode or not is_owned_by_root(path)))
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n" if differs else before
     if differs:
         validate(module, settings, text)
     if changed and not module.check_mode:
         try:
-            keep_file(path, kind="json", settings=ours)
-            keep_data_root(ours)
-            keep_and_write(path, before, text, mode_wanted)
+            record_file(path, kind="json", settings=managed)
+            record_data_root(managed)
+            back_up_and_write(path, before, text, new_mode)
         except OSError as error:
-            module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
+            module.fail_json(msg=f"{path}: cannot write the file ({error.strerror})")
     diff = {"before_header": path, "after_header": path}
-    diff.update(before=shown(before or "", present, private), after=shown(text, settings, private))
-    module.exit_json(changed=changed, settings=settings, ours=ours, diff=diff if changed else {})
+    diff.update(before=diff_text(before or "", present, private), after=diff_text(text, settings, private))
+    module.exit_json(changed=changed, settings=settings, managed=managed, diff=diff if changed else {})
 
 
-def keep_data_root(settings):
-    """Note whether docker's data folder is there before docker fills it."""
+def record_data_root(settings):
+    """Record whether docker's data folder exists before docker fills it."""
     if isinstance(settings.get("data-root"), str):
-        keep_data(settings["data-root"])
+        record_data_folder(settings["data-root"])
 
 
-def keep_and_write(path, before, text, mode):
-    """Replace the file; the one that docker last took stays beside it until docker has taken the new one."""
+def back_up_and_write(path, before, text, mode):
+    """Replace the file, and keep the previous one as a backup until docker has accepted the new one."""
     previous = path + ".provision-previous"
     if before == text:
         os.chown(path, os.geteuid(), os.getegid())
         os.chmod(path, mode)
         return
     if before is not None and not os.path.exists(previous):
-        keep_file(previous, before)
+        record_file(previous, before)
         replace(previous, before, mode)
     replace(path, text, mode)
 

@@ -1,14 +1,14 @@
 #!/usr/bin/python
-"""Ansible module: log in to registries; passwords go through stdin and end in a file that only root reads."""
+"""Ansible module: log in to registries. Passwords are passed through stdin and stored in a file that only root can read."""
 
 DOCUMENTATION = r"""
 module: docker_engine_login
 short_description: Log in to registries
 description:
-  - A registry whose stored login is the wanted one is not asked again. The file with the logins is root's alone.
-  - The file that stood there before the first login is noted, for a reset.
+  - Does not contact a registry if the stored credentials are the desired ones. Only root can read the file with the credentials.
+  - Records the original file before the first login, for a reset.
 options:
-  logins: {description: 'Logins: registry, username, password_secret.', type: list, elements: dict, required: true}
+  logins: {description: 'Credentials: registry, username, password_secret.', type: list, elements: dict, required: true}
   folder: {description: Folder of docker's client configuration., type: path, default: /root/.docker}
 author: [provision]
 """
@@ -19,7 +19,7 @@ import os
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import keep_file, keep_folder
+from ansible.module_utils.platform_origin import record_file, record_folder
 
 OPTIONS = {
     "registry": {"type": "str", "required": True},
@@ -28,8 +28,8 @@ OPTIONS = {
 }
 
 
-def stored(folder):
-    """Return the stored logins by registry."""
+def stored_credentials(folder):
+    """Return the stored credentials by registry."""
     try:
         with open(os.path.join(folder, "config.json"), encoding="utf-8") as stream:
             return json.load(stream).get("auths", {})
@@ -37,15 +37,15 @@ def stored(folder):
         return {}
 
 
-def loose(folder):
-    """Return folder and file that are not root's alone, with the mode that they should have."""
-    logins = {}
+def required_modes(folder):
+    """Return path -> mode for the folder and the file if their mode or owner must be corrected."""
+    modes = {}
     for path, mode in ((folder, 0o700), (os.path.join(folder, "config.json"), 0o600)):
         if os.path.exists(path):
             status = os.stat(path)
             if (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) != (mode, os.geteuid(), os.getegid()):
-                logins[path] = mode
-    return logins
+                modes[path] = mode
+    return modes
 
 
 def main():
@@ -57,18 +57,21 @@ def main():
         },
         supports_check_mode=True,
     )
-    folder, done = module.params["folder"], []
+    folder, registries = module.params["folder"], []
     config = os.path.join(folder, "config.json")
     os.umask(0o077)
     for login in module.params["logins"]:
         pair = "{}:{}".format(login["username"], login["password_secret"])
-        if stored(folder).get(login["registry"], {}).get("auth") == base64.b64encode(pair.encode()).decode():
+        if (
+            stored_credentials(folder).get(login["registry"], {}).get("auth")
+            == base64.b64encode(pair.encode()).decode()
+        ):
             continue
-        done.append(login["registry"])
+        registries.append(login["registry"])
         if module.check_mode:
             continue
-        keep_folder(folder)
-        keep_file(config, kind="json", settings={"auths": {login["registry"]: None}})
+        record_folder(folder)
+        record_file(config, kind="json", settings={"auths": {login["registry"]: None}})
         command = [
             "docker",
             "--config",
@@ -83,19 +86,19 @@ def main():
         if code != 0:
             reason = (err or out).replace(login["password_secret"], "********").strip()
             module.fail_json(
-                msg="registry {}: the login of user {} failed: {}. Correct docker_engine_registry_logins.".format(
+                msg="registry {}: cannot log in as {} ({}). Correct docker_engine_registry_logins.".format(
                     login["registry"], login["username"], reason[-400:]
                 )
             )
-    opened = loose(folder)
-    for path, mode in opened.items() if not module.check_mode else ():
+    modes = required_modes(folder)
+    for path, mode in modes.items() if not module.check_mode else ():
         if path == config:
-            keep_file(config, kind="json", settings={})
+            record_file(config, kind="json", settings={})
         else:
-            keep_folder(folder)
+            record_folder(folder)
         os.chown(path, os.geteuid(), os.getegid())
         os.chmod(path, mode)
-    module.exit_json(changed=bool(done or opened), registries=done)
+    module.exit_json(changed=bool(registries or modes), registries=registries)
 
 
 if __name__ == "__main__":

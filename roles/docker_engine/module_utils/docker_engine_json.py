@@ -1,9 +1,9 @@
-"""daemon.json: reading it, merging into it, and what dockerd needs to notice a change. Touches no process."""
+"""Read and merge daemon.json, and determine how dockerd has to apply a change. Does not touch processes."""
 
 import json
 import re
 
-# What dockerd takes over on SIGHUP; everything else needs a restart. A key that is gone keeps its old value over a SIGHUP.
+# Settings that dockerd applies on SIGHUP. All others require a restart. A removed key keeps its old value on SIGHUP.
 RELOADABLE = frozenset(
     (
         "authorization-plugins",
@@ -23,7 +23,7 @@ RELOADABLE = frozenset(
 )
 
 
-# What a setting must be, for a dockerd that cannot check a file itself. Only what no version takes in another form.
+# Required types of settings, for a dockerd that cannot check a file. Only types that all versions require.
 KINDS = {
     "a list of strings": ("authorization-plugins", "dns", "insecure-registries", "labels", "registry-mirrors"),
     "true or false": ("debug", "experimental", "icc", "iptables", "ipv6", "live-restore", "userland-proxy"),
@@ -40,21 +40,21 @@ MIRROR = re.compile(r"https?://[^/?#@\s]+/?\Z", re.IGNORECASE)
 
 
 class BrokenFileError(Exception):
-    """The file on the node is no JSON object."""
+    """The file on the node does not contain a JSON object."""
 
 
 def parse(text, path):
-    """Return the settings in `text`; BrokenFileError says where it is broken."""
+    """Return the settings in `text`. Raise BrokenFileError with line and column if they are invalid."""
     if not text.strip():
         return {}
     try:
         settings = json.loads(text)
     except ValueError as error:
         line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
-        # The line itself is not shown: it can hold a password.
+        # The line itself is not shown: it can contain a password.
         raise BrokenFileError(f"{path}: line {line}, column {column}: {getattr(error, 'msg', error)}") from None
     if not isinstance(settings, dict):
-        raise BrokenFileError(f"{path}: it holds a {type(settings).__name__}, not an object")
+        raise BrokenFileError(f"{path}: it contains a {type(settings).__name__}, not an object")
     return settings
 
 
@@ -68,8 +68,8 @@ def problems(settings):
     mirrors = settings.get("registry-mirrors")
     for mirror in mirrors if isinstance(mirrors, list) else []:
         if isinstance(mirror, str) and not MIRROR.match(mirror):
-            shown = re.sub(r"[^/\s]*@", "", mirror)
-            sentences.append(f"registry-mirrors: {shown} must be http:// or https:// and a host, with nothing after it")
+            url = re.sub(r"[^/\s]*@", "", mirror)
+            sentences.append(f"registry-mirrors: {url} must be http:// or https:// and a host, without a path")
     options = settings.get("log-opts")
     for key, value in sorted(options.items()) if isinstance(options, dict) else ():
         if not isinstance(value, str):
@@ -78,7 +78,7 @@ def problems(settings):
 
 
 def _is(kind, value):
-    """Return whether a value is of a kind."""
+    """Return whether a value has a type."""
     if kind == "a list of strings":
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     if kind == "a whole number":
@@ -86,10 +86,10 @@ def _is(kind, value):
     return isinstance(value, {"true or false": bool, "an object": dict, "a string": str}[kind])
 
 
-def merge(present, wanted):
-    """Return `present` with `wanted` laid over it; objects are merged key by key, everything else is replaced."""
+def merge(present, desired):
+    """Return `present` merged with `desired`: objects are merged by key, other values are replaced."""
     result = dict(present)
-    for key, value in wanted.items():
+    for key, value in desired.items():
         if isinstance(value, dict) and isinstance(result.get(key), dict):
             result[key] = merge(result[key], value)
         else:
@@ -97,45 +97,52 @@ def merge(present, wanted):
     return result
 
 
-def needed(present, wanted):
-    """Return `wanted` without what the file need not say: live-restore as docker has it anyway, and a runtime that it has.
+def needed(present, desired):
+    """Return `desired` without redundant settings: live-restore with docker's default, and runtimes that the file already has.
 
-    Others name a runtime's program by its path, or give it no arguments in another form; that is the same runtime.
+    A runtime whose program is given by its path, or whose empty arguments have another form, counts as the same runtime.
     """
-    result = {key: value for key, value in wanted.items() if key in present or (key, value) != ("live-restore", False)}
-    there, runtimes = present.get("runtimes"), wanted.get("runtimes")
-    if isinstance(there, dict) and isinstance(runtimes, dict):
-        result["runtimes"] = {name: value for name, value in runtimes.items() if not _same(there.get(name), value)}
-    return {key: value for key, value in result.items() if value != {} or wanted[key] == {}}
+    result = {key: value for key, value in desired.items() if key in present or (key, value) != ("live-restore", False)}
+    present_runtimes, runtimes = present.get("runtimes"), desired.get("runtimes")
+    if isinstance(present_runtimes, dict) and isinstance(runtimes, dict):
+        result["runtimes"] = {
+            name: value for name, value in runtimes.items() if not _is_same_runtime(present_runtimes.get(name), value)
+        }
+    return {key: value for key, value in result.items() if value != {} or desired[key] == {}}
 
 
-def _same(there, wanted):
-    """Return whether what the file has of a runtime is the one that is wanted, in other words."""
-    if not isinstance(there, dict) or not isinstance(wanted, dict) or there == wanted or wanted.get("runtimeArgs"):
+def _is_same_runtime(present, desired):
+    """Return whether a runtime in the file is the desired one in another form."""
+    if (
+        not isinstance(present, dict)
+        or not isinstance(desired, dict)
+        or present == desired
+        or desired.get("runtimeArgs")
+    ):
         return False
-    programs = {str(one.get("path") or "").rsplit("/", 1)[-1] for one in (there, wanted)}
+    programs = {str(runtime.get("path") or "").rsplit("/", 1)[-1] for runtime in (present, desired)}
     return len(programs) == 1 and "" not in programs
 
 
-def without(present, written_before, wanted):
-    """Return `present` without what we once wrote, nobody changed since, and is wanted no more."""
+def without_obsolete(present, last, desired):
+    """Return `present` without the unchanged settings of the last run that are no longer desired."""
     result = {}
     for key, value in present.items():
-        before, remaining = written_before.get(key), value
-        if key in written_before and key not in wanted and value == before:
+        before, remaining = last.get(key), value
+        if key in last and key not in desired and value == before:
             continue
         if isinstance(value, dict) and isinstance(before, dict):
-            wanted_below = wanted.get(key) if isinstance(wanted.get(key), dict) else {}
-            remaining = without(value, before, wanted_below)
-            if not remaining and key not in wanted:
+            desired_below = desired.get(key) if isinstance(desired.get(key), dict) else {}
+            remaining = without_obsolete(value, before, desired_below)
+            if not remaining and key not in desired:
                 continue
         result[key] = remaining
     return result
 
 
-def action_for(running, wanted):
-    """Return `none`, `reload` or `restart`: what brings a dockerd that runs with `running` to `wanted`."""
-    different = {key for key in set(running) | set(wanted) if running.get(key) != wanted.get(key)}
+def action_for(running, desired):
+    """Return `none`, `reload` or `restart`: the action after which a dockerd with the settings `running` has `desired`."""
+    different = {key for key in set(running) | set(desired) if running.get(key) != desired.get(key)}
     if not different:
         return "none"
-    return "reload" if different <= RELOADABLE & set(wanted) else "restart"
+    return "reload" if different <= RELOADABLE & set(desired) else "restart"

@@ -1,4 +1,4 @@
-"""Filters of the role peer_memory: what the controller decides from a node's findings."""
+"""Filters of the role peer_memory: decisions of the controller from the facts of a node."""
 
 import base64
 import hashlib
@@ -20,11 +20,11 @@ FACTS = (
     "pci_routing",
     "nccl",
 )
-"""Facts of the probe that the verdict is made from."""
+"""Facts of the probe that the verdict requires."""
 
 
 def peer_memory_probe(_provider):
-    """Return the probe's script, empty where the provision package has no verdict (or is not there)."""
+    """Return the script of the probe, empty if the package provision is not installed."""
     try:
         from provision import gdr  # noqa: F401
         from provision.facts import ALL_FACTS, script
@@ -33,89 +33,95 @@ def peer_memory_probe(_provider):
     return script([fact for fact in ALL_FACTS if fact.name in FACTS])
 
 
-def peer_memory_provider(look, wanted):
-    """Return the provider, and why: what the inventory says, or for `auto` the verdict.
+def peer_memory_provider(node_facts, setting):
+    """Return the provider and the reasons: the setting of the inventory, or for `auto` the verdict.
 
     Args:
-        look: findings of the module peer_memory, with the probe's output.
-        wanted: peer_memory_provider.
+        node_facts: facts from the module peer_memory, with the output of the probe.
+        setting: peer_memory_provider.
 
     Returns:
-        ``{"provider": str, "reasons": [str], "remedies": [str], "untold": str}``; ``untold`` is why nobody can choose:
-        a fact that the choice stands on could not be told, and there is no provider from before to be kept.
+        ``{"provider": str, "reasons": [str], "unknown": str}``; ``unknown`` is the reason why
+        no provider can be chosen: a required fact is unknown, and the node has no provider to preserve.
     """
-    if wanted != "auto":
-        return _chosen(wanted, "the inventory asks for it")
-    before = look["status"].get("provider") or look.get("config", {}).get("provider") or "none"
-    others = [kernel["kernel"] for kernel in look["kernels"] if kernel["driver"] and kernel["kernel"] != look["kernel"]]
-    if before != "none" and others and not look["driver_version"]:
-        # Judged as it is now, the node would lose what it had before somebody booted this kernel.
-        return _chosen(
-            before, f"{before} as before: the driver is there for kernel {others[0]}, and not yet for the running one"
+    if setting != "auto":
+        return _choice(setting, "set in the inventory")
+    before = node_facts["status"].get("provider") or node_facts.get("config", {}).get("provider") or "none"
+    others = [
+        kernel["kernel"]
+        for kernel in node_facts["kernels"]
+        if kernel["driver"] and kernel["kernel"] != node_facts["kernel"]
+    ]
+    if before != "none" and others and not node_facts["driver_version"]:
+        # Otherwise the node would lose the provider that it had before it booted this kernel.
+        return _choice(
+            before,
+            f"{before} as before: the driver is installed for kernel {others[0]}, but not yet for the running one",
         )
-    chosen, untold = _by_verdict(look) if look.get("probe") else _without_package(look)
-    if chosen["provider"] != "none" or not untold:
-        return chosen
+    choice, unknown = _by_verdict(node_facts) if node_facts.get("probe") else _without_package(node_facts)
+    if choice["provider"] != "none" or not unknown:
+        return choice
     if before != "none":
-        return _chosen(before, f"{before} as before: what would fit the node now cannot be told ({untold})")
-    return {**chosen, "untold": untold}
+        return _choice(before, f"{before} as before: the current choice is unknown ({unknown})")
+    return {**choice, "unknown": unknown}
 
 
-def _by_verdict(look):
-    """Return the verdict of `provision gdr` on the probe's output, and which fact it lacks (empty for none)."""
+def _by_verdict(node_facts):
+    """Return the verdict of `provision gdr` from the output of the probe, and the unknown fact (empty if none)."""
     from provision.facts import ALL_FACTS, parse
     from provision.gdr.observed import verdict_of
+    from provision.report.reasons import messages
 
-    facts = parse(look["probe"], [fact for fact in ALL_FACTS if fact.name in FACTS])
+    facts = parse(node_facts["probe"], [fact for fact in ALL_FACTS if fact.name in FACTS])
     verdict = verdict_of(facts)
-    remedies = [f"{item.path.value}: {item.precondition}. {item.remedy}" for item in verdict.unmet]
-    return {**_chosen(verdict.path.value, *verdict.reasons), "remedies": remedies}, _untold(facts, look)
+    return _choice(verdict.path.value, *messages(verdict.reasons)), _unknown_fact(facts, node_facts)
 
 
-def _untold(facts, look):
-    """Return which fact a verdict of `none` may rest on that could not be told; empty when all is known."""
+def _unknown_fact(facts, node_facts):
+    """Return the unknown fact that can be the cause of a verdict of `none`, empty if all facts are known."""
     from provision.facts import Unknown
     from provision.gdr import Cards
-    from provision.gdr.observed import has_gpus, missing_fact_reason, situation
+    from provision.gdr.observed import has_gpus, missing_fact, situation
+    from provision.report.reasons import message
 
     if not has_gpus(facts):
         return facts.gpu_pci.reason if isinstance(facts.gpu_pci, Unknown) else ""
-    reason, now = missing_fact_reason(facts), situation(facts)
-    if reason or now.cards is not Cards.HARD:
-        return reason
-    if now.evidence.peer_api is False and isinstance(facts.modules, Unknown):
+    missing, state = missing_fact(facts), situation(facts)
+    if missing or state.cards is not Cards.HARD:
+        return message(missing) if missing else ""
+    if state.evidence.peer_api is False and isinstance(facts.modules, Unknown):
         return facts.modules.reason
-    # Stand-ins of a lab may have GPUs without any kernel module.
-    unknown = now.driver and now.flavor is None and not look.get("simulated")
-    return "whether the driver's modules are the open or the proprietary ones is not known" if unknown else ""
+    # Simulated nodes of a lab can have GPUs without a kernel module.
+    unknown = state.driver and state.flavor is None and not node_facts.get("simulated")
+    return "it is unknown whether the modules of the driver are open or proprietary" if unknown else ""
 
 
-def _chosen(provider, *reasons):
-    return {"provider": provider, "reasons": list(reasons), "remedies": [], "untold": ""}
+def _choice(provider, *reasons):
+    return {"provider": provider, "reasons": list(reasons), "unknown": ""}
 
 
-def peer_memory_ref(wanted, look, *, by_headers=True):
-    """Return the tag of nv_peer_mem to build: the reference's 1.0-9 gives way to what stack and kernel can build.
+def peer_memory_ref(ref, node_facts, *, by_headers=True):
+    """Return the tag of nv_peer_mem to build: 1.0-9 is replaced if the RDMA stack or the kernel requires a later tag.
 
-    Newer stacks have the structure peer_memory_client_ex, which 1.3 needs; kernels since 5.4 have columns in
-    Module.symvers that 1.0-9 does not write, and 1.1 does.
+    Newer stacks have the structure peer_memory_client_ex, which 1.3 requires. Kernels since 5.4 have columns in
+    Module.symvers that 1.1 writes, but not 1.0-9.
     """
-    if wanted != "1.0-9" or not by_headers:
-        return wanted
-    kinds = [kernel["peer_interface"] for kernel in look["kernels"]]
+    if ref != "1.0-9" or not by_headers:
+        return ref
+    kinds = [kernel["peer_interface"] for kernel in node_facts["kernels"]]
     kind = kinds[0] or next((kind for kind in kinds if kind), "")
     if kind == "extended":
         return "1.3-0"
-    return "1.1-0" if _version(look["kernel"]) >= (5, 4) else wanted
+    return "1.1-0" if _version(node_facts["kernel"]) >= (5, 4) else ref
 
 
 def peer_memory_version(ref):
-    """Return a ref as DKMS can have it in a version."""
+    """Return a ref as a version for DKMS."""
     return re.sub(r"[^A-Za-z0-9.+~-]", "-", str(ref))
 
 
 def peer_memory_digest(path):
-    """Return the SHA-256 of a file on the controller, empty for one that cannot be read."""
+    """Return the SHA-256 of a file on the controller, empty if it cannot be read."""
     try:
         return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
     except OSError:
@@ -139,24 +145,24 @@ def peer_memory_prebuilt(folder, kernels, module):
     return prebuilt
 
 
-def _without_package(look):
-    """Decide by the rules that need neither the GPU's name nor NCCL's version; return the choice and what it lacks."""
-    version, flavour = _version(look["driver_version"]), look["driver_flavour"]
-    kernel = look["kernels"][0]
-    if not look["driver_version"]:
+def _without_package(node_facts):
+    """Choose without the GPU's name and NCCL's version; return the choice and the unknown fact."""
+    version, flavour = _version(node_facts["driver_version"]), node_facts["driver_flavour"]
+    kernel = node_facts["kernels"][0]
+    if not node_facts["driver_version"]:
         unreadable = f"the driver's module for kernel {kernel['kernel']} cannot be read"
-        return _chosen("none", "no NVIDIA driver is installed for the running kernel"), (
+        return _choice("none", "no NVIDIA driver is installed for the running kernel"), (
             unreadable if kernel["driver"] else ""
         )
-    if flavour == "open" and version >= (515,) and _version(look["kernel"]) >= (5, 12):
-        return _chosen("dma_buf", "the driver's open modules and this kernel can"), ""
-    if not (kernel["peer_interface"] or look["peer_interface_running"]):
-        none = _chosen("none", "the RDMA stack has no peer memory interface")
-        untold = "" if flavour else "whether the driver's modules are the open ones is not known"
-        return {**none, "remedies": ["Install DOCA-OFED, then the driver again."]}, untold
-    # Also where its module lacks, is a stub or is not signed: that is mended by building the driver's modules again.
+    if flavour == "open" and version >= (515,) and _version(node_facts["kernel"]) >= (5, 12):
+        return _choice("dma_buf", "the open modules of the driver and this kernel support it"), ""
+    if not (kernel["peer_interface"] or node_facts["peer_interface_running"]):
+        none = _choice("none", "the RDMA stack has no peer memory interface")
+        unknown = "" if flavour else "it is unknown whether the modules of the driver are open"
+        return none, unknown
+    # Also if the module is missing, a stub or unsigned: building the modules of the driver again fixes that.
     provider = "nvidia_peermem" if version >= (470,) else "nv_peer_mem"
-    return _chosen(provider, f"driver {look['driver_version']} and a vendor's RDMA stack"), ""
+    return _choice(provider, f"driver {node_facts['driver_version']} and a vendor's RDMA stack"), ""
 
 
 def _version(text):
@@ -164,7 +170,7 @@ def _version(text):
 
 
 def peer_memory_stale(kernels, digests, prebuilt, source_needed):
-    """Return the kernels that lack the module, or have another one than the prebuilt module or source."""
+    """Return the kernels without the module, or with another one than that of the prebuilt modules or sources."""
     return [
         kernel["kernel"]
         for kernel in kernels
@@ -175,7 +181,7 @@ def peer_memory_stale(kernels, digests, prebuilt, source_needed):
 
 
 def peer_memory_header_packages(kernels, package):
-    """Return the packages with the headers of these kernels; ``{kernel}`` in the name is the kernel."""
+    """Return the packages with the headers of these kernels; ``{kernel}`` in the name stands for the kernel."""
     return [package.replace("{kernel}", kernel) for kernel in kernels]
 
 
@@ -185,7 +191,7 @@ def peer_memory_hooks(folders, name, content, state):
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """The filters that Ansible loads."""
 
     def filters(self):
         """Return the filters by name."""

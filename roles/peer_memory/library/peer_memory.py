@@ -1,21 +1,21 @@
 #!/usr/bin/python
-"""Ansible module: what GPUDirect RDMA needs on a node, seen and made."""
+"""Ansible module: probe a node for GPUDirect RDMA, and build its modules."""
 
 DOCUMENTATION = r"""
 module: peer_memory
-short_description: Look at, or bring a node's kernels to, what GPUDirect RDMA needs
+short_description: Probe a node for GPUDirect RDMA, or build modules for its kernels
 description:
-  - action=look reads files, asks systemd for the unit, and runs the controller's probe when one is given; it changes nothing.
-  - action=build puts the sources in place and builds for each kernel, or installs prebuilt modules.
-  - A kernel that cannot be served is told with cause and remedy; only the running one makes the task fail.
+  - action=look reads files and the state of the unit, and runs the probe of the controller if one is set. It changes nothing.
+  - action=build installs the sources and builds modules for each kernel, or installs prebuilt modules.
+  - Returns cause and remedy for each kernel that lacks a module. The task fails only for the running kernel.
 options:
-  action: {description: What to do., type: str, choices: [look, build], required: true}
-  probe: {description: 'action=look: shell script of the controller, whose output is returned.', type: str, default: ""}
-  certificate: {description: 'action=look: file whose enrolment for Secure Boot is looked up.', type: str, default: ""}
-  config: {description: 'action=build: what is wanted, as in /etc/provision/peer_memory.json.', type: dict, default: {}}
+  action: {description: Action to perform., type: str, choices: [look, build], required: true}
+  probe: {description: 'action=look: shell script of the probe, whose output is returned.', type: str, default: ""}
+  certificate: {description: 'action=look: certificate whose enrolment for Secure Boot is checked.', type: str, default: ""}
+  config: {description: 'action=build: settings, as in /etc/provision/peer_memory.json.', type: dict, default: {}}
   kernels: {description: 'action=build: releases of the kernels.', type: list, elements: str, default: []}
   source:
-    description: 'action=build: sources of nv_peer_mem: version, mark (what they are) and archive (base64 of a tar file).'
+    description: 'action=build: sources of nv_peer_mem: version, mark (their origin) and archive (base64 of a tar file).'
     type: dict
     default: {}
   prebuilt:
@@ -36,19 +36,19 @@ import tarfile
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.peer_memory_look import Look
+from ansible.module_utils.peer_memory_look import NodeFiles
 from ansible.module_utils.peer_memory_node import (
     CONFIG,
     DKMS_NAME,
     MODULES,
-    NOTHING_WRONG,
+    NO_PROBLEM,
     SOURCE_MARK,
     STATUS,
     Node,
     Problem,
     Runner,
 )
-from ansible.module_utils.platform_origin import keep_file, note
+from ansible.module_utils.platform_origin import record, record_file
 
 UNIT_NAME = "provision-peer-memory.service"
 UNIT = f"/etc/systemd/system/{UNIT_NAME}"
@@ -56,11 +56,11 @@ WANTED_BY = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
 SYMVERS = "create_nv.symvers.sh"
 SYMVERS_SCRIPT = """\
 #!/bin/sh
-# Managed by provision (role peer_memory): reads checksums that this tree's own script cannot (compressed modules, newer kernels).
+# Managed by provision (role peer_memory): reads checksums that the script of this tree cannot read (compressed modules, newer kernels).
 exec /usr/local/lib/provision/peer-memory symvers "$1" >nv.symvers
 """
 DKMS_CONF = """\
-# Managed by provision (role peer_memory). Built by provision's own hook, after those that DKMS builds by itself.
+# Managed by provision (role peer_memory). Built by the hook of provision, after the automatic builds of DKMS.
 PACKAGE_NAME="{name}"
 PACKAGE_VERSION="{version}"
 BUILT_MODULE_NAME[0]="nv_peer_mem"
@@ -70,174 +70,180 @@ CLEAN="true"
 """
 
 
-def look(root="/", certificate=""):
-    """Return what is there, and for each provider what every kernel would lack."""
-    seen = Look(root)
-    judged = {}
+def collect_facts(root="/", certificate=""):
+    """Return the facts of the node, and the state of every kernel for each provider."""
+    files = NodeFiles(root)
+    states = {}
     for provider in MODULES:
         node = Node(root, config={"provider": provider})
-        node.look = seen  # a driver's module is large, and read once
-        judged[provider] = node.kernels()
+        node.files = files  # so that the large module of the driver is read only once
+        states[provider] = node.kernels()
     return {
-        **seen.facts(),
-        "enrolled": seen.enrolled(certificate) if certificate else None,
-        "judged": judged,
-        "digests": {kernel: digest(seen, seen.module_path(kernel, DKMS_NAME)) for kernel in seen.kernels()},
-        "status": loads(seen.text(STATUS)),
-        "config": loads(seen.text(CONFIG)),
-        "source": [loads(seen.text(path)) for path in seen.paths(f"/usr/src/{DKMS_NAME}-*/{SOURCE_MARK}")],
-        "unit": os.path.exists(seen.path(UNIT)),
-        "enabled": os.path.lexists(seen.path(WANTED_BY)),
+        **files.facts(),
+        "enrolled": files.is_enrolled(certificate) if certificate else None,
+        "states": states,
+        "digests": {kernel: digest(files, files.module_path(kernel, DKMS_NAME)) for kernel in files.kernels()},
+        "status": loads(files.text(STATUS)),
+        "config": loads(files.text(CONFIG)),
+        "source": [loads(files.text(path)) for path in files.paths(f"/usr/src/{DKMS_NAME}-*/{SOURCE_MARK}")],
+        "unit": os.path.exists(files.path(UNIT)),
+        "enabled": os.path.lexists(files.path(WANTED_BY)),
     }
 
 
 def loads(text):
-    """Return what a JSON text says, {} when it says nothing."""
+    """Return the content of a JSON text, {} if it is invalid."""
     try:
         return json.loads(text)
     except ValueError:
         return {}
 
 
-def digest(seen, path):
-    """Return the SHA-256 of a file, empty without one."""
+def digest(files, path):
+    """Return the SHA-256 of a file, empty if it cannot be read."""
     try:
-        with open(seen.path(path), "rb") as stream:
+        with open(files.path(path), "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest() if path else ""
     except OSError:
         return ""
 
 
-def put_source(source, root="/"):
-    """Put the sources where DKMS looks for them, in one step, and take other versions away."""
+def install_source(source, root="/"):
+    """Install the sources for DKMS atomically; return the names of other versions."""
     folder = f"{root.rstrip('/')}/usr/src"
     target = f"{folder}/{DKMS_NAME}-{source['version']}"
     os.makedirs(folder, exist_ok=True)
-    made = tempfile.mkdtemp(dir=folder, prefix=".provision-")
+    temporary = tempfile.mkdtemp(dir=folder, prefix=".provision-")
     try:
-        unpack(base64.b64decode(source["archive"]), made)
-        write(f"{made}/dkms.conf", DKMS_CONF.format(name=DKMS_NAME, version=source["version"]), 0o644)
-        if os.path.exists(f"{made}/{SYMVERS}"):
-            write(f"{made}/{SYMVERS}", SYMVERS_SCRIPT, 0o755)
-        write(f"{made}/{SOURCE_MARK}", json.dumps(source["mark"], indent=1, sort_keys=True) + "\n", 0o644)
-        os.chmod(made, 0o755)  # nosec B103 # public source code, as packages install it
-        keep_source(target, source["version"])
+        unpack(base64.b64decode(source["archive"]), temporary)
+        write(f"{temporary}/dkms.conf", DKMS_CONF.format(name=DKMS_NAME, version=source["version"]), 0o644)
+        if os.path.exists(f"{temporary}/{SYMVERS}"):
+            write(f"{temporary}/{SYMVERS}", SYMVERS_SCRIPT, 0o755)
+        write(f"{temporary}/{SOURCE_MARK}", json.dumps(source["mark"], indent=1, sort_keys=True) + "\n", 0o644)
+        os.chmod(temporary, 0o755)  # nosec B103 # public source code, as packages install it
+        record_source(target, source["version"])
         shutil.rmtree(target, ignore_errors=True)
-        os.rename(made, target)
+        os.rename(temporary, target)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return [name for name in os.listdir(folder) if name.startswith(DKMS_NAME + "-") and f"{folder}/{name}" != target]
 
 
-def keep_source(target, version):
-    """Note a source tree, and that DKMS will know of it, before it is replaced."""
-    known = os.path.isdir(f"/var/lib/dkms/{DKMS_NAME}/{version}")
-    note("dkms", version, {"name": DKMS_NAME, "version": version, "existed": known})
-    keep_file(target)
+def record_source(target, version):
+    """Record a source tree, and whether DKMS has it, before it is replaced."""
+    existed = os.path.isdir(f"/var/lib/dkms/{DKMS_NAME}/{version}")
+    record("dkms", version, {"name": DKMS_NAME, "version": version, "existed": existed})
+    record_file(target)
 
 
 def unpack(data, folder):
-    """Unpack a tar file of sources; a single folder at its top is left out. Raises Problem."""
+    """Unpack a tar file of sources without its single top folder. Raise Problem if it is invalid."""
     try:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             files = [entry for entry in archive.getmembers() if entry.isfile()]
-            tops = {plain(entry.name).partition("/")[0] for entry in files}
-            deep = all("/" in plain(entry.name) for entry in files)
+            tops = {plain_name(entry.name).partition("/")[0] for entry in files}
+            has_top_folder = all("/" in plain_name(entry.name) for entry in files)
             for entry in files:
-                name = plain(entry.name)
-                name = name.partition("/")[2] if len(tops) == 1 and deep else name
+                name = plain_name(entry.name)
+                name = name.partition("/")[2] if len(tops) == 1 and has_top_folder else name
                 if not name or name.startswith("/") or ".." in name.split("/"):
-                    raise Problem("bad_source", f"the archive holds a file called {entry.name}", "Make it anew.")
+                    raise Problem(
+                        "bad_source",
+                        f"the archive contains the invalid file name {entry.name}",
+                        "Create the archive again.",
+                    )
                 path = os.path.join(folder, name)
                 os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
                 with open(path, "wb") as stream:
                     shutil.copyfileobj(archive.extractfile(entry), stream)
                 os.chmod(path, 0o755 if entry.mode & 0o100 else 0o644)
     except tarfile.TarError as error:
-        raise Problem("bad_source", f"the archive of nv_peer_mem cannot be read: {error}", "Make it anew.") from None
+        raise Problem("bad_source", f"cannot read the archive of nv_peer_mem: {error}", "Create it again.") from None
     if not os.path.exists(os.path.join(folder, "Makefile")):
         raise Problem(
             "bad_source",
-            "the sources of nv_peer_mem have no Makefile at their top",
+            "the sources of nv_peer_mem have no Makefile in their top folder",
             "Correct peer_memory_source_url, peer_memory_source_ref or peer_memory_source_archive.",
         )
 
 
-def plain(name):
-    """Return a name inside a tar file without the ./ before it."""
+def plain_name(name):
+    """Return a name in a tar file without leading ./ parts."""
     return re.sub(r"^(\./+)+", "", name)
 
 
 def write(path, text, mode):
-    """Write a file of root's."""
+    """Write a text file with a mode."""
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(text)
     os.chmod(path, mode)
 
 
-def put_prebuilt(node, kernel, built):
-    """Install a module that was built elsewhere in place of all others of its name, when it fits. Raises Problem."""
+def install_prebuilt(node, kernel, built):
+    """Replace all modules of this name by a prebuilt one. Raise Problem if it does not match the kernel."""
     folder = f"/lib/modules/{kernel}/updates"
     new = f"{folder}/.provision-new-{built['name']}"
-    os.makedirs(node.look.path(folder), mode=0o755, exist_ok=True)
+    os.makedirs(node.files.path(folder), mode=0o755, exist_ok=True)
     try:
-        with open(node.look.path(new), "wb") as stream:
+        with open(node.files.path(new), "wb") as stream:
             stream.write(base64.b64decode(built["content"]))
             os.fchmod(stream.fileno(), 0o644)
-        module_file = node.look.module(new)
+        module_file = node.files.module(new)
         if module_file is None:
-            raise node.unreadable(
-                kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", node.look.unreadable(new)
+            raise node.read_problem(
+                kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", node.files.read_error(new)
             )
-        node.fits(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", module_file)
-        take_away(node, kernel)
-        keep_file(node.look.path(f"{folder}/{built['name']}"), base64.b64decode(built["content"]))
-        os.rename(node.look.path(new), node.look.path(f"{folder}/{built['name']}"))
+        node.check_module(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", module_file)
+        remove_other_modules(node, kernel)
+        record_file(node.files.path(f"{folder}/{built['name']}"), base64.b64decode(built["content"]))
+        os.rename(node.files.path(new), node.files.path(f"{folder}/{built['name']}"))
     finally:
-        if os.path.exists(node.look.path(new)):
-            os.unlink(node.look.path(new))
+        if os.path.exists(node.files.path(new)):
+            os.unlink(node.files.path(new))
     code, output = node.runner.run(["depmod", "-a", kernel], 300)
     if code != 0:
         raise Problem(
-            "depmod_failed", f"depmod for kernel {kernel} failed: {output.strip()[-200:]}", "Look at the disk."
+            "depmod_failed",
+            f"depmod for kernel {kernel} failed: {output.strip()[-200:]}",
+            "Check the disk of the node.",
         )
-    node.look = Look(node.look.root or "/")
-    node.judge(kernel)
+    node.files = NodeFiles(node.files.root or "/")
+    node.check_kernel(kernel)
 
 
-def take_away(node, kernel):
-    """Take away what modprobe could take in place of a prebuilt module: DKMS's own, another compression, a vendor's."""
-    if node.look.files_of(kernel, DKMS_NAME):
-        for name, version, _ in node.look.dkms_trees(DKMS_NAME):
+def remove_other_modules(node, kernel):
+    """Remove files that modprobe could use instead of a prebuilt module: of DKMS, of a vendor, or with another compression."""
+    if node.files.files_of(kernel, DKMS_NAME):
+        for name, version, _ in node.files.dkms_trees(DKMS_NAME):
             node.runner.run(["dkms", "uninstall", "-m", name, "-v", version, "-k", kernel], 300)
-    for path in node.look.files_of(kernel, DKMS_NAME):
-        keep_file(node.look.path(path), "")
-        os.unlink(node.look.path(path))
+    for path in node.files.files_of(kernel, DKMS_NAME):
+        record_file(node.files.path(path), "")
+        os.unlink(node.files.path(path))
 
 
-def serve(module, node, kernel):
-    """Bring one kernel to what is wanted; return what is to be said of it."""
-    result = {"kernel": kernel, "running": kernel == node.look.kernel}
+def build_for_kernel(module, node, kernel):
+    """Build or install the module for one kernel; return the result."""
+    result = {"kernel": kernel, "running": kernel == node.files.kernel}
     try:
         if module.params["prebuilt"].get(kernel):
-            put_prebuilt(node, kernel, module.params["prebuilt"][kernel])
+            install_prebuilt(node, kernel, module.params["prebuilt"][kernel])
         else:
             node.build(kernel)
     except Problem as problem:
         return {**result, "ok": False, **problem.parts()}
-    return {**result, "ok": True, **NOTHING_WRONG}
+    return {**result, "ok": True, **NO_PROBLEM}
 
 
 def build(module):
-    """Build, or install what was built elsewhere; return the results."""
+    """Build or install the modules for all kernels; return the results."""
     node = Node(config=module.params["config"], runner=Runner())
     if module.params["source"].get("archive"):
-        for name in put_source(module.params["source"]):
-            keep_source("/usr/src/" + name, name[len(DKMS_NAME) + 1 :])
+        for name in install_source(module.params["source"]):
+            record_source("/usr/src/" + name, name[len(DKMS_NAME) + 1 :])
             node.runner.run(["dkms", "remove", "-m", DKMS_NAME, "-v", name[len(DKMS_NAME) + 1 :], "--all"], 300)
             shutil.rmtree("/usr/src/" + name, ignore_errors=True)
-    results = [serve(module, node, kernel) for kernel in module.params["kernels"]]
-    node.note_kernels()
+    results = [build_for_kernel(module, node, kernel) for kernel in module.params["kernels"]]
+    node.update_kernels()
     return results
 
 
@@ -256,15 +262,13 @@ def main():
         supports_check_mode=True,
     )
     if module.params["action"] == "look":
-        printed = (
-            module.run_command(["/bin/sh", "-s"], data=module.params["probe"])[1] if module.params["probe"] else ""
-        )
+        output = module.run_command(["/bin/sh", "-s"], data=module.params["probe"])[1] if module.params["probe"] else ""
         active = os.path.exists(UNIT) and module.run_command(["systemctl", "is-active", "--quiet", UNIT_NAME])[0] == 0
-        facts = {**look(certificate=module.params["certificate"]), "probe": printed, "active": active}
-        module.exit_json(changed=False, look=facts)
+        facts = {**collect_facts(certificate=module.params["certificate"]), "probe": output, "active": active}
+        module.exit_json(changed=False, facts=facts)
     if module.check_mode:
-        able = [kernel for kernel in module.params["kernels"] if Look().has_headers(kernel)]
-        changed = bool(module.params["source"] or module.params["prebuilt"] or able)
+        buildable = [kernel for kernel in module.params["kernels"] if NodeFiles().has_headers(kernel)]
+        changed = bool(module.params["source"] or module.params["prebuilt"] or buildable)
         module.exit_json(changed=changed, results=[])
     try:
         results = build(module)
@@ -273,7 +277,7 @@ def main():
     failed = [result for result in results if result["running"] and not result["ok"]]
     if failed:
         module.fail_json(msg="{explanation}. {remedy}".format(**failed[0]), cause=failed[0]["cause"], results=results)
-    # A kernel that cannot be served is no change: it would be one at every apply.
+    # A failed kernel does not count as a change, because it would be one at every apply.
     changed = bool(module.params["source"]) or any(result["ok"] for result in results)
     module.exit_json(changed=changed, results=results)
 

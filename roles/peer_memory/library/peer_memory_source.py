@@ -1,15 +1,15 @@
 #!/usr/bin/python
-"""Ansible module for the controller: the sources of nv_peer_mem, from git or from a tar file."""
+"""Ansible module for the controller: fetch the sources of nv_peer_mem from git or from a tar file."""
 
 DOCUMENTATION = r"""
 module: peer_memory_source
 short_description: Fetch a source tree once for all nodes
 description:
-  - Runs on the controller, so that nodes need neither git nor a way to the internet, and all get the same files.
+  - Runs on the controller, so that nodes need neither git nor internet access, and all get the same files.
 options:
   url: {description: Address of the git repository., type: str, default: ""}
   ref: {description: Tag or commit., type: str, default: ""}
-  archive: {description: A tar file on the controller in place of git., type: path, default: ""}
+  archive: {description: 'A tar file on the controller, used instead of git.', type: path, default: ""}
 author: [provision]
 """
 
@@ -21,18 +21,22 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 
-MOST_BYTES = 20 * 2**20
+MAX_BYTES = 20 * 2**20
 
 
 def from_archive(module, path):
     """Return the bytes of the tar file."""
     try:
         with open(path, "rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
+            data = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        module.fail_json(msg=f"peer_memory_source_archive {path} cannot be read on the controller: {error.strerror}")
-    if len(data) > MOST_BYTES:
-        module.fail_json(msg=f"{path} has more than {MOST_BYTES} bytes: it is not the source tree of nv_peer_mem")
+        module.fail_json(
+            msg=f"peer_memory_source_archive: cannot read {path} on the controller ({error.strerror}). Correct the path."
+        )
+    if len(data) > MAX_BYTES:
+        module.fail_json(
+            msg=f"peer_memory_source_archive: {path} is not the source tree of nv_peer_mem (more than {MAX_BYTES} bytes). Correct the path."
+        )
     return data, ""
 
 
@@ -41,7 +45,7 @@ def from_git(module, url, ref):
     git = module.get_bin_path("git")
     if not git:
         module.fail_json(
-            msg="the controller has no git: install it, or set peer_memory_source_archive to a tar file of nv_peer_mem"
+            msg="git: not installed on the controller. Install it, or set peer_memory_source_archive to a tar file of nv_peer_mem."
         )
     folder = tempfile.mkdtemp(prefix="provision-source-")
     module.add_cleanup_file(folder)
@@ -56,8 +60,8 @@ def from_git(module, url, ref):
         code, _, err = run("fetch", "--quiet", "--tags", url, "+refs/heads/*:refs/heads/*")
         if code != 0:
             module.fail_json(
-                msg="the sources of nv_peer_mem cannot be fetched from {}: {}. Correct peer_memory_source_url, or set "
-                "peer_memory_source_archive to a tar file for a site without internet.".format(
+                msg="nv_peer_mem: cannot fetch the sources from {} ({}). Correct peer_memory_source_url, or set "
+                "peer_memory_source_archive to a tar file if the site has no internet access.".format(
                     url.rpartition("@")[2], re.sub(r"//[^/\s]*@", "//", " ".join(err.decode(errors="replace").split()))
                 )
             )
@@ -65,7 +69,7 @@ def from_git(module, url, ref):
         if code != 0:
             tags = run("tag", "--list")[1].decode(errors="replace").split()
             module.fail_json(
-                msg="{} has no {}; its tags are {}. Correct peer_memory_source_ref.".format(
+                msg="{}: no tag or commit {} (its tags are {}). Correct peer_memory_source_ref.".format(
                     url.rpartition("@")[2], ref, ", ".join(tags) or "none"
                 )
             )
@@ -85,11 +89,11 @@ def main():
         },
         supports_check_mode=True,
     )
-    wanted = module.params
-    if wanted["archive"]:
-        data, commit = from_archive(module, os.path.expanduser(wanted["archive"]))
+    parameters = module.params
+    if parameters["archive"]:
+        data, commit = from_archive(module, os.path.expanduser(parameters["archive"]))
     else:
-        data, commit = from_git(module, wanted["url"], wanted["ref"])
+        data, commit = from_git(module, parameters["url"], parameters["ref"])
     module.exit_json(changed=False, archive=base64.b64encode(data).decode(), commit=commit)
 
 

@@ -1,7 +1,7 @@
-"""What a kernel module's file says of itself: its description, the symbols it gives and those it needs.
+"""Read the file of a kernel module: its description, exported symbols and required symbols.
 
-Read from the file alone, also for kernels that do not run, compressed or not. The checksums matter: a module whose
-needed checksum differs from the given one is refused by the kernel.
+The file can be compressed and belong to a kernel that does not run. The kernel refuses a module if the checksum of a
+required symbol differs from that of the exported symbol.
 """
 
 import gzip
@@ -19,7 +19,7 @@ VERSION_ENTRY = 64  # bytes: an unsigned long and a name, in __versions
 
 
 def content(path):
-    """Return a module file's bytes, decompressed. Raises OSError when that cannot be done."""
+    """Return the decompressed bytes of a module file. Raise OSError if it cannot be read."""
     with open(path, "rb") as stream:
         data = stream.read()
     try:
@@ -28,14 +28,14 @@ def content(path):
         if path.endswith(".gz"):
             return gzip.decompress(data)
     except (lzma.LZMAError, EOFError) as error:
-        raise OSError(f"it cannot be decompressed: {error}") from None
+        raise OSError(f"decompression failed: {error}") from None
     if path.endswith(".zst"):
         try:
             done = subprocess.run(["zstd", "-dcq", path], capture_output=True, check=False)
         except FileNotFoundError:
-            raise OSError(f"it is compressed, and {NO_ZSTD}") from None
+            raise OSError(f"it is compressed, but {NO_ZSTD}") from None
         if done.returncode:
-            raise OSError("it cannot be decompressed: {}".format(done.stderr.decode(errors="replace").strip()))
+            raise OSError("decompression failed: {}".format(done.stderr.decode(errors="replace").strip()))
         return done.stdout
     return data
 
@@ -44,21 +44,21 @@ class Module:
     """A kernel module's file.
 
     Attributes:
-        info: what modinfo prints, such as version, license, vermagic and depends.
-        gives: exported symbol -> checksum.
-        needs: symbol of another module or the kernel -> the checksum it was built against; 0 where the kernel has none.
+        info: the fields of modinfo, e.g. version, license, vermagic and depends.
+        exports: exported symbol -> checksum.
+        needs: required symbol -> the checksum with which the module was built; 0 if the kernel has no checksums.
     """
 
     def __init__(self, data):
-        """Read the file's bytes. Raises ValueError for anything that is no 64-bit little-endian kernel module."""
+        """Parse the bytes of the file. Raise ValueError if it is not a 64-bit little-endian kernel module."""
         self._data = data
         try:
             self._sections = self._read_sections()
             symbols = list(self._symbols())
         except (struct.error, IndexError, OverflowError) as error:
-            raise ValueError(f"the file is cut short or no kernel module ({error})") from None
+            raise ValueError(f"the file is truncated or not a kernel module ({error})") from None
         self.info = self._info()
-        self.gives = {
+        self.exports = {
             name[len(CHECKSUM) :]: self._checksum(section, value)
             for name, section, value in symbols
             if name.startswith(CHECKSUM) and section != UNDEFINED
@@ -67,13 +67,13 @@ class Module:
         self.needs.update(self._versions())
 
     @property
-    def signed(self):
-        """Return whether a signature is appended."""
+    def is_signed(self):
+        """Return whether the file has a signature."""
         return self._data.endswith(b"~Module signature appended~\n")
 
     def _read_sections(self):
         if self._data[:6] != b"\x7fELF\x02\x01":
-            raise ValueError("it is no 64-bit little-endian ELF file")
+            raise ValueError("it is not a 64-bit little-endian ELF file")
         offset = struct.unpack_from("<Q", self._data, 0x28)[0]
         size, count, names = struct.unpack_from("<HHH", self._data, 0x3A)
         raw = [struct.unpack_from("<IIQQQQII", self._data, offset + size * index) for index in range(count)]
@@ -94,12 +94,12 @@ class Module:
             if kind != SYMBOL_TABLE:
                 continue
             strings = self._sections[link][2]
-            for at in range(offset, offset + size, 24):
-                name, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", self._data, at)
+            for position in range(offset, offset + size, 24):
+                name, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", self._data, position)
                 yield self._string(strings + name), section, value
 
     def _checksum(self, section, value):
-        """Return a checksum: the symbol's value, or (newer kernels) what stands at its place in its section."""
+        """Return a checksum: the value of the symbol, or (newer kernels) the number at its position in its section."""
         if section == ABSOLUTE:
             return value & 0xFFFFFFFF
         return struct.unpack_from("<I", self._data, self._sections[section][2] + value)[0]
@@ -110,13 +110,13 @@ class Module:
 
     def _versions(self):
         table = self._section("__versions")
-        for at in range(0, len(table) - VERSION_ENTRY + 1, VERSION_ENTRY):
-            checksum = struct.unpack_from("<Q", table, at)[0] & 0xFFFFFFFF
-            yield table[at + 8 : at + VERSION_ENTRY].split(b"\0")[0].decode(errors="replace"), checksum
+        for position in range(0, len(table) - VERSION_ENTRY + 1, VERSION_ENTRY):
+            checksum = struct.unpack_from("<Q", table, position)[0] & 0xFFFFFFFF
+            yield table[position + 8 : position + VERSION_ENTRY].split(b"\0")[0].decode(errors="replace"), checksum
 
 
 def load(path):
-    """Return the Module of a file. Raises OSError or ValueError, each saying what is wrong."""
+    """Return the Module of a file. Raise OSError or ValueError with the cause if it is invalid."""
     try:
         return Module(content(path))
     except ValueError as error:
@@ -124,8 +124,8 @@ def load(path):
 
 
 def mismatches(module, others):
-    """Return the symbols that `module` was built against otherwise than `others` (Modules) give them now."""
-    given = {}
+    """Return the symbols with which `module` was built and whose checksums in `others` (Modules) differ."""
+    exports = {}
     for other in others:
-        given.update(other.gives)
-    return sorted(name for name, sum_ in module.needs.items() if sum_ and name in given and given[name] != sum_)
+        exports.update(other.exports)
+    return sorted(name for name, sum_ in module.needs.items() if sum_ and name in exports and exports[name] != sum_)

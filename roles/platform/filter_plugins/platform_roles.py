@@ -1,6 +1,6 @@
-"""Filters of the role platform: which roles a run is for, on which nodes, and what they need installed.
+"""Filters of the role platform: the roles of a run, their nodes, packages and repositories.
 
-A role says in its vars what is special about it: ``_ROLE_for_jobs``, ``_ROLE_for_gpus``, ``__ROLE_own_repositories``.
+A role declares its properties in its vars: ``_ROLE_for_jobs``, ``_ROLE_for_gpus``, ``__ROLE_own_repositories``.
 """
 
 import re
@@ -11,23 +11,23 @@ from jinja2 import pass_context
 
 @pass_context
 def platform_marked_roles(context, roles, mark):
-    """Return those of the roles whose vars have this mark, such as ``for_jobs``."""
+    """Return the roles whose vars have this mark, such as ``for_jobs``."""
     return [role for role in roles if _is_on(context.get(f"_{role}_{mark}"), default=False)]
 
 
 @pass_context
-def platform_wanted_roles(context, roles, left_out, tags):
-    """Return those of the roles that are enabled, meant by ``--tags`` and not left out."""
+def platform_selected_roles(context, roles, skipped, tags):
+    """Return the roles that are enabled, selected by ``--tags`` and not skipped."""
     return [
         role
         for role in roles
-        if role not in left_out and _is_tagged(role, tags) and _is_on(context.get(f"{role}_enabled"))
+        if role not in skipped and _is_tagged(role, tags) and _is_on(context.get(f"{role}_enabled"))
     ]
 
 
 @pass_context
 def platform_role_packages(context, roles, sets, choices):
-    """Return role -> packages. Where a role has a choice, a variable named in `choices` decides."""
+    """Return role -> packages. If a role has alternatives, the variable in `choices` selects one."""
     packages = {role: sets.get(role) or [] for role in roles}
     for role, by_choice in packages.items():
         if isinstance(by_choice, dict):
@@ -38,7 +38,7 @@ def platform_role_packages(context, roles, sets, choices):
 
 @pass_context
 def platform_role_repositories(context, roles, node):
-    """Return the repositories of the roles; not those that the node has from others already, which apt would refuse."""
+    """Return the repositories of the roles without those that the node already has, because apt would refuse duplicates."""
     known = node.get("other_sources", [])
     repositories = [item for role in roles for item in context.get(f"__{role}_own_repositories") or []]
     architecture = node.get("architecture", "")
@@ -48,14 +48,14 @@ def platform_role_repositories(context, roles, node):
 
 
 def platform_taking_part(hostvars, names, roles, steps, job_roles):
-    """Return role -> the nodes on which it runs; `steps` are node -> roles in a run for chosen steps, else None."""
+    """Return role -> the nodes on which it runs. `steps` is node -> roles in a run for selected steps, else None."""
     nodes = {role: [] for role in roles}
     for name in names:
         node = hostvars[name]
         takes_jobs = _is_on(node.get("cluster_takes_jobs"))
         for role in roles:
-            planned = steps is None or role in (steps.get(name) or [])
-            if planned and (takes_jobs or role not in job_roles) and _is_on(node.get(f"{role}_enabled")):
+            is_planned = steps is None or role in (steps.get(name) or [])
+            if is_planned and (takes_jobs or role not in job_roles) and _is_on(node.get(f"{role}_enabled")):
                 nodes[role].append(name)
     return nodes
 
@@ -74,7 +74,7 @@ def _is_on(value, *, default=True):
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """The filters that Ansible loads."""
 
     def filters(self):
         """Return the filters by name."""
@@ -84,5 +84,5 @@ class FilterModule:
             "platform_role_packages": platform_role_packages,
             "platform_role_repositories": platform_role_repositories,
             "platform_taking_part": platform_taking_part,
-            "platform_wanted_roles": platform_wanted_roles,
+            "platform_selected_roles": platform_selected_roles,
         }

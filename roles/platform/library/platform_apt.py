@@ -1,32 +1,32 @@
 #!/usr/bin/python
-"""Ansible module: one apt transaction that waits for locks, repairs what a power cut left, and says why it failed."""
+"""Ansible module: one apt transaction that waits for locks, repairs interrupted transactions and reports causes."""
 
 DOCUMENTATION = r"""
 module: platform_apt
 short_description: Install the packages of all roles of a play in one transaction
 description:
-  - Needs no Python bindings on the node, so it works (and has a check mode) on a bare one.
-  - Waits for other package programs and names the one that holds the lock when the wait was in vain.
-  - Finishes what an earlier transaction left half done.
+  - Requires no Python bindings of apt, so that it works (also in check mode) on a bare node.
+  - Waits for other package programs, and names the lock holder after a timeout.
+  - Completes an earlier, interrupted transaction.
 options:
   packages: {description: Packages that must be installed., type: list, elements: str, required: true}
   optional:
-    description: Packages that are installed in the same transaction when the repositories have them.
+    description: Packages that are installed in the same transaction if the repositories have them.
     type: list
     elements: str
     default: []
-  outdated: {description: 'Those of packages that are installed in too old a version, and are brought to the newest.', type: list, elements: str, default: []}
+  outdated: {description: 'Packages of the list whose installed version is too old, and which are upgraded to the newest.', type: list, elements: str, default: []}
   lock_timeout: {description: Seconds to wait for another package program., type: int, default: 600}
-  cache_valid_time: {description: Package lists younger than this many seconds are good enough., type: int, default: 3600}
+  cache_valid_time: {description: Age in seconds up to which package lists are not fetched again., type: int, default: 3600}
   held_services: {description: Services that the packages must not start., type: list, elements: str, default: []}
   data_folders:
-    description: Folders that programs of the packages fill. Whether they were there before is noted, for a reset.
+    description: Folders that programs of the packages fill. The module records whether they existed before, for a reset.
     type: list
     elements: path
     default: []
-  http_proxy: {description: 'Proxy for http://; with a password it must not get onto a command line.', type: str, default: ""}
+  http_proxy: {description: 'Proxy for http://. It may contain a password, so it is never on a command line.', type: str, default: ""}
   https_proxy: {description: 'Proxy for https://.', type: str, default: ""}
-  no_proxy: {description: Hosts reached without proxy., type: str, default: ""}
+  no_proxy: {description: Hosts that are reached without proxy., type: str, default: ""}
 author: [provision]
 """
 
@@ -56,7 +56,7 @@ LOCKED = re.compile(
     r"(Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked)"
 )
 AGAIN = ("-o", "Acquire::Retries=3")
-"""Each file is asked for so often again; Debian's own default, and not every system's."""
+"""Number of retries for each file: the default of Debian, but not of every distribution."""
 KEEP_FILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 STALE = re.compile(
     r"(Unable to locate package|has no installation candidate|404 +Not Found|Failed to fetch|Hash Sum mismatch)"
@@ -68,25 +68,25 @@ BROKEN = re.compile(
 FULL = re.compile(r"(No space left on device|don't have enough free space|not enough free space|Disk quota exceeded)")
 
 
-def missing(module, names):
-    """Return those of `names` that are not completely installed."""
+def missing_packages(module, names):
+    """Return the packages that are not completely installed."""
     _, out, _ = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n", *names])
     installed = {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
     return [name for name in names if name not in installed]
 
 
-def offered(module, names):
-    """Return those of `names` that the package lists have."""
-    versions = []
+def available_packages(module, names):
+    """Return the packages that the package lists contain."""
+    available = []
     for name in names:
         code, out, _ = module.run_command(["apt-cache", "show", "--no-all-versions", name])
         if code == 0 and out.strip():
-            versions.append(name)
-    return versions
+            available.append(name)
+    return available
 
 
 def lock_holder():
-    """Return the process that holds one of the package locks, empty when none is seen."""
+    """Return the process that holds one of the package locks, empty if none is known."""
     inodes = {str(os.stat(path).st_ino) for path in LOCKS if os.path.exists(path)}
     try:
         with open("/proc/locks", encoding="ascii") as stream:
@@ -101,8 +101,8 @@ def lock_holder():
     return ""
 
 
-def fullest():
-    """Return the folder with the least free space of those that a package fills, and how much that is."""
+def least_free_space():
+    """Return a sentence with the folder for packages that has the least free space."""
     free = {
         path: os.statvfs(path)
         for path in ("/", "/usr", "/var", "/boot", "/var/cache/apt/archives")
@@ -113,7 +113,7 @@ def fullest():
 
 
 class Apt:
-    """Runs apt-get until it worked, or fails with the reason."""
+    """Runs apt-get until it succeeds, or fails with the cause."""
 
     def __init__(self, module):
         """Start the clock of the lock timeout."""
@@ -130,7 +130,7 @@ class Apt:
         }
 
     def _proxies(self):
-        """Return the proxies for the environment, and keep their password out of what is told."""
+        """Return the proxies for the environment, and hide their passwords in all messages."""
         proxies = {name: self.module.params[name] for name in ("http_proxy", "https_proxy", "no_proxy")}
         for url in (proxies["http_proxy"], proxies["https_proxy"]):
             password = url.rpartition("@")[0].rpartition("//")[2].partition(":")[2]
@@ -141,10 +141,10 @@ class Apt:
         """Fetch the package lists."""
         code, output = self._run(["apt-get", "-q", *AGAIN, "-o", "APT::Update::Error-Mode=any", "update"])
         if code != 0:
-            self._fail("the package lists could not be fetched", output)
+            self._fail("cannot fetch the package lists", output)
 
     def install(self, names):
-        """Install `names`, after one round of repair when an earlier transaction was cut short."""
+        """Install packages. If an earlier transaction was interrupted, repair it first."""
         code, output = self._install(names)
         if code != 0 and BROKEN.search(output):
             self._run(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"])
@@ -154,13 +154,13 @@ class Apt:
             self.update()
             code, output = self._install(names)
         if code != 0:
-            self._fail("the packages {} could not be installed".format(", ".join(names)), output)
+            self._fail("cannot install the packages {}".format(", ".join(names)), output)
 
     def _install(self, names):
         return self._run(["apt-get", "-y", "-q", *AGAIN, *KEEP_FILES, "--no-install-recommends", "install", *names])
 
     def _run(self, command):
-        """Run a package command; try again while another process holds a lock. Return its code and output."""
+        """Run a package command, and retry it while another process holds a lock. Return its exit code and output."""
         holder = ""
         while True:
             code, out, err = self.module.run_command(command)
@@ -169,8 +169,8 @@ class Apt:
             holder = lock_holder() or self._holder_in(err) or holder
             if time.monotonic() >= self.deadline:
                 self.module.fail_json(
-                    msg="the package database is locked by {}: waited {} seconds for it. Wait until it has finished, or "
-                    "stop it, and apply again; never delete the lock files. platform_lock_timeout_seconds sets the wait.".format(
+                    msg="the package database is locked by {} (waited {} seconds). Wait until it has finished, or stop "
+                    "it, and apply again. Never delete the lock files. Set platform_lock_timeout_seconds to wait longer.".format(
                         holder or "another process", self.module.params["lock_timeout"]
                     ),
                     stderr=err[-2000:],
@@ -182,31 +182,31 @@ class Apt:
         match = re.search(r"held by process (\d+) \((.*?)\)", err)
         return f"process {match.group(1)} ({match.group(2)})" if match else ""
 
-    def _fail(self, what, output):
+    def _fail(self, problem, output):
         lines = [line for line in output.splitlines() if line.startswith(("E:", "dpkg: error", "Err:"))]
         reason = "; ".join(lines[-4:]) or output.strip()[-500:]
         if FULL.search(output):
-            reason = f"the disk is full ({fullest()}): free some space and apply again; {reason}"
+            reason = f"the disk is full ({least_free_space()}). Free some space and apply again. {reason}"
         elif UNKNOWN.search(output):
             reason += (
-                ". The node's package sources do not have it: correct platform_extra_repositories, or the repository variables "
-                "of the role that needs it (docker_engine_repository_uri, nvidia_container_repository_uri)"
+                ". The package sources of the node do not contain it. Correct platform_extra_repositories, or the repository "
+                "variables of the role that requires it (docker_engine_repository_uri, nvidia_container_repository_uri)"
             )
-        self.module.fail_json(msg=f"{what}: {reason}", stdout="\n".join(output.splitlines()[-30:]))
+        self.module.fail_json(msg=f"{problem}: {reason}", stdout="\n".join(output.splitlines()[-30:]))
 
 
 class HeldServices:
-    """While it lasts, installing a package does not start these services (policy-rc.d)."""
+    """Context in which the installation of a package does not start these services (policy-rc.d)."""
 
     def __init__(self, names):
-        """Remember the names."""
+        """Set the names of the services."""
         self.names = names
 
     def __enter__(self):
-        """Put the policy in place, unless the site has one of its own."""
-        if self.names and (not os.path.exists(POLICY) or self._is_ours()):
+        """Write the policy, unless the site has its own."""
+        if self.names and (not os.path.exists(POLICY) or self._is_written_by_module()):
             patterns = "|".join(f"{name}|{name}.*" for name in self.names)
-            # It acts only while this very process lives: what is left after a power cut or a kill holds nothing.
+            # The policy has an effect only while this process exists, so that one left by an interrupted run has none.
             replace(HOLDER, f"{os.getpid()}\n")
             alive = f"read -r pid 2>/dev/null <{HOLDER} && [ -d /proc/$pid ] || exit 0"
             replace(
@@ -214,14 +214,14 @@ class HeldServices:
             )
 
     def __exit__(self, *_):
-        """Take our policy away."""
-        if self._is_ours():
+        """Remove the policy."""
+        if self._is_written_by_module():
             os.unlink(POLICY)
         if os.path.exists(HOLDER):
             os.unlink(HOLDER)
 
     @staticmethod
-    def _is_ours():
+    def _is_written_by_module():
         try:
             with open(POLICY, encoding="utf-8", errors="replace") as stream:
                 return POLICY_MARK in stream.read()
@@ -230,9 +230,9 @@ class HeldServices:
 
 
 def lists_are_fresh(valid_seconds):
-    """Return whether the package lists are young enough and younger than every source.
+    """Return whether the package lists are recent enough and newer than every source.
 
-    Lists of the future were fetched while the node's clock was wrong: nobody knows how old they are.
+    Lists with a time in the future were fetched while the clock was wrong, so their age is unknown.
     """
     newest_list = max((os.stat(path).st_mtime for path in glob.glob(LISTS + "/partial")), default=0)
     if not glob.glob(LISTS + "/*Release"):
@@ -260,23 +260,23 @@ def main():
         supports_check_mode=True,
     )
     apt = Apt(module)
-    wanted = missing(module, module.params["packages"])
-    wanted += [name for name in module.params["packages"] if name in module.params["outdated"] and name not in wanted]
-    optional = missing(module, module.params["optional"]) if module.params["optional"] else []
+    names = missing_packages(module, module.params["packages"])
+    names += [name for name in module.params["packages"] if name in module.params["outdated"] and name not in names]
+    optional = missing_packages(module, module.params["optional"]) if module.params["optional"] else []
     if optional and not module.check_mode and not lists_are_fresh(module.params["cache_valid_time"]):
         apt.update()
-    wanted += offered(module, optional)
-    diff = {"before": "", "after": "".join(f"{name}\n" for name in wanted)}
-    if wanted and not module.check_mode:
+    names += available_packages(module, optional)
+    diff = {"before": "", "after": "".join(f"{name}\n" for name in names)}
+    if names and not module.check_mode:
         with HeldServices(module.params["held_services"]):
             if not lists_are_fresh(module.params["cache_valid_time"]):
                 apt.update()
-            noted = begin_packages(module, wanted, module.params["data_folders"])
+            transaction = begin_packages(module, names, module.params["data_folders"])
             try:
-                apt.install(wanted)
+                apt.install(names)
             finally:
-                end_packages(module, noted)
-    module.exit_json(changed=bool(wanted), installed=wanted, diff=diff)
+                end_packages(module, transaction)
+    module.exit_json(changed=bool(names), installed=names, diff=diff)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 #!/usr/bin/python
-"""Ansible module: all files of a role in one remote task."""
+"""Ansible module: write all files of a role in one remote task."""
 
 DOCUMENTATION = r"""
 module: platform_files
 short_description: Write, edit or remove several files in one remote task
 description:
-  - Every remote task costs seconds on a slow node, so a role hands all its files to one task.
-  - A file is replaced in one step (written beside and renamed); where it is a mount point, as /etc/hosts is in a
-    container node, it is rewritten in place.
-  - What was there before the first change is noted in C(/var/lib/provision/origins), for a reset.
-  - Owner and mode are set on the open file, never by its name, and what is there is opened without waiting. A path that
-    is a link, a pipe or anything else than what it should be is an error. Only state=block follows a link, and edits
-    the file that it leads to.
+  - Every remote task takes seconds on a slow node, so a role writes all its files in one task.
+  - Replaces a file atomically (a temporary file is renamed). A file that is a mount point, such as /etc/hosts of a container
+    node, is rewritten in place.
+  - Records the original file in C(/var/lib/provision/origins) before the first change, for a reset.
+  - Sets owner and mode on the open file, not by its name, and never waits for a pipe. A path that is a link, a pipe or
+    of another unexpected type is an error. Only state=block follows a link and edits its target.
 options:
   files:
     description: The files, in order.
@@ -20,19 +19,19 @@ options:
     required: true
     suboptions:
       path: {description: Absolute path., type: path, required: true}
-      state: {description: What it should be., type: str, choices: [file, block, directory, absent], default: file}
-      content: {description: The whole file, or the block's lines., type: str, default: ""}
-      encoding: {description: How I(content) is given; base64 is for a whole file that is not text., type: str, choices: [text, base64], default: text}
-      marker: {description: Names the block in its BEGIN and END lines., type: str, default: provision}
-      at_start: {description: A new block goes to the top of the file., type: bool, default: false}
-      drop: {description: 'state=block: regular expression; lines outside the block that match are removed.', type: str}
-      mode: {description: Octal mode. Default 0644; 0755 for a directory. A block leaves the mode alone., type: str}
+      state: {description: Desired state., type: str, choices: [file, block, directory, absent], default: file}
+      content: {description: 'The whole file, or the lines of the block.', type: str, default: ""}
+      encoding: {description: Encoding of I(content). Use base64 for a binary file., type: str, choices: [text, base64], default: text}
+      marker: {description: Name of the block in its BEGIN and END lines., type: str, default: provision}
+      at_start: {description: Insert a new block at the top of the file., type: bool, default: false}
+      drop: {description: 'state=block: regular expression for lines outside the block to remove.', type: str}
+      mode: {description: Octal mode. Default 0644; 0755 for a directory. A block does not change the mode., type: str}
       owner: {description: Owner., type: str, default: root}
       group: {description: Group., type: str, default: root}
-      validate: {description: 'Command that checks the new file, with %s for its name.', type: str}
-      origin: {description: 'Note what was there before. Not for what a run that was cut short left.', type: bool, default: true}
+      validate: {description: 'Command that validates the new file; %s is its name.', type: str}
+      origin: {description: 'Record the original file. Set it to false for leftovers of an interrupted run.', type: bool, default: true}
   modules:
-    description: Kernel modules that these files make the node load. Whether they are loaded now is noted when a file changes.
+    description: Kernel modules that the node loads because of these files. The module records whether they are loaded if a file changes.
     type: list
     elements: str
     default: []
@@ -51,7 +50,7 @@ import stat
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_origin import keep_file, keep_folder, keep_folders, keep_module
+from ansible.module_utils.platform_origin import record_file, record_folder, record_module, record_new_folders
 
 SUBOPTIONS = {
     "path": {"type": "path", "required": True},
@@ -67,37 +66,37 @@ SUBOPTIONS = {
     "validate": {"type": "str"},
     "origin": {"type": "bool", "default": True},
 }
-UNEXPECTED = "it is no {}. Remove it and apply again."
+UNEXPECTED = "not a {}. Remove it and apply again."
 
 
-class Unexpected(Exception):
-    """What stands at a path is not what may be written there."""
+class UnexpectedTypeError(Exception):
+    """The object at a path does not have the expected type."""
 
 
-def opened(path, flags=os.O_RDONLY, *, directory=False):
-    """Return a descriptor of a regular file (or a directory), None when there is nothing. Follows no link, never waits."""
+def open_path(path, flags=os.O_RDONLY, *, directory=False):
+    """Return a descriptor of a regular file (or a directory), None if it does not exist. Do not follow links or wait."""
     try:
         handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
-            raise Unexpected(
-                f"it is a link to {os.readlink(path)}. Put what it leads to in its place, or remove it, and apply again."
+            raise UnexpectedTypeError(
+                f"it is a link to {os.readlink(path)}. Replace it by its target, or remove it, and apply again."
             ) from None
         if error.errno in (errno.ENXIO, errno.EISDIR):
-            raise Unexpected(UNEXPECTED.format("directory" if directory else "regular file")) from None
+            raise UnexpectedTypeError(UNEXPECTED.format("directory" if directory else "regular file")) from None
         raise
     kind = os.fstat(handle).st_mode
     if not (stat.S_ISDIR(kind) if directory else stat.S_ISREG(kind)):
         os.close(handle)
-        raise Unexpected(UNEXPECTED.format("directory" if directory else "regular file"))
+        raise UnexpectedTypeError(UNEXPECTED.format("directory" if directory else "regular file"))
     return handle
 
 
 def read(path):
-    """Return the text of `path`, or None when there is no such file."""
-    handle = opened(path)
+    """Return the text of `path`, None if it does not exist."""
+    handle = open_path(path)
     if handle is None:
         return None
     with os.fdopen(handle, encoding="utf-8", errors="surrogateescape", newline="") as stream:
@@ -105,7 +104,7 @@ def read(path):
 
 
 def with_block(text, content, marker, at_start, drop):
-    """Return `text` with the managed block replaced (or added), and without outside lines that match `drop`."""
+    """Return `text` with the managed block replaced (or added), and without other lines that match `drop`."""
     begin, end = f"# BEGIN {marker}", f"# END {marker}"
     lines, outside, position, inside = text.splitlines(), [], None, False
     for line in lines:
@@ -121,24 +120,24 @@ def with_block(text, content, marker, at_start, drop):
     return "".join(line + "\n" for line in [*outside[:position], *block, *outside[position:]])
 
 
-def whole(item):
-    """Return the text of a whole file."""
+def decoded_content(item):
+    """Return the decoded content of a whole file."""
     if item["encoding"] == "text":
         return item["content"]
     return base64.b64decode(item["content"]).decode("utf-8", errors="surrogateescape")
 
 
 class Writer:
-    """Makes one file after the other what it should be."""
+    """Brings files to their desired state."""
 
     def __init__(self, module):
-        """Remember the module and start with nothing changed."""
+        """Start without changes."""
         self.module = module
         self.changed = []
         self.diffs = []
 
     def apply(self, item):
-        """Bring one file to its state and note whether that changed anything."""
+        """Bring one file to its desired state, and add it to the changed files if it differed."""
         if item["state"] == "absent":
             self._remove(item["path"], origin=item["origin"])
         elif item["state"] == "directory":
@@ -146,7 +145,7 @@ class Writer:
         else:
             self._file(item)
 
-    def _note(self, path, before, after):
+    def _add_change(self, path, before, after):
         if path not in self.changed:
             self.changed.append(path)
         self.diffs.append({"before_header": path, "after_header": path, "before": before, "after": after})
@@ -154,11 +153,11 @@ class Writer:
     def _remove(self, path, *, origin):
         if not os.path.lexists(path):
             return
-        self._note(path, "present\n", "absent\n")
+        self._add_change(path, "present\n", "absent\n")
         if self.module.check_mode:
             return
         if origin:
-            keep_file(path, "")
+            record_file(path, "")
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
@@ -166,10 +165,10 @@ class Writer:
 
     def _directory(self, item):
         if not os.path.lexists(item["path"]):
-            self._note(item["path"], "absent\n", "directory\n")
+            self._add_change(item["path"], "absent\n", "directory\n")
             if self.module.check_mode:
                 return
-            keep_folder(item["path"])
+            record_folder(item["path"])
             os.makedirs(item["path"], mode=0o755)
         self._attributes(item, item["path"], int(item["mode"] or "0755", 8), directory=True)
 
@@ -180,10 +179,10 @@ class Writer:
             after = with_block(before or "", item["content"], item["marker"], item["at_start"], item["drop"])
             mode = int(item["mode"], 8) if item["mode"] else None
         else:
-            after, mode = whole(item), int(item["mode"] or "0644", 8)
+            after, mode = decoded_content(item), int(item["mode"] or "0644", 8)
         if before != after and not (before is None and item["state"] == "block" and not after):
-            texts = (before or "", after) if item["encoding"] == "text" else ("", "a file that is not text\n")
-            self._note(item["path"], *texts)
+            texts = (before or "", after) if item["encoding"] == "text" else ("", "a binary file\n")
+            self._add_change(item["path"], *texts)
             if self.module.check_mode:
                 return
             self._write(item, path, after, mode)
@@ -191,7 +190,7 @@ class Writer:
             self._attributes(item, path, mode)
 
     def _write(self, item, path, text, mode):
-        keep_folders(os.path.dirname(path))
+        record_new_folders(os.path.dirname(path))
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".provision-")
         try:
@@ -204,25 +203,25 @@ class Writer:
                 os.fsync(handle)
             if item["validate"]:
                 self._validate(item, temporary)
-            self._keep(item, path, text)
+            self._record(item, path, text)
             self._replace(temporary, path, text)
         finally:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
 
     @staticmethod
-    def _keep(item, path, text):
+    def _record(item, path, text):
         if item["state"] == "block":
-            keep_file(path, text, kind="block", marker=item["marker"], drop=item["drop"])
+            record_file(path, text, kind="block", marker=item["marker"], drop=item["drop"])
         else:
-            keep_file(path, text)
+            record_file(path, text)
 
     def _validate(self, item, temporary):
         arguments = [word.replace("%s", temporary) for word in shlex.split(item["validate"])]
         code, out, err = self.module.run_command(arguments)
         if code != 0:
             self.module.fail_json(
-                msg="{}: the new content was refused by `{}`: {}. The file was left as it was.".format(
+                msg="{}: `{}` refuses the new content ({}). The file is unchanged.".format(
                     item["path"], item["validate"], (err or out).strip()
                 )
             )
@@ -235,13 +234,13 @@ class Writer:
             if error.errno != errno.EBUSY:
                 raise
             with os.fdopen(
-                opened(path, os.O_WRONLY), "w", encoding="utf-8", errors="surrogateescape", newline=""
+                open_path(path, os.O_WRONLY), "w", encoding="utf-8", errors="surrogateescape", newline=""
             ) as stream:
                 stream.truncate()
                 stream.write(text)
 
     def _attributes(self, item, path, mode, *, directory=False):
-        handle = opened(path, directory=directory)
+        handle = open_path(path, directory=directory)
         try:
             self._set_attributes(item, path, mode, handle)
         finally:
@@ -250,17 +249,17 @@ class Writer:
     def _set_attributes(self, item, path, mode, handle):
         status = os.fstat(handle)
         owner, group = pwd.getpwnam(item["owner"]).pw_uid, grp.getgrnam(item["group"]).gr_gid
-        is_now, wanted = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid), (mode, owner, group)
-        if is_now == wanted:
+        current, desired = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid), (mode, owner, group)
+        if current == desired:
             return
-        self._note(
-            item["path"], "mode {:04o} uid {} gid {}\n".format(*is_now), "mode {:04o} uid {} gid {}\n".format(*wanted)
+        self._add_change(
+            item["path"], "mode {:04o} uid {} gid {}\n".format(*current), "mode {:04o} uid {} gid {}\n".format(*desired)
         )
         if not self.module.check_mode:
             if stat.S_ISDIR(status.st_mode):
-                keep_folder(path)
+                record_folder(path)
             else:
-                self._keep(item, path, read(path))
+                self._record(item, path, read(path))
             os.fchown(handle, owner, group)
             os.fchmod(handle, mode)
 
@@ -278,12 +277,12 @@ def main():
     for item in module.params["files"]:
         try:
             writer.apply(item)
-        except (OSError, KeyError, Unexpected) as error:
+        except (OSError, KeyError, UnexpectedTypeError) as error:
             reason = f"no such user or group: {error}" if isinstance(error, KeyError) else error
             reason = getattr(error, "strerror", None) or reason
-            module.fail_json(msg="{}: could not be written: {}".format(item["path"], reason))
+            module.fail_json(msg="{}: cannot write it ({})".format(item["path"], reason))
     for name in module.params["modules"] if writer.changed and not module.check_mode else ():
-        keep_module(name)
+        record_module(name)
     module.exit_json(changed=bool(writer.changed), changed_paths=writer.changed, diff=writer.diffs)
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/python
-"""Ansible module: what kind of node this is, read in one go."""
+"""Ansible module: read the facts of a node that the roles use, in one remote task."""
 
 DOCUMENTATION = r"""
 module: platform_node
-short_description: Read what the roles need to know about a node
+short_description: Read the facts of a node that the roles use
 description:
-  - One remote task instead of Ansible's fact gathering; changes nothing and never asks a GPU or RDMA tool, which may hang.
+  - Replaces Ansible's fact gathering. Changes nothing and never runs a GPU or RDMA tool, because they can hang.
 options:
-  data_address: {description: The node's address on the data network; found when empty., type: str, default: ""}
-  data_networks: {description: Networks (CIDR) of which the first matching address is taken., type: list, elements: str, default: []}
+  data_address: {description: "The node's address on the data network. Empty: determined from the networks.", type: str, default: ""}
+  data_networks: {description: Networks (CIDR). The first address in one of them is the data address., type: list, elements: str, default: []}
 author: [provision]
 """
 
@@ -40,7 +40,7 @@ SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def text(path):
-    """Return a small file's text, empty when it cannot be read."""
+    """Return a small file's text, empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -49,7 +49,7 @@ def text(path):
 
 
 def os_release():
-    """Return distribution id, version and the printed name."""
+    """Return the ID, version and display name of the distribution."""
     release = parse_os_release(text("/etc/os-release") or text("/usr/lib/os-release"))
     identity, version, name = release or ("unknown", "unknown", "unknown")
     return {"distribution": identity, "distribution_version": version, "distribution_name": name}
@@ -64,31 +64,31 @@ def kind(module):
     return "vm" if module.run_command(["systemd-detect-virt", "--vm", "--quiet"])[0] == 0 else "metal"
 
 
-def limit(name, wanted):
-    """Return the highest limit that root may set here: `wanted`, or the hard limit when it cannot be raised."""
+def limit(name, desired):
+    """Return the highest limit that root may set: `desired`, or the hard limit if it cannot be raised."""
     number = getattr(resource, name)
     soft, hard = resource.getrlimit(number)
     if hard == resource.RLIM_INFINITY:
-        return -1 if wanted == resource.RLIM_INFINITY else wanted
-    if wanted not in (-1, resource.RLIM_INFINITY) and hard >= wanted:
-        return wanted
+        return -1 if desired == resource.RLIM_INFINITY else desired
+    if desired not in (-1, resource.RLIM_INFINITY) and hard >= desired:
+        return desired
     try:
-        resource.setrlimit(number, (soft, wanted))
+        resource.setrlimit(number, (soft, desired))
     except (OSError, ValueError):
         return limit_of_init(LIMITS[name], hard)
-    return wanted
+    return desired
 
 
-def limit_of_init(title, otherwise):
-    """Return the hard limit of process 1, which our own limits.d does not touch."""
+def limit_of_init(title, default):
+    """Return the hard limit of process 1, which does not depend on limits.d."""
     match = re.search(rf"^{title}\s+\S+\s+(\S+)", text("/proc/1/limits"), re.MULTILINE)
     if not match:
-        return otherwise
+        return default
     return -1 if match.group(1) == "unlimited" else int(match.group(1))
 
 
-def gpus():
-    """Return how many display-class PCI devices of NVIDIA there are."""
+def gpu_count():
+    """Return the number of PCI devices of NVIDIA with a display class."""
     count = 0
     for folder in glob.glob("/sys/bus/pci/devices/*"):
         vendor, device_class = text(folder + "/vendor").strip(), text(folder + "/class").strip()
@@ -97,30 +97,30 @@ def gpus():
 
 
 def rdma(kernel):
-    """Return the RDMA devices, the interface below each software one, and the modules that are there and loaded."""
+    """Return the RDMA devices, the interfaces of software devices, and the available and loaded modules."""
     devices = {
         os.path.basename(folder): text(folder + "/parent").strip()
         for folder in sorted(glob.glob("/sys/class/infiniband/*"))
     }
-    listed = text(f"/lib/modules/{kernel}/modules.dep") + text(f"/lib/modules/{kernel}/modules.builtin")
+    module_lists = text(f"/lib/modules/{kernel}/modules.dep") + text(f"/lib/modules/{kernel}/modules.builtin")
     return {
         "rdma_devices": list(devices),
         "rdma_interfaces": [interface for interface in devices.values() if interface],
-        "rdma_modules_available": [name for name in RDMA_MODULES if f"/{name}.ko" in listed],
+        "rdma_modules_available": [name for name in RDMA_MODULES if f"/{name}.ko" in module_lists],
         "rdma_modules_loaded": [name for name in RDMA_MODULES if os.path.isdir(f"/sys/module/{name}")],
     }
 
 
-def on_path(name):
-    """Return whether a program of that name is on the usual search path."""
+def has_program(name):
+    """Return whether the search path of root contains a program."""
     return any(os.access(os.path.join(folder, name), os.X_OK) for folder in SEARCH.split(":"))
 
 
 def ip_json(module, *arguments):
-    """Return what iproute2 answers."""
+    """Return the output of iproute2."""
     program = module.get_bin_path("ip", opt_dirs=["/sbin", "/usr/sbin"])
     if not program:
-        module.fail_json(msg="the program `ip` is missing on this node: install the package iproute2 and try again")
+        module.fail_json(msg="the program `ip` is missing on this node. Install the package iproute2 and apply again.")
     code, out, err = module.run_command([program, "-json", *arguments])
     if code != 0:
         module.fail_json(msg="`ip {}` failed: {}".format(" ".join(arguments), err.strip()))
@@ -128,7 +128,7 @@ def ip_json(module, *arguments):
 
 
 def network(module):
-    """Return addresses, routes and the address and interface that data takes."""
+    """Return the addresses, routes and the default address."""
     addresses = [
         {"interface": link["ifname"], "address": entry["local"], "prefix": entry["prefixlen"]}
         for link in ip_json(module, "-4", "address", "show")
@@ -137,7 +137,7 @@ def network(module):
     ]
     routes = ip_json(module, "-4", "route", "show")
     default = next((route for route in routes if route.get("dst") == "default"), {})
-    of_default = [entry for entry in addresses if entry["interface"] == default.get("dev")]
+    default_addresses = [entry for entry in addresses if entry["interface"] == default.get("dev")]
     return {
         "addresses": addresses,
         "routes": sorted(
@@ -147,24 +147,24 @@ def network(module):
                 if route.get("dst", "default") != "default"
             }
         ),
-        "default_address": default.get("prefsrc") or (of_default[0]["address"] if of_default else ""),
+        "default_address": default.get("prefsrc") or (default_addresses[0]["address"] if default_addresses else ""),
     }
 
 
 def data_path(module, network_facts):
-    """Return the data address and the interface that carries it."""
+    """Return the data address and its interface."""
     address = module.params["data_address"]
     if not address:
         networks = [ipaddress.ip_network(item, strict=False) for item in module.params["data_networks"]]
-        inside = [
+        candidates = [
             entry["address"]
             for block in networks
             for entry in network_facts["addresses"]
             if ipaddress.ip_address(entry["address"]) in block
         ]
-        address = inside[0] if inside else "" if networks else network_facts["default_address"]
-    carriers = [entry["interface"] for entry in network_facts["addresses"] if entry["address"] == address]
-    return {"data_address": address, "data_interface": carriers[0] if carriers else ""}
+        address = candidates[0] if candidates else "" if networks else network_facts["default_address"]
+    interfaces = [entry["interface"] for entry in network_facts["addresses"] if entry["address"] == address]
+    return {"data_address": address, "data_interface": interfaces[0] if interfaces else ""}
 
 
 def packages(module):
@@ -179,8 +179,8 @@ def packages(module):
     return {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
 
 
-def recorded(section):
-    """Return what all receipts together record in a section."""
+def recorded_values(section):
+    """Return the entries of a section of all receipts."""
     entries = {}
     for path in sorted(glob.glob(RECEIPTS)):
         try:
@@ -190,25 +190,25 @@ def recorded(section):
     return {name: value for name, value in entries.items() if isinstance(value, str)}
 
 
-def downgraded(module, installed):
-    """Return the packages that are older than recorded, without those that somebody put on hold."""
-    program, versions = module.get_bin_path("dpkg"), recorded("packages")
+def downgraded_packages(module, installed):
+    """Return the packages that are older than recorded, except those on hold."""
+    program, versions = module.get_bin_path("dpkg"), recorded_values("packages")
     names = [name for name, version in versions.items() if installed.get(name, version) != version]
     if not (program and names):
         return []
     out = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Want}\\n", "--", *names])[1]
-    held = {line.split()[0] for line in out.splitlines() if line.endswith(" hold")}
+    on_hold = {line.split()[0] for line in out.splitlines() if line.endswith(" hold")}
     older = [name for name in names if is_older(module, program, installed[name], versions[name])]
-    return [name for name in older if name not in held]
+    return [name for name in older if name not in on_hold]
 
 
-def is_older(module, program, version, than):
-    """Return whether a version comes before another."""
-    return module.run_command([program, "--compare-versions", version, "lt", than])[0] == 0
+def is_older(module, program, version, reference):
+    """Return whether a version is older than another."""
+    return module.run_command([program, "--compare-versions", version, "lt", reference])[0] == 0
 
 
 def time_synchronized(module):
-    """Return whether the clock is synchronized, None when this node cannot say."""
+    """Return whether the clock is synchronized, None if unknown."""
     if not module.get_bin_path("timedatectl"):
         return None
     code, out, _ = module.run_command(["timedatectl", "show", "--property=NTPSynchronized", "--value"])
@@ -216,22 +216,22 @@ def time_synchronized(module):
 
 
 def hosts_block():
-    """Return the names in our block of /etc/hosts with their lines."""
+    """Return name -> line in the managed block of /etc/hosts."""
     match = re.search(r"^# BEGIN provision\n(.*?)^# END provision$", text(HOSTS), re.MULTILINE | re.DOTALL)
     lines = [line for line in (match.group(1) if match else "").splitlines() if len(line.split()) > 1]
     return {line.split()[1]: line for line in lines if not line.startswith("#")}
 
 
 def leftovers():
-    """Return what a run that was cut short (a power cut, a lost connection) left and nothing needs."""
+    """Return the leftovers of an interrupted run (power cut, lost connection)."""
     holder = text(HOLDER).strip()
-    running = holder.isdigit() and os.path.isdir("/proc/" + holder)
-    policy = [POLICY] if POLICY_MARK in text(POLICY) and not running else []
+    is_running = holder.isdigit() and os.path.isdir("/proc/" + holder)
+    policy = [POLICY] if POLICY_MARK in text(POLICY) and not is_running else []
     return policy + [path for path in (IMAGE_COPY,) if os.path.isdir(path)]
 
 
 def other_sources():
-    """Return the addresses of the package sources that are not ours, $(ARCH) replaced and without a slash at the end."""
+    """Return the addresses of pre-existing package sources, with $(ARCH) replaced and without trailing slashes."""
     paths = sorted(path for pattern in SOURCES for path in glob.glob(pattern))
     lines = [line for path in paths if "/provision-" not in path for line in text(path).splitlines()]
     urls = [word for line in lines if not line.lstrip().startswith("#") for word in re.findall(r"https?://\S+", line)]
@@ -250,7 +250,7 @@ def main():
     )
     module.run_command_environ_update = {"LC_ALL": "C"}
     node_kind, kernel = kind(module), platform.release()
-    nofile_most = int(text("/proc/sys/fs/nr_open").strip() or 1048576)
+    nofile_maximum = int(text("/proc/sys/fs/nr_open").strip() or 1048576)
     network_facts, installed = network(module), packages(module)
     node = {
         "kind": node_kind,
@@ -259,17 +259,17 @@ def main():
         "hostname": socket.gethostname().split(".")[0],
         "python": platform.python_version(),
         "memlock_limit": limit("RLIMIT_MEMLOCK", resource.RLIM_INFINITY),
-        "nofile_limit": limit("RLIMIT_NOFILE", nofile_most),
+        "nofile_limit": limit("RLIMIT_NOFILE", nofile_maximum),
         "sysctl_writable": os.access("/proc/sys/kernel/sysrq", os.W_OK),
         "modules_loadable": node_kind != "container" and os.path.isdir(f"/lib/modules/{kernel}"),
-        "gpus": gpus(),
-        "gpus_present": gpus() > 0 or on_path("nvidia-smi"),
+        "gpus": gpu_count(),
+        "gpus_present": gpu_count() > 0 or has_program("nvidia-smi"),
         "time_synchronized": time_synchronized(module),
         "hosts": hosts_block(),
         "jobs": running_jobs(),
         "packages": installed,
-        "downgraded": downgraded(module, installed),
-        "recorded_images": recorded("images"),
+        "downgraded": downgraded_packages(module, installed),
+        "recorded_images": recorded_values("images"),
         "repository_files": sorted(path for pattern in REPOSITORY_FILES for path in glob.glob(pattern)),
         "other_sources": other_sources(),
         "architecture": ARCHITECTURES.get(os.uname().machine, os.uname().machine),

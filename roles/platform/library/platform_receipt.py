@@ -1,27 +1,27 @@
 #!/usr/bin/python
-"""Ansible module: the receipt that a role leaves on a node when it ended well."""
+"""Ansible module: write the receipts of the roles that succeeded on a node."""
 
 DOCUMENTATION = r"""
 module: platform_receipt
-short_description: Leave roles' receipts on the node
+short_description: Write the receipts of roles on the node
 description:
-  - Writes what was wanted and what is there of what is managed to C(/var/lib/provision/receipts/ROLE.json), for all roles in
-    one remote task. C(platform_managed) looks at what is there, as the probe does later.
-  - The content has no time in it and a file is written only when it differs, so a second run changes nothing.
-  - Beside each receipt is its seal, made with a key of the node, so that a change by other hands is seen. All of it is root's
-    alone. The hash of a file that not everybody may read is made with the key too.
+  - Writes the desired state and the state of all managed objects to C(/var/lib/provision/receipts/ROLE.json), for all roles in
+    one remote task. C(platform_managed) reads the state, as the probe does later.
+  - A receipt contains no time and is written only if it differs, so that a second run changes nothing.
+  - Each receipt has a seal, a hash with a key of the node, which reveals manual changes. Only root can read receipts, seals and
+    key. The hash of a file that is not world-readable uses the key as well.
 options:
   receipts:
-    description: What each role says of itself.
+    description: The receipts of the roles.
     type: list
     elements: dict
     required: true
     suboptions:
       role: {description: Name of the role., type: str, required: true}
-      inputs: {description: Wanted values. No secrets., type: dict, default: {}}
+      inputs: {description: Desired values. No secrets., type: dict, default: {}}
       files: {description: Managed files., type: list, elements: str, default: []}
       parts:
-        description: 'What is ours of a file that is not all ours: its path, and either block (the marker) or keys (of a JSON object).'
+        description: 'Managed parts of partly managed files: path -> block (the marker) or keys (of a JSON object).'
         type: dict
         default: {}
       packages: {description: Managed packages., type: list, elements: str, default: []}
@@ -29,9 +29,9 @@ options:
       modules: {description: Managed kernel modules., type: list, elements: str, default: []}
       images: {description: Managed container images., type: list, elements: str, default: []}
       containers: {description: Managed containers., type: list, elements: str, default: []}
-      reductions: {description: What was cut or left out on this node and why., type: list, elements: str, default: []}
+      reductions: {description: 'Settings that were reduced or skipped on this node, with reasons.', type: list, elements: str, default: []}
   fingerprints:
-    description: By role, what its files and variables were. A role without one keeps the one that its receipt has.
+    description: Role -> fingerprint of its files and variables. Without one, the fingerprint in the receipt is preserved.
     type: dict
     default: {}
 author: [provision]
@@ -52,7 +52,7 @@ KEY = re.compile(rb"[0-9a-f]{64}")
 
 
 def is_private(path):
-    """Return whether `path` is ours and closed to everybody else."""
+    """Return whether only root can read `path`."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -60,8 +60,8 @@ def is_private(path):
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077 and not stat.S_ISLNK(status.st_mode)
 
 
-def close_folder(module):
-    """Make the folder root's alone; return whether there was anything to do."""
+def restrict_folder(module):
+    """Create the folder and let only root read it; return whether that is a change."""
     if is_private(FOLDER):
         return False
     if not module.check_mode:
@@ -72,7 +72,7 @@ def close_folder(module):
 
 
 def key_of_node(module):
-    """Return the node's key; it is made once, and anew where others may have read it."""
+    """Return the node's key. Generate it once, and again if other users may have read it."""
     path = os.path.join(FOLDER, "key")
     key = content_of(path) or b""
     if is_private(path) and KEY.fullmatch(key):
@@ -83,47 +83,47 @@ def key_of_node(module):
     return key
 
 
-def sealed(role, key):
-    """Return a receipt's bytes when we wrote it as it is, None otherwise."""
-    path, beside = (os.path.join(FOLDER, role + ending) for ending in (".json", ".seal"))
+def sealed_content(role, key):
+    """Return the bytes of a receipt with a valid seal, else None."""
+    path, seal_path = (os.path.join(FOLDER, role + ending) for ending in (".json", ".seal"))
     content = content_of(path)
-    if content is None or not (is_private(path) and is_private(beside)):
+    if content is None or not (is_private(path) and is_private(seal_path)):
         return None
-    return content if content_of(beside) == seal(key, content).encode() else None
+    return content if content_of(seal_path) == seal(key, content).encode() else None
 
 
-def skeleton(wanted):
-    """Return the names of all that a role manages, in the form of a receipt."""
-    receipt = {section: sorted(set(wanted[section])) for section in SECTIONS}
-    receipt["files"] = {path: wanted["parts"].get(path) or {} for path in receipt["files"]}
+def managed_names(entry):
+    """Return the names of the managed objects of a role, in the form of a receipt."""
+    receipt = {section: sorted(set(entry[section])) for section in SECTIONS}
+    receipt["files"] = {path: entry["parts"].get(path) or {} for path in receipt["files"]}
     return receipt
 
 
-def look(module, key):
-    """Return role -> what is there of what it manages."""
-    wanted = {item["role"]: skeleton(item) for item in module.params["receipts"]}
-    observed, hung = observe_all(wanted, key)
+def observe(module, key):
+    """Return role -> the state of its managed objects."""
+    names = {item["role"]: managed_names(item) for item in module.params["receipts"]}
+    observed, hung = observe_all(names, key)
     for role, sections in observed.items():
         for section in SECTIONS:
             if section not in sections and module.check_mode:
-                sections[section] = dict.fromkeys(wanted[role][section])
+                sections[section] = dict.fromkeys(names[role][section])
             elif section not in sections:
-                who = " and ".join(hung) or ("systemd" if section == "units" else "docker")
+                source = " and ".join(hung) or ("systemd" if section == "units" else "docker")
                 module.fail_json(
-                    msg=f"{who} did not tell how the {section} of the role {role} are ({', '.join(wanted[role][section])}), so "
-                    "its receipt was not written. See why on the node, and apply again."
+                    msg=f"{source}: no answer about the {section} of the role {role} ({', '.join(names[role][section])}), so its "
+                    "receipt was not written. Find the cause on the node, and apply again."
                 )
     return observed
 
 
-def leave(module, wanted, observed, key):
-    """Write one receipt where it differs; return its diff, None where there is nothing to do."""
-    role, before = wanted["role"], sealed(wanted["role"], key)
+def write_receipt(module, entry, observed, key):
+    """Write one receipt if it differs; return its diff, None if it does not differ."""
+    role, before = entry["role"], sealed_content(entry["role"], key)
     old = json.loads(before.decode()) if before else {}
     receipt = {
         "role": role,
-        "inputs": wanted["inputs"],
-        "reductions": sorted(set(wanted["reductions"])),
+        "inputs": entry["inputs"],
+        "reductions": sorted(set(entry["reductions"])),
         "fingerprint": module.params["fingerprints"].get(role) or old.get("fingerprint"),
         **observed,
     }
@@ -134,11 +134,11 @@ def leave(module, wanted, observed, key):
     if not module.check_mode:
         replace(path, content, 0o600)
         replace(os.path.join(FOLDER, role + ".seal"), seal(key, content), 0o600)
-    return {"before_header": path, "after_header": path, "before": shown(old), "after": shown(receipt)}
+    return {"before_header": path, "after_header": path, "before": diff_text(old), "after": diff_text(receipt)}
 
 
-def shown(receipt):
-    """Return a receipt for people: without hashes of what not everybody may know."""
+def diff_text(receipt):
+    """Return a receipt for a diff, without hashes of content that is not world-readable."""
     if not receipt:
         return ""
     fingerprint = receipt.get("fingerprint") or {}
@@ -165,14 +165,16 @@ def main():
         supports_check_mode=True,
     )
     try:
-        closed = close_folder(module)
+        restricted = restrict_folder(module)
         key = key_of_node(module)
-        observed = look(module, key)
-        diffs = {item["role"]: leave(module, item, observed[item["role"]], key) for item in module.params["receipts"]}
+        observed = observe(module, key)
+        diffs = {
+            item["role"]: write_receipt(module, item, observed[item["role"]], key) for item in module.params["receipts"]
+        }
     except OSError as error:
-        module.fail_json(msg=f"{error.filename or FOLDER}: the receipts could not be written: {error.strerror}")
+        module.fail_json(msg=f"{error.filename or FOLDER}: cannot write the receipts ({error.strerror})")
     written = [role for role, diff in diffs.items() if diff]
-    module.exit_json(changed=closed or bool(written), written=written, diff=[diffs[role] for role in written])
+    module.exit_json(changed=restricted or bool(written), written=written, diff=[diffs[role] for role in written])
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 #!/usr/bin/python
-"""Ansible module: undo on a node what the roles did, and leave alone what stood there before."""
+"""Ansible module: undo the changes of the roles on a node, and preserve the pre-existing configuration."""
 
 DOCUMENTATION = r"""
 module: platform_reset
-short_description: Undo what the roles did
+short_description: Undo the changes of the roles
 description:
-  - Goes by the notes that every module of the roles leaves before its first change (C(/var/lib/provision/origins)).
-  - Files come back byte for byte. What was edited since is never lost; of blocks and of JSON files only what is ours goes.
-  - Packages go that our transactions brought and that nothing else needs; then what they left.
-  - The notes go last, so that a reset that was cut short is finished by the next one.
-  - A node on which a job runs is refused, as is whatever would stop or remove containers that are not ours.
+  - Uses the records that every module of the roles writes before its first change (C(/var/lib/provision/origins)).
+  - Restores files byte for byte. Never loses later edits; removes only the role's part of blocks and of JSON files.
+  - Removes the packages that transactions of the roles installed and that nothing else requires, then their leftovers.
+  - Removes the records last, so that the next reset completes an interrupted one.
+  - Refuses a busy node, and steps that would stop or remove containers that the roles did not create.
 options:
-  plan: {description: Only say what would be done., type: bool, default: false}
-  disruptive: {description: Do it all the same where a job or containers of others are in the way., type: bool, default: false}
+  plan: {description: Only list the steps., type: bool, default: false}
+  disruptive: {description: 'Reset a busy node, and stop containers that the roles did not create.', type: bool, default: false}
 author: [provision]
 """
 
@@ -28,70 +28,74 @@ from ansible.module_utils.platform_undo_docker import ENGINES, Engine
 from ansible.module_utils.platform_undo_files import Step, file_step, folder_steps
 from ansible.module_utils.platform_undo_kernel import depmod_steps, dkms_steps, module_steps, sysctl_steps
 from ansible.module_utils.platform_undo_packages import (
-    bring_back,
-    brought,
-    gone_for_ours,
+    installed_packages,
+    leftovers,
+    package_table,
     purge,
-    remove_rests,
-    rests,
+    reinstall,
+    remove_leftovers,
+    replaced_packages,
     split,
-    table,
 )
 
 NUKE = "/var/lib/docker/nuke-graph-directory.sh"
 RUN = "/run/provision"
-OURS_IN_RUN = ("docker_engine.json", "package-transaction")
-# The notes go last and by themselves; the history of what was done to the node, and its lock, are not the roles'.
+RUN_FILES = ("docker_engine.json", "package-transaction")
+# The records are removed last. The history and the lock of the node do not belong to the roles.
 PRESERVED = ("origins", "history.jsonl", "provision.lock", "provision.lock.holder")
 UNIT = re.compile(r"/etc/systemd/system/([^/]+\.(?:path|timer|socket|service))$")
 
 
 class Reset:
-    """All that is noted, and the steps that undo it.
+    """The records of the node, and the steps that undo the recorded changes.
 
     Args:
-        module: runs programs, and says what went wrong.
+        module: runs programs and reports errors.
     """
 
     def __init__(self, module):
-        """Look at the node; nothing is changed."""
+        """Read the records and the state of the node; change nothing."""
         self.module, self.left = module, []
-        self.noted = any(origin.listed(kind) for kind in ("files", "folders", "packages", "units", "images", "sysctls"))
-        self.files = origin.noted("files")
+        self.has_records = any(
+            origin.record_names(kind) for kind in ("files", "folders", "packages", "units", "images", "sysctls")
+        )
+        self.files = origin.records("files")
         self.file_steps = [step for step in map(file_step, self.files) if step]
-        self.transactions = origin.noted("packages")
-        known = table(module) if self.transactions else {}
-        self.back = gone_for_ours(self.transactions, known)
-        ours = brought(self.transactions, known)
-        self.going, stay = split(ours, self._asked_for(ours), known)
+        self.transactions = origin.records("packages")
+        known = package_table(module) if self.transactions else {}
+        self.removed = replaced_packages(self.transactions, known)
+        installed = installed_packages(self.transactions, known)
+        self.removable, stay = split(installed, self._manual_packages(installed), known)
         self.left += [f"leave the package {name}: {why}" for name, why in sorted(stay.items())]
-        self._note_upgrades(known)
-        self.engine = Engine(module, self.going, self.files, self.file_steps)
+        self._report_upgrades(known)
+        self.engine = Engine(module, self.removable, self.files, self.file_steps)
 
-    def _asked_for(self, ours):
-        """Return those that came along with ours and that somebody has asked apt for since."""
+    def _manual_packages(self, installed):
+        """Return the dependencies of the roles' packages that were requested manually since."""
         requested = {name for doc in self.transactions for name in doc["requested"]}
         return (
-            (set(self.module.run_command(["apt-mark", "showmanual"])[1].split()) & ours) - requested if ours else set()
+            (set(self.module.run_command(["apt-mark", "showmanual"])[1].split()) & installed) - requested
+            if installed
+            else set()
         )
 
-    def _note_upgrades(self, known):
+    def _report_upgrades(self, known):
         newer = {
             f"{name} {old} -> {new}"
             for doc in self.transactions
-            for name, (old, new) in doc["ours"].get("upgraded", {}).items()
+            for name, (old, new) in doc["managed"].get("upgraded", {}).items()
             if known.get(name, {}).get("version") == new
         }
         if newer:
-            self.left.append(f"leave at the versions that came with ours: {', '.join(sorted(newer))}")
+            self.left.append(f"leave at the versions that the roles' packages required: {', '.join(sorted(newer))}")
 
     def refusals(self):
-        """Return why this node is left as it is unless it may be disrupted."""
+        """Return why the reset is refused unless the node may be disrupted."""
         return [f"a job runs: {job}" for job in running_jobs()] + self.engine.refusals()
 
     def steps(self):
-        """Return all steps in an order that is safe to be cut off anywhere; none when nothing is noted."""
-        if not self.noted:
+        """Return all steps in an order that can be interrupted anywhere, none without records."""
+        if not self.has_records:
             return []
         steps_in_order = [*self.engine.first_steps(), *self._unit_steps(), *module_steps(self.module)]
         steps_in_order += [
@@ -99,12 +103,16 @@ class Reset:
             *self.file_steps,
             *depmod_steps(self.module, self.file_steps),
         ]
-        steps_in_order += [*sysctl_steps(self.left), *folder_steps(origin.noted("folders")), *self.engine.last_steps()]
+        steps_in_order += [
+            *sysctl_steps(self.left),
+            *folder_steps(origin.records("folders")),
+            *self.engine.last_steps(),
+        ]
         steps_in_order += [*self._account_steps(), *self._package_steps(), *self.engine.data_steps()]
-        return [*steps_in_order, Step("remove our receipts and notes", self._end)]
+        return [*steps_in_order, Step("remove the receipts and records of the roles", self._remove_state)]
 
     def _unit_steps(self):
-        """Return the steps that stop our own units; a path unit first, which would start its service again."""
+        """Return the steps that stop the units of the roles, path units first, because they would start their services again."""
         paths = [doc["path"] for doc in self.files if not doc["existed"] and os.path.lexists(doc["path"])]
         names = sorted(
             (match.group(1) for match in map(UNIT.match, paths) if match), key=lambda name: (name[-5:] != ".path", name)
@@ -116,63 +124,69 @@ class Reset:
             code, _, err = self.module.run_command(["systemctl", "stop", name])
             self.module.run_command(["systemctl", "--no-reload", "disable", name])
             return (
-                f"{name} could not be stopped: {err.strip()[-200:]}" if code != 0 and "not loaded" not in err else None
+                f"{name}: cannot stop the unit ({err.strip()[-200:]})"
+                if code != 0 and "not loaded" not in err
+                else None
             )
 
         return act
 
     def _account_steps(self):
-        """Return the steps that remove accounts of ours: those that were not there, and that still have our home."""
-        ours = {doc["name"]: doc["home"] for doc in origin.noted("accounts") if not doc["existed"]}
+        """Return the steps that remove accounts of the roles: new accounts that still have the home of the role."""
+        homes = {doc["name"]: doc["home"] for doc in origin.records("accounts") if not doc["existed"]}
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as stream:
             known = [line.rstrip("\n").split(":") for line in stream]
-        names = [words[0] for words in known if len(words) > 5 and ours.get(words[0]) == words[5]]
+        names = [words[0] for words in known if len(words) > 5 and homes.get(words[0]) == words[5]]
         return [Step(f"remove the account {name}", self._account(name)) for name in names]
 
     def _account(self, name):
         def act():
             code, _, err = self.module.run_command(["userdel", "--force", name])
-            return f"the account {name} could not be removed: {err.strip()[-200:]}" if code != 0 else None
+            return f"account {name}: cannot remove it ({err.strip()[-200:]})" if code != 0 else None
 
         return act
 
-    # Packages, and the end
+    # Packages and state
 
     def _package_steps(self):
         steps = []
-        if self.going:
-            names = ", ".join(self.going)
-            word = "package" if len(self.going) == 1 else f"{len(self.going)} packages"
+        if self.removable:
+            names = ", ".join(self.removable)
+            word = "package" if len(self.removable) == 1 else f"{len(self.removable)} packages"
             steps.append(Step(f"remove the {word} {names}", self._purge))
-        if self.back:
-            again = partial(bring_back, self.module, self.back)
-            steps.append(Step(f"install again what had to go for ours: {', '.join(self.back)}", again))
-        remains = rests(self.transactions)
+        if self.removed:
+            again = partial(reinstall, self.module, self.removed)
+            steps.append(
+                Step(f"install the packages again that the roles' packages replaced: {', '.join(self.removed)}", again)
+            )
+        remains = leftovers(self.transactions)
         if any(remains.values()):
-            what = [f"the user {name}" for name in remains["users"]] + [
+            objects = [f"the user {name}" for name in remains["users"]] + [
                 f"the group {name}" for name in remains["groups"]
             ]
-            what += ["files in /etc"] if remains["etc"] else []
-            steps.append(Step(f"remove what packages leave behind: {', '.join(what)}", self._remove_rests))
+            objects += ["files in /etc"] if remains["etc"] else []
+            steps.append(Step(f"remove the leftovers of packages: {', '.join(objects)}", self._remove_leftovers))
         return steps
 
     def _purge(self):
-        if self.engine.ours and not self.engine.data_goes:
-            # Debian's package would remove all of docker's data when it is purged: the data stood before.
-            purge(self.module, [name for name in self.going if name in ENGINES], "remove")
+        if self.engine.is_removed and not self.engine.removes_data:
+            # A purge of Debian's package would remove all data of docker, which existed before.
+            purge(self.module, [name for name in self.removable if name in ENGINES], "remove")
             if os.path.exists(NUKE):
                 os.unlink(NUKE)
-        purge(self.module, self.going)
+        purge(self.module, self.removable)
 
-    def _remove_rests(self):
-        return "; ".join(remove_rests(self.module, self.transactions)) or None
+    def _remove_leftovers(self):
+        return "; ".join(remove_leftovers(self.module, self.transactions)) or None
 
-    def _end(self):
-        """Have systemd forget what is gone; then the receipts go, and last the notes."""
+    def _remove_state(self):
+        """Make systemd reread its units, then remove the receipts and finally the records."""
         self.module.run_command(["systemctl", "daemon-reexec"])
-        for step in folder_steps(origin.noted("folders")):  # what was not empty before packages went
+        for step in folder_steps(
+            origin.records("folders")
+        ):  # folders that were not empty while their packages were installed
             step.act()
-        for name in OURS_IN_RUN:
+        for name in RUN_FILES:
             if os.path.lexists(f"{RUN}/{name}"):
                 os.unlink(f"{RUN}/{name}")
         _remove_if_empty(RUN)
@@ -182,9 +196,9 @@ class Reset:
                 continue
             path = f"{state}/{name}"
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
-        gone = f"{state}/.origins-gone"
-        os.rename(origin.FOLDER, gone)  # in one step: half of the notes would be worse than none
-        shutil.rmtree(gone)
+        removed = f"{state}/.origins-gone"
+        os.rename(origin.FOLDER, removed)  # in one step, because incomplete records would be worse than none
+        shutil.rmtree(removed)
         _remove_if_empty(state)
 
 
@@ -193,12 +207,10 @@ def _remove_if_empty(path):
         os.rmdir(path)
 
 
-def before_notes():
-    """Return a sentence where roles ran before there were notes, none elsewhere."""
+def unrecorded_changes():
+    """Return a sentence if roles changed the node before they wrote records, else nothing."""
     if os.path.isdir(os.path.dirname(origin.FOLDER) + "/receipts"):
-        return [
-            "leave all as it is: the roles ran here before they noted what stood there, so nothing can be told apart"
-        ]
+        return ["leave everything unchanged: the roles changed this node before they recorded its original state"]
     return []
 
 
@@ -216,28 +228,28 @@ def main():
     refused = [] if module.params["disruptive"] or not steps else reset.refusals()
     result = {
         "steps": [step.sentence for step in steps],
-        "left": reset.left if steps else before_notes(),
+        "left": reset.left if steps else unrecorded_changes(),
         "refused": refused,
     }
     if module.params["plan"] or module.check_mode:
         module.exit_json(changed=bool(steps) and not refused and not module.params["plan"], **result)
     if refused:
         module.fail_json(
-            msg="nothing was undone: {}. Reset again when that has ended, or with --disruptive and the node's name.".format(
+            msg="the reset is refused ({}). Reset again when the node is idle, or with --disruptive and the node's name.".format(
                 "; ".join(refused)
             ),
             **result,
         )
     for step in steps:
         try:
-            said = step.act()
+            message = step.act()
         except OSError as error:
             module.fail_json(
-                msg=f"could not {step.sentence}: {error.strerror or error}. What was done stands; the next reset goes on.",
+                msg=f"cannot {step.sentence} ({error.strerror or error}). Reset again to continue with the remaining steps.",
                 **result,
             )
-        if said:
-            result["left"].append(said)
+        if message:
+            result["left"].append(message)
     module.exit_json(changed=bool(steps), **result)
 
 

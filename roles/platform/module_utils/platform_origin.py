@@ -1,6 +1,6 @@
-"""What was on the node before our roles changed it: noted before the first change, so that a reset can undo it.
+"""Record the original state of objects on a node before roles change them, so that a reset can restore it.
 
-Every task that changes something compiles this anew on the node, so it is short; platform_undo_* read the notes.
+Every task with changes compiles this module on the node, so it is short. The modules platform_undo_* read the records.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ import stat
 import tempfile
 
 FOLDER = "/var/lib/provision/origins"
-OURS = "/var/lib/provision/"  # a reset removes all of it: nothing of it is noted
-LAST = 4  # how many of our own contents are known again: one that was cut short, and those before it
+STATE_FOLDER = "/var/lib/provision/"  # a reset removes this folder, so nothing in it is recorded
+MAX_VALUES = 4  # number of recognized contents of the role: the last one, which may be incomplete, and earlier ones
 
 
-def place(kind, name):
-    """Return where a note is, without its ending."""
+def record_path(kind, name):
+    """Return the path of a record without its extension."""
     return os.path.join(FOLDER, kind, hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32])
 
 
-def put(path, data):
-    """Write a file for root alone, whole or not at all, also over a power cut."""
+def write_private(path, data):
+    """Write a file that only root can read, atomically even if the power fails."""
     folder = os.path.dirname(path)
     os.makedirs(os.path.dirname(FOLDER), mode=0o755, exist_ok=True)
     for part in (FOLDER, folder):
@@ -38,13 +38,13 @@ def put(path, data):
     os.close(handle)
 
 
-def put_json(path, document):
-    """Write a JSON file for root alone."""
-    put(path, json.dumps(document, sort_keys=True).encode())
+def write_private_json(path, document):
+    """Write a JSON file that only root can read."""
+    write_private(path, json.dumps(document, sort_keys=True).encode())
 
 
-def load(path):
-    """Return a JSON file's content, {} when there is none."""
+def load_json(path):
+    """Return a JSON file's content, {} if it is missing or invalid."""
     try:
         with open(path, encoding="utf-8") as stream:
             return json.load(stream)
@@ -52,53 +52,53 @@ def load(path):
         return {}
 
 
-def note(kind, name, document):
-    """Write down what was there before; the first note stays."""
-    path = place(kind, name) + ".json"
+def record(kind, name, document):
+    """Record the original state. An existing record is never overwritten."""
+    path = record_path(kind, name) + ".json"
     if not os.path.exists(path):
-        put_json(path, document)
+        write_private_json(path, document)
 
 
-def mark(kind, name, key, value):
-    """Write down what of ours is there, before it is: the last few are kept."""
-    path = place(kind, name) + ".ours"
-    known = load(path)
+def mark_managed(kind, name, key, value):
+    """Record a value that a role is about to set. Only the last values are stored."""
+    path = record_path(kind, name) + ".ours"
+    known = load_json(path)
     if value not in known.get(key, []):
-        put_json(path, {**known, key: [*known.get(key, []), value][-LAST:]})
+        write_private_json(path, {**known, key: [*known.get(key, []), value][-MAX_VALUES:]})
 
 
-def keep_file(path, after=None, *, kind="file", settings=None, **more):
-    """Note a file (or link, or whole folder) before it is changed.
+def record_file(path, after=None, *, kind="file", settings=None, **more):
+    """Record a file (or link, or whole folder) before it is changed.
 
     Args:
-        path: its absolute path.
-        after: what is about to be written (text or bytes); None where whatever will be there is ours.
-        kind: `file`; `block`, of which only our lines are undone (more: marker, drop); `json`, of which only our keys are.
-        settings: of a JSON file, our keys and their values; None as a value stands for any.
-        more: what the kind needs besides.
+        path: absolute path.
+        after: the new content (text or bytes); None if any later content counts as the role's.
+        kind: `file`; `block`, of which a reset undoes only the role's lines (more: marker, drop); `json`, of which only its keys.
+        settings: the role's keys of a JSON file and their values; the value None stands for any.
+        more: additional values of the kind.
     """
     path = os.path.normpath(path)
-    if path.startswith(OURS):
+    if path.startswith(STATE_FOLDER):
         return
-    keep_folders(os.path.dirname(path))
-    base = place("files", path)
+    record_new_folders(os.path.dirname(path))
+    base = record_path("files", path)
     if not os.path.exists(base + ".json"):
         document = {"path": path, "existed": os.path.lexists(path), "kind": kind, **more}
         if document["existed"]:
-            document.update(seen(path))
+            document.update(file_attributes(path))
             _copy(path, base, document["type"])
-        put_json(base + ".json", document)
+        write_private_json(base + ".json", document)
     if kind == "json":
-        mark("files", path, "settings", settings)
+        mark_managed("files", path, "settings", settings)
     elif after is None:
-        mark("files", path, "any", value=True)
+        mark_managed("files", path, "any", value=True)
     else:
         data = after.encode("utf-8", "surrogateescape") if isinstance(after, str) else after
-        mark("files", path, "sums", hashlib.sha256(data).hexdigest())
+        mark_managed("files", path, "sums", hashlib.sha256(data).hexdigest())
 
 
-def seen(path):
-    """Return what kind of thing a path is, with mode, owners and time."""
+def file_attributes(path):
+    """Return type, mode, owners and time of a path."""
     status = os.lstat(path)
     entry = {"mode": stat.S_IMODE(status.st_mode), "owner": status.st_uid, "group": status.st_gid}
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
@@ -111,60 +111,60 @@ def seen(path):
 def _copy(path, base, kind):
     if kind == "file":
         with open(path, "rb") as stream:
-            put(base + ".content", stream.read())
+            write_private(base + ".content", stream.read())
     elif kind == "directory":
-        put(base + ".whole", b"")  # so that the folder for notes is there
+        write_private(base + ".whole", b"")  # creates the folder of the records
         for name in (base + ".tree", base + ".tree-new"):
             shutil.rmtree(name, ignore_errors=True)
         shutil.copytree(path, base + ".tree-new", symlinks=True)
         os.rename(base + ".tree-new", base + ".tree")
 
 
-def keep_folders(path):
-    """Note the folders up to `path` that are not there yet and will be made."""
+def record_new_folders(path):
+    """Record the folders up to `path` that do not exist yet and are about to be created."""
     while path not in ("", "/") and not os.path.lexists(path):
-        if not (path + "/").startswith(OURS):
-            note("folders", path, {"path": path, "existed": False})
+        if not (path + "/").startswith(STATE_FOLDER):
+            record("folders", path, {"path": path, "existed": False})
         path = os.path.dirname(path)
 
 
-def keep_folder(path):
-    """Note a folder whose mode or owners are about to be changed, or that is about to be made."""
+def record_folder(path):
+    """Record a folder that is about to be created, or whose mode or owners are about to change."""
     path = os.path.normpath(path)
-    if os.path.lexists(path) and not (path + "/").startswith(OURS):
-        note("folders", path, {"path": path, "existed": True, **seen(path)})
+    if os.path.lexists(path) and not (path + "/").startswith(STATE_FOLDER):
+        record("folders", path, {"path": path, "existed": True, **file_attributes(path)})
     else:
-        keep_folders(path)
+        record_new_folders(path)
 
 
-def keep_unit(module, name):
-    """Note how a unit of others is before it is started, stopped or enabled."""
-    if not os.path.exists(place("units", name) + ".json"):
-        wanted = ["LoadState", "ActiveState", "UnitFileState"]
-        out = module.run_command(["systemctl", "show", name, "--property=" + ",".join(wanted)])[1]
+def record_unit(module, name):
+    """Record the state of a pre-existing unit before it is started, stopped or enabled."""
+    if not os.path.exists(record_path("units", name) + ".json"):
+        properties = ["LoadState", "ActiveState", "UnitFileState"]
+        out = module.run_command(["systemctl", "show", name, "--property=" + ",".join(properties)])[1]
         state = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
-        note("units", name, {"name": name, **{key: state.get(key, "") for key in wanted}})
+        record("units", name, {"name": name, **{key: state.get(key, "") for key in properties}})
 
 
-def keep_module(name):
-    """Note whether a kernel module is loaded before something of ours loads it."""
-    note("modules", name, {"name": name, "loaded": os.path.isdir("/sys/module/" + name)})
+def record_module(name):
+    """Record whether a kernel module is loaded before a role loads it."""
+    record("modules", name, {"name": name, "loaded": os.path.isdir("/sys/module/" + name)})
 
 
-def keep_data(path):
-    """Note whether a folder is there that programs will fill."""
-    note("data", path, {"path": path, "existed": os.path.lexists(path)})
+def record_data_folder(path):
+    """Record whether a folder exists that programs will fill."""
+    record("data", path, {"path": path, "existed": os.path.lexists(path)})
 
 
-def listed(kind):
-    """Return the names of the files that notes of a kind are in."""
+def record_names(kind):
+    """Return the file names of the records of a kind."""
     try:
         return os.listdir(os.path.join(FOLDER, kind))
     except OSError:
         return []
 
 
-def noted(kind):
-    """Return all notes of a kind, each with what was marked as ours under `ours` and its place under `base`."""
-    bases = sorted(os.path.join(FOLDER, kind, name[:-5]) for name in listed(kind) if name.endswith(".json"))
-    return [{**load(base + ".json"), "ours": load(base + ".ours"), "base": base} for base in bases]
+def records(kind):
+    """Return all records of a kind, each with the values of the role (`managed`) and the path of the record (`base`)."""
+    bases = sorted(os.path.join(FOLDER, kind, name[:-5]) for name in record_names(kind) if name.endswith(".json"))
+    return [{**load_json(base + ".json"), "managed": load_json(base + ".ours"), "base": base} for base in bases]

@@ -1,11 +1,11 @@
-"""Files of root, which a module writes as a whole."""
+"""Write files of root atomically."""
 
 import os
 import stat
 
 
 def replace(path, content, mode=0o644):
-    """Replace a file in one step; at no moment can anybody read it whom `mode` does not allow."""
+    """Replace a file atomically. The file never has more permissions than `mode`."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     temporary = path + ".provision-new"
     if os.path.lexists(temporary):
@@ -19,8 +19,8 @@ def replace(path, content, mode=0o644):
     os.rename(temporary, path)
 
 
-def is_ours(path, mode=0o644):
-    """Return whether a path is a regular file of root with this mode."""
+def is_root_file(path, mode=0o644):
+    """Return whether a path is a regular file that root owns, with this mode."""
     try:
         status = os.lstat(path)
     except OSError:

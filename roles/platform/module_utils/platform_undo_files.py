@@ -1,4 +1,4 @@
-"""What a reset does with files: what stood before comes back, what was edited since is never lost."""
+"""Reset files: restore the original files, and never lose later edits."""
 
 import errno
 import hashlib
@@ -9,20 +9,20 @@ import shutil
 import stat
 import tempfile
 
-from ansible.module_utils.platform_origin import seen
+from ansible.module_utils.platform_origin import file_attributes
 
-BESIDE, EDITED = ".provision-before", ".provision-edited"
+ORIGINAL_SUFFIX, EDITED_SUFFIX = ".provision-before", ".provision-edited"
 OWN_FOLDERS = ("/usr/local/lib/provision", "/etc/provision")
 _NOTHING = object()
 
 
 class Step:
-    """One thing to do: a sentence, and how it is done; what it could not do it returns as a sentence.
+    """One step of the reset.
 
     Args:
-        sentence: what is done, as an order.
-        act: does it.
-        path: the file that it is about, if any.
+        sentence: the description of the step, in the imperative.
+        act: performs the step; returns a sentence if it could not complete it.
+        path: the file that the step changes, if any.
     """
 
     def __init__(self, sentence, act, path=""):
@@ -30,7 +30,7 @@ class Step:
 
 
 def read(path):
-    """Return the bytes of a regular file, None when there is none; follows no link."""
+    """Return the bytes of a regular file, None if it does not exist. Do not follow links."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -39,18 +39,18 @@ def read(path):
         return stream.read() if stat.S_ISREG(os.fstat(handle).st_mode) else None
 
 
-def write(path, data, like):
-    """Replace a file in one step (in place where it is a mount point), with the mode, owners and time of `like`."""
+def write(path, data, attributes):
+    """Replace a file atomically (a mount point in place), with the mode, owners and time of `attributes`."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".provision-")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fchown(handle, like["owner"], like["group"])
-            os.fchmod(handle, like["mode"])
+            os.fchown(handle, attributes["owner"], attributes["group"])
+            os.fchmod(handle, attributes["mode"])
             os.fsync(handle)
-        os.utime(temporary, ns=(like["mtime"], like["mtime"]))
+        os.utime(temporary, ns=(attributes["mtime"], attributes["mtime"]))
         try:
             os.rename(temporary, path)
         except OSError as error:
@@ -59,24 +59,24 @@ def write(path, data, like):
             with open(path, "r+b") as stream:
                 stream.truncate()
                 stream.write(data)
-            os.utime(path, ns=(like["mtime"], like["mtime"]))
+            os.utime(path, ns=(attributes["mtime"], attributes["mtime"]))
     finally:
         if os.path.lexists(temporary):
             os.unlink(temporary)
 
 
 def original(doc):
-    """Return the bytes that stood there before, b"" when there was no file."""
+    """Return the original bytes of a file, b"" if it did not exist."""
     return read(doc["base"] + ".content") or b""
 
 
-def is_ours(doc, data):
-    """Return whether a content is one that we wrote."""
-    return "any" in doc["ours"] or hashlib.sha256(data or b"").hexdigest() in doc["ours"].get("sums", [])
+def is_role_content(doc, data):
+    """Return whether a role wrote this content."""
+    return "any" in doc["managed"] or hashlib.sha256(data or b"").hexdigest() in doc["managed"].get("sums", [])
 
 
 def file_step(doc):
-    """Return the step for one noted file, None when it is as it was."""
+    """Return the step for one recorded file, None if it has its original state."""
     if doc["kind"] == "block":
         return _block_step(doc)
     if doc["kind"] == "json":
@@ -88,22 +88,22 @@ def file_step(doc):
     path, data, before = doc["path"], read(doc["path"]), original(doc)
     if doc["type"] == "other" or (data == before and not _attributes_differ(doc)):
         return None
-    if not os.path.lexists(path) or data == before or (data is not None and is_ours(doc, data)):
+    if not os.path.lexists(path) or data == before or (data is not None and is_role_content(doc, data)):
         return Step(f"restore {path}", lambda: write(path, before, doc), path)
     return _edited_step(doc, before)
 
 
 def _edited_step(doc, before):
-    """Return the step for a file that others changed since: what stood before is put beside it."""
+    """Return the step for a file that was edited since: write the original to a second file."""
     path = doc["path"]
-    if read(path + BESIDE) == before:
+    if read(path + ORIGINAL_SUFFIX) == before:
         return None
-    sentence = f"leave {path} alone: it was edited since; what stood there before goes beside it, as {path}{BESIDE}"
-    return Step(sentence, lambda: write(path + BESIDE, before, doc), path)
+    sentence = f"leave {path}, which was edited since, and write its original content to {path}{ORIGINAL_SUFFIX}"
+    return Step(sentence, lambda: write(path + ORIGINAL_SUFFIX, before, doc), path)
 
 
 def _attributes_differ(doc):
-    now = seen(doc["path"])
+    now = file_attributes(doc["path"])
     return any(now[key] != doc[key] for key in ("mode", "owner", "group"))
 
 
@@ -112,11 +112,11 @@ def _new_file_step(doc):
     if not os.path.lexists(path):
         return None
     if os.path.isdir(path) and not os.path.islink(path):
-        return Step(f"remove {path}", lambda: shutil.rmtree(path), path) if "any" in doc["ours"] else None
-    if is_ours(doc, read(path)):
+        return Step(f"remove {path}", lambda: shutil.rmtree(path), path) if "any" in doc["managed"] else None
+    if is_role_content(doc, read(path)):
         return Step(f"remove {path}", lambda: os.unlink(path), path)
-    sentence = f"remove {path}, which was edited since; what it holds is kept as {path}{EDITED}"
-    return Step(sentence, lambda: os.rename(path, path + EDITED), path)
+    sentence = f"rename {path}, which was edited since, to {path}{EDITED_SUFFIX}"
+    return Step(sentence, lambda: os.rename(path, path + EDITED_SUFFIX), path)
 
 
 def _whole_step(doc):
@@ -124,13 +124,13 @@ def _whole_step(doc):
     path = doc["path"]
     if doc["type"] == "link":
         same = os.path.islink(path) and os.readlink(path) == doc["target"]
-        edited = os.path.lexists(path) and not is_ours(doc, read(path))
+        edited = os.path.lexists(path) and not is_role_content(doc, read(path))
         return None if same or edited else Step(f"restore {path}", _link(doc), path)
     if _tree(path) == _tree(doc["base"] + ".tree"):
         return None
 
     def act():
-        _take_away(path)
+        _remove(path)
         shutil.copytree(doc["base"] + ".tree", path, symlinks=True)
 
     return Step(f"restore the folder {path}", act, path)
@@ -138,13 +138,13 @@ def _whole_step(doc):
 
 def _link(doc):
     def act():
-        _take_away(doc["path"])
+        _remove(doc["path"])
         os.symlink(doc["target"], doc["path"])
 
     return act
 
 
-def _take_away(path):
+def _remove(path):
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):
@@ -152,7 +152,7 @@ def _take_away(path):
 
 
 def _tree(top):
-    """Return what is in a folder: content by name."""
+    """Return name -> content of the files in a folder."""
     entries = {}
     for folder, _, names in os.walk(top):
         for name in names:
@@ -161,11 +161,11 @@ def _tree(top):
     return entries
 
 
-# A block of ours in a file of others
+# The managed block of a file
 
 
-def outside(text, marker):
-    """Return the lines that are not in our block."""
+def unmanaged_lines(text, marker):
+    """Return the lines outside the managed block."""
     lines, inside = [], False
     for line in text.splitlines():
         if line == f"# BEGIN {marker}":
@@ -178,13 +178,13 @@ def outside(text, marker):
 
 
 def without_block(now, before, marker, drop):
-    """Return the text without our block: byte for byte `before` where nobody else changed anything."""
-    rest, old = outside(now, marker), outside(before, marker)
+    """Return the text without the managed block: byte for byte `before` if nothing else changed."""
+    rest, old = unmanaged_lines(now, marker), unmanaged_lines(before, marker)
     if rest == [line for line in old if not (drop and re.search(drop, line))] or rest == old:
         return before if old == before.splitlines() else "".join(line + "\n" for line in old)
-    for place, line in enumerate(old):
+    for index, line in enumerate(old):
         if drop and re.search(drop, line) and line not in rest:
-            rest.insert(min(place, len(rest)), line)
+            rest.insert(min(index, len(rest)), line)
     return "".join(line + "\n" for line in rest)
 
 
@@ -201,14 +201,18 @@ def _block_step(doc):
         return None
     if exact:
         return Step(f"restore {path}", lambda: write(path, before, doc), path)
-    return Step(f"take our lines out of {path}, which was edited since", lambda: write(path, target, seen(path)), path)
+    return Step(
+        f"remove the managed block of {path}, which was edited since",
+        lambda: write(path, target, file_attributes(path)),
+        path,
+    )
 
 
-# Keys of ours in a JSON file of others
+# The managed keys of a JSON file
 
 
 def parsed(data):
-    """Return the object in a JSON file, {} for an empty one, None where there is none."""
+    """Return the object in a JSON file, {} for an empty file, None if the file is invalid."""
     try:
         document = json.loads(data.decode()) if (data or b"").strip() else {}
     except ValueError:
@@ -216,69 +220,73 @@ def parsed(data):
     return document if isinstance(document, dict) else None
 
 
-def without_keys(now, before, ours):
-    """Return `now` with what we set and nobody changed since as it was `before`; None in `ours` stands for any value."""
+def without_keys(now, before, managed):
+    """Return `now` with the unchanged settings of the role reset to `before`; the value None in `managed` stands for any."""
     result = {}
     for key, value in now.items():
-        old, mine, then = before.get(key, _NOTHING), ours.get(key, _NOTHING), value
-        if isinstance(mine, dict) and isinstance(value, dict):
-            then = without_keys(value, old if isinstance(old, dict) else {}, mine)
-            if not then and not isinstance(old, dict):
-                then = old
-        elif key in ours and (mine is None or value == mine):
-            then = old
-        if then is not _NOTHING:
-            result[key] = then
-    result.update({key: before[key] for key in before if key in ours and key not in now})
+        old, own, result_value = before.get(key, _NOTHING), managed.get(key, _NOTHING), value
+        if isinstance(own, dict) and isinstance(value, dict):
+            result_value = without_keys(value, old if isinstance(old, dict) else {}, own)
+            if not result_value and not isinstance(old, dict):
+                result_value = old
+        elif key in managed and (own is None or value == own):
+            result_value = old
+        if result_value is not _NOTHING:
+            result[key] = result_value
+    result.update({key: before[key] for key in before if key in managed and key not in now})
     return result
 
 
-def settings_then(doc):
-    """Return what a JSON file will hold after the reset, None when it cannot be told."""
+def settings_after_reset(doc):
+    """Return the settings in a JSON file after the reset, None if they are unknown."""
     now, before = parsed(read(doc["path"])), parsed(original(doc))
     if now is None or before is None:
         return None
     if not os.path.lexists(doc["path"]):
         return before
-    for ours in reversed(doc["ours"].get("settings", [])):
-        now = without_keys(now, before, ours)
+    for managed in reversed(doc["managed"].get("settings", [])):
+        now = without_keys(now, before, managed)
     return now
 
 
 def _json_step(doc):
-    path, data, before, then = doc["path"], read(doc["path"]), original(doc), settings_then(doc)
-    if then is None:
+    path, data, before, settings = doc["path"], read(doc["path"]), original(doc), settings_after_reset(doc)
+    if settings is None:
         return _edited_step(doc, before) if doc["existed"] and data != before else None
-    if not doc["existed"] and not then:
+    if not doc["existed"] and not settings:
         return Step(f"remove {path}", lambda: os.unlink(path), path) if data is not None else None
-    if doc["existed"] and then == parsed(before):
+    if doc["existed"] and settings == parsed(before):
         if data == before and not _attributes_differ(doc):
             return None
         return Step(f"restore {path}", lambda: write(path, before, doc), path)
-    if then == parsed(data):
+    if settings == parsed(data):
         return None
-    text = (json.dumps(then, indent=2, sort_keys=True) + "\n").encode()
-    return Step(f"take our settings out of {path}, which was edited since", lambda: write(path, text, seen(path)), path)
+    text = (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode()
+    return Step(
+        f"remove the role's settings from {path}, which was edited since",
+        lambda: write(path, text, file_attributes(path)),
+        path,
+    )
 
 
 # Folders
 
 
 def folder_steps(docs):
-    """Return the steps for noted folders: what we made goes where nothing of others is in it, innermost first."""
+    """Return the steps for recorded folders, innermost first. New folders are removed only if they are empty."""
     steps = []
     for doc in sorted(docs, key=lambda item: item["path"], reverse=True):
         path = doc["path"]
         if not os.path.isdir(path) or os.path.islink(path):
             continue
         if doc["existed"] and _attributes_differ(doc):
-            steps.append(Step(f"restore mode and owner of {path}", _attributes(doc)))
+            steps.append(Step(f"restore mode and owner of {path}", _restore_attributes(doc)))
         elif not doc["existed"]:
-            steps.append(Step(f"remove the folder {path}, unless something else is in it", _empty(path)))
+            steps.append(Step(f"remove the folder {path}, unless something else is in it", _remove_empty(path)))
     return steps
 
 
-def _attributes(doc):
+def _restore_attributes(doc):
     def act():
         os.chown(doc["path"], doc["owner"], doc["group"])
         os.chmod(doc["path"], doc["mode"])
@@ -286,7 +294,7 @@ def _attributes(doc):
     return act
 
 
-def _empty(path):
+def _remove_empty(path):
     def act():
         if path in OWN_FOLDERS:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,15 +1,15 @@
 #!/usr/bin/python
-"""Ansible module: what a node has for the training container, and what runs in the container now."""
+"""Ansible module: return the devices for the training container, its state and the jobs in it."""
 
 DOCUMENTATION = r"""
 module: training_container_node
 short_description: Read RDMA devices, the running container and the jobs in it
 description:
-  - One remote task that changes nothing. Asks docker by its command, everything else is read from /sys and /proc.
+  - Changes nothing. Runs the command docker and reads /sys and /proc, in one remote task.
 options:
   container: {description: Name of the container., type: str, required: true}
-  image: {description: The image that it is to run., type: str, required: true}
-  excluded: {description: RDMA devices to leave out., type: list, elements: str, default: []}
+  image: {description: Image of the container., type: str, required: true}
+  excluded: {description: RDMA devices to exclude., type: list, elements: str, default: []}
 author: [provision]
 """
 
@@ -25,8 +25,8 @@ from ansible.module_utils.basic import AnsibleModule
 ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
 SSH_KEYS = "/var/lib/provision/container_ssh/keys"
 UNITS = ("provision-container-hosts.service", "provision-container-hosts.path")
-# What the role leaves alone, and docker then leaves empty. Whatever stands there was asked for by others.
-NEVER_SET = (
+# Options that the role never sets and that docker leaves empty. A value was set by another program or manually.
+UNMANAGED_OPTIONS = (
     "BlkioWeight",
     "CgroupParent",
     "CpuPeriod",
@@ -52,15 +52,15 @@ NEVER_SET = (
     "UsernsMode",
     "VolumesFrom",
 )
-# What keeps a container up that others made, and does nothing.
-IDLERS = ("docker-init", "tini", "dumb-init", "sh", "dash", "bash", "sleep", "tail", "pause")
-# A space and the like in a table of mounts.
+# Programs that do nothing but keep a foreign container running.
+IDLE_PROGRAMS = ("docker-init", "tini", "dumb-init", "sh", "dash", "bash", "sleep", "tail", "pause")
+# An escaped character, such as a space, in a table of mounts.
 ESCAPED = re.compile(r"\\([0-7]{3})")
 LOGIN_PROGRAMS = ("sshd", "sshd-session", "sshd-auth")
 
 
 def read(path):
-    """Return a file's bytes, empty when it cannot be read."""
+    """Return a file's bytes, empty if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read()
@@ -69,7 +69,7 @@ def read(path):
 
 
 def is_device(path):
-    """Return whether `path` is a character device that is there."""
+    """Return whether `path` is a character device."""
     try:
         return stat.S_ISCHR(os.stat(path).st_mode)
     except OSError:
@@ -77,28 +77,28 @@ def is_device(path):
 
 
 def rdma_devices(excluded, sys="/sys", dev="/dev/infiniband"):
-    """Return the device files of the compute cards, and a sentence about each thing left out."""
-    devices, left_out = [], []
+    """Return the device files of the compute cards, and a sentence for each excluded device."""
+    devices, reductions = [], []
     for folder in sorted(glob.glob(sys + "/class/infiniband_verbs/uverbs*")):
         name, path = read(folder + "/ibdev").decode().strip(), os.path.join(dev, os.path.basename(folder))
         if name in excluded:
-            left_out.append(f"{name}: left out of the container as training_container_rdma_excluded asks")
+            reductions.append(f"{name}: excluded from the container by training_container_rdma_excluded")
         elif b"SW_MNG" in read(folder + "/device/vpd"):
-            left_out.append(f"{name}: left out of the container, a management port of an NVSwitch")
+            reductions.append(f"{name}: excluded from the container, because it is a management port of an NVSwitch")
         elif not is_device(path):
-            left_out.append(f"{name}: left out of the container, {path} is missing on this node")
+            reductions.append(f"{name}: excluded from the container, because this node has no {path}")
         else:
             devices.append(path)
     manager = os.path.join(dev, "rdma_cm")
     if devices and is_device(manager):
         devices.append(manager)
     elif devices:
-        left_out.append(f"rdma_cm: left out of the container, {manager} is missing on this node (module rdma_ucm)")
-    return devices, left_out
+        reductions.append(f"rdma_cm: excluded from the container, because this node has no {manager} (module rdma_ucm)")
+    return devices, reductions
 
 
 def namespace_of(pid):
-    """Return the pid namespace of a process, empty when it is gone."""
+    """Return the PID namespace of a process, empty if the process has ended."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
@@ -106,9 +106,9 @@ def namespace_of(pid):
 
 
 def processes(namespace, identity):
-    """Return pid -> (parent, name, state, command line) of the processes in a container's pid namespace.
+    """Return pid -> (parent, name, state, command line) of the processes in a container's PID namespace.
 
-    A container that was given the node's own (--pid host) is known by its control group.
+    The processes of a container in the PID namespace of the node (--pid host) are identified by their control group.
     """
     by_pid, shared = {}, namespace == namespace_of("self")
     for entry in os.listdir("/proc"):
@@ -123,35 +123,35 @@ def processes(namespace, identity):
     return by_pid
 
 
-def jobs(processes_by_pid, init, *, ours):
-    """Return those processes that are somebody's work: neither the container's own nor a login without a command.
+def jobs(processes_by_pid, init, *, managed):
+    """Return the processes of jobs: those that belong neither to the container itself nor to a login without a command.
 
-    By number and program, never with arguments: these are somebody else's, and can hold passwords.
+    Return their PIDs and programs, but no arguments, which can contain passwords of other users.
     """
-    if not ours:
-        idle = idlers(processes_by_pid, init)
+    if not managed:
+        idle = idle_processes(processes_by_pid, init)
         work = [pid for pid, item in sorted(processes_by_pid.items()) if pid not in idle and item[2] != "Z"]
         return [{"pid": pid, "command": processes_by_pid[pid][1]} for pid in work]
     entrypoints = {pid for pid, item in processes_by_pid.items() if item[0] == init and ENTRYPOINT in item[3]}
     work = []
     for pid, (parent, name, state, _) in sorted(processes_by_pid.items()):
-        own = pid == init or pid in entrypoints or parent in entrypoints
-        if not own and state != "Z" and name not in LOGIN_PROGRAMS:
+        is_internal = pid == init or pid in entrypoints or parent in entrypoints
+        if not is_internal and state != "Z" and name not in LOGIN_PROGRAMS:
             work.append({"pid": pid, "command": name})
     return work
 
 
-def idlers(processes_by_pid, init):
-    """Return the processes that only keep a container up: its first one and what that started, while it does nothing else."""
+def idle_processes(processes_by_pid, init):
+    """Return the processes that only keep a container running: idle programs that descend from its first process."""
     idle = set()
     for pid, (parent, name, _, _) in sorted(processes_by_pid.items(), key=lambda item: (item[0] != init, item[0])):
-        if name in IDLERS and (pid == init or parent in idle):
+        if name in IDLE_PROGRAMS and (pid == init or parent in idle):
             idle.add(pid)
     return idle
 
 
 def owner(pid):
-    """Return the account of a process, by its number where the node has no such account."""
+    """Return the user name of a process, or its UID if the node has no such user."""
     try:
         number = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -163,7 +163,7 @@ def owner(pid):
 
 
 def docker(module, container, image):
-    """Return whether docker answers (or why not), whether the image is there, and the container's description."""
+    """Return whether docker answers (or why not), whether it has the image, and the description of the container."""
     if not module.get_bin_path("docker"):
         return {"answers": False, "reason": "the command docker is not installed"}, False, {}
     code, out, err = module.run_command(["docker", "version", "--format", "{{.Server.Version}}"])
@@ -174,18 +174,18 @@ def docker(module, container, image):
     return {"answers": True, "reason": ""}, present, json.loads(out)[0] if code == 0 else {}
 
 
-def foreign(description):
-    """Return the options of a container that the role never sets, and that are set nevertheless."""
+def unmanaged_options(description):
+    """Return the set options of a container that the role never sets."""
     options = dict(description.get("HostConfig") or {})
-    # Docker adds this one by itself to a privileged container.
+    # Docker adds this option to a privileged container.
     options["SecurityOpt"] = [item for item in options.get("SecurityOpt") or [] if item != "label=disable"]
-    return [name for name in NEVER_SET if options.get(name)]
+    return [name for name in UNMANAGED_OPTIONS if options.get(name)]
 
 
-def deleted(description, proc="/proc"):
-    """Return the paths on the node of folders, and of the file of names, that the container keeps though they were deleted.
+def deleted_mounts(description, proc="/proc"):
+    """Return the paths on the node of mounted folders (and of the hosts file) that were deleted on the node.
 
-    The kernel marks them in the table of its mounts. Other files are replaced by whoever edits them, and do not count.
+    The kernel marks them in the table of mounts. Other files are ignored, because editors replace them.
     """
     pid = (description.get("State") or {}).get("Pid") or 0
     binds = [bind.split(":") for bind in (description.get("HostConfig") or {}).get("Binds") or []]
@@ -203,7 +203,7 @@ def deleted(description, proc="/proc"):
 
 
 def running_jobs(description):
-    """Return the jobs in the container, none when it does not run."""
+    """Return the jobs in the container, none if it does not run."""
     state, config = description.get("State") or {}, description.get("Config") or {}
     if not state.get("Running"):
         return []
@@ -211,9 +211,11 @@ def running_jobs(description):
     namespace = namespace_of(init)
     if not namespace:
         return []
-    labelled = (config.get("Labels") or {}).get("provision.role") == "training_container"
+    has_label = (config.get("Labels") or {}).get("provision.role") == "training_container"
     job_processes = jobs(
-        processes(namespace, description["Id"]), init, ours=labelled or ENTRYPOINT in (config.get("Entrypoint") or [])
+        processes(namespace, description["Id"]),
+        init,
+        managed=has_label or ENTRYPOINT in (config.get("Entrypoint") or []),
     )
     return [{**job, "command": f"{job['command']} of {owner(job['pid'])}"} for job in job_processes]
 
@@ -229,15 +231,15 @@ def main():
         supports_check_mode=True,
     )
     answer, present, description = docker(module, module.params["container"], module.params["image"])
-    devices, left_out = rdma_devices(module.params["excluded"])
+    devices, reductions = rdma_devices(module.params["excluded"])
     node = {
         "docker": answer,
         "image": present,
         "devices": devices,
-        "left_out": left_out,
+        "reductions": reductions,
         "jobs": running_jobs(description),
-        "foreign": foreign(description),
-        "deleted": deleted(description),
+        "foreign": unmanaged_options(description),
+        "deleted": deleted_mounts(description),
         "watching": all(module.run_command(["systemctl", "is-enabled", "--quiet", unit])[0] == 0 for unit in UNITS)
         and module.run_command(["systemctl", "is-active", "--quiet", UNITS[1]])[0] == 0
         and module.run_command(["systemctl", "is-failed", "--quiet", UNITS[0]])[0] != 0,

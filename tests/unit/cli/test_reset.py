@@ -15,7 +15,11 @@ from provision.model import ApplyReport, Cluster, Failure, NodeReport, NodeStatu
 from provision.testing import FakeConnector, make_node
 from provision.workflow import node_locks
 
-STEPS = {"steps": ["restore /etc/docker/daemon.json", "remove our receipts and notes"], "left": [], "refused": []}
+STEPS = {
+    "steps": ["restore /etc/docker/daemon.json", "remove the receipts and records of the roles"],
+    "left": [],
+    "refused": [],
+}
 NOTHING = {"steps": [], "left": [], "refused": []}
 BUSY = {**STEPS, "refused": ["a job runs: process 7 (python3 of root) holds /dev/nvidia0"]}
 LOST = ConnectionFailed("no route to host", node="gpu2", remedy="Is it on?")

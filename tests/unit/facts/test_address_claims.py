@@ -159,7 +159,7 @@ def test_apply_passes_no_refused_address_to_other_nodes() -> None:
     assert sorted(refused) == ["a", "b"]
     for name in CLAIMS:
         checked = role(platform_refused_addresses=refused, inventory_hostname=name)
-        check = ("preflight", "Check that the data address is not another node's")
+        check = ("preflight", "Check that no other node has the data address")
         assert checked.holds(*check) is (name == "c")
         assert checked.says(*check).startswith(f"{name}: "), "Ansible evaluates the message where the check passes too"
 
