@@ -6,7 +6,7 @@ from pkgutil import iter_modules
 
 from provision.batch.data import DataFinding
 from provision.checks.base import CHECKS, CLUSTER_CHECKS, register, run
-from provision.checks.boot import held_back
+from provision.checks.boot import boot_failure
 from provision.checks.hosts import host_entry
 from provision.checks.pairs import PAIR_SECONDS, pairs_script, parse_pairs
 from provision.components import COMPONENTS

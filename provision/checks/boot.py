@@ -21,8 +21,8 @@ _YOUNG_SECONDS = 300
 """Uptime within which systemd may not have started the unit yet."""
 
 
-def held_back(node: Node, facts: NodeFacts | ProvisionError) -> Verdict | None:
-    """Return why a reachable node takes no jobs; None if it takes them."""
+def boot_failure(node: Node, facts: NodeFacts | ProvisionError) -> Verdict | None:
+    """Return why a reachable node is degraded, so that it takes no jobs; None if it is not."""
     if isinstance(facts, ProvisionError):
         return None
     verdict = boot_verdict(node, facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.checks.boot import held_back
+from provision.checks.boot import boot_failure
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts, Unknown, data_address, free_port, gpu_count
 from provision.facts.system import Hardware
@@ -23,7 +23,7 @@ def host_entry(
         return (NO_JOBS,)
     if isinstance(facts, ProvisionError):
         return (reason("host.unreachable", cause=facts.message),)
-    degraded = None if allow_degraded else held_back(node, facts)
+    degraded = None if allow_degraded else boot_failure(node, facts)
     unusable = _unusable(facts)
     reasons = tuple(item for item in (unusable, degraded.reason if degraded else None) if item)
     if reasons:

@@ -122,7 +122,7 @@ def list_(
       provision data list -a --json
     """
     cluster = cluster_from(inventory, lab, connects=False)
-    volumes, answers, findings = _looked(cluster, None, limit)
+    volumes, answers, findings = _checked_volumes(cluster, None, limit)
     failed = {(item.volume, item.node) for item in findings if item.level == "fail"}
     usable = [v for v in volumes if every or any((v.name, node) not in failed for node in answers[v.name])]
     if as_json:
@@ -155,7 +155,7 @@ def check(
       provision data check
       provision data check imagenet --limit 'gpu[1:4]'
     """
-    volumes, answers, findings = _looked(cluster_from(inventory, lab), name, limit)
+    volumes, answers, findings = _checked_volumes(cluster_from(inventory, lab), name, limit)
     failed = any(item.level == "fail" for item in findings)
     if as_json:
         documents = [_document(volume, answers[volume.name], findings) for volume in volumes]
@@ -199,7 +199,7 @@ def _similar_finding(node: str, item: DataFinding) -> Hashable:
     return item.volume, item.level, outline(item.problem, node)
 
 
-def _looked(
+def _checked_volumes(
     cluster: Cluster, name: str | None, limit: str | None
 ) -> tuple[list[Volume], dict[str, dict[str, Any]], list[DataFinding]]:
     from provision.batch.data import judge, volumes_of

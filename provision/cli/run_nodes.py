@@ -36,8 +36,10 @@ def entries_for_ranks(
     degraded = workflow.degraded(cluster, node_facts)
     distrusted = [(name, why) for name, why in left_out if isinstance(node_facts[name], HostNotTrusted)]
     if distrusted or (left_out and not (allow_missing or choosing)):
-        held_back = {} if allow_degraded else {name: remedy(verdict.reason, name) for name, verdict in degraded.items()}
-        raise _missing(distrusted or left_out, node_facts, held_back)
+        degraded_remedies = (
+            {} if allow_degraded else {name: remedy(verdict.reason, name) for name, verdict in degraded.items()}
+        )
+        raise _missing(distrusted or left_out, node_facts, degraded_remedies)
     say_reasons("excluded: ", left_out)
     if not entries:
         raise LaunchError(
@@ -53,22 +55,22 @@ def entries_for_ranks(
 def _missing(
     left_out: list[tuple[str, str]],
     node_facts: Mapping[str, NodeFacts | ProvisionError],
-    held_back: Mapping[str, str] | None = None,
+    degraded_remedies: Mapping[str, str] | None = None,
 ) -> LaunchError:
     """Report every selected node that cannot run ranks, with a remedy for the first.
 
-    `held_back` contains remedies for nodes that --allow-degraded would use.
+    `degraded_remedies` contains remedies for nodes that --allow-degraded would use.
     """
     name, reason = left_out[0]
-    error, held = node_facts[name], held_back or {}
-    known = error.remedy if isinstance(error, ProvisionError) else held.get(name)
+    error, remedies = node_facts[name], degraded_remedies or {}
+    known = error.remedy if isinstance(error, ProvisionError) else remedies.get(name)
     remedy = (
         known
         or f"Run `provision verify --limit {name}` to see the cause, and `provision apply --limit {name}` to fix it"
     )
     if not any(isinstance(node_facts[node], HostNotTrusted) for node, _ in left_out):
         remedy = remedy.rstrip(".") + "; or exclude it: --allow-missing, or --limit with the others"
-        remedy += "; or use it nevertheless: --allow-degraded" if name in held else ""
+        remedy += "; or use it nevertheless: --allow-degraded" if name in remedies else ""
     if len(left_out) == 1:
         return LaunchError(reason, node=name, remedy=remedy)
     lines = "\n".join(f"  {line}" for line in reason_lines(left_out))

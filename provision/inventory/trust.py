@@ -54,7 +54,7 @@ def keys_from_file(targets: Sequence[Target], file: Path) -> list[PinnedKey]:
 
 def keys_from_network(targets: Sequence[Target]) -> list[PinnedKey]:
     """Read every node's keys; ConnectionFailed if one is unreachable, or sends another key than the trusted one."""
-    return all_or_error(in_parallel(_look, targets), "Nothing was written.")
+    return all_or_error(in_parallel(_fetch_key, targets), "Nothing was written.")
 
 
 def shared_keys(pinned: Sequence[PinnedKey]) -> list[tuple[str, ...]]:
@@ -78,7 +78,7 @@ def all_or_error(results: Sequence[Out | ProvisionError], remedy: str) -> list[O
     raise kind(f"{len(errors)} of {len(results)} nodes cannot be used:\n{lines}", remedy=" ".join([*remedies, remedy]))
 
 
-def _look(target: Target) -> PinnedKey:
+def _fetch_key(target: Target) -> PinnedKey:
     shows = scan(target)
     trusted = known_keys(target, target.trusted_files)
     for old in trusted:

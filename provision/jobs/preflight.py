@@ -62,7 +62,7 @@ def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Containe
     """Look into the containers of all `names` at once; LaunchError names every node that cannot take the job."""
     results = each(
         [request.nodes[name] for name in names],
-        lambda connector: _look(connector, request),
+        lambda connector: _probe_container(connector, request),
     )
     problems = {name: value for name, value in results.items() if isinstance(value, ProvisionError)}
     if problems:
@@ -72,7 +72,7 @@ def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Containe
     return containers
 
 
-def _look(connector: Connector, request: JobRequest) -> Container:
+def _probe_container(connector: Connector, request: JobRequest) -> Container:
     container = request.container(connector.name)
     address = next((entry.address for entry in request.entries if entry.name == connector.name), "")
     script = node_script(container, request.program, request.directory, address, request.mpirun)

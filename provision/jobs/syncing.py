@@ -71,7 +71,7 @@ def sync(request: JobRequest, confirm: Callable[[str], None]) -> list[str]:
     wanted, passed_over = _manifest(folder)
     names = list(dict.fromkeys((request.head, *(entry.name for entry in request.entries))))
     nodes = [request.nodes[name] for name in names]
-    remotes = _good(each(nodes, lambda connector: _look(connector, request.container(connector.name), folder)))
+    remotes = _good(each(nodes, lambda connector: _probe_folder(connector, request.container(connector.name), folder)))
     _refuse_mounts(folder, remotes)
     todo = {name: compare(wanted, remote) for name, remote in remotes.items()}
     _refuse_busy(folder, {name: remote for name, remote in remotes.items() if todo[name].needed})
@@ -205,7 +205,7 @@ def parse_listing(data: bytes) -> Remote:
     return Remote(entries, marked="marked" in lines, brought=brought, mounts=mounts, busy=busy)
 
 
-def _look(connector: Connector, container: str, folder: Path) -> Remote:
+def _probe_folder(connector: Connector, container: str, folder: Path) -> Remote:
     process = connector.start(
         join(exec_argv(container, ["sh", "-c", shell_script("code/sync-list.sh"), "sh", str(folder)]))
     )
@@ -253,7 +253,7 @@ def _bring(connector: Connector, container: str, folder: Path, wanted: Manifest,
         ) from error
     process.close_stdin()
     _finish(process, connector.name, f"{folder} could not be copied into the container {container}")
-    left = compare(wanted, _look(connector, container, folder))
+    left = compare(wanted, _probe_folder(connector, container, folder))
     if left.needed:
         first = (*left.copy, *left.remove)[0]
         raise LaunchError(

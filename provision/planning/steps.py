@@ -160,8 +160,8 @@ def waiting(
     if not jobs:
         return {}
     late = {role for role, what in classes.items() if what is not StepClass.SAFE}
-    for _ in classes:  # a role may wait with another one that waits with a third
-        late |= {role for role in classes if late.intersection(COMPONENTS[role].waits_with)}
+    while more := {role for role in classes if late.intersection(COMPONENTS[role].waits_with)} - late:
+        late |= more  # a role may wait with another one that waits with a third
     also = {role for role in classes if COMPONENTS[role].waits_also(late, causes.get(role, ()), scene)}
     return dict.fromkeys(late | also, jobs)
 

@@ -115,23 +115,23 @@ class _Apply:
         self._options = options
         self._on_event = on_event
         self._results = NodeResults(list(self._nodes))
-        self._draining = Draining(cluster, self._results, self._look_on, options.request)
+        self._draining = Draining(cluster, self._results, self._probe_and_record, options.request)
         self._hint = f"Read the newest log in {log_folder(cluster)}; provision verify shows more."
 
     def run(self, result: PlanResult | None) -> ApplyReport:
         """Do it all."""
         if result:
-            self._results.began_before(result.seconds)
-        result = result or self._look(list(self._nodes), self._options.request)
-        self._saw(result)
-        agreed = self._wanted(result)
+            self._results.add_seconds(result.seconds)
+        result = result or self._probe(list(self._nodes), self._options.request)
+        self._record_probe(result)
+        confirmed = self._steps_to_run(result)
         failed = self._refuse_blocked(result)
         if failed and not self._options.waves.keep_going:
-            self._results.skip([name for name in agreed if name not in failed], *_refused(failed))
+            self._results.skip([name for name in confirmed if name not in failed], *_refused(failed))
             return self._results.report()
-        agreed = {name: steps for name, steps in agreed.items() if name not in failed}
-        if not agreed:
-            self._draining.tell(self._nodes)
+        confirmed = {name: steps for name, steps in confirmed.items() if name not in failed}
+        if not confirmed:
+            self._draining.report(self._nodes)
             return self._results.report()
         from provision.workflow import history
 
@@ -140,10 +140,10 @@ class _Apply:
             self._results.warnings.append(f"{before.describe()} was cut short; this apply takes up what it left")
         with inventory_lock(self._cluster, command) as warnings:
             self._results.warnings += warnings
-            entry = history.begin(self._cluster, command=command, nodes=list(agreed))
+            entry = history.begin(self._cluster, command=command, nodes=list(confirmed))
             status = "interrupted"
             try:
-                self._locked(self._install_python(result, agreed), command)
+                self._locked(self._install_python(result, confirmed), command)
                 report = self._results.report()
                 status = "ok" if report.ok else "waiting" if report.only_waits else "failed"
             except Interrupted:
@@ -152,77 +152,77 @@ class _Apply:
                 status = "refused" if isinstance(error, LockedError) else "failed"
                 raise
             finally:
-                nodes = {name: history_entry(self._results.of(name)) for name in agreed}
+                nodes = {name: history_entry(self._results.of(name)) for name in confirmed}
                 seconds = self._results.report().seconds
                 warning = history.end(entry, status=status, seconds=seconds, nodes=nodes)
                 self._results.warnings += [warning] if warning else []
         return self._results.report()
 
-    def _look(self, names: Sequence[str], request: Request, task: str = "probe") -> PlanResult:
-        self._tell(names, task, "start")
+    def _probe(self, names: Sequence[str], request: Request, task: str = "probe") -> PlanResult:
+        self._send_events(names, task, "start")
         result = probe_and_plan(self._cluster, [self._nodes[name] for name in names], request)
-        self._tell(names, task, "ok")
-        return self._draining.held_back(result)
+        self._send_events(names, task, "ok")
+        return self._draining.with_scheduler_jobs(result)
 
-    def _tell(self, names: Sequence[str], task: str, status: str) -> None:
+    def _send_events(self, names: Sequence[str], task: str, status: str) -> None:
         if self._on_event:
             from provision.engine import Event
 
             for name in names:
                 self._on_event(Event(name, None, task, status))
 
-    def _look_on(self, names: Sequence[str], request: Request, task: str = "probe") -> PlanResult:
+    def _probe_and_record(self, names: Sequence[str], request: Request, task: str = "probe") -> PlanResult:
         """Probe nodes while their roles run, and record the result."""
-        result = self._look(names, request, task)
-        self._saw(result)
+        result = self._probe(names, request, task)
+        self._record_probe(result)
         return result
 
-    def _saw(self, result: PlanResult) -> None:
+    def _record_probe(self, result: PlanResult) -> None:
         """Record a probe result, and report lost nodes at once."""
-        lost = self._results.saw(result)
+        lost = self._results.add_probe(result)
         if self._on_event and lost:
             from provision.engine import Event
 
             for name, status in lost.items():
                 self._on_event(Event(name, None, "connect", status.value))
 
-    def _wanted(self, result: PlanResult) -> dict[str, tuple[Step, ...]]:
+    def _steps_to_run(self, result: PlanResult) -> dict[str, tuple[Step, ...]]:
         """Return node -> roles to run; with single steps of roles, all usable nodes.
 
         A converged node that an earlier apply left drained has nothing to run: it is resumed.
         """
         if self._options.steps:
             return {plan.name: () for plan in result.plan.nodes if plan.name not in result.errors}
-        return self._draining.left(result) | steps_to_confirm(result)
+        return self._draining.left_drained(result) | steps_to_confirm(result)
 
     def _refuse_blocked(self, result: PlanResult) -> list[str]:
         """Record the nodes whose preflight found problems, and return them."""
         failed = blocked(result)
         for plan in result.plan.nodes:
-            if plan.name in failed and self._results.going(plan.name):
+            if plan.name in failed and self._results.can_continue(plan.name):
                 self._results.refuse(plan)
         return failed
 
     def _install_python(
-        self, result: PlanResult, agreed: Mapping[str, tuple[Step, ...]]
+        self, result: PlanResult, confirmed: Mapping[str, tuple[Step, ...]]
     ) -> dict[str, tuple[Step, ...]]:
         """Install python3 on nodes without it; return the steps of all nodes that remain to be run.
 
         The steps of the nodes without python3 are known only afterwards. Nodes where the installation fails are left
-        out. If the preflight of the new steps fails, no steps remain, unless the operator wants to keep going.
+        out. If the preflight of the new steps fails, no steps remain, unless the operator wants to keep can_continue.
         """
-        names = [name for name in agreed if name not in result.facts and name not in result.errors]
-        others = {name: steps for name, steps in agreed.items() if name not in names}
+        names = [name for name in confirmed if name not in result.facts and name not in result.errors]
+        others = {name: steps for name, steps in confirmed.items() if name not in names}
         if not names:
             return others
-        self._tell(names, "install python3", "start")
+        self._send_events(names, "install python3", "start")
         for name, error in _python_failures([self._nodes[name] for name in names]).items():
             self._results.fail(name, "install python3", error)
-            self._tell([name], "install python3", "failed")
-        names = [name for name in names if self._results.going(name)]
-        self._tell(names, "install python3", "ok")
+            self._send_events([name], "install python3", "failed")
+        names = [name for name in names if self._results.can_continue(name)]
+        self._send_events(names, "install python3", "ok")
         for name in names:
-            self._results.changed(name, agreed[name])
+            self._results.changed(name, confirmed[name])
         if self._options.waves.only_planned:
             self._results.warnings += map(_only_python, names)
             names = []
@@ -230,59 +230,59 @@ class _Apply:
             return others
         from provision.workflow.apply_preflight import preflight
 
-        result = preflight(self._look_on(names, self._options.request))
+        result = preflight(self._probe_and_record(names, self._options.request))
         failed = self._refuse_blocked(result)
-        steps = others | self._wanted(result)
+        steps = others | self._steps_to_run(result)
         remaining = {name: mine for name, mine in steps.items() if name not in failed}
         if failed and not self._options.waves.keep_going:
             self._results.skip(remaining, *_refused(failed))
             return {}
         return remaining
 
-    def _locked(self, agreed: Mapping[str, tuple[Step, ...]], command: str) -> None:
-        """Take the locks of the nodes, look again (another apply may have ended just now), and run."""
+    def _locked(self, confirmed: Mapping[str, tuple[Step, ...]], command: str) -> None:
+        """Take the locks of the nodes, probe again (another apply may have ended just now), and run."""
         from provision.workflow import node_locks
 
-        nodes = [self._nodes[name] for name in agreed]
+        nodes = [self._nodes[name] for name in confirmed]
         with node_locks.acquire(nodes, command=command, on_event=self._on_event) as locks:
             node_locks.raise_refusals(locks.refused)
             for name, error in locks.failed.items():
                 self._results.fail(name, "lock the node", error)
-            names = [name for name in agreed if self._results.going(name)]
-            result = self._look(names, self._options.request) if names else None
+            names = [name for name in confirmed if self._results.can_continue(name)]
+            result = self._probe(names, self._options.request) if names else None
             if result:
-                self._saw(result)
-                self._run(result, {name: agreed[name] for name in names}, locks)
-                self._draining.tell(self._nodes)
-            for name in agreed:
+                self._record_probe(result)
+                self._run(result, {name: confirmed[name] for name in names}, locks)
+                self._draining.report(self._nodes)
+            for name in confirmed:
                 if name not in locks.failed:
                     locks.finish(name, history_entry(self._results.of(name)))
         self._results.warnings += [f"{name}: {text}" for name, text in locks.warnings.items()]
 
-    def _run(self, result: PlanResult, agreed: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
+    def _run(self, result: PlanResult, confirmed: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
         if self._options.steps:
-            self._play(result, {name: () for name in agreed if self._results.going(name)}, locks)
+            self._play(result, {name: () for name in confirmed if self._results.can_continue(name)}, locks)
             return
         from provision.planning.waves import too_many_failures
 
-        self._draining.resume(result, agreed)
-        agreed = {name: steps for name, steps in agreed.items() if steps}
-        made = self._waves(result, list(agreed))
-        later = _LAST if len(made) > 1 else frozenset()
+        self._draining.resume(result, confirmed)
+        confirmed = {name: steps for name, steps in confirmed.items() if steps}
+        made = self._waves(result, list(confirmed))
+        last_roles = _LAST if len(made) > 1 else frozenset()
         request = self._options.request
         for number, wave in enumerate(made, 1):
-            self._rounds(result, {name: agreed[name] for name in wave}, later, locks, request)
-            failed = [name for name in agreed if not self._results.going(name)]
+            self._rounds(result, {name: confirmed[name] for name in wave}, last_roles, locks, request)
+            failed = [name for name in confirmed if not self._results.can_continue(name)]
             if number < len(made) and too_many_failures(
-                len(failed), number, len(agreed), self._options.waves.max_failures
+                len(failed), number, len(confirmed), self._options.waves.max_failures
             ):
                 left = [name for names in made[number:] for name in names]
                 self._results.skip(left, *_stopped(failed, number, len(made)))
                 return
-        if later:
-            names = [name for name in agreed if self._results.going(name)]
+        if last_roles:
+            names = [name for name in confirmed if self._results.can_continue(name)]
             request = replace(request, forced=())
-            last = self._look_on(names, request)
+            last = self._probe_and_record(names, request)
             self._rounds(last, runnable(last.plan), frozenset(), locks, request)
 
     def _waves(self, result: PlanResult, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -296,38 +296,38 @@ class _Apply:
     def _rounds(
         self,
         result: PlanResult,
-        agreed: Mapping[str, tuple[Step, ...]],
-        later: frozenset[str],
+        confirmed: Mapping[str, tuple[Step, ...]],
+        last_roles: frozenset[str],
         locks: NodeLocks,
         request: Request,
     ) -> None:
-        """Run on some nodes what was agreed and is still needed, and what follows from it; look after each run."""
+        """Run the confirmed steps that are still needed, and steps that follow from them; probe after each run."""
         tried: set[tuple[str, str, tuple[Reason, ...]]] = set()
         for number in range(_MOST_ROUNDS):
-            result = self._draining.ready(result, agreed, later, request)
+            result = self._draining.ready(result, confirmed, last_roles, request)
             wanted: dict[str, tuple[Step, ...]] = {}
             for name, steps in runnable(result.plan).items():
-                roles = {step.role for step in agreed.get(name, ())}
+                roles = {step.role for step in confirmed.get(name, ())}
                 left = tuple(
                     step
                     for step in steps
-                    if step.role not in later
+                    if step.role not in last_roles
                     and (name, step.role, step.reasons) not in tried
                     and (number or step.role in roles)
                 )
-                if left and name in agreed and self._results.going(name):
+                if left and name in confirmed and self._results.can_continue(name):
                     wanted[name] = left
             if not wanted:
                 break
             tried |= {(name, step.role, step.reasons) for name, steps in wanted.items() for step in steps}
             self._play(result, wanted, locks)
-            names = [name for name in agreed if self._results.going(name)]
+            names = [name for name in confirmed if self._results.can_continue(name)]
             if not names:
                 break
             request = replace(request, forced=())
-            result = self._look_on(names, request, "final probe")
-        self._results.judge(agreed, later=later, hint=self._hint)
-        self._draining.resume(result, agreed, later)
+            result = self._probe_and_record(names, request, "final probe")
+        self._results.judge(confirmed, last_roles=last_roles, hint=self._hint)
+        self._draining.resume(result, confirmed, last_roles)
 
     def _play(self, result: PlanResult, wanted: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
         """Run Ansible once."""
@@ -335,12 +335,12 @@ class _Apply:
         from provision.inventory.settings import reading_environment
 
         for name, why in locks.lost().items():
-            if name in wanted and self._results.going(name):
+            if name in wanted and self._results.can_continue(name):
                 remedy = "Apply again when the node answers."
                 self._results.fail(
                     name, "hold the lock", NodeError(f"the lock was lost: {why}", remedy=remedy), lost=True
                 )
-        wanted = {name: steps for name, steps in wanted.items() if self._results.going(name)}
+        wanted = {name: steps for name, steps in wanted.items() if self._results.can_continue(name)}
         if not wanted:
             return
         roles = {name: [step.role for step in steps] for name, steps in wanted.items()}
@@ -380,7 +380,7 @@ def _refused(failed: Sequence[str]) -> tuple[str, str]:
     from provision.report.node_names import in_short
 
     why = f"not started, because the preflight failed on {in_short(failed)}"
-    return why, "Fix the problems, or apply to the other nodes with --keep-going."
+    return why, "Fix the problems, or apply to the other nodes with --keep-can_continue."
 
 
 def _stopped(failed: Sequence[str], number: int, waves: int) -> tuple[str, str]:

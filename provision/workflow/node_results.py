@@ -24,7 +24,7 @@ class _Node:
     status: NodeStatus | None = None
     """Where something failed: how."""
     plan: NodePlan | None = None
-    """Of the newest look."""
+    """Of the newest probe."""
     variables: Mapping[str, Any] | None = None
     """None as long as nothing is known of the node."""
 
@@ -38,19 +38,19 @@ class NodeResults:
         self.tasks = 0
         self.warnings: list[str] = []
 
-    def began_before(self, seconds: float) -> None:
+    def add_seconds(self, seconds: float) -> None:
         """Add the time of an earlier probe."""
         self._started -= seconds
 
-    def going(self, name: str) -> bool:
+    def can_continue(self, name: str) -> bool:
         """Return whether nothing has failed on the node."""
         return self._nodes[name].error is None
 
     def failed(self, names: Iterable[str]) -> int:
         """Return on how many of the nodes something has failed."""
-        return sum(not self.going(name) for name in names)
+        return sum(not self.can_continue(name) for name in names)
 
-    def saw(self, result: PlanResult) -> dict[str, NodeStatus]:
+    def add_probe(self, result: PlanResult) -> dict[str, NodeStatus]:
         """Record a probe result; return the nodes that it lost."""
         lost: dict[str, NodeStatus] = {}
         for plan in result.plan.nodes:
@@ -101,17 +101,17 @@ class NodeResults:
             if done.error:
                 node.error, node.status = done.error, done.status
 
-    def judge(self, names: Iterable[str], *, later: frozenset[str], hint: str) -> None:
+    def judge(self, names: Iterable[str], *, last_roles: frozenset[str], hint: str) -> None:
         """Mark nodes as failed that have not converged although all roles ran, according to the newest probe."""
         for name in names:
             node = self._nodes[name]
             steps = node.plan.steps if node.plan and not node.error else ()
-            left = [step for step in steps if not step.waits_for and step.role not in later]
+            left = [step for step in steps if not step.waits_for and step.role not in last_roles]
             if left:
                 message = (
                     f"the role ran, and the final probe still reports: {'; '.join(messages(left[0].reasons, name))}"
                 )
-                node.error, node.status = Failure(left[0].role, "look again", message, "", hint), NodeStatus.FAILED
+                node.error, node.status = Failure(left[0].role, "final probe", message, "", hint), NodeStatus.FAILED
                 node.roles[left[0].role] = RoleReport(
                     left[0].role, RoleStatus.FAILED, tuple(messages(left[0].reasons, name))
                 )

@@ -34,14 +34,14 @@ def places_for_jobs(cluster: Cluster, limit: str | None = None, measured: Mappin
     """
     full = with_defaults(cluster)
     probed = probe(chosen(full, limit), names=[node.name for node in full.nodes], topology=True)
-    held_back = {name: verdict.reason for name, verdict in degraded(full, probed).items()}
-    return places_among(full, probed, held_back, measured)
+    degraded_nodes = {name: verdict.reason for name, verdict in degraded(full, probed).items()}
+    return places_among(full, probed, degraded_nodes, measured)
 
 
 def places_among(
     cluster: Cluster,
     probed: Mapping[str, NodeFacts | ProvisionError],
-    held_back: Mapping[str, Reason] | None = None,
+    degraded_nodes: Mapping[str, Reason] | None = None,
     measured: Mapping[str, Matrix] | None = None,
 ) -> Places:
     """Return the nodes of `probed`, probed with their topology, as places for a job.
@@ -49,7 +49,7 @@ def places_among(
     Args:
         cluster: with the roles' defaults.
         probed: the probe result of each node.
-        held_back: nodes that take no job now, and why.
+        degraded_nodes: nodes that take no job now, and why.
         measured: by node what was measured between its GPUs, in tenths of GB/s.
 
     Raises:
@@ -72,7 +72,7 @@ def places_among(
         if isinstance(facts, ProvisionError):
             left_out.append((node.name, reason("placement.node_unreachable", cause=facts.message)))
             continue
-        why = unusable(facts) or (held_back or {}).get(node.name)
+        why = unusable(facts) or (degraded_nodes or {}).get(node.name)
         if why is not None:
             left_out.append((node.name, why))
             continue

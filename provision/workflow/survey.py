@@ -254,10 +254,10 @@ def host_entries(
 
 def degraded(cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]) -> dict[str, Verdict]:
     """Return the nodes whose check at boot differs from what is recorded of them, with reason and remedy."""
-    from provision.checks import held_back
+    from provision.checks import boot_failure
 
     asked = (node for node in with_defaults(cluster).nodes if node.name in facts)
-    return {node.name: verdict for node in asked if (verdict := held_back(node, facts[node.name])) is not None}
+    return {node.name: verdict for node in asked if (verdict := boot_failure(node, facts[node.name])) is not None}
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ class Container(Runtime):
         """Copy its output and wait for its end, in one thread each."""
         if self.is_watched:
             return
-        self.is_watched, self.is_drained = True, False
+        self.is_watched, self.is_output_complete = True, False
         if about is not None:
             self.started = output.seconds_of(about["State"].get("StartedAt", ""))
             self.pid = int(about["State"].get("Pid") or 0)

@@ -33,7 +33,7 @@ class Finish(Peers, InstanceRecords):
             return
         self.quiet_since = self.quiet_since or now
         patience = GONE_SECONDS if self.is_terminated else KILL_SECONDS
-        if all(item.is_drained for item in self.runtimes) or now - self.quiet_since > patience:
+        if all(item.is_output_complete for item in self.runtimes) or now - self.quiet_since > patience:
             self.finish(self.ending_since)
 
     def has_running(self, now: float, ending_since: float) -> bool:

@@ -105,12 +105,14 @@ class Judge(Peers):
 
     def launcher_container(self) -> str:
         """Return the container of this node that is started last: with mpi, the launcher's."""
-        return next((item.name for item in self.runtimes if item.config.get("phase") != 1), "")
+        return next((item.name for item in self.runtimes if item.start_group == 2), "")
 
     def has_output(self, failure: Failure, deadline: float) -> bool:
         """Return whether the output is complete: docker's log has mpirun's last lines. After a deadline it is used."""
         is_complete = all(
-            item.is_drained for item in self.runtimes if failure.node == self.node and item.name == failure.container
+            item.is_output_complete
+            for item in self.runtimes
+            if failure.node == self.node and item.name == failure.container
         )
         return is_complete or time.monotonic() > deadline
 

@@ -4,12 +4,25 @@
 `provision/jobs` describes it. The supervisor of the leader's node decides, the others report to it and follow its
 orders; without messages from the other side for too long, a supervisor ends the job. Its state is in state.json, so a
 restarted supervisor continues. It needs Python 3.6 or newer, and nothing else.
+
+The supervisor is one object, whose class is divided by subject:
+
+- `Attempt`: the state, its files, and the events for the main loop.
+- `Start(Attempt)`: creation and start of containers and units, in threads.
+- `InstanceRecords(Attempt)`: the records of the instances.
+- `Peers(Start)`: messages from and to the supervisors of the other nodes.
+- `Judge(Peers)`: the decisions of the leader.
+- `Finish(Peers, InstanceRecords)`: the end of the job on this node.
+- `JobSupervisor(Judge, Finish)`: the main loop.
+
+The main loop handles all events; `JobSupervisor.handlers` lists them. Threads only post events.
 """
 
 import os
 import select
 import signal
 import sys
+from typing import Any, Callable, Dict
 
 from provision.node import endings
 from provision.node import files as node_files
@@ -24,8 +37,25 @@ from provision.node.supervisor.runtime import Runtime
 class JobSupervisor(Judge, Finish):
     """The supervisor of one attempt of a job on one node."""
 
+    def handlers(self) -> Dict[str, Callable[[Any, Any], None]]:
+        """Return the kind of each event that a thread may post, and its handler."""
+        return {
+            "created": self.on_created,
+            "started": self.on_started,
+            "up": self.on_up,
+            "ended": self.on_ended,
+            "output_ended": self.on_output_ended,
+            "warning": self.on_warning,
+            "failed": self.on_failed,
+            "recovered": self.on_recovered,
+            "connected": self.on_connected,  # to the leader
+            "leader": self.on_leader,  # an order of the leader
+            "node": self.on_node,  # a report of another node
+        }
+
     def run(self) -> None:
         """Supervise the job until it has ended on this node."""
+        handlers = self.handlers()
         self.save()
         self.connect()
         self.run_in_thread(self.recover_all if self.state["phase"] == END else self.bring_up)
@@ -37,7 +67,7 @@ class JobSupervisor(Judge, Finish):
                 pass
             while self.events:
                 event = self.events.popleft()
-                getattr(self, "on_" + event.kind)(event.subject, event.value)
+                handlers[event.kind](event.subject, event.value)
             self.check_requests()
             if self.state["phase"] != END:
                 self.check_job()
@@ -66,7 +96,7 @@ class JobSupervisor(Judge, Finish):
             self.update_record(instance, runtime, status="Running", container_id=runtime.id, started=runtime.started)
 
     def on_up(self, *_: object) -> None:
-        """Record that this node is ready to start the second phase."""
+        """Record that this node is ready to start the second group of runtimes."""
         if not self.state["phase"]:
             self.state["phase"] = UP
             self.save()
@@ -83,14 +113,14 @@ class JobSupervisor(Judge, Finish):
             text = "{} ended: {}".format(runtime.name, ended["reason"] or "exit code 0")
             self.add_event(text, "Warning" if ended["code"] != 0 else "Normal")
 
-    def on_drained(self, runtime: Runtime, _: None) -> None:
+    def on_output_ended(self, runtime: Runtime, _: None) -> None:
         """Complete the records of an ended runtime whose output is complete."""
         self.complete_early(runtime)
 
     def complete_early(self, runtime: Runtime) -> None:
         """Complete the records of a successful runtime with complete output; for others, the job's end counts."""
         ended = self.state["ended"].get(runtime.name)
-        if self.state["phase"] != END and runtime.is_drained and ended and ended["code"] == 0:
+        if self.state["phase"] != END and runtime.is_output_complete and ended and ended["code"] == 0:
             self.complete_records(runtime)
 
     def on_warning(self, runtime: Runtime, text: str) -> None:

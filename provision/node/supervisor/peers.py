@@ -167,7 +167,7 @@ class Peers(Start):
     # Phases
 
     def go(self) -> None:
-        """Start the second phase."""
+        """Start the second group of runtimes."""
         self.state.update(phase=GO, go=time.monotonic())
         self.save()
         self.run_in_thread(self.start_all)

@@ -26,11 +26,13 @@ class Runtime:
         self.name = str(config["name"])
         self.instance = str(config.get("log_instance") or config["instances"][0])
         """The instance whose output it writes."""
+        self.start_group = 1 if config.get("phase") == 1 else 2
+        """1: it starts before the job starts, because others connect to it; 2: it starts when all nodes are ready."""
         self.log = os.path.join(folder, self.instance + ".log")
         self.id = ""
         self.started = 0.0
         self.ended: Optional[Document] = None
-        self.is_drained = True
+        self.is_output_complete = True
         self.is_watched = False
         self.terminated_pids: Optional[Iterable[int]] = None
         self.terminated_at = 0.0
@@ -107,5 +109,5 @@ class Runtime:
 
     def end_output(self) -> None:
         """Report that its output is complete."""
-        self.is_drained = True
-        self.post("drained", self, None)
+        self.is_output_complete = True
+        self.post("output_ended", self, None)

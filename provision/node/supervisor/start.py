@@ -32,14 +32,14 @@ class Start(Attempt):
         self.worker.start()
 
     def bring_up(self) -> None:
-        """Create all runtimes, start those of the first phase, and wait until their ports answer."""
+        """Create all runtimes, start those of the first group, and wait until their ports answer."""
         for runtime in self.runtimes:
             create = functools.partial(runtime.create, self.created_id(runtime), self.abandoned)
-            self.attempt("creating", runtime, create)
+            self.do_unless_ended("creating", runtime, create)
             self.post("created", runtime, runtime.id)
         for runtime in self.runtimes:
-            if runtime.config.get("phase") == 1:
-                self.attempt("starting", runtime, runtime.start)
+            if runtime.start_group == 1:
+                self.do_unless_ended("starting", runtime, runtime.start)
         for runtime in self.runtimes:
             while runtime.is_watched and not runtime.is_ready():
                 self.activity = "waiting for port {} of {}".format(runtime.config["ready_port"], runtime.name)
@@ -52,17 +52,17 @@ class Start(Attempt):
             self.start_all()
 
     def start_all(self) -> None:
-        """Start the runtimes of the second phase."""
+        """Start the runtimes of the second group."""
         for runtime in self.runtimes:
-            if runtime.config.get("phase") != 1:
-                self.attempt("starting", runtime, runtime.start)
+            if runtime.start_group == 2:
+                self.do_unless_ended("starting", runtime, runtime.start)
         self.activity = ""
 
     def created_id(self, runtime: Runtime) -> str:
         """Return the ID of a runtime that a previous supervisor has created, empty without one."""
         return str(self.state["created"].get(runtime.name, ""))
 
-    def attempt(self, activity: str, runtime: Runtime, work: Callable[[], None]) -> None:
+    def do_unless_ended(self, activity: str, runtime: Runtime, work: Callable[[], None]) -> None:
         """Do something with a runtime unless the job ends; name the runtime in errors."""
         if self.abandoned.is_set():
             raise Trouble("it was ended before its start")

@@ -182,7 +182,7 @@ class Unit(Runtime):
         """Wait for its end in a thread; the shim logs its output."""
         if self.is_watched:
             return
-        self.is_watched, self.is_drained = True, False
+        self.is_watched, self.is_output_complete = True, False
         self.started = float(self.record("run").get("started") or 0)
         self.post("started", self, None)
         threading.Thread(target=self._wait, daemon=True).start()

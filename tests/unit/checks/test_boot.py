@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from provision.checks import held_back, host_entry
+from provision.checks import boot_failure, host_entry
 from provision.checks.boot import boot_verdict
 from provision.errors import ConnectionFailed
 from provision.facts import Unknown
@@ -197,7 +197,7 @@ def test_verify_hostfile_and_run_agree(judged, facts):
     entry = host_entry(node, healthy_with(**mine))
 
     assert isinstance(entry, HostEntry) is (result.status is not FAIL)
-    assert (held_back(node, healthy_with(**mine)) is not None) is (result.status is FAIL)
+    assert (boot_failure(node, healthy_with(**mine)) is not None) is (result.status is FAIL)
     if result.status is FAIL:
         assert entry == (result.reason,)
 
@@ -224,7 +224,7 @@ def test_allow_degraded_ignores_no_other_problem():
 
 def test_an_unreachable_node_is_not_degraded():
     """Its own reason is given."""
-    assert held_back(make_node("gpu1", "10.77.0.1"), ConnectionFailed("no answer")) is None
+    assert boot_failure(make_node("gpu1", "10.77.0.1"), ConnectionFailed("no answer")) is None
 
 
 def test_results_of_a_lab_node_are_marked_as_simulated():
