@@ -13,9 +13,9 @@ from typing import Any
 from msgspec.structs import replace as replace_fields
 
 from provision.batch.direct_record import DirectRecord
-from provision.batch.endings import END_REQUESTED, has_part, is_accepted, unconfirmed_nodes
 from provision.batch.reasons import NODE_FAULTS, RESULT_CODES
 from provision.batch.reports import Report
+from provision.batch.requested_ends import END_REQUESTED, has_part, is_accepted, unconfirmed_nodes
 from provision.documents.jobs import JobReport, QueueEntry, Result, spec_of
 from provision.model.job import Assignment, InstanceRecord, JobRecord, JobSpec, JobStatus, Kind
 from provision.model.reason import NO_REASON, Reason, Value, reason

@@ -115,9 +115,9 @@ def _observe(job: str, window: float, inventory: str | None, lab: str | None) ->
     from provision.report import advice_report as report
     from provision.workflow.job_advice import advise_job
 
-    runner = engine_of(inventory, lab)
+    engine = engine_of(inventory, lab)
     try:
-        result = advise_job(runner, job, seconds=window, report=info)
+        result = advise_job(engine, job, seconds=window, report=info)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; {job} continues", remedy="To observe it for a shorter time: --for 15s"

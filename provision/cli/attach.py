@@ -51,11 +51,11 @@ def attach(
 
     del container
     check_kind(kind)
-    runner = engine_of(inventory, lab)
-    require(runner, "ATTACH", "provision attach")
+    engine = engine_of(inventory, lab)
+    require(engine, "ATTACH", "provision attach")
     with patience("querying the nodes"):
         try:
-            job = runner.get(name)
+            job = engine.get(name)
         except NotFound as error:
             remedy = f"{error.remedy}. To run a command on the nodes: provision exec -- {name}"
             raise NotFound(error.message, remedy=remedy) from error
@@ -75,6 +75,6 @@ def attach(
             remedy=f"`provision get {name}` lists its instances.",
         )
     shell = ["sh", "-c", "command -v bash >/dev/null && exec bash || exec sh"]
-    argv = runner.exec_argv(name, wanted, command or shell, terminal=sys.stdin.isatty() and sys.stdout.isatty())
+    argv = engine.exec_argv(name, wanted, command or shell, terminal=sys.stdin.isatty() and sys.stdout.isatty())
     sys.stdout.flush()
     raise typer.Exit(subprocess.run(argv, check=False).returncode & 0xFF)

@@ -74,11 +74,11 @@ def delete(
     """
     del all_namespaces
     check_kind(kind)
-    cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
+    cluster, engine = cluster_and_engine(inventory, lab, through_agent=True)
     gone: list[str] = []
 
     def forget(name: str) -> None:
-        if not _deleted(cluster, runner, name, kind, lost or (), yes=yes, ignore=ignore):
+        if not _deleted(cluster, engine, name, kind, lost or (), yes=yes, ignore=ignore):
             return
         gone.append(name)
         if not as_json:
@@ -91,17 +91,17 @@ def delete(
 
 
 def _deleted(
-    cluster: Cluster, runner: JobEngine, name: str, kind: str, lost: Sequence[str], *, yes: bool, ignore: bool
+    cluster: Cluster, engine: JobEngine, name: str, kind: str, lost: Sequence[str], *, yes: bool, ignore: bool
 ) -> bool:
     """Delete a job; return False if it does not exist and that is ignored."""
     from provision.workflow.job_names import remove_job_name
 
     try:
         if kind:
-            insist_on_kind(runner.get(name), kind)
-        ask_about_owner(runner, name, "Delete", yes=yes)
+            insist_on_kind(engine.get(name), kind)
+        ask_about_owner(engine, name, "Delete", yes=yes)
         with patience(f"deleting {name}"):
-            runner.delete(name, info, lost=lost)
+            engine.delete(name, info, lost=lost)
     except NotFound as error:
         if not ignore:
             raise NotFound(error.message, remedy=f"{error.remedy or ''}. {_IGNORE}".lstrip(". ")) from error

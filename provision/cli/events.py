@@ -33,16 +33,16 @@ def events(
     from provision.report.job_detail import events_text
     from provision.report.job_document import event_documents
 
-    runner = engine_of(inventory, lab, through_agent=True)
+    engine = engine_of(inventory, lab, through_agent=True)
     code = 0
     with patience("querying the nodes"):
         if name:
-            jobs = [runner.get(name)]
+            jobs = [engine.get(name)]
         else:
-            survey = all_jobs(runner)
+            survey = all_jobs(engine)
             say_missing(survey)
             code = survey_code(survey)
-            jobs = [runner.get(job.reference) for job in survey.jobs if not job.status.over]
+            jobs = [engine.get(job.reference) for job in survey.jobs if not job.status.over]
     if as_json:
         print_json([event for job in jobs for event in event_documents(job)])
     elif any(job.events for job in jobs):

@@ -55,7 +55,7 @@ def leaving(name: str) -> Iterator[None]:
         ) from None
 
 
-def follow(runner: JobEngine, job: JobRecord, request: LogRequest | None = None) -> JobRecord:
+def follow(engine: JobEngine, job: JobRecord, request: LogRequest | None = None) -> JobRecord:
     """Wait until a job starts, and show its output and its result."""
     from provision.jobs.engines.base import LogRequest
     from provision.model.job import JobStatus
@@ -65,12 +65,12 @@ def follow(runner: JobEngine, job: JobRecord, request: LogRequest | None = None)
     wanted = request or LogRequest(follow=True)
     with leaving(name):
         if not job.status.over and not _is_assigned(job):
-            push = pusher(runner)
-            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, report=tell, push=push, enough=_is_assigned)
-        job = runner.logs(name, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
+            push = pusher(engine)
+            job = wait_for(lambda: engine.get(name), JobStatus.RUNNING, report=tell, push=push, enough=_is_assigned)
+        job = engine.logs(name, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
         if not job.status.over:
             silent = _silent_for(SILENT_SECONDS)
-            job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, push=pusher(runner), enough=silent)
+            job = wait_for(lambda: engine.get(name), JobStatus.SUCCEEDED, push=pusher(engine), enough=silent)
     if not job.status.over:
         raise NodeUnreachable(
             f"the output of {name} has ended, and how the job ended is not known: no answer from "
@@ -95,13 +95,13 @@ def _silent_for(seconds: float) -> Callable[[JobRecord], bool]:
     return is_silent
 
 
-def wait_to_the_end(runner: JobEngine, name: str, *, timeout: float = 0.0) -> JobRecord:
+def wait_to_the_end(engine: JobEngine, name: str, *, timeout: float = 0.0) -> JobRecord:
     """Wait until a job has ended, and report its status changes."""
     from provision.model.job import JobStatus
     from provision.workflow.job_watch import wait_for
 
     with leaving(name):
-        job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, report=tell, push=pusher(runner))
+        job = wait_for(lambda: engine.get(name), JobStatus.SUCCEEDED, timeout=timeout, report=tell, push=pusher(engine))
     report_end(job)
     return job
 
@@ -114,15 +114,15 @@ def _is_assigned(job: JobRecord) -> bool:
     return coming or job.status is JobStatus.RUNNING or (job.status is JobStatus.STOPPING and bool(job.assignments))
 
 
-def pusher(runner: JobEngine) -> Callable[[], None]:
+def pusher(engine: JobEngine) -> Callable[[], None]:
     """Return a function that starts waiting jobs, unless another command does it at the same time."""
     from provision.errors import LockedError
     from provision.jobs.engines.base import Capability
 
     def push() -> None:
-        if Capability.OWN_QUEUE in runner.capabilities:
+        if Capability.OWN_QUEUE in engine.capabilities:
             return
-        with suppress(LockedError), runner.maintenance() as maintenance:
+        with suppress(LockedError), engine.maintenance() as maintenance:
             maintenance.run(info)
 
     return push

@@ -52,16 +52,16 @@ def get(
 
     del all_namespaces
     check_kind(kind)
-    cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
+    cluster, engine = cluster_and_engine(inventory, lab, through_agent=True)
     with patience("querying the nodes"):
-        job = runner.get(name, time_limit=SHORT_TIME_LIMIT)
+        job = engine.get(name, time_limit=SHORT_TIME_LIMIT)
         insist_on_kind(job, kind)
         used = (
             usage_of(cluster, [assignment.node for assignment in job.assignments if assignment.gpus]) if gpus else None
         )
     moment = now()
     block = gpu_block(job, used) if used else ()
-    document = job_document(job, moment, runner.name)
+    document = job_document(job, moment, engine.name)
     for one, assignment in zip(document["instances"], job.assignments, strict=True):
         one["gpuMetrics"] = metrics(used, assignment.uuids) if used else {}
     present(

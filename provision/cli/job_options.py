@@ -84,14 +84,14 @@ def cluster_and_engine(
     return cluster, jobs.job_engine(cluster, requested_engine())
 
 
-def all_jobs(runner: JobEngine) -> JobPage:
+def all_jobs(engine: JobEngine) -> JobPage:
     """Return all pages of an engine's jobs as one."""
     from provision.jobs.engines import base
 
-    return base.all_jobs(runner)
+    return base.all_jobs(engine)
 
 
-def require(runner: JobEngine, capability: str, what: str) -> None:
+def require(engine: JobEngine, capability: str, what: str) -> None:
     """Check that the engine has a capability (a name of `Capability`), which the command or option `what` needs.
 
     Raises:
@@ -99,7 +99,7 @@ def require(runner: JobEngine, capability: str, what: str) -> None:
     """
     from provision.jobs.engines import base
 
-    base.require(runner, base.Capability[capability], what)
+    base.require(engine, base.Capability[capability], what)
 
 
 def present(form: str, *, as_json: bool, document: Callable[[], Any], text: Callable[[], str]) -> None:

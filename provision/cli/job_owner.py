@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
 
 
-def ask_about_owner(runner: JobEngine, name: str, action: str, *, yes: bool) -> None:
+def ask_about_owner(engine: JobEngine, name: str, action: str, *, yes: bool) -> None:
     """Ask for confirmation before an unfinished job of another user is ended.
 
     A job without a valid record has no signature: then the recorded owner decides. The nodes refuse and record changes
@@ -24,7 +24,7 @@ def ask_about_owner(runner: JobEngine, name: str, action: str, *, yes: bool) -> 
     if yes:
         return
     try:
-        job = runner.get(name, time_limit=SHORT_TIME_LIMIT)
+        job = engine.get(name, time_limit=SHORT_TIME_LIMIT)
     except NotFound:
         return
     except InvalidRecord as error:
@@ -33,5 +33,5 @@ def ask_about_owner(runner: JobEngine, name: str, action: str, *, yes: bool) -> 
         if error.other_owner:
             confirm(f"The record of {name} is not valid, and its owner is {error.other_owner}. {action} it?", yes=False)
         return
-    if not (job.status.over or runner.owns(job) or runner.refuses(job)):
+    if not (job.status.over or engine.owns(job) or engine.refuses(job)):
         confirm(f"{name} is {job.status} and owned by {job.owner or 'another user'}. {action} it?", yes=False)

@@ -67,17 +67,17 @@ def list_(
     del every, all_namespaces
     wanted = pairs(labels, "--selector")
     chosen_jobs((), kind=kind, status=status)  # an invalid word is refused before a node is connected to
-    cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
+    cluster, engine = cluster_and_engine(inventory, lab, through_agent=True)
     while True:
         with patience("querying the nodes"):
-            survey = all_jobs(runner)
+            survey = all_jobs(engine)
         store_job_names(cluster.inventory, (job.spec.name for job in job_list.newest_first(survey.jobs)))
         matches = chosen_jobs(survey.jobs, kind=kind, labels=wanted, user=user, status=status)
         jobs, moment = job_list.newest_first(matches), now()
         present(
             form,
             as_json=as_json,
-            document=lambda: job_document.survey_documents(jobs, moment, runner.name),  # noqa: B023 - called at once
+            document=lambda: job_document.survey_documents(jobs, moment, engine.name),  # noqa: B023 - called at once
             text=lambda: _text(form, jobs, moment),  # noqa: B023
         )
         say_missing(survey)

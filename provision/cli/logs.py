@@ -81,19 +81,19 @@ def logs(
 
     del container
     _refuse_combinations(lines)
-    runner = engine_of(inventory, lab, through_agent=True)
+    engine = engine_of(inventory, lab, through_agent=True)
     if lines.follow:
-        require(runner, "FOLLOW", "provision logs --follow")
+        require(engine, "FOLLOW", "provision logs --follow")
     with patience("querying the nodes"):
-        job = runner.get(name)
+        job = engine.get(name)
     insist_on_kind(job, kind)
     request = _request(job, lines)
     if lines.follow:
-        raise typer.Exit(exit_code(follow_to_the_end(runner, job, request)))
+        raise typer.Exit(exit_code(follow_to_the_end(engine, job, request)))
     if not job.attempt:
         info(f"{name} is {job.status} and has no output yet" + (f": {job.reason}" if job.reason else ""))
         return
-    runner.logs(name, request, writer(named=lines.every or len(request.instances) > 1))
+    engine.logs(name, request, writer(named=lines.every or len(request.instances) > 1))
 
 
 def _refuse_combinations(lines: LineOptions) -> None:

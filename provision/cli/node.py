@@ -70,9 +70,9 @@ def list_(
     """
     from provision.report.job_nodes import node_documents, node_list_text
 
-    runner = engine_of(inventory, lab)
+    engine = engine_of(inventory, lab)
     with patience("querying the nodes"):
-        nodes = runner.nodes().nodes
+        nodes = engine.nodes().nodes
     present(
         form,
         as_json=as_json,
@@ -120,18 +120,18 @@ def label(
             "provision node label: a node or a label is missing",
             remedy="For example: provision node label gpu1 gpu.schedule=topology",
         )
-    cluster, runner = cluster_and_engine(inventory, lab)
-    require(runner, "LABELS", "provision node label")
+    cluster, engine = cluster_and_engine(inventory, lab)
+    require(engine, "LABELS", "provision node label")
     _known(cluster, names)
     wanted = {name: _wanted(cluster.node(name), changes, overwrite=overwrite) for name in names}
     moved = [name for name, own in wanted.items() if "cluster_gpu_schedule" in own]
     if moved and not force:
         with patience("querying the nodes"):
-            views = {view.name: view for view in runner.nodes().nodes}
+            views = {view.name: view for view in engine.nodes().nodes}
         for name in moved:
             _insist_free(name, views.get(name))
     files = set_for_hosts(cluster, wanted)
-    runner.set_labels({name: _labels_after(cluster.node(name), own) for name, own in wanted.items() if own})
+    engine.set_labels({name: _labels_after(cluster.node(name), own) for name, own in wanted.items() if own})
     if as_json:
         print_json({"nodes": {name: dict(own) for name, own in wanted.items()}, "files": [str(file) for file in files]})
         return
@@ -162,9 +162,9 @@ def drain(
     Examples:
       provision node drain gpu2 --reason "memory errors"
     """
-    runner = _engine_that_drains(names, "provision node drain", inventory, lab)
+    engine = _engine_that_drains(names, "provision node drain", inventory, lab)
     with patience("querying the nodes"):
-        done = runner.drain(names, f"{reason or 'drained'} ({getpass.getuser()})")
+        done = engine.drain(names, f"{reason or 'drained'} ({getpass.getuser()})")
     _report(done, "drained", as_json=as_json)
 
 
@@ -183,18 +183,18 @@ def resume(
     Examples:
       provision node resume gpu2
     """
-    runner = _engine_that_drains(names, "provision node resume", inventory, lab)
+    engine = _engine_that_drains(names, "provision node resume", inventory, lab)
     with patience("querying the nodes"):
-        done = runner.resume(names, info)
+        done = engine.resume(names, info)
     _report(done, "resumed", as_json=as_json)
 
 
 def _engine_that_drains(names: Sequence[str], verb: str, inventory: str | None, lab: str | None) -> JobEngine:
     """Return the job engine; it can drain, and the nodes exist."""
-    cluster, runner = cluster_and_engine(inventory, lab)
-    require(runner, "DRAIN", verb)
+    cluster, engine = cluster_and_engine(inventory, lab)
+    require(engine, "DRAIN", verb)
     _known(cluster, names)
-    return runner
+    return engine
 
 
 def _report(done: Mapping[str, ProvisionError | None], word: str, *, as_json: bool) -> None:

@@ -41,9 +41,9 @@ def port_forward(
       provision port-forward mnist 8888
     """
     local, port = _ports(target)
-    runner = engine_of(inventory, lab)
-    require(runner, "PORT_FORWARD", "provision port-forward")
-    argv = runner.forward_argv(name, local, port)
+    engine = engine_of(inventory, lab)
+    require(engine, "PORT_FORWARD", "provision port-forward")
+    argv = engine.forward_argv(name, local, port)
     where = f"http://127.0.0.1:{local}" if port == "tensorboard" else f"127.0.0.1:{local}"
     info(f"{where} forwards to {port} of {name} until Ctrl-C")
     raise typer.Exit(subprocess.run(argv, check=False).returncode & 0xFF)

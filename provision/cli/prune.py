@@ -52,12 +52,12 @@ def prune(
 
     del all_namespaces
     limit, words = _age(since), _statuses(status or ())
-    runner = engine_of(inventory, lab)
+    engine = engine_of(inventory, lab)
     with patience("querying the nodes"):
-        survey = all_jobs(runner)
+        survey = all_jobs(engine)
     _require_records(survey)
     aged = aged_out(survey.jobs, limit, now(), words)
-    own = set(runner.owned(aged))
+    own = set(engine.owned(aged))
     others = [job for job in aged if job.id not in own]
     if others and all_users and not dry_run:
         confirm(_question(others), yes=yes)
@@ -67,7 +67,7 @@ def prune(
     def forget(name: str) -> None:
         if not dry_run:
             with patience(f"deleting {name}"), suppress(NotFound):  # another command has just deleted it
-                runner.delete(name, info)
+                engine.delete(name, info)
             gone.append(name)
         if not as_json:
             show(f"{name} {'would be deleted' if dry_run else 'deleted'}")

@@ -82,14 +82,14 @@ def _show_waiting(inventory: str | None, lab: str | None, user: str, *, as_json:
     from provision.report.job_list import queue_text
     from provision.workflow.job_watch import chosen_jobs
 
-    runner = engine_of(inventory, lab, through_agent=True)
+    engine = engine_of(inventory, lab, through_agent=True)
     with patience("querying the nodes"):
-        survey = all_jobs(runner)
+        survey = all_jobs(engine)
     say_missing(survey)
     mine = chosen_jobs(survey.jobs, user=user)
     waiting = [job for job in mine if job.status in {JobStatus.PENDING, JobStatus.QUEUING}]
     if as_json:
-        print_json(survey_documents(waiting, now(), runner.name))
+        print_json(survey_documents(waiting, now(), engine.name))
     elif waiting:
         show(queue_text(waiting, now()))
     else:
@@ -124,11 +124,11 @@ def run(
       provision queue run --daemon --every 1m
     """
     pause = _pause(every)
-    runner = engine_of(inventory, lab)
+    engine = engine_of(inventory, lab)
     if daemon:
-        _serve(runner, pause)
+        _serve(engine, pause)
         return
-    with patience("looking at the nodes"), runner.maintenance() as maintenance:
+    with patience("looking at the nodes"), engine.maintenance() as maintenance:
         started = maintenance.run(info).started
     if as_json:
         print_json({"started": list(started)})
@@ -147,7 +147,7 @@ def _pause(every: str) -> float:
     return pause
 
 
-def _serve(runner: JobEngine, pause: float) -> None:
+def _serve(engine: JobEngine, pause: float) -> None:
     """Try until SIGTERM; a second one leaves at once."""
     from provision.workflow.queue_daemon import serve
 
@@ -160,7 +160,7 @@ def _serve(runner: JobEngine, pause: float) -> None:
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        serve(runner, stop, say=info, started=lambda name: show(f"{name} started"), warn=warn, every=pause)
+        serve(engine, stop, say=info, started=lambda name: show(f"{name} started"), warn=warn, every=pause)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -184,15 +184,15 @@ def release(
     """
     from provision.model.job import JobStatus
 
-    runner = engine_of(inventory, lab, through_agent=True)
+    engine = engine_of(inventory, lab, through_agent=True)
 
     def let_go(name: str) -> None:
-        job = runner.get(name)
+        job = engine.get(name)
         if job.status.over:
             raise UsageError(f"{name}: it is not held, it has {job.status}", remedy=f"provision restart {name}")
         if job.status is JobStatus.QUEUING:
             with patience(f"releasing {name}"):
-                job = runner.release(name, info)
+                job = engine.release(name, info)
         show(f"{name} {job.status}")
 
     raise typer.Exit(one_by_one(names, let_go))

@@ -67,15 +67,15 @@ def restart(
     from provision.workflow.job_watch import exit_code
 
     supply = _secret_source(env or (), env_file or (), pull_secret or ())
-    runner = engine_of(inventory, lab)
-    ask_about_owner(runner, name, "Restart", yes=yes)
+    engine = engine_of(inventory, lab)
+    ask_about_owner(engine, name, "Restart", yes=yes)
     with patience(f"restarting {name}"):
-        job = runner.restart(name, info, supply=supply, renew=bool(env or env_file or pull_secret))
+        job = engine.restart(name, info, supply=supply, renew=bool(env or env_file or pull_secret))
     info(f"{name} is {job.status}, attempt {job.attempt}" + (f": {job.reason}" if job.reason else ""))
     if follow:
-        raise typer.Exit(exit_code(follow_to_the_end(runner, job)))
+        raise typer.Exit(exit_code(follow_to_the_end(engine, job)))
     if as_json:
-        print_json(job_document(job, now(), runner.name))
+        print_json(job_document(job, now(), engine.name))
     else:
         show(f"{name} {job.status}")
 

@@ -53,13 +53,13 @@ def stop(
     from provision.report.job_document import job_document
 
     pause = seconds(grace, "--grace", bare=True)
-    runner = engine_of(inventory, lab, through_agent=True)
+    engine = engine_of(inventory, lab, through_agent=True)
     done: list[JobRecord] = []
 
     def end(name: str) -> None:
-        ask_about_owner(runner, name, "Stop", yes=yes)
+        ask_about_owner(engine, name, "Stop", yes=yes)
         with patience(f"stopping {name}"):
-            job = runner.stop(name, info, grace=pause)
+            job = engine.stop(name, info, grace=pause)
         done.append(job)
         if not as_json:
             show(f"{name} {job.status}")
@@ -73,7 +73,7 @@ def stop(
         report(error)
         code = error.exit_code
     if as_json:
-        print_json([job_document(job, now(), runner.name) for job in done])
+        print_json([job_document(job, now(), engine.name) for job in done])
     raise typer.Exit(code)
 
 

@@ -129,44 +129,44 @@ def _submit(typed: Words, request: Submission) -> None:
     for note in request.notes:
         warn(note)
     spec, secrets = collect_job_inputs(request)
-    cluster, runner = cluster_and_engine(
+    cluster, engine = cluster_and_engine(
         _inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"), through_agent=True
     )
-    require_for(runner, spec)
+    require_for(engine, spec)
     if typed.true("follow"):
-        require(runner, Capability.FOLLOW, "provision submit --follow")
+        require(engine, Capability.FOLLOW, "provision submit --follow")
     volumes_for(spec, cluster)
     if typed.true("dry_run"):
-        _dry_run(typed, request, runner)
+        _dry_run(typed, request, engine)
         return
     with patience(f"submitting {request.spec.name}"):
-        job = runner.submit(spec, secrets, info)
+        job = engine.submit(spec, secrets, info)
     add_job_name(cluster.inventory, job.spec.name)
     for line in closing_lines(job):
         info(line)
     if not typed.true("follow") and not typed.true("wait"):
-        _show(typed, job, runner)
+        _show(typed, job, engine)
         return
-    raise typer.Exit(_to_the_end(typed, job, runner))
+    raise typer.Exit(_to_the_end(typed, job, engine))
 
 
-def _to_the_end(typed: Words, job: JobRecord, runner: JobEngine) -> int:
+def _to_the_end(typed: Words, job: JobRecord, engine: JobEngine) -> int:
     from provision.cli.following import follow, wait_to_the_end
     from provision.workflow.job_watch import exit_code
 
-    job = follow(runner, job) if typed.true("follow") else wait_to_the_end(runner, job.spec.name)
+    job = follow(engine, job) if typed.true("follow") else wait_to_the_end(engine, job.spec.name)
     if typed.true("wait") and not typed.true("follow"):
-        _show(typed, job, runner)
+        _show(typed, job, engine)
     return exit_code(job)
 
 
-def _dry_run(typed: Words, request: Submission, runner: JobEngine) -> None:
+def _dry_run(typed: Words, request: Submission, engine: JobEngine) -> None:
     from provision.cli.job_options import present
     from provision.cli.levels import patience, warn
     from provision.report.job_submit import dry_run_document, dry_run_text
 
     with patience("probing the nodes"):
-        plan = runner.dry_run(request.spec)
+        plan = engine.dry_run(request.spec)
     for note in plan.notes:
         warn(note)
     form = typed.text("output")
@@ -181,7 +181,7 @@ def _dry_run(typed: Words, request: Submission, runner: JobEngine) -> None:
     )
 
 
-def _show(typed: Words, job: JobRecord, runner: JobEngine) -> None:
+def _show(typed: Words, job: JobRecord, engine: JobEngine) -> None:
     """Print the record where a form was asked for; arena prints nothing on stdout but what it made."""
     from provision.cli.job_options import now, present
     from provision.report.job_document import job_document
@@ -193,7 +193,7 @@ def _show(typed: Words, job: JobRecord, runner: JobEngine) -> None:
         present(
             form,
             as_json=typed.true("json"),
-            document=lambda: job_document(job, now(), runner.name),
+            document=lambda: job_document(job, now(), engine.name),
             text=lambda: job.spec.name,
         )
 

@@ -90,10 +90,10 @@ def node(
 
     if mode and mode not in _MODES:
         raise UsageError(f"-m {mode}: unknown mode", remedy="Use n, e (default), t (topology) or s (share).")
-    cluster, runner = cluster_and_engine(inventory, lab)
+    cluster, engine = cluster_and_engine(inventory, lab)
 
     def once() -> None:
-        nodes = _chosen(runner.nodes(), names or [])
+        nodes = _chosen(engine.nodes(), names or [])
         nodes = [one for one in nodes if mode in {"", _letter(one)}]
         form_or_detail = detail or form == "wide"
         present(
@@ -149,20 +149,20 @@ def job(
     if refresh and not name:
         raise UsageError("-r requires one job", remedy="Specify it: provision top job NAME -r")
     check_kind(kind)
-    cluster, runner = cluster_and_engine(inventory, lab)
+    cluster, engine = cluster_and_engine(inventory, lab)
     if name:
-        _repeat(lambda: _one_job(name, instance, kind, cluster, runner, form=form, as_json=as_json), refresh)
+        _repeat(lambda: _one_job(name, instance, kind, cluster, engine, form=form, as_json=as_json), refresh)
         return
     with patience("querying the nodes"):
-        survey = all_jobs(runner)
-        nodes = runner.nodes().nodes
+        survey = all_jobs(engine)
+        nodes = engine.nodes().nodes
     say_missing(survey)
     jobs = chosen_jobs(survey.jobs, kind=kind, user=user)
     notes = simulated_note([one.name for one in nodes if one.simulated])
     present(
         form,
         as_json=as_json,
-        document=lambda: survey_documents(jobs, now(), runner.name),
+        document=lambda: survey_documents(jobs, now(), engine.name),
         text=lambda: names_text(jobs) if form == "name" else "\n".join([top_text(jobs, now()), *notes]),
     )
     raise typer.Exit(survey_code(survey))
@@ -193,10 +193,10 @@ def gpu(
     """
     from provision.report import job_nodes as report
 
-    cluster, runner = cluster_and_engine(inventory, lab)
+    cluster, engine = cluster_and_engine(inventory, lab)
 
     def once() -> None:
-        nodes = _chosen(runner.nodes(), names or [])
+        nodes = _chosen(engine.nodes(), names or [])
         used = usage_of(cluster, [one.name for one in nodes])
         present(
             form,
@@ -209,14 +209,14 @@ def gpu(
 
 
 def _one_job(
-    name: str, instance: str, kind: str, cluster: Cluster, runner: JobEngine, *, form: str, as_json: bool
+    name: str, instance: str, kind: str, cluster: Cluster, engine: JobEngine, *, form: str, as_json: bool
 ) -> None:
     from dataclasses import replace
 
     from provision.report.job_document import job_document
     from provision.report.job_list import wide_text
 
-    record = runner.get(name)
+    record = engine.get(name)
     insist_on_kind(record, kind)
     assignments = [
         assignment
@@ -227,7 +227,7 @@ def _one_job(
         raise NotFound(f"{name} has no instance {instance}", remedy=f"`provision get {name}` lists its instances.")
     used = usage_of(cluster, [assignment.node for assignment in assignments if assignment.gpus])
     shown = replace(record, assignments=tuple(assignments))
-    document = job_document(shown, now(), runner.name)
+    document = job_document(shown, now(), engine.name)
     for one, assignment in zip(document["instances"], assignments, strict=True):
         one["gpuMetrics"] = metrics(used, assignment.uuids)
     present(

@@ -47,12 +47,12 @@ def wait(
     if wanted.lower() not in states:
         raise UsageError(f"--for {wanted}: unknown state", remedy="Choose succeeded or running.")
     limit = seconds(timeout, "--timeout", bare=True)
-    runner = engine_of(inventory, lab, through_agent=True)
+    engine = engine_of(inventory, lab, through_agent=True)
     with patience("querying the nodes"):
-        runner.get(name)
+        engine.get(name)
     with leaving(name):
         job = wait_for(
-            lambda: runner.get(name), states[wanted.lower()], timeout=limit, report=tell, push=pusher(runner)
+            lambda: engine.get(name), states[wanted.lower()], timeout=limit, report=tell, push=pusher(engine)
         )
     if job.status.over:
         report_end(job)
@@ -60,7 +60,7 @@ def wait(
         present(
             form,
             as_json=as_json,
-            document=lambda: job_document(job, now(), runner.name),
+            document=lambda: job_document(job, now(), engine.name),
             text=lambda: name,
         )
     raise typer.Exit(exit_code(job) if job.status.over else 0)

@@ -9,7 +9,7 @@ from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError
 from provision.jobs.preflight import Container
 from provision.jobs.rank_assignment import placed_variables, rank_plan
-from provision.jobs.ranks import LAUNCHER_WORDS, VARIABLES, RankPlan, rank_variables
+from provision.jobs.rank_environment import LAUNCHER_WORDS, VARIABLES, RankPlan, rank_variables
 from provision.jobs.request import JobRequest, networks_of
 from provision.launchers import LAUNCHERS, HostEntry, Launch, Launcher, Reach, fitted, launcher_of
 from provision.model import Setting

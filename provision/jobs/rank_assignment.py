@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from provision.errors import LaunchError, UsageError
 from provision.facts import NodeFacts, Unknown, free_port
-from provision.jobs.ranks import RankPlan
+from provision.jobs.rank_environment import RankPlan
 from provision.jobs.request import JobRequest
 from provision.launchers import MASTER_PORT, MPIRUN, HostEntry, launcher_of
 from provision.model import NodePlacement, RankPlacement, Setting

@@ -16,7 +16,7 @@ def job_engine(cluster: Cluster, requested: str = "") -> JobEngine:
         EngineUnavailable: there is no such engine, or it cannot be used on this cluster.
     """
     from provision.jobs.engines import EngineContext, create_engine, engine_name
-    from provision.workflow.cluster_snapshot import ProbeSnapshot
+    from provision.workflow.probe_snapshot import ProbeSnapshot
     from provision.workflow.survey import with_defaults
 
     full = with_defaults(cluster)

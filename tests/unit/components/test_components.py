@@ -25,7 +25,7 @@ GENERIC = [
 OWN = {
     "checks/reasons.py": {"peer_memory", "platform"},  # remedies and descriptions of these roles' checks
     "jobs/preflight.py": {"base_system", "container_ssh"},  # remedies
-    "workflow/cluster_snapshot.py": {"container_ssh", "nvidia_container"},  # facts with the names of roles
+    "workflow/probe_snapshot.py": {"container_ssh", "nvidia_container"},  # facts with the names of roles
 }
 NAME = re.compile(rf"(?<![\w./])({'|'.join(ROLES)})(?:_enabled)?(?![\w.-])")
 """A role in a text. Codes and ids of checks begin with one and a dot, variables with one and an underscore."""

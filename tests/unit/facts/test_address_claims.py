@@ -15,7 +15,7 @@ from provision.facts.address_claims import Claim, refused_claims
 from provision.facts.network import Address, Route
 from provision.inventory import data_network
 from provision.model import CheckStatus, Cluster, Connection, Node
-from provision.workflow import cluster_snapshot
+from provision.workflow import probe_snapshot
 from tests.support.expressions import ROLES, Role
 from tests.support.reasons import shown
 from tests.unit.checks.conftest import healthy
@@ -117,8 +117,8 @@ def probed() -> dict[str, Any]:
 def test_refused_nodes_get_no_ranks_and_no_jobs(monkeypatch) -> None:
     result = probed()
     entries, left_out = workflow.host_entries(CLUSTER, result)
-    monkeypatch.setattr(cluster_snapshot, "probe", lambda *_, **__: result)
-    known = cluster_snapshot.ProbeSnapshot().probe(CLUSTER, list(CLAIMS))
+    monkeypatch.setattr(probe_snapshot, "probe", lambda *_, **__: result)
+    known = probe_snapshot.ProbeSnapshot().probe(CLUSTER, list(CLAIMS))
 
     assert [entry.name for entry in entries] == ["c"]
     assert [name for name, _ in left_out] == ["a", "b"]

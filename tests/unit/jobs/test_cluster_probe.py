@@ -9,7 +9,7 @@ from provision.facts.system import Kind, Limits, NodeKind
 from provision.model import Topology
 from provision.model.reason import reason
 from provision.testing import make_cluster
-from provision.workflow import cluster_snapshot
+from provision.workflow import probe_snapshot
 
 
 def test_nodes_with_unusable_gpus_are_reported_and_nodes_without_gpus_are_not(
@@ -20,12 +20,12 @@ def test_nodes_with_unusable_gpus_are_reported_and_nodes_without_gpus_are_not(
     lost = NodeFacts(gpus=(), gpu_pci=("0000:17:00.0",), topology=Topology((), (), ()))
     driverless = NodeFacts(gpus=Unknown("nvidia-smi failed"), gpu_pci=(), topology=Unknown("nvidia-smi failed"))
     facts_by_node = {"login": none, "gpu1": lost, "bare": driverless}
-    monkeypatch.setattr(cluster_snapshot, "probe", lambda *_words, **_more: facts_by_node)
+    monkeypatch.setattr(probe_snapshot, "probe", lambda *_words, **_more: facts_by_node)
     monkeypatch.setattr(
-        cluster_snapshot, "degraded", lambda *_words: {}
+        probe_snapshot, "degraded", lambda *_words: {}
     )  # what the check at boot found is not the matter here
 
-    snapshot = cluster_snapshot.ProbeSnapshot().probe(make_cluster(*facts_by_node), list(facts_by_node))
+    snapshot = probe_snapshot.ProbeSnapshot().probe(make_cluster(*facts_by_node), list(facts_by_node))
 
     assert snapshot.candidates == {}
     assert dict(snapshot.left_out) == {}
@@ -42,7 +42,7 @@ def test_locked_memory_is_limited_on_container_nodes_only(
     facts = NodeFacts(
         gpus=(), gpu_pci=(), topology=Topology((), (), ()), kind=Kind(kind, "", sysctls_writable=True), limits=limits
     )
-    monkeypatch.setattr(cluster_snapshot, "probe", lambda *_words, **_more: {"gpu1": facts})
-    monkeypatch.setattr(cluster_snapshot, "degraded", lambda *_words: {})
+    monkeypatch.setattr(probe_snapshot, "probe", lambda *_words, **_more: {"gpu1": facts})
+    monkeypatch.setattr(probe_snapshot, "degraded", lambda *_words: {})
 
-    assert cluster_snapshot.ProbeSnapshot().probe(make_cluster("gpu1"), ["gpu1"]).hardware["gpu1"].limits == most
+    assert probe_snapshot.ProbeSnapshot().probe(make_cluster("gpu1"), ["gpu1"]).hardware["gpu1"].limits == most

@@ -14,7 +14,7 @@ from provision.jobs import cluster_snapshot
 from provision.jobs.cluster_snapshot import BackgroundProbe, ClusterSnapshot
 from provision.model import Cluster
 from provision.model.reason import reason
-from provision.workflow import cluster_snapshot as probe_snapshot
+from provision.workflow import probe_snapshot
 
 
 class ClusterProbe:

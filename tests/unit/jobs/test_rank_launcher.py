@@ -13,7 +13,7 @@ import zlib
 import pytest
 
 from provision.errors import LaunchError
-from provision.jobs.ranks import LAUNCHER_WORDS, RankPlan, rank_variables
+from provision.jobs.rank_environment import LAUNCHER_WORDS, RankPlan, rank_variables
 from provision.launchers import LAUNCHERS
 from provision.model import NodePlacement, RankPlacement
 from provision.node.run import rank_launcher

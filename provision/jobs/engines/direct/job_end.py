@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from provision.batch.endings import END_REQUESTED, RequestedEnd, has_part, requested_ends
 from provision.batch.records import Report, result_of
+from provision.batch.requested_ends import END_REQUESTED, RequestedEnd, has_part, requested_ends
 from provision.connectors import Connector
 from provision.documents.jobs import Deleted, Done, JobReport, ReportAnswer, Written
 from provision.errors import NodeError, NodeUnreachable, ProvisionError, UsageError
