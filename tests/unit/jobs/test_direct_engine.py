@@ -626,6 +626,16 @@ def test_a_job_with_a_toleration_starts_on_a_drained_node(jobs: DirectEngine, no
     assert reason("placement.node_drained", cause="fan broken") in parts(waiting.cause)
 
 
+def test_the_end_of_a_drain_starts_the_jobs_that_waited_for_the_node(jobs: DirectEngine) -> None:
+    """No further command is needed."""
+    assert jobs.drain(["a"], "fan broken (eve)") == {"a": None}
+    assert submit(jobs, spec("patient", gpus=1)).status is JobStatus.PENDING
+
+    assert jobs.resume(["a"], [].append) == {"a": None}
+
+    assert jobs.get("patient").attempt == 1
+
+
 def test_a_job_that_is_stopped_while_it_is_prepared_does_not_start(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
