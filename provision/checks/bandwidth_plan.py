@@ -97,7 +97,7 @@ def busy(facts: NodeFacts) -> str:
 
 
 def not_ready(readiness: Readiness | Unknown) -> str:
-    """Return why a node that looked idle cannot be measured, as far as a fresh look saw; unknown counts as busy."""
+    """Return why a node that was idle cannot be measured according to a new probe; unknown counts as busy."""
     if isinstance(readiness, Unknown):
         return f"whether its devices are in use is not known: {readiness.reason}"
     if readiness.holders:

@@ -14,7 +14,7 @@ from provision.cli.bench_run import (
     WhereOptions,
     WorkloadOptions,
     benchmark_job,
-    look,
+    probe_for_bench,
 )
 from provision.cli.common import JsonOption, print_json, say, show
 from provision.cli.option_groups import with_option_groups
@@ -77,7 +77,7 @@ def ab(
         return benchmark_job(own, where, Setting(further=words), name, model, workload)
 
     pairs = [(job(a, titles[0], model), job(b, titles[1], model)) for model in dict.fromkeys(names)]
-    bench = look(where)
+    bench = probe_for_bench(where)
     (size,) = bench.counted([ranks])
     if dry_run:
         bench.show_commands([(one, size) for pair in pairs for one in pair for _ in range(rounds)], as_json=as_json)

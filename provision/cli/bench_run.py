@@ -216,7 +216,7 @@ def _measure(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    bench = look(where)
+    bench = probe_for_bench(where)
     wanted = bench.counted(bench.default_sizes() if sizes is None else sizes)
     if dry_run:
         bench.show_commands([(job, size) for size in wanted], as_json=as_json)
@@ -266,7 +266,7 @@ class Bench:
         return _one(job, size, self.entries, self.facts, self.inventory)
 
 
-def look(where: WhereOptions) -> Bench:
+def probe_for_bench(where: WhereOptions) -> Bench:
     """Probe the nodes for benchmarks."""
     from provision import workflow
 

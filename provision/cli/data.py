@@ -204,14 +204,14 @@ def _checked_volumes(
 ) -> tuple[list[Volume], dict[str, dict[str, Any]], list[DataFinding]]:
     from provision.batch.data import judge, volumes_of
     from provision.errors import UsageError
-    from provision.jobs.data import look
+    from provision.jobs.data import check_volumes
     from provision.workflow import chosen
 
     there = volumes_of(cluster)
     if name is not None and name not in there:
         raise UsageError(f"there is no volume {name}; there are: {', '.join(there) or 'none'}")
     volumes = [volume for volume in there.values() if name in (None, volume.name)]
-    answers = look(chosen(cluster, limit), volumes)
+    answers = check_volumes(chosen(cluster, limit), volumes)
     return volumes, answers, [item for volume in volumes for item in judge(volume, answers[volume.name])]
 
 

@@ -128,7 +128,7 @@ def run(
     if daemon:
         _serve(engine, pause)
         return
-    with patience("looking at the nodes"), engine.maintenance() as maintenance:
+    with patience("probing the nodes"), engine.maintenance() as maintenance:
         started = maintenance.run(info).started
     if as_json:
         print_json({"started": list(started)})

@@ -45,15 +45,15 @@ def unlock(
     nodes = chosen(where.cluster(), ",".join(names))
     done: list[Unlocked] = []
     held, reasons = {}, {}
-    for name, look in remote_lock.probe_locks(nodes).items():
-        if isinstance(look, ProvisionError):
-            done.append(Unlocked(name, "unreachable", look.message, None, look.remedy))
-        elif look.holder is not None:
-            held[name] = look.holder
-            busy = f"; Ansible still runs there: {', '.join(look.working)}" if look.working else ""
-            reasons[name] = f"{look.holder.describe()}{busy}"
+    for name, state in remote_lock.probe_locks(nodes).items():
+        if isinstance(state, ProvisionError):
+            done.append(Unlocked(name, "unreachable", state.message, None, state.remedy))
+        elif state.holder is not None:
+            held[name] = state.holder
+            busy = f"; Ansible still runs there: {', '.join(state.working)}" if state.working else ""
+            reasons[name] = f"{state.holder.describe()}{busy}"
         else:
-            done.append(remote_lock.without_holder(name, look))
+            done.append(remote_lock.without_holder(name, state))
     say_reasons("", reasons.items())
     if held:
         say("If that apply is still running, it and the next one undo each other's steps, and a package")

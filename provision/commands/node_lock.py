@@ -7,7 +7,7 @@ from typing import Any
 
 from provision.documents.locks import LockAnswer, LookAnswer, UnlockAnswer, entries_of
 from provision.errors import LockedError, NodeError, ProvisionError
-from provision.model.history import Holder, NodeLook, Unlocked
+from provision.model.history import Holder, NodeLockState, Unlocked
 
 BEAT_SECONDS = 20.0
 """Interval of the heartbeats that a lock holder receives."""
@@ -71,7 +71,7 @@ def locked_error(node: str, holder: Holder | None) -> LockedError:
     return error
 
 
-def read_look(node: str, answer: LookAnswer) -> NodeLook:
+def read_lock_state(node: str, answer: LookAnswer) -> NodeLockState:
     """Return the state of a node's lock.
 
     Raises:
@@ -79,7 +79,7 @@ def read_look(node: str, answer: LookAnswer) -> NodeLook:
     """
     if answer.held is None:
         raise _trouble(node, "its lock and its history could not be read", answer)
-    return NodeLook(
+    return NodeLockState(
         held=answer.held,
         holder=answer.holder.holder() if answer.holder else None,
         working=tuple(map(str, answer.working)),

@@ -60,7 +60,7 @@ def require_data(connectors: Mapping[str, Connector], volumes: Sequence[Volume],
     return [f"data volume {finding.volume}: {finding.problem}" for finding in findings]
 
 
-def look(nodes: Sequence[Node], volumes: Sequence[Volume]) -> dict[str, dict[str, Any]]:
+def check_volumes(nodes: Sequence[Node], volumes: Sequence[Volume]) -> dict[str, dict[str, Any]]:
     """Return volume -> node -> what the node said of it, or its error; one SSH session per node, none for nothing."""
     results = each(nodes, lambda connector: look_at(connector, volumes)) if volumes else {}
     return {

@@ -59,7 +59,7 @@ class Container:
 
 
 def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Container]:
-    """Look into the containers of all `names` at once; LaunchError names every node that cannot take the job."""
+    """Probe the containers of all `names` in parallel; LaunchError names every node that cannot take the job."""
     results = each(
         [request.nodes[name] for name in names],
         lambda connector: _probe_container(connector, request),

@@ -69,7 +69,7 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class NodeLook:
+class NodeLockState:
     """State of the lock of a node, as the node reports it."""
 
     held: bool

@@ -1,4 +1,4 @@
-"""The long outputs that a cluster's nodes print alike: kept from look to look, so that they are not sent again."""
+"""Stores the long outputs that are equal on all nodes of a cluster, so that the next probe does not send them again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load(names: Sequence[str]) -> Outputs:
 
 
 def save(names: Sequence[str], outputs: Outputs) -> None:
-    """Keep what this look has brought, if it has brought anything."""
+    """Store the new outputs of a probe, if there are any."""
     if outputs.new:
         cache_files.write(_KIND, _key(names), json.dumps(outputs.texts()).encode())
 

@@ -137,7 +137,7 @@ def _foreign(engine: JobEngine) -> dict[str, dict[str, str]]:
 
 @contextmanager
 def _progress(seconds: float, nodes: int, report: Callable[[str], None]) -> Iterator[None]:
-    """Say now and then for how long it still looks."""
+    """Report regularly how long the sampling still takes."""
     over, begun = threading.Event(), time.monotonic()
 
     def go() -> None:

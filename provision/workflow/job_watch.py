@@ -26,7 +26,7 @@ def exit_code(job: JobRecord) -> int:
 
 
 def wait_for(
-    look: Callable[[], JobRecord],
+    get_job: Callable[[], JobRecord],
     wanted: JobStatus,
     *,
     timeout: float = 0.0,
@@ -38,7 +38,7 @@ def wait_for(
     """Wait until the job is in the desired state, or has ended.
 
     Args:
-        look: returns the current job.
+        get_job: returns the current job.
         wanted: the desired states; an ended job is never RUNNING again.
         timeout: seconds; 0 for no limit.
         report: is called for each new state, and for each new reason of a pending job.
@@ -51,10 +51,10 @@ def wait_for(
     """
     started, last, pause = time.monotonic(), None, _SHORTEST_PAUSE
     while True:
-        job = look()
+        job = get_job()
         if _in_line(job) and not enough(job):
             push()
-            job = look()
+            job = get_job()
         now = (job.status, job.reason if _in_line(job) else "")
         if now != last:
             report(job)

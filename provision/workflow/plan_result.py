@@ -40,7 +40,7 @@ class PlanResult:
     """Of all others."""
     sources: Mapping[str, RoleSource] = field(default_factory=dict)
     seconds: float = 0.0
-    """How long the look took."""
+    """Duration of the probe."""
     stated: Cluster | None = None
     """As the inventory has it, without the roles' defaults."""
     preserved: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)

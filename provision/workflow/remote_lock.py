@@ -16,7 +16,7 @@ from provision.documents.locks import ANSWER_LIMIT, LookAnswer, UnlockAnswer
 from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.locks import user
 from provision.model import Node
-from provision.model.history import Holder, NodeLook, Unlocked
+from provision.model.history import Holder, NodeLockState, Unlocked
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
@@ -97,7 +97,7 @@ class RemoteLock:
 
 def probe_locks(
     nodes: Sequence[Node], *, entries: int = 0, patience: float | None = None
-) -> dict[str, NodeLook | ProvisionError]:
+) -> dict[str, NodeLockState | ProvisionError]:
     """Ask each node who has its lock, and for its newest `entries` applies; one SSH session per node.
 
     With `patience` nodes are given up that take so much longer than the others (`connectors.each`).
@@ -107,7 +107,7 @@ def probe_locks(
     request = node_lock.look_request(entries)
     return each(
         nodes,
-        lambda c: node_lock.read_look(c.name, _asked(c, LookAnswer, request)),
+        lambda c: node_lock.read_lock_state(c.name, _asked(c, LookAnswer, request)),
         patience=patience,
     )
 
@@ -127,9 +127,9 @@ def unlock(nodes: Sequence[Node], holders: Mapping[str, Holder]) -> tuple[Unlock
     return tuple(_unlocked(name, outcome, holders[name]) for name, outcome in results.items())
 
 
-def without_holder(name: str, look: NodeLook) -> Unlocked:
+def without_holder(name: str, state: NodeLockState) -> Unlocked:
     """Return the result for a node whose lock is free, or held by another program."""
-    return node_lock.strange(name) if look.held else Unlocked(name, "free", "there is no lock to take away")
+    return node_lock.strange(name) if state.held else Unlocked(name, "free", "there is no lock to take away")
 
 
 def _unlocked(name: str, outcome: Unlocked | ProvisionError, holder: Holder) -> Unlocked:

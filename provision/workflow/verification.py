@@ -91,12 +91,12 @@ def verify(
 def _data_findings(cluster: Cluster, nodes: Sequence[Node]) -> list[DataFinding] | None:
     """Return what is wrong with the data volumes of the inventory on these nodes; None when it names none."""
     from provision.batch.data import judge, volumes_of
-    from provision.jobs.data import look
+    from provision.jobs.data import check_volumes
 
     volumes = list(volumes_of(cluster).values())
     if not volumes or not nodes:
         return None
-    answers = look(nodes, volumes)
+    answers = check_volumes(nodes, volumes)
     return [item for volume in volumes for item in judge(volume, answers[volume.name])]
 
 

@@ -167,7 +167,7 @@ def test_a_lock_does_not_expire_by_its_recorded_time(node, since, monkeypatch):
     first = node.keep("alice", holder={**holder("alice"), "since": since})
     first.answer()
     error, _ = node_lock.read_lock("gpu1", read(LockAnswer, node.keep("bob").answer()), "id-bob")
-    look = node_lock.read_look("gpu1", read(LookAnswer, node.ask("look", entries=1)))
+    look = node_lock.read_lock_state("gpu1", read(LookAnswer, node.ask("look", entries=1)))
     description = look.holder.describe()
     monkeypatch.undo()
     time.tzset()

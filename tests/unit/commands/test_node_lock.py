@@ -36,7 +36,7 @@ def test_an_answer_with_wrong_types_is_an_error_of_its_node(odd):
 def test_incomplete_records_are_ignored():
     """The others count."""
     good = {"id": "x", "started": "y"}
-    look = node_lock.read_look("gpu1", read(LookAnswer, held=False, entries=[*ODD, None, good]))
+    look = node_lock.read_lock_state("gpu1", read(LookAnswer, held=False, entries=[*ODD, None, good]))
 
     assert [entry.id for entry in look.entries] == ["x"]
 
@@ -44,7 +44,7 @@ def test_incomplete_records_are_ignored():
 def test_control_characters_in_an_answer_are_removed():
     """The names of processes and files are others'."""
     evil = "\x1b[2Jgone\nall is well"
-    look = node_lock.read_look("gpu1", read(LookAnswer, held=True, working=[evil]))
+    look = node_lock.read_lock_state("gpu1", read(LookAnswer, held=True, working=[evil]))
     error, _ = node_lock.read_lock("gpu1", read(LockAnswer, failed=evil), "id-2")
     _, warning = node_lock.read_lock("gpu1", read(LockAnswer, locked=evil), "id-2")
     unlocked = node_lock.read_unlocked("gpu1", read(UnlockAnswer, unlocked=True, working=[evil], trouble=evil), HOLDER)
