@@ -115,11 +115,13 @@ def test_an_exclusive_job_gets_its_gpus_and_the_whole_node(jobs: DirectEngine) -
 
 
 @pytest.mark.long
-def test_the_workers_of_an_exclusive_job_share_its_node(jobs: DirectEngine) -> None:
+def test_the_workers_of_an_exclusive_job_share_its_node(jobs: DirectEngine, tmp_path: Path) -> None:
     """Each has its own GPU, and the job leases the others."""
-    alone = submit(jobs, JobSpec("alone", Kind.PYTORCH, (SHOW,), image="image", gpus=1, workers=2, exclusive=True))
+    line = f"{SHOW}; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
+    alone = submit(jobs, JobSpec("alone", Kind.PYTORCH, (line,), image="image", gpus=1, workers=2, exclusive=True))
 
     assert sorted(alone.allocations["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    (tmp_path / "go").touch()
     assert over(jobs, "alone").status is JobStatus.SUCCEEDED
     gpus = [line.split()[0] for line in output(jobs, "alone").values()]
     assert len(set(gpus)) == 2
