@@ -24,7 +24,7 @@ OWNER = "alice, who keeps a difference (--force docker_engine undoes it)"
 
 def outcomes_of(*steps):
     collected = NodeResults(["a"])
-    collected.saw(PlanResult(None, Plan((NodePlan("a", steps),)), {}, {}))
+    collected.add_probe(PlanResult(None, Plan((NodePlan("a", steps),)), {}, {}))
     return collected
 
 
@@ -52,7 +52,7 @@ def test_nodes_skipped_for_the_same_cause_are_grouped():
     names = [f"gpu{number}" for number in range(1, 65)]
     collected = NodeResults(names)
     step = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),))
-    collected.saw(PlanResult(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
+    collected.add_probe(PlanResult(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
     collected.skip(names[1:], "not started, because gpu1 failed", "Fix gpu1, then apply again.")
     text = as_text(collected.report())
 
@@ -67,7 +67,7 @@ def test_an_apply_that_only_waits_differs_from_a_failed_one():
     names = ["a", "b"]
     collected = NodeResults(names)
     step = Step("docker_engine", StepClass.NEEDS_IDLE, (plain("x"),))
-    collected.saw(PlanResult(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
+    collected.add_probe(PlanResult(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
     collected.skip(["b"], "not started, because a failed", "Fix a.")
 
     assert [(report.ok, report.only_waits) for report in (waiting, done, collected.report())] == [

@@ -264,7 +264,7 @@ def test_top_node_marks_differences_and_simulated_gpus():
     assert lines[2].split()[3] == "Ready,SchedulingDisabled"
     assert lines[3].split()[3] == "NotReady"
     assert "1/2 (50%)" in lines
-    assert "n2: the fan is loud" in lines
+    assert "n2: drained: the fan is loud" in lines
     assert lines[-1].startswith("SIMULATED on n1")
     assert "1   busy (unmanaged)  -     python3 (pid 7 of eve)" in detail
     assert "0   using             -     j-master-0" in detail
