@@ -12,7 +12,7 @@ import pytest
 
 from provision.commands import node_lock
 from provision.engine import Event
-from provision.errors import ConnectionFailed, Interrupted
+from provision.errors import ConnectionFailed, Interrupted, PythonMissing
 from provision.model import Connection, Node
 from provision.testing import make_node
 from provision.workflow import history, node_locks, remote_lock
@@ -75,7 +75,8 @@ def test_a_node_that_cannot_be_locked_is_reported_with_the_reason(nodes):
         assert remote_lock.probe_locks(nodes[:1])["a"].held
 
     assert list(locks.failed) == ["b", "c"]
-    assert "/no/such/python" in locks.failed["b"].output
+    assert isinstance(locks.failed["b"], PythonMissing)
+    assert "/no/such/python" in str(locks.failed["b"])
     assert isinstance(locks.failed["c"], ConnectionFailed)
 
 
