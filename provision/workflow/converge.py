@@ -209,7 +209,7 @@ class _Apply:
         """Install python3 on nodes without it; return the steps of all nodes that remain to be run.
 
         The steps of the nodes without python3 are known only afterwards. Nodes where the installation fails are left
-        out. If the preflight of the new steps fails, no steps remain, unless the operator wants to keep can_continue.
+        out. If the preflight of the new steps fails, no steps remain, except with `WaveOptions.keep_going`.
         """
         names = [name for name in confirmed if name not in result.facts and name not in result.errors]
         others = {name: steps for name, steps in confirmed.items() if name not in names}
@@ -380,7 +380,7 @@ def _refused(failed: Sequence[str]) -> tuple[str, str]:
     from provision.report.node_names import in_short
 
     why = f"not started, because the preflight failed on {in_short(failed)}"
-    return why, "Fix the problems, or apply to the other nodes with --keep-can_continue."
+    return why, "Fix the problems, or apply to the other nodes with --keep-going."
 
 
 def _stopped(failed: Sequence[str], number: int, waves: int) -> tuple[str, str]:

@@ -348,6 +348,7 @@ class MemoryEngine:
                     if node in self.drained
                     else NO_REASON,
                     drained=node in self.drained,
+                    labels=self.labels.get(node, {}),
                     gpus=tuple(
                         GpuView(index, _uuid(node, index), "V100", used.get((node, index), ""))
                         for index in range(count)

@@ -186,6 +186,7 @@ def test_apply_changes_no_node_while_one_has_a_problem(asked, played):
 
     assert not report.ok
     assert [node.status for node in report.nodes] == [NodeStatus.FAILED, NodeStatus.SKIPPED]
+    assert "--keep-going." in {word for role in report.nodes[1].roles for word in role.remedy.split()}
     assert report.nodes[0].error.task == "preflight"
     assert "group_vars/all.yml" in report.nodes[0].error.remedy
     assert played == ([], [])

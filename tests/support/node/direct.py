@@ -103,6 +103,7 @@ def direct_engine(
     *nodes: FakeNode,
     people: Mapping[str, Person] | None = None,
     extras: JobExtras | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> DirectEngine:
     """Return an engine whose nodes are these; the first one keeps the queue, and has the controller's signing key."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -125,7 +126,8 @@ def direct_engine(
     monkeypatch.setattr(node_contact, "takes_connections", lambda *_: True)
     monkeypatch.setattr(change_watch, "connect", connect)
     monkeypatch.setattr(attempt_start, "GRACE_SECONDS", 1.0)
-    return DirectEngine(make_cluster(*by_name), FakeClusterProbe(), signing_keys(nodes[0], people), extras)
+    cluster = make_cluster(*by_name, **({"cluster_labels": labels} if labels else {}))
+    return DirectEngine(cluster, FakeClusterProbe(), signing_keys(nodes[0], people), extras)
 
 
 def signing_keys(node: FakeNode, people: Mapping[str, Person] | None = None) -> JobKeys:

@@ -38,6 +38,7 @@ from tests.support.reasons import parts
 
 NODE = "a"
 GPU_COUNT = len(GPUS)
+LABELS = {"rack": "r1"}
 
 
 @dataclass
@@ -104,7 +105,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         return
     docker = request.getfixturevalue("docker")
     with FakeNode(tmp_path / "node", NODE) as node:
-        engine = direct_engine(monkeypatch, node.with_docker(docker))
+        engine = direct_engine(monkeypatch, node.with_docker(docker), labels=LABELS)
         monkeypatch.setattr(gpu_reservation, "connect", lambda _node: Way(node))
         yield Subject(engine, go)
         go.touch()
@@ -340,8 +341,12 @@ def test_a_drained_node_takes_no_new_jobs_and_its_jobs_continue(subject: Subject
     assert subject.await_end("waiting").status is JobStatus.SUCCEEDED
 
 
-def test_labels_can_be_set(subject: Subject) -> None:
-    subject.engine.set_labels({NODE: {"rack": "r1"}})
+def test_nodes_show_the_labels_that_were_set(subject: Subject) -> None:
+    """The inventory records labels first; an engine may read them there."""
+    subject.engine.set_labels({NODE: LABELS})
+    (node,) = subject.engine.nodes().nodes
+
+    assert node.labels == LABELS
 
 
 def test_reserved_gpus_are_not_given_to_jobs_until_they_are_released(subject: Subject) -> None:
