@@ -14,22 +14,26 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
-	@echo "make test       what CI runs: check, roles, hostile, jobs, and the short tests of baremetal"
-	@echo "make check      lint, types, layers, bandit, audit, unit tests (several minutes)"
+	@echo "make test       what CI runs: check, and the short tests of roles, hostile, jobs and baremetal (about an hour)"
+	@echo "make check      lint, types, layers, bandit, audit, documentation, unit tests (several minutes)"
 	@echo "make audit      known vulnerabilities of the locked packages"
 	@echo "make lock       renew requirements.lock and requirements-dev.lock (UPGRADE=1: newest versions)"
-	@echo "make dist       wheel, source archive, SBOM and checksums in dist/"
+	@echo "make release    wheel, source archive, Ansible collection, SBOM and checksums in dist/, tested in a container"
+	@echo "make dist       the same without the test"
 	@echo "make hostile    every verb with malicious answers of nodes"
 	@echo "make roles      every role on systemd containers (Molecule)"
-	@echo "make jobs       the container lab from bare nodes to jobs"
+	@echo "make jobs       the container lab from bare nodes to jobs (more than an hour)"
 	@echo "make launch     jobs on two SIMULATED machines of eight GPUs, by Open MPI 4 and 5, MPICH and PyTorch"
 	@echo "make recorded   compare with recorded outputs and reference documents in RECORDED_DATA (not in the repository)"
 	@echo "make batch      two hundred jobs of two operators on four SIMULATED machines of eight GPUs"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
+	@echo "make tutorials  the tutorials' commands and the installed wheel, on the container lab"
+	@echo "make slurm      a Slurm cluster of four nodes, there and back, on Debian 12 and 13, and its jobs"
+	@echo "make slurm-load 500 jobs of three users on Slurm, random faults, and the documented features (hours)"
 	@echo "make chaos      faults at random moments of an apply"
 	@echo "make faults     faults at random moments of batch jobs, operators who are killed"
 	@echo "make partitions a node is cut off before, during and after each job verb (one to two hours)"
@@ -38,7 +42,8 @@ help:
 	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
 	@echo "make bench-jobs how long a batch job takes to start, and its list and output to show, beside ssh and docker"
 	@echo "make bench-revisions BEFORE=CHECKOUT  this checkout and another one, in turns"
-	@echo "make docs       write inventories/example and docs/reference/reasons.md anew"
+	@echo "make docs       write the generated files anew, and build the documentation in build/site"
+	@echo "make site-check every page of the documentation in Chromium: layout, links, search, accessibility"
 	@echo "make clean      remove the virtual environment"
 
 demo: setup
@@ -50,19 +55,22 @@ test: setup
 
 # The two halves run side by side: much of either is waiting, or one emulated core. Each line says whose it is.
 test-containers:
-	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider tests/molecule | sed -u 's/^/containers: /'
-	$(MAKE) jobs-on-the-lab
+	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider tests/molecule $(SHORT) | sed -u 's/^/containers: /'
+	$(MAKE) jobs-on-the-lab JOBS="$(SHORT)"
 
 test-machines:
-	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider tests/baremetal -m "not long" | sed -u 's/^/machines: /'
-	$(MAKE) hostile
-	$(MAKE) jobs-beside
+	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider tests/baremetal $(SHORT) | sed -u 's/^/machines: /'
+	$(MAKE) hostile HOSTILE_ANSWERS=20
+	$(MAKE) jobs-beside JOBS="$(SHORT)"
 
+# `make test` runs neither tests marked `slow` nor tests marked `long`.
+SHORT := -m 'not long and not slow'
+JOBS := -m 'not long'
 SLOWEST := --durations=40 --durations-min=2
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
-BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps inventory lab_services \
-  left_out lock_holder many_nodes new_role node_locks release role_modules submitters without_python) -m "not long"
-ON_THE_LAB := tests/integration $(addprefix --ignore=,$(filter tests/%,$(BESIDE))) -m "not long"
+BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps installed inventory lab_services \
+  left_out lock_holder many_nodes new_role node_locks release role_modules slurm_role submitters tutorial without_python)
+ON_THE_LAB := tests/integration $(addprefix --ignore=,$(BESIDE))
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
 setup: packages $(VENV)/.done
@@ -87,7 +95,7 @@ $(VENV)/.done: pyproject.toml requirements-dev.lock
 
 check: setup
 	@# More places than cores, because unit tests wait for a fifth of their time: what is nice works meanwhile.
-	$(MAKE) -j4 --output-sync=target unit-first-half unit-second-half ansible-lint types bandit audit yaml lint layers
+	$(MAKE) -j5 --output-sync=target unit-3 unit-4 unit-1 unit-2 ansible-lint site types bandit audit yaml lint layers
 
 lint:
 	$(BIN)/ruff check .
@@ -111,11 +119,12 @@ audit:
 
 # Versions and hashes of all packages, from pyproject.toml. Pins stay as they are; UPGRADE=1 takes the newest versions.
 LOCK := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-  --no-emit-index-url --no-emit-find-links --no-annotate --no-emit-package colorama --no-emit-package pywin32 $(if $(UPGRADE),--upgrade)
+  --no-emit-index-url --no-emit-find-links --no-annotate --no-emit-package pywin32 $(if $(UPGRADE),--upgrade)
 lock: setup
-	$(LOCK) pyproject.toml -o requirements.lock
-	$(LOCK) pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
-	$(LOCK) tests/benchmarks/requirements.in -o tests/benchmarks/requirements.lock
+	$(LOCK) --all-extras --no-emit-package colorama pyproject.toml -o requirements.lock
+	@# The theme of the documentation imports colorama on Linux, too.
+	$(LOCK) --all-extras pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+	$(LOCK) --no-emit-package colorama tests/benchmarks/requirements.in -o tests/benchmarks/requirements.lock
 
 # The packages that provision needs at run time, in CycloneDX's format. The same lock file gives the same bytes.
 SBOM ?= build/provision.cdx.json
@@ -124,34 +133,47 @@ sbom: setup
 	$(BIN)/python -W ignore -m cyclonedx_py requirements requirements.lock --pyproject pyproject.toml --output-reproducible --no-validate \
 	  --output-file $(SBOM)
 
-# A release of the last commit: wheel, source archive, SBOM and their checksums. The same commit gives the same bytes.
+# A release of the last commit: wheel, source archive, Ansible collection, SBOM and checksums. The same commit gives the
+# same bytes. `make release` installs and uses it in a clean container, too.
 DIST ?= dist
+release: dist
+	$(BIN)/python -m tools.release_smoke $(DIST)
+
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 dist: setup
 	rm -rf $(DIST) && mkdir -p $(DIST)/source
-	git archive HEAD | tar -x -C $(DIST)/source
+	umask 022 && git archive HEAD | tar -x --no-same-permissions -C $(DIST)/source
 	$(abspath $(BIN))/uv build --quiet --no-build-isolation --python $(abspath $(BIN))/python --out-dir $(DIST) $(DIST)/source
 	$(MAKE) -C $(DIST)/source -o setup sbom VENV=$(abspath $(VENV)) SBOM=$(abspath $(DIST))/provision.cdx.json
+	$(BIN)/python $(DIST)/source/tools/collection.py $(abspath $(DIST))
 	rm -rf $(DIST)/source $(DIST)/.gitignore
 	@# setuptools writes the time and the user into the source archive.
-	cd $(DIST) && for archive in *.tar.gz; do mkdir source && tar -xzf $$archive -C source && \
+	cd $(DIST) && for archive in gpu_provision-*.tar.gz; do mkdir source && tar -xzf $$archive -C source && \
 	  tar --sort=name --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX \
 	    -C source -c $${archive%.tar.gz} | gzip -9n > $$archive && rm -r source; done
 	cd $(DIST) && sha256sum * > .sums && mv .sums SHA256SUMS
 
-# In two halves of about the same length, for `make check` to run side by side.
-SECOND_HALF := $(addprefix tests/unit/,benchmarks cli connectors inventory jobs lab test_bandwidth.py test_supply_chain.py)
-unit: unit-first-half unit-second-half
+# In four parts, for `make check` to run side by side: all but the first wait most of the time for processes.
+UNIT_2 := $(addprefix tests/unit/,benchmarks cli inventory test_bandwidth.py test_supply_chain.py)
+UNIT_3 := $(addprefix tests/unit/jobs/test_,direct_engine.py engine_contract.py job_supervisor.py)
+UNIT_4 := $(addprefix tests/unit/,connectors jobs lab)
+unit: unit-1 unit-2 unit-3 unit-4
 
-unit-first-half:
-	$(BIN)/pytest -q -p no:cacheprovider -m "not long" tests/unit tests/roles $(addprefix --ignore=,$(SECOND_HALF))
+unit-1:
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" tests/unit tests/roles $(addprefix --ignore=,$(UNIT_2) $(UNIT_4))
 
-unit-second-half:
-	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(SECOND_HALF)
+unit-2:
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_2)
+
+unit-3:
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_3)
+
+unit-4:
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_4) $(addprefix --ignore=,$(UNIT_3))
 
 # Every set of free GPUs on three nodes, compared with trying everything (half an hour).
 exhaustive: setup
-	$(BIN)/pytest -v -p no:cacheprovider -m long tests/unit
+	$(BIN)/pytest -v -p no:cacheprovider -m long tests/unit --ignore=tests/unit/jobs/test_engine_contract.py
 
 yaml:
 	$(BIN)/yamllint --strict .
@@ -169,12 +191,13 @@ jobs: setup
 	$(MAKE) -j2 jobs-on-the-lab jobs-beside
 
 jobs-on-the-lab:
-	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider $(ON_THE_LAB) | sed -u 's/^/containers: /'
+	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider $(ON_THE_LAB) $(JOBS) | sed -u 's/^/containers: /'
 
 jobs-beside:
-	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider $(BESIDE) | sed -u 's/^/beside: /'
+	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider $(BESIDE) $(JOBS) | sed -u 's/^/beside: /'
 
-# Every verb with malicious answers of nodes, 500 each, in one process.
+# Every verb with malicious answers of nodes, in one process: 500 each, 20 each in `make test`.
+hostile: export HOSTILE_ANSWERS ?= 500
 hostile:
 	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider tests/hostile | sed -u 's/^/hostile: /'
 
@@ -200,6 +223,23 @@ recorded-jobs: setup
 # Two hundred batch jobs (half an hour on two processors).
 batch: setup
 	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_many_jobs.py -m long
+
+# The blocks of the tutorials, and the wheel as root and as an unprivileged user, on labs of their own.
+tutorials: setup
+	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, tutorial.py installed.py)
+
+# A Slurm cluster of four nodes, there and back, on Debian 12 and 13; jobs, and the contract of job engines (an hour on two
+# processors).
+slurm: setup
+	$(BIN)/pytest -v -p no:cacheprovider tests/molecule -k slurm
+	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_slurm_, role.py jobs.py topology.py) -m long
+	$(BIN)/pytest -v -p no:cacheprovider tests/unit/jobs/test_engine_contract.py -m long
+
+# 500 jobs of three users on Slurm, random faults, and the documented features (hours on two processors). SLURM_JOBS=N submits
+# another number; SLURM_FAULTS_SEED=N repeats the faults.
+slurm-load: setup
+	$(BIN)/pytest -v -s -p no:cacheprovider $(addprefix tests/integration/test_slurm_, many_jobs.py faults.py) -m long
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_job_rows.py --engine slurm
 
 # CHAOS_SEED=N repeats a run.
 chaos: setup
@@ -242,6 +282,34 @@ $(BENCH_VENV)/.done: tests/benchmarks/requirements.lock
 docs: $(VENV)/.done
 	$(BIN)/python -m provision.inventory.example > inventories/example/group_vars/all.yml
 	$(BIN)/python -m provision.report.reasons_page > docs/reference/reasons.md
+	$(BIN)/python tools/export_page.py
+	$(BIN)/python -m tools.command_pages
+	$(BIN)/python -m tools.man_pages
+	$(BIN)/python -m tools.variables_page > docs/reference/variables.md
+	$(BIN)/python -m tools.ports_page > docs/reference/ports.md
+	$(BIN)/python -m tools.json_page > docs/reference/json.md
+	$(BIN)/python -m tools.advise_page > docs/reference/advise.md
+	$(BIN)/python -m tools.terminal_picture
+	$(BIN)/python -m tools.topology_picture
+	$(MAKE) site
+
+# The site in build/site; warnings are errors, and all links and their anchors are checked.
+site: export NO_MKDOCS_2_WARNING = 1
+site:
+	nice $(BIN)/mkdocs --quiet build --strict
+
+# Every page in Chromium, by tools/site_check.py (ten minutes or more on two processors). A part of it, with pictures of the
+# pages: SITE_CHECK="--pages how-to --screenshots build/screenshots".
+AXE := build/axe-core-4.14.1.tgz
+AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
+site-check: site $(AXE)
+	$(BIN)/python -m tools.site_check $(AXE) $(SITE_CHECK)
+
+$(AXE):
+	@command -v npm >/dev/null || { echo "npm: not installed; it downloads axe-core"; echo "Run: apt-get install npm"; exit 1; }
+	mkdir -p $(@D)
+	npm pack --silent --pack-destination $(@D) axe-core@4.14.1
+	echo "$(AXE_SHA256)  $@" | sha256sum --check --quiet || { rm $@; exit 1; }
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

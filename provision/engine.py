@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +20,11 @@ from typing import Any
 from provision.commands.ssh import explain_ssh
 from provision.documents import printable_line, printable_text
 from provision.errors import Interrupted, ProvisionError
-from provision.local_files import write_private
+from provision.local_files import temporary_folder, write_private
 from provision.local_processes import end_descendants
 from provision.model import ApplyReport, Difference, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus, Secret
 from provision.report.remedies import remedy_for
+from provision.resources import playbooks_folder
 
 LOCAL_ACTIONS = frozenset({
     "add_host", "assert", "debug", "fail", "group_by", "import_role", "import_tasks", "include_role",
@@ -247,17 +247,6 @@ def _content(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, default=str) + "\n"
 
 
-def playbooks_folder() -> Path:
-    """Return the folder of the playbooks of this installation."""
-    folder = Path(os.environ.get("PROVISION_PLAYBOOKS") or Path(__file__).resolve().parents[1] / "playbooks")
-    if not (folder / "site.yml").is_file():
-        raise ProvisionError(
-            f"{folder}: playbooks not found",
-            remedy="Run provision from a checkout, or set PROVISION_PLAYBOOKS to the folder of the playbooks.",
-        )
-    return folder
-
-
 def run_playbook(  # noqa: PLR0913 - the options of a run of Ansible
     inventory: Path,
     nodes: Sequence[str],
@@ -283,7 +272,7 @@ def run_playbook(  # noqa: PLR0913 - the options of a run of Ansible
     """
     collector = Collector(nodes, on_event, compare=check)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="provision-") as private:
+    with temporary_folder() as private:
         limit = Path(private, "limit")
         limit.write_text("\n".join(nodes) + "\n")
         whole = _with_roll_call(Path(private), playbooks_folder() / playbook)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
+import shutil
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from provision.errors import ProvisionError
+_LEFT_SECONDS = 2 * 24 * 3600
+"""Age of a temporary folder that no running command uses; an apply takes hours at most."""
 
 
 def state_folder() -> Path:
@@ -25,24 +29,36 @@ def config_folder() -> Path:
     return _base("XDG_CONFIG_HOME", ".config") / "provision"
 
 
-def roles_folder() -> Path:
-    """Return the folder of the roles of this package."""
-    beside = Path(__file__).resolve().parents[1] / "roles"
-    shared = Path(sys.prefix) / "share" / "provision" / "roles"
-    for folder in (beside, shared):
-        if folder.is_dir():
-            return folder
-    raise ProvisionError(
-        f"{beside}: roles not found",
-        remedy="Run provision from a checkout of its repository: pip install -e .",
-    )
-
-
 def private_folder(path: Path) -> Path:
     """Make a folder that only its owner can enter, and return it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
+
+
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Create a private folder below the state folder and remove it afterwards.
+
+    It can contain passwords of the inventory, so folders that killed commands left are removed, too. Where the state
+    folder cannot be written, it is created in the system's folder for temporary files.
+    """
+    parent = state_folder() / "tmp"
+    try:
+        private_folder(parent)
+    except OSError:
+        parent = Path(tempfile.gettempdir())
+    else:
+        _remove_left(parent)
+    with tempfile.TemporaryDirectory(prefix="provision-", dir=parent) as folder:
+        yield folder
+
+
+def _remove_left(parent: Path) -> None:
+    for old in parent.iterdir():
+        with suppress(OSError):  # another command may remove it, too
+            if old.stat().st_mtime < time.time() - _LEFT_SECONDS:
+                shutil.rmtree(old)
 
 
 def write_private(path: Path, content: str | bytes, *, mode: int = 0o600, durable: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from provision.advisor.series import NodeSeries
 
@@ -12,7 +12,7 @@ _SHOWN = 3
 CheckFunction = Callable[[Sequence[NodeSeries]], "Answer"]
 
 
-class Verdict(Enum):
+class Verdict(StrEnum):
     """The result of a check."""
 
     PROBLEM = "found"
@@ -21,7 +21,7 @@ class Verdict(Enum):
     """The check could not decide, and the evidence says why; never treated as ok."""
 
 
-class Confidence(Enum):
+class Confidence(StrEnum):
     """The reliability of a verdict."""
 
     HIGH = "high"

@@ -10,6 +10,7 @@ from provision.advisor import thresholds as limit
 from provision.advisor.base import NODE, PROCESSES, Answer, Confidence, advice, few, ok, percent, problem, unknown
 from provision.advisor.gpu_advice import gpu_samples, utilization
 from provision.advisor.series import ContainerSample, NodeSeries
+from provision.batch.durations import elapsed
 
 Job = Sequence[NodeSeries]
 _FAR = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "glusterfs", "fuse", "9p", "beegfs", "gpfs")
@@ -149,12 +150,12 @@ def checkpoint_too_often(job: Job) -> Answer:
     often = bool(gaps) and median(gaps) < limit.CHECKPOINT_SECONDS.value
     if often:
         return problem(
-            f"a checkpoint every {median(gaps):.0f} s; {writes}", Confidence.HIGH if dips else Confidence.MEDIUM
+            f"a checkpoint every {elapsed(median(gaps))}; {writes}", Confidence.HIGH if dips else Confidence.MEDIUM
         )
     if dips > 1:
         return problem(f"{writes}; the files that they wrote are unknown", Confidence.LOW)
     if gaps:
-        return ok(f"a checkpoint every {median(gaps):.0f} s; {writes}", Confidence.HIGH)
+        return ok(f"a checkpoint every {elapsed(median(gaps))}; {writes}", Confidence.HIGH)
     if watched and any(times):
         return ok(f"one checkpoint; {writes}")
     if not any(process.readings("write_bytes") for series in job for process in series.job_processes()):

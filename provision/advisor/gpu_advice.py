@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from provision.advisor import thresholds as limit
 from provision.advisor.base import GPUS, USERS, Answer, Confidence, advice, few, ok, percent, problem, unknown
 from provision.advisor.series import NodeSeries, mean
+from provision.batch.durations import elapsed
 from provision.documents.sampler import GpuRecord
 
 Job = Sequence[NodeSeries]
@@ -60,20 +61,28 @@ def low_duty_cycle(job: Job) -> Answer:
     low = {name: value for name, value in means.items() if value < limit.LOW_UTILIZATION.value}
     shown = few([f"{name} {percent(value)}" for name, value in sorted(low.items(), key=lambda item: item[1])])
     seconds = _seconds(job)
+    if low and _has_no_processes(job):
+        return unknown(f"no process of the job uses its GPUs: {shown}")
     if idle_seconds(job) is not None:
         long = seconds >= limit.IDLE_SECONDS.value
         more = "" if long else f"; idle if it stays so for {limit.IDLE_SECONDS}"
-        return problem(f"idle for {seconds:.0f} s: {shown}{more}", Confidence.HIGH if long else Confidence.MEDIUM)
+        return problem(f"idle for {elapsed(seconds)}: {shown}{more}", Confidence.HIGH if long else Confidence.MEDIUM)
     if low:
-        return problem(f"mean utilization over {seconds:.0f} s: {shown}", Confidence.HIGH)
+        return problem(f"mean utilization over {elapsed(seconds)}: {shown}", Confidence.HIGH)
     lowest = min(means, key=lambda name: means[name])
-    lowest_text = f"mean utilization {percent(means[lowest])} or more ({lowest}) over {seconds:.0f} s"
+    lowest_text = f"mean utilization {percent(means[lowest])} or more ({lowest}) over {elapsed(seconds)}"
     power = _power(job)
     if power is not None and power < limit.LOW_POWER.value:
         return ok(
             f"{lowest_text}, but {percent(power)} of the power limit: kernels always run, but are small", Confidence.LOW
         )
     return ok(lowest_text, Confidence.HIGH if power is not None else Confidence.MEDIUM)
+
+
+def _has_no_processes(job: Job) -> bool:
+    """Return whether no GPU of the job is used by one of its processes."""
+    known = all(series.users is not None and not series.ranks() for series in job)
+    return known and any(series.given() for series in job)
 
 
 def _power(job: Job) -> float | None:
@@ -247,7 +256,7 @@ def straggler_rank(job: Job) -> Answer:
         return unknown(NO_GPUS)
     if len(means) == 1:
         return unknown("one GPU: there is no other rank to compare with")
-    low, high = min(means, key=lambda name: means[name]), max(means, key=lambda name: means[name])
+    low, *_, high = sorted(means, key=lambda name: means[name])
     extremes = f"{low} {percent(means[low])}, {high} {percent(means[high])}"
     if means[high] - means[low] > limit.SPREAD.value:
         note = "a rank that waits in NCCL looks busy, so either of them may be the slow one"
@@ -261,7 +270,8 @@ def straggler_rank(job: Job) -> Answer:
 
 @advice(
     "wrong-device-use",
-    "Release GPUs that the job does not use (fewer --gpus), and ask the owner of the foreign process.",
+    "Correct the program if it should use the GPUs (is CUDA available in its image?), or request fewer with --gpus. "
+    "Ask the owner of a foreign process.",
     needs=USERS,
 )
 def wrong_device_use(job: Job) -> Answer:
@@ -286,10 +296,11 @@ def wrong_device_use(job: Job) -> Answer:
             if given and user.gpu not in given and series.instance_of(user.pid)
         ]
     unknown_processes = [f"{series.name(gpu)}: {text}" for series in job for gpu, text in series.foreign.items()]
+    unused_confidence = Confidence.HIGH if _has_no_processes(job) else Confidence.MEDIUM
     wrong: Sequence[tuple[str, list[str], Confidence]] = (
         ("a process outside the job's containers uses", foreign_processes, Confidence.HIGH),
         ("the job uses GPUs that were not assigned to it:", misplaced_processes, Confidence.HIGH),
-        ("assigned to the job, but no process uses it:", unused, Confidence.MEDIUM),
+        ("assigned to the job, but no process uses it:", unused, unused_confidence),
         ("on GPUs outside the job, a process without a known job:", unknown_processes, Confidence.LOW),
     )
     if any(gpu.startswith(_MIG) for series in job for gpu in series.given()):

@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from provision.advisor.evaluate import JOB, MANUAL, SINGLE, evaluate, is_reached
@@ -63,7 +63,7 @@ _SAMPLE = "Write: sampler = DistributedSampler(dataset), and DataLoader(dataset,
 _EPOCH = "Call sampler.set_epoch(epoch) at the start of each epoch; otherwise every epoch has the order of the first."
 
 
-class RuleVerdict(Enum):
+class RuleVerdict(StrEnum):
     """The result of a rule."""
 
     HOLDS = "holds"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from provision.batch.durations import elapsed
+
 
 @dataclass(frozen=True)
 class Threshold:
@@ -14,7 +16,7 @@ class Threshold:
     meaning: str
 
     def __str__(self) -> str:
-        return f"{self.value:g} {self.unit}"
+        return elapsed(self.value) if self.unit == "s" else f"{self.value:g} {self.unit}"
 
 
 GIB = float(1 << 30)

@@ -49,7 +49,7 @@ def create_words(
     words += ["--ipc", "private", "--shm-size", spec.share_memory]
     for name, value in labels.items():
         words += ["--label", f"{name}={value}"]
-    words += _rights(spec, hardware)
+    words += rights(spec, hardware)
     words += _gpus(inside)
     for mount in (*own_mounts(spec, folder), *mounts, *spec.mounts):
         words += ["--volume", mount]
@@ -82,7 +82,8 @@ def own_mounts(spec: JobSpec, folder: str) -> list[str]:
     return mounts
 
 
-def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
+def rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
+    """Return the options for limits, capabilities and devices of a container."""
     has_account = spec.user.partition(":")[0] not in {"", "0"}
     words = ["--security-opt", "no-new-privileges"] if has_account else []
     if spec.privileged:

@@ -20,6 +20,8 @@ class DirectRecord(JobRecord):
     """Whether the job has ended, and the queue host has not recorded its result."""
     failure: Reason = NO_REASON
     """Why the last attempt failed, if another one follows."""
+    starting_engine: str = ""
+    """The only job engine that may start the job; empty if the queue host does not know the job."""
     failed_nodes: tuple[str, ...] = ()
     """Nodes that made the last attempt fail; a retry does not use them."""
     signed: str = field(default="", repr=False)

@@ -36,3 +36,12 @@ def short(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{unit}"
     return f"{whole}s"
+
+
+def elapsed(seconds: float) -> str:
+    """Return how long something took or takes, in at most two units: ``45s``, ``2m05s``, ``1h02m``, ``3d04h``."""
+    whole = max(0, round(seconds))
+    for size, below, units in ((_DAY, _HOUR, "dh"), (_HOUR, _MINUTE, "hm"), (_MINUTE, 1, "ms")):
+        if whole >= size:
+            return f"{whole // size}{units[0]}{whole % size // below:02d}{units[1]}"
+    return f"{whole}s"

@@ -28,6 +28,13 @@ class Flag:
     """Whether the switch means false."""
 
     @property
+    def usage(self) -> str:
+        """Return its names of one letter, its main name and the kind of its value, as in a help."""
+        short = [name for name in self.names if not name.startswith("--")]
+        long = [name for name in self.names if name.startswith("--")]
+        return ", ".join([*short, *long[:1]]) + (f" {self.metavar}" if self.metavar else "")
+
+    @property
     def is_switch(self) -> bool:
         """Return whether it needs no value."""
         return not self.metavar
@@ -243,9 +250,7 @@ def flag_help(width: int = 80) -> str:
         for flag in FLAGS:
             if flag.section != section:
                 continue
-            short = [name for name in flag.names if not name.startswith("--")]
-            long = [name for name in flag.names if name.startswith("--")]
-            head = "  " + ", ".join([*short, *long[:1]]) + (f" {flag.metavar}" if flag.metavar else "")
+            head = f"  {flag.usage}"
             help_lines = textwrap.wrap(flag.help, width - indent)
             if len(head) > indent - 2:
                 lines.append(head)

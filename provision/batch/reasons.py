@@ -37,7 +37,8 @@ REASONS: Mapping[str, Wording] = {
     "job.older_job": Wording("waits behind {job}, which was submitted before"),
     "job.refused": Wording("{cause}[. {remedy}][; {warning}]"),
     "job.insufficient_resources": Wording(
-        "{cause}[ ({nodes:few})][. To set up {to_set_up:short}, run: provision apply][ --limit {limit:limit}]"
+        "{cause}[ ({nodes:few})][; GPUs in use by {holders}][ and {more_holders} more]"
+        "[. To set up {to_set_up:short}, run: provision apply][ --limit {limit:limit}]"
     ),
     "job.duplicate_id": Wording(
         "{job} has the id of another job ({other})", "Delete it and submit it again: provision delete {job}"
@@ -45,6 +46,9 @@ REASONS: Mapping[str, Wording] = {
     "job.lease_refused": Wording("{node_name}: {cause}"),
     "job.lease_taken": Wording("{gpu} was taken by {job} meanwhile"),
     "job.changed": Wording("another command changed the job at the same time"),
+    "job.of_other_engine": Wording(
+        "{job} is a job of the engine {engine}, which alone may start and end it", "Use: --engine {engine}"
+    ),
     "job.instance_starting": Wording("{instance} is {status}[ {detail}]"),
     "job.attempt_failed": Wording("attempt {attempt} failed: {cause}"),
     "job.retry": Wording("{failure}; it will be retried"),

@@ -174,6 +174,7 @@ def _record(job_parts: JobParts, unreachable: Mapping[str, str], head: str, answ
         nodes=next((tuple(job.nodes) for report, job in job_parts if report.node == head), ()),
         signed=first.signed,
         signature=first.signature,
+        starting_engine=queue.starting_engine if queue.state else "",
         **next((_of_attempt(job) for report, job in current if report.node == leader), {}),
     )
     judged = _judged(record, queue, current, unreachable)
@@ -328,7 +329,7 @@ def _of_nodes(
     elif loss is not None:
         record = replace(record, status=JobStatus.FAILED, cause=loss, exit_code=1)
     else:
-        return _alive(record)
+        return _ending(record, current) or _alive(record)
     again = _may_retry(queue) if queue.state or not unreachable else _has_tries(record)
     if record.status is JobStatus.FAILED and again:
         cause = record.reason or (record.cause if record.cause.code else "unknown cause")
@@ -379,8 +380,11 @@ def _result(record: DirectRecord, current: JobParts) -> Result | None:
 
     The results of other nodes name only instances of their own.
     """
+    return _decisive(record, current, {report.node: job.result for report, job in current if job.result is not None})
+
+
+def _decisive(record: DirectRecord, current: JobParts, results: Mapping[str, Result]) -> Result | None:
     place = {assignment.instance: assignment.node for assignment in record.assignments}
-    results = {report.node: job.result for report, job in current if job.result is not None}
     leader = next((assignment.node for assignment in record.assignments if assignment.is_leader), "")
     if leader in results:
         return results[leader]
@@ -445,6 +449,18 @@ def _loss(record: DirectRecord, current: JobParts, unreachable: Mapping[str, str
 
 def _since(report: Report, job: JobReport) -> float:
     return report.now - job.record.time
+
+
+def _ending(record: DirectRecord, current: JobParts) -> DirectRecord | None:
+    """Return a job whose failure is decided while its containers end; None if no failure is decided.
+
+    The result of such a job follows when its part on each node has ended, also on nodes that do not answer.
+    """
+    endings = {report.node: job.ending for report, job in current if job.ending is not None}
+    ending = _decisive(record, current, endings)
+    if ending is None or ending.status != "FAILED":
+        return None
+    return replace(_ended(record, ending), status=JobStatus.STOPPING, ended=0.0, exit_code=None)
 
 
 def _alive(record: DirectRecord) -> DirectRecord:

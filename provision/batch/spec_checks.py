@@ -39,6 +39,8 @@ _AT_LEAST = {
 
 MOST = 999_999_999
 """Limit of all numbers: larger ones would fail later, during the start."""
+_LARGEST_SHOWN = 1e300
+"""Larger ones cannot be formatted; a record of a node can contain them."""
 _AT_MOST = {"retry": MOST_RETRIES}
 LONGEST_WORD = 1 << 17
 MOST_WORKERS = 16384
@@ -135,7 +137,8 @@ def _numbers(spec: JobSpec) -> None:
         most = _AT_MOST.get(field, MOST)
         if not least <= value <= most:
             bound = f"at least {least}" if value < least else f"at most {most}"
-            raise UsageError(f"{_flag(field)} {value:.15g}: must be {bound}")
+            shown = f"{value:.15g}" if abs(value) < _LARGEST_SHOWN else "(a larger number)"
+            raise UsageError(f"{_flag(field)} {shown}: must be {bound}")
     if abs(spec.priority) > MOST or any(not 0 <= one <= MOST for one in spec.gpu_ids):
         raise UsageError(f"--priority or --gpu-ids: must be at most {MOST}")
     if spec.workers > MOST_WORKERS:

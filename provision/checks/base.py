@@ -74,6 +74,9 @@ def run(scene: Scene) -> tuple[CheckResult, ...]:
     for item in map(CHECKS.__getitem__, _in_order(tuple(CHECKS))):
         if (item.full and scene.bandwidth is None) or (item.data and scene.data is None):
             continue
+        component = COMPONENTS.get(_area(item.id))
+        if component and not component.serves(scene.node.variables):
+            continue
         verdict = _verdict(item, scene, done)
         done[item.id] = CheckResult(item.id, verdict.status, verdict.reason, verdict.simulated)
     return tuple(done.values())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from provision.checks.kubernetes_node import NEEDS as KUBERNETES
+from provision.checks.requirements import NONE, Need
 from provision.components.check import NotKnownError, Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import NodeFacts
 from provision.gdr.compare import at_least
 from provision.model import CheckResult, Cluster, Node
 
-NONE = "-"
 _VOLTA = "7.0"
 _TOOLKITS = ("nvidia-container-toolkit", "nvidia-docker2")
 _MIB = 1024 * 1024
@@ -36,14 +37,6 @@ def profile_id(component: str) -> str:
     return "profile." + "_".join(component.lower().split())
 
 
-@dataclass(frozen=True)
-class _Need:
-    component: str
-    required: str
-    judge: Callable[[Scene], tuple[str, Verdict]]
-    """Returns what is present, and the verdict."""
-
-
 def hold(
     profile: str, node: Node, facts: NodeFacts, cluster: Cluster, *, supported: Sequence[str] = ()
 ) -> tuple[Held, ...]:
@@ -52,7 +45,7 @@ def hold(
     return tuple(_held(need, scene) for need in MINIMUMS[profile])
 
 
-def _held(need: _Need, scene: Scene) -> Held:
+def _held(need: Need, scene: Scene) -> Held:
     try:
         present, verdict = need.judge(scene)
     except NotKnownError as problem:
@@ -102,10 +95,10 @@ def _docker(bound: str) -> Callable[[Scene], tuple[str, Verdict]]:
 def _system(*names: str) -> Callable[[Scene], tuple[str, Verdict]]:
     def judge(scene: Scene) -> tuple[str, Verdict]:
         system = known(scene.facts.system)
-        name = f"{system.id} {system.version}"
+        name = system.full_name
         if name in names:
             return name, passed("profile.system.ok", system=name)
-        if name in scene.supported:
+        if system.name in scene.supported:
             return name, passed("profile.system.supported", system=name)
         return name, fail("profile.system.unsupported", system=name, supported=(*names, *scene.supported))
 
@@ -173,23 +166,27 @@ def _not_used(_: Scene) -> tuple[str, Verdict]:
 
 _ACK_SYSTEMS = ("centos 7.6", "centos 7.7", "ubuntu 16.04", "ubuntu 18.04", "alinux 2", "alinux 3")
 
-MINIMUMS: Mapping[str, tuple[_Need, ...]] = {
+MINIMUMS: Mapping[str, tuple[Need, ...]] = {
     "topology": (
-        _Need("Kubernetes", "1.18.8", _not_used),
-        _Need("Helm", "3.0", _not_used),
-        _Need("driver", "418.87.01", _driver("418.87.01")),
-        _Need("NCCL", "2.7", _nccl("2.7")),
-        _Need("docker", "19.03.5", _docker("19.03.5")),
-        _Need("system", "the guide's or ours", _system(*_ACK_SYSTEMS)),
-        _Need("card", "V100", _card),
+        Need("Kubernetes", "1.18.8", _not_used),
+        Need("Helm", "3.0", _not_used),
+        Need("driver", "418.87.01", _driver("418.87.01")),
+        Need("NCCL", "2.7", _nccl("2.7")),
+        Need("docker", "19.03.5", _docker("19.03.5")),
+        Need("system", "the guide's or ours", _system(*_ACK_SYSTEMS)),
+        Need("card", "V100", _card),
     ),
     "taco": (
-        _Need("system", "CentOS 7.6, or ours", _system("centos 7.6")),
-        _Need("disk", "50 GB", _disk(50)),
-        _Need("RDMA", "an active device", _rdma),
-        _Need("driver", "any", _driver("0")),
-        _Need("docker", "any", _docker("0")),
-        _Need("container toolkit", "any", _toolkit),
+        Need("system", "CentOS 7.6, or ours", _system("centos 7.6")),
+        Need("disk", "50 GB", _disk(50)),
+        Need("RDMA", "an active device", _rdma),
+        Need("driver", "any", _driver("0")),
+        Need("docker", "any", _docker("0")),
+        Need("container toolkit", "any", _toolkit),
     ),
+    "kubernetes": KUBERNETES,
 }
-"""``topology``: the guides to topology-aware scheduling. ``taco``: the guide to training on bare metal with RDMA."""
+"""``topology``: the guides to topology-aware scheduling. ``taco``: the guide to training on bare metal with RDMA.
+
+``kubernetes``: the prerequisites of a kubelet, and of the operators for GPUs and RDMA.
+"""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from provision.checks.base import check
-from provision.components import SHARED
+from provision.checks.systems import unsupported
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts.system import NodeKind
+from provision.model import CheckStatus
 from provision.model.reason import reason
 
 
@@ -18,10 +19,8 @@ def _reachable(scene: Scene) -> Verdict:
 @check("node.os")
 def _os(scene: Scene) -> Verdict:
     system = known(scene.facts.system)
-    name = f"{system.id} {system.version}"
-    if scene.supported and name not in scene.supported:
-        file = f"roles/{SHARED.role}/vars/{system.id}_{system.version}.yml"
-        return fail("node.os.unsupported", system=system.title, supported=scene.supported, file=file)
+    if scene.supported and system.name not in scene.supported:
+        return Verdict(CheckStatus.FAIL, unsupported(system, scene.supported))
     return passed("node.os.ok", system=system.title, kernel=system.kernel, architecture=system.architecture)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from provision.checks.controller_reasons import CONTROLLER_DESCRIPTIONS, CONTROLLER_REASONS
 from provision.checks.nccl_reasons import NCCL_REASONS
 from provision.model.reason import Wording
 
@@ -62,6 +63,7 @@ _SLOW = (
 )
 
 DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
+    **CONTROLLER_DESCRIPTIONS,
     "node.reachable": ("SSH, login and root work", "fail, and the node has no other result"),
     "node.os": ("the system is one that the role `platform` knows", "fail"),
     "node.clock": ("the node's clock agrees with the controller's within five minutes", "warn"),
@@ -268,6 +270,24 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "fail",
     ),
     "container_ssh.known_hosts": ("the key in use of every node is pinned", "fail, with the nodes named"),
+    "slurm.controller": ("slurmctld answers the node", "fail"),
+    "slurm.version": ("the node has the controller's release of Slurm", "fail"),
+    "slurm.layout": (
+        "slurmd reports a valid layout of the node, and no other node has its host name",
+        "fail; skip without slurmd",
+    ),
+    "slurm.munge": ("the node has the controller's munge key", "fail"),
+    "slurm.configuration": (
+        "the controller's configuration fits CPUs, memory, GPUs, addresses and labels of all nodes",
+        "fail",
+    ),
+    "slurm.node": ("the node is registered in Slurm and accepts jobs", "fail; warn if an operator drained it"),
+    "slurm.gres": ("Slurm counts the GPUs that the node has", "fail"),
+    "slurm.devices": ("a job can use only the GPUs that Slurm gave it (ConstrainDevices)", "fail"),
+    "slurm.accounting": (
+        "slurmdbd answers, and its database has the cluster",
+        "fail; skip without `slurm_accounting: slurmdbd`",
+    ),
     "container_ssh.trusted_nodes": (
         (
             "authorized_keys and known_hosts hold the nodes of the inventory, with the client keys in use, and "
@@ -286,6 +306,14 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "profile.disk": ("the disk for images and containers has the guide's size", "fail"),
     "profile.rdma": ("an RDMA device is active", "fail"),
     "profile.container_toolkit": ("NVIDIA's container toolkit, or nvidia-docker2, is installed", "fail"),
+    "profile.containerd": ("containerd is installed and runs", "fail"),
+    "profile.cri_plugin": ("the CRI plugin of containerd is enabled; packages of Docker disable it", "fail"),
+    "profile.cgroup_driver": ("the runtimes of containerd use the cgroup driver systemd, as the kubelet does", "fail"),
+    "profile.nvidia_runtime": ("containerd has NVIDIA's runtime, on a node with GPUs", "fail"),
+    "profile.swap": ("swap is off", "fail"),
+    "profile.kernel_modules": ("overlay and br_netfilter are loaded", "fail"),
+    "profile.sysctls": ("IP forwarding, and filtering of bridges, are on", "fail"),
+    "profile.ports": ("the ports of kubelet and kube-proxy are free, or kubelet runs", "fail"),
     "profile.kubernetes": ("never: it has no part here", "skip"),
     "profile.helm": ("never: it has no part here", "skip"),
     "container_ssh.pairs": (
@@ -333,6 +361,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
 
 REASONS: Mapping[str, Wording] = {
     **NCCL_REASONS,
+    **CONTROLLER_REASONS,
     # Any check
     "check.no_jobs": Wording("it takes no jobs (cluster_takes_jobs: false)"),
     "check.role_disabled": Wording("the role {role} is disabled on this node"),
@@ -350,8 +379,12 @@ REASONS: Mapping[str, Wording] = {
     "node.reachable.failed_with_remedy": Wording("{cause}", "{remedy}"),
     "node.os.ok": Wording("{system}, kernel {kernel}, {architecture}"),
     "node.os.unsupported": Wording(
-        "{system} is not supported; supported are: {supported}",
-        "Install a supported system, or add {file} for this one.",
+        "{system} ({name}) is not supported; supported are: {supported}",
+        "Install [{nearest}, the nearest of ]the supported systems, or add {file} for this one; see "
+        "docs/reference/systems.md.",
+    ),
+    "node.os.unknown": Wording(
+        "its system is unknown: it has no /etc/os-release; supported are: {supported}", "Install a supported system."
     ),
     "node.kind.container": Wording("a container ({detail}): the host has its kernel modules and sysctls"),
     "node.kind.virtual_machine": Wording("a virtual machine ({detail})"),
@@ -970,6 +1003,39 @@ REASONS: Mapping[str, Wording] = {
     "profile.rdma.ok": Wording("{devices}: active, with the {stack} driver"),
     "profile.rdma.none": Wording("there is no RDMA device", "See the checks rdma_stack.* of `provision verify`."),
     "profile.rdma.inactive": Wording("no RDMA device is active", "See the checks rdma_stack.* of `provision verify`."),
+    "profile.containerd.missing": Wording("containerd is not installed", "Install it: apt-get install containerd.io"),
+    "profile.containerd.stopped": Wording(
+        "containerd is not running (state {state})", "Start it: systemctl enable --now containerd"
+    ),
+    "profile.cri.disabled": Wording(
+        "the CRI plugin is in disabled_plugins of containerd",
+        "Write the default configuration to /etc/containerd/config.toml: containerd config default",
+    ),
+    "profile.cri.enabled": Wording("the CRI plugin is enabled"),
+    "profile.cgroups.not_systemd": Wording(
+        "containerd does not use the cgroup driver systemd for {runtimes}",
+        "Set SystemdCgroup = true in the options of these runtimes in /etc/containerd/config.toml.",
+    ),
+    "profile.cgroups.systemd": Wording("{runtimes} use the cgroup driver systemd"),
+    "profile.nvidia_runtime.missing": Wording(
+        "containerd has no runtime with nvidia-container-runtime",
+        "Run: nvidia-ctk runtime configure --runtime=containerd, or install NVIDIA's GPU operator.",
+    ),
+    "profile.nvidia_runtime.ok": Wording("the runtime {runtime} is NVIDIA's"),
+    "profile.swap.on": Wording("swap is on: {devices}", "Run swapoff -a, and remove the entries from /etc/fstab."),
+    "profile.swap.off": Wording("swap is off"),
+    "profile.modules.missing": Wording(
+        "the kernel modules {modules} are not loaded",
+        "Load them, and name them in /etc/modules-load.d/kubernetes.conf.",
+    ),
+    "profile.modules.loaded": Wording("{modules} are loaded"),
+    "profile.sysctls.off": Wording(
+        "{keys} must be 1", "Set them in /etc/sysctl.d/kubernetes.conf, and load br_netfilter before."
+    ),
+    "profile.sysctls.on": Wording("{keys} are 1"),
+    "profile.ports.used": Wording("ports of kubelet or kube-proxy are in use: {ports}", "Stop the programs: ss -ltnp"),
+    "profile.ports.free": Wording("{ports} are free"),
+    "profile.ports.kubelet": Wording("kubelet runs and uses its ports"),
     "profile.container_toolkit.missing": Wording(
         "neither nvidia-container-toolkit nor nvidia-docker2 is installed", _APPLY
     ),

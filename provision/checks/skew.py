@@ -73,7 +73,7 @@ def _marked(scene: ClusterScene, verdict: Verdict) -> Verdict:
 @cluster_check("cluster.skew_os")
 def _skew_os(scene: ClusterScene) -> Verdict:
     def read(facts: NodeFacts) -> str | None:
-        return f"{facts.system.id} {facts.system.version}" if isinstance(facts.system, System) else None
+        return facts.system.full_name if isinstance(facts.system, System) else None
 
     return _judge(scene, "cluster.skew_os.differ", "operating system", read)
 

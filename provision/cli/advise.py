@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from provision.cli.completion import complete_jobs
 from provision.cli.job_options import engine_of, seconds
 from provision.cli.levels import info
 from provision.errors import Interrupted, ProvisionError, UsageError
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.advice import JobAdvice, ScriptAdvice
 
 _MOST_FILES, _MOST_BYTES = 60, 1 << 21
 _SHORTEST, _LONGEST = 15.0, 1800.0
@@ -42,7 +45,7 @@ def advise(
 
     Names what to change; --script analyzes a training script instead.
 
-    JOB: each of its nodes is observed for a minute in one SSH session, which requires Python 3.8 and leaves no files:
+    JOB: each of its nodes is observed for a minute in one SSH session, which requires Python 3.8:
     GPUs, the job's processes, data workers, storage, network, logs. Each of 21 checks reports its observations.
     Nodes that do not answer are listed; the results of the others are shown.
 
@@ -82,7 +85,7 @@ def advise(
 
 @dataclass(frozen=True)
 class _Advice:
-    document: dict[str, Any]
+    document: JobAdvice | ScriptAdvice
     text: Callable[[], str]
     unsure: bool = False
     """Whether some rules could not be evaluated and none is violated."""
@@ -122,7 +125,8 @@ def _observe(job: str, window: float, inventory: str | None, lab: str | None) ->
         raise Interrupted(
             f"interrupted; {job} continues", remedy="To observe it for a shorter time: --for 15s"
         ) from None
-    document = report.advice_document(job, result.findings) | {
+    document: JobAdvice = {
+        **report.advice_document(job, result.findings),
         "ok": result.ok,
         "seconds": window,
         "attempt": result.job.attempt,

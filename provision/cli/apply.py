@@ -30,6 +30,7 @@ from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Node
+    from provision.report.json_documents.changes import Apply
     from provision.workflow import Asked, PlanResult, Request
 
 
@@ -170,7 +171,8 @@ def _report(report: ApplyReport, probe_result: PlanResult, options: ApplyOptions
     from provision.report.plan_report import problems_document, problems_text
 
     if options.as_json:
-        print_json(as_document(report) | {"problems": problems_document(probe_result.plan)})
+        document: Apply = {**as_document(report), "problems": problems_document(probe_result.plan)}
+        print_json(document)
     elif stopped:
         show(problems_text(probe_result.plan))
         rest = len(probe_result.plan.nodes) > sum(bool(node.problems) for node in probe_result.plan.nodes)

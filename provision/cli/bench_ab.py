@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from provision.benchmarks import Record
     from provision.cli.bench_run import Bench
+    from provision.report.json_documents.benchmarks import StoredComparisons
 
 _MODEL = "{model}"
 
@@ -59,6 +60,7 @@ def ab(
     \b
     Examples:
       provision bench ab --a '--gputopology' --models vgg16,resnet50 -n 4
+      provision bench ab --a '--gputopology' --models vgg16 -n 4 --dry-run
       provision bench ab --a '--preset taco --gdr --lightcc' --b '--preset taco'
       provision bench ab --a '--env NCCL_ALGO=Tree' -- python3 bench.py {model}
     """
@@ -122,7 +124,12 @@ def _tell(words: tuple[str, str], done: tuple[Sequence[Record], Sequence[Record]
     text = Redactor().text
     title_a, title_b = (text(shlex.join(shlex.split(side))) or "as `provision run` does" for side in words)
     if as_json:
-        stored = {f"kept_{side}": [record.id for record in records] for side, records in zip("ab", done, strict=True)}
-        print_json(compare_document(title_a, title_b, pairs, only_a, only_b) | stored)
+        ids_a, ids_b = ([record.id for record in records] for records in done)
+        document: StoredComparisons = {
+            **compare_document(title_a, title_b, pairs, only_a, only_b),
+            "kept_a": ids_a,
+            "kept_b": ids_b,
+        }
+        print_json(document)
     else:
         show(compare_text(title_a, title_b, pairs, only_a, only_b))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.jobs import Plan
     from provision.launchers import HostEntry
+    from provision.report.json_documents.benchmarks import PlannedCommands, StoredRuns
 
 CommandArgument = Annotated[
     list[str] | None,
@@ -132,6 +133,7 @@ def run(
     \b
     Examples:
       provision bench run --model vgg16 --batch-size 64
+      provision bench run --model vgg16 --batch-size 64 --dry-run
       provision bench run --lab demo -n 2 --model mlp --device cpu
       provision bench run --lightcc --gdr --name lightcc-gdr
       provision bench run -- python3 /mnt/my_benchmark.py --model=vgg16
@@ -257,7 +259,8 @@ class Bench:
     def show_commands(self, planned: Sequence[tuple[Job, int | None]], *, as_json: bool) -> None:
         """Print the commands."""
         commands = [shlex.join(["provision", *job.words(size, self.entries)]) for job, size in planned]
-        print_json({"commands": commands}) if as_json else show("\n".join(commands))
+        document: PlannedCommands = {"commands": commands}
+        print_json(document) if as_json else show("\n".join(commands))
 
     def measure(self, job: Job, size: int | None) -> Record:
         """Run a benchmark once and store its result."""
@@ -311,7 +314,8 @@ def _tell(job: Job, done: Sequence[Record], *, as_json: bool) -> None:
 
     runs = [run for record in done for run in record.runs]
     if as_json:
-        print_json({"name": job.name, "kept": [record.id for record in done], **runs_document(runs)})
+        document: StoredRuns = {"name": job.name, "kept": [record.id for record in done], **runs_document(runs)}
+        print_json(document)
         return
     show(runs_text(runs))
     report_stored(job.name, done)

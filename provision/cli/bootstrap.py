@@ -23,6 +23,7 @@ from provision.cli.common import (
 
 if TYPE_CHECKING:
     from provision.model import ApplyReport, Cluster, Secret
+    from provision.report.json_documents.changes import Apply
     from provision.workflow import Asked, PlanResult
 
 
@@ -37,7 +38,7 @@ def bootstrap(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="Variables in YAML, as in inventories/example/group_vars/all.yml.",
+            help="Variables in YAML; the documentation's page Variables lists them.",
         ),
     ] = None,
     only: Annotated[
@@ -59,6 +60,7 @@ def bootstrap(
 
     \b
     Examples:
+      provision bootstrap
       provision bootstrap --yes
       provision bootstrap --image registry.example.com/train:1 --yes
       provision bootstrap --vars site.yml --yes
@@ -108,7 +110,8 @@ def _report(report: ApplyReport, probe_result: PlanResult, *, stopped: bool, as_
     from provision.report.plan_report import problems_document, problems_text
 
     if as_json:
-        print_json(as_document(report) | {"problems": problems_document(probe_result.plan)})
+        document: Apply = {**as_document(report), "problems": problems_document(probe_result.plan)}
+        print_json(document)
     elif stopped:
         show(problems_text(probe_result.plan))
         show("\nNothing was changed.")

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from provision.cli import log_file
 from provision.cli.completion import complete_labs, complete_patterns, complete_roles
-from provision.cli.levels import note, printable, say, without_controls
+from provision.cli.levels import debug, note, printable, say, without_controls
 from provision.errors import UsageError
 from provision.report import layout
 
@@ -111,6 +112,13 @@ class NodeOptions(ClusterOptions):
     limit: LimitOption = None
 
 
+def place_words(inventory: str | None, lab: str | None) -> list[str]:
+    """Return the options of a command line that choose the nodes, for other commands that are suggested."""
+    if lab is not None:
+        return ["--lab", lab]
+    return [] if inventory in {None, os.environ.get("PROVISION_INVENTORY")} else ["-i", str(inventory)]
+
+
 def inventory_from(inventory: str | None, lab: str | None) -> Path:
     """Return the inventory of the options, the environment or the folder."""
     if lab is not None:
@@ -141,6 +149,8 @@ def cluster_from(
     from provision.inventory import load
 
     cluster = load(inventory_from(inventory, lab), become_password=become_password)
+    debug(f"inventory {cluster.inventory}: {len(cluster.nodes)} node{'s' * (len(cluster.nodes) != 1)}")
+    log_file.hide(lambda: _known_secrets(cluster))
     if not through_agent and any(node.connection.agent for node in cluster.nodes):
         raise UsageError(
             f"this requires an operator: {cluster.inventory} connects to the nodes through the node agent",
@@ -154,6 +164,12 @@ def cluster_from(
 
         refuse_unusable_keys(cluster.nodes)
     return cluster
+
+
+def _known_secrets(cluster: Cluster) -> set[str]:
+    from provision.workflow.bundle import known_secrets
+
+    return known_secrets(cluster)
 
 
 def ask_become_password(*, ask: bool) -> Secret | None:
@@ -197,16 +213,24 @@ def take_degraded(cluster: Cluster, purpose: str, nodes: Sequence[tuple[str, str
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout; control characters are escaped."""
+    """Print one JSON document on stdout."""
+    sys.stdout.write(json_text(document) + "\n")
+    log_file.record_document(document, json_text)
+
+
+def json_text(document: Any) -> str:
+    """Return a document as text; control characters are escaped."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
     text = without_controls(text, lambda letter: json.dumps(letter)[1:-1])
-    sys.stdout.write(layout.painted(text, colour=False) + "\n")
+    return layout.painted(text, colour=False)
 
 
 def show(text: str, *, end: str = "\n") -> None:
     """Print a report on stdout; control characters in texts of nodes are removed."""
-    sys.stdout.write(layout.painted(printable(text), colour=True) + end)
+    text = printable(text)
+    sys.stdout.write(layout.painted(text, colour=True) + end)
     sys.stdout.flush()
+    log_file.record("stdout", layout.painted(text, colour=False))
 
 
 def say_reasons(head: str, reasons: Iterable[tuple[str, str]]) -> None:
@@ -237,9 +261,7 @@ def confirm(question: str, *, yes: bool) -> None:
         raise UsageError(
             f"{question} Not confirmed: there is no terminal for the question.", remedy="To confirm, add --yes."
         )
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+    if prompt(f"{question} [y/N]").lower() not in {"y", "yes"}:
         raise UsageError("Not confirmed; nothing was changed.")
 
 
@@ -247,23 +269,13 @@ def prompt(question: str) -> str:
     """Ask on the terminal and return the stripped answer. The caller must have checked `interactive`."""
     sys.stderr.write(f"{question} ")
     sys.stderr.flush()
+    log_file.record("stderr", question)
     line = sys.stdin.readline()
     if not line:
         raise UsageError("No answer: the input ended; nothing was changed.")
     return line.strip()
 
 
-def table(headers: list[str], rows: list[list[str]], *, width: int | None = None) -> str:
-    """Format rows as a plain table of at most `width` columns (the terminal's); the last column is wrapped."""
-    import textwrap
-
-    width = width or layout.width()
-    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers) - 1)]
-    indent = sum(widths) + 2 * len(widths)
-    lines: list[str] = []
-    for row in [headers, *rows]:
-        head = "".join(f"{cell:<{w}}  " for cell, w in zip(row, widths, strict=False))
-        wrapped = textwrap.wrap(row[-1], max(20, width - indent), break_long_words=True) or [""]
-        lines.append((head + wrapped[0]).rstrip())
-        lines.extend(" " * indent + part for part in wrapped[1:])
-    return "\n".join(lines)
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = 0) -> str:
+    """Format rows as a table of at most `width` columns (the terminal's)."""
+    return "\n".join(layout.table(headers, rows, columns=width))

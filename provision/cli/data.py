@@ -12,11 +12,13 @@ from provision.cli.common import (
     LabOption,
     LimitOption,
     cluster_from,
+    place_words,
     print_json,
     say,
     show,
     table,
 )
+from provision.commands.shell import join
 from provision.report.grouping import grouped, outline
 from provision.report.node_names import in_short
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from provision.batch.data import DataFinding, Volume
     from provision.model import Cluster
+    from provision.report.json_documents.advice import CheckedVolumes, VolumeFinding, Volumes
+    from provision.report.json_documents.advice import Volume as VolumeDocument
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -97,11 +101,11 @@ def add(
         return
     say(f"{name} was added to the inventory; no node was changed")
     if volume.source:
-        where = ["--lab", lab] if lab else ["-i", inventory] if inventory else []
+        where = place_words(inventory, lab)
         say(f"mount it on every node, for example: {mount_everywhere(volume, *where)}")
     else:
         say(f"create {volume.path} on every node")
-    say(f"then run: provision data check {name}")
+    say(f"then run: {join(['provision', 'data', 'check', name, *place_words(inventory, lab)])}")
 
 
 @app.command("list")
@@ -126,7 +130,8 @@ def list_(
     failed = {(item.volume, item.node) for item in findings if item.level == "fail"}
     usable = [v for v in volumes if every or any((v.name, node) not in failed for node in answers[v.name])]
     if as_json:
-        print_json({"volumes": [_document(volume, answers[volume.name], findings) for volume in usable]})
+        document: Volumes = {"volumes": [_document(volume, answers[volume.name], findings) for volume in usable]}
+        print_json(document)
         return
     rows = [_row(volume, answers[volume.name]) for volume in usable]
     headers = ["NAME", "ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"]
@@ -159,7 +164,8 @@ def check(
     failed = any(item.level == "fail" for item in findings)
     if as_json:
         documents = [_document(volume, answers[volume.name], findings) for volume in volumes]
-        print_json({"ok": not failed, "volumes": documents})
+        document: CheckedVolumes = {"ok": not failed, "volumes": documents}
+        print_json(document)
         raise typer.Exit(1 if failed else 0)
     rows = [
         [group.value.volume, in_short(group.names), group.value.level, f"{group.value.problem} {group.note}".strip()]
@@ -243,15 +249,25 @@ def _age(added: str) -> str:
     return short((dt.datetime.now(dt.UTC) - then.astimezone(dt.UTC)).total_seconds())
 
 
-def _document(volume: Volume, answers: dict[str, Any], findings: Sequence[DataFinding]) -> dict[str, Any]:
-    from dataclasses import asdict
-
+def _document(volume: Volume, answers: dict[str, Any], findings: Sequence[DataFinding]) -> VolumeDocument:
     from provision.batch.data import access_mode
 
-    mine = [
-        {key: value for key, value in asdict(item).items() if key != "volume"}
+    mine: list[VolumeFinding] = [
+        {"node": item.node, "level": item.level, "problem": item.problem, "remedy": item.remedy}
         for item in findings
         if item.volume == volume.name
     ]
     usable = all(item["level"] != "fail" for item in mine)
-    return {**asdict(volume), "access_mode": access_mode(volume, answers), "usable": usable, "findings": mine}
+    return {
+        "name": volume.name,
+        "kind": volume.kind,
+        "path": volume.path,
+        "source": volume.source,
+        "read_only": volume.read_only,
+        "description": volume.description,
+        "owner": volume.owner,
+        "added": volume.added,
+        "access_mode": access_mode(volume, answers),
+        "usable": usable,
+        "findings": mine,
+    }

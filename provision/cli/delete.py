@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster
+    from provision.report.json_documents.jobs import DeletedJobs
 
 
 def delete(
@@ -75,18 +76,18 @@ def delete(
     del all_namespaces
     check_kind(kind)
     cluster, engine = cluster_and_engine(inventory, lab, through_agent=True)
-    gone: list[str] = []
+    document: DeletedJobs = {"deleted": []}
 
     def forget(name: str) -> None:
         if not _deleted(cluster, engine, name, kind, lost or (), yes=yes, ignore=ignore):
             return
-        gone.append(name)
+        document["deleted"].append(name)
         if not as_json:
             show(f"{name} deleted")
 
     code = one_by_one(names, forget)
     if as_json:
-        print_json({"deleted": gone})
+        print_json(document)
     raise typer.Exit(code)
 
 

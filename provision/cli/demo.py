@@ -13,6 +13,8 @@ from typing import Annotated
 
 import typer
 
+from provision.batch.durations import elapsed
+from provision.cli import log_file
 from provision.cli.common import say, show
 from provision.errors import ProvisionError
 from provision.launchers import DEFAULT_MPI
@@ -34,6 +36,7 @@ def demo(
     Examples:
       provision demo
       provision demo --driver container
+      provision demo --driver container --name trial
     """
     begin = time.monotonic()
     lab = ["--lab", name]
@@ -72,7 +75,7 @@ def _show(title: str, words: list[str], *, capture: bool = False) -> str:
     say(f"\n== {title}\n$ provision {shlex.join(words)}")
     begin = time.monotonic()
     code, printed = _run(words, capture=capture)
-    say(f"== exit {code}, {time.monotonic() - begin:.0f} s")
+    say(f"== exit {code}, {elapsed(time.monotonic() - begin)}")
     if code:
         show(printed, end="")
         raise ProvisionError(
@@ -105,7 +108,8 @@ def _run(words: list[str], *, capture: bool) -> tuple[int, str]:
         signal.signal(number, tell)
     try:
         out = subprocess.PIPE if capture else None
-        child = subprocess.Popen([sys.executable, "-m", "provision", *words], stdout=out, text=True, process_group=0)
+        argv = [sys.executable, "-m", "provision", *log_file.options(), *words]
+        child = subprocess.Popen(argv, stdout=out, text=True, process_group=0)
         if came and not forwarded:
             child.send_signal(signal.SIGINT)
         printed, _ = child.communicate()
@@ -127,7 +131,7 @@ def _summary(name: str, driver: str, seconds: float) -> str:
     }[driver]
     stand_ins = "\n".join(f"  - {item}" for item in simulated) or "  nothing"
     return f"""
-== Summary ({seconds / 60:.1f} minutes)
+== Summary ({elapsed(seconds)})
 Real:
   - the nodes: {kernels}
   - sshd and host keys, apt, docker, the TLS registry and its CA, the image pull

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from provision.cli import log_file
 from provision.cli.common import JsonOption, NodeOptions, note, print_json, printable, show
 from provision.cli.levels import patience
 from provision.cli.option_groups import with_option_groups
@@ -93,6 +94,7 @@ class _Lines:
             with self._lock:
                 target.write(printable(line) + "\n")
                 target.flush()
+                log_file.record(stream, line)
 
         receiver = LinePrefixer(node, write)
         self._receivers.append(receiver)

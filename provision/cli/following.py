@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from provision.cli import log_file
 from provision.cli.levels import info, warn
 from provision.errors import Interrupted, NodeUnreachable
 
@@ -32,8 +33,10 @@ def writer(*, named: bool) -> Callable[[str, bytes], None]:
     shown = for_terminal if sys.stdout.isatty() else bytes
 
     def write(instance: str, line: bytes) -> None:
-        sys.stdout.buffer.write((f"[{instance}] ".encode() if named else b"") + shown(line))
+        head = f"[{instance}] ".encode() if named else b""
+        sys.stdout.buffer.write(head + shown(line))
         sys.stdout.buffer.flush()
+        log_file.record_raw("stdout", head + line)
 
     sys.stdout.flush()
     return write

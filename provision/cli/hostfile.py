@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,7 @@ from provision.launchers import DEFAULT_MPI, LAUNCHERS, host_files
 
 if TYPE_CHECKING:
     from provision.model import NodePlacement
+    from provision.report.json_documents.launches import HostFile as HostFileDocument
     from provision.workflow import HostFile
 
 _BINDING = ", ".join(name for name in host_files() if LAUNCHERS[name].binds_ranks)
@@ -149,7 +150,7 @@ def _rank_file(made: HostFile, placed: list[NodePlacement] | None) -> str:
     return render(placed)
 
 
-def _document(made: HostFile, launcher: str, text: str) -> dict[str, Any]:
+def _document(made: HostFile, launcher: str, text: str) -> HostFileDocument:
     """Return the document of ``--json``. Keys are an interface: never rename or remove one."""
     return {
         "ok": not made.lost,

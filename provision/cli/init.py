@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,6 @@ from provision.cli.common import (
     say,
     table,
 )
-from provision.cli.levels import say_wrapped
 from provision.errors import ProvisionError, UsageError
 from provision.report import layout
 
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
     from provision.cli.init_questions import SiteOptions
     from provision.inventory.hostkeys import Target
     from provision.inventory.init import InitRequest, InitResult
-    from provision.inventory.replace import KeyChange
+    from provision.inventory.replace import KeyChange, Replaced
     from provision.inventory.trust import PinnedKey
+    from provision.report.json_documents.inventories import Inventory, InventoryNode, ReplacedKeys
 
 _MAX_PORT = 65535
 
@@ -107,7 +107,7 @@ def init(
       provision init 'gpu[1-8]' --user root
       provision init 'gpu[01-16]' --name train --user ubuntu --key ~/.ssh/key
       provision init 'gpu[1-4]=10.0.0.[11-14]' --data-network 10.10.0.0/24
-      provision init 'gpu[1-8]' --user root --known-hosts keys.txt
+      provision init 'gpu[1-8]' -u root --key ~/.ssh/key --known-hosts keys.txt
       provision init 'gpu[1-8]' --image example.com/train:1 --registry-ca ca.pem
       provision init --nvidia-repository https://example.com/nv --nvidia-key k.asc
       provision init --name prod --registry-ca ca.pem
@@ -213,9 +213,9 @@ def _try_logins(result: InitResult) -> Mapping[str, ProvisionError]:
     for group in grouped(failed.items(), lambda name, error: (outline(error.message, name), error.remedy)):
         same = len({failed[name].message for name in group.names}) == 1
         note_of = "" if same else f" (the message of {group.names[0]})"
-        say_wrapped(f"warning: {in_short(group.names)}: no login: {group.value.message}{note_of}")
+        say(f"warning: {in_short(group.names)}: no login: {group.value.message}{note_of}")
         if group.value.remedy:
-            say_wrapped(f"  hint: {group.value.remedy}")
+            say(f"  hint: {group.value.remedy}")
     return failed
 
 
@@ -241,7 +241,7 @@ class _Person:
             for name, address, kind, trusted, fingerprint in rows:
                 say(f"{name}  {address}  {kind}  {trusted}\n  {fingerprint}")
         for names in shared_keys(pinned):
-            say_wrapped(
+            say(
                 f"warning: {', '.join(names)} show the same host key, as copies of one image do; each can pose as the "
                 "others. New keys: rm /etc/ssh/ssh_host_*; ssh-keygen -A"
             )
@@ -300,29 +300,30 @@ def _replace(request: InitRequest, person: _Person, *, as_json: bool) -> None:
             note(f"{_shown(change.file)}: replaced the host key of {change.target.name}")
         else:
             note(f"{change.target.name}: its host key has not changed ({change.new.fingerprint})")
-    names = [change.target.name for change in result.keys if change.changed]
-    if names:
-        note(f"Next: provision apply --limit {','.join(names)}")
+    if any(change.changed for change in result.keys):
+        note("Next: provision apply (all nodes: containers of the others trust the new one)")
     if as_json:
-        print_json(
+        print_json(_replaced(result))
+
+
+def _replaced(result: Replaced) -> ReplacedKeys:
+    return {
+        "name": result.cluster.name,
+        "inventory": str(result.cluster.inventory),
+        "nodes": [
             {
-                "name": result.cluster.name,
-                "inventory": str(result.cluster.inventory),
-                "nodes": [
-                    {
-                        "name": change.target.name,
-                        "changed": change.changed,
-                        "old": [{"type": key.type, "fingerprint": key.fingerprint} for key in change.old],
-                        "key": {
-                            "type": change.new.type,
-                            "fingerprint": change.new.fingerprint,
-                            "source": change.source.value,
-                        },
-                    }
-                    for change in result.keys
-                ],
+                "name": change.target.name,
+                "changed": change.changed,
+                "old": [{"type": key.type, "fingerprint": key.fingerprint} for key in change.old],
+                "key": {
+                    "type": change.new.type,
+                    "fingerprint": change.new.fingerprint,
+                    "source": change.source.value,
+                },
             }
-        )
+            for change in result.keys
+        ],
+    }
 
 
 def _where(target: Target) -> str:
@@ -332,7 +333,7 @@ def _where(target: Target) -> str:
 def _tell(result: InitResult, *, add: bool) -> None:
     cluster = result.cluster
     for warning in (*cluster.warnings, *result.notes):
-        say_wrapped(f"warning: {warning}")
+        say(f"warning: {warning}")
     path = _shown(cluster.inventory)
     if result.removed:
         note(f"{path}: removed {', '.join(result.removed)}; {len(cluster.nodes)} left")
@@ -351,12 +352,12 @@ def _shown(path: Path) -> str:
     return shown(path)
 
 
-def _document(result: InitResult, logins: Mapping[str, ProvisionError]) -> dict[str, Any]:
+def _document(result: InitResult, logins: Mapping[str, ProvisionError]) -> Inventory:
     cluster = result.cluster
     keys = {p.target.name: p for p in result.pinned}
-    nodes = []
+    nodes: list[InventoryNode] = []
     for node in cluster.nodes:
-        entry: dict[str, Any] = {
+        entry: InventoryNode = {
             "name": node.name,
             "address": node.connection.host,
             "port": node.connection.port,
@@ -374,5 +375,7 @@ def _document(result: InitResult, logins: Mapping[str, ProvisionError]) -> dict[
                 else {"message": error.message, "remedy": error.remedy, "code": error.code},
             }
         nodes.append(entry)
-    document = {"name": cluster.name, "inventory": str(cluster.inventory), "nodes": nodes}
-    return document | {"removed": list(result.removed)} if result.removed else document
+    document: Inventory = {"name": cluster.name, "inventory": str(cluster.inventory), "nodes": nodes}
+    if result.removed:
+        document["removed"] = list(result.removed)
+    return document

@@ -9,6 +9,7 @@ from provision.cli.common import confirm, note, print_json, say
 if TYPE_CHECKING:
     from provision.cli.init_questions import SiteOptions
     from provision.inventory.init import InitRequest
+    from provision.report.json_documents.inventories import ChangedInventory
 
 
 def change_inventory(request: InitRequest, site: SiteOptions, *, yes: bool, as_json: bool) -> None:
@@ -33,7 +34,12 @@ def change_inventory(request: InitRequest, site: SiteOptions, *, yes: bool, as_j
         note(f"{path}: unchanged; it has these settings already")
     if as_json:
         cluster = change.cluster
-        print_json({"name": cluster.name, "inventory": str(cluster.inventory), "changed": list(change.variables)})
+        document: ChangedInventory = {
+            "name": cluster.name,
+            "inventory": str(cluster.inventory),
+            "changed": list(change.variables),
+        }
+        print_json(document)
 
 
 def _brief(value: Any) -> str:

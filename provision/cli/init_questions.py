@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.cli.common import confirm, interactive, prompt, say
-from provision.cli.levels import say_wrapped
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def site_settings(options: SiteOptions, *, yes: bool) -> SiteSettings:
         raise UsageError("--registry-ca requires --image", remedy="Also specify the image: --image REGISTRY/PATH:TAG")
     url, file = options.repository, options.key
     if url is None and asking:
-        say_wrapped(f"Package repository of the NVIDIA Container Toolkit; NVIDIA's is {NVIDIA_REPOSITORY}")
+        say(f"Package repository of the NVIDIA Container Toolkit; NVIDIA's is {NVIDIA_REPOSITORY}")
         question = f"URL (Enter: NVIDIA's; {site.NO_REPOSITORY}: the nodes have it already):"
         url = _answer(question, NVIDIA_REPOSITORY, site.check_repository)
         options.repository, options.answered = url or site.NO_REPOSITORY, True
@@ -137,7 +136,7 @@ def _approve(key: SigningKey, *, yes: bool) -> None:
     if key.fingerprint == NVIDIA_FINGERPRINT:
         return
     say(f"Signing key of the repository: {key.spaced}")
-    say_wrapped(f"Its owner is {key.owner or 'unknown'}, not NVIDIA.")
+    say(f"Its owner is {key.owner or 'unknown'}, not NVIDIA.")
     if not yes and not interactive():
         raise UsageError(
             "the signing key of the repository is not approved",
@@ -181,4 +180,4 @@ def _answer(question: str, default: str, check: Callable[[str], str]) -> str:
         try:
             return check(answer)
         except UsageError as error:
-            say_wrapped(f"{error.message}. {error.remedy or ''}".strip())
+            say(f"{error.message}. {error.remedy or ''}".strip())

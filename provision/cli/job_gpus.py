@@ -10,6 +10,7 @@ from provision.cli.levels import warn
 if TYPE_CHECKING:
     from provision.model import Cluster
     from provision.model.job import JobRecord
+    from provision.report.json_documents.jobs import GpuMetrics
     from provision.workflow.job_nodes import Usage
 
 
@@ -34,7 +35,7 @@ def gpu_block(job: JobRecord, used: Usage) -> list[str]:
     return [*gpu_lines(job, by_uuid), *simulated_note(used.simulated)]
 
 
-def metrics(used: Usage, uuids: Sequence[str]) -> dict[str, dict[str, int | None]]:
+def metrics(used: Usage, uuids: Sequence[str]) -> dict[str, GpuMetrics]:
     """Return arena's ``gpuMetrics`` of an instance: GPU's index -> duty cycle and memory (MiB)."""
     return {
         str(one.index): {

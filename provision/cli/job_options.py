@@ -12,7 +12,7 @@ import typer
 from provision.cli.common import ask_become_password, cluster_from, print_json, say, show
 from provision.cli.completion import complete_jobs
 from provision.cli.engine_option import requested_engine
-from provision.cli.levels import debug, warn
+from provision.cli.levels import warn
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,15 +80,14 @@ def cluster_and_engine(
 
     password = ask_become_password(ask=ask_become_pass)
     cluster = cluster_from(inventory, lab, become_password=password, through_agent=through_agent)
-    debug(f"inventory {cluster.inventory}: {len(cluster.nodes)} nodes")
     return cluster, jobs.job_engine(cluster, requested_engine())
 
 
-def all_jobs(engine: JobEngine) -> JobPage:
-    """Return all pages of an engine's jobs as one."""
+def all_jobs(engine: JobEngine, *, recent: int = 0) -> JobPage:
+    """Return all pages of an engine's jobs as one; `recent` as for `JobEngine.jobs`."""
     from provision.jobs.engines import base
 
-    return base.all_jobs(engine)
+    return base.all_jobs(engine, recent=recent)
 
 
 def require(engine: JobEngine, capability: str, what: str) -> None:

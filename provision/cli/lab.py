@@ -6,19 +6,20 @@ import os
 import shlex
 import sys
 import textwrap
-import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from provision.cli.common import JsonOption, note, print_json, say, show, table
 from provision.cli.completion import complete_lab_nodes, complete_labs, complete_words
+from provision.cli.progress import Steps
 from provision.lab.base import DriverName
 from provision.lab.systems import DEFAULT_SYSTEM, system_names
 from provision.report import layout
 
 if TYPE_CHECKING:
     from provision.lab.manager import LabReport
+    from provision.report.json_documents.labs import Labs, ListedLab
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,17 +46,6 @@ NodeArgument = Annotated[
 SwitchArgument = Annotated[
     str, typer.Argument(metavar="on|off", help="The new state.", autocompletion=complete_words("on", "off"))
 ]
-
-
-class _Telling:
-    """Progress on stderr, with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-
-    def step(self, message: str) -> None:
-        """Report the start of an action."""
-        note(f"[{time.monotonic() - self._begin:4.0f} s] {message}")
 
 
 @app.command("up")
@@ -97,14 +87,14 @@ def up(
     Examples:
       provision lab up demo --driver vm --nodes 2
       provision lab up gpus --machine dgx1v
-      provision lab up quick --driver container --nodes 4 --distro debian13
+      provision lab up quick --driver container --nodes 2 --distro debian13
       provision lab up site --with linux-headers-amd64 --with nvidia-kernel-dkms
     """
     from provision.lab import manager
 
     carried = tuple(packages) if packages else None
     options = manager.LabOptions(driver=driver, nodes=nodes, distro=distro, machine=machine, packages=carried)
-    report = manager.up(name, options, _Telling())
+    report = manager.up(name, options, Steps())
     _show(report, as_json=as_json)
     if not as_json:
         note(f"Next: provision apply --lab {name}")
@@ -137,16 +127,15 @@ def list_labs(as_json: JsonOption = False) -> None:
 
     reports = manager.list_labs()
     if as_json:
-        print_json(
-            {
-                "labs": [
-                    {"name": report.node, "error": report.message}
-                    if isinstance(report, ProvisionError)
-                    else report.document()
-                    for report in reports
-                ]
-            }
-        )
+        document: Labs = {
+            "labs": [
+                {"name": str(report.node), "error": report.message}
+                if isinstance(report, ProvisionError)
+                else cast("ListedLab", report.document())
+                for report in reports
+            ]
+        }
+        print_json(document)
         return
     if not reports:
         say("No labs. Create one with: provision lab up demo")
@@ -177,7 +166,7 @@ def down(name: NameArgument) -> None:
     """
     from provision.lab import manager
 
-    existed = manager.down(name, _Telling())
+    existed = manager.down(name, Steps())
     if existed:
         note(f"Lab {name} was removed.")
     else:
@@ -234,7 +223,8 @@ def inventory(name: NameArgument) -> None:
     """Print the path of the lab's Ansible inventory.
 
     \b
-    Example:
+    Examples:
+      provision lab inventory demo
       ansible-playbook -i "$(provision lab inventory demo)" playbooks/site.yml
     """
     from provision.lab import manager

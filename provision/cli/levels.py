@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from provision.cli import log_file
 from provision.errors import UsageError
 from provision.report import layout
 
@@ -30,6 +31,21 @@ def choose(level: str) -> None:
     if word not in _LEVELS:
         raise UsageError(f"--loglevel {level}: unknown log level", remedy=f"Choose {', '.join(_LEVELS)}.")
     _chosen["level"] = word
+    if word == "debug":
+        receive_messages()
+
+
+def receive_messages() -> None:
+    """Print the messages of the other packages, which they send to the logger ``provision``."""
+    import logging
+
+    class _Printer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            (debug if record.levelno < logging.WARNING else say)(record.getMessage())
+
+    logger = logging.getLogger("provision")
+    logger.handlers = [_Printer()]
+    logger.setLevel(logging.DEBUG if _chosen["level"] == "debug" else logging.WARNING)
 
 
 def quiet() -> bool:
@@ -39,17 +55,21 @@ def quiet() -> bool:
 
 def say(message: str) -> None:
     """Print a message for the user on stderr; terminal control characters are removed."""
-    sys.stderr.write(layout.painted(printable(message), colour=sys.stderr.isatty()) + "\n")
+    text = _fitted(printable(message)) if sys.stderr.isatty() else printable(message)
+    sys.stderr.write(layout.painted(text, colour=sys.stderr.isatty()) + "\n")
     sys.stderr.flush()
+    log_file.record("stderr", layout.painted(text, colour=False))
 
 
-def say_wrapped(message: str) -> None:
-    """Print a paragraph on stderr; on a terminal its lines are wrapped between words."""
-    if not sys.stderr.isatty():
-        say(message)
-        return
+def _fitted(text: str) -> str:
+    """Return the text with its long lines wrapped between words, for the terminal; below their own indentation."""
     columns = max(layout.NARROWEST // 2, shutil.get_terminal_size().columns)
-    say("\n".join(textwrap.wrap(message, columns, break_on_hyphens=False, break_long_words=False)) or message)
+    lines: list[str] = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        wrapped = textwrap.wrap(line, columns, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+        lines += wrapped if layout.length(line) > columns else [line]
+    return "\n".join(lines)
 
 
 def note(message: str) -> None:
@@ -89,7 +109,7 @@ def warn(message: str) -> None:
 @contextmanager
 def patience(message: str) -> Iterator[None]:
     """Report an action when it takes more than two seconds."""
-    timer = threading.Timer(_SOON, info, (message,))
+    timer = threading.Timer(_SOON, note, (message,))
     timer.daemon = True
     timer.start()
     try:
@@ -100,4 +120,4 @@ def patience(message: str) -> Iterator[None]:
 
 def _say(level: str, message: str) -> None:
     if _LEVELS.index(level) >= _LEVELS.index(_chosen["level"]) and not sys.stderr.closed:
-        say_wrapped(f"{level.upper()}[{int(time.monotonic() - _BEGUN):04d}] {message}")
+        say(f"{level.upper()}[{int(time.monotonic() - _BEGUN):04d}] {message}")

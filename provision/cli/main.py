@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import typer
 import typer.core
 
-from provision import __version__
-from provision.cli.common import adapt_to_terminal
+from provision.cli import log_file
+from provision.cli.common import adapt_to_terminal, show
 from provision.cli.completion import prepare as prepare_completion
 from provision.errors import Interrupted, LaunchError, ProvisionError, UsageError
 from provision.report import layout
@@ -29,14 +29,16 @@ from provision.report import layout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType, ModuleType
-    from typing import Any
+    from typing import Any, NoReturn
+
+    from provision.report.json_documents.base import ErrorDocument
 
 SECTIONS = {
     "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo exec copy reload reset node image "
-    "support-bundle",
+    "support-bundle doctor schema",
     "Foreground jobs": "place hostfile run nccl-log",
     "Batch jobs": "submit list get logs attach wait stop restart delete prune events port-forward top queue advise "
-    "data secret",
+    "data secret export",
     "Benchmarks and labs": "bench lab demo",
 }
 """All verbs, in the sections and order of ``--help``. Verb ``a-b`` is the function `a_b` of `provision.cli.a_b`."""
@@ -54,14 +56,17 @@ ALIASES = {
 }
 """Aliases of verbs, from docker, kubectl and arena; `describe` is ``get -e -g``."""
 
-JOB_VERBS = frozenset({*SECTIONS["Batch jobs"].split(), "node", "image"})
-"""Verbs of batch jobs, which have more output formats."""
+JOB_VERBS = frozenset({*SECTIONS["Batch jobs"].split(), "node", "image"}) - {"export"}
+"""Verbs of batch jobs, which have more output formats; `export` writes files."""
 
-_WITH_ENGINE = JOB_VERBS | {"run", "bench"}
+_WITH_ENGINE = JOB_VERBS | {"run", "bench", "export"}
 """Verbs that use a job engine."""
-_FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K", "-q", "--quiet"}
 _QUIET = {"-q", "--quiet"}
-_WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l", "--loglevel", "--engine"}
+_VERBOSE = {"-v", "--verbose"}
+_FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K", *_QUIET, *_VERBOSE}
+_WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l", "--loglevel", "--log-file", "--engine"}
+OWN_VERBOSE = frozenset({"plan", "apply", "verify", "gdr", "reload", "reset"})
+"""Verbs whose report groups nodes: their --verbose shows each node. For all others it is ``--loglevel debug``."""
 _RUN_WITH_VALUE = {
     "-n",
     "--ranks",
@@ -95,9 +100,17 @@ HELP = """Take bare GPU servers to a running multi-node training job over SSH.
   provision run -- python3 train.py              run mpirun across the nodes
   provision submit pytorch --help                submit a batch job
 
-Options such as --json, -i, --lab, --loglevel and -q can be placed before or after
-the verb, as can --engine NAME of the verbs for jobs. -q (--quiet) prints results,
-warnings and errors only, no progress.
+Options such as --json, -i, --lab and those below can be placed before or after
+the verb, as can --engine NAME of the verbs for jobs.
+
+\b
+  -q, --quiet       print results, warnings and errors only, no progress
+  -v, --verbose     print more: each node in reports that group nodes; with
+                    other verbs, each connection and command with its time
+  --loglevel LEVEL  debug (these times with every verb), info, warn or error
+  --log-file FILE   also append all output to FILE, with times, command line
+                    and exit code, without colors and secrets
+
 Without -i and --lab the inventory is PROVISION_INVENTORY, or the line
 inventory = "PATH" in provision.toml (here or in a parent folder) or in
 ~/.config/provision/config.toml, or the only inventory in ./inventories.
@@ -115,7 +128,20 @@ own code, 128 + N for signal N.
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one ``provision`` command and exit with its code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    code = 1
+    try:
+        _run(list(sys.argv[1:] if argv is None else argv))
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        raise
+    except BaseException:
+        log_file.record_traceback()
+        raise
+    finally:
+        log_file.stop(code)
+
+
+def _run(arguments: list[str]) -> NoReturn:
     as_json = _wants_json(arguments)
     atexit.register(gc.freeze)  # the interpreter's last garbage collections would visit all objects
     try:
@@ -247,13 +273,15 @@ def _completing() -> bool:
 
 def _root(
     ctx: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    version: bool = typer.Option(False, "--version", help="Print version and commit, and exit."),
 ) -> None:
     if version:
-        sys.stdout.write(f"provision {__version__}\n")
+        from provision.workflow.installation import version_line
+
+        show(version_line())
         raise typer.Exit
     if ctx.invoked_subcommand is None:
-        sys.stdout.write(ctx.get_help() + "\n")
+        show(ctx.get_help())
         raise typer.Exit(2)
 
 
@@ -279,7 +307,7 @@ def normalise(arguments: Sequence[str]) -> list[str]:
         rest = ["attach", *rest[1:]]  # exec JOB -- COMMAND, as in docker and kubectl
     depth = 0 if not rest else 2 if rest[0] in GROUPS and len(rest) > 1 and not rest[1].startswith("-") else 1
     job = bool(rest) and rest[0] in JOB_VERBS
-    hoisted = ["--inventory" if job and word == "-i" else word for word in hoisted]
+    hoisted = [{"-i": "--inventory", "-v": "--verbose"}.get(word, word) if job else word for word in hoisted]
     words = [*rest[:depth], *hoisted, *rest[depth:]]
     own, _ = _own(words)
     return [*(_form_words(own) if job else _output_words(own)), *words[len(own) :]]
@@ -333,27 +361,38 @@ def _form_words(words: Sequence[str]) -> list[str]:
 
 
 def _levelled(words: Sequence[str]) -> list[str]:
-    """Remove ``--loglevel LEVEL`` and ``-q`` (the level warn) from our words, and apply them.
+    """Apply the options for messages and remove them from our words: ``-q``, ``-v``, ``--loglevel``, ``--log-file``.
 
     Raises:
-        UsageError: The level is unknown.
+        UsageError: The level is unknown, or the log file cannot be written.
     """
-    own, _ = _own(words)
+    own, verbs = _own(words)
+    from provision.cli import levels
+
     done: list[str] = []
+    log: str | None = None
     items = iter(own)
     for word in items:
+        name, equals, value = word.partition("=")
         if word in _QUIET:
-            from provision.cli import levels
-
             levels.choose("warn")
-            continue
-        if word.partition("=")[0] != "--loglevel":
+        elif word in _VERBOSE and _means_debug(word, verbs):
+            levels.choose("debug")
+        elif name == "--loglevel":
+            levels.choose(value if equals else next(items, ""))
+        elif name == "--log-file":
+            log = value if equals else next(items, "")
+        else:
             done.append(word)
-            continue
-        from provision.cli import levels
-
-        levels.choose(word.partition("=")[2] or next(items, ""))
+    if log is not None:
+        log_file.start(log, words)
     return [*done, *words[len(own) :]]
+
+
+def _means_debug(word: str, verbs: Sequence[str]) -> bool:
+    """Return whether ``-v`` or ``--verbose`` is the option of all verbs; ``submit -v`` is a mount, as in docker."""
+    verb = verbs[0] if verbs else ""
+    return verb not in OWN_VERBOSE and (verb, word) != ("submit", "-v")
 
 
 def _without_engine(words: Sequence[str]) -> list[str]:
@@ -393,19 +432,18 @@ def _report(error: ProvisionError, *, as_json: bool) -> int:
 
     output = _without_secrets(error.output)
     if as_json:
-        print_json(
-            {
-                "ok": False,
-                "error": {
-                    "code": error.code or None,
-                    "params": error.reason.as_document()["params"] if error.reason else {},
-                    "node": error.node,
-                    "message": error.message,
-                    "remedy": error.remedy,
-                    "output": output,
-                },
-            }
-        )
+        document: ErrorDocument = {
+            "ok": False,
+            "error": {
+                "code": error.code or None,
+                "params": error.reason.as_document()["params"] if error.reason else {},
+                "node": error.node,
+                "message": error.message,
+                "remedy": error.remedy,
+                "output": output,
+            },
+        }
+        print_json(document)
     say(f"error: {error}")
     for line in output.strip().splitlines()[-10:]:
         say(f"  | {line}")
@@ -436,6 +474,6 @@ def _click_exit(error: Exception, arguments: Sequence[str], *, as_json: bool) ->
     from provision.cli.usage_errors import is_missing_verb, usage_error
 
     if is_missing_verb(error) and not as_json:
-        sys.stdout.write(message() + "\n")
+        show(message())
         return UsageError.exit_code
     return _report(usage_error(error, arguments), as_json=as_json)

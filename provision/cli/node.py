@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
     from provision.model import Cluster, Node
     from provision.model.job_views import NodeView
+    from provision.report.json_documents.inventories import LabelledNodes
+    from provision.report.json_documents.jobs import NodeChange
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -133,7 +135,8 @@ def label(
     files = set_for_hosts(cluster, wanted)
     engine.set_labels({name: _labels_after(cluster.node(name), own) for name, own in wanted.items() if own})
     if as_json:
-        print_json({"nodes": {name: dict(own) for name, own in wanted.items()}, "files": [str(file) for file in files]})
+        document: LabelledNodes = {"nodes": wanted, "files": [str(file) for file in files]}
+        print_json(document)
         return
     for name in names:
         show(f"{name} {'labeled' if wanted[name] else 'unchanged'}")
@@ -200,7 +203,10 @@ def _engine_that_drains(names: Sequence[str], verb: str, inventory: str | None, 
 def _report(done: Mapping[str, ProvisionError | None], word: str, *, as_json: bool) -> None:
     """Print what was done on each node, and exit with its code."""
     if as_json:
-        print_json({name: {"ok": error is None, "error": error and error.message} for name, error in done.items()})
+        document: dict[str, NodeChange] = {
+            name: {"ok": error is None, "error": error.message if error else None} for name, error in done.items()
+        }
+        print_json(document)
     for name, error in done.items():
         if error is not None:
             say(f"error: {error}")

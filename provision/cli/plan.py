@@ -54,7 +54,11 @@ class PlanOptions(NodeOptions):
     ] = False
     diff: Annotated[
         bool,
-        typer.Option("--diff", help="Also show pending changes in files, without secrets; takes some seconds."),
+        typer.Option(
+            "--diff",
+            help="Also show pending changes in files, without secrets. Ansible's check mode compares the files: that "
+            "takes seconds, and minutes for bare nodes.",
+        ),
     ] = False
     verbose: VerboseOption = False
     as_json: JsonOption = False

@@ -38,7 +38,7 @@ def port_forward(
     \b
     Examples:
       provision port-forward mnist 9090:tensorboard
-      provision port-forward mnist 8888
+      provision port-forward mnist 18888:8888
     """
     local, port = _ports(target)
     engine = engine_of(inventory, lab)

@@ -6,10 +6,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from provision.batch.durations import elapsed
+from provision.cli import log_file
 from provision.cli.common import printable, say
 from provision.cli.levels import quiet
 from provision.report import layout
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 _LONG_SECONDS = 30.0
 """Seconds after which a task is reported without a terminal, and again after twice the time."""
 _MOST_ROWS = 40
+_SPINNER = "|/-\\"
 _SUMMARY_SECONDS = 5.0
 """Seconds between two summaries without a terminal."""
 
@@ -35,15 +39,15 @@ class Steps:
     def step(self, message: str) -> None:
         """Report the start of a step."""
         if not quiet():
-            say(f"[{time.monotonic() - self._start:5.0f}s] {message}")
+            say(_timed(self._start, message))
 
 
 class ApplyProgress:
     """Context manager that shows the events of an apply as they arrive.
 
-    On a terminal it shows a row per task with its nodes, otherwise a summary of all nodes every few seconds if
-    something changed. With `verbose` it shows a row per node, or a line for every role, change and failure of every
-    node.
+    On a terminal it shows a row per task with its nodes and its time, otherwise a summary of all nodes every few
+    seconds if something changed. With `verbose` it shows a row per node, or a line for every role, change and failure
+    of every node. A log file gets the lines also if a terminal shows the rows.
     """
 
     def __init__(self, nodes: Sequence[str], doing: str = "applying", *, verbose: bool = False) -> None:
@@ -62,6 +66,7 @@ class ApplyProgress:
         self._over = threading.Event()
         self._live: Any = None
         self._quiet = False
+        self._print: Callable[[str], None] = say
         self._columns = layout.NARROWEST - 1
 
     def __enter__(self) -> Self:
@@ -77,9 +82,9 @@ class ApplyProgress:
             self._columns = console.width - 1
             self._live = Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=True)
             self._live.start()
-        else:
-            target = self._name_long_tasks if self._verbose else self._summarise
-            threading.Thread(target=target, daemon=True).start()
+            self._print = partial(log_file.record, "stderr")
+        target = self._name_long_tasks if self._verbose else self._summarise
+        threading.Thread(target=target, daemon=True).start()
         return self
 
     def __exit__(
@@ -107,7 +112,7 @@ class ApplyProgress:
                 self._at[event.node] = "waiting"
             self._begun[event.node] = time.monotonic()
             self._due[event.node] = _LONG_SECONDS if event.status in {"start", "waiting"} else float("inf")
-            if self._verbose and not self._live and not self._quiet:
+            if self._verbose and not self._quiet:
                 self._line(event)
 
     def _summarise(self) -> None:
@@ -115,11 +120,11 @@ class ApplyProgress:
         last, silent = "", 0.0
         while not self._over.wait(_SUMMARY_SECONDS):
             with self._lock:
-                text, seconds = self._summary(), time.monotonic() - self._start
+                text = self._summary()
             silent += _SUMMARY_SECONDS
             if text and (text != last or silent >= _LONG_SECONDS):
                 last, silent = text, 0.0
-                say(f"[{seconds:5.0f}s] {text}")
+                self._print(_timed(self._start, text))
 
     def _summary(self) -> str:
         """Return a summary of the nodes: roles, changes, failures, and the longest running task."""
@@ -142,38 +147,48 @@ class ApplyProgress:
             return ""
         name = min(late, key=self._begun.__getitem__)
         seconds = int((now - self._begun[name]) / _LONG_SECONDS) * _LONG_SECONDS
-        return f"{name} for over {seconds:.0f} s at {self._current[name]}"
+        return f"{name} for over {elapsed(seconds)} at {self._current[name]}"
 
     def _table(self) -> Any:
         from rich.text import Text
 
         with self._lock:
-            return Text(printable("\n".join(self._lines())))
+            text = Text(printable("\n".join(self._lines())))
+        text.highlight_words(["FAILED", "UNREACHABLE"], style="red")
+        return text
 
     def _lines(self) -> list[str]:
         """Return a row per current task; with `verbose` per node."""
-        seconds = time.monotonic() - self._start
+        now = time.monotonic()
         groups = grouped(self._current.items(), lambda name, at: (at, name if self._verbose else ""))
         names = [in_short(group.names) for group in groups]
-        width = min(max(map(len, names)), self._columns // 2)
+        width = max(len("NODES"), min(max(map(len, names)), self._columns // 3))
         rows = [
-            f"{shown:<{width}}  {sum(self._changes[name] for name in group.names):>3} changed  {group.value}"
+            f"{layout.shortened_name(shown, width):<{width}}  {sum(self._changes[name] for name in group.names):>7}  "
+            f"{elapsed(max(self._seconds(name, now) for name in group.names)):>6}  {group.value}"
             for shown, group in zip(names, groups, strict=True)
         ]
         rows = [layout.shortened(row, self._columns) for row in rows]
         left = len(rows) - _MOST_ROWS
-        return [f"{self._doing}, {seconds:.0f} s", *rows[:_MOST_ROWS], *([f"... and {left} more"] if left > 0 else [])]
+        seconds = now - self._start
+        head = f"{_SPINNER[int(seconds * len(_SPINNER)) % len(_SPINNER)]} {self._doing}, {elapsed(seconds)}"
+        titles = f"{'NODES':<{width}}  CHANGED    TIME  TASK"
+        return [head, titles, *rows[:_MOST_ROWS], *([f"... and {left} more"] if left > 0 else [])]
+
+    def _seconds(self, name: str, now: float) -> float:
+        """Return the time of the node's current task, or for a node that failed or is done, the time until then."""
+        begun, ended = self._begun[name], name in self._failed or self._current[name].endswith(": done")
+        return begun - self._start if ended else now - begun
 
     def _line(self, event: Event) -> None:
-        """Without a terminal: print a line when a node starts a role, and for every change and failure."""
-        seconds = time.monotonic() - self._start
+        """Print a line when a node starts a role, and for every change and failure."""
         if event.status == "start" and event.role and self._roles[event.node] != event.role:
             self._roles[event.node] = event.role
-            say(f"[{seconds:5.0f}s] {event.node}: {event.role}")
+            self._print(_timed(self._start, f"{event.node}: {event.role}"))
         elif event.status == "waiting":
-            say(f"[{seconds:5.0f}s] {event.node}: {event.task}")
+            self._print(_timed(self._start, f"{event.node}: {event.task}"))
         elif event.status in {"changed", "failed", "unreachable"}:
-            say(f"[{seconds:5.0f}s] {event.node}: {_place(event)}: {event.status}")
+            self._print(_timed(self._start, f"{event.node}: {_place(event)}: {event.status}"))
 
     def _name_long_tasks(self) -> None:
         """Until the end, report tasks that take long."""
@@ -183,8 +198,13 @@ class ApplyProgress:
                 late = [name for name in self._nodes if now - self._begun[name] >= self._due[name]]
                 for name in late:
                     self._due[name] *= 2
-                    at = f"{self._current[name]}: for {now - self._begun[name]:.0f} s now"
-                    say(f"[{now - self._start:5.0f}s] {name}: {at}")
+                    at = f"{self._current[name]}: for {elapsed(now - self._begun[name])} now"
+                    self._print(_timed(self._start, f"{name}: {at}"))
+
+
+def _timed(start: float, message: str) -> str:
+    """Return a message after the time since `start`."""
+    return f"[{elapsed(time.monotonic() - start):>6}] {message}"
 
 
 def _place(event: Event) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from provision.model.job import JobRecord
     from provision.model.job_views import JobPage
+    from provision.report.json_documents.jobs import PrunedJobs
 
 
 def prune(
@@ -62,19 +63,19 @@ def prune(
     if others and all_users and not dry_run:
         confirm(_question(others), yes=yes)
     names = [job.reference for job in aged if all_users or job.id in own]
-    gone: list[str] = []
+    document: PrunedJobs = {"deleted": [], "found": names, "ofOthers": [job.spec.name for job in others]}
 
     def forget(name: str) -> None:
         if not dry_run:
             with patience(f"deleting {name}"), suppress(NotFound):  # another command has just deleted it
                 engine.delete(name, info)
-            gone.append(name)
+            document["deleted"].append(name)
         if not as_json:
             show(f"{name} {'would be deleted' if dry_run else 'deleted'}")
 
     code = one_by_one(names, forget)
     if as_json:
-        print_json({"deleted": gone, "found": names, "ofOthers": [job.spec.name for job in others]})
+        print_json(document)
     elif not names:
         info(f"no job {'' if all_users else 'of yours '}ended longer ago than {since}")
     _say_others(others, all_users=all_users)

@@ -11,23 +11,37 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, inventory_from, print_json, show
+from provision.cli.common import (
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    YesOption,
+    cluster_from,
+    confirm,
+    inventory_from,
+    print_json,
+    show,
+)
 from provision.cli.completion import complete_jobs
 from provision.cli.job_options import (
     UserOption,
     all_jobs,
     engine_of,
+    exit_code_of,
     now,
     one_by_one,
+    report,
     say_missing,
     seconds,
     survey_code,
 )
 from provision.cli.levels import info, patience, warn
 from provision.errors import UsageError
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.base import JobEngine
+    from provision.jobs.engines.base import JobEngine, TakeOver
+    from provision.report.json_documents.jobs import StartedJobs
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -38,6 +52,7 @@ Examples:
   provision queue list
   provision queue run
   provision queue release mnist
+  provision queue migrate --to slurm --dry-run
   provision queue unit | sudo tee /etc/systemd/system/provision-queue.service
 """,
 )
@@ -131,7 +146,8 @@ def run(
     with patience("probing the nodes"), engine.maintenance() as maintenance:
         started = maintenance.run(info).started
     if as_json:
-        print_json({"started": list(started)})
+        document: StartedJobs = {"started": list(started)}
+        print_json(document)
     else:
         for name in started:
             show(f"{name} started")
@@ -196,6 +212,71 @@ def release(
         show(f"{name} {job.status}")
 
     raise typer.Exit(one_by_one(names, let_go))
+
+
+@app.command("migrate")
+def migrate(
+    to: Annotated[str, typer.Option("--to", metavar="ENGINE", help="The engine that gets the jobs: slurm.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the jobs; change nothing.")] = False,
+    yes: YesOption = False,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move waiting jobs to another engine.
+
+    Jobs that wait or are held in the queue of the engine `direct` become jobs of Slurm, in their order. Name, ID,
+    owner, specification, signature and stored secrets stay. At no time may both engines start a job. An interrupted
+    move is completed by the next one.
+
+    Started jobs are not moved: they finish under the engine `direct`, and Slurm cannot use their nodes before.
+
+    Exit codes: 0 if no waiting job remains, otherwise that of the first job that was not moved: 1 it waits for a job
+    that is not in Slurm, or must not start; 2 it has an option that Slurm does not support; 5 it does not fit; 7 a node
+    does not answer.
+
+    \b
+    Examples:
+      provision queue migrate --to slurm --dry-run
+      provision queue migrate --to slurm --yes
+    """
+    from provision.workflow.queue_migration import migration_document, migration_engine
+
+    cluster = cluster_from(inventory, lab)
+    engine, is_configured = migration_engine(cluster, to)
+    with patience("querying the nodes"):
+        result = engine.take_over(info, dry_run=True)
+    if result.moved and not dry_run:
+        count = len(result.moved)
+        info(f"waiting jobs: {in_short([one.job.spec.name for one in result.moved])}")
+        confirm(f"Move {count} waiting job{'s' * (count != 1)} to {to}?", yes=yes)
+        with patience(f"moving the waiting jobs to {to}"):
+            result = engine.take_over(info)
+    if as_json:
+        print_json(migration_document(result, to, dry_run=dry_run))
+    else:
+        _show_moved(result, to, dry_run=dry_run)
+    for one in result.remaining:
+        report(one.error, one.job.spec.name)
+    if not is_configured:
+        warn(f"the inventory does not choose the engine {to}. Set: cluster_engine: {to}")
+    raise typer.Exit(next((exit_code_of(one.error) for one in result.remaining), 0))
+
+
+def _show_moved(result: TakeOver, to: str, *, dry_run: bool) -> None:
+    """Show the jobs that were moved, and those that the engine `direct` has started."""
+    from provision.workflow.queue_migration import occupied_nodes
+
+    for one in result.moved:
+        name, number = one.job.spec.name, f" as job {one.engine_job}" * bool(one.engine_job)
+        show(f"{name} would be moved to {to}" if dry_run else f"{name} moved to {to}{number}")
+    if not result.moved and not result.remaining:
+        info("no job waits in the queue of the engine direct")
+    for job in result.unfinished:
+        info(f"{job.spec.name} {job.status}: it finishes under the engine direct")
+    nodes = occupied_nodes(result.unfinished)
+    if nodes:
+        info(f"{to} cannot use {in_short(nodes)} before these jobs end")
 
 
 def _places() -> str:

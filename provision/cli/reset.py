@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from provision.cli.common import (
     show,
 )
 from provision.cli.option_groups import with_option_groups
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.changes import Reset
 
 
 @with_option_groups
@@ -36,15 +39,15 @@ def reset(
     Files that existed before are restored exactly; later edits are preserved. The
     training container, packages, units and files of apply are removed. Every node first reports what it
     would do. A node on which a job runs is refused, as is a reset that would stop or remove other users'
-    containers. An interrupted reset is completed by the next one. The exit code is 1 when a node was
-    not reset.
+    containers, or remove Slurm's records of jobs. An interrupted reset is completed by the next one. The
+    exit code is 1 when a node was not reset.
 
     \b
     Examples:
       provision reset --dry-run
       provision reset --limit gpu3
       provision reset --dry-run --verbose
-      provision reset -i inventories/prod --disruptive gpu3 --yes --json
+      provision reset --limit gpu3 --disruptive gpu3 --yes --json
     """
     from provision import workflow
     from provision.cli.progress import ApplyProgress
@@ -54,7 +57,7 @@ def reset(
     cluster, password = where.cluster(), where.become_password
     nodes = workflow.chosen(cluster, where.limit)
     disturbed = workflow.named_nodes(cluster, disruptive or ())
-    with ApplyProgress([node.name for node in nodes], verbose=verbose) as progress:
+    with ApplyProgress([node.name for node in nodes], doing="comparing", verbose=verbose) as progress:
         planned = workflow.plan_reset(
             cluster, nodes, disruptive=disturbed, become_password=password, on_event=progress.event
         )
@@ -64,7 +67,7 @@ def reset(
         raise typer.Exit(0 if all(node.result.ok for node in planned) else 1)
     say(as_plan(planned, verbose=verbose))
     confirm(f"Undo this on {'this node' if len(going) == 1 else f'these {len(going)} nodes'}?", yes=yes)
-    with ApplyProgress([node.name for node in going], verbose=verbose) as progress:
+    with ApplyProgress([node.name for node in going], doing="resetting", verbose=verbose) as progress:
         done = workflow.reset(
             cluster,
             planned,
@@ -77,7 +80,7 @@ def reset(
     raise typer.Exit(0 if all(node.result.ok for node in done) else 1)
 
 
-def _show(report: dict[str, object] | str) -> None:
+def _show(report: Reset | str) -> None:
     if isinstance(report, str):
         show(report)
     else:

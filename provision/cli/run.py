@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from provision.cli import run_nodes, run_options, run_placing
+from provision.cli import log_file, run_nodes, run_options, run_placing
 from provision.cli.common import (
     AllowDegradedOption,
     JsonOption,
@@ -311,14 +311,15 @@ def _judge(plan: Plan, *, no_lint: bool) -> None:
 
 def _show(plan: Plan, chosen: run_placing.Chosen | None, *, explain: bool, as_json: bool) -> None:
     from provision import jobs
-    from provision.report import launch_report
+    from provision.report import launch_report, place_report
 
     if not explain:
         show(jobs.dry_run(plan), end="")
     elif as_json:
-        print_json(
-            launch_report.as_document(plan.argv, plan.settings, plan.node_command) | run_placing.as_document(chosen)
-        )
+        document = launch_report.as_document(plan.argv, plan.settings, plan.node_command)
+        if chosen is not None:
+            document["placement"] = place_report.as_document(*chosen)
+        print_json(document)
     else:
         show(launch_report.as_text(plan.argv, plan.settings, plan.node_command))
 
@@ -326,7 +327,9 @@ def _show(plan: Plan, chosen: run_placing.Chosen | None, *, explain: bool, as_js
 def _plan(request: JobRequest, dry_run: bool, yes: bool) -> Plan:
     from provision import jobs
 
-    if request.sync is not None and not dry_run:
+    if request.sync is not None and dry_run:
+        request = replace(request, is_synced=False)
+    elif request.sync is not None:
         for line in jobs.sync(request, lambda question: confirm(question, yes=yes)):
             say(line)
     return jobs.prepare(request)
@@ -336,3 +339,4 @@ def _write(stream: str, line: bytes) -> None:
     target = sys.stdout if stream == "stdout" else sys.stderr
     target.buffer.write(line)
     target.buffer.flush()
+    log_file.record_raw(stream, line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.cli.common import say
 from provision.errors import LaunchError, UsageError
@@ -91,10 +91,3 @@ def choose(
         say(f"warning: {note}")
     say(as_line(placement))
     return replace(rank_options, placement=node_placements(placement, places)), (placement, places)
-
-
-def as_document(chosen: Chosen | None) -> dict[str, Any]:
-    """Return the additional keys of ``run --explain --json``."""
-    from provision.report import place_report
-
-    return {} if chosen is None else {"placement": place_report.as_document(*chosen)}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provision.cli.common import JsonOption, interactive, print_json, say, show, table
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.advice import Credentials
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -81,11 +84,18 @@ def list_(as_json: JsonOption = False) -> None:
     logins = stored_credentials()
     times = [dt.datetime.fromtimestamp(login.changed, dt.UTC).isoformat(timespec="seconds") for login in logins]
     if as_json:
-        keys = ("kind", "server", "username", "changed")
-        rows = [(login.kind, login.server, login.username, time) for login, time in zip(logins, times, strict=True)]
-        print_json({"secrets": [dict(zip(keys, row, strict=True)) for row in rows]})
+        document: Credentials = {
+            "secrets": [
+                {"kind": login.kind, "server": login.server, "username": login.username, "changed": time}
+                for login, time in zip(logins, times, strict=True)
+            ]
+        }
+        print_json(document)
         return
     rows = [(login.kind, login.server, login.username, time[:10]) for login, time in zip(logins, times, strict=True)]
+    if not logins:
+        say("no secret is stored; add one: provision secret add --help")
+        return
     show(table(["KIND", "SERVER", "USERNAME", "SET"], [list(row) for row in rows]))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from provision.cli.common import interactive, show
+from provision.cli.common import show
 from provision.cli.completion import complete_words
 from provision.errors import UsageError
 
@@ -72,13 +71,13 @@ def submit(
     TYPE is mpi (mpijob), pytorch (pytorchjob, py) or run; by default it depends
     on the command. The command is one word in quotes, for a shell in the container,
     or any number of words after --. Flags are those of `arena submit`, and more;
-    a spec file (-f) has the same keys.
+    a spec file (-f) has the same keys. -f also reads MPIJob and PyTorchJob manifests.
     --wait and --follow exit with the code of the rank that failed first.
 
     \b
     Examples:
       provision submit pytorch --name=mnist --gpus=1 --workers=3 --image=IMAGE \\
-        --data=training-data:/data "python /root/train.py --data /data"
+        --data=training-data:/data "python3 /data/train.py --epochs 10"
       provision submit mpi --gputopology=true --name=vgg --gpus=1 --workers=4 \\
         --image=IMAGE "mpirun -np 4 python /examples/train.py"
       provision submit mpi --name=vgg --gpus=8 --workers=2 --image=IMAGE \\
@@ -119,6 +118,7 @@ def _refuse(typed: Words) -> None:
 
 def _submit(typed: Words, request: Submission) -> None:
     from provision.batch.data import volumes_for
+    from provision.cli.common import place_words
     from provision.cli.job_options import cluster_and_engine
     from provision.cli.levels import info, patience, warn
     from provision.jobs.engines.base import Capability, require, require_for
@@ -142,7 +142,7 @@ def _submit(typed: Words, request: Submission) -> None:
     with patience(f"submitting {request.spec.name}"):
         job = engine.submit(spec, secrets, info)
     add_job_name(cluster.inventory, job.spec.name)
-    for line in closing_lines(job):
+    for line in closing_lines(job, place_words(_inventory(typed), typed.text("lab") or None)):
         info(line)
     if not typed.true("follow") and not typed.true("wait"):
         _show(typed, job, engine)
@@ -211,17 +211,7 @@ def _here(typed: Words) -> Any:
 
 
 def _document(typed: Words) -> Mapping[str, Any] | None:
-    from provision.batch.document import read_document
+    from provision.cli.export import read_file
 
     name = typed.text("file")
-    if not name:
-        return None
-    if name == "-":
-        if interactive():
-            raise UsageError("-f - reads standard input, which is the terminal", remedy="Specify a file: -f job.yaml")
-        return read_document(sys.stdin.read(), "standard input")
-    try:
-        text = Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"-f {name}: cannot be read: {error}") from error
-    return read_document(text, name)
+    return read_file(name) if name else None

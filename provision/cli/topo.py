@@ -52,7 +52,7 @@ def topo(
     Examples:
       provision topo gpu1
       provision topo gpu1 --gpus 0-3 --svg gpu1.svg
-      provision topo --lab demo node1 --json
+      provision topo --lab demo demo-1 --json
       nvidia-smi topo -m | provision topo --file -
     """
     if (node is None) == (file is None):

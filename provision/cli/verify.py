@@ -35,7 +35,7 @@ def verify(
     ] = False,
     profile: Annotated[
         str,
-        typer.Option("--profile", metavar="NAME", help="Also verify the requirements of a guide: topology or taco."),
+        typer.Option("--profile", metavar="NAME", help="Also verify requirements: topology, taco or kubernetes."),
     ] = "",
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show every check of each node, including passed ones.")
@@ -59,7 +59,8 @@ def verify(
 
     --profile verifies the requirements of a guide on each node, component by component: topology is topology-aware
     scheduling (driver, NCCL, Docker, system, GPU), taco is training on bare metal with RDMA (disk, RDMA, driver,
-    Docker, container toolkit). Newer versions pass; older or missing ones fail.
+    Docker, container toolkit). Newer versions pass; older or missing ones fail. kubernetes is what a kubelet and the
+    operators for GPUs and RDMA need (containerd, cgroup driver, NVIDIA's runtime, swap, modules, sysctls, ports).
 
     \b
     Examples:
@@ -68,6 +69,7 @@ def verify(
       provision verify --level full
       provision verify --level full --collective
       provision verify --profile topology
+      provision verify --profile kubernetes
       provision verify -i inventories/prod --limit 'gpu[1-4]' --json
     """
     _check_options(level, profile, collective=collective)
@@ -91,8 +93,10 @@ def _show(survey: Survey, profile: str, *, verbose: bool, as_json: bool) -> None
     from provision.report.verify_report import as_document, as_text, profile_document, profile_text
 
     if as_json:
-        more = {"profile": profile_document(profile, survey.held)} if profile else {}
-        print_json(as_document(survey.verification) | more)
+        document = as_document(survey.verification)
+        if profile:
+            document["profile"] = profile_document(profile, survey.held)
+        print_json(document)
     else:
         if survey.held:
             show(profile_text(profile, survey.held) + "\n")

@@ -35,7 +35,7 @@ def wait(
     \b
     Examples:
       provision wait mnist
-      provision wait mnist --timeout 60
+      provision wait mnist --for running --timeout 60
       provision wait mnist --for running --timeout 5m && provision logs -f mnist
     """
     from provision.cli.following import leaving, pusher, report_end, tell

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.errors import UsageError
+from provision.resources import package_path
 
 NVIDIA_REPOSITORY = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 """The repository of the NVIDIA Container Toolkit; apt replaces $(ARCH) on each node."""
 NVIDIA_FINGERPRINT = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
 """Fingerprint of its key: NVIDIA CORPORATION (Open Source Projects) <cudatools@nvidia.com>."""
 
-_NVIDIA_FILE = Path(__file__).parent / "files" / "nvidia-container-toolkit.asc"
+_NVIDIA_FILE = package_path("commands", "files", "nvidia-container-toolkit.asc")
 _BLOCK = re.compile(
     r"-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(.*?)\r?\n-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL
 )

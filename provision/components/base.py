@@ -116,6 +116,8 @@ class Component:
     """The role runs before every other role of a run, and does their common work. There is one such role."""
     loads_module: bool = False
     """The role records a kernel module that is loaded at boot, and by ``provision reload``. There is one such role."""
+    engine: str = ""
+    """The job engine to whose clusters the role belongs: it is disabled in all others. Empty: every cluster."""
     for_jobs: bool = False
     """The role exists for jobs: it is disabled on a node that takes none."""
     needs_image: bool = False
@@ -134,6 +136,8 @@ class Component:
 
     is_disruptive: Callable[[Causes, NodeState], bool] = lambda _causes, _state: False
     """Whether a step with these causes can disrupt a job."""
+    also_disrupts: Callable[[NodeState], tuple[str, ...]] = lambda _state: ()
+    """Return what a disruptive step ends besides jobs; it waits for it as for jobs."""
     disruptions: Callable[[NodeState], tuple[Reason, ...]] = lambda _state: ()
     """Return what a disruptive run of the whole role disrupts, as reasons."""
     needs: Callable[[Causes, NodeState], Iterable[RoleNeed]] = lambda _causes, _state: ()
@@ -156,6 +160,8 @@ class Component:
     """Whether the role does anything on such a node."""
     settings: Callable[[Variables, NodeFacts], Iterable[Setting]] = lambda _variables, _facts: ()
     """Yield what is wrong in the inventory and would make the role fail."""
+    cluster_settings: Callable[[Node, Cluster, Mapping[str, NodeFacts]], Iterable[Setting]] = lambda _n, _c, _f: ()
+    """Yield what is wrong with the cluster as a whole, for one node, by the facts of all reached nodes."""
     files: Callable[[Variables, NodeFacts], Iterable[str]] = lambda _variables, _facts: ()
     """Yield the paths that the role writes."""
     controller_files: Callable[[Variables], Iterable[tuple[str, str, str]]] = lambda _variables: ()
@@ -164,11 +170,17 @@ class Component:
     """Return the image that a step pulls, for the check of its registry; None: no registry is asked."""
     packages: Callable[[Variables, Variables, NodeFacts], Iterable[str]] = lambda _variables, _system, _facts: ()
     """Yield packages beyond those of the system's file, which is the second argument."""
+    cluster_packages: Callable[[Node, Cluster], Iterable[str]] = lambda _node, _cluster: ()
+    """Yield packages that the node needs because of its part in the cluster."""
     missing_package_remedy: str = (
         "Add a repository that has it to the node, or to platform_extra_repositories in the inventory."
     )
     repositories: Callable[[Variables, Variables], Iterable[Repository]] = lambda _variables, _system: ()
     """Yield the package repositories that the role configures; the second argument is the system's file."""
+
+    def serves(self, variables: Variables) -> bool:
+        """Return whether the role belongs to the cluster's job engine, or to every one."""
+        return not self.engine or variables.get("cluster_engine") == self.engine
 
     def is_harmless(self, cause: Cause) -> bool:
         """Return whether a changed variable disrupts no job."""

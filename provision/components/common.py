@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from provision.components.base import Setting, Variables
+from provision.components.base import NodeState, Setting, Variables
 from provision.facts import NodeFacts, Unknown, plain
+from provision.facts.container import Container
 from provision.model import PreflightCode
 from provision.model.cause import Cause, CauseKind
 
@@ -37,6 +38,18 @@ def docker_is_unused(facts: NodeFacts) -> bool:
     if isinstance(info, Unknown) or isinstance(managed, Unknown):
         return False
     return info.containers_running == 0 and not managed.jobs
+
+
+def other_containers(state: NodeState) -> tuple[str, ...]:
+    """Return the running containers besides the training container, which a restart of docker ends."""
+    info, own = state.facts.docker_info, state.facts.container
+    if isinstance(info, Unknown) or info.live_restore:
+        return ()
+    count = info.containers_running - (isinstance(own, Container) and own.status == "running")
+    if count <= 0:
+        return ()
+    containers = f"{count} running container{'s' * (count != 1)}"
+    return (f"a restart of docker ends {containers} that this tool did not create (docker ps)",)
 
 
 def toolkit_package(variables: Variables) -> str:

@@ -17,6 +17,7 @@ from provision.components.common import (
     items,
     key_problems,
     matches,
+    other_containers,
     package_versions,
     text,
     toolkit_package,
@@ -332,6 +333,7 @@ COMPONENT = Component(
         }
     ),
     is_disruptive=_is_disruptive,
+    also_disrupts=other_containers,
     disruptions=_restart_reasons,
     needs=_needs,
     never_fixes=frozenset(

@@ -16,6 +16,7 @@ from provision.components.common import (
     is_whole_run,
     key_problems,
     matches,
+    other_containers,
     package_versions,
     text,
     toolkit_package,
@@ -121,6 +122,7 @@ COMPONENT = Component(
     # All but the variables that choose packages: a new repository alone replaces no installed package.
     harmless_variables=frozenset({"nvidia_container_cdi_enabled", _KEY, _URI}),
     is_disruptive=_is_disruptive,
+    also_disrupts=other_containers,
     needs=_needs,
     fixes_if={"nvidia_container.toolkit": _package_is_missing},
     preserves=PreservedSettings(

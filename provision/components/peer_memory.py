@@ -24,8 +24,6 @@ _APPLY_CAUSES = frozenset({"headers_missing", "no_source"})
 """The causes in the node's status file that a run of the role fixes."""
 _BUILD_CAUSES = frozenset({"not_built", "other_kernel", "stub", "symbol_mismatch"})
 """The causes that it fixes for the driver's own module, which the node does not build at boot."""
-_TRIED = "another kernel would come up without it"
-"""The beginning of the receipt's note about a kernel for which the role could not build the module."""
 
 
 def _applies(facts: NodeFacts) -> bool:
@@ -62,11 +60,11 @@ def _has_untried_kernel(state: NodeState, result: CheckResult) -> bool:
     """A kernel without available headers, for which the last run could not build, is not tried at every apply."""
     receipts = state.facts.receipts
     receipt = None if isinstance(receipts, Unknown) else receipts.get("peer_memory")
-    tried = " ".join(note for note in receipt.names("reductions") if note.startswith(_TRIED)) if receipt else ""
+    tried = receipt.names("incomplete") if receipt else ()
     if result.reason.code != "peer_memory.kernels.not_built":
         return False
     releases = result.reason.params["releases"]
-    return isinstance(releases, tuple) and any(str(kernel) not in tried for kernel in releases)
+    return isinstance(releases, tuple) and any(kernel not in tried for kernel in releases)
 
 
 def _provider_is_free(state: NodeState, _: CheckResult) -> bool:

@@ -12,13 +12,19 @@ from provision.facts import NodeFacts, plain
 from provision.facts.container import Container
 from provision.facts.docker import Image
 from provision.model import PreflightCode, Secret
-from provision.model.cause import Cause, CauseKind
+from provision.model.cause import NODES, Cause, CauseKind
 from provision.model.image_reference import is_image_reference, registry_of
 from provision.model.reason import Wording, reason
 
 _DIGEST = re.compile(r"(sha256:[0-9a-f]{64})?")
 _SAME_IMAGE = frozenset(
-    {"training_image_enabled", "training_image_retries", "training_image_retry_delay_seconds", "platform_package_sets"}
+    {
+        NODES,  # the role reads the manifest of an archive once for all nodes
+        "platform_package_sets",
+        "training_image_enabled",
+        "training_image_retries",
+        "training_image_retry_delay_seconds",
+    }
 )
 """Variables of the role that choose no image."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import LabError
+from provision.errors import LabError, ProvisionError
 
 if TYPE_CHECKING:
     import docker
@@ -36,6 +36,13 @@ NODE_CAPABILITIES = (
 
 They include SYS_ADMIN, so that root there has almost the rights of root here. Capabilities that change the host itself
 are excluded (modules, raw I/O, clock, reboot, kernel log, security policies, file handles).
+"""
+
+NODE_DEVICE_RULES = tuple(f"c 195:{minor} rwm" for minor in (*range(16), 255))
+"""Device numbers that nodes may use and pass on: those of NVIDIA's GPUs, whose files on lab nodes are SIMULATED.
+
+Slurm on a node writes such rules for its jobs, and the kernel refuses devices that the node may not use itself. In
+cgroup v1, one rule for all minor numbers could not be narrowed to those of a job.
 """
 
 
@@ -110,8 +117,13 @@ class Engine:
     """A connection to one Docker engine."""
 
     def __init__(self, host: str = DEFAULT_HOST, *, timeout: float = 120) -> None:
-        import docker
-
+        try:
+            import docker
+        except ImportError as error:
+            raise ProvisionError(
+                f"Docker SDK: not installed, but nodes in containers need it ({error})",
+                remedy="Install the extra for the lab: pip install 'gpu-provision[lab]'",
+            ) from error
         self.host = host
         with _worded(f"connect to the Docker engine at {host}"):
             self._client: docker.DockerClient = docker.DockerClient(base_url=host, version="auto", timeout=int(timeout))
@@ -159,6 +171,7 @@ class Engine:
                 tmpfs=dict(spec.tmpfs),
                 binds=[f"{volume}:{path}" for volume, path in spec.volumes.items()],
                 shm_size=spec.shm_size,
+                device_cgroup_rules=list(NODE_DEVICE_RULES),
                 restart_policy={"Name": "unless-stopped"},
                 network_mode=spec.network,
             )

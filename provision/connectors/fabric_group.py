@@ -16,6 +16,7 @@ from paramiko import SSHConfig
 
 from provision.connectors import failures
 from provision.connectors.limits import late
+from provision.connectors.shell import log_command
 from provision.connectors.ssh import SshConnector
 from provision.errors import ConnectionFailed, NotStarted, ProvisionError
 from provision.model import CommandResult, Secret
@@ -74,6 +75,7 @@ class _NodeConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no 
         if result.exited < 0:  # the channel was closed without an exit status
             in_time = time.monotonic() - begun < options["timeout"]
             raise self._broke() if in_time else late(self.connector.name, options["timeout"])
+        log_command(self.connector.name, result.exited, begun)
         return result
 
     def _run_shell(self, shell: str, options: dict[str, Any]) -> fabric.Result:

@@ -69,6 +69,18 @@ def trusted(files: Iterable[str | Path], names: Sequence[str]) -> list[KnownKey]
     return []
 
 
+def review(file: Path) -> tuple[int, tuple[int, ...]]:
+    """Return the number of keys in a file, and the numbers of its invalid lines.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    used = {n: line for n, line in enumerate(lines, start=1) if line.strip() and not line.lstrip().startswith("#")}
+    invalid = tuple(n for n, line in used.items() if _parse(line, str(file)) is None)
+    return len(used) - len(invalid), invalid
+
+
 def hosts_with(files: Iterable[str | Path], blob: bytes) -> list[str]:
     """Return the unhashed host names for which the files have this key."""
     entries = (entry for file in files for entry in _book(_expanded(file)).entries)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
@@ -27,6 +29,7 @@ from provision.threads import ThreadRateLimiter, outcomes
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger("provision.connectors")
 _PROGRAMS = 64
 """Maximum number of parallel connections with the ssh program, each of which needs two processes and a folder."""
 _FILES_OF_A_NODE = 4
@@ -36,7 +39,7 @@ _FILES_OF_A_NODE = 4
 def connect(node: Node) -> Connector:
     """Connect to `node`. The ``reason`` of the result contains why this transport was selected."""
     connect_node, _ = _ConnectionFactory().to(node)
-    return connect_node()
+    return _logged_in(node, connect_node)
 
 
 def each(
@@ -107,10 +110,21 @@ def connections(nodes: Sequence[Node]) -> Iterator[dict[str, Connector | Provisi
                     one.close()
 
 
+def _logged_in(node: Node, connect_node: Callable[[], Connector]) -> Connector:
+    begun = time.monotonic()
+    try:
+        connector = connect_node()
+    except ProvisionError:
+        _LOG.debug("%s: connection: failed after %.2f s", node.name, time.monotonic() - begun)
+        raise
+    _LOG.debug("%s: connection: ready after %.2f s", node.name, time.monotonic() - begun)
+    return connector
+
+
 def _connected(node: Node, factory: _ConnectionFactory) -> Connector | ProvisionError:
     try:
         connect_node, _ = factory.to(node)
-        return connect_node()
+        return _logged_in(node, connect_node)
     except ProvisionError as error:
         error.node = error.node or node.name
         return error
@@ -124,7 +138,7 @@ def _one(
     try:
         connect_node, program = factory.to(node)
         with programs if program else nullcontext():
-            connector = connect_node()
+            connector = _logged_in(node, connect_node)
             try:
                 return function(connector)
             finally:

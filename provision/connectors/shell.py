@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -12,6 +14,13 @@ from provision.connectors.base import RemoteProcess
 from provision.connectors.files import get_through, put_through
 from provision.connectors.limits import OUTPUT_LIMIT, RUN_SECONDS, SEND_SECONDS, started
 from provision.model import CommandResult, Node, Secret
+
+_LOG = logging.getLogger("provision.connectors")
+
+
+def log_command(node: str, exit_code: int, begun: float) -> None:
+    """Log the end of a command that began at a time of `time.monotonic`; its text can contain secrets."""
+    _LOG.debug("%s: command: exit status %d after %.2f s", node, exit_code, time.monotonic() - begun)
 
 
 class ShellProcess(RemoteProcess, Protocol):
@@ -48,11 +57,19 @@ class ShellConnector(ABC, Generic[ProcessT]):
         limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
         """Run a POSIX shell script and wait for it. A non-zero exit status is a result, not an error."""
-        process = self.start(script, become=become, limit=limit)
-        return process.result(stdin, RUN_SECONDS if timeout is None else timeout)
+        begun = time.monotonic()
+        process = self._started(script, become=become, limit=limit)
+        done = process.result(stdin, RUN_SECONDS if timeout is None else timeout)
+        log_command(self.name, done.exit_code, begun)
+        return done
 
     def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> ProcessT:
         """Start a POSIX shell script with a connected standard input and output."""
+        process = self._started(script, become=become, limit=limit)
+        _LOG.debug("%s: command: started; its output is read while it runs", self.name)
+        return process
+
+    def _started(self, script: str, *, become: bool, limit: int | None) -> ProcessT:
         if self.agent:
             return self._process(agent_command(self.name, script), limit)
         sudo, secret = self.sudo_needed() if become else (False, None)

@@ -9,7 +9,7 @@ import contextlib
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from provision.connectors import failures
@@ -23,7 +23,7 @@ from provision.connectors.limits import (
     late,
 )
 from provision.connectors.shell import ShellConnector
-from provision.connectors.ssh_transport import Hop, close_transport, open_transport
+from provision.connectors.ssh_transport import Hop, close_transport, lost, open_transport
 from provision.errors import ProvisionError
 from provision.model import CommandResult, Node, Secret
 
@@ -185,15 +185,15 @@ class SshProcess:
             self._channel.sendall(data)
         except TimeoutError as error:
             raise failures.broke(self._node, self._host, "sending data that it does not accept") from error
-        except (OSError, EOFError) as error:
-            if not self._alive():
+        except lost() as error:
+            if not self._alive() or not isinstance(error, (OSError, EOFError)):
                 raise failures.broke(self._node, self._host, "sending data") from error
 
     def close_stdin(self) -> None:
         """Close the command's standard input."""
         try:
             self._channel.shutdown_write()
-        except (OSError, EOFError):
+        except lost():
             return
 
     def result(self, stdin: bytes, seconds: float) -> CommandResult:
@@ -227,9 +227,15 @@ class SshProcess:
 
     def _received(self) -> Iterator[tuple[str, bytes]]:
         if self._channel.recv_ready():
-            yield "stdout", self._allowed(self._channel.recv(_CHUNK))
+            yield "stdout", self._allowed(self._read(self._channel.recv))
         if self._channel.recv_stderr_ready():
-            yield "stderr", self._allowed(self._channel.recv_stderr(_CHUNK))
+            yield "stderr", self._allowed(self._read(self._channel.recv_stderr))
+
+    def _read(self, receive: Callable[[int], bytes]) -> bytes:
+        try:
+            return receive(_CHUNK)
+        except lost() as error:  # paramiko reports to the node how much was read, and fails if it cannot
+            raise failures.broke(self._node, self._host, "running a command") from error
 
     def _allowed(self, chunk: bytes) -> bytes:
         for allowance in self._allowances:
@@ -259,7 +265,10 @@ class SshProcess:
 
     def close(self) -> None:
         """Close the session, which closes the command's standard input."""
-        self._channel.close()
+        try:
+            self._channel.close()
+        except lost():
+            return
 
     def _send_pending(self) -> bool:
         """Send as much as the channel's window allows; False if there was nothing to send."""
@@ -267,7 +276,9 @@ class SshProcess:
             return False
         try:
             self._pending = self._pending[self._channel.send(self._pending[:_CHUNK]) :] if self._pending else b""
-        except (OSError, EOFError):
+        except lost() as error:
+            if not isinstance(error, (OSError, EOFError)):
+                raise failures.broke(self._node, self._host, "sending data") from error
             self._pending = b""  # the command closed its input; its exit status is the result
         if not self._pending:
             self._close_after_pending = False

@@ -102,9 +102,17 @@ def _open(node: str, hop: Hop, password: Secret | None, through: paramiko.Transp
 
 def close_transport(transport: paramiko.Transport) -> None:
     """Close a connection and wake up its thread, which waits for the node."""
-    with suppress(OSError, EOFError):
+    with suppress(*lost()):  # through a jump host, the link is a channel of another connection
         transport.sock.shutdown(socket.SHUT_RDWR)
-    transport.close()
+    with suppress(*lost()):
+        transport.close()
+
+
+def lost() -> tuple[type[Exception], ...]:
+    """Return what paramiko raises if the connection is lost, or if the node does not end a key exchange."""
+    import paramiko
+
+    return OSError, EOFError, paramiko.SSHException
 
 
 def _link(node: str, settings: SshSettings, through: paramiko.Transport | None) -> socket.socket | paramiko.Channel:

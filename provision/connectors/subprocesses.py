@@ -55,6 +55,8 @@ class LocalProcess:
             ) from error
         self._chunks: queue.Queue[tuple[str, bytes | None]] = queue.Queue(maxsize=64)
         self._stderr_tail = b""
+        # Without it, a write could reach the next process, whose pipe has the number of the one that was just closed.
+        self._stdin_lock = threading.Lock()
         if self._child.stdin is not None:
             os.set_blocking(self._child.stdin.fileno(), False)
         for name, stream in (("stdout", self._child.stdout), ("stderr", self._child.stderr)):
@@ -84,12 +86,13 @@ class LocalProcess:
             while rest:
                 if not ready.poll(SEND_SECONDS * 1000):
                     raise ConnectionFailed("a command accepted no input for a minute", node=self._node)
-                rest = rest[stream.write(rest) or 0 :]
+                with self._stdin_lock:
+                    rest = rest[stream.write(rest) or 0 :]
 
     def close_stdin(self) -> None:
         """Close the command's standard input."""
         if self._child.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
+            with self._stdin_lock, contextlib.suppress(BrokenPipeError):
                 self._child.stdin.close()
 
     def output(self) -> Iterator[tuple[str, bytes]]:

@@ -190,6 +190,19 @@ class QueueEntry(RecordedReason, frozen=True):
     """Whether deletion is requested too."""
     result: Result | None = None
     """The result of the attempt, recorded by the first command that saw it; its nodes may be silent since."""
+    engine_job: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
+    """The number of its last job in Slurm; 0: none."""
+    engine_attempt: Count = 0
+    """The first attempt of that job."""
+    engine_before: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
+    """The number of its last job in Slurm before a restart."""
+    engine: ShortText = ""
+    """The job engine that may start the job; empty in records of earlier versions."""
+
+    @property
+    def starting_engine(self) -> str:
+        """The only job engine that may start the job; a job with a number in Slurm is one of Slurm."""
+        return "slurm" if self.engine_job else self.engine or "direct"
 
 
 class AssignmentDocument(Struct, frozen=True):
@@ -249,6 +262,8 @@ class JobReport(Struct, frozen=True):
     boot_id: ShortText = ""
     instances: Annotated[dict[Instance, InstanceRecord], Meta(max_length=100_000)] = field(default_factory=dict)
     result: Result | None = None
+    ending: Result | None = None
+    """The end that its supervisor has decided, while containers of the attempt may still run."""
     supervisor: Literal["active", "gone", "none"] = field(default="none", name="keeper")
     stopping: bool = False
     """Whether its supervisor was requested to stop it."""
@@ -271,6 +286,8 @@ class ReportAnswer(Struct, frozen=True):
     jobs: Annotated[list[Raw], Meta(max_length=100_000)] = field(default_factory=list)
     leases: Leases = field(default_factory=dict)
     tried: Time | None = None
+    older: Count = 0
+    """Jobs that have ended and are not in this answer, because only recent ones were requested."""
 
 
 class Gpu(Struct, frozen=True):
@@ -349,14 +366,19 @@ def spec_of(job: JobReport, node: str) -> JobSpec:
     return convert(document, JobSpec, node=node, what=f"spec of {job.name}")
 
 
+_OF_INSTANCE = re.compile(r"-(launcher|master|worker)-[a-z0-9]{1,9}")
+"""What follows the name of the job in the name of an instance."""
+
+
 def _check_instance_names(job: JobReport, node: str) -> None:
     """Refuse instance names that do not belong to the job: `attach` runs commands in these containers."""
-    own = re.compile(rf"{re.escape(job.name)}-(launcher|master|worker)-[a-z0-9]{{1,9}}")
     for assignment in job.record.assignments:
-        if not own.fullmatch(assignment.instance) or not own.fullmatch(assignment.container or assignment.instance):
-            raise InvalidDocument(
-                f"instance name does not belong to the job ({assignment.instance}, {assignment.container})", node=node
-            )
+        for name in {assignment.instance, assignment.container or assignment.instance}:
+            if not name.startswith(job.name) or not _OF_INSTANCE.fullmatch(name, len(job.name)):
+                raise InvalidDocument(
+                    f"instance name does not belong to the job ({assignment.instance}, {assignment.container})",
+                    node=node,
+                )
 
 
 def _field(raw: Raw, name: str, kind: Any) -> str:

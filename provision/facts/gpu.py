@@ -29,6 +29,8 @@ class Gpu:
     health: GpuHealth = field(default_factory=GpuHealth)
     instances: tuple[str, ...] = ()
     """UUIDs of its MIG instances."""
+    minor: int | None = None
+    """N of its device file ``/dev/nvidiaN``, which can differ from the index; None if it is unknown."""
 
 
 _IDENTITY = "index,name,uuid,driver_version,memory.total,pci.bus_id"
@@ -77,8 +79,21 @@ for instance in /proc/driver/nvidia/capabilities/gpu*/mig/gi*; do
   [ ! -e "$instance" ] || { echo '== instances'; nvidia-smi -L; }
   break
 done
-exit $code
+[ $code -eq 0 ] || exit $code
+echo '== minors'
+if [ -e /usr/share/provision/simulated/gpus ]; then
+  nvidia-smi --query-gpu=pci.bus_id,minor_number --format=csv
+else
+  echo 'pci.bus_id, minor_number'
+  for file in /proc/driver/nvidia/gpus/*/information; do
+    while IFS=: read -r key value; do
+      [ "$key" != 'Device Minor' ] || { folder=${file%/*}; echo ${folder##*/}, $value; }
+    done 2>/dev/null <"$file"
+  done
+fi
+exit 0
 """
+_MINORS = "== minors\n"
 _INSTANCES = "== instances\n"
 
 
@@ -107,15 +122,20 @@ class GpusFact:
             return ()
         if raw.exit_code != 0:
             return Unknown(f"nvidia-smi failed: {raw.last_line()}")
-        report, _, listed = raw.stdout.partition(_INSTANCES)
+        answers, _, numbers = raw.stdout.partition(_MINORS)
+        report, _, listed = answers.partition(_INSTANCES)
         first, _, second = report.partition("== remapped rows")
         table = _table(first, "index")
         if table is None:
             return Unknown(f"nvidia-smi printed no table: {raw.last_line()}")
         rows = {row.get("gpu_bus_id", ""): row for row in _table(second, "gpu_bus_id") or ()}
         gpus = (_gpu({**rows.get(row.get("pci.bus_id", ""), {}), **row}) for row in table)
-        instances = _instances(listed)
-        return tuple(replace(gpu, instances=instances.get(gpu.uuid, ())) for gpu in gpus if gpu is not None)
+        instances, minors = _instances(listed), _minors(numbers)
+        return tuple(
+            replace(gpu, instances=instances.get(gpu.uuid, ()), minor=minors.get(bus_address(gpu.bus_id)))
+            for gpu in gpus
+            if gpu is not None
+        )
 
 
 def _table(text: str, first: str) -> list[dict[str, str]] | None:
@@ -144,6 +164,21 @@ def _instances(listed: str) -> dict[str, tuple[str, ...]]:
             else:
                 instances[gpu] = (*instances.get(gpu, ()), uuid[1])
     return instances
+
+
+def _minors(text: str) -> dict[str, int]:
+    """Return the minor numbers of the device files by PCI address."""
+    return {
+        bus_address(row.get("pci.bus_id", "")): int(row["minor_number"])
+        for row in _table(text, "pci.bus_id") or ()
+        if re.fullmatch("[0-9]{1,4}", row.get("minor_number", ""))
+    }
+
+
+def bus_address(bus_id: str) -> str:
+    """Return a PCI address as the kernel writes it; nvidia-smi writes a domain of eight digits, in capitals."""
+    domain, colon, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:]}{colon}{rest}"
 
 
 def _gpu(cells: dict[str, str]) -> Gpu | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from provision.documents import printable_line
+from provision.documents.slurm import SlurmState
 from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.clock import ClockFact
 from provision.facts.container import Container, ContainerFact
@@ -36,6 +37,7 @@ from provision.facts.gpudirect import (
     SigningFact,
 )
 from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
+from provision.facts.kubernetes import KubernetesHost, KubernetesHostFact
 from provision.facts.managed import Managed, ManagedFact
 from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
 from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFact
@@ -55,6 +57,7 @@ from provision.facts.probe_request import split
 from provision.facts.rdma import RdmaFact, RdmaStack
 from provision.facts.rdma_counters import RdmaCountersFact
 from provision.facts.records import Receipt, ReceiptsFact, SimulatedFact
+from provision.facts.slurm import SlurmFact
 from provision.facts.system import (
     Boot,
     BootFact,
@@ -124,10 +127,12 @@ class NodeFacts:
     pci_routing: PciRouting | Unknown = _value_of(PciRoutingFact())
     managed: Managed | Unknown = _value_of(ManagedFact())
     nccl: Nccl | Unknown = _value_of(NcclFact())
+    slurm: SlurmState | Unknown = _value_of(SlurmFact())
     docker_service: DockerService | Unknown = _value_of(DockerServiceFact())
     docker_info: DockerInfo | Unknown = _value_of(DockerInfoFact())
     docker_config: DockerConfig | Unknown = _value_of(DockerConfigFact())
     nvidia_container: NvidiaContainer | Unknown = _value_of(NvidiaContainerFact())
+    kubernetes_host: KubernetesHost | Unknown = _value_of(KubernetesHostFact())
     image: Image | Unknown | None = _value_of(ImageFact())
     container: Container | Unknown | None = _value_of(ContainerFact())
     container_ssh: ContainerSsh | Unknown | None = _value_of(ContainerSshFact())

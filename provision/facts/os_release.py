@@ -13,19 +13,33 @@ _LINE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
 _QUOTES = "\"'"
 
 
+REBUILDS = frozenset({"rhel", "rocky", "almalinux", "ol", "centos"})
+"""Enterprise Linux and the systems with the same packages: one file of variables is for all of them."""
+_MINOR = re.compile(r"release (\d{1,4}(?:\.\d{1,4})?)")
+
+
 class OsRelease(NamedTuple):
-    """An operating system; ``roles/platform/vars/ID_VERSION.yml`` makes it supported."""
+    """An operating system; ``roles/platform/vars/FAMILY_VERSION.yml`` makes it supported."""
 
     id: str
-    """The distribution: ``debian``."""
+    """The distribution: ``debian``, ``rocky``."""
     version: str
-    """The release that decides which packages there are: ``12``, ``24.04``."""
+    """The release that decides which packages there are: ``12``, ``24.04``, ``9``."""
     title: str
     """The name for people."""
+    release: str
+    """The complete version: ``12``, ``24.04``, ``9.4``."""
 
 
-def parse_os_release(text: str) -> OsRelease | None:
+def variables_of(identity: str, version: str) -> str:
+    """Return the name of the roles' file of variables for a system: ``debian_12``, ``el_9`` for Rocky Linux 9."""
+    return f"{'el' if identity in REBUILDS else identity}_{version}"
+
+
+def parse_os_release(text: str, centos_release: str = "") -> OsRelease | None:
     """Return the system that the text of an os-release file describes; None if it has no ID.
+
+    CentOS 7 has its minor version only in ``/etc/centos-release``, whose text is the second argument.
 
     The version is VERSION_ID. Of Enterprise Linux and its rebuilds it is the major version, because all minor versions
     have the same packages. A release without VERSION_ID, such as Debian testing, has its VERSION_CODENAME instead.
@@ -35,6 +49,9 @@ def parse_os_release(text: str) -> OsRelease | None:
     if not name:
         return None
     version = pairs.get("VERSION_ID") or pairs.get("VERSION_CODENAME", "")
-    if "rhel" in [name, *pairs.get("ID_LIKE", "").split()]:
+    release = version
+    if name in REBUILDS or "rhel" in pairs.get("ID_LIKE", "").split():
         version = version.partition(".")[0]
-    return OsRelease(name, version, pairs.get("PRETTY_NAME", name))
+        minor = _MINOR.search(centos_release) if name == "centos" else None
+        release = minor[1] if minor and minor[1].partition(".")[0] == version else release
+    return OsRelease(name, version, pairs.get("PRETTY_NAME", name), release)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
-from provision.facts.os_release import parse_os_release
+from provision.facts.os_release import parse_os_release, variables_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,23 @@ class System:
     """The path of the node's python3, which Ansible needs; empty if there is none."""
     package_manager: str = ""
     """apt-get, dnf, yum or zypper; empty if there is none of them."""
+    release: str = ""
+    """The complete version, 7.6; empty: the version."""
+
+    @property
+    def variables(self) -> str:
+        """The name of the roles' file of variables for it: ``debian_12``, ``el_9``."""
+        return variables_of(self.id, self.version)
+
+    @property
+    def name(self) -> str:
+        """The name by which the roles support it: ``debian 12``, ``el 9``."""
+        return self.variables.replace("_", " ", 1)
+
+    @property
+    def full_name(self) -> str:
+        """The distribution with its complete version: ``debian 12``, ``rocky 9.4``, ``centos 7.6``."""
+        return f"{self.id} {self.release or self.version}"
 
 
 class SystemFact:
@@ -36,6 +53,7 @@ class SystemFact:
 for file in /etc/os-release /usr/lib/os-release; do
   [ ! -r $file ] || { while IFS= read -r line || [ -n "$line" ]; do printf '%s\\n' "$line"; done <$file; break; }
 done
+[ ! -r /etc/centos-release ] || { read -r line </etc/centos-release; echo "probe_centos=$line"; }
 echo "probe_uname=$PROBE_RELEASE $PROBE_MACHINE"
 printf probe_python3=; command -v python3 || echo
 for manager in apt-get dnf yum zypper; do
@@ -45,10 +63,10 @@ done
 
     def parse(self, raw: RawOutput) -> System | Unknown:
         """Parse either copy of os-release; CentOS 6 and older have none."""
-        release = parse_os_release(raw.stdout)
+        pairs = raw.pairs()
+        release = parse_os_release(raw.stdout, pairs.get("probe_centos", ""))
         if release is None:
             return Unknown("there is no /etc/os-release with an ID")
-        pairs = raw.pairs()
         kernel, _, architecture = pairs.get("probe_uname", "").partition(" ")
         return System(
             id=release.id,
@@ -58,6 +76,7 @@ done
             architecture=architecture,
             python3=pairs.get("probe_python3", ""),
             package_manager=pairs.get("probe_package_manager", ""),
+            release=release.release,
         )
 
 

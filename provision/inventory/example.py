@@ -14,7 +14,7 @@ import yaml
 
 from provision.components import ROLES
 from provision.inventory.specs import Option, Specs, read_specs
-from provision.local_files import roles_folder
+from provision.resources import roles_folder
 
 _WIDTH = 110
 

@@ -16,8 +16,8 @@ from provision.inventory.sources import SourceIndex, shown, variable_files
 from provision.inventory.specs import read_specs
 from provision.inventory.templates import has_template, is_vault, read_keys, rendered
 from provision.inventory.validate import cluster_problems, doubtful_names, variable_problems
-from provision.local_files import roles_folder
 from provision.model import Cluster, Connection, Node, Secret
+from provision.resources import roles_folder
 
 AGENT_ACCOUNT = "provision-jobs"
 """Default of ``cluster_agent_account``; a test compares it with the role's default."""
@@ -105,10 +105,17 @@ def _name(path: Path, nodes: Sequence[Node]) -> str:
 
 
 def _unused_files(path: Path, listing: Listing) -> list[str]:
-    """Yield warnings for variable files that Ansible never reads because no group or host has their name."""
-    lines = []
-    for kind, name, file in variable_files(path):
-        known: Mapping[str, Any] = listing.groups if kind == "group" else listing.hosts
-        if name not in known and name not in ("all", "ungrouped", NODE_GROUP):
-            lines.append(f"{shown(file)}: no {kind} is named {name}, so this file has no effect")
-    return lines
+    """Return warnings for variable files that Ansible never reads."""
+    pairs = ((file, _why_unused(kind, name, file, listing)) for kind, name, file in variable_files(path))
+    return [f"{shown(file)}: {why}" for file, why in pairs if why]
+
+
+def _why_unused(kind: str, name: str, file: Path, listing: Listing) -> str:
+    """Return why Ansible does not read a variable file, empty if it does."""
+    known: Mapping[str, Any] = listing.groups if kind == "group" else listing.hosts
+    if name not in known and name not in ("all", "ungrouped", NODE_GROUP):
+        groups = f"; there are {', '.join(sorted({'all', *known} - {'ungrouped'}))}" if kind == "group" else ""
+        return f"no {kind} is named {name}, so this file has no effect{groups}"
+    if file.parent.name == f"{kind}_vars" and file.name != name and (file.parent / name).is_dir():
+        return f"Ansible reads the folder {name} beside this file instead, so the file has no effect"
+    return ""

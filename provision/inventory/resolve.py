@@ -36,7 +36,8 @@ def resolve(inventory: str | None, lab: str | None) -> Path:
     if not inventories:
         raise UsageError(
             "no inventory given, and ./inventories has none",
-            remedy="Create one with: provision init 'gpu[1-8]' --user USER   (or start the lab: provision lab up demo)",
+            remedy="Create one with: provision init 'gpu[1-8]' --user USER   (or use a lab: --lab NAME; "
+            "`provision lab list` shows them)",
         )
     raise UsageError(
         "no inventory given, and ./inventories has several: " + ", ".join(path.name for path in inventories),

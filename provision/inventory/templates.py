@@ -39,6 +39,9 @@ _CLUSTER_KEYS = (
     "cluster_operators",
     "cluster_resume_command",
     "cluster_slots",
+    "cluster_slurm_account",
+    "cluster_slurm_partition",
+    "cluster_slurm_qos",
     "cluster_submitters",
     "cluster_takes_jobs",
 )

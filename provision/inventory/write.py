@@ -19,7 +19,7 @@ KNOWN_HOSTS = "known_hosts.txt"
 
 _HEADER = """---
 # An ordinary Ansible inventory. `provision init --add` and `--remove` preserve manual edits.
-# All variables: inventories/example/.
+# The page "Variables" of the documentation lists all variables.
 gpu_nodes:
   hosts:
 """
@@ -46,7 +46,7 @@ def hosts_text(entries: Iterable[HostEntry]) -> str:
 
 def group_vars_text(variables: Mapping[str, Any]) -> str:
     """Return group_vars/all.yml with `variables`, and a TODO if the training image is not one of them."""
-    lines = ["---", "# Variables of all nodes. Every variable that exists: inventories/example/group_vars/all.yml."]
+    lines = ["---", '# Variables of all nodes. The page "Variables" of the documentation lists all of them.']
     lines += [_variable(key, value) for key, value in variables.items()]
     if not variables.get("training_image_reference"):
         lines += ["", *_TODO]

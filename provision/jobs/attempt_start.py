@@ -37,13 +37,23 @@ _CLEAN = "All"
 """A container that has ended is removed, because its output is stored with the attempt."""
 
 
-def take_leases(connections: Connections, attempt: Attempt, *, force: bool = False) -> Reason | None:
-    """Lease all GPUs of the attempt, node by node in the order of names; return why not, None for success."""
+def take_leases(
+    connections: Connections, attempt: Attempt, *, force: bool = False, slurm_job: int = 0
+) -> Reason | None:
+    """Lease all GPUs of the attempt, node by node in the order of names; return why not, None for success.
+
+    Args:
+        connections: to the nodes.
+        attempt: the attempt.
+        force: whether drained nodes lease them too.
+        slurm_job: the number of the job in Slurm that has the GPUs; without one, nodes that Slurm schedules refuse.
+    """
     done: list[str] = []
     for name in sorted(attempt.nodes):
         wanted = attempt.leases(name)
         try:
-            answer = ask_jobs(connections.to(name), "lease", Taken, **_who(attempt), leases=wanted, force=force)
+            more: dict[str, Any] = {"leases": wanted, "force": force, "slurm": slurm_job}
+            answer = ask_jobs(connections.to(name), "lease", Taken, **_who(attempt), **more)
         except ProvisionError as error:
             release(connections, attempt, done)
             return reason("job.lease_refused", node_name=name, cause=error.reason or error.message)

@@ -19,6 +19,7 @@ from provision.jobs.node_contact import Contact
 from provision.model import Node
 from provision.model.job import Assignment, JobRecord, Kind
 from provision.model.job_requests import LogRequest
+from provision.report.node_names import in_short
 
 LOGS_LIMIT = 4 * 1024**3
 """Bytes of output that is not followed; nodes store less."""
@@ -75,7 +76,7 @@ def logs(
         assignments = _asked(of_attempt, request)
     except NotFound as error:
         if away:
-            raise NodeUnreachable(f"{error.message}, and these nodes do not answer: {', '.join(away)}") from error
+            raise NodeUnreachable(f"{error.message}, and these nodes do not answer: {in_short(list(away))}") from error
         raise
     lines: queue.SimpleQueue[tuple[str, bytes] | ProvisionError | None] = queue.SimpleQueue()
 

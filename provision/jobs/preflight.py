@@ -136,6 +136,8 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
 
 
 def _check_command(node: str, container: str, said: Mapping[str, str], request: JobRequest) -> None:
+    if not request.is_synced:
+        return
     bring = "copy it to every container with --sync DIR, mount it (training_container_mounts), or put it in the image"
     if said.get("workdir") == "missing":
         raise LaunchError(

@@ -37,6 +37,8 @@ class JobRequest:
     ranks: int | None = None
     workdir: str | None = None
     sync: Path | None = None
+    is_synced: bool = True
+    """Whether the files of `sync` are in the containers. They are not while the job is only shown."""
     environment: Mapping[str, Secret] = field(default_factory=dict)
     job: str = ""
     profile: ProfileOptions = field(default_factory=ProfileOptions)

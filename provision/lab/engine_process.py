@@ -35,6 +35,8 @@ _STOP_SECONDS = 60
 _CGROUP = "provision-lab"
 _ANY_LAB = {"provision.lab": None}
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+ONLY_ROOT = "only root can start one"
+"""Why another account cannot start an engine."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _start(engine: PrivateEngine, progress: Progress | None) -> None:
         return
     if os.geteuid() != 0:
         raise LabError(
-            "no Docker engine answers on the controller, and only root can start one",
+            f"no Docker engine answers on the controller, and {ONLY_ROOT}",
             remedy="Start Docker (systemctl start docker) and grant this user access, or run the command as root.",
         )
     program = shutil.which("dockerd", path=_PATH)
@@ -192,6 +194,22 @@ def _start(engine: PrivateEngine, progress: Progress | None) -> None:
                 start_new_session=True,
             )
         _await_start(engine, process)
+
+
+def engine_host() -> str:
+    """Return the Docker engine that a new lab would use.
+
+    Raises:
+        LabError: DOCKER_HOST is not on this machine.
+    """
+    return _choose().host
+
+
+def start_problem() -> str:
+    """Return why the lab cannot start an engine of its own; empty if it can."""
+    if os.geteuid() != 0:
+        return ONLY_ROOT
+    return "" if shutil.which("dockerd", path=_PATH) else "dockerd is not installed"
 
 
 def _proxies() -> dict[str, str]:

@@ -27,12 +27,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from provision.errors import LabError
+from provision.resources import package_path
 
-_FOLDER = Path(__file__).parent / "machines"
+_FOLDER = package_path("lab", "machines")
 _BUS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _HOST_BRIDGE = 2  # parts of ``at`` down to the host bridge
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from provision.errors import LabError, ProvisionError
 from provision.lab import state
@@ -19,6 +19,7 @@ from provision.lab.systems import lab_system
 
 if TYPE_CHECKING:
     from provision.lab.services import Services
+    from provision.report.json_documents.labs import Lab
 
 
 _MAX_NODES = 64
@@ -58,7 +59,7 @@ class LabReport:
         nodes = all(node.state is NodeState.RUNNING for node in self.nodes)
         return nodes and all(running for _, running in self.services) and self.inventory.exists()
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Lab:
         """Return the report as ``--json`` prints it."""
         return {
             "name": self.spec.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from provision.errors import LabError
-from provision.local_files import roles_folder
+from provision.resources import roles_folder
 
 DEFAULT_SYSTEM = "debian12"
 """The system of nodes if none is requested, and that of the training image."""

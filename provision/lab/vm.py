@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from provision.batch.durations import elapsed
 from provision.documents import decode
 from provision.documents.lab import DiskInformation
 from provision.errors import ConnectionFailed, LabError, ProvisionError
@@ -30,7 +31,7 @@ from provision.threads import outcomes
 HOST_ADDRESS = "10.0.2.2"
 """The controller's loopback interface as seen from a node."""
 
-_PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "ssh-keygen": "openssh-client"}
+PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "ssh-keygen": "openssh-client"}
 _BOOT_SECONDS = 600  # a boot takes 20 s; two emulated ones on a busy machine took 160 s
 _LOCALHOST = "127.0.0.1"
 _RETRY_SECONDS = 1.0
@@ -46,7 +47,7 @@ class VmDriver:
 
     def up(self, spec: LabSpec, folder: Path, progress: Progress) -> list[LabNode]:
         """Create and start all nodes of `spec` and wait for SSH; running nodes are left unchanged."""
-        need_programs(_PROGRAMS)
+        need_programs(PROGRAMS)
         machines = _machines(spec, folder)
         made = [machine for machine in machines if machine.disk.exists()]
         # Existing nodes keep their image, so a newer recipe is built only for new nodes.
@@ -104,7 +105,7 @@ class VmDriver:
         if not on:
             kill(machine)
             return
-        need_programs(_PROGRAMS)
+        need_programs(PROGRAMS)
         silent = _Silent()
         acceleration = accelerator(_image_of(machine, spec), cache_folder(), silent)
         self._start(spec, folder, machine, plan, acceleration, silent)
@@ -141,7 +142,7 @@ class VmDriver:
             _image_of(machine, spec)
             start(machine, _settings(spec, machine, plan, acceleration))
         seconds = wait_for_ssh(folder, _node(machine, plan), limit_seconds=_BOOT_SECONDS, alive=_alive(machine))
-        progress.step(f"{machine.name} answers on SSH" + (f" after {seconds:.0f} s" if fresh else ""))
+        progress.step(f"{machine.name} answers on SSH" + (f" after {elapsed(seconds)}" if fresh else ""))
 
 
 def _machine(spec: LabSpec, folder: Path, name: str) -> Machine:

@@ -25,7 +25,7 @@ from provision.lab.base import Progress
 from provision.lab.vm_recipe import Recipe, pack
 from provision.local_files import cache_folder
 
-_PROGRAMS = {
+PROGRAMS = {
     "mmdebstrap": "mmdebstrap",
     "mke2fs": "e2fsprogs",
     "sfdisk": "fdisk",
@@ -82,13 +82,18 @@ def need_programs(programs: dict[str, str]) -> None:
     Raises:
         LabError: lists all missing programs and their packages.
     """
-    search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-    missing = {program: package for program, package in programs.items() if not shutil.which(program, path=search)}
+    missing = missing_programs(programs)
     if missing:
         raise LabError(
             f"missing programs for lab nodes of kind vm: {', '.join(missing)}",
             remedy=f"Run: apt-get install --no-install-recommends {' '.join(sorted(set(missing.values())))}",
         )
+
+
+def missing_programs(programs: dict[str, str]) -> dict[str, str]:
+    """Return those of `programs` (program -> its Debian package) that are not installed."""
+    search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    return {program: package for program, package in programs.items() if not shutil.which(program, path=search)}
 
 
 def _load(folder: Path) -> Image | None:
@@ -100,7 +105,7 @@ def _load(folder: Path) -> Image | None:
 
 
 def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
-    need_programs(_PROGRAMS)
+    need_programs(PROGRAMS)
     if not Path(_BOOT_RECORD).exists():
         raise LabError(f"{_BOOT_RECORD} is missing", remedy="Run: apt-get install --no-install-recommends extlinux")
     if os.geteuid() != 0:

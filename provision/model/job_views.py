@@ -80,3 +80,5 @@ class JobPage:
     """Ignored parts of answers, ``NODE: PROBLEM``: malformed entries and contradictions."""
     incomplete: str = ""
     """Why finished jobs cannot be distinguished from others, because the records of jobs are missing; else empty."""
+    older: int = 0
+    """Jobs that have ended and are not in the page, because only recent ones were requested."""

@@ -13,6 +13,8 @@ class PreflightCode(StrEnum):
     VARIABLE_INVALID = "variable.invalid"
     VARIABLE_TEMPLATE = "variable.template"
     """Its Jinja cannot be rendered: an undefined name, a syntax error, an unknown filter."""
+    CLUSTER_MIXED = "cluster.mixed"
+    """The nodes differ in what all nodes of a cluster must have in common."""
     FILE_MISSING = "file.missing"
     """On the controller."""
     REPOSITORY_UNREACHABLE = "repository.unreachable"

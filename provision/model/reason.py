@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, TypedDict, Union
 
 Value = Union[str, int, float, None, "Reason", tuple["Value", ...]]
 """A parameter. A reason as a parameter is a part of a message."""
+
+
+class ReasonDocument(TypedDict):
+    """A reason in a JSON document."""
+
+    code: str
+    """The code, for scripts; empty without a reason."""
+    params: dict[str, Any]
+    """The values that the message contains, by name."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,7 @@ class Reason:
     def __hash__(self) -> int:
         return hash((self.code, tuple(self.params.items())))
 
-    def as_document(self) -> dict[str, Any]:
+    def as_document(self) -> ReasonDocument:
         """Return code and parameters for JSON."""
         return {"code": self.code, "params": {name: _plain(value) for name, value in self.params.items()}}
 

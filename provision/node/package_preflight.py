@@ -39,6 +39,8 @@ ANSWERS = re.compile(
 )
 INTERRUPTED = re.compile(r"dpkg was interrupted|--fix-broken|not configured yet|reinstall it before")
 MOST = 2000
+CACHE_SECONDS = 300
+"""Time limit of commands that only read the lists; an emulated node needs more than a minute to build apt's cache."""
 
 
 def main() -> None:
@@ -136,7 +138,7 @@ class Apt:
             code, output = self.update("new{}".format(number), "lists")
             if code != 0:
                 problems.append(problem_of(output, item["uri"], item["name"]))
-        code, output = self.run(["apt-cache", "policy", *names], "all", "lists", 60)
+        code, output = self.run(["apt-cache", "policy", *names], "all", "lists", CACHE_SECONDS)
         if code != 0 and not problems:
             problems.append(problem_of(output, "", ""))
         versions = candidates(output)
@@ -144,9 +146,8 @@ class Apt:
         there = [name for name in names if packages[name]]
         conflict, install = "", []  # type: Tuple[str, List[Dict[str, str]]]
         if there and not problems:
-            code, output = self.run(
-                ["apt-get", "-s", "-q", "--no-install-recommends", "install", *there], "all", "lists", 120
-            )
+            command = ["apt-get", "-s", "-q", "--no-install-recommends", "install", *there]
+            code, output = self.run(command, "all", "lists", CACHE_SECONDS)
             install = [
                 {"name": n, "version": v}
                 for n, v in re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+)", output, re.MULTILINE)
@@ -236,7 +237,7 @@ def run(command: List[str], limit: int) -> Tuple[int, str]:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, _ = process.communicate()
-        code, out = 124, out + "\nE: no answer within {} seconds\n".format(limit).encode()
+        code, out = 124, out + "\nE: {} did not end within {} seconds\n".format(command[0], limit).encode()
     return code, out.decode(errors="replace")
 
 

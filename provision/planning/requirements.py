@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from provision.components import COMPONENTS, SHARED
 from provision.components.base import Repository, Variables
 from provision.facts import NodeFacts, plain
-from provision.model import PreflightProblem
+from provision.model import Cluster, Node, PreflightProblem
 
 
 def setting_problems(role: str, variables: Variables, facts: NodeFacts) -> tuple[PreflightProblem, ...]:
@@ -24,8 +24,28 @@ def setting_problems(role: str, variables: Variables, facts: NodeFacts) -> tuple
     )
 
 
-def packages_of(role: str, variables: Variables, system: Variables, facts: NodeFacts) -> tuple[str, ...]:
-    """Return the packages that the role needs on the node, installed or not."""
+def cluster_problems(
+    role: str, node: Node, cluster: Cluster, all_facts: Mapping[str, NodeFacts]
+) -> tuple[PreflightProblem, ...]:
+    """Return why the cluster as a whole must not get the role; `all_facts` has the nodes that were reached."""
+    return tuple(
+        PreflightProblem(code, role, variable, problem, remedy)
+        for code, variable, problem, remedy in COMPONENTS[role].cluster_settings(node, cluster, all_facts)
+    )
+
+
+def packages_of(
+    role: str, variables: Variables, system: Variables, facts: NodeFacts, member: tuple[Node, Cluster] | None = None
+) -> tuple[str, ...]:
+    """Return the packages that the role needs on the node, installed or not.
+
+    Args:
+        role: the role.
+        variables: the node's variables.
+        system: what the shared role knows of the node's system.
+        facts: the node's facts.
+        member: the node and its cluster, for the packages that depend on the other nodes.
+    """
     component = COMPONENTS[role]
     if not component.applies(facts) or variables.get(f"{SHARED.role}_enabled") is False:
         return ()
@@ -36,6 +56,7 @@ def packages_of(role: str, variables: Variables, system: Variables, facts: NodeF
         choice = variables.get(system.get("__platform_package_choices", {}).get(role, ""))
         packages = packages.get(choice, []) if choice is not None else next(iter(packages.values()), [])
     names = [*(packages if isinstance(packages, list) else []), *component.packages(variables, system, facts)]
+    names += component.cluster_packages(*member) if member else ()
     return tuple(dict.fromkeys(str(name) for name in names if plain(name)))
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from provision.checks import CHECKS, judge
+from provision.components import COMPONENTS
 from provision.components.check import Scene
 from provision.facts import NodeFacts
 from provision.model import CheckResult, CheckStatus, Cluster, Node
@@ -42,7 +43,7 @@ class PlanScene:
 
     def enabled(self, role: str) -> bool:
         """Return whether the role is enabled; a value with a Jinja template counts as enabled."""
-        if self.only and role not in self.only:
+        if (self.only and role not in self.only) or not COMPONENTS[role].serves(self.node.variables):
             return False
         value: Any = self.node.variables.get(f"{role}_enabled")
         return value is None or str(value).strip().lower() not in _NO

@@ -155,15 +155,18 @@ def _booted(scene: PlanScene) -> str:
 def waiting(
     scene: PlanScene, classes: Mapping[str, StepClass], causes: Mapping[str, Sequence[Cause]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the roles whose steps need the node idle, with the jobs that keep it busy."""
+    """Return the roles whose steps need the node idle, with the jobs that keep it busy and what else they end."""
     jobs = _jobs(scene)
-    if not jobs:
+    disruptive = [role for role, what in classes.items() if what is not StepClass.SAFE]
+    ended = {role: (*jobs, *COMPONENTS[role].also_disrupts(scene)) for role in disruptive}
+    late = {role for role, holders in ended.items() if holders}
+    if not jobs and not late:
         return {}
-    late = {role for role, what in classes.items() if what is not StepClass.SAFE}
+    together = tuple(dict.fromkeys([*jobs, *(one for holders in ended.values() for one in holders)]))
     while more := {role for role in classes if late.intersection(COMPONENTS[role].waits_with)} - late:
         late |= more  # a role may wait with another one that waits with a third
     also = {role for role in classes if COMPONENTS[role].waits_also(late, causes.get(role, ()), scene)}
-    return dict.fromkeys(late | also, jobs)
+    return {role: ended.get(role) or together for role in late | also}
 
 
 def _jobs(scene: PlanScene) -> tuple[str, ...]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision.model import NodeAdoption
 from provision.report import layout
 from provision.report.node_names import in_short
 
+if TYPE_CHECKING:
+    from provision.report.json_documents.changes import Adopt
 
-def as_document(
-    nodes: Sequence[NodeAdoption], files: Mapping[str, Mapping[str, Any]], *, written: bool
-) -> dict[str, Any]:
+
+def as_document(nodes: Sequence[NodeAdoption], files: Mapping[str, Mapping[str, Any]], *, written: bool) -> Adopt:
     """Return the document of ``adopt --json``; keys are an interface and only ever added.
 
     Args:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.advisor.base import Finding, Verdict
 from provision.advisor.script import RuleFinding, RuleVerdict
 from provision.advisor.series import NodeSeries, mean
+from provision.batch.durations import elapsed
 from provision.report import layout
 from provision.report.grouping import reason_lines
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.advice import AdviceGpu, AdviceNode, JobFindings, ScriptAdvice
 
 _RULE, _WORD = 10, 8
 _CHECK = 24
 _NOTES = 6
 
 
-def script_document(script: str, findings: Sequence[RuleFinding]) -> dict[str, Any]:
+def script_document(script: str, findings: Sequence[RuleFinding]) -> ScriptAdvice:
     """Return the document of ``advise --script --json``; keys are an interface and only ever added."""
     return {
         "ok": not any(finding.verdict is RuleVerdict.BROKEN for finding in findings),
@@ -25,7 +29,7 @@ def script_document(script: str, findings: Sequence[RuleFinding]) -> dict[str, A
         "rules": [
             {
                 "rule": finding.rule,
-                "verdict": finding.verdict.value,
+                "verdict": finding.verdict,
                 "file": finding.file,
                 "line": finding.line,
                 "evidence": finding.evidence,
@@ -52,7 +56,7 @@ def script_text(script: str, findings: Sequence[RuleFinding]) -> str:
     return "\n".join([*lines, "", f"{script}: {summary}"])
 
 
-def advice_document(job: str, findings: Sequence[Finding]) -> dict[str, Any]:
+def advice_document(job: str, findings: Sequence[Finding]) -> JobFindings:
     """Return a job's findings as JSON; keys are an interface and only ever added."""
     return {
         "ok": not any(finding.verdict is Verdict.PROBLEM for finding in findings),
@@ -61,10 +65,10 @@ def advice_document(job: str, findings: Sequence[Finding]) -> dict[str, Any]:
         "findings": [
             {
                 "check": finding.check,
-                "verdict": finding.verdict.value,
+                "verdict": finding.verdict,
                 "evidence": finding.evidence,
                 "remedy": finding.remedy,
-                "confidence": finding.confidence.value if finding.confidence else None,
+                "confidence": finding.confidence,
                 "simulated": finding.simulated,
             }
             for finding in findings
@@ -87,7 +91,7 @@ def advice_text(job: str, findings: Sequence[Finding]) -> str:
     return "\n".join([*lines, "", f"{job}: {summary}"])
 
 
-def nodes_document(nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -> list[dict[str, Any]]:
+def nodes_document(nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -> list[AdviceNode]:
     """Return the samples of each node, and the errors; keys are an interface and only ever added.
 
     ``utilization`` and ``memory`` are per cent (mean, maximum), ``power`` watts (mean), ``seconds`` the sampled time.
@@ -108,7 +112,7 @@ def nodes_document(nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -> list
     ]
 
 
-def _gpu(series: NodeSeries, uuid: str) -> dict[str, Any]:
+def _gpu(series: NodeSeries, uuid: str) -> AdviceGpu:
     samples, device = series.gpus.get(uuid, []), series.devices.get(uuid)
     full = [100 * s.memory_used / s.memory_total for s in samples if s.memory_used is not None and s.memory_total]
     return {
@@ -151,7 +155,7 @@ def _span(values: Sequence[float | None]) -> str:
 
 def idle_text(job: str, seconds: float) -> str:
     """Return a suggestion to stop a job whose GPUs are idle."""
-    return "\n".join(row("", f"All GPUs of {job} were idle for {seconds:.0f} s. To stop it: provision stop {job}"))
+    return "\n".join(row("", f"All GPUs of {job} were idle for {elapsed(seconds)}. To stop it: provision stop {job}"))
 
 
 def ended_text(job: str, how: str) -> str:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from provision.batch.durations import elapsed
 from provision.model import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
 from provision.report import layout
 from provision.report.grouping import grouped, heads, outline, reason_lines
 from provision.report.node_names import as_limit, in_short
 
+if TYPE_CHECKING:
+    from provision.report.json_documents.changes import AppliedNode, ApplyResult, RoleFailure
+
 _STATUS = max(map(len, NodeStatus))
 _MIN_ROLES_WIDTH = 30
 
 
-def as_document(report: ApplyReport) -> dict[str, Any]:
+def as_document(report: ApplyReport) -> ApplyResult:
     """Return the document of ``apply --json``; keys are an interface and only ever added."""
     return {
         "ok": report.ok,
@@ -27,8 +31,8 @@ def as_document(report: ApplyReport) -> dict[str, Any]:
     }
 
 
-def _node_document(node: NodeReport) -> dict[str, Any]:
-    error = None
+def _node_document(node: NodeReport) -> AppliedNode:
+    error: RoleFailure | None = None
     if node.error:
         error = {
             "role": node.error.role,
@@ -40,11 +44,11 @@ def _node_document(node: NodeReport) -> dict[str, Any]:
         }
     return {
         "name": node.name,
-        "status": node.status.value,
+        "status": node.status,
         "roles": [
             {
                 "role": r.role,
-                "status": r.status.value,
+                "status": r.status,
                 "reasons": list(r.reasons),
                 "changes": list(r.changes),
                 "remedy": r.remedy,
@@ -92,12 +96,19 @@ def as_text(report: ApplyReport, *, verbose: bool = False) -> str:
     Nodes with the same result share a block; with `verbose` each node has its own.
     """
     good = sum(node.is_converged for node in report.nodes)
-    lines = [f"{good} of {len(report.nodes)} nodes are up to date ({report.seconds:.0f} s).", ""]
+    lines = [f"{good} of {len(report.nodes)} nodes are up to date ({elapsed(report.seconds)}).", ""]
     lines += _table(report.nodes, verbose=verbose)
     lines += _blocks([(node.name, _failure(node)) for node in report.nodes if node.error], verbose=verbose)
     lines += _blocks([(node.name, _waiting(node)) for node in report.nodes], verbose=verbose)
     lines += _skipped(report)
-    return "\n".join([*lines, *_warnings(report)])
+    return "\n".join(part for line in [*lines, *_warnings(report)] for part in _wrapped(line))
+
+
+def _wrapped(line: str) -> list[str]:
+    """Return a line, wrapped if it is too long; not one of a program's output, which follows ``|``."""
+    if layout.length(line) <= layout.width() or line.startswith("  | "):
+        return [line]
+    return layout.wrapped(line, " " * (len(line) - len(line.lstrip()) + 2))
 
 
 def _table(nodes: Sequence[NodeReport], *, verbose: bool) -> list[str]:
@@ -109,7 +120,7 @@ def _table(nodes: Sequence[NodeReport], *, verbose: bool) -> list[str]:
     groups = grouped(((node.name, (node.status.value, _roles(node))) for node in nodes), whole)
     rows = [(in_short(group.names), *group.value) for group in groups]
     width = min(max((len(names) for names, _, _ in rows), default=4), layout.width() - _STATUS - 4)
-    lines: list[str] = []
+    lines = [f"{'NODE':<{width}}  {'RESULT':<{_STATUS}}  CHANGED"] if rows else []
     for names, status, roles in rows:
         first, *rest = textwrap.wrap(names, width, break_on_hyphens=False) or [names]
         line = f"{first:<{width}}  {layout.state(status, _STATUS)}  "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.documents.audit import AuditRecord, AuditTrail
 from provision.errors import ProvisionError
@@ -12,11 +12,15 @@ from provision.report import layout
 from provision.report.grouping import grouped, outline
 from provision.report.node_names import in_short
 
+if TYPE_CHECKING:
+    from provision.report.json_documents.records import Audit
+    from provision.report.json_documents.records import AuditRecord as RecordDocument
+
 _CALLER_WIDTH = 16
 _ACTION = 13
 
 
-def audit_document(nodes: Mapping[str, AuditTrail | ProvisionError]) -> dict[str, Any]:
+def audit_document(nodes: Mapping[str, AuditTrail | ProvisionError]) -> Audit:
     """Return the document of ``history --audit --json``; keys are an interface and only ever added."""
     return {
         "ok": not any(isinstance(trail, ProvisionError) for trail in nodes.values()),
@@ -60,7 +64,7 @@ def _lines(trail: AuditTrail | ProvisionError) -> list[str]:
     return lines
 
 
-def _record(one: AuditRecord) -> dict[str, Any]:
+def _record(one: AuditRecord) -> RecordDocument:
     return {
         "time": one.time,
         "action": one.action,

@@ -9,9 +9,9 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from provision.batch.durations import elapsed
 from provision.benchmarks import Comparison, Record, Run, Verdict, compare, efficiencies
 from provision.benchmarks.scaling import base_runs, bases, percent
 from provision.model.history import local_time
@@ -25,16 +25,20 @@ from provision.report.bench_report import (
     with_band,
 )
 from provision.report.svg import COLOURS, Bar, Curve, bars, clean, curves
+from provision.resources import package_path
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.benchmarks import BenchmarkReport
 
 _MAX_SIDES = 8
 """With more results of one workload and size, each is compared with the fastest only."""
 
-_STYLE = Path(__file__).parent / "files" / "bench.css"
+_STYLE = package_path("report", "files", "bench.css")
 
 
 def as_document(
     runs: Sequence[Run], records: Sequence[Record], *, generated: str, version: str, title: str
-) -> dict[str, Any]:
+) -> BenchmarkReport:
     """Return the data of the page as JSON; keys are an interface and only ever added."""
     return {
         "title": title,
@@ -289,7 +293,7 @@ def _results(runs: Sequence[Run], records: Sequence[Record]) -> list[str]:
 def _result(record: Record) -> str:
     sizes = ", ".join(dict.fromkeys(run.devices for run in record.runs))
     facts: list[tuple[str, str]] = [
-        ("when", f"{local_time(record.started)}, {record.seconds:g} s, by {record.user} on {record.host}"),
+        ("when", f"{local_time(record.started)}, {elapsed(record.seconds)}, by {record.user} on {record.host}"),
         ("command", record.command),
         ("options", record.options),
         ("variables", _variables(record.environment)),

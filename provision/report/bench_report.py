@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.benchmarks import Comparison, Record, Run, Unfinished, Verdict, efficiencies
+from provision.benchmarks.record import NodeInfo
 from provision.benchmarks.scaling import percent
 from provision.report import layout
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.benchmarks import (
+        Comparison as ComparisonDocument,
+    )
+    from provision.report.json_documents.benchmarks import (
+        Comparisons,
+        MeasuredNode,
+        Runs,
+        StoredResult,
+        StoredResults,
+    )
+    from provision.report.json_documents.benchmarks import (
+        Run as RunDocument,
+    )
 
 _MIN_MODEL_WIDTH = 8
 _MIN_LABEL_WIDTH = 14
@@ -23,9 +38,7 @@ METHODS = {
 }
 
 
-def runs_document(
-    runs: Sequence[Run], unfinished: Sequence[Unfinished] = (), empty: Sequence[str] = ()
-) -> dict[str, Any]:
+def runs_document(runs: Sequence[Run], unfinished: Sequence[Unfinished] = (), empty: Sequence[str] = ()) -> Runs:
     """Return the document of ``bench parse`` and ``bench table``; keys are an interface and only ever added."""
     return {
         "runs": [run_document(run, share) for run, share in zip(runs, efficiencies(runs), strict=True)],
@@ -37,7 +50,7 @@ def runs_document(
     }
 
 
-def run_document(run: Run, efficiency: float | None) -> dict[str, Any]:
+def run_document(run: Run, efficiency: float | None) -> RunDocument:
     """Return one run; `efficiency` is a fraction."""
     return {
         "label": run.label,
@@ -58,7 +71,7 @@ def run_document(run: Run, efficiency: float | None) -> dict[str, Any]:
 
 def compare_document(
     a: str, b: str, compared: Sequence[Comparison], only_a: Sequence[Run], only_b: Sequence[Run]
-) -> dict[str, Any]:
+) -> Comparisons:
     """Return the document of ``bench compare --json``; keys are an interface and only ever added."""
     return {
         "a": a,
@@ -69,7 +82,7 @@ def compare_document(
     }
 
 
-def comparison_document(item: Comparison) -> dict[str, Any]:
+def comparison_document(item: Comparison) -> ComparisonDocument:
     """Return one comparison; a and b are total images per second."""
     return {
         "model": item.a.model,
@@ -81,7 +94,7 @@ def comparison_document(item: Comparison) -> dict[str, Any]:
         "ratio": item.ratio,
         "low": item.low,
         "high": item.high,
-        "verdict": item.verdict.value,
+        "verdict": item.verdict,
         "faster": item.faster,
         "speedup": item.speedup,
         "method": item.method,
@@ -89,17 +102,44 @@ def comparison_document(item: Comparison) -> dict[str, Any]:
     }
 
 
-def stored_document(records: Sequence[Record]) -> dict[str, Any]:
+def stored_document(records: Sequence[Record]) -> StoredResults:
     """Return the document of ``bench list --json``; keys are an interface and only ever added."""
     return {"results": [record_document(record) for record in records]}
 
 
-def record_document(record: Record) -> dict[str, Any]:
+def record_document(record: Record) -> StoredResult:
     """Return a stored result with its runs."""
     return {
-        **dataclasses.asdict(record),
+        "id": record.id,
+        "name": record.name,
+        "started": record.started,
+        "seconds": record.seconds,
+        "user": record.user,
+        "host": record.host,
+        "inventory": record.inventory,
+        "command": record.command,
+        "options": record.options,
+        "environment": dict(record.environment),
+        "nodes": [_node_document(node) for node in record.nodes],
+        "about": dict(record.about),
+        "exit_code": record.exit_code,
         "runs": [run_document(run, None) for run in record.runs],
         "simulated": list(record.simulated),
+    }
+
+
+def _node_document(node: NodeInfo) -> MeasuredNode:
+    return {
+        "name": node.name,
+        "ranks": node.ranks,
+        "gpus": node.gpus,
+        "driver": node.driver,
+        "system": node.system,
+        "kernel": node.kernel,
+        "fabric": list(node.fabric),
+        "image": node.image,
+        "image_id": node.image_id,
+        "simulated": list(node.simulated),
     }
 
 

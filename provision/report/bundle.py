@@ -20,7 +20,9 @@ from provision.report import layout
 from provision.report.redaction import REMOVED, Redactor
 from provision.report.verify_report import as_document, as_text
 
-_PACKAGES = ("ansible", "ansible-core", "ansible-runner", "fabric", "paramiko", "docker", "typer")
+_PACKAGES = (
+    "ansible", "ansible-core", "ansible-runner", "fabric", "paramiko", "cryptography", "msgspec", "docker", "typer",
+)  # fmt: skip
 _FILE_HASH = re.compile(r"(?<![0-9a-zA-Z:])[0-9a-f]{64}(?![0-9a-zA-Z])")
 """Hash of a file's content; that of an image has a ``sha256:`` prefix."""
 _SALT = re.compile(r"(\"salt\": *\")[^\"]*")

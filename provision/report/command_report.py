@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision.errors import NotStarted, ProvisionError
 from provision.model import CommandResult
 from provision.report.grouping import Group, grouped, outline
 from provision.report.node_names import in_short
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.probes import Command, CommandError, NodeCommand
 
 _OK, _FAILED, _ERROR, _NOT_STARTED = range(4)
 
@@ -18,14 +21,14 @@ def failed_nodes(results: Mapping[str, CommandResult | ProvisionError]) -> list[
     return [name for name, result in results.items() if isinstance(result, ProvisionError) or not result.ok]
 
 
-def command_document(results: Mapping[str, CommandResult | ProvisionError]) -> dict[str, Any]:
+def command_document(results: Mapping[str, CommandResult | ProvisionError]) -> Command:
     """Return the document: ``{"ok", "nodes": [{"name", "started", "exit_code", "stdout", "stderr", "error"}]}``."""
     return {"ok": not failed_nodes(results), "nodes": [_node(name, result) for name, result in results.items()]}
 
 
-def _node(name: str, result: CommandResult | ProvisionError) -> dict[str, Any]:
+def _node(name: str, result: CommandResult | ProvisionError) -> NodeCommand:
     if isinstance(result, ProvisionError):
-        error = {"message": result.message, "remedy": result.remedy}
+        error: CommandError = {"message": result.message, "remedy": result.remedy}
         started = not isinstance(result, NotStarted)
         return {"name": name, "started": started, "exit_code": None, "stdout": "", "stderr": "", "error": error}
     return {

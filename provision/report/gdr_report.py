@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from provision.gdr import GdrPath, GdrVerdict, NodeGdr, Unmet
+from provision.gdr import GdrVerdict, NodeGdr, Unmet
 from provision.model.reason import Reason
 from provision.report import layout
 from provision.report.grouping import grouped, outline, reason_lines
 from provision.report.node_names import in_short
 from provision.report.reasons import message, remedy
 
-_PATH = max(len(path) for path in GdrPath)
+if TYPE_CHECKING:
+    from provision.report.json_documents.base import Problem
+    from provision.report.json_documents.probes import Gdr
+    from provision.report.json_documents.probes import GdrVerdict as GdrVerdictDocument
+
 _LONGEST_NAME = 24
 
 
-def as_document(verdict: GdrVerdict) -> dict[str, Any]:
+def as_document(verdict: GdrVerdict) -> GdrVerdictDocument:
     """Return the document of ``gdr --assume --json``; keys are an interface and only ever added."""
     return {
-        "path": verdict.path.value,
+        "path": verdict.path,
         "reasons": [message(reason) for reason in verdict.reasons],
         "reason_codes": [reason.as_document() for reason in verdict.reasons],
         "unmet": [
             {
-                "path": item.path.value,
+                "path": item.path,
                 "precondition": message(item.precondition),
                 "remedy": remedy(item.precondition),
                 **item.precondition.as_document(),
@@ -35,7 +39,7 @@ def as_document(verdict: GdrVerdict) -> dict[str, Any]:
     }
 
 
-def nodes_document(nodes: Sequence[NodeGdr]) -> dict[str, Any]:
+def nodes_document(nodes: Sequence[NodeGdr]) -> Gdr:
     """Return the document of ``gdr --json`` for the nodes of an inventory."""
     return {
         "nodes": [
@@ -50,7 +54,7 @@ def nodes_document(nodes: Sequence[NodeGdr]) -> dict[str, Any]:
     }
 
 
-def _error(error: Reason) -> dict[str, Any]:
+def _error(error: Reason) -> Problem:
     return {"message": message(error), "remedy": remedy(error) or None, **error.as_document()}
 
 
@@ -70,11 +74,12 @@ def nodes_text(nodes: Sequence[NodeGdr], *, verbose: bool = False) -> str:
     items = [(node.name, _cells(node)) for node in nodes]
     groups = grouped(items, lambda name, cells: (cells, name if verbose else ""), None if verbose else _outline)
     names = [in_short(group.names) for group in groups]
-    width = min(max([*map(len, names), 4]), _LONGEST_NAME)
-    lines = _row("node", "path", "why", width)
+    rows = []
     for name, group in zip(names, groups, strict=True):
         path, simulated, explanation = group.value
-        lines += _row(name, path, f"{'SIMULATED: ' * simulated}{explanation} {group.note}", width)
+        shown = layout.shortened_name(name, _LONGEST_NAME)
+        rows.append((shown, path, f"{'SIMULATED: ' * simulated}{explanation} {group.note}"))
+    lines = layout.table(("node", "path", "why"), rows)
     remedies = [(node.name, remedy(node.error)) for node in nodes if node.error is not None]
     for line in reason_lines((name, text) for name, text in remedies if text):
         lines += ["", *layout.wrapped(f"ERROR    {line}", "         ")]
@@ -95,12 +100,6 @@ def _cells(node: NodeGdr) -> tuple[str, bool, str]:
 def _outline(name: str, cells: tuple[str, bool, str]) -> tuple[str, bool, str]:
     path, simulated, explanation = cells
     return path, simulated, outline(explanation, name)
-
-
-def _row(name: str, path: str, explanation: str, width: int) -> list[str]:
-    shown = name if len(name) <= width else name[: width - 3] + "..."
-    first = f"{shown:<{width}}  {path:<{_PATH}}  "
-    return layout.hanging(first, explanation)
 
 
 def _details(verdicts: Sequence[tuple[str, GdrVerdict]]) -> list[str]:
@@ -125,7 +124,7 @@ def _items(word: str, items: dict[Unmet, list[str]]) -> list[str]:
     for item, names in items.items():
         lines += ["", *layout.wrapped(f"{word:<7}  {item.path.value}{_on(names)}", "         ")]
         lines += layout.wrapped(f"         needs {message(item.precondition)}", "         ")
-        lines += layout.wrapped(f"         remedy: {remedy(item.precondition)}", "           ")
+        lines += layout.wrapped(f"         hint: {remedy(item.precondition)}", "           ")
     return lines
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError
 from provision.model.history import Entry, Holder, Unlocked, local_time
@@ -11,12 +11,22 @@ from provision.report import layout
 from provision.report.grouping import grouped, outline
 from provision.report.node_names import in_short
 
+if TYPE_CHECKING:
+    from provision.report.json_documents.records import (
+        ApplyHead,
+        History,
+        LockHolder,
+        NodeHistories,
+        RecordedApply,
+        Unlock,
+    )
+
 _USER_WIDTH = 16
 _STATUS_WIDTH = 11
 _GOOD = {"unchanged", "changed", "waiting", "reset", "nothing"}
 
 
-def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] | None = None) -> dict[str, Any]:
+def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] | None = None) -> History:
     """Return the document of ``history --json``; keys are an interface and only ever added."""
     return {
         "unreachable": [
@@ -43,7 +53,7 @@ def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] 
     }
 
 
-def nodes_document(nodes: Mapping[str, Sequence[Entry] | ProvisionError]) -> dict[str, Any]:
+def nodes_document(nodes: Mapping[str, Sequence[Entry] | ProvisionError]) -> NodeHistories:
     """Return the document of ``history --nodes --json``; keys are an interface and only ever added."""
     return {
         "ok": not any(isinstance(entries, ProvisionError) for entries in nodes.values()),
@@ -62,12 +72,12 @@ def nodes_document(nodes: Mapping[str, Sequence[Entry] | ProvisionError]) -> dic
 
 def fleet_text(entries: Sequence[Entry]) -> str:
     """Return a table of applies: time, user, result, number of nodes, and command."""
-    lines = _row("when", "who", "ended", "nodes", "what")
+    rows = []
     for entry in entries:
         bad = [name for name, result in entry.nodes.items() if result.get("status") and result["status"] not in _GOOD]
         what = entry.command + (f"; not converged: {in_short(bad)}" if bad else "")
-        lines += _row(local_time(entry.started)[:16], entry.who, entry.status, str(len(entry.nodes)), what)
-    return "\n".join(lines)
+        rows.append((*_cells(entry), f"{len(entry.nodes):>5}", what))
+    return "\n".join(layout.table(("when", "who", "ended", "nodes", "what"), rows))
 
 
 def nodes_text(nodes: Mapping[str, Sequence[Entry] | ProvisionError]) -> str:
@@ -95,17 +105,17 @@ def _node_lines(entries: Sequence[Entry] | ProvisionError) -> list[str]:
         return lines + (layout.wrapped(f"  hint: {entries.remedy}", "    ") if entries.remedy else [])
     if not entries:
         return ["  no recorded applies"]
-    lines = _row("when", "who", "ended", "", "what")
+    rows = []
     for entry in entries:
         details = [entry.command, f"changed: {', '.join(entry.roles)}" if entry.roles else "", entry.message]
         if entry.status == "died" and entry.notes:
             details.append(f"last step: {entry.notes[-1]}")
         what = "; ".join(filter(None, details))
-        lines += _row(local_time(entry.started)[:16], entry.who, entry.status, "", what)
-    return lines
+        rows.append((*_cells(entry), what))
+    return layout.table(("when", "who", "ended", "what"), rows)
 
 
-def unlocked_document(done: Sequence[Unlocked]) -> dict[str, Any]:
+def unlocked_document(done: Sequence[Unlocked]) -> Unlock:
     """Return the document of ``unlock --json``; keys are an interface and only ever added."""
     return {
         "ok": all(node.ok for node in done),
@@ -132,7 +142,7 @@ def unlocked_text(done: Sequence[Unlocked]) -> str:
     return "\n".join(lines)
 
 
-def _head(entry: Entry) -> dict[str, Any]:
+def _head(entry: Entry) -> ApplyHead:
     return {
         "id": entry.id,
         "started": entry.started,
@@ -144,11 +154,11 @@ def _head(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _node_entry(entry: Entry) -> dict[str, Any]:
+def _node_entry(entry: Entry) -> RecordedApply:
     return {**_head(entry), "roles": list(entry.roles), "notes": list(entry.notes), "message": entry.message}
 
 
-def _holder(holder: Holder | None) -> dict[str, Any] | None:
+def _holder(holder: Holder | None) -> LockHolder | None:
     if holder is None:
         return None
     return {
@@ -161,8 +171,7 @@ def _holder(holder: Holder | None) -> dict[str, Any] | None:
     }
 
 
-def _row(time: str, user: str, status: str, nodes: str, what: str) -> list[str]:
-    count = f"{nodes:>5}  " if nodes else ""
-    state = layout.state(layout.shortened(status, _STATUS_WIDTH), _STATUS_WIDTH)
-    first = f"{time:<16}  {layout.shortened(user, _USER_WIDTH):<{_USER_WIDTH}}  {state}  {count}"
-    return layout.hanging(first, what)
+def _cells(entry: Entry) -> tuple[str, str, str]:
+    """Return when, by whom and with which result."""
+    who, status = layout.shortened(entry.who, _USER_WIDTH), layout.shortened(entry.status, _STATUS_WIDTH)
+    return local_time(entry.started)[:16], who, layout.state(status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision.errors import ProvisionError
 from provision.facts.image_contents import THINGS, ImageContents, mismatch
@@ -11,6 +11,10 @@ from provision.report import layout
 from provision.report.grouping import grouped, reason_lines
 from provision.report.job_words import columns
 from provision.report.node_names import in_short
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.probes import Image
+    from provision.report.json_documents.probes import ImageContents as ContentsDocument
 
 _SHORT = 19
 """``sha256:`` and twelve digits."""
@@ -32,7 +36,7 @@ def states_text(image: str, states: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def states_document(image: str, states: Mapping[str, Any]) -> dict[str, Any]:
+def states_document(image: str, states: Mapping[str, Any]) -> Image:
     """Return the document of ``image list --json`` and ``image pull --json``."""
     return {
         "image": image,
@@ -74,7 +78,7 @@ def contents_text(image: str, node: str, inside: ImageContents, host: ImageConte
     return "\n".join([*lines, *([f"mismatch: {problem}"] if problem else [])])
 
 
-def contents_document(image: str, node: str, inside: ImageContents, host: ImageContents) -> dict[str, Any]:
+def contents_document(image: str, node: str, inside: ImageContents, host: ImageContents) -> ContentsDocument:
     """Return the document of ``image inspect --json``."""
     return {
         "image": image,

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import yaml
+from msgspec import to_builtins
 
 from provision.batch.names import trainer
 from provision.model.job import Assignment, JobRecord
 from provision.report.job_words import NOT_APPLICABLE, age, allocated, duration, instance_of, leader, requested
 
-_NOT_LISTED = frozenset({"image", "noContainer", "command", "workingDir", "annotations", "env", "secretEnv", "events"})
-"""Lists are built from brief reports, which lack these."""
-_MODEL = ("modelName", "modelVersion", "modelSource")
+if TYPE_CHECKING:
+    from provision.report.json_documents.jobs import (
+        Event,
+        FirstFailure,
+        Job,
+        ListedJob,
+        Place,
+    )
+    from provision.report.json_documents.jobs import (
+        Instance as InstanceDocument,
+    )
 
 
-def job_document(job: JobRecord, now: float, engine: str) -> dict[str, Any]:
+def job_document(job: JobRecord, now: float, engine: str) -> Job:
     """Return the document of ``get -o json``; keys are an interface and only ever added."""
+    spec = job.spec
+    return {
+        **_listed(job, now, engine),
+        "image": spec.image,
+        "noContainer": spec.no_container,
+        "command": list(spec.command),
+        "workingDir": spec.working_dir,
+        "annotations": dict(spec.annotations),
+        "env": dict(spec.env),
+        "secretEnv": list(spec.secret_env),
+        "events": event_documents(job),
+    }
+
+
+def _listed(job: JobRecord, now: float, engine: str) -> ListedJob:
+    """Return a job in a list, which is built from brief reports without the other keys of `job_document`."""
     first = leader(job)
     spec = job.spec
     return {
@@ -26,7 +51,7 @@ def job_document(job: JobRecord, now: float, engine: str) -> dict[str, Any]:
         "name": spec.name,
         "namespace": "default",
         "duration": duration(job, now),
-        "status": str(job.status),
+        "status": job.status,
         "trainer": trainer(spec.kind).lower(),
         "tensorboard": job.tensorboard,
         "chiefName": first.instance if first else "",
@@ -35,7 +60,9 @@ def job_document(job: JobRecord, now: float, engine: str) -> dict[str, Any]:
         "requestGPUs": spec.total_gpus,
         "allocatedGPUs": allocated(job),
         "creationTimestamp": int(job.submitted),
-        **{key: spec.annotations.get(key, "") for key in _MODEL},
+        "modelName": spec.annotations.get("modelName", ""),
+        "modelVersion": spec.annotations.get("modelVersion", ""),
+        "modelSource": spec.annotations.get("modelSource", ""),
         "engine": engine,
         "owner": job.owner,
         "attempt": job.attempt,
@@ -51,25 +78,17 @@ def job_document(job: JobRecord, now: float, engine: str) -> dict[str, Any]:
         "placement": [_place(assignment) for assignment in job.assignments],
         "codeSHA": job.code_sha,
         "imageDigest": job.image_digest,
-        "image": spec.image,
-        "noContainer": spec.no_container,
-        "command": list(spec.command),
-        "workingDir": spec.working_dir,
         "labels": dict(spec.labels),
-        "annotations": dict(spec.annotations),
-        "env": dict(spec.env),
-        "secretEnv": list(spec.secret_env),
         "leases": {node: list(uuids) for node, uuids in job.allocations.items()},
         "unreachable": list(job.unreachable),
         "unconfirmedNodes": list(job.unconfirmed),
         "deleteRequested": job.deleting,
         "keeperLost": list(job.engine_details.get("unsupervisedNodes", ())),
         "engineDetails": dict(job.engine_details),
-        "events": event_documents(job),
     }
 
 
-def instance_document(job: JobRecord, assignment: Assignment, now: float) -> dict[str, Any]:
+def instance_document(job: JobRecord, assignment: Assignment, now: float) -> InstanceDocument:
     """Return one instance."""
     instance = instance_of(job, assignment)
     return {
@@ -92,7 +111,7 @@ def instance_document(job: JobRecord, assignment: Assignment, now: float) -> dic
     }
 
 
-def event_documents(job: JobRecord) -> list[dict[str, Any]]:
+def event_documents(job: JobRecord) -> list[Event]:
     """Return a job's events, oldest first."""
     return [
         {
@@ -106,16 +125,15 @@ def event_documents(job: JobRecord) -> list[dict[str, Any]]:
     ]
 
 
-def survey_documents(jobs: Sequence[JobRecord], now: float, engine: str) -> list[dict[str, Any]]:
+def survey_documents(jobs: Sequence[JobRecord], now: float, engine: str) -> list[ListedJob]:
     """Return the document of ``list -o json``: a list, as in arena, without the details of single jobs."""
-    return [
-        {key: value for key, value in job_document(job, now, engine).items() if key not in _NOT_LISTED} for job in jobs
-    ]
+    return [_listed(job, now, engine) for job in jobs]
 
 
 def written(document: Any, form: str) -> str:
     """Return a document as ``json`` or ``yaml``."""
     if form == "yaml":
+        document = to_builtins(document)  # enum members as text
         text = _yaml(document, unicode=True)
         # Control characters are escaped on a terminal, but remain part of the value.
         plain = all(letter.isprintable() or letter in "\n\t\u00a0" for letter in text)
@@ -127,7 +145,7 @@ def _yaml(document: Any, *, unicode: bool) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=unicode, default_flow_style=False).rstrip("\n")
 
 
-def _failure(job: JobRecord) -> Mapping[str, Any] | None:
+def _failure(job: JobRecord) -> FirstFailure | None:
     if not job.first_failure:
         return None
     instance = job.instances.get(job.first_failure)
@@ -142,7 +160,7 @@ def _failure(job: JobRecord) -> Mapping[str, Any] | None:
     }
 
 
-def _place(assignment: Assignment) -> dict[str, Any]:
+def _place(assignment: Assignment) -> Place:
     return {
         "instance": assignment.instance,
         "node": assignment.node,

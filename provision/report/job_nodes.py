@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.facts.gpu_usage import GpuUsage
 from provision.model.job_views import GpuView, NodeView
@@ -11,6 +11,9 @@ from provision.report import layout
 from provision.report.grouping import reason_lines
 from provision.report.job_words import NOT_APPLICABLE, columns, ruled, simulated_note
 from provision.report.reasons import message
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.jobs import GpuState, JobNode, TopGpu, TopNode
 
 _RULE = 89
 """The length in arena."""
@@ -61,7 +64,7 @@ def node_list_text(nodes: Sequence[NodeView]) -> str:
     return "\n".join(lines + simulated_note([node.name for node in nodes if node.simulated]))
 
 
-def top_node_document(nodes: Sequence[NodeView]) -> dict[str, Any]:
+def top_node_document(nodes: Sequence[NodeView]) -> TopNode:
     """Return the document of ``top node -o json``."""
     return {
         "nodes": node_documents(nodes),
@@ -70,7 +73,7 @@ def top_node_document(nodes: Sequence[NodeView]) -> dict[str, Any]:
     }
 
 
-def node_documents(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
+def node_documents(nodes: Sequence[NodeView]) -> list[JobNode]:
     """Return nodes and their GPUs as JSON."""
     return [
         {
@@ -104,7 +107,7 @@ def node_documents(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
     ]
 
 
-def gpu_state(gpu: GpuView) -> str:
+def gpu_state(gpu: GpuView) -> GpuState:
     """Return ``using``, ``busy (unmanaged)`` or ``idle``."""
     return "using" if gpu.job else "busy (unmanaged)" if gpu.foreign else "idle"
 
@@ -125,7 +128,7 @@ def gpu_text(
 
 def gpu_document(
     nodes: Sequence[NodeView], usage: Mapping[str, Sequence[GpuUsage]], simulated: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[TopGpu]:
     """Return the document of ``top gpu -o json``."""
     views = {gpu.uuid: gpu for node in nodes for gpu in node.gpus}
     return [
@@ -181,7 +184,7 @@ def _detail(node: NodeView) -> list[str]:
     lines = ["", f"Name:    {node.name}", f"Status:  {status(node)}", f"Role:    {role(node)}", f"Mode:    {node.mode}"]
     lines += [f"Address: {node.address}"]
     lines += [f"Labels:  {_labels(node)}"] if node.labels else []
-    lines += [f"Reason:  {node.reason}"] if node.reason else []
+    lines += [f"Reason:  {message(node.reason, node.name)}"] if node.reason.code else []
     rows = [[str(gpu.index), gpu_state(gpu), gpu.name or "-", _user(gpu)] for gpu in node.gpus]
     lines += ["GPUs:", *ruled(["ID", "STATUS", "NAME", "INSTANCE"], rows)] if rows else ["GPUs:    none"]
     return [*lines, f"Allocated/Total GPUs In Node: {_allocated(node)}/{len(node.gpus)}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.batch.document import brief
 from provision.batch.names import trainer
@@ -15,19 +15,26 @@ from provision.report.reasons import message
 
 if TYPE_CHECKING:
     from provision.batch.submission import Submission
+    from provision.report.json_documents.jobs import SubmitDryRun
 
 
-def closing_lines(job: JobRecord) -> list[str]:
-    """Return arena's two lines, and in between the reason if the job waits."""
+def closing_lines(job: JobRecord, place: Sequence[str] = ()) -> list[str]:
+    """Return arena's two lines, and in between the reason if the job waits.
+
+    Args:
+        job: the job after its submission.
+        place: the options of the command line that choose the nodes.
+    """
     name = job.spec.name
     lines = [f"The Job {name} has been submitted successfully"]
     if job.status in {JobStatus.PENDING, JobStatus.QUEUING}:
         lines.append(f"It is {job.status}: {current_reason(job) or 'it waits for its turn'}")
     kind = trainer(job.spec.kind).lower()
-    return [*lines, f"You can run `provision get {name} --type {kind}` to check the job status"]
+    command = join(["provision", "get", name, "--type", kind, *place])
+    return [*lines, f"You can run `{command}` to check the job status"]
 
 
-def dry_run_document(submission: Submission, dry_run: DryRun) -> dict[str, Any]:
+def dry_run_document(submission: Submission, dry_run: DryRun) -> SubmitDryRun:
     """Return the document of ``submit --dry-run -o json``; ``submit -f`` accepts it and creates the same job."""
     return {
         "fits": not dry_run.reason.code,

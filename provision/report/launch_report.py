@@ -5,15 +5,18 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.model import Setting
 from provision.report import layout
 
+if TYPE_CHECKING:
+    from provision.report.json_documents.launches import Launch
+
 _NAME, _SOURCE = 26, 14
 
 
-def as_document(argv: Sequence[str], settings: Sequence[Setting], node_command: Sequence[str] = ()) -> dict[str, Any]:
+def as_document(argv: Sequence[str], settings: Sequence[Setting], node_command: Sequence[str] = ()) -> Launch:
     """Return the document of ``run --explain --json``; keys are an interface and only ever added."""
     return {
         "command": list(argv),

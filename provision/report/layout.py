@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Sequence
 
 NARROWEST, WIDEST = 80, 200
 """Tables fit 80 columns; lines of more than 200 are hard to read."""
+_LAST_COLUMN = 20
+"""Least width of the last column of a table."""
 _END = "\ue0f0"
-_CODES = {"\ue0f1": "\x1b[32m", "\ue0f2": "\x1b[33m", "\ue0f3": "\x1b[31m", _END: "\x1b[0m"}
-_GREEN, _YELLOW, _RED, _ = _CODES
+_CODES = {"\ue0f1": "\x1b[32m", "\ue0f2": "\x1b[33m", "\ue0f3": "\x1b[31m", "\ue0f4": "\x1b[35m", _END: "\x1b[0m"}
+_GREEN, _YELLOW, _RED, _MAGENTA, _ = _CODES
 _MARK = re.compile(f"[{''.join(_CODES)}]")
 _COLOURS = {
     **dict.fromkeys(("pass", "ok", "changed", "unchanged", "reset", "nothing", "reloaded", "loaded"), _GREEN),
@@ -21,6 +24,10 @@ _COLOURS = {
     **dict.fromkeys(("warn", "skip", "skipped", "waiting", "pending", "queuing", "stopping", "stopped"), _YELLOW),
     **dict.fromkeys(("interrupted", "waiting", "unlocked", "ready,schedulingdisabled", "containercreating"), _YELLOW),
     **dict.fromkeys(("fail", "failed", "not ok", "error", "lost", "died", "unreachable", "refused", "notready"), _RED),
+    "+": _GREEN,
+    "~": _YELLOW,
+    "-": _RED,
+    **dict.fromkeys(("!", "needs-idle", "disruptive"), _MAGENTA),
 }
 _chosen = {"width": NARROWEST, "colour": 0}
 
@@ -62,6 +69,11 @@ def shortened(text: str, columns: int) -> str:
     return (head.rstrip() + "...")[:columns]
 
 
+def shortened_name(name: str, columns: int) -> str:
+    """Return a name, or its first characters and ``...``."""
+    return name if len(name) <= columns else name[: columns - 3] + "..."
+
+
 def wrapped(text: str, indent: str = "") -> list[str]:
     """Return the lines of a paragraph, wrapped at blanks; all but the first begin with `indent`."""
     return textwrap.wrap(text, width(), subsequent_indent=indent, break_on_hyphens=False) or [""]
@@ -73,6 +85,20 @@ def hanging(first: str, text: str) -> list[str]:
         text, width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
     )
     return lines or [first.rstrip()]
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, columns: int = 0) -> list[str]:
+    """Return a table with upper-case headers; the last column is wrapped to `columns` (the report's width)."""
+    shown = [[header.upper() for header in headers], *rows]
+    widths = [max(length(row[at]) for row in shown) for at in range(len(headers) - 1)]
+    indent = sum(widths) + 2 * len(widths)
+    room = max(_LAST_COLUMN, (columns or width()) - indent)
+    lines: list[str] = []
+    for row in shown:
+        head = "".join(f"{padded(cell, size)}  " for cell, size in zip(row, widths, strict=False))
+        first, *rest = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
+        lines += [(head + first).rstrip(), *(" " * indent + line for line in rest)]
+    return lines
 
 
 def is_mark(letter: str) -> bool:

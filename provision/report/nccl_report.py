@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.checks.nccl_log import NcclVerdict
 from provision.report import layout
 from provision.report.reasons import message, remedy
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.launches import NcclLog
 
 _LABEL = 11
 _TCP = {"Socket", "FastSocket"}
 _IN_USE = {True: "in use", False: "NOT in use", None: "unknown"}
 
 
-def as_document(verdict: NcclVerdict) -> dict[str, Any]:
+def as_document(verdict: NcclVerdict) -> NcclLog:
     """Return the document of ``nccl-log --json``; keys are an interface and only ever added."""
     return {
         "version": verdict.version,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.launchers.rankfile import ranges
 from provision.model import RankPlacement
@@ -15,6 +14,11 @@ from provision.report.reasons import message
 from provision.topology.placement import Key, Placement, Places, Worker
 from provision.topology.rank_placement import rank_placements
 from provision.topology.score import UNLIMITED
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.launches import Placement as PlacementDocument
+    from provision.report.json_documents.launches import Rank
+    from provision.report.json_documents.launches import Worker as WorkerDocument
 
 _LONGEST_NAME = 32
 _CRITERIA = (
@@ -41,12 +45,13 @@ _RATES = ("bandwidth", "lost", "weights")
 _LAST = "names of the nodes, numbers of the GPUs"
 
 
-def as_document(placement: Placement, places: Places, *, explain: bool = False) -> dict[str, Any]:
+def as_document(placement: Placement, places: Places, *, explain: bool = False) -> PlacementDocument:
     """Return the document of ``place --json``; keys are an interface and only ever added."""
-    document: dict[str, Any] = {
+    document: PlacementDocument = {
         "fits": placement.fits,
         "reason": message(placement.reason),
-        **placement.reason.as_document(),
+        "code": placement.reason.code,
+        "params": placement.reason.as_document()["params"],
         "workers": [_worker(worker, places) for worker in placement.workers],
         "bus_bandwidth_gb_s": _rate(placement.bandwidth),
         "score": _score(placement.key),
@@ -59,15 +64,19 @@ def as_document(placement: Placement, places: Places, *, explain: bool = False) 
     }
     if explain:
         other = placement.runner_up
-        document["runner_up"] = other and {
-            "workers": [_worker(worker, places) for worker in other.workers],
-            "score": _score(other.key),
-            "decided_by": _decided(placement, other),
-        }
+        document["runner_up"] = (
+            None
+            if other is None
+            else {
+                "workers": [_worker(worker, places) for worker in other.workers],
+                "score": _score(other.key),
+                "decided_by": _decided(placement, other),
+            }
+        )
     return document
 
 
-def _worker(worker: Worker, places: Places) -> dict[str, Any]:
+def _worker(worker: Worker, places: Places) -> WorkerDocument:
     return {
         "node": worker.node,
         "gpus": list(worker.gpus),
@@ -84,11 +93,11 @@ def _instances(worker: Worker, gpu: int, places: Places) -> tuple[str, ...]:
     return next((one.instances.get(gpu, ()) for one in places.candidates if one.name == worker.node), ())
 
 
-def _rank(rank: RankPlacement) -> dict[str, Any]:
+def _rank(rank: RankPlacement) -> Rank:
     return {"gpus": [int(gpu) for gpu in rank.gpus], "cpus": ranges(rank.cpus), "numa": rank.numa}
 
 
-def _score(key: Key | None) -> dict[str, Any]:
+def _score(key: Key | None) -> dict[str, float | None]:
     return {} if key is None else {name: _value(key, attribute) for attribute, name, _ in _CRITERIA}
 
 
@@ -163,22 +172,13 @@ def _expected(placement: Placement) -> str:
     return f"expected bus bandwidth: {rate} GB/s" if rate else "expected bus bandwidth: unknown without network cards"
 
 
-def _workers(placement: Placement) -> Iterator[str]:
-    """Yield a table; a worker's GPUs are in the order of their ring."""
-    rows = [("worker", "node", "GPUs", "network cards")]
+def _workers(placement: Placement) -> list[str]:
+    """Return a table; a worker's GPUs are in the order of their ring."""
+    rows = []
     for number, worker in enumerate(placement.workers):
-        gpus, nics = ",".join(map(str, worker.order)), ",".join(worker.nics)
-        rows.append((str(number), _short(worker.node), gpus, nics or "none near"))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        first = "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
-        yield from _cells(first, row[3])
-
-
-def _cells(first: str, last: str) -> list[str]:
-    width_left = max(20, layout.width() - len(first))
-    parts = textwrap.wrap(last.replace(",", ", "), width_left, break_on_hyphens=False)
-    return [first + parts[0], *(" " * len(first) + part for part in parts[1:])]
+        gpus, nics = ",".join(map(str, worker.order)), ", ".join(worker.nics)
+        rows.append((str(number), layout.shortened_name(worker.node, _LONGEST_NAME), gpus, nics or "none near"))
+    return layout.table(("worker", "node", "GPUs", "network cards"), rows)
 
 
 def _explained(placement: Placement, key: Key) -> Iterator[str]:
@@ -186,7 +186,7 @@ def _explained(placement: Placement, key: Key) -> Iterator[str]:
     other = placement.runner_up
     yield ""
     width = max(len(words) for _, _, words in _CRITERIA)
-    yield f"{'criterion, most important first':<{width}}  {'this one':>12}  {'the next best':>13}"
+    yield f"{'CRITERION, MOST IMPORTANT FIRST':<{width}}  {'THIS ONE':>12}  {'THE NEXT BEST':>13}"
     for attribute, words in _in_order(placement):
         next_best = _shown(other.key, attribute) if other is not None and other.key is not None else "-"
         yield f"{words:<{width}}  {_shown(key, attribute):>12}  {next_best:>13}"
@@ -218,7 +218,3 @@ def _where(placement: Placement) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."

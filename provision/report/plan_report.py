@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.model import (
     NEVER_APPLIED,
@@ -25,6 +25,21 @@ from provision.report import layout
 from provision.report.node_names import in_short
 from provision.report.reasons import message, names_node, remedy
 
+if TYPE_CHECKING:
+    from provision.report.json_documents.changes import (
+        FileDiff as FileDocument,
+    )
+    from provision.report.json_documents.changes import (
+        Package,
+        PlanNode,
+    )
+    from provision.report.json_documents.changes import (
+        Plan as PlanDocument,
+    )
+    from provision.report.json_documents.changes import (
+        PreflightProblem as ProblemDocument,
+    )
+
 _MAX_LINES = 60
 """Lines of one file's diff; the JSON document has all of them."""
 _MAX_NAMES = 4
@@ -39,12 +54,12 @@ _MAX_SIMILAR = 3
 """The number of blocks that differ only in details; with more, those of one node represent all."""
 
 
-def as_document(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> dict[str, Any]:
+def as_document(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> PlanDocument:
     """Return the document of ``plan --json``; keys are an interface and only ever added.
 
     It includes `diffs` only if they were requested.
     """
-    document = {
+    document: PlanDocument = {
         "converged": plan.converged,
         "nodes": [_node_document(node) for node in plan.nodes],
         "problems": problems_document(plan),
@@ -54,7 +69,7 @@ def as_document(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> dict[str
     return document
 
 
-def _add_diffs(document: dict[str, Any], diffs: Sequence[RoleDiff]) -> None:
+def _add_diffs(document: PlanDocument, diffs: Sequence[RoleDiff]) -> None:
     diff_by_step = {(each.node, each.role): each for each in diffs}
     for node in document["nodes"]:
         roles = {step["role"] for step in node["steps"]}
@@ -67,11 +82,11 @@ def _add_diffs(document: dict[str, Any], diffs: Sequence[RoleDiff]) -> None:
         node["diffs"] = [{"role": each.role, **_file_document(file)} for each in others for file in each.files]
 
 
-def _file_document(file: FileDiff) -> dict[str, str]:
+def _file_document(file: FileDiff) -> FileDocument:
     return {"path": file.path, "diff": file.diff, "note": file.note}
 
 
-def _node_document(node: NodePlan) -> dict[str, Any]:
+def _node_document(node: NodePlan) -> PlanNode:
     return {
         "name": node.name,
         "reachable": node.reachable,
@@ -81,7 +96,7 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
         "steps": [
             {
                 "role": step.role,
-                "class": step.step_class.value,
+                "class": step.step_class,
                 "reasons": [message(reason, node.name) for reason in step.reasons],
                 "reason_codes": [reason.as_document() for reason in step.reasons],
                 "waits_for": list(step.waits_for),
@@ -99,15 +114,15 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
     }
 
 
-def _package_document(package: PackageChange) -> dict[str, str | None]:
+def _package_document(package: PackageChange) -> Package:
     return {"name": package.name, "version": package.version}
 
 
-def problems_document(plan: Plan) -> list[dict[str, Any]]:
+def problems_document(plan: Plan) -> list[ProblemDocument]:
     """Return every problem of the preflight with its nodes."""
     return [
         {
-            "code": problem.code.value,
+            "code": problem.code,
             "role": problem.role,
             "object": problem.object,
             "problem": problem.problem,
@@ -253,22 +268,29 @@ def _steps(node: NodePlan, *, verbose: bool) -> list[str]:
         where = f"all {len(roles)} steps" if len(roles) == len(node.steps) else ", ".join(roles)
         lines += _wrapped(f"{where}: {message(reason, node.name)}", "  ", "    ")
     for step in node.steps:
-        lines.append(f"  {step.role:<20}{step.step_class.value}")
+        lines.append(f"  {layout.state(_sign(step))} {step.role:<20}{layout.state(step.step_class.value)}")
         for reason in step.reasons:
-            lines += _wrapped(message(reason, node.name), "    - ", "      ") if reason not in common else []
+            lines += _wrapped(message(reason, node.name), "      ", "      ") if reason not in common else []
         if step.packages:
-            lines += _listed("installs ", list(map(_package, step.packages)), "    + ", "      ", most)
+            lines += _listed(
+                "installs ", list(map(_package, step.packages)), f"      {layout.state('+')} ", "        ", most
+            )
         if step.files:
-            lines += _listed("writes ", step.files, "    + ", "      ", min(most, 1))
+            lines += _listed("writes ", step.files, f"      {layout.state('~')} ", "        ", min(most, 1))
         for job in step.waits_for:
-            lines += _wrapped(f"waits for: {job}", "    ! ", "      ")
+            lines += _wrapped(f"waits for: {job}", f"      {layout.state('!')} ", "        ")
         for job in step.disturbs:
-            lines += _wrapped(f"may disturb: {job}", "    ! ", "      ")
+            lines += _wrapped(f"may disturb: {job}", f"      {layout.state('!')} ", "        ")
     if node.dependencies:
         names = [package.name for package in node.dependencies]
         plural = "y" if len(names) == 1 else "ies"
-        lines += _listed(f"with {len(names)} dependenc{plural}: ", names, "  + ", "    ", most)
+        lines += _listed(f"with {len(names)} dependenc{plural}: ", names, f"  {layout.state('+')} ", "    ", most)
     return lines
+
+
+def _sign(step: Step) -> str:
+    """Return ``+`` for a role that is new on the node, ``~`` for one that changes it."""
+    return "+" if any(reason.code == NEVER_APPLIED for reason in step.reasons) else "~"
 
 
 def _common_reasons(steps: Sequence[Step]) -> dict[Reason, list[str]]:
@@ -312,8 +334,11 @@ def _last_word(plan: Plan) -> list[str]:
     preserved = sum(bool(step.owners) for step in steps)
     going = [step for step in steps if step.step_class is not StepClass.SAFE and not step.waits_for]
     idle, disturbing = sum(not step.disturbs for step in going), sum(bool(step.disturbs) for step in going)
-    parts = [f"{len(steps)} step{'s' * (len(steps) != 1)} to run"]
-    parts += [f"{idle} of them require an idle node, and no job runs there"] if idle else []
+    changing = sum(bool(node.steps) for node in plan.nodes)
+    added = sum(_sign(step) == "+" for step in steps)
+    where = f"on {changing} node{'s' * (changing != 1)}"
+    parts = [f"Plan: {added} step{'s' * (added != 1)} to add, {len(steps) - added} to change {where}"]
+    parts += [f"{idle} of them require{'s' * (idle == 1)} an idle node, and no job runs there"] if idle else []
     parts += [f"{disturbing} of them may disturb running jobs (allowed by --disruptive)"] if disturbing else []
     parts += [f"{waiting} wait{'s' * (waiting == 1)} for jobs to end (--disruptive NODE overrides)"] if waiting else []
     parts += [f"{preserved} would undo a preserved difference (--force ROLE overrides)"] if preserved else []
@@ -336,9 +361,14 @@ def _diffs(diffs: Sequence[RoleDiff]) -> list[str]:
     return lines
 
 
+def _signed(line: str) -> str:
+    """Return a line of a diff; its sign has the colour of the change."""
+    return layout.state(line[:1]) + line[1:] if line[:1] in {"+", "-"} else line
+
+
 def _file_lines(file: FileDiff) -> list[str]:
     if file.note:
         return _wrapped(f"({file.note})", "", "")
-    lines = file.diff.split("\n")
+    lines = [_signed(line) for line in file.diff.split("\n")]
     left = len(lines) - _MAX_LINES
     return lines if left <= 0 else [*lines[:_MAX_LINES], f"({left} more lines; --json has all)"]

@@ -33,7 +33,9 @@ _SPANS = (("days", 86400), ("hours", 3600), ("minutes", 60))
 @lru_cache(maxsize=1)
 def catalogue() -> Mapping[str, Wording]:
     """Return the wording of every code."""
+    from provision.batch.export.reasons import REASONS as EXPORTS
     from provision.batch.reasons import REASONS as JOBS
+    from provision.batch.slurm.reasons import REASONS as SLURM
     from provision.checks.reasons import REASONS as CHECKS
     from provision.components import COMPONENTS
     from provision.gdr.reasons import REASONS as GPUDIRECT
@@ -41,7 +43,7 @@ def catalogue() -> Mapping[str, Wording]:
     from provision.topology.reasons import REASONS as PLACEMENTS
 
     components = (component.reasons for component in COMPONENTS.values())
-    parts = [CHECKS, PLANS, PLACEMENTS, JOBS, GPUDIRECT, *components]
+    parts = [CHECKS, PLANS, PLACEMENTS, JOBS, SLURM, EXPORTS, GPUDIRECT, *components]
     return {code: wording for part in parts for code, wording in part.items()}
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from provision.checks import CHECKS, CLUSTER_CHECKS
+from provision.checks.controller import CONTROLLER_CHECKS
 from provision.checks.minimums import MINIMUMS, profile_id
 from provision.checks.reasons import DESCRIPTIONS
 from provision.errors import ProvisionError
@@ -84,7 +85,7 @@ def _section(code: str) -> str:
     check = ".".join(code.split(".")[:2])
     area = code.partition(".")[0]
     profiles = {profile_id(need.component) for needs in MINIMUMS.values() for need in needs}
-    if check in {*CHECKS, *CLUSTER_CHECKS, *profiles}:
+    if check in {*CHECKS, *CLUSTER_CHECKS, *CONTROLLER_CHECKS, *profiles}:
         return f"Check `{check}`"
     return _OTHERS.get(area, f"Common to `{area}`")
 
@@ -92,7 +93,8 @@ def _section(code: str) -> str:
 def _lines(name: str, codes: Mapping[str, Wording]) -> Iterator[str]:
     yield f"## {name}\n"
     if name.startswith("Check"):
-        yield f"Symptom: `provision verify` reports {name.partition(' ')[2]} with one of these causes.\n"
+        verb = "doctor" if name.partition("`")[2].startswith("controller.") else "verify"
+        yield f"Symptom: `provision {verb}` reports {name.partition(' ')[2]} with one of these causes.\n"
         passes, otherwise = DESCRIPTIONS.get(name.partition("`")[2].rstrip("`"), ("", ""))
         yield from [f"Passes when: {passes}.{f' Otherwise: {otherwise}.' if otherwise else ''}\n"] if passes else ()
     yield "| code | cause | fix |"

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-from provision.model import NodeReload, ReloadResult
+from provision.model import NodeReload
 from provision.model.reason import Reason
 from provision.report import layout
 from provision.report.grouping import grouped
 from provision.report.node_names import as_limit, in_short
 from provision.report.reasons import message, remedy
 
+if TYPE_CHECKING:
+    from provision.report.json_documents.changes import Reload
+
 _LONGEST_NAME = 24
-_RESULT = max(len(result) for result in ReloadResult)
-_MODULE = len("nvidia_peermem")
 
 
-def as_document(nodes: Sequence[NodeReload]) -> dict[str, Any]:
+def as_document(nodes: Sequence[NodeReload]) -> Reload:
     """Return the document of ``reload --json``; keys are an interface and only ever added."""
     return {
         "ok": all(node.result.ok for node in nodes),
         "nodes": [
             {
                 "name": node.name,
-                "result": node.result.value,
+                "result": node.result,
                 "provider": node.provider,
                 "module": node.module,
                 "cause": node.cause,
@@ -47,11 +48,12 @@ def as_text(nodes: Sequence[NodeReload], *, verbose: bool = False) -> str:
     items = [(node.name, replace(node, name="")) for node in nodes]
     groups = grouped(items, lambda name, node: (node, name if verbose else ""), None if verbose else _outline)
     rows = [(in_short(group.names), group.value, group.note) for group in groups]
-    width = min(max([len(names) for names, _, _ in rows] + [4]), _LONGEST_NAME)
-    lines = _row("node", f"{'result':<{_RESULT}}", "module", "reason", width)
+    cells = []
     for shown, node, note in rows:
         text = f"{'SIMULATED: ' if node.simulated else ''}{message(node.reason, shown)} {note}"
-        lines += _row(shown, layout.state(node.result.value, _RESULT), node.module or "-", text, width)
+        name = layout.shortened_name(shown, _LONGEST_NAME)
+        cells.append((name, layout.state(node.result.value), node.module or "-", text))
+    lines = layout.table(("node", "result", "module", "reason"), cells)
     remedies: dict[tuple[str, str, str], tuple[Reason, list[str]]] = {}
     for node in nodes:
         if advice := remedy(node.reason):
@@ -60,17 +62,11 @@ def as_text(nodes: Sequence[NodeReload], *, verbose: bool = False) -> str:
         suffix = f": {cause}" if cause else ""
         head = f"{result.upper()}  {in_short(names)}{suffix}"
         advice = remedy(reason, as_limit(names))
-        lines += ["", *layout.wrapped(head, "  "), *layout.wrapped(f"  remedy: {advice}", "    ")]
+        lines += ["", *layout.wrapped(head, "  "), *layout.wrapped(f"  hint: {advice}", "    ")]
     if any(node.simulated for node in nodes):
         where = in_short([node.name for node in nodes if node.simulated])
         lines += ["", *layout.wrapped(f"SIMULATED on {where}: components of the lab, no proof of real hardware.", "  ")]
     return "\n".join(lines)
-
-
-def _row(name: str, result: str, module: str, reason: str, width: int) -> list[str]:
-    shown = name if len(name) <= width else name[: width - 3] + "..."
-    first = f"{shown:<{width}}  {result}  {module:<{_MODULE}}  "
-    return layout.hanging(first, reason)
 
 
 def _outline(_: str, node: NodeReload) -> Hashable:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.model import NodeReset, ResetResult
 from provision.report import layout
 from provision.report.grouping import Group, grouped, heads, outline
 from provision.report.node_names import in_short
 
+if TYPE_CHECKING:
+    from provision.report.json_documents.changes import Reset
 
-def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[str, Any]:
+
+def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> Reset:
     """Return the document of ``reset --json``; keys are an interface and only ever added."""
     return {
         "ok": all(node.result.ok for node in nodes),
@@ -20,7 +23,7 @@ def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[st
         "nodes": [
             {
                 "name": node.name,
-                "result": node.result.value,
+                "result": node.result,
                 "steps": list(node.steps),
                 "left": list(node.left),
                 "refused": list(node.refused),
@@ -90,8 +93,8 @@ def _state(node: NodeReset) -> str:
 
 def _details(node: NodeReset, *, steps: bool = True) -> list[str]:
     lines: list[str] = []
-    for number, step in enumerate(node.steps if steps else (), 1):
-        lines += layout.wrapped(f"{number:>4}  {step}", " " * 6)
+    for step in node.steps if steps else ():
+        lines += layout.wrapped(f"  {layout.state('-')} {step}", " " * 4)
     for word, sentences in (("remains", node.left), ("blocked by", node.refused)):
         for sentence in sentences:
             lines += layout.wrapped(f"  {word}: {sentence}", " " * 6)

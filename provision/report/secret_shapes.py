@@ -66,7 +66,7 @@ _TOKENS = (
     r"(?<![\w$])\$(?:1|2[abxy]?|5|6|7|y|gy|md5|sha1|apr1|argon2\w{0,2})\$[./0-9A-Za-z$=,+-]{16,}",
 )
 _SHAPES = tuple(re.compile(shape) for shape in (*_BLOCKS, *_TOKENS))
-_WEB_TOKEN = re.compile(rf"eyJ[{_URLSAFE}]{{10,}}+((?:\.[{_URLSAFE}]*+)++)|eyJ[{_URLSAFE}]*+")
+_WEB_TOKEN = re.compile(rf"eyJ[{_URLSAFE}]{{10,}}+((?:\.[{_URLSAFE}]*+)+)|eyJ[{_URLSAFE}]*+")
 """A JWT has two dots, a JWE four; without dots it is other JSON in base64."""
 
 _HEADER = r"(?:(?:proxy-)?authorization|(?:set-)?cookie)"
@@ -76,8 +76,8 @@ _HEADERS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         # A header inside quotes, one with a quoted value, one that extends to the end of the line.
-        (rf"(?i)(?<=([\"']))({_HEADER}[ \t]*:[ \t]*)(?:\\.|(?!\1)[^\\\n])++", rf"\2{REMOVED}"),
-        (rf"(?i)\b({_HEADER}\\*[\"']?\s*[:=]\s*\\*([\"']))(?:\\.|(?!\2)[^\\\n])++", rf"\1{REMOVED}"),
+        (rf"(?i)(?<=([\"']))({_HEADER}[ \t]*:[ \t]*)(?:\\.|(?!\1)[^\\\n])+", rf"\2{REMOVED}"),
+        (rf"(?i)\b({_HEADER}\\*[\"']?\s*[:=]\s*\\*([\"']))(?:\\.|(?!\2)[^\\\n])+", rf"\1{REMOVED}"),
         (rf"(?i)\b({_HEADER}[ \t]*:[ \t]*)(?!\[removed\][\"'])[^\s\"'][^\n]*", rf"\1{REMOVED}"),
         (r"(?i)\b(bearer[ \t]+)[A-Za-z0-9._~+/=-]{8,}", rf"\1{REMOVED}"),
         (rf"(\bPSK[ \t]{{1,8}})(?:\"[^\"\n]*\"?|0[xXsS][{_BASE64}]+)", rf"\1{REMOVED}"),  # ipsec.secrets

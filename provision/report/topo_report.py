@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING
 
 from provision.report import layout
 from provision.report.reasons import message
@@ -13,6 +13,9 @@ from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
 from provision.topology.summary import summary
 from provision.topology.tree import Group, NumaNode, tree
 
+if TYPE_CHECKING:
+    from provision.report.json_documents.probes import DeviceGroup, DeviceTree, Topology
+
 _LONGEST_NAME = 16
 _LEGEND = (
     "NV# number of NVLink lanes; PIX one PCIe switch; PXB several; PHB a host bridge; NODE two host bridges of a NUMA "
@@ -20,7 +23,7 @@ _LEGEND = (
 )
 
 
-def as_document(machine: MachineTopology) -> dict[str, Any]:
+def as_document(machine: MachineTopology) -> Topology:
     """Return the document of ``topo --json``; keys are an interface and only ever added."""
     topology = machine.topology
     return {
@@ -58,8 +61,8 @@ def as_document(machine: MachineTopology) -> dict[str, Any]:
     }
 
 
-def _node(part: NumaNode | Group, names: Sequence[str]) -> dict[str, Any]:
-    groups = [{"class": group.kind, **_node(group, names)} for group in part.groups]
+def _node(part: NumaNode | Group, names: Sequence[str]) -> DeviceTree:
+    groups: list[DeviceGroup] = [{"class": group.kind, **_node(group, names)} for group in part.groups]
     return {"devices": [names[row] for row in part.devices], "groups": groups}
 
 

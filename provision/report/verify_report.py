@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from provision.checks.minimums import NONE, Held
+from provision.checks.minimums import Held
+from provision.checks.requirements import NONE
 from provision.model import CheckResult, CheckStatus, Collective, NodeChecks, PairBandwidth, Verification
 from provision.report import layout
 from provision.report.grouping import Group, grouped
 from provision.report.job_words import columns
 from provision.report.node_names import as_limit, in_short
 from provision.report.reasons import message, remedy
+
+if TYPE_CHECKING:
+    from provision.report.json_documents.probes import (
+        Collective as CollectiveDocument,
+    )
+    from provision.report.json_documents.probes import (
+        NodeCheck,
+        Pair,
+        Profile,
+        ProfiledNode,
+    )
+    from provision.report.json_documents.probes import (
+        Verification as VerificationDocument,
+    )
 
 _CLUSTER = "(cluster)"
 _PAIRS_SHOWN = 8
@@ -23,9 +38,9 @@ _COUNTS = 48
 _ORDER = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus.PASS)
 
 
-def as_document(verification: Verification) -> dict[str, Any]:
+def as_document(verification: Verification) -> VerificationDocument:
     """Return the document of ``verify --json``; keys are an interface and only ever added."""
-    document: dict[str, Any] = {
+    document: VerificationDocument = {
         "ok": verification.ok,
         "nodes": [
             {"name": node.name, "checks": [_check_document(check, node.name) for check in node.checks]}
@@ -40,7 +55,7 @@ def as_document(verification: Verification) -> dict[str, Any]:
     return document
 
 
-def _collective_document(collective: Collective) -> dict[str, Any]:
+def _collective_document(collective: Collective) -> CollectiveDocument:
     """Return the document of a collective benchmark; bandwidths are GB/s."""
     return {
         "program": collective.program,
@@ -59,7 +74,7 @@ def _collective_document(collective: Collective) -> dict[str, Any]:
     }
 
 
-def _pair_document(pair: PairBandwidth) -> dict[str, Any]:
+def _pair_document(pair: PairBandwidth) -> Pair:
     """Return the document of a pair; rates are Gbit/s, and `device` and `port` are those of the sender `a`."""
     return {
         "a": pair.a.node,
@@ -75,10 +90,10 @@ def _pair_document(pair: PairBandwidth) -> dict[str, Any]:
     }
 
 
-def _check_document(check: CheckResult, node: str = "") -> dict[str, Any]:
+def _check_document(check: CheckResult, node: str = "") -> NodeCheck:
     return {
         "id": check.id,
-        "status": check.status.value,
+        "status": check.status,
         "simulated": check.simulated,
         "reason": message(check.reason, node),
         "remedy": remedy(check.reason, node) or None,
@@ -109,9 +124,9 @@ def as_text(
     return "\n".join([*lines, *_stand_ins(simulated)])
 
 
-def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> dict[str, Any]:
+def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> Profile:
     """Return the part ``profile`` of ``verify --profile NAME --json``."""
-    nodes = [
+    nodes: list[ProfiledNode] = [
         {
             "name": node,
             "components": [
@@ -119,7 +134,7 @@ def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> dict[str,
                     "component": item.component,
                     "found": None if item.present == NONE else item.present,
                     "required": item.required,
-                    "status": item.verdict.status.value,
+                    "status": item.verdict.status,
                     "simulated": item.verdict.simulated,
                 }
                 for item in items
@@ -160,7 +175,7 @@ def _counts(nodes: Sequence[NodeChecks], *, verbose: bool) -> list[str]:
         rows.append((node.name, f"{layout.state(_worst(statuses), 6)}  {counts}{note}"))
     groups = [(in_short(group.names), group.value) for group in grouped(rows, whole)]
     width = min(max([len(names) for names, _ in groups] + [4]), layout.width() - _COUNTS)
-    lines = [f"{'node':<{width}}  {'result':<6}  {'pass':>4}  {'warn':>4}  {'fail':>4}  {'skip':>4}"]
+    lines = [f"{'NODE':<{width}}  {'RESULT':<6}  {'PASS':>4}  {'WARN':>4}  {'FAIL':>4}  {'SKIP':>4}"]
     return lines + [f"{layout.shortened(names, width):<{width}}  {line}" for names, line in groups]
 
 
@@ -183,7 +198,7 @@ def _details(nodes: Sequence[NodeChecks], status: CheckStatus, *, verbose: bool)
         lines += layout.wrapped(f"      {message(check.reason, in_short(names))}", "      ")
         lines += layout.wrapped(f"      {group.note}", "      ") if group.varied else []
         if advice := remedy(check.reason, as_limit(names)):
-            lines += layout.wrapped(f"      remedy: {_short_limits(advice)}", "        ")
+            lines += layout.wrapped(f"      hint: {_short_limits(advice)}", "        ")
     return lines
 
 

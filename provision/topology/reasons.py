@@ -25,6 +25,7 @@ REASONS: Mapping[str, Wording] = {
         "no equal number of workers per node adds up to {workers}" + _SHORTAGE
     ),
     "placement.gpus_of_node": Wording("{name} {gpus}"),
+    "placement.gpus_of_holder": Wording("{holder} ({gpus})"),
     "placement.none_free": Wording("nothing"),
     "placement.largest_job": Wording("the largest job that fits now has {workers:times worker}"),
     "placement.no_such_job": Wording("no job of such workers fits now"),

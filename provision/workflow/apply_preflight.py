@@ -17,8 +17,8 @@ from provision.components.base import Repository
 from provision.documents.preflight import PreflightAnswer
 from provision.errors import InventoryError, ProvisionError, VaultPasswordMissing
 from provision.facts import NodeFacts, Unknown, plain, proxies
-from provision.model import Node, NodePlan, PackageChange, Plan, PreflightCode, PreflightProblem, Secret, Step
-from provision.planning.requirements import packages_of, repositories_of, setting_problems
+from provision.model import Cluster, Node, NodePlan, PackageChange, Plan, PreflightCode, PreflightProblem, Secret, Step
+from provision.planning.requirements import cluster_problems, packages_of, repositories_of, setting_problems
 
 if TYPE_CHECKING:
     from provision.connectors import Connector
@@ -70,8 +70,9 @@ def preflight(result: PlanResult, *, read_only: bool = False) -> PlanResult:
         own = problems.setdefault(node.name, [])
         for role in dict.fromkeys((SHARED.role, *(step.role for step in plan.steps))):
             own.extend(setting_problems(role, node.variables, facts))
+            own.extend(cluster_problems(role, node, result.cluster, result.facts))
         own.extend(_missing_files(plan, node))
-        requested[plan.name] = _requested(plan, node, facts, without=own)
+        requested[plan.name] = _requested(plan, node, result.cluster, facts, without=own)
     answers = {} if read_only else _ask(result, requested)
     return replace(
         result, plan=Plan(tuple(_completed(plan, result, requested, problems, answers) for plan in result.plan.nodes))
@@ -116,7 +117,7 @@ def _rendered(
     from provision.inventory.sources import SourceIndex
     from provision.inventory.specs import read_specs
     from provision.inventory.templates import has_template, rendering_problems
-    from provision.local_files import roles_folder
+    from provision.resources import roles_folder
 
     specs = read_specs(roles_folder()).options
     problems: dict[str, list[PreflightProblem]] = {}
@@ -159,7 +160,9 @@ def _missing_files(plan: NodePlan, node: Node) -> Iterable[PreflightProblem]:
                 yield PreflightProblem(PreflightCode.FILE_MISSING, step.role, variable, problem, remedy)
 
 
-def _requested(plan: NodePlan, node: Node, facts: NodeFacts, *, without: Sequence[PreflightProblem]) -> Requested:
+def _requested(
+    plan: NodePlan, node: Node, cluster: Cluster, facts: NodeFacts, *, without: Sequence[PreflightProblem]
+) -> Requested:
     """Return what has to be asked of the node; nothing of what is known to be wrong already."""
     roles = [step.role for step in plan.steps]
     system = _system(facts)
@@ -167,7 +170,8 @@ def _requested(plan: NodePlan, node: Node, facts: NodeFacts, *, without: Sequenc
     packages: dict[str, tuple[str, ...]] = {}
     for role in roles:
         known = {*installed, *(name for names in packages.values() for name in names)}
-        packages[role] = tuple(name for name in packages_of(role, node.variables, system, facts) if name not in known)
+        names = packages_of(role, node.variables, system, facts, (node, cluster))
+        packages[role] = tuple(name for name in names if name not in known)
     packages = {role: names for role, names in packages.items() if names}
     wrong = frozenset(problem.role for problem in without)
     repositories = [
@@ -192,11 +196,11 @@ def _enabled(node: Node) -> list[str]:
 def _system(facts: NodeFacts) -> Mapping[str, Any]:
     """Return what the shared role knows of the node's system."""
     from provision.inventory.role_files import systems
-    from provision.local_files import roles_folder
+    from provision.resources import roles_folder
 
     if isinstance(facts.system, Unknown):
         return {}
-    system: Mapping[str, Any] = systems(roles_folder()).get(f"{facts.system.id}_{facts.system.version}", {})
+    system: Mapping[str, Any] = systems(roles_folder()).get(facts.system.variables, {})
     return system
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
+from provision.batch.durations import elapsed
 from provision.errors import ProvisionError
 from provision.model import Bandwidth, Node, PairBandwidth
 from provision.model.cluster import NO_JOBS
@@ -51,7 +52,7 @@ def measure(nodes: Sequence[Node], facts: Mapping[str, NodeFacts], say: Say) -> 
     seconds = bandwidth_plan.expected_seconds(planned, parties)
     sampled = len(names) > rounds.SAMPLE_ABOVE
     scope = f"a sample of the pairs, each node {len(planned)} times" if sampled else "all pairs"
-    say(f"bandwidth: {len(names)} nodes, {scope}: {len(planned)} rounds, about {_duration(seconds)}")
+    say(f"bandwidth: {len(names)} nodes, {scope}: {len(planned)} rounds, about {elapsed(seconds)}")
     with _links([node for node in nodes if node.name in parties]) as links:
         table = _Table(parties, links, say)
         table.play(planned)
@@ -278,7 +279,3 @@ def _named(pairs: Sequence[tuple[str, str]]) -> str:
     shown = 4
     more = f" and {len(pairs) - shown} more pairs" if len(pairs) > shown else ""
     return ", ".join(f"{a} -> {b}" for a, b in pairs[:shown]) + more
-
-
-def _duration(seconds: int) -> str:
-    return f"{seconds} s" if seconds < 120 else f"{(seconds + 59) // 60} minutes"  # noqa: PLR2004

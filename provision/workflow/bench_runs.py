@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import provision.benchmarks
 from provision.benchmarks import NodeInfo, Record, parse
 from provision.documents import decode, printable_values
 from provision.errors import InvalidDocument, NoResult, ProvisionError
@@ -20,6 +19,7 @@ from provision.facts.container import Container
 from provision.facts.derived import simulated
 from provision.launchers import HostEntry
 from provision.locks import user
+from provision.resources import package_path
 from provision.workflow import benchmark_files
 
 PROGRAM = "provision_training_bench.py"
@@ -43,7 +43,7 @@ def program_folder() -> Path:
     Raises:
         ProvisionError: the folder is not writable.
     """
-    source = Path(provision.benchmarks.__file__).parent / "files" / PROGRAM
+    source = package_path("benchmarks", "files", PROGRAM)
     folder = benchmark_files.folder() / "program"
     target = folder / PROGRAM
     try:

@@ -8,11 +8,11 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.errors import Interrupted, InventoryError, ProvisionError
 from provision.model import Collective, Node
+from provision.resources import package_path
 
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
@@ -173,9 +173,7 @@ def _programs(*, gpus: bool) -> tuple[_Program, ...]:
 
 def _ours(backend: str, begin: int, end: int) -> tuple[str, ...]:
     """Return the command of our own program, which contains its source, so that no file remains in a container."""
-    import provision.benchmarks
-
-    source = Path(provision.benchmarks.__file__).parent / "files" / "provision_allreduce.py"
+    source = package_path("benchmarks", "files", "provision_allreduce.py")
     packed = base64.b64encode(zlib.compress(source.read_bytes(), 9)).decode()
     start = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
     return ("python3", "-c", start, "--backend", backend, "--begin", str(begin), "--end", str(end))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from provision.commands.python_install import INSTALL_SECONDS, install_script
 from provision.components import COMPONENTS
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
+from provision.local_files import temporary_folder
 from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
 from provision.model.reason import Reason
 from provision.report.reasons import messages
@@ -347,7 +347,7 @@ class _Apply:
         for name in wanted:
             locks.note(name, "run " + ", ".join(roles[name] or self._options.steps))
         log = log_folder(self._cluster) / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
-        with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+        with temporary_folder() as folder:
             write_fingerprints(Path(folder), result, list(wanted))
             variables: dict[str, Any] = {
                 "_platform_fingerprints_folder": folder,

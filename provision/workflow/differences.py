@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from provision.errors import Interrupted, ProvisionError
 from provision.facts import Unknown
 from provision.facts.managed import FOLDER
+from provision.local_files import temporary_folder
 from provision.model import ApplyReport, Cluster, Difference, FileDiff, NodeReport, RoleDiff, RoleStatus, Secret
 from provision.workflow.bundle import known_secrets
 from provision.workflow.plan import PlanResult
@@ -83,7 +83,7 @@ def _compare(
     from provision import engine
     from provision.inventory.settings import reading_environment
 
-    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+    with temporary_folder() as folder:
         write_fingerprints(Path(folder), result, list(wanted))
         variables: dict[str, Any] = {
             "_platform_fingerprints_folder": folder,

@@ -13,6 +13,7 @@ from provision.advisor.advice import advise_from
 from provision.advisor.base import Finding, Verdict
 from provision.advisor.gpu_advice import idle_seconds
 from provision.advisor.series import NodeSeries
+from provision.batch.durations import elapsed
 from provision.errors import NodeUnreachable, ProvisionError, UsageError
 from provision.jobs.engines.base import Capability, require
 from provision.model.job import JobRecord, JobStatus
@@ -143,9 +144,9 @@ def _progress(seconds: float, nodes: int, report: Callable[[str], None]) -> Iter
     def go() -> None:
         while not over.wait(_TELL_SECONDS):
             left = seconds - (time.monotonic() - begun)
-            report(f"{left:.0f} s left" if left > 0 else "waiting for the last nodes")
+            report(f"{elapsed(left)} left" if left > 0 else "waiting for the last nodes")
 
-    report(f"sampling {nodes} node{'s' if nodes != 1 else ''} for {seconds:g} s")
+    report(f"sampling {nodes} node{'s' if nodes != 1 else ''} for {elapsed(seconds)}")
     threading.Thread(target=go, daemon=True, name="progress").start()
     try:
         yield

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from provision.checks.systems import unsupported
 from provision.commands.python_install import INSTALLERS
 from provision.components import SHARED
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
@@ -24,7 +25,7 @@ from provision.planning import (
 )
 from provision.planning.ignore import with_ignored
 from provision.planning.preservation import unreadable_facts
-from provision.report.reasons import message
+from provision.report.reasons import error_of, message
 from provision.workflow.survey import supported_systems
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
     if isinstance(facts, ProvisionError):
         return facts
     system = facts.system
-    if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
+    if isinstance(system, Unknown) or system.name not in supported:
         return _unsupported(node, system, supported)
     if lacks_python(node, facts):
         if system.package_manager in INSTALLERS:
@@ -112,12 +113,9 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
 
 
 def _unsupported(node: Node, system: System | Unknown, supported: Sequence[str]) -> ProvisionError:
-    title, remedy = "an unknown system without /etc/os-release", "Install a supported system."
-    if not isinstance(system, Unknown):
-        file = f"roles/{SHARED.role}/vars/{system.id}_{system.version}.yml"
-        title, remedy = system.title, f"Install a supported system, or add {file} for this one."
-    text = f"it runs {title}, which is not supported; supported are: {', '.join(supported)}"
-    return NodeError(text, node=node.name, remedy=remedy)
+    if isinstance(system, Unknown):
+        return error_of(NodeError, reason("node.os.unknown", supported=supported), node=node.name)
+    return error_of(NodeError, unsupported(system, supported), node=node.name)
 
 
 def _unreadable_node(node: Node, reason: str) -> NodeError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from provision.documents import decode
 from provision.documents.state import ResetAnswer
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
+from provision.local_files import temporary_folder
 from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeReset, NodeStatus, ResetResult, Secret
 from provision.workflow.inventory_state import inventory_lock, log_folder
 
@@ -106,7 +106,7 @@ def _play(
     if not names:
         return {}
     log = log_folder(cluster) / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-reset.log"
-    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+    with temporary_folder() as folder:
         report = engine.run_playbook(
             cluster.inventory,
             names,

@@ -123,8 +123,6 @@ def read_saved(path: Path) -> tuple[SavedPlan, Request]:
 def saved_differences(document: SavedPlan, result: PlanResult) -> list[str]:
     """Return the differences from the time when the plan was saved, one per line; empty if the plan is valid."""
     lines: list[str] = []
-    if document.inventory != str(result.cluster.inventory):
-        lines.append(f"it was made for {document.inventory}")
     before, now = document.digests, result.digests()
     lines += [
         f"{name}: its inputs changed since the plan was saved"

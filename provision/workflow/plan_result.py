@@ -59,12 +59,27 @@ class PlanResult:
         return all(role in receipts for role in wanted)
 
     def digests(self) -> dict[str, str]:
-        """Return for each node a hash of what its plan rests on."""
-        return {node.name: _digest(node, self.facts.get(node.name)) for node in self.plan.nodes}
+        """Return for each node a hash of what its plan rests on.
+
+        It does not depend on secrets, which could be guessed from it. They are removed by name and by shape, because
+        a decrypted value of a vault is an ordinary string.
+        """
+        from provision.report.redaction import Redactor
+
+        redactor = Redactor()
+        shared = {
+            "nodes": [node.name for node in self.cluster.nodes],
+            "roles": {role: source.code for role, source in self.sources.items()},
+        }
+        digests: dict[str, str] = {}
+        for plan in self.plan.nodes:
+            inputs = {**shared, "variables": redactor.data(self.cluster.node(plan.name).variables)}
+            digests[plan.name] = _digest(plan, self.facts.get(plan.name), inputs)
+        return digests
 
 
-def _digest(plan: NodePlan, facts: NodeFacts | None) -> str:
-    """Return a hash of the plan and of the facts that a step's outcome depends on, none of which changes by itself."""
+def _digest(plan: NodePlan, facts: NodeFacts | None, inputs: Mapping[str, Any]) -> str:
+    """Return a hash of a plan, its inputs and facts, none of which changes by itself."""
     import msgspec
 
     from provision.facts import Unknown
@@ -76,7 +91,7 @@ def _digest(plan: NodePlan, facts: NodeFacts | None) -> str:
         problems=(),
         dependencies=(),
     )
-    seen: dict[str, Any] = {"plan": bare}
+    seen: dict[str, Any] = {"plan": bare, "inputs": inputs}
     if facts is not None:
         boot = facts.boot
         seen |= {

@@ -64,7 +64,7 @@ def asked_for(words: Sequence[str]) -> Asked:
 def _roles_and_steps() -> dict[str, bool]:
     """Return every name that ``--only`` takes, and whether it is that of a role."""
     from provision import yamltext
-    from provision.local_files import roles_folder
+    from provision.resources import roles_folder
 
     known: dict[str, bool] = {}
     for file in sorted(roles_folder().glob("*/tasks/main.yml")):

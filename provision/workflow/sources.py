@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def role_sources() -> dict[str, RoleSource]:
     """Return the hash of every role's files, and the words in them; cached for one apply."""
     from provision.inventory.role_files import code_of_roles
-    from provision.local_files import roles_folder
+    from provision.resources import roles_folder
 
     return {role: RoleSource(code, frozenset(words)) for role, (code, words) in code_of_roles(roles_folder()).items()}
 

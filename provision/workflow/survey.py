@@ -37,7 +37,7 @@ def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
 def role_defaults() -> dict[str, Any]:
     """Return the variables of every role's defaults/main.yml, the desired state where the inventory has none."""
     from provision.inventory.role_files import defaults
-    from provision.local_files import roles_folder
+    from provision.resources import roles_folder
 
     return defaults(roles_folder())
 
@@ -45,7 +45,7 @@ def role_defaults() -> dict[str, Any]:
 def supported_systems() -> tuple[str, ...]:
     """Return the supported systems, as ``debian 12``."""
     from provision.inventory.role_files import systems
-    from provision.local_files import roles_folder
+    from provision.resources import roles_folder
 
     return tuple(name.replace("_", " ", 1) for name in sorted(systems(roles_folder())))
 
@@ -53,7 +53,7 @@ def supported_systems() -> tuple[str, ...]:
 def with_defaults(cluster: Cluster) -> Cluster:
     """Return the cluster with the roles' defaults under each node's own variables, which have the roles' types."""
     from provision.inventory.specs import as_type, read_specs
-    from provision.local_files import roles_folder
+    from provision.resources import roles_folder
 
     defaults, known = role_defaults(), read_specs(roles_folder()).options
 
@@ -85,6 +85,10 @@ def with_preserved(
     return replace(complete, nodes=tuple(map(with_its_settings, complete.nodes))), preserved
 
 
+ON_REQUEST = frozenset({"kubernetes_host"})
+"""Names of facts that only some commands use."""
+
+
 def probe(
     nodes: Sequence[Node],
     *,
@@ -93,7 +97,7 @@ def probe(
     keep: bool = False,
     took: dict[str, float] | None = None,
     topology: bool = False,
-    without: Collection[str] = (),
+    without: Collection[str] = ON_REQUEST,
     meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, NodeFacts | ProvisionError]:
     """Return node -> its facts, collected over one SSH connection each, or the error of a node that failed.
@@ -105,7 +109,7 @@ def probe(
         keep: include the text of the answer in the facts, for a support bundle.
         took: receives the seconds after which each node answered.
         topology: query nvidia-smi for the links of GPUs and cards, which takes seconds. No plan depends on them.
-        without: names of facts that are not collected.
+        without: names of facts that are not collected; by default those that no plan uses.
         meanwhile: called once while the nodes answer.
     """
     from provision.connectors import each

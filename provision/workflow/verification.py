@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError
 from provision.model import Cluster, Node, NodeChecks, Verification
-from provision.workflow.survey import chosen, probe, supported_systems, with_defaults, with_preserved
+from provision.workflow.survey import ON_REQUEST, chosen, probe, supported_systems, with_defaults, with_preserved
 
 if TYPE_CHECKING:
     from provision.batch.data import DataFinding
@@ -60,7 +60,9 @@ def verify(
 
     complete = with_defaults(cluster)
     nodes = chosen(complete, limit)
-    facts = probe(nodes, names=[node.name for node in complete.nodes], keep=keep, topology=True)
+    without = () if profile == "kubernetes" else ON_REQUEST
+    names = [node.name for node in complete.nodes]
+    facts = probe(nodes, names=names, keep=keep, topology=True, without=without)
     complete, _ = with_preserved(cluster, complete, facts)
     nodes = tuple(complete.node(node.name) for node in nodes)
     reached = {name: value for name, value in facts.items() if not isinstance(value, ProvisionError)}

@@ -62,6 +62,14 @@ def on_node(provision, node, command):
     return provision.ok("lab", "ssh", LAB, node, "--", command).out
 
 
+@pytest.fixture(scope="module")
+def with_rdma(provision, lab):
+    """The lab after an apply of the roles for kernel modules and RDMA."""
+    provision.ok(*KERNEL)
+    return lab
+
+
+@pytest.mark.long
 def test_apply_reports_a_power_cut_and_the_next_apply_completes(provision, lab):
     """The report names node, role and task, the other node is done, and what the cut left is repaired."""
     first, second = (node["name"] for node in lab["nodes"])
@@ -77,9 +85,9 @@ def test_apply_reports_a_power_cut_and_the_next_apply_completes(provision, lab):
     assert statuses(provision.ok(*KERNEL)) == ["unchanged", "unchanged"]
 
 
-def test_an_unloaded_kernel_module_is_reported_and_loaded_by_apply(provision, lab):
+def test_an_unloaded_kernel_module_is_reported_and_loaded_by_apply(provision, with_rdma):
     """Somebody takes Soft-RoCE's module away: the plan says which, for its role alone, and one apply brings it back."""
-    second = lab["nodes"][1]["name"]
+    second = with_rdma["nodes"][1]["name"]
     only = ("--lab", LAB, "--json", "--only", "base_system", "--only", "rdma_stack")
     on_node(provision, second, "rdma link delete rxe0 && modprobe -r rdma_rxe")
 
@@ -93,9 +101,9 @@ def test_an_unloaded_kernel_module_is_reported_and_loaded_by_apply(provision, la
 
 
 @pytest.mark.row(44)
-def test_soft_roce_is_restored_after_a_reboot(provision, lab):
+def test_soft_roce_is_restored_after_a_reboot(provision, with_rdma):
     """Soft-RoCE on the data network comes back by itself, before anything that needs it."""
-    second = lab["nodes"][1]["name"]
+    second = with_rdma["nodes"][1]["name"]
     before = on_node(provision, second, "ls /sys/class/infiniband /dev/infiniband")
     assert "uverbs0" in before, before
 

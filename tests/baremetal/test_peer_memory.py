@@ -94,6 +94,7 @@ def built(node: Node) -> Node:
 
 
 @pytest.mark.row(45)
+@pytest.mark.slow
 def test_the_module_is_built_from_source_and_loaded(built: Node) -> None:
     """By name and from /lib/modules; the second apply finds nothing to do."""
     assert "nv_peer_mem" in built.loaded()
@@ -146,6 +147,7 @@ def test_a_module_in_use_is_not_unloaded(built: Node) -> None:
 
 
 @pytest.mark.row(45)
+@pytest.mark.slow
 def test_the_module_is_loaded_before_docker_starts_after_a_reboot(built: Node) -> None:
     """Without any apply."""
     built.reboot()
@@ -189,6 +191,7 @@ def test_a_module_built_for_another_rdma_stack_is_reported_and_rebuilt_by_apply(
     assert "nv_peer_mem" in built.loaded()
 
 
+@pytest.mark.long
 def test_a_kernel_without_headers_is_reported_and_fixed_by_apply(built: Node) -> None:
     """Docker starts all the same; the node takes no jobs until then. The module is built for it and loaded."""
     kernel = built.shell("uname -r").strip().replace("-amd64", "-cloud-amd64")

@@ -1,6 +1,7 @@
 """``make bench-jobs``: batch jobs on container nodes, beside ssh and docker alone, all in one run.
 
 ``python -m tests.benchmarks.batch_jobs --nodes 2 --stored 500``; with ``--lab NAME`` on a lab that is there already.
+``--engine slurm`` makes the lab a Slurm cluster, and compares with plain ``sbatch`` of the same containers.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from pathlib import Path
 
 import yaml
 
+from provision.cli.list import RECENT
 from provision.node_archive import archive
-from tests.support.command import ROOT, Provision
+from tests.support.command import ROOT, Provision, eventually
+from tests.support.jobs import use_engine
 
 LAB = f"bench{os.getpid()}"
 LINES, PAUSE = 12, 0.3
@@ -47,8 +50,9 @@ class Row:
 class Bench:
     """A lab, and what is measured on it."""
 
-    def __init__(self, provision: Provision, lab: str, repeat: int) -> None:
-        self.provision, self.lab, self.repeat = provision, lab, repeat
+    def __init__(self, provision: Provision, lab: str, repeat: int, engine: str) -> None:
+        self.provision, self.lab, self.repeat, self.engine = provision, lab, repeat, engine
+        self.words = ("--lab", lab, "--engine", engine)
         inventory = Path(provision.ok("lab", "inventory", lab).out.strip())
         (group,) = yaml.safe_load(inventory.read_text())["all"]["children"].values()
         self.addresses = {name: variables["ansible_host"] for name, variables in group["hosts"].items()}
@@ -95,24 +99,33 @@ class Bench:
         return seconds
 
     def first_line(self) -> Row:
-        """From ``submit`` on two nodes to the first line of rank 0, and from ``docker run`` of the same by ssh."""
-        words = ["pytorch", "--lab", self.lab, f"--image={self.image}", "--gpus=1", "--workers=2", "--spread"]
+        """From ``submit`` on two nodes to the first line of rank 0, and of the same containers without us.
+
+        These are started by ``docker run`` over ssh, with Slurm by ``sbatch``.
+        """
+        words = ["pytorch", *self.words, f"--image={self.image}", "--gpus=1", "--workers=2", "--spread"]
         dry = self.provision.ok("submit", *words, "--name=bench-dry", "--dry-run", "-o", "json", "echo begun").document
-        by_hand = [
-            self.ssh(place["node"], _run_words(dry["commands"][place["instance"]])) for place in dry["placement"]
-        ]
+        runs = {place["node"]: _run_words(dry["commands"][place["instance"]]) for place in dry["placement"]}
+        by_hand = [self.ssh(node, run) for node, run in runs.items()]
 
         def docker(_: int) -> float:
             with ThreadPoolExecutor() as pool:
                 return next(iter(pool.map(self.until_first_line, by_hand)))
 
-        others, ours = self.times(docker), self.times(lambda number: self.submitted(f"bench-{number}"))
-        limit = "5 s beyond docker run"
-        return Row("submit on two nodes to the first line", limit, ours, "ssh and docker run", others)
+        def sbatch(_: int) -> float:
+            return self.until_first_line(self.ssh(self.head, _sbatch(list(runs.values()))))
+
+        task = "submit on two nodes to the first line"
+        by_slurm = self.engine == "slurm"
+        others = self.times(sbatch if by_slurm else docker)
+        ours = self.times(lambda number: self.submitted(f"bench-{number}"))
+        if by_slurm:
+            return Row(task, "2 s beyond sbatch", ours, "sbatch and docker run", others)
+        return Row(task, "5 s beyond docker run", ours, "ssh and docker run", others)
 
     def submitted(self, name: str) -> float:
         """Return the seconds from ``submit`` on two nodes to the first line of rank 0."""
-        words = ("pytorch", "--lab", self.lab, f"--image={self.image}", "--gpus=1", "--workers=2", "--spread")
+        words = ("pytorch", *self.words, f"--image={self.image}", "--gpus=1", "--workers=2", "--spread")
         return self.until_first_line(self.provision.argv("submit", *words, f"--name={name}", "--follow", "echo begun"))
 
     def beside(self, count: int, alone: Sequence[float]) -> Row:
@@ -138,8 +151,9 @@ class Bench:
                 argv, env=self.provision.environment, capture_output=True, text=True, check=True
             ).stdout
             seconds = time.monotonic() - begun
-            if argv[-1] == "name" and out.count("stored-") != count:
-                raise SystemExit(f"{shlex.join(argv)} shows {out.count('stored-')} jobs of {count}")
+            wanted = count if argv[-1] == "0" else min(count, RECENT)
+            if "list" in argv and not wanted * 0.9 <= out.count("stored-") <= wanted:
+                raise SystemExit(f"{shlex.join(argv)} shows {out.count('stored-')} jobs of {wanted}")
             return seconds
 
         def fan_out(_: int) -> float:
@@ -150,22 +164,34 @@ class Bench:
 
         bare = self.times(fan_out)
         lines = {
-            f"list, {count} jobs": self.provision.argv("list", "--lab", self.lab, "-o", "name"),
-            f"get, {count} jobs": self.provision.argv("get", "--lab", self.lab, f"stored-{count // 2}"),
+            f"list, {count} jobs": self.provision.argv("list", *self.words),
+            f"list all of {count} jobs": self.provision.argv("list", *self.words, "--limit", "0"),
+            f"get, {count} jobs": self.provision.argv("get", *self.words, f"stored-{count // 2}"),
         }
         return [
-            Row(task, "1 s", self.times(lambda _, line=argv: whole(line)), "ssh true on each node", bare)  # type: ignore[misc]
+            Row(
+                task,
+                "" if "all" in task else "1 s",
+                self.times(lambda _, line=argv: whole(line)),
+                "ssh true on each node",
+                bare,
+            )  # type: ignore[misc]
             for task, argv in lines.items()
         ]
 
     def followed(self) -> Row:
         """How long after it was written a line is shown by ``logs -f``, and by ssh and ``docker logs -f``."""
         name = "bench-lines"
-        words = ("submit", "run", "--lab", self.lab, f"--name={name}", f"--image={self.image}", f"--nodes={self.head}")
+        words = ("submit", "run", *self.words, f"--name={name}", f"--image={self.image}", f"--nodes={self.head}")
         self.provision.ok(*words, f"sleep 3; {WRITES}")
-        (assignment,) = self.provision.ok("get", "--lab", self.lab, name, "-o", "json").document["instances"]
+        get = ("get", *self.words, name, "-o", "json")
+        job = eventually(
+            lambda: (one := self.provision.ok(*get).document)["status"] == "RUNNING" and one,
+            seconds=60, what=f"{name} runs",
+        )  # fmt: skip
+        (assignment,) = job["instances"]
         lines = [
-            self.provision.argv("logs", "-f", "--lab", self.lab, name),
+            self.provision.argv("logs", "-f", *self.words, name),
             self.ssh(self.head, f"docker logs -f {assignment['name']}"),
         ]
         with ThreadPoolExecutor() as pool:
@@ -184,10 +210,10 @@ class Bench:
         """Leave nothing of ours on the nodes."""
         for node in self.addresses:
             self.on(node, "rm -rf /run/bench /var/lib/provision/jobs/stored-*")
-        names = self.provision.ok("list", "--lab", self.lab, "-o", "name").out.split()
+        names = self.provision.ok("list", *self.words, "-o", "name").out.split()
         ours = [name for name in names if name.startswith("bench-")]
         if ours:
-            self.provision.ok("delete", "--lab", self.lab, "--force", *ours)
+            self.provision.ok("delete", *self.words, "--force", *ours)
 
 
 def _run_words(create: Sequence[str]) -> str:
@@ -200,6 +226,19 @@ def _run_words(create: Sequence[str]) -> str:
         else:
             words.append(word)
     return shlex.join(words)
+
+
+def _sbatch(runs: Sequence[str]) -> str:
+    """Return a shell line that submits a batch job with one of these commands on each node, and prints its first line.
+
+    Slurm writes the output on the first node of the job, which is the one with Slurm's commands.
+    """
+    cases = " ".join(f"{rank}) {run};;" for rank, run in enumerate(runs))
+    step = shlex.quote(f"case $SLURM_PROCID in {cases} esac")
+    options = f"--parsable -N{len(runs)} -n{len(runs)} --gpus-per-task=1 --mem=512 --output=/run/bench-%j.out"
+    wait = "until [ -s /run/bench-$job.out ]; do sleep 0.02; done; head -1 /run/bench-$job.out"
+    ends = "while squeue -h -j $job | grep -q .; do sleep 0.1; done; rm /run/bench-$job.out"
+    return f"set -e; job=$(sbatch {options} --wrap={shlex.quote(f'srun sh -c {step}')}); {wait}; {ends}"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -224,6 +263,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--stored", type=int, default=500)
     parser.add_argument("--lab", help="one that is there, with everything applied")
+    parser.add_argument("--engine", choices=("direct", "slurm"), default="direct")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench")
     given = parser.parse_args()
     load = os.getloadavg()[0]
@@ -234,8 +274,9 @@ def main() -> None:
             if not given.lab:
                 machine = ("--driver", "container", "--nodes", str(given.nodes), "--machine", "pair")
                 provision.ok("lab", "up", lab, *machine)
+                use_engine(provision, lab, given.engine)
                 provision.ok("apply", "--lab", lab, "--yes")
-            bench = Bench(provision, lab, given.repeat)
+            bench = Bench(provision, lab, given.repeat, given.engine)
             try:
                 rows = [bench.first_line(), bench.followed()]
                 bench.store(given.stored)
@@ -245,15 +286,16 @@ def main() -> None:
         finally:
             if not given.lab:
                 provision("lab", "down", lab)
+    title = "batch_jobs" if given.engine == "direct" else f"batch_jobs_{given.engine}"
     given.out.mkdir(parents=True, exist_ok=True)
     head = (
-        f"{len(bench.addresses)} container nodes on this machine ({os.cpu_count()} processors, load {load:.1f} before, "
-        f"{os.getloadavg()[0]:.1f} after), {time.strftime('%Y-%m-%d %H:%M')}. SIMULATED GPUs.\n"
+        f"{len(bench.addresses)} container nodes, engine {given.engine} ({os.cpu_count()} processors, "
+        f"load {load:.1f} before, {os.getloadavg()[0]:.1f} after), {time.strftime('%Y-%m-%d %H:%M')}. SIMULATED GPUs.\n"
         "How to read it: tests/benchmarks/README.md\n\n"
     )
-    (given.out / "batch_jobs.txt").write_text(head + table(rows))
+    (given.out / f"{title}.txt").write_text(head + table(rows))
     numbers = [{"task": row.task, "ours": row.ours, "other": row.other, "others": row.others} for row in rows]
-    (given.out / "batch_jobs.json").write_text(json.dumps({"load": load, "rows": numbers}, indent=1) + "\n")
+    (given.out / f"{title}.json").write_text(json.dumps({"load": load, "rows": numbers}, indent=1) + "\n")
     sys.stdout.write(head + table(rows))
 
 

@@ -254,6 +254,10 @@ FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "routes": _constant("default via 10.77.255.254 dev bond0 \n10.77.0.0/16 dev bond0 proto kernel scope link"),
     "names": _names,
     "listening": _listening,
+    "kubernetes_host": _constant(
+        "version=1.7.27\nservice=active\nkubelet=inactive\nmodule=overlay\nconfig=/etc/containerd/config.toml\n"
+        'disabled_plugins = ["cri"]'
+    ),
     "rdma": _constant(hardware.rdma),
     "rdma_counters": _constant(hardware.counters),
     "gpus": _constant(hardware.gpus),
@@ -286,5 +290,5 @@ FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "simulated": _constant("everything=a node of a benchmark (SIMULATED)"),
 }
 """Fact -> what its command prints; facts with the same command share an entry."""
-NO_OUTPUT = frozenset({"receipts", "peer_status"})
+NO_OUTPUT = frozenset({"receipts", "peer_status", "slurm"})
 """Facts whose commands print nothing on a node to which nothing was applied."""

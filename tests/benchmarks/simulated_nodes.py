@@ -18,13 +18,14 @@ import json
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.benchmarks import applied
 from tests.benchmarks.described_node import DIGEST, IMAGE, data_address, name_of
-from tests.benchmarks.simulated_sshd import Nodes, address_of, serve
+from tests.benchmarks.simulated_sshd import EXECUTED, Nodes, address_of, serve
 from tests.support.ssh_keys import new_key, public
 
 __all__ = ["Nodes", "SimulatedNodes", "address_of", "name_of"]
@@ -41,6 +42,10 @@ class SimulatedNodes:
         self.key = folder / "id_ed25519"
         self.known_hosts = self.inventory / "known_hosts.txt"
         self._servers: list[subprocess.Popen[str]] = []
+
+    def executed(self) -> Counter[str]:
+        """Return for each node how many commands clients have started on it."""
+        return Counter((self.folder / EXECUTED).read_text().split())
 
     def __enter__(self) -> Self:
         """Write keys and inventory, start the servers and wait until they listen."""

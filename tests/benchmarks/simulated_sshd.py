@@ -25,8 +25,10 @@ from provision.commands.ssh import END_OF_SCRIPT
 from provision.facts import ALL_FACTS, request
 from tests.benchmarks.described_node import Description, answer, name_of, preflight_answer
 
-__all__ = ["Nodes", "address_of", "serve"]
+__all__ = ["EXECUTED", "Nodes", "address_of", "serve"]
 
+EXECUTED = "executed.txt"
+"""Below the folder of the nodes: a line with the node's name for each command that a client started."""
 _IDLE_SECONDS = 5.0
 _HEAD = re.compile(rb"head -c (\d+)")
 _PROGRAM = re.compile(r"\.pyz ([\w-]+)\s*$")
@@ -95,8 +97,10 @@ class _Node(paramiko.ServerInterface):
     """One connection to one node."""
 
     def __init__(
-        self, nodes: Nodes, number: int, key: paramiko.PKey, gate: _Gate, outputs: Mapping[str, Mapping[str, str]]
-    ) -> None:
+        self, folder: Path, nodes: Nodes, number: int, key: paramiko.PKey, gate: _Gate,
+        outputs: Mapping[str, Mapping[str, str]],
+    ) -> None:  # fmt: skip
+        self._executed = folder / EXECUTED
         self._nodes, self._number, self._key, self._gate = nodes, number, key, gate
         self._outputs = outputs.get(name_of(number), {})
 
@@ -114,6 +118,8 @@ class _Node(paramiko.ServerInterface):
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         transport = channel.get_transport()
         assert isinstance(transport, _Transport)
+        with self._executed.open("a") as lines:
+            lines.write(f"{name_of(self._number)}\n")
         transport.replied.clear()
         threading.Thread(target=self._run, args=(channel, command, transport.replied), daemon=True).start()
         return True
@@ -192,7 +198,7 @@ def serve(folder: Path, part: int) -> None:
                 continue
             if number not in loaded:
                 loaded[number] = paramiko.Ed25519Key(file_obj=io.StringIO(keys[number]))
-            server = _Node(nodes, number, user, gate, outputs)
+            server = _Node(folder, nodes, number, user, gate, outputs)
             if not gate.enter(id(server)):
                 peer.close()
                 continue

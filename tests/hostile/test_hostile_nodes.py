@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.support.hostile.mutation import FORGED, MARK, changes
 from tests.support.hostile.verbs import CASES, NO_NODES, VERBS
 from tests.support.hostile.world import World
 
-ANSWERS = 500
+ANSWERS = int(os.environ.get("HOSTILE_ANSWERS", "500"))
 """Malicious answers that each verb gets at least."""
 _CODES = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 125, 130})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -40,7 +41,7 @@ def test_the_verb_succeeds_with_honest_nodes(world: World, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", CASES)
 def test_the_verb_survives_hostile_nodes(world: World, verb: str) -> None:
-    """At least 500 malicious answers: our own errors and exit codes, no foreign file, option or control character."""
+    """So many malicious answers: our own errors and exit codes, no foreign file, option or control character."""
     world.spoiled = 0
     tried = [0]
 

@@ -25,6 +25,8 @@ MOST = 1024 * 1024
 """Bytes that a command may print here."""
 SOON = 0.3
 """How long a hostile node is waited for here, in seconds."""
+LATER = 5.0
+"""The same where the code does not distinguish the nodes: a good node on a busy machine answers in less."""
 
 
 class Hasty(ssh.SshProcess):
@@ -59,10 +61,10 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh, "Allowance", Small)
     monkeypatch.setattr(job_access, "Allowance", Small)
     monkeypatch.setattr(ssh, "SshProcess", Hasty)
-    monkeypatch.setattr(ssh, "SEND_SECONDS", SOON)
-    monkeypatch.setattr(ssh, "EXIT_SECONDS", SOON)
+    monkeypatch.setattr(ssh, "SEND_SECONDS", LATER)
+    monkeypatch.setattr(ssh, "EXIT_SECONDS", LATER)
     monkeypatch.setattr(ssh_transport, "_KNOCK_SECONDS", 0.0)
-    monkeypatch.setattr(session, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(session, "_ANSWER_SECONDS", LATER)
     monkeypatch.setattr(session, "BEAT_SECONDS", 0.2)
     monkeypatch.setattr(threading, "Timer", lambda seconds, *rest: timer(min(seconds, 5.0), *rest))
 
@@ -99,7 +101,7 @@ def test_an_honest_node_can_be_connected_to(node: Any, monkeypatch: pytest.Monke
     ("behaviour", "said"),
     [
         ("endless", "it sent more than the limit of 1 MiB"),
-        ("flood", "the connection to 127.77.1.1 broke|it sent more than the limit of 1 MiB"),
+        ("flood", "the connection to 127.77.1.1 was lost|it sent more than the limit of 1 MiB"),
         ("mute", "starting a command"),
         ("silent", "did not end within its time limit"),
         ("no exit", "did not end within its time limit"),

@@ -12,16 +12,24 @@ import yaml
 
 from tests.support.command import Provision, with_own_state
 from tests.support.engine import engine_host, held
-from tests.support.jobs import Jobs
+from tests.support.jobs import Jobs, use_engine
 
 LAB = f"jobs{os.getpid()}"
 """A name of its own, so that two checkouts can be tested beside each other."""
 
-JOB_ENGINES = ("direct",)
-"""Those of batch jobs; a second one is one more word here."""
-
 ENGINES: set[str] = set()
 """The docker engines that were used."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the engine of batch jobs; `slurm` makes the lab a Slurm cluster."""
+    parser.addoption("--engine", choices=("direct", "slurm"), default="direct", help="engine of batch jobs in the lab")
+
+
+@pytest.fixture(scope="session")
+def engine(request: pytest.FixtureRequest) -> str:
+    """The engine of batch jobs in the lab."""
+    return str(request.config.getoption("--engine"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,8 +62,10 @@ def lab(provision: Provision) -> Iterator[dict]:
 
 
 @pytest.fixture(scope="session")
-def cluster(provision: Provision, lab: dict) -> dict:
+def cluster(engine: str, provision: Provision, lab: dict) -> dict:
     """The lab after its first apply; the apply's own document is under ``apply``."""
+    if engine != "direct":
+        use_engine(provision, LAB, engine)
     done = provision("apply", "--lab", LAB, "--yes", "--json")
     assert done.code == 0, str(done)
     return {**lab, "apply": done.document}
@@ -72,11 +82,11 @@ def on_node(provision: Provision, cluster: dict):
     return run
 
 
-@pytest.fixture(params=JOB_ENGINES, scope="module")
-def jobs(request: pytest.FixtureRequest, provision: Provision, cluster: dict) -> Iterator[Jobs]:
+@pytest.fixture(scope="module")
+def jobs(engine: str, provision: Provision, cluster: dict) -> Iterator[Jobs]:
     """Job verbs for the lab's nodes; every job is forgotten at the end."""
     assert cluster["nodes"]
-    made = Jobs(provision, request.param, LAB)
+    made = Jobs(provision, engine, LAB)
     yield made
     left = [job["name"] for job in made.ok("list", "-o", "json").document]
     if left:

@@ -63,7 +63,7 @@ class Scene:
         self.host = engine_host(state / "provision/labs" / lab)
         self.nodes = [node["name"] for node in provision.ok("lab", "status", lab, "--json").document["nodes"]]
         self.inventory = provision.ok("lab", "inventory", lab).out.strip()
-        self.image = self.on(self.nodes[0], "docker image ls --format '{{.Repository}}:{{.Tag}}' | head -1").strip()
+        self.image = self.image_of(self.nodes[0])
         self.other = self.operator("other")
 
     def operator(self, name: str) -> Provision:
@@ -80,6 +80,10 @@ class Scene:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=60)
         assert done.returncode == 0 or not check, f"{node}: {command}: {done.stderr}"
         return done.stdout
+
+    def image_of(self, node: str) -> str:
+        """Return the reference of the image on a node."""
+        return self.on(node, "docker image ls --format '{{.Repository}}:{{.Tag}}' | head -1").strip()
 
     def get(self, name: str) -> dict[str, Any] | None:
         """Return the job's status as another operator gets it; None if there is no such job or no node answers."""
@@ -119,7 +123,7 @@ class Scene:
         done = self.by(self.other, "delete", "--force", *names)
         assert done.code == 0, str(done)
         for node in self.nodes:
-            names_on_node = self.on(node, "ls -A /var/lib/provision/jobs").split()
+            names_on_node = self.on(node, "ls -A /var/lib/provision/jobs 2>/dev/null; true").split()
             assert not set(names_on_node) & set(names), f"{node} keeps {names_on_node}"
 
 
@@ -220,6 +224,10 @@ class Struck:
     description: str = ""
     since: float = 0.0
     """When it came."""
+    away: str = ""
+    """The node that is rebooted or powered off."""
+    silences: bool = False
+    """Whether a node stops answering: then the result follows when its part must have ended there, too."""
 
     def places(self) -> dict[str, list[dict[str, Any]]]:
         """Job -> its instances."""
@@ -246,7 +254,8 @@ class Struck:
         self.scene.on(node, command)
 
     def ends_all_of(self, node: str, pattern: str) -> None:
-        """All jobs of a node end by it."""
+        """All jobs of a node end by it, and the node does not answer."""
+        self.silences = True
         for name, instances in self.places().items():
             if any(one["node"] == node for one in instances):
                 self.ends[name] = pattern
@@ -309,7 +318,7 @@ def docker_killed(struck: Struck) -> None:
 
 def rebooted(struck: Struck) -> None:
     """Somebody reboots a node in good order."""
-    node = struck.node()
+    node = struck.away = struck.node()
     struck.ends_all_of(node, rf"\bnode {node}\b.*(reboot|shuts down|does not answer)")
     struck.lift.callback(up_again, struck.scene, node, started_at(struck.scene, node))
     struck.comes(f"{node} is rebooted", node, "systemctl reboot")
@@ -318,6 +327,7 @@ def rebooted(struck: Struck) -> None:
 def power_cut(struck: Struck) -> None:
     """A node goes without a word."""
     node, verb = struck.node(), struck.scene.provision.ok
+    struck.away = node
     struck.ends_all_of(node, rf"\bnode {node}\b.*(reboot|does not answer)")
     struck.lift.callback(verb, "lab", "power", struck.scene.lab, node, "on")
     struck.description, struck.since = f"the power of {node} is cut", time.monotonic()
@@ -416,7 +426,8 @@ def judged(struck: Struck, job: Job) -> str:
     if pattern is None:
         return "" if status["status"] in {"RUNNING", "SUCCEEDED"} and status["attempt"] == 1 else summary
     again = job.retry and status["status"] == "PENDING" and status["code"] == "job.retry"
-    right = again if job.retry else status["status"] == "FAILED"
+    ending = struck.silences and status["status"] == "STOPPING"
+    right = ending or (again if job.retry else status["status"] == "FAILED")
     return "" if right and re.search(pattern, status["reason"]) else f"{summary} (wanted: {pattern})"
 
 

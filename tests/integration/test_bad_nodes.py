@@ -58,6 +58,7 @@ def test_apply_waits_for_the_apt_lock_and_reports_its_holder(without_package, ap
     assert nodes[other]["status"] == "unchanged"
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_with_its_free_space(without_package, apply_rdma, on_node):
     """A package that does not fit ends in a sentence about the disk, and the next apply installs it."""
     name, other = without_package
@@ -90,6 +91,7 @@ def test_an_unsupported_system_is_refused_with_the_supported_ones(cluster, apply
     assert nodes[other]["status"] == "unchanged"
 
 
+@pytest.mark.slow
 def test_a_removed_node_can_no_longer_log_in_to_the_other_nodes(provision, cluster, own_inventory, on_node):
     """After init --remove and apply, the nodes that stay know the removed one's keys no more."""
     stays, goes = (node["name"] for node in cluster["nodes"])

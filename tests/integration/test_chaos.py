@@ -92,6 +92,7 @@ def one_round(provision: Provision, lab: dict, dice: random.Random, number: int)
         assert torn.strip() == "", f"{description}: {torn}"
 
 
+@pytest.mark.slow
 def test_nodes_converge_after_a_fault_at_a_random_moment(provision: Provision, cluster: dict) -> None:
     """The short form of the next one, on nodes that other tests go on with."""
     one_round(provision, cluster, random.Random(SEED), 0)  # noqa: S311 - to be repeated

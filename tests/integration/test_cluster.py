@@ -36,6 +36,7 @@ def test_a_second_apply_changes_nothing(provision, cluster):
     assert done.document["remote_tasks"] <= 60
 
 
+@pytest.mark.slow
 def test_plain_ansible_in_check_mode_reports_no_change(provision, cluster):
     """The playbooks work without the command, and check mode agrees that nothing is to be done."""
     inventory = provision.ok("lab", "inventory", LAB).out.strip()
@@ -258,7 +259,7 @@ def test_a_changed_host_key_is_refused(provision, cluster, ssh_files):
 
 
 def test_the_steps_of_the_readme_lead_from_addresses_to_a_job(provision, own_inventory):
-    """A user with hosts, a key and the README writes an inventory, applies it and runs a job."""
+    """A user with hosts, a key and the documentation writes an inventory, applies it and runs a job."""
     own_inventory("mine")
 
     applied = provision("apply", "--yes", "--json")

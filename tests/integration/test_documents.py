@@ -153,7 +153,7 @@ def test_distributed_pytorch_matches_the_reference_document(jobs, tmp_path):
     words = next(words for words in commands(ARENA) if "--name=pytorch-dist" in words)
     said = submitted(jobs, [*words[:2], f"--tensorboard-image={BOARD}", *words[2:]], **{"sync-source": repository})
     assert re.search(r"^INFO\[\d{4}\] The Job pytorch-dist has been submitted successfully$", said, re.MULTILINE)
-    assert "You can run `provision get pytorch-dist --type pytorchjob` to check the job status" in said
+    assert f"You can run `provision get pytorch-dist --type pytorchjob --lab {LAB}` to check the job status" in said
     jobs.until("pytorch-dist", "RUNNING")
     alike(jobs, "list")
     alike(jobs, "top job", footer=("Total Requested GPUs of Training Job:", None))

@@ -1,4 +1,4 @@
-"""The README's steps on fresh GPU nodes, by somebody who has README and ``--help``: init, plan, apply, verify, run.
+"""The first steps on fresh GPU nodes, by somebody who has docs/how-to/set-up-nodes.md and ``--help``: init to run.
 
 The nodes are those of a lab, without the inventory that the lab writes: the NVIDIA repository is a mirror with a key
 of its own, and the image lies in a registry with the site's CA.
@@ -25,7 +25,7 @@ from tests.support.command import ROOT, Done, Provision, with_own_state
 from tests.support.engine import engine_host
 
 LAB = f"first{os.getpid()}"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+STEPS = (ROOT / "docs/how-to/set-up-nodes.md").read_text(encoding="utf-8")
 OTHER_KEY = ROOT / "provision/commands/files/nvidia-container-toolkit.asc"
 STATE = (
     "dpkg-query -W -f '${Package} ${Version}\\n' | sha256sum; "
@@ -40,10 +40,9 @@ RECEIPTS = (
 
 
 def command(verb: str) -> list[str]:
-    """Return the words of the first command of this verb in the README's section on one's own nodes."""
-    section = README.partition("## Set up your own nodes")[2].partition("## Batch jobs")[0]
-    line = re.search(rf"^    (provision {verb}\b.*)$", section, re.MULTILINE)
-    assert line, f"the README has no command: provision {verb}"
+    """Return the words of the first command of this verb on the page for new users."""
+    line = re.search(rf"^(provision {verb}\b.*)$", STEPS, re.MULTILINE)
+    assert line, f"the page has no command: provision {verb}"
     return shlex.split(line[1])[1:]
 
 
@@ -60,7 +59,7 @@ class Site:
         self.data_network = lab["all"]["children"]["gpu_nodes"]["vars"]["cluster_data_networks"][0]
 
     def init(self, *more: str, without: tuple[str, ...] = ()) -> list[str]:
-        """Return the README's command with this site's names in the place of the README's."""
+        """Return the page's command with this site's names in the place of the page's."""
         words = command("init")
         place = words.index("gpu[1-8]")
         words[place : place + 1] = self.hosts
@@ -238,8 +237,8 @@ def test_an_unavailable_image_is_reported(site, changes, code):
     assert {(problem["code"], problem["role"]) for problem in plan.document["problems"]} == {(code, "training_image")}
 
 
-def test_the_steps_of_the_readme_lead_from_bare_nodes_to_a_job(site):
-    """Init on a terminal with its questions; then plan, apply, verify and run, exactly as in the README."""
+def test_the_steps_of_the_page_lead_from_bare_nodes_to_a_job(site):
+    """Init on a terminal with its questions; then plan, apply, verify and run, exactly as on the page."""
     words = site.init("--registry-ca", site.options["--registry-ca"], without=("--image",))
     init = on_terminal(
         site.provision,

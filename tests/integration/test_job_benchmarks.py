@@ -28,6 +28,7 @@ if rank == 0:
 COMMAND = ("--", "python3", "-c", PROGRAM)
 
 
+@pytest.mark.slow
 @pytest.mark.row(19, 20, 56)
 def test_topology_aware_and_default_placement_are_compared_for_each_model(provision, cluster):
     """One command runs each model both ways, and says how much faster which is."""
@@ -44,6 +45,7 @@ def test_topology_aware_and_default_placement_are_compared_for_each_model(provis
     assert "Iter #9: " in comparison.err
 
 
+@pytest.mark.slow
 @pytest.mark.row(19, 50, 55)
 def test_one_gpu_one_node_and_two_nodes_are_measured_with_and_without_lightcc(provision, cluster):
     """The documents' three sizes; the efficiency is T(n) / (n T(1)), and the two are compared size by size."""

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -62,16 +63,22 @@ def finished(job: Job, context: str, seconds: float = 180) -> dict:
     raise AssertionError(f"{context}: {job.name} did not end: {last}")
 
 
-def right_in_time(struck: Struck, jobs: Sequence[Job], context: str) -> None:
+def right_in_time(
+    struck: Struck,
+    jobs: Sequence[Job],
+    context: str,
+    judge: Callable[[Any, Job], str] = judged,
+    seconds: float = WITHIN_SECONDS,
+) -> None:
     """Soon after a fault each job has the right status and reason."""
     wrong = {job.name: "not asked" for job in jobs}
     with ThreadPoolExecutor(len(jobs)) as pool:
-        while wrong and time.monotonic() - struck.since < WITHIN_SECONDS:
-            answers = pool.map(lambda job: judged(struck, job), jobs)
+        while wrong and time.monotonic() - struck.since < seconds:
+            answers = pool.map(lambda job: judge(struck, job), jobs)
             wrong = {job.name: why for job, why in zip(jobs, answers, strict=True) if why}
     took = time.monotonic() - struck.since
     assert not wrong, f"{context}: after {took:.1f} s: {wrong}"
-    assert took < WITHIN_SECONDS, f"{context}: right after {took:.1f} s"
+    assert took < seconds, f"{context}: right after {took:.1f} s"
     say(f"  right after {took:.1f} s; ends: {struck.ends or 'none'}")
 
 
@@ -94,12 +101,7 @@ def one_round(
     words = ", ".join(f"{job.name} ({job.kind}, --retry={job.retry})" for job in jobs)
     context = f"seed {SEED}, round {number}: {words}"
     say(context)
-    for job in jobs:
-        job.hand_in()
-    for job in jobs:
-        said, _ = job.submit.communicate(timeout=200)
-        assert job.submit.returncode == 0, f"{context}: {said}"
-        running(job, context)
+    submitted(jobs, context)
     time.sleep(moment)
     struck = strike(scene, dice, jobs, fault)
     context = f"{context}; after {moment:.1f} s {struck.description}"
@@ -116,11 +118,22 @@ def one_round(
             job.is_whole()
         else:
             job.has_no_gap()
-            assert judged(struck, job) == "", context
+            assert judged(struck, job) == "", f"{context}: {ended}"
         if tried:
             job.has_no_gap(1)
     scene.nothing_left(context)
     scene.forget([job.name for job in jobs])
+
+
+def submitted(jobs: Sequence[Job], context: str) -> None:
+    """Submit jobs at the same time, and wait until they run."""
+    for job in jobs:
+        job.hand_in()
+    for job in jobs:
+        said, _ = job.submit.communicate(timeout=300)
+        assert job.submit.returncode == 0, f"{context}: {said}"
+    for job in jobs:
+        running(job, context)
 
 
 def running(job: Job, context: str) -> None:
@@ -219,6 +232,7 @@ def own_scene(provision: Provision) -> Iterator[Scene]:
         yield scene
 
 
+@pytest.mark.slow
 def test_jobs_survive_a_few_faults_at_random_moments(provision: Provision, cluster: dict) -> None:
     """The short form of the two below, on nodes that other tests go on with."""
     assert cluster["nodes"]

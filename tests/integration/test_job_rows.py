@@ -103,6 +103,7 @@ def fetched(url):
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.row(2, 4, 5, 6, 8, 14, 15, 16, 17, 38, 42)
 def test_topology_jobs_run_only_on_nodes_with_the_topology_label(jobs, inventory):
     """By the documents' label and flags; other jobs go elsewhere, until the node is labelled back."""
@@ -130,6 +131,27 @@ def test_topology_jobs_run_only_on_nodes_with_the_topology_label(jobs, inventory
     assert "gpu.schedule=topology" in jobs.submit("mpi", "late", "--gputopology", *asked, MPIRUN, code=5).err
 
 
+@pytest.mark.row(8, 10, 14, 15, 16, 38, 42)
+def test_an_mpi_job_is_listed_with_its_launcher_and_workers(jobs):
+    asked = ("--gang", "--gpus=1", "--workers=2")
+    jobs.submit("mpi", "mpi-plain", *asked, "--wait", MPIRUN)
+    untyped = ("--name=mpi-untyped", f"--image={jobs.image}", *asked, "--wait", MPIRUN)
+    jobs.ok("submit", "mpi", *untyped)
+
+    assert jobs.logs("mpi-plain") == ["here", "here"]
+    assert [job["name"] for job in jobs.ok("list", "-T", "mpi", "-o", "json").document][:2] == [
+        "mpi-untyped",
+        "mpi-plain",
+    ]
+    shown = jobs.ok("get", "mpi-plain", "--type", "mpijob").out
+    assert has_row(shown, "NAME", "STATUS", "AGE", "IS_CHIEF", r"GPU\(Requested\)", "NODE")
+    assert has_row(shown, "mpi-plain-launcher-[a-z0-9]{5}", r"\S+", AGE, "true", "0", rf"{LAB}-[12]")
+    assert all(has_row(shown, f"mpi-plain-worker-{n}", r"\S+", AGE, "false", "1", rf"{LAB}-[12]") for n in range(2))
+    jobs.submit("run", "mpi-wide", "--gpus=1", "--workers=3", "--wait", "true")
+    assert nodes_of(jobs.get("mpi-wide")) == set(NODES)
+    jobs.ok("delete", "mpi-plain", "mpi-untyped", "mpi-wide")
+
+
 @pytest.mark.row(11, 21, 23, 25, 26, 27, 28, 29, 30, 31, 32, 33, 36, 37, 40, 41, 43, 57, 61)
 def test_the_pytorch_job_of_the_reference_document_works_from_submission_to_logs(jobs, data, board, on_node, tmp_path):
     """Three workers with code, data and TensorBoard: each command of the document, and what it shows."""
@@ -146,7 +168,7 @@ def test_the_pytorch_job_of_the_reference_document_works_from_submission_to_logs
         "pytorch", "dist", "--loglevel=info", *words, f"sh /root/code/mnist-pytorch/train.sh /mnist_data {logs}"
     ).err
     assert re.search(r"^INFO\[\d{4}\] The Job dist has been submitted successfully$", said, re.MULTILINE)
-    assert "You can run `provision get dist --type pytorchjob` to check the job status" in said
+    assert f"You can run `provision get dist --type pytorchjob --lab {LAB}` to check the job status" in said
     assert jobs.until("dist", "RUNNING")["codeSHA"] == sha
     running(jobs)
     advised(jobs, tmp_path / "train.py")
@@ -189,8 +211,8 @@ def advised(jobs, script):
     assert advice.code == 1, str(advice)
     assert {node["node"] for node in advice.document["nodes"]} == set(NODES)
     assert checks["no-tensorboard-events"]["evidence"].startswith("no file of events yet")
-    assert checks["low-duty-cycle"]["verdict"] == "found"
-    assert checks["low-duty-cycle"]["simulated"]
+    assert checks["wrong-device-use"]["verdict"] == "found"
+    assert checks["wrong-device-use"]["simulated"]
     assert [rule for rule, verdict in rules.items() if verdict == "broken"] == ["set_epoch"]
 
 

@@ -234,9 +234,12 @@ def test_a_job_continues_when_its_submit_command_is_killed(jobs):
 
 def test_a_killed_job_supervisor_is_restarted_without_losing_output(jobs, on_node):
     """No line is lost or there twice."""
-    jobs.submit("run", "kept", f"--nodes={NODES[0]}", "for i in 1 2 3 4 5 6; do echo $i; sleep 1; done; exit 4")
+    wait = "until [ -e /tmp/continue ]; do sleep 0.2; done"
+    program = f"for i in 1 2 3; do echo $i; done; {wait}; for i in 4 5 6; do echo $i; sleep 1; done; exit 4"
+    jobs.submit("run", "kept", f"--nodes={NODES[0]}", program)
     jobs.until("kept", "RUNNING")
     on_node(NODES[0], "pkill -9 -f 'kept/attempts/1/programs/node.pyz supervisor'")
+    on_node(NODES[0], "docker exec kept-worker-0 touch /tmp/continue")
 
     job = jobs.until("kept", "FAILED")
     assert job["exitCodes"] == {"kept-worker-0": 4}

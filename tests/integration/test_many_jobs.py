@@ -200,6 +200,7 @@ def large_crowd(provision):
     assert held(host, "ps", "-aq", "--filter", f"name=provision-{BATCH}-") == []
 
 
+@pytest.mark.slow
 def test_jobs_of_two_operators_share_the_gpus(crowd):
     """Twenty jobs: no GPU has two of them, all end, first come first served, nothing stays."""
     crowd.run()

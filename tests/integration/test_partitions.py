@@ -90,6 +90,7 @@ def test_a_deleted_job_on_a_disconnected_node_keeps_its_name(scene: Scene) -> No
     case.clean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "verb", "moment", "place"),
     [

@@ -142,7 +142,7 @@ def test_a_submitter_can_submit_follow_and_stop_only_his_own_jobs(site: Site) ->
     assert "an operator's queue" in said.err
     assert get(site, "bob", "mine")["status"] == "PENDING"
 
-    assert json.loads(site.op("queue", "run", "--json").out)["started"] == ["mine"]
+    assert site.op("queue", "run", "--json").document["started"] == ["mine"]
     running = eventually(
         lambda: (job := get(site, "bob", "mine"))["status"] == "RUNNING" and job, seconds=90, what="mine runs"
     )
@@ -176,14 +176,15 @@ def test_a_waiting_job_can_be_stopped_only_by_its_submitter(site: Site) -> None:
     site.submit("eve", "hers", "true")
     assert "belongs to another user" in site("bob", "stop", "hers").err
     refused = site("bob", "delete", "hers", "--json")
-    assert (refused.code, json.loads(refused.out)["error"]["code"]) == (2, "job.not_owner")
+    assert (refused.code, refused.document["error"]["code"]) == (2, "job.not_owner")
     assert get(site, "eve", "hers")["status"] == "PENDING"
     site.ok("eve", "stop", "hers")
     assert get(site, "eve", "hers")["status"] == "STOPPED"
-    assert json.loads(site.op("queue", "run", "--json").out)["started"] == []
+    assert site.op("queue", "run", "--json").document["started"] == []
     site.ok("eve", "delete", "hers")
 
 
+@pytest.mark.slow
 def test_an_operator_confirms_before_ending_another_users_job(site: Site) -> None:
     """The agent allows it, so only the question protects the job."""
     site.submit("eve", "asked", "true")
@@ -291,6 +292,7 @@ def test_the_queue_host_needs_no_docker(site: Site) -> None:
     assert codes == {"check.no_jobs"}
 
 
+@pytest.mark.slow
 def test_manual_changes_are_detected_and_removed_submitters_lose_access(site: Site) -> None:
     """An edited file of the agent is a drift; a person who is no longer in the inventory cannot log in."""
     keys = "/var/lib/provision-jobs/.ssh/authorized_keys"

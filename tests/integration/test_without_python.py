@@ -29,6 +29,7 @@ def bare() -> Iterator[Provision]:
             provision("lab", "down", LAB)
 
 
+@pytest.mark.slow
 def test_an_apply_installs_python_and_then_everything_else(bare):
     plan = bare.ok("plan", "--lab", LAB, "--json").document["nodes"][0]
     verify = bare("verify", "--lab", LAB, "--json").document["nodes"][0]

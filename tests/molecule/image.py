@@ -19,7 +19,7 @@ from provision.inventory.role_files import systems
 from provision.lab.access import file_lock
 from provision.lab.mirror import mirror_sources
 from provision.lab.systems import DEFAULT_SYSTEM, lab_system
-from provision.local_files import roles_folder
+from provision.resources import roles_folder
 
 BARE = ("systemd", "systemd-sysv", "openssh-server", "python3", "iproute2", "sudo", "ca-certificates", "dbus")
 TRAINING = ("openssh-server", "openssh-client", "procps")

@@ -18,6 +18,8 @@ from provision.lab.engine_process import release_engine, require_engine
 
 HERE = Path(__file__).resolve().parent
 ROLES = sorted(path.parents[2].name for path in HERE.parents[1].glob("roles/*/molecule/default/molecule.yml"))
+SLOW = {"container_ssh", "slurm", "training_container", "training_image"}
+"""Scenarios that install Docker or Slurm first; the container lab applies these roles twice, too."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;;.*?\x1b\\")
 NETWORK = "provision-molecule"
 SYSTEM = os.environ.get("MOLECULE_SYSTEM", "debian_12")
@@ -30,6 +32,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     docker_engine = require_engine(folder, Steps())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", docker_engine.host)
+        patch.setenv("DOCKER_TIMEOUT", "600")  # on a busy machine an engine removes a node in minutes
         patch.setenv("MOLECULE_NETWORK", NETWORK)
         docker("network", "rm", NETWORK, check=False)
         docker("network", "create", "--label", "provision.lab=molecule", NETWORK)
@@ -89,10 +92,17 @@ def scenario(role: str) -> tuple[int, str]:
 
 
 @pytest.mark.row(46, 48)
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", [pytest.param(role, marks=pytest.mark.slow if role in SLOW else ()) for role in ROLES])
 def test_role_converges_is_idempotent_and_passes_its_verification(
     role: str, outcomes: dict[str, Future[tuple[int, str]]]
 ) -> None:
     """The role applies to a bare node, changes nothing the second time, and its tasks/verify.yml holds."""
     code, output = outcomes[role].result()
-    assert code == 0, "\n".join(output.splitlines()[-60:])
+    assert code == 0, "\n".join([*problems(output), *output.splitlines()[-40:]])
+
+
+def problems(output: str) -> list[str]:
+    """Return what Ansible printed of the tasks that failed, 20 lines for each."""
+    lines = output.splitlines()
+    failed = [place for place, line in enumerate(lines) if line.startswith("fatal: ")]
+    return [line for place in failed for line in lines[place : place + 20]]

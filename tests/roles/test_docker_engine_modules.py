@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import stat
+import subprocess
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -127,6 +128,44 @@ def test_settings_that_every_dockerd_rejects_are_not_written(
     assert part in result["msg"]
     assert SECRET not in result["msg"]
     assert path.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "conflicts"),
+    [
+        ("--log-driver=journald", {"log-driver": "json-file"}, "log-driver"),
+        ("--log-opt max-size=1m", {"log-opts": {"max-size": "2m"}, "debug": True}, "log-opts"),
+        ("--insecure-registry r:5000", {"insecure-registries": []}, "insecure-registries"),
+        ("-g /srv/docker", {"data-root": "/b"}, "data-root"),
+        ("-H tcp://127.0.0.1:2375", {"hosts": []}, "hosts"),
+        ("--add-runtime a=b", {"runtimes": {}}, "runtimes"),
+        ("-H fd:// --containerd=/run/containerd/containerd.sock", {"log-driver": "json-file"}, ""),
+    ],
+)
+def test_settings_that_the_command_line_of_dockerd_also_has_are_not_written(
+    config: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    settings: dict[str, Any],
+    conflicts: str,
+) -> None:
+    """dockerd would stop at a restart, and not start again."""
+    dockerd = subprocess.Popen(["sh", "-c", "echo; read answer; exit", *words.split()], stdin=-1, stdout=-1)
+    assert dockerd.stdout is not None
+    dockerd.stdout.readline()
+    monkeypatch.setattr(
+        config.AnsibleModule, "get_bin_path", lambda _, name, **_more: name if name == "systemctl" else None
+    )
+    monkeypatch.setattr(config.AnsibleModule, "run_command", lambda *_: (0, f"MainPID={dockerd.pid}\n", ""))
+    path = tmp_path / "daemon.json"
+    try:
+        result = apply(config, path, settings)
+    finally:
+        dockerd.communicate()
+
+    assert (f": {conflicts} would be set" in result.get("msg", "")) == bool(conflicts), result
+    assert path.exists() != bool(conflicts)
 
 
 def test_settings_that_dockerd_accepts_are_written(config: ModuleType, tmp_path: Path) -> None:

@@ -476,3 +476,21 @@ def test_only_an_account_created_by_provision_is_removed(
     records.append({"name": name, "home": home, "existed": False})
     assert f"remove the account {name}" in reset(plan=True)["steps"]
     assert [words for words in node.ran if words[0] == "userdel"] == []
+
+
+def test_the_database_of_slurm_is_removed_while_mariadb_runs_and_slurmdbd_does_not(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """MariaDB would wait for the tables that slurmdbd uses."""
+    for name in ("mariadb.service", "slurmdbd.service"):
+        origin.record(
+            "units", name, {"name": name, "ActiveState": "inactive", "UnitFileState": "", "LoadState": "loaded"}
+        )
+    origin.record("databases", "slurm_acct_db", {"name": "slurm_acct_db", "existed": False})
+    install_packages(node, monkeypatch, tmp_path, "mariadb-server")
+
+    assert reset(plan=True)["steps"][:3] == [
+        "stop slurmdbd.service",
+        "remove the database slurm_acct_db of MariaDB",
+        "stop mariadb.service",
+    ]

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from provision.connectors.ssh_signatures import own_signing_key
+from tests.support.json_documents import require_valid
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,11 +27,15 @@ class Done:
     code: int
     out: str
     err: str
+    words: Sequence[str] = ()
+    """The words after `provision`."""
 
     @property
     def document(self) -> Any:
-        """The JSON document on stdout."""
-        return json.loads(self.out)
+        """The JSON document on stdout, which is valid."""
+        document = json.loads(self.out)
+        require_valid(document, self.words)
+        return document
 
     def __str__(self) -> str:
         return f"exit {self.code}\n--- stdout\n{self.out[-4000:]}\n--- stderr\n{self.err[-4000:]}"
@@ -68,13 +73,21 @@ class Provision:
             timeout=timeout,
             check=False,
         )
-        return Done(done.returncode, done.stdout, done.stderr)
+        return Done(done.returncode, done.stdout, done.stderr, words)
 
     def ok(self, *words: str, timeout: float = 1500) -> Done:
         """Run it and insist on success."""
         done = self(*words, timeout=timeout)
         assert done.code == 0, f"provision {' '.join(words)}: {done}"
         return done
+
+    def put_on_path(self) -> None:
+        """Let shells of this environment find it as `provision`."""
+        programs = self.folder / "bin"
+        programs.mkdir()
+        (programs / "provision").write_text(f'#!/bin/sh\nexec {sys.executable} -m provision "$@"\n')
+        (programs / "provision").chmod(0o755)
+        self.environment["PATH"] = f"{programs}:{self.environment['PATH']}"
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start it and leave it running."""

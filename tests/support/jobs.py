@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.support.command import Done, Provision, eventually
 
-__all__ = ["Jobs"]
+__all__ = ["Jobs", "use_engine"]
+
+
+def use_engine(provision: Provision, lab: str, engine: str) -> None:
+    """Let the inventory of a lab choose a job engine; `apply` installs Slurm where it is `slurm`."""
+    variables = Path(provision.ok("lab", "inventory", lab).out.strip()).parent / "group_vars/all.yml"
+    variables.parent.mkdir(exist_ok=True)
+    variables.write_text(f"cluster_engine: {engine}\n")
 
 
 class Jobs:
@@ -21,10 +29,13 @@ class Jobs:
         images = provision.ok("lab", "ssh", lab, f"{lab}-1", "--", command).out
         self.image: str = json.loads(images)[0]["RepoTags"][0]
         """The lab's training image, which all nodes have."""
+        self.seconds = 60 if engine == "direct" else 180
+        """How long a job may take to reach a state; an engine of its own uses the same few processors."""
 
     def __call__(self, verb: str, *words: str, **options: Any) -> Done:
         """Run a verb for the lab's nodes; of a verb with a noun, such as ``top node``, both are given as one word."""
-        return self.provision(*verb.split(), "--lab", self.lab, *words, **options)
+        engine = [] if self.engine == "direct" else ["--engine", self.engine]
+        return self.provision(*verb.split(), "--lab", self.lab, *engine, *words, **options)
 
     def ok(self, verb: str, *words: str) -> Done:
         """Run it and insist on success."""
@@ -42,9 +53,10 @@ class Jobs:
         """What is known of a job."""
         return self.ok("get", name, "-o", "json").document
 
-    def until(self, name: str, *statuses: str, seconds: float = 60) -> Any:
+    def until(self, name: str, *statuses: str, seconds: float = 0) -> Any:
         """The job, once it has one of these statuses."""
         wanted = f"{name} becomes {' or '.join(statuses)}"
+        seconds = seconds or self.seconds
         return eventually(lambda: (job := self.get(name))["status"] in statuses and job, seconds=seconds, what=wanted)
 
     def logs(self, name: str, instance: str = "") -> list[str]:

@@ -23,8 +23,10 @@ from provision.jobs.engines.base import (
     MaintenanceResult,
     NodeSample,
     Secrets,
+    TakeOver,
     page_of,
 )
+from provision.jobs.engines.common.placement import no_placement
 from provision.jobs.node_contact import Contact
 from provision.jobs.sampling import sample_job
 from provision.model import Cluster
@@ -119,6 +121,8 @@ class MemoryEngine:
         """The next states of a job, one for each `get`."""
         self.passes: list[MaintenanceResult | Exception] = []
         """The next results of maintenance passes."""
+        self.takes_over = TakeOver()
+        """The result of `take_over`."""
         self.changes = 0
         """Number of waits that end with a change."""
         self.lines: list[tuple[str, bytes]] = []
@@ -135,6 +139,11 @@ class MemoryEngine:
         self._submitted = 1000.0
 
     # Jobs
+
+    def take_over(self, progress: Progress, *, dry_run: bool = False) -> TakeOver:
+        self.calls.append(("take_over", dry_run))
+        progress("reading the queue")
+        return self.takes_over
 
     def submit(self, spec: JobSpec, secrets: Secrets, progress: Progress) -> JobRecord:
         self.calls.append(("submit", spec, secrets))
@@ -169,9 +178,9 @@ class MemoryEngine:
             {one.instance: spec.command for one in assignments},
         )
 
-    def jobs(self, *, limit: int = 0, cursor: str = "", time_limit: float | None = None) -> JobPage:
+    def jobs(self, *, limit: int = 0, cursor: str = "", recent: int = 0, time_limit: float | None = None) -> JobPage:
         del time_limit
-        self.calls.append(("jobs",))
+        self.calls.append(("jobs", recent))
         self._refresh()
         page, following = page_of(self.known.values(), limit, cursor)
         return dataclasses.replace(self.page, jobs=page, next_cursor=following)
@@ -427,11 +436,8 @@ class MemoryEngine:
 
     def _shortage(self, spec: JobSpec, missing: int) -> Reason:
         fit = reason("placement.spread", workers=spec.workers, gpus=spec.gpus, fit=spec.workers - missing)
-        drained = [
-            reason("placement.nodes", names=[node], cause=reason("placement.node_drained", cause=why))
-            for node, why in self.drained.items()
-        ]
-        return reason("job.insufficient_resources", cause=fit, nodes=drained, to_set_up=(), limit=())
+        drained = {node: reason("placement.node_drained", cause=why) for node, why in self.drained.items()}
+        return no_placement(fit, drained)
 
     def _schedule(self) -> MaintenanceResult:
         """Start waiting jobs in the order of their submission."""

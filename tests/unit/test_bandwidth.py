@@ -82,7 +82,7 @@ def test_two_nodes_are_measured_in_both_directions(programs):  # noqa: ARG001
         ("gpu1", "gpu2", 0.18, "host", ""),
         ("gpu2", "gpu1", 0.18, "host", ""),
     ]
-    assert said[0] == "bandwidth: 2 nodes, all pairs: 2 rounds, about 30 s"
+    assert said[0] == "bandwidth: 2 nodes, all pairs: 2 rounds, about 30s"
     assert said[1:] == ["bandwidth: round 1 of 2: gpu1 -> gpu2", "bandwidth: round 2 of 2: gpu2 -> gpu1"]
     assert [why.code for why in result.host_memory] == ["rdma_stack.bandwidth.no_gpu"]
     assert (result.left_out, result.broken) == ({}, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -123,7 +124,7 @@ def test_an_unsupported_system_is_reported_before_ansible_starts(answers, tmp_pa
     assert report.nodes[0].status is NodeStatus.FAILED
     assert "CentOS Linux 7 (Core)" in report.nodes[0].error.message
     assert ", ".join(workflow.supported_systems()) in report.nodes[0].error.message
-    assert "add roles/platform/vars/centos_7.yml" in report.nodes[0].error.remedy
+    assert "add roles/platform/vars/el_7.yml" in report.nodes[0].error.remedy
 
 
 def test_the_final_probe_is_shown_in_the_progress(answers, tmp_path):
@@ -393,6 +394,37 @@ def test_a_saved_plan_is_valid_until_its_facts_change(answers, tmp_path):
     assert workflow.saved_differences(document, workflow.probe_and_plan(full, full.nodes, request)) == [
         "b: its inputs changed since the plan was saved"
     ]
+
+
+@pytest.mark.usefixtures("answers")
+def test_a_saved_plan_is_invalid_once_a_variable_of_the_inventory_changes(tmp_path):
+    """Also for a node without any receipt. The path of the inventory does not matter: CI checks it out elsewhere."""
+    full = cluster(tmp_path / "hosts.yml")
+    workflow.save(workflow.probe_and_plan(full, full.nodes), tmp_path / "plan.json", workflow.Request())
+    document, request = workflow.read_saved(tmp_path / "plan.json")
+
+    elsewhere = dataclasses.replace(full, inventory=tmp_path / "elsewhere/hosts.yml")
+    assert workflow.saved_differences(document, workflow.probe_and_plan(elsewhere, full.nodes, request)) == []
+    first, *others = full.nodes
+    edited = dataclasses.replace(first, variables={**first.variables, "training_container_shm_size": "2g"})
+    changed = dataclasses.replace(full, nodes=(edited, *others))
+    assert workflow.saved_differences(document, workflow.probe_and_plan(changed, changed.nodes, request)) == [
+        f"{first.name}: its inputs changed since the plan was saved"
+    ]
+
+
+@pytest.mark.usefixtures("answers")
+def test_a_saved_plan_does_not_depend_on_the_values_of_secrets(tmp_path):
+    """Values of a vault are ordinary strings; a hash of them in the file would let others test guesses."""
+
+    def plan(password):
+        logins = [{"registry": "r:5000", "username": "robot", "password_secret": password}]
+        hidden = {"vault_registry_password": password, "site_proxy": f"http://robot:{password}@proxy:3128"}
+        nodes = [dataclasses.replace(make_node(name), variables={**hidden, "site_logins": logins}) for name in "ab"]
+        full = cluster(tmp_path / "hosts.yml", *nodes)
+        return workflow.probe_and_plan(full, full.nodes).digests()
+
+    assert plan("one-Secret-4711") == plan("another-Secret-0815")
 
 
 @pytest.mark.usefixtures("answers")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,22 @@ def test_the_state_folder_follows_the_environment(
     monkeypatch.setenv(variable, value)
 
     assert local_files.state_folder() == Path(folder).expanduser()
+
+
+def test_a_temporary_folder_is_private_and_removed_with_those_of_killed_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the state folder; a folder that another command may still use remains."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    parent = tmp_path / "provision/tmp"
+    for name, age in (("old", 3), ("recent", 1)):
+        (parent / name / "env").mkdir(parents=True)
+        then = time.time() - age * 24 * 3600
+        os.utime(parent / name, (then, then))
+
+    with local_files.temporary_folder() as name:
+        folder = Path(name)
+        assert {path.name for path in parent.iterdir()} == {"recent", folder.name}
+        assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(parent.stat().st_mode) == 0o700
+
+    assert [path.name for path in parent.iterdir()] == ["recent"]

@@ -13,9 +13,9 @@ from provision import connectors, engine, workflow
 from provision.components import ROLES
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.inventory.role_files import defaults
-from provision.local_files import roles_folder
 from provision.model import ApplyReport, Cluster, NodePlan, NodeReport, NodeStatus, Plan, PreflightCode, Step, StepClass
 from provision.report.plan_report import as_document, as_text, problems_text
+from provision.resources import roles_folder
 from provision.testing import FakeConnector
 from provision.workflow import node_locks
 from provision.workflow.plan import PlanResult
@@ -89,6 +89,17 @@ def test_only_nodes_with_something_to_install_are_contacted(asked):
     workflow.preflight(dataclasses.replace(seen, facts=facts))
     workflow.preflight(look("docker_engine"), read_only=True)
     assert asked[1] == {}
+
+
+def test_a_repository_without_slurmdbd_is_reported_before_anything_changes(asked):
+    """The controller alone requires it."""
+    answers, requests = asked
+    known = dict.fromkeys(("munge", "slurm-client", "slurmd", "slurmctld", "mariadb-server"), "1")
+    answers["gpu1"] = GOOD | {"packages": {**known, "slurmdbd": None}}
+    seen = workflow.preflight(look("slurm", cluster_engine="slurm", slurm_accounting="slurmdbd"))
+
+    assert problems(seen) == {(PreflightCode.PACKAGE_MISSING.value, "slurm", "slurmdbd")}
+    assert set(requests["gpu1"]["packages"]) == {*known, "slurmdbd"}
 
 
 def test_the_preflight_report_lists_packages_and_files_by_role(asked):

@@ -10,7 +10,7 @@ from provision.checks import Scene, host_entry, judge, judge_cluster
 from provision.checks.everybody import everybody
 from provision.components import JOB_ROLES
 from provision.errors import NeverFits
-from provision.jobs.engines.direct.placement import allowed
+from provision.jobs.engines.common.placement import allowed
 from provision.model import CheckStatus, Connection, Node
 from provision.model.cluster import NO_JOBS
 from provision.model.job import JobSpec, Kind

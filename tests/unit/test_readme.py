@@ -1,4 +1,4 @@
-"""What the README promises about the machine on which one types."""
+"""What the README and the page for new users promise about the machine on which one types, and about the nodes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from provision import workflow
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readme_lists_the_requirements_of_the_controller():
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
+def test_the_requirements_of_the_controller_are_listed(page):
     """Python by the version that the package requires, and the programs that are not Python's."""
-    paragraphs = (ROOT / "README.md").read_text().split("\n\n")
-    (paragraph,) = (one for one in paragraphs if "The controller " in one and " needs " in one)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (paragraph,) = (one for one in text.split("\n\n") if "The controller " in one and " needs " in one)
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
 
     assert f"Python {required.removeprefix('>=')} or newer" in paragraph
@@ -22,9 +25,11 @@ def test_the_readme_lists_the_requirements_of_the_controller():
     assert "neither root nor Docker" in paragraph
 
 
-def test_the_readme_lists_the_operating_systems_of_nodes():
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/set-up-nodes.md"])
+def test_the_operating_systems_of_nodes_are_listed(page):
     """All that the roles support."""
-    [sentence] = re.findall(r"and (\S[^.]+) on the nodes\.", (ROOT / "README.md").read_text())
+    text = (ROOT / page).read_text(encoding="utf-8")
+    [sentence] = re.findall(r"and (\S[^.]+) on the nodes\.", text)
     versions: dict[str, list[str]] = {}
     for system in workflow.supported_systems():
         name, version = system.split(" ", 1)

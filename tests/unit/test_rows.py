@@ -13,6 +13,8 @@ TESTS = Path(__file__).resolve().parents[1]
 TABLE = TESTS.parent / "docs/reference/job-features.md"
 ROWS = range(1, 63)
 STATES = ("holds", "partly", "not yet")
+SLURM_STATES = (*STATES, "shared")
+LIMITS = TESTS.parent / "docs/slurm-jobs.md"
 
 
 def rows_of(decorator):
@@ -38,9 +40,25 @@ def marked():
 @pytest.fixture(scope="module")
 def table():
     """The table's lines: (row, promise, command, state, files, reason)."""
+    return [(int(row), *more, re.findall(r"`([^`]+)`", files), why) for row, *more, _, files, why in cells()]
+
+
+def cells():
+    """The cells of the table's lines."""
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if re.match(r"\| *\d", line)]
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    return [(int(row), *more, re.findall(r"`([^`]+)`", files), why) for row, *more, files, why in cells]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_each_row_has_a_state_with_slurm():
+    """Those that do not hold are listed with the reason among the limits of the engine."""
+    states = {int(row): state for row, _, _, _, state, *_ in cells()}
+    limits = LIMITS.read_text(encoding="utf-8").partition("## Limits")[2]
+    listed = {
+        int(number) for line in re.findall(r"^\| ([0-9, ]+) \|", limits, re.MULTILINE) for number in line.split(",")
+    }
+
+    assert set(states.values()) <= set(SLURM_STATES)
+    assert listed == {row for row, state in states.items() if state in {"partly", "not yet"}}
 
 
 def test_the_table_has_each_row_once(table):

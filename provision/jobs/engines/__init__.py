@@ -16,6 +16,7 @@ __all__ = ["DEFAULT_ENGINE", "ENGINES", "EngineContext", "create_engine", "engin
 
 ENGINES: dict[str, str] = {
     "direct": "provision.jobs.engines.direct",
+    "slurm": "provision.jobs.engines.slurm",
 }
 """Name -> package, whose function ``create(context)`` returns the engine or raises `EngineUnavailable`."""
 DEFAULT_ENGINE = "direct"

@@ -48,6 +48,8 @@ class Capability(StrEnum):
     """Samples the processes of a running job."""
     OWN_QUEUE = "own queue"
     """Starts waiting jobs itself. Without it, they are started by commands and by `provision queue run`."""
+    TAKE_OVER = "taking over waiting jobs"
+    """Takes over the jobs that wait in the queue of the engine `direct`."""
 
     @property
     def code(self) -> str:
@@ -81,6 +83,36 @@ class MaintenanceResult:
     """Jobs that the pass started."""
     waiting: tuple[str, ...] = ()
     """Jobs that cannot start yet."""
+
+
+@dataclass(frozen=True)
+class MovedJob:
+    """A waiting job that an engine has taken over, or would take over."""
+
+    job: JobRecord
+    engine_job: int = 0
+    """Its number in the scheduler of the engine; 0 if it is not submitted there yet."""
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """A waiting job that an engine has not taken over."""
+
+    job: JobRecord
+    error: ProvisionError
+    """Why, with a remedy."""
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """The result of taking over the waiting jobs of the engine `direct`."""
+
+    moved: tuple[MovedJob, ...] = ()
+    """In the order of their submission."""
+    remaining: tuple[WaitingJob, ...] = ()
+    """They still wait in the queue of the engine `direct`, or cannot start at all."""
+    unfinished: tuple[JobRecord, ...] = ()
+    """Jobs that the engine `direct` has started; they finish there."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +159,13 @@ class JobEngine(Protocol):
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Return what would be started and where; nothing is changed."""
 
-    def jobs(self, *, limit: int = 0, cursor: str = "", time_limit: float | None = None) -> JobPage:
+    def jobs(self, *, limit: int = 0, cursor: str = "", recent: int = 0, time_limit: float | None = None) -> JobPage:
         """Return jobs, the newest first.
 
         Args:
             limit: the most jobs of a page; 0: all.
             cursor: `JobPage.next_cursor` of the page before; empty: the first page.
+            recent: leave out ended jobs that are older than so many others; an engine may return more. 0: none.
             time_limit: seconds after which nodes that have not answered are reported as unreachable.
 
         Raises:
@@ -194,6 +227,17 @@ class JobEngine(Protocol):
     def maintenance(self) -> AbstractContextManager[Maintenance]:
         """Return the context for maintenance passes."""
 
+    def take_over(self, progress: Progress, *, dry_run: bool = False) -> TakeOver:
+        """Take over the waiting jobs of the engine `direct` (TAKE_OVER); a second call completes an interrupted one.
+
+        Name, ID, owner, specification, secrets and signature of a job stay. At no time may both engines start it. With
+        `dry_run`, nothing is changed.
+
+        Raises:
+            UsageError: this engine cannot start jobs on this cluster.
+            LockedError: another command is starting jobs, or takes them over.
+        """
+
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
         """Return the local command that runs `argv` in an instance (ATTACH)."""
 
@@ -254,16 +298,17 @@ def require_for(engine: JobEngine, spec: JobSpec) -> None:
         require(engine, Capability.GANG, "--gang")
 
 
-def all_jobs(engine: JobEngine, *, page_size: int = 0) -> JobPage:
+def all_jobs(engine: JobEngine, *, page_size: int = 0, recent: int = 0) -> JobPage:
     """Return all pages of an engine's jobs as one."""
-    pages = [engine.jobs(limit=page_size)]
+    pages = [engine.jobs(limit=page_size, recent=recent)]
     while pages[-1].next_cursor:
-        pages.append(engine.jobs(limit=page_size, cursor=pages[-1].next_cursor))
+        pages.append(engine.jobs(limit=page_size, cursor=pages[-1].next_cursor, recent=recent))
     return JobPage(
         tuple({job.id: job for page in pages for job in page.jobs}.values()),
         unreachable={node: why for page in pages for node, why in page.unreachable.items()},
         problems=tuple(dict.fromkeys(problem for page in pages for problem in page.problems)),
         incomplete=next((page.incomplete for page in pages if page.incomplete), ""),
+        older=pages[0].older,
     )
 
 

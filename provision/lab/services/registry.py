@@ -19,7 +19,7 @@ from provision.lab.services.image import TrainingImage
 from provision.lab.services.rootfs import Blob
 from provision.local_files import write_private
 
-_PROGRAM = "docker-registry"
+PROGRAM = "docker-registry"
 _LOOPBACK = "127.0.0.1"
 _CREATED, _ACCEPTED, _OK = 201, 202, 200
 
@@ -30,11 +30,11 @@ def ensure_running(folder: Path, addresses: Sequence[str], port: int, certificat
     Raises:
         LabError: docker-registry is not installed or does not start.
     """
-    program = shutil.which(_PROGRAM)
+    program = shutil.which(PROGRAM)
     if program is None:
         raise LabError(
-            f"{_PROGRAM} is not installed; it is required to serve the training image",
-            remedy=f"Run: apt-get install --no-install-recommends {_PROGRAM}",
+            f"{PROGRAM} is not installed; it is required to serve the training image",
+            remedy=f"Run: apt-get install --no-install-recommends {PROGRAM}",
         )
     required_records = {_record(folder, address) for address in addresses}
     for record in records(folder):

@@ -18,15 +18,16 @@ from provision.errors import LabError
 from provision.lab.services import processes
 from provision.lab.services.kernel import GIT_FOLDER, build_git, git_history
 from provision.local_files import write_private
+from provision.resources import package_path
 
 SUITE = "lab"
 COMPONENT = "main"
 NVIDIA_PATH = "libnvidia-container/stable/deb/amd64"
 """A flat repository of the stand-ins for the NVIDIA Container Toolkit, with the layout of NVIDIA's repository."""
 
-_SERVER = Path(__file__).parent.parent / "files" / "serve_repository.py"
+_SERVER = package_path("lab", "files", "serve_repository.py")
 _NVIDIA_PACKAGES = ("nvidia-container-toolkit", "libnvidia-container", "nvidia-docker2")
-_PROGRAMS = {"apt-ftparchive": "apt-utils", "gpg": "gnupg"}
+PROGRAMS = {"apt-ftparchive": "apt-utils", "gpg": "gnupg"}
 
 
 def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
@@ -34,7 +35,7 @@ def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
 
     The key is created by the first call and reused; without changes nothing is written.
     """
-    for program, package in _PROGRAMS.items():
+    for program, package in PROGRAMS.items():
         if shutil.which(program) is None:
             raise LabError(
                 f"{program} is not installed; it is required for the lab's package repository",

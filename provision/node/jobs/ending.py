@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from typing import List, Optional
 
 from provision.node.docker import labels_of
 from provision.node.files import Record, Refused, read_json, remove, remove_tree, write_json
@@ -22,6 +23,7 @@ from provision.node.jobs.records import (
 )
 from provision.node.jobs.runs import end_runs, job_runs, remove_run
 from provision.node.jobs.supervisors import STOP_SIGNAL, signal_supervisor, supervised
+from provision.node.jobs.units import job_units
 
 
 def stop(request: Record) -> Record:
@@ -59,6 +61,14 @@ def stop(request: Record) -> Record:
     return {"asked": close_attempt(name, attempt, result, "Stopped")}
 
 
+def stored_runs(name: str, job: Record) -> Optional[List[Record]]:
+    """Return the containers and units of a job; Docker need not be installed for a job that has no containers."""
+    spec = job.get("spec")
+    if isinstance(spec, dict) and spec.get("no_container") and not spec.get("tensorboard"):
+        return job_units("job", name)
+    return job_runs("job", name)
+
+
 def delete(request: Record) -> Record:
     """Delete a job: its containers, keys, leases and folder; refuse this while it has a supervisor."""
     name = job_name(request)
@@ -69,7 +79,7 @@ def delete(request: Record) -> Record:
         return {"deleted": False}
     if supervised([(name, attempt) for attempt in attempts_of(name)]):
         raise Refused("the job {} still runs on this node".format(name), "Stop it: provision stop {}".format(name))
-    runs = job_runs("job", name) if attempts_of(name) else []  # without an attempt, Docker need not be installed
+    runs = stored_runs(name, job) if attempts_of(name) else []  # without an attempt, Docker need not be installed
     if runs is None:
         raise Refused("docker's engine does not answer", "systemctl status docker")
     for item in runs:

@@ -50,8 +50,10 @@ def gpu_leases(leases: Leases) -> Leases:
 
 
 def write_lease(name: str, owner: Record, instance: str) -> None:
-    """Write a lease for the `job`, `id` and `attempt` of its owner; the caller holds the lock."""
+    """Write a lease for the `job`, `id`, `attempt` and Slurm job of its owner; the caller holds the lock."""
     lease = {"job": owner["job"], "id": owner["id"], "attempt": owner["attempt"], "instance": instance}
+    if owner.get("slurm"):  # Slurm's epilog finds the attempt by it
+        lease["slurm"] = owner["slurm"]
     write_json(lease_path(name), dict(lease, time=time.time(), monotonic=time.monotonic()))
 
 

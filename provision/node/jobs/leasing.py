@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Dict, Iterable, List, Optional
 
-from provision.node.files import PROC, Record, Refused, names_in, read_json
+from provision.node.files import PROC, Record, Refused, names_in, read_json, read_text
 from provision.node.jobs.gpus import Gpus
 from provision.node.jobs.leases import (
     PORT,
@@ -24,6 +24,7 @@ from provision.node.jobs.records import attempt_folder, attempt_number, drain_re
 from provision.node.jobs.runs import job_runs
 from provision.node.jobs.supervisors import supervised
 
+CGROUP = os.environ.get("PROVISION_CGROUP") or "/sys/fs/cgroup"
 LINGER_SECONDS = 60  # the time in which a job of `run` has to end after its command ended
 START_SECONDS = 5  # so long a job of `run` may release a new lease because another node refused one
 BEAT_SECONDS = 60  # a command that promised heartbeats and sends none for so long has lost its connection
@@ -32,6 +33,11 @@ BEAT_SECONDS = 60  # a command that promised heartbeats and sends none for so lo
 def lease(request: Record) -> Record:
     """Lease GPUs to a job's instances: all of them, or none."""
     job, attempt, requested = job_name(request, "job"), attempt_number(request), request["leases"]
+    if slurmd_runs() and not request.get("slurm"):
+        raise Refused(
+            "Slurm schedules this node, and two schedulers would use the same GPUs",
+            "Use the job engine slurm: cluster_engine: slurm in the inventory, or --engine slurm",
+        )
     reason = drain_reason()
     if reason and not request.get("force"):
         raise Refused("the node is drained: {}".format(reason), "Resume it: provision node resume NODE")
@@ -55,8 +61,15 @@ def lease(request: Record) -> Record:
         users = {uuid: user_of(uuid, family, leases, state.foreign) for uuid in requested}
         taken = {uuid: user for uuid, user in users.items() if user}
         for uuid, instance in sorted(requested.items()) if not taken else ():
-            write_lease(uuid, {"job": job, "id": request["id"], "attempt": attempt}, instance)
+            owner = {"job": job, "id": request["id"], "attempt": attempt, "slurm": request.get("slurm")}
+            write_lease(uuid, owner, instance)
     return {"taken": taken}
+
+
+def slurmd_runs() -> bool:
+    """Return whether Slurm's daemon runs on this node as a service."""
+    places = ("", "/systemd", "/unified")
+    return any(read_text("{}{}/system.slice/slurmd.service/cgroup.procs".format(CGROUP, place)) for place in places)
 
 
 def hold(request: Record) -> None:

@@ -171,8 +171,8 @@ def queue(request: Record) -> Record:
     """Change the state of a job in the queue.
 
     ``over`` removes the job's secrets, ``secrets`` restores them. ``job`` replaces the signed text: the start verifies
-    it. With ``if_id``, ``if_state`` or ``if_attempt``, nothing changes unless the current state matches. ``confirmed``
-    are nodes that have confirmed the end of the job.
+    it. With ``if_id``, ``if_state``, ``if_attempt`` or ``if_engine_job``, nothing changes unless the current state
+    matches. ``confirmed`` are nodes that have confirmed the end of the job.
     """
     name = job_name(request)
     folder = existing_job_folder(name)
@@ -264,6 +264,8 @@ def matches(request: Record, queue: Record, job: Record) -> bool:
     if request.get("if_id") is not None and str(job.get("id")) != str(request["if_id"]):
         return False
     if request.get("if_state") is not None and queue.get("state") not in request["if_state"]:
+        return False
+    if request.get("if_engine_job") is not None and int(queue.get("engine_job") or 0) not in request["if_engine_job"]:
         return False
     return request.get("if_attempt") is None or int(queue.get("attempt") or 0) == int(request["if_attempt"])
 

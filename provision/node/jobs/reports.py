@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from typing import List
+from typing import List, Optional, Tuple
 
 from provision.node.files import Record, boot_id, names_in, read_json, read_text
 from provision.node.jobs.leases import all_leases, gpu_leases
@@ -34,18 +34,73 @@ BRIEF = (
     "ttl_after_finished",
 )
 """Fields of the specification that lists show."""
+SETTLED = "settled"
+"""The file of a job that has been reported as ended."""
+WRITTEN = ("job.json", "queue.json", "attempts")
+"""What is written in the folder of a job when it changes."""
+STABLE_NS = 1000000000
 LISTED = ("modelName", "modelVersion", "modelSource")
 """Annotations that lists show."""
 
 
 def report(request: Record) -> Record:
     """Return the jobs of this node, after closing attempts without a job supervisor."""
-    names = requested_names(request)
+    names, older = requested_names(request), 0
+    if request.get("recent"):
+        names, older = recent_names(names, int(request["recent"]))
     if next(unsupervised(names), None):
         close_unsupervised(job_runs(), names)
     release_expired()
     sweep_logins()
-    return reports(dict(request, names=names))
+    return dict(reports(dict(request, names=names)), older=older)
+
+
+def recent_names(names: List[str], count: int) -> Tuple[List[str], int]:
+    """Return the names of the newest jobs and of all that may change, and the number of the others.
+
+    A job is as new as its record, which a restart writes again.
+    """
+    by_age = sorted(names, key=lambda name: changed(os.path.join(ROOT, name, "job.json")), reverse=True)
+    live = [name for name in by_age[count:] if not is_settled(name)]
+    return by_age[:count] + live, max(len(by_age) - count, 0) - len(live)
+
+
+def is_settled(name: str) -> bool:
+    """Return whether a job has been reported as ended, and nothing of it was written since."""
+    return changed(os.path.join(ROOT, name, SETTLED)) == last_change(name)
+
+
+def settle(document: Record, stamp: int) -> None:
+    """Mark a job as ended from the report of it, if nothing more follows: no retry, and no end that is not confirmed.
+
+    Args:
+        document: the report.
+        stamp: the last change of the job before it was read.
+    """
+    queue = document["queue"]
+    is_final = not queue or (queue.get("state") in ("over", "failed", "stopped") and not queue.get("unconfirmed"))
+    has_ended = not document["attempt"] or (document["result"] and not document["open"])
+    path = os.path.join(ROOT, document["name"], SETTLED)
+    is_stable = time.time_ns() - stamp > STABLE_NS  # two changes can have one time
+    if is_final and has_ended and (queue or document["attempt"]) and is_stable and changed(path) != stamp:
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.utime(path, ns=(stamp, stamp))
+        except OSError:
+            pass  # the job was deleted, or the disk is full
+
+
+def last_change(name: str) -> int:
+    """Return when the record of a job was last written."""
+    return max(changed(os.path.join(ROOT, name, item)) for item in WRITTEN)
+
+
+def changed(path: str) -> int:
+    """Return when a file was written, in nanoseconds; 0 if there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def sweep_logins() -> None:
@@ -69,8 +124,10 @@ def reports(request: Record) -> Record:
     """Return the jobs of this node."""
     documents = []
     for name in requested_names(request):
+        stamp = last_change(name)
         document = brief_report(name) if request.get("brief") else full_report(name)
         if document:
+            settle(document, stamp)
             documents.append(document)
     here = boot_id()
     active = supervised([(job["name"], job["attempt"]) for job in documents if job["open"]])
@@ -116,6 +173,7 @@ def full_report(name: str, *, brief: bool = False) -> Record:
         "attempt_record": read_json(os.path.join(path, "attempt.json")) if attempt else {},
         "instances": instances_of(path, names),
         "result": (read_json(os.path.join(path, "result.json")) or None) if "result.json" in names else None,
+        "ending": ending_of(path) if "state.json" in names and "result.json" not in names else None,
         "open": "keeper.json" in names,
         "begun": "state.json" in names,
         "stopping": "stop.json" in names,
@@ -126,6 +184,12 @@ def full_report(name: str, *, brief: bool = False) -> Record:
         document["nodes"] = read_json(os.path.join(folder, "nodes.json")).get("nodes", [])
         document.update({key: job[key] for key in ("signed", "signature") if isinstance(job.get(key), str)})
     return document
+
+
+def ending_of(folder: str) -> Optional[Record]:
+    """Return how an attempt will end here, from the state of its job supervisor; None while its end is not decided."""
+    end = read_json(os.path.join(folder, "state.json")).get("end")
+    return end if isinstance(end, dict) else None
 
 
 def events_of(name: str) -> List[Record]:

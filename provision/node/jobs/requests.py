@@ -38,6 +38,20 @@ REQUESTS = {
     "stop": "jobs.ending",
     "delete": "jobs.ending",
     "attached": "audit",
+    "slurm_state": "slurm.controller",
+    "slurm_job": "slurm.controller",
+    "slurm_submit": "slurm.controller",
+    "slurm_cancel": "slurm.controller",
+    "slurm_job_update": "slurm.controller",
+    "slurm_node_update": "slurm.controller",
+    "slurm_allocate": "slurm.controller",
+    "slurm_seal": "slurm.compute",
+    "slurm_node": "slurm.compute",
+    "slurm_store": "slurm.compute",
+    "slurm_gpus": "slurm.compute",
+    "slurm_mark": "slurm.compute",
+    "slurm_guard": "slurm.compute",
+    "slurm_retry": "slurm.compute",
 }
 """Request -> the module below `provision.node` with a function of this name."""
 

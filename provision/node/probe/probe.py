@@ -498,6 +498,14 @@ def container_ssh() -> None:
             print(f"\n:{name}:" + text[:1024].partition(b"\n")[0].translate(None, NO_KEY).decode(), end="")
 
 
+def slurm() -> None:
+    """Print the state of Slurm; most nodes have none."""
+    if program_of("scontrol"):
+        from provision.node.probe.slurm import slurm_state  # starts programs, with modules that nothing else needs
+
+        print(json.dumps(slurm_state()))
+
+
 def prepare_environment(variables: Dict[str, str]) -> None:
     """Set the environment of all commands."""
     system = os.uname()
@@ -512,6 +520,7 @@ def functions_of(cache: str) -> Dict[str, Function]:
     return {
         "units": unit_states, "sysctls": sysctls, "limits": limits, "modules": modules, "receipts": receipts,
         "container_trust": container_trust, "container_ssh": container_ssh, "packages": lambda: packages(dpkg),
+        "slurm": slurm,
         "managed": lambda: print(json.dumps(managed_and_engine(RECEIPTS, engine))),
     }  # fmt: skip
 

@@ -7,6 +7,7 @@ short_description: Merge settings into docker's daemon.json
 description:
   - Preserves keys that the role did not write. Removes keys that the role wrote in its last run and that are no longer desired.
   - Does not change a file with invalid JSON, copies it to a second file, and reports line and column.
+  - Fails before it writes what is also set on the command line of the running dockerd.
   - Checks the new file with C(dockerd --validate) if dockerd has this option, else with rules that hold for all versions.
   - Records the original file before the first change, for a reset.
   - Preserves the mode of an existing file, but only root may write it. Only root can read copies.
@@ -92,6 +93,43 @@ def validate(module, settings, text):
         )
 
 
+def refuse_conflicts(module, settings, words):
+    """Fail if options of the running dockerd set what the file sets: dockerd does not start then."""
+    conflicts = [key for key in sorted(settings) if any(sets(option, key) for option in options_of(words))]
+    if conflicts:
+        module.fail_json(
+            msg=f"daemon.json: dockerd would not start: {', '.join(conflicts)} would be set in the file and on its command line "
+            "(the file on the node is unchanged). Remove these options from the drop-in of docker.service "
+            "(systemctl cat docker.service) or from /etc/default/docker, or remove the settings from the inventory."
+        )
+
+
+def options_of(words):
+    """Return the names of the options on dockerd's command line."""
+    short = {"-H": "host", "-g": "data-root", "-D": "debug", "-l": "log-level", "-G": "group", "-p": "pidfile"}
+    return {
+        short.get(word[:2], "") if word[1:2] != "-" else word[2:].partition("=")[0] for word in words if word[:1] == "-"
+    }
+
+
+def sets(option, key):
+    """Return whether an option of dockerd sets a key of the file: --log-opt sets log-opts, --insecure-registry insecure-registries."""
+    others = {"add-runtime": "runtimes", "graph": "data-root"}
+    return key in (option, option + "s", option[:-1] + "ies", others.get(option))
+
+
+def running_command(module):
+    """Return the words of the command line of the running dockerd; none if systemd started none."""
+    if not module.get_bin_path("systemctl"):
+        return []
+    pid = module.run_command(["systemctl", "show", "docker.service", "--property=MainPID"])[1].strip().partition("=")[2]
+    try:
+        with open(f"/proc/{int(pid)}/cmdline", encoding="utf-8", errors="replace") as stream:
+            return stream.read().split("\0")
+    except (OSError, ValueError):
+        return []
+
+
 def diff_text(text, settings, private):
     """Return a file's text for a diff; of a private file only the names of settings."""
     return json.dumps(dict.fromkeys(sorted(settings), "********"), indent=2) + "\n" if private and text else text
@@ -121,6 +159,7 @@ def main():
     changed = differs or (before is not None and (mode != new_mode or not is_owned_by_root(path)))
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n" if differs else before
     if differs:
+        refuse_conflicts(module, settings, running_command(module))
         validate(module, settings, text)
     if changed and not module.check_mode:
         try:

@@ -16,6 +16,13 @@ def platform_marked_roles(context, roles, mark):
 
 
 @pass_context
+def platform_other_engines(context, roles, engine):
+    """Return the roles that belong to another job engine than that of the cluster, by their ``_ROLE_for_engine``."""
+    engines = {role: context.get(f"_{role}_for_engine") for role in roles}
+    return [role for role, own in engines.items() if own is not None and own != engine]
+
+
+@pass_context
 def platform_selected_roles(context, roles, skipped, tags):
     """Return the roles that are enabled, selected by ``--tags`` and not skipped."""
     return [
@@ -80,6 +87,7 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "platform_job_nodes": platform_job_nodes,
+            "platform_other_engines": platform_other_engines,
             "platform_marked_roles": platform_marked_roles,
             "platform_role_packages": platform_role_packages,
             "platform_role_repositories": platform_role_repositories,

@@ -23,7 +23,7 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
-from ansible.module_utils.platform_os_release import parse_os_release
+from ansible.module_utils.platform_os_release import parse_os_release, variables_of
 
 HOSTS = "/etc/hosts"
 SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
@@ -49,10 +49,15 @@ def text(path):
 
 
 def os_release():
-    """Return the ID, version and display name of the distribution."""
-    release = parse_os_release(text("/etc/os-release") or text("/usr/lib/os-release"))
-    identity, version, name = release or ("unknown", "unknown", "unknown")
-    return {"distribution": identity, "distribution_version": version, "distribution_name": name}
+    """Return the ID, version and display name of the distribution, and the name by which the roles support it."""
+    release = parse_os_release(text("/etc/os-release") or text("/usr/lib/os-release"), text("/etc/centos-release"))
+    identity, version, name, _ = release or ("unknown", "unknown", "unknown", "")
+    return {
+        "distribution": identity,
+        "distribution_version": version,
+        "distribution_name": name,
+        "system": variables_of(identity, version),
+    }
 
 
 def kind(module):

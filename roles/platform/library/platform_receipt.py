@@ -30,6 +30,7 @@ options:
       images: {description: Managed container images., type: list, elements: str, default: []}
       containers: {description: Managed containers., type: list, elements: str, default: []}
       reductions: {description: 'Settings that were reduced or skipped on this node, with reasons.', type: list, elements: str, default: []}
+      incomplete: {description: 'Names of optional parts that failed.', type: list, elements: str, default: []}
   fingerprints:
     description: Role -> fingerprint of its files and variables. Without one, the fingerprint in the receipt is preserved.
     type: dict
@@ -47,7 +48,7 @@ from ansible.module_utils.platform_managed import SECTIONS, content_of, observe_
 from ansible.module_utils.platform_replace import replace
 
 FOLDER = "/var/lib/provision/receipts"
-LISTS = (*SECTIONS, "reductions")
+LISTS = (*SECTIONS, "reductions", "incomplete")
 KEY = re.compile(rb"[0-9a-f]{64}")
 
 
@@ -124,6 +125,7 @@ def write_receipt(module, entry, observed, key):
         "role": role,
         "inputs": entry["inputs"],
         "reductions": sorted(set(entry["reductions"])),
+        **({"incomplete": sorted(set(entry["incomplete"]))} if entry["incomplete"] else {}),
         "fingerprint": module.params["fingerprints"].get(role) or old.get("fingerprint"),
         **observed,
     }

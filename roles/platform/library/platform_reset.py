@@ -9,10 +9,14 @@ description:
   - Restores files byte for byte. Never loses later edits; removes only the role's part of blocks and of JSON files.
   - Removes the packages that transactions of the roles installed and that nothing else requires, then their leftovers.
   - Removes the records last, so that the next reset completes an interrupted one.
-  - Refuses a busy node, and steps that would stop or remove containers that the roles did not create.
+  - Refuses a busy node, and steps that would stop or remove containers or databases that the roles did not create,
+    or records of jobs.
 options:
   plan: {description: Only list the steps., type: bool, default: false}
-  disruptive: {description: 'Reset a busy node, and stop containers that the roles did not create.', type: bool, default: false}
+  disruptive:
+    description: Reset a busy node, stop containers and databases that the roles did not create, and remove records of jobs.
+    type: bool
+    default: false
 author: [provision]
 """
 
@@ -24,6 +28,8 @@ from functools import partial
 from ansible.module_utils import platform_origin as origin
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
+from ansible.module_utils.platform_undo_database import UNIT as DATABASE_UNIT
+from ansible.module_utils.platform_undo_database import Database
 from ansible.module_utils.platform_undo_docker import ENGINES, Engine
 from ansible.module_utils.platform_undo_files import Step, file_step, folder_steps
 from ansible.module_utils.platform_undo_kernel import depmod_steps, dkms_steps, module_steps, sysctl_steps
@@ -43,6 +49,7 @@ RUN = "/run/provision"
 RUN_FILES = ("docker_engine.json", "package-transaction")
 # The records are removed last. The history and the lock of the node do not belong to the roles.
 PRESERVED = ("origins", "history.jsonl", "provision.lock", "provision.lock.holder")
+ENGINE_UNITS = ("docker.service", "docker.socket", "containerd.service")
 UNIT = re.compile(r"/etc/systemd/system/([^/]+\.(?:path|timer|socket|service))$")
 
 
@@ -69,6 +76,7 @@ class Reset:
         self.left += [f"leave the package {name}: {why}" for name, why in sorted(stay.items())]
         self._report_upgrades(known)
         self.engine = Engine(module, self.removable, self.files, self.file_steps)
+        self.database = Database(module, self.removable)
 
     def _manual_packages(self, installed):
         """Return the dependencies of the roles' packages that were requested manually since."""
@@ -91,13 +99,19 @@ class Reset:
 
     def refusals(self):
         """Return why the reset is refused unless the node may be disrupted."""
-        return [f"a job runs: {job}" for job in running_jobs()] + self.engine.refusals()
+        return [f"a job runs: {job}" for job in running_jobs()] + self.engine.refusals() + self.database.refusals()
 
     def steps(self):
         """Return all steps in an order that can be interrupted anywhere, none without records."""
         if not self.has_records:
             return []
-        steps_in_order = [*self.engine.first_steps(), *self._unit_steps(), *module_steps(self.module)]
+        daemons = self._daemon_names()
+        steps_in_order = [
+            *self.engine.first_steps(),
+            *self._stop_steps(name for name in daemons if name != DATABASE_UNIT),
+        ]
+        steps_in_order += [*self.database.first_steps(), *self._stop_steps({DATABASE_UNIT} & daemons)]
+        steps_in_order += [*self._unit_steps(), *module_steps(self.module)]
         steps_in_order += [
             *dkms_steps(self.module, self.left),
             *self.file_steps,
@@ -109,7 +123,25 @@ class Reset:
             *self.engine.last_steps(),
         ]
         steps_in_order += [*self._account_steps(), *self._package_steps(), *self.engine.data_steps()]
+        steps_in_order += self.database.last_steps()
         return [*steps_in_order, Step("remove the receipts and records of the roles", self._remove_state)]
+
+    def _daemon_names(self):
+        """Return the running daemons of packages that the roles started."""
+        return {
+            doc["name"]
+            for doc in origin.records("units")
+            if doc["name"] not in ENGINE_UNITS
+            and doc["ActiveState"] != "active"
+            and self.module.run_command(["systemctl", "is-active", "--quiet", doc["name"]])[0] == 0
+        }
+
+    def _stop_steps(self, names):
+        """Return the steps that stop daemons while their configuration exists.
+
+        Without it, the package of Debian 12's slurmctld cannot be removed.
+        """
+        return [Step(f"stop {name}", self._unit(name, disable=False)) for name in sorted(names)]
 
     def _unit_steps(self):
         """Return the steps that stop the units of the roles, path units first, because they would start their services again."""
@@ -119,10 +151,11 @@ class Reset:
         )
         return [Step(f"stop and disable {name}", self._unit(name)) for name in names]
 
-    def _unit(self, name):
+    def _unit(self, name, *, disable=True):
         def act():
             code, _, err = self.module.run_command(["systemctl", "stop", name])
-            self.module.run_command(["systemctl", "--no-reload", "disable", name])
+            if disable:
+                self.module.run_command(["systemctl", "--no-reload", "disable", name])
             return (
                 f"{name}: cannot stop the unit ({err.strip()[-200:]})"
                 if code != 0 and "not loaded" not in err

@@ -239,13 +239,13 @@ class Engine:
             self.module.run_command([program, "link", "delete", "docker0"])
 
     def data_steps(self):
-        """Return the steps for new data folders of an engine that the reset removes."""
+        """Return the steps for new data folders; those of an engine that stays are left."""
         steps = []
         for doc in records("data"):
             path = doc["path"]
             if doc["existed"] or not os.path.isdir(path) or os.path.islink(path):
                 continue
-            if not self.is_removed and self.exists:
+            if not self.is_removed and self.exists and re.search("docker|containerd", path):
                 continue
             steps.append(Step(f"remove {path}, unless something else uses it", _remove_data(path)))
         return steps

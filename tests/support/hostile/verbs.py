@@ -120,6 +120,7 @@ VERBS: dict[str, Verb] = {
     ),
     "list": Verb(("list --json", "list", "list -o wide")),
     "get": Verb(("get busy -e -g", "get pair -e -g --json", "get done -o yaml")),
+    "export": Verb(("export done --to kubernetes", "export pair --to slurm --data-path shared=/x --json")),
     "logs": Verb(
         ("logs done", "logs pair --all --timestamps", "logs done -f", "logs done --attempt 1 --all"),
         raw=True,
@@ -144,6 +145,9 @@ VERBS: dict[str, Verb] = {
     "queue": Verb(("queue", "queue --json")),
     "queue list": Verb(("queue list", "queue list --user me --json")),
     "queue run": Verb(("queue run", "queue run --json")),
+    "queue migrate": Verb(
+        ("queue migrate --to slurm --dry-run", "queue migrate --to slurm --yes --json"), codes=frozenset(range(8))
+    ),
     "queue release": Verb(("queue release held",)),
     "image pull": Verb(("image pull image --json",), _field("error", None)),
     "image list": Verb(("image list image --json",), _field("error", None)),
@@ -157,6 +161,8 @@ VERBS: dict[str, Verb] = {
 
 NO_NODES: dict[str, str] = {
     "nccl-log": "reads a log that the user names (its parser is in the tests of regular expressions)",
+    "doctor": "checks this machine and connects to no node",
+    "schema": "prints JSON Schemas and connects to no node",
     "demo": "runs other verbs in processes of their own, on nodes of its own lab",
     "node label": "writes labels into the inventory",
     "queue unit": "prints a unit file",

@@ -228,7 +228,7 @@ class World:
         from provision.cli import following
         from provision.commands import node_lock
         from provision.jobs import node_contact
-        from provision.jobs.engines.direct import engine, job_end
+        from provision.jobs.engines.common import engine, job_end
         from provision.report.redaction import Redactor
         from provision.workflow import job_watch, node_locks
 

@@ -24,7 +24,7 @@ from provision.testing import make_cluster
 from provision.topology.candidates import Candidate, Machine, Mode
 from tests.support.node.node import GPUS, FakeNode
 
-__all__ = ["direct_engine", "recorded", "signing_keys"]
+__all__ = ["FakeClusterProbe", "direct_engine", "reach_nodes", "recorded", "signing_keys"]
 
 
 class Way:
@@ -106,6 +106,12 @@ def direct_engine(
     labels: Mapping[str, str] | None = None,
 ) -> DirectEngine:
     """Return an engine whose nodes are these; the first one keeps the queue, and has the controller's signing key."""
+    cluster = reach_nodes(monkeypatch, *nodes, labels=labels)
+    return DirectEngine(cluster, FakeClusterProbe(), signing_keys(nodes[0], people), extras)
+
+
+def reach_nodes(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode, labels: Mapping[str, str] | None = None) -> Cluster:
+    """Let connections reach these nodes, and return their cluster."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     by_name = {node.name: node for node in nodes}
 
@@ -126,8 +132,7 @@ def direct_engine(
     monkeypatch.setattr(node_contact, "takes_connections", lambda *_: True)
     monkeypatch.setattr(change_watch, "connect", connect)
     monkeypatch.setattr(attempt_start, "GRACE_SECONDS", 1.0)
-    cluster = make_cluster(*by_name, **({"cluster_labels": labels} if labels else {}))
-    return DirectEngine(cluster, FakeClusterProbe(), signing_keys(nodes[0], people), extras)
+    return make_cluster(*by_name, **({"cluster_labels": labels} if labels else {}))
 
 
 def signing_keys(node: FakeNode, people: Mapping[str, Person] | None = None) -> JobKeys:

@@ -151,7 +151,7 @@ def two_nodes(low, high, **changes):
 
 CASES = {
     "low-duty-cycle": ([slow()], "gpu1 GPU 0 41 %"),
-    "low-duty-cycle idle": ([Node().gpu(utilization=0.0)], "idle for 39 s"),
+    "low-duty-cycle idle": ([Node().gpu(utilization=0.0)], "idle for 39s"),
     "cpu-bound-input": ([slow().process(RANK, 1, "python3", cores=1.0)], "uses 100 % of a core"),
     "cpu-bound-input workers": ([slow().process(101, RANK, "pt_data_worker", cores=0.99)
                                  .process(102, RANK, "pt_data_worker", cores=0.99)], "data workers use 99 %"),
@@ -170,7 +170,7 @@ CASES = {
     "memory-nearly-full": ([Node().gpu(memory_used=78_000.0)], "98 %"),
     "shm-too-small": ([Node().node(shm_size=64.0 * (1 << 20), shm_used=1.0)], "0.06 GiB"),
     "shm-too-small full": ([Node().node(shm_used=7.9 * GIB)], "99 % used"),
-    "checkpoint-too-often": ([Node().node(checkpoints={"/out/1.pt": 1000.0, "/out/2.pt": 1030.0})], "every 30 s"),
+    "checkpoint-too-often": ([Node().node(checkpoints={"/out/1.pt": 1000.0, "/out/2.pt": 1030.0})], "every 30s"),
     "checkpoint-too-often bursts": ([slow().node(checkpoints=None).process(
         RANK, 1, "python3", write_bytes=lambda t: 1e9 if t % 4 == 1 else 0)], "of them while a GPU waited"),
     "tensorboard-too-often": ([Node().node(tfevents=lambda t: {"/logs/e": 1e6 * t})], "976.6 KiB/s"),
@@ -205,6 +205,17 @@ def test_unused_gpus_and_foreign_processes_are_reported():
 
     assert "gpu1 GPU 1" in problems(unused)["wrong-device-use"].evidence
     assert "pid 999 (xmrig)" in problems(stranger)["wrong-device-use"].evidence
+
+
+def test_a_job_whose_gpus_have_no_process_is_not_diagnosed_with_slow_input():
+    """The first finding is that no process uses the GPUs."""
+    node = Node().gpu(utilization=0.0)
+    node.series.users = ()
+
+    first, *_ = advise_from([node.series])
+
+    assert (first.check, first.confidence) == ("wrong-device-use", Confidence.HIGH)
+    assert problems(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
 
 
 def test_misplaced_processes_are_reported():
@@ -257,6 +268,10 @@ def test_a_straggler_is_reported_with_node_and_instance():
     nodes[1].series.containers = {"job-1": Container("job-1", ("GPU-a",))}
 
     assert "gpu1 GPU 0 is of job-0, gpu2 GPU 0 of job-1" in problems(*nodes)["straggler-rank"].evidence
+
+
+def test_two_gpus_with_the_same_utilization_are_both_named():
+    assert "gpu1 GPU 0 0 %, gpu2 GPU 0 0 %" in problems(*two_nodes(0.0, 0.0))["straggler-rank"].evidence
 
 
 def test_tcp_despite_rdma_is_detected_from_the_nccl_log():

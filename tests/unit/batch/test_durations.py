@@ -2,7 +2,7 @@
 
 import pytest
 
-from provision.batch.durations import duration, short
+from provision.batch.durations import duration, elapsed, short
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,12 @@ def test_an_invalid_duration_is_refused(text):
 def test_ages_have_one_unit(seconds, text):
     """They are rounded down, as in kubectl."""
     assert short(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0s"), (59.4, "59s"), (59.6, "1m00s"), (125, "2m05s"), (3720, "1h02m"), (90000, "1d01h")],
+)
+def test_times_of_work_have_two_units(seconds, text):
+    """The time of an apply or of a task, for people."""
+    assert elapsed(seconds) == text

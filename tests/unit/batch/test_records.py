@@ -97,6 +97,22 @@ def test_a_silent_node_is_listed_as_unreachable() -> None:
     assert record.unreachable == ("b",)
 
 
+def test_a_job_whose_failure_is_decided_is_stopping_with_its_reason() -> None:
+    """Its result follows when its part on the silent node has ended too; until then it is not retried."""
+    silent = {"reason": "node b does not answer", "code": "job.node_silent", "params": {"nodes": ["b"]}}
+    ending = {"status": "FAILED", "exit_code": 1, "begun": 190.0, **silent}
+    queue = {**QUEUE, "retry": 1}
+
+    record = job(("a", reported("a", queue=queue, ending=ending)), unreachable={"b": "no route"})
+
+    assert (record.status, record.cause.code) == (JobStatus.STOPPING, "job.node_silent")
+    assert (record.ended, record.exit_code, record.retrying) == (0.0, None, False)
+    assert result_of(record) is None
+    succeeded = {"status": "SUCCEEDED", "exit_code": 0}
+    both = job(("a", reported("a", queue=queue, ending=succeeded)), ("b", reported("b", ending=ending)))
+    assert both.status is JobStatus.RUNNING, "the leader decides"
+
+
 def test_a_job_without_a_job_supervisor_has_failed() -> None:
     """It has been missing for longer than systemd needs to restart it."""
     record = job(("a", reported("a", queue=QUEUE, supervisor="gone")), ("b", reported("b")))

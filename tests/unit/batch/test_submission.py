@@ -17,7 +17,7 @@ from provision.documents import convert
 from provision.errors import UsageError
 from provision.model.job import CodeSource, JobSpec, Kind, as_document
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/batch-jobs.md"
 
 
 def submitted(words, **here):
@@ -99,9 +99,9 @@ def test_a_private_repository_as_in_the_guide():
     assert any("GIT_SYNC_PASSWORD is visible" in note and "--env-file" in note for note in job.notes)
 
 
-def test_the_jobs_of_the_readme_can_be_submitted():
+def test_the_jobs_of_the_documentation_can_be_submitted():
     """And nothing is to be expected against them."""
-    text = README.read_text(encoding="utf-8").replace("\\\n", " ")
+    text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line.strip() for line in text.splitlines() if line.strip().startswith("provision submit ")]
     job = [submitted(shlex.split(line, comments=True)[2:]) for line in lines]
 
@@ -437,3 +437,10 @@ def test_a_lone_surrogate_is_refused():
     """A spec file can contain one, but it cannot be an argument of a program."""
     with pytest.raises(UsageError, match="lone surrogate"):
         check(JobSpec(name="a", kind=Kind.RUN, image="i", command=("\ud800",)))
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_a_number_of_a_record_that_is_too_large_to_print_is_refused(number):
+    """Records of nodes can contain any number."""
+    with pytest.raises(UsageError, match="--gpus"):
+        check(JobSpec("a", Kind.RUN, ("x",), image="i", gpus=number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ def completed(place, line, shell="bash", limit=120):
     argv = [sys.executable, "-c", CALL.format(limit=limit)]
     done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout.split()
+    return re.findall(r'"([^"]+)"', done.stdout) if shell == "zsh" else done.stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,18 @@ def test_jobs_are_completed_from_stored_names(place, verb, shell):
     store_job_names(place / "inventories" / "prod", ["mnist", "mnist-2", "vgg"])
 
     assert completed(place, f"provision {verb} mn", shell) == ["mnist", "mnist-2"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_zsh_and_fish_complete_nodes_labs_jobs_and_roles(place, shell):
+    """The variables and the output are those of the script that `--show-completion` prints for the shell."""
+    store_job_names(place / "inventories" / "prod", ["mnist", "vgg"])
+    (Path(os.environ["XDG_STATE_HOME"]) / "provision/labs/demo").mkdir(parents=True)
+
+    assert completed(place, "provision topo gpu11", shell) == ["gpu11"]
+    assert completed(place, "provision lab down d", shell) == ["demo"]
+    assert completed(place, "provision logs m", shell) == ["mnist"]
+    assert completed(place, "provision apply --only docker", shell) == ["docker_engine"]
 
 
 def test_jobs_of_the_last_list_are_completed(place, typed, monkeypatch):

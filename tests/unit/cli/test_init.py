@@ -1,4 +1,5 @@
 import base64
+from pathlib import Path
 
 import pytest
 import yaml
@@ -77,8 +78,8 @@ BLOB = "AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 def test_default_settings_contain_the_repository_of_the_container_toolkit(typed, tmp_path, monkeypatch):
     """NVIDIA's repository with its key; the image, which has no default, is named as what is missing."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "keys").write_text(f"10.0.0.1 ssh-ed25519 {BLOB}\n")
-    words = ("gpu1=10.0.0.1", "--user", "root", "--known-hosts", "keys")
+    (tmp_path / "keys").write_text(f"[127.0.0.1]:1 ssh-ed25519 {BLOB}\n")
+    words = ("gpu1=127.0.0.1:1", "--user", "root", "--known-hosts", "keys")
 
     code, _, err = typed("init", *words, "--name", "bare")
     assert code == 0
@@ -90,3 +91,18 @@ def test_default_settings_contain_the_repository_of_the_container_toolkit(typed,
     assert written["nvidia_container_repository_uri"].startswith("https://nvidia.github.io/libnvidia-container/")
     assert "BEGIN PGP PUBLIC KEY BLOCK" in written["nvidia_container_repository_key"]
     assert written["training_image_reference"] == "r.example.com/train:1"
+
+
+def test_the_inventory_is_used_without_i(typed, tmp_path, monkeypatch):
+    """In a folder that contains only what `init` wrote."""
+    (tmp_path / "keys").write_text(f"[127.0.0.1]:1 ssh-ed25519 {BLOB}\n")
+    monkeypatch.delenv("PROVISION_INVENTORY", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "site").mkdir()
+    monkeypatch.chdir(tmp_path / "site")
+    assert typed("init", "gpu1=127.0.0.1:1", "--user", "root", "--known-hosts", "../keys", "--name", "prod")[0] == 0
+
+    assert [path.name for path in Path.cwd().iterdir()] == ["inventories"]
+    code, _, err = typed("node", "label", "gpu1", "rack=a")
+    assert code == 0, err
+    assert any("rack: a" in file.read_text() for file in Path("inventories/prod").rglob("*.yml"))

@@ -73,17 +73,17 @@ def test_the_option_of_one_command_is_not_used_by_the_next_one(registered, typed
 @pytest.mark.parametrize("words", [("list",), ("submit", "run", "--name=a", "--image=i", "true"), ("top", "node")])
 def test_an_unknown_engine_is_an_error_with_the_list_of_engines(registered, typed, words):
     _, set_variables = registered
-    set_variables(cluster_engine="slurm")
+    set_variables(cluster_engine="nomad")
 
     code, _, err = typed(*words)
     assert code == 2
-    assert "error: unknown job engine 'slurm'" in err
-    assert "Choose one of direct, memory: --engine NAME, or cluster_engine in the inventory." in err
+    assert "error: unknown job engine 'nomad'" in err
+    assert "Choose one of direct, memory, slurm: --engine NAME, or cluster_engine in the inventory." in err
 
 
 @pytest.mark.usefixtures("registered")
 def test_an_unknown_engine_has_a_code_in_json(typed):
-    code, out, err = typed("--engine", "slurm", "list", "--json")
+    code, out, err = typed("--engine", "nomad", "list", "--json")
 
     assert code == 2
     assert json.loads(out or err)["error"]["code"] == "engine.unavailable"

@@ -14,6 +14,7 @@ import yaml
 from provision.cli import following, levels
 from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
 from provision.errors import ConnectionFailed, InvalidRecord, NeverFits, NotAllowed, UsageError
+from provision.jobs.engines.common.placement import no_placement
 from provision.model.job import Assignment, InstanceRecord, JobEvent, JobStatus, Kind
 from provision.model.job_views import DryRun, JobPage
 from provision.model.reason import NO_REASON, reason
@@ -177,9 +178,7 @@ def test_a_dry_run_shows_placement_variables_and_commands(engine, typed):
 
 def test_a_dry_run_has_the_exit_code_of_the_submission(engine, typed, monkeypatch):
     """A job that would wait is submitted too, so that is 0; one that can never fit is refused with 5 by both."""
-    why = reason("placement.no_node_ready")
-    waits = reason("job.insufficient_resources", cause=why, nodes=(), to_set_up=(), limit=())
-    engine.plan = DryRun((), waits, {}, {})
+    engine.plan = DryRun((), no_placement(reason("placement.no_node_ready"), {}), {}, {})
     code, out, _ = typed(*SUBMIT, "--dry-run", "--json", "x")
     document = json.loads(out)
     assert (code, document["fits"], document["code"]) == (0, False, "job.insufficient_resources")
@@ -225,7 +224,8 @@ def test_stored_credentials_and_files_are_sent_with_the_job(engine, typed, tmp_p
 
 def test_a_spec_is_read_from_standard_input(engine, typed, monkeypatch):
     """-f - is not the terminal's."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO("kind: run\nname: a\nimage: i\ncommand: hostname\n"))
+    spec = b"kind: run\nname: a\nimage: i\ncommand: hostname\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(spec)))
     code, out, _ = typed("submit", "-f", "-", "-o", "name")
 
     assert (code, out) == (0, "a\n")
@@ -265,6 +265,29 @@ def test_list_has_the_formats_of_arena(engine, typed):
     assert yaml.safe_load(typed("ls", "-o", "yaml")[1])[1]["trainer"] == "mpijob"
     assert typed("list", "-T", "tf")[0] == 2
     assert typed("list", "-o", "xml")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "recent"),
+    [
+        ((), 500),
+        (("-o", "wide"), 500),
+        (("-o", "name"), 0),
+        (("--json",), 0),
+        (("--status", "failed"), 0),
+        (("-T", "mpi"), 0),
+        (("--limit", "0"), 0),
+        (("--limit", "20", "-o", "name"), 20),
+    ],
+)
+def test_only_tables_without_a_filter_leave_out_old_jobs(engine, typed, words, recent):
+    """Scripts and searches get all jobs."""
+    engine.known = {"a": job_of("a")}
+    engine.page = JobPage((), older=12 if recent else 0)
+    _, _, err = typed("list", *words)
+
+    assert ("jobs", recent) in engine.calls
+    assert ("12 older jobs" in err) is bool(recent)
 
 
 def test_unreachable_nodes_are_reported(engine, typed):

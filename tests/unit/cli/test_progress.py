@@ -99,19 +99,19 @@ def test_on_a_terminal_nodes_with_the_same_task_share_a_row(verbose, rows):
     for name in NAMES:
         shown.event(Event(name, "docker_engine", "Install", "start"))
     shown.event(Event("gpu64", "docker_engine", "Start", "failed"))
-    lines = [line for line in shown._lines() if "changed" in line]
+    lines = [line for line in shown._lines() if "docker_engine" in line]
 
     assert len(lines) == rows
-    assert lines[0].startswith("gpu1 " if verbose else "gpu[1-63]    0 changed  docker_engine: Install")
+    assert lines[0].startswith("gpu1 " if verbose else "gpu[1-63]        0      0s  docker_engine: Install")
 
 
 def test_a_long_row_is_truncated_at_a_word():
     """On a terminal; the columns of the table stay where they are."""
     shown = progress.ApplyProgress(["gpu1"])
     shown.event(Event("gpu1", "nvidia_container", "Install the packages of the NVIDIA Container Toolkit on", "start"))
-    row = shown._lines()[1]
+    row = shown._lines()[2]
 
-    assert row == "gpu1    0 changed  nvidia_container: Install the packages of the NVIDIA..."
+    assert row == "gpu1         0      0s  nvidia_container: Install the packages of the NVIDIA..."
     assert len(row) <= 79
 
 
@@ -119,6 +119,38 @@ def test_a_finished_probe_is_not_shown_as_running():
     """A node that waits for its wave is not being probed; nor is one whose final probe has ended."""
     shown = progress.ApplyProgress(["gpu1"])
     shown.event(Event("gpu1", None, "final probe", "start"))
-    assert shown._lines()[1] == "gpu1    0 changed  final probe"
+    assert shown._lines()[2] == "gpu1         0      0s  final probe"
     shown.event(Event("gpu1", None, "final probe", "ok"))
-    assert shown._lines()[1] == "gpu1    0 changed  final probe: done"
+    assert shown._lines()[2] == "gpu1         0      0s  final probe: done"
+
+
+def test_each_row_has_the_time_of_its_task(monkeypatch):
+    """That of a node that failed is the time of its failure, which does not grow; times are human."""
+    now = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = progress.ApplyProgress(["gpu1", "gpu2"])
+    now[0] += 65
+    shown.event(Event("gpu1", "platform", "Load", "failed"))
+    shown.event(Event("gpu2", "platform", "Install", "start"))
+    now[0] += 3700
+
+    assert shown._lines() == [
+        "| applying, 1h02m",
+        "NODES  CHANGED    TIME  TASK",
+        "gpu1         0   1m05s  FAILED at platform: Load",
+        "gpu2         0   1h01m  platform: Install",
+    ]
+
+
+def test_a_row_of_many_nodes_leaves_room_for_the_task():
+    """At 80 columns, however the nodes are distributed."""
+    shown = progress.ApplyProgress(NAMES)
+    for number, name in enumerate(NAMES):
+        shown.event(Event(name, ("docker_engine", "training_image")[number % 2], "Install the packages", "start"))
+    _, titles, *rows = shown._lines()
+
+    assert [row[titles.index("TASK") :] for row in rows] == [
+        "docker_engine: Install the...",
+        "training_image: Install the...",
+    ]
+    assert max(map(len, rows)) <= 79

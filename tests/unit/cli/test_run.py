@@ -248,7 +248,7 @@ def test_a_node_lost_before_the_start_exits_with_125(run, monkeypatch):
     def lost(_node):
         raise ConnectionFailed("a port 22 did not answer", node="a")
 
-    for module in ("provision.jobs.running", "provision.jobs.engines.direct.gpu_reservation"):
+    for module in ("provision.jobs.running", "provision.jobs.engines.common.gpu_reservation"):
         monkeypatch.setattr(importlib.import_module(module), "connect", lost)
     code, _, err = run(healthy(), "run", "--", "true")
 

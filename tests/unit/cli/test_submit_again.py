@@ -174,9 +174,17 @@ def _documented():
 
 @pytest.mark.parametrize("words", [pytest.param(words, id=words[1]) for words in _documented()])
 @pytest.mark.parametrize("form", ["yaml", "json"])
-def test_each_documented_example_survives_the_round_trip(both, words, form):
-    """As YAML and as JSON."""
-    first, second = both([word.replace("IMAGE", "r.example.com/i") for word in words], form)
+def test_each_documented_example_survives_the_round_trip(both, typed, words, form, tmp_path, monkeypatch):
+    """As YAML and as JSON, with the folders, variables and logins that the pages have before."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("total", "train"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setenv("WANDB_API_KEY", "w")
+    monkeypatch.setattr("sys.stdin", io.StringIO("password\n"))
+    assert typed("secret", "set", "registry", "--server=registry.example.com:5000", "--username=robot")[0] == 0
+    left_out = {"--wait", "--dry-run"}  # no job ends here, and the test adds its own dry run
+    words = [re.sub(r"IMAGE|\$image", "r.example.com/i", word) for word in words if word not in left_out]
+    first, second = both(words, form)
 
     assert first == second
 

@@ -13,7 +13,7 @@ import provision
 from provision.checks import CHECKS
 from provision.components import COMPONENTS, JOB_ROLES, ROLES, SHARED
 from provision.components.base import Component, in_order
-from provision.local_files import roles_folder
+from provision.resources import roles_folder
 
 PACKAGE = Path(provision.__file__).parent
 GENERIC = [
@@ -26,9 +26,13 @@ OWN = {
     "checks/reasons.py": {"peer_memory", "platform"},  # remedies and descriptions of these roles' checks
     "jobs/preflight.py": {"base_system", "container_ssh"},  # remedies
     "workflow/probe_snapshot.py": {"container_ssh", "nvidia_container"},  # facts with the names of roles
+    "slurm/bundle.py": {"platform"},  # an option of pip, and a module of Python
 }
-NAME = re.compile(rf"(?<![\w./])({'|'.join(ROLES)})(?:_enabled)?(?![\w.-])")
-"""A role in a text. Codes and ids of checks begin with one and a dot, variables with one and an underscore."""
+NAME = re.compile(rf"(?<![\w./])({'|'.join(role for role in ROLES if role != 'slurm')})(?:_enabled)?(?![\w.-])")
+"""A role in a text. Codes and ids of checks begin with one and a dot, variables with one and an underscore.
+
+Slurm is also a scheduler, a launcher and a job engine, so that its name in a text says nothing.
+"""
 
 
 def names(tree: ast.Module) -> Iterator[str]:

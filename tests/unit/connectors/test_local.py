@@ -2,7 +2,7 @@ import pytest
 
 from provision.connectors import connect, each
 from provision.errors import ConnectionFailed, NodeError
-from provision.model import Connection, Node
+from provision.model import CommandResult, Connection, Node
 from provision.testing import make_node
 
 
@@ -23,6 +23,12 @@ def test_large_input_and_output_do_not_block_each_other(connector):
     result = connector.run("cat; head -c 1000000 /dev/zero >&2", stdin=b"x" * 1_000_000)
 
     assert (len(result.stdout), len(result.stderr)) == (1_000_000, 1_000_000)
+
+
+def test_input_that_a_command_does_not_read_never_reaches_the_next_command(connector):
+    for _ in range(300):
+        assert connector.run("exit 3", stdin=b"x" * 500_000).exit_code == 3
+        assert connector.run("cat", stdin=b"its own") == CommandResult("its own", "", 0)
 
 
 def test_a_hanging_command_is_killed_after_its_time_limit(connector):

@@ -58,7 +58,8 @@ def names(folder: Path) -> list[str]:
 
 def check_answer(result: CommandResult) -> None:
     """Require the answer of the program ``data-check``."""
-    assert (result.exit_code, json.loads(result.stdout)) == (0, {"volumes": {}}), result.stderr
+    assert result.ok, result
+    assert json.loads(result.stdout) == {"volumes": {}}
 
 
 def test_the_archive_is_copied_once_and_only_its_owner_can_read_it(connector, folder):

@@ -16,6 +16,7 @@ from pathlib import Path
 import paramiko
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from paramiko.common import MSG_KEXINIT
 
 from provision.commands.ssh import JOB_AGENT
 from provision.connectors import connect, each, ssh_algorithms, ssh_packets, ssh_transport
@@ -154,6 +155,72 @@ def test_the_end_of_a_command_is_reported_immediately(node):
     connector.close()
 
     assert (before, code, after) == (False, 4, True)
+
+
+def test_a_session_of_a_lost_connection_can_be_closed(node):
+    """paramiko raises EOFError there while its thread has not yet noticed that the connection is lost."""
+    connector = connect(node())
+    process = connector.start("read line")
+    connector._ends[0].sock.shutdown(socket.SHUT_WR)
+    process.close()
+    connector.close()
+
+    assert process.ended()
+
+
+@pytest.fixture
+def stalled(node, monkeypatch):
+    """A command on a node that sends output, then begins a key exchange and does not end it."""
+    started, ended = threading.Event(), threading.Event()
+
+    def stall(channel, _command):
+        started.wait(60)
+        transport = channel.get_transport()
+        channel.sendall(b"x" * 500_000)
+        transport._handler_table = {**transport._handler_table, MSG_KEXINIT: lambda *_: ended.wait(60)}
+        transport._send_kex_init()
+
+    monkeypatch.setitem(globals(), "serve", stall)
+    connector = connect(node())
+    process = connector.start("true")
+    started.set()
+    transport = connector._ends[0]
+    transport.clear_to_send_timeout = 0.2
+    while transport.clear_to_send.is_set():
+        transport.clear_to_send.wait(0)
+    yield process
+    ended.set()
+    connector.close()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda process: list(process.output()),
+        lambda process: process.write(b"data"),
+        lambda process: process.result(b"data", 60),
+    ],
+    ids=["read", "write", "result"],
+)
+def test_a_node_that_does_not_end_a_key_exchange_is_an_error_of_that_node(stalled, use):
+    """paramiko raises SSHException then, which would end the command for all nodes."""
+    with pytest.raises(ConnectionFailed):
+        use(stalled)
+
+
+@pytest.mark.parametrize("end", ["close_stdin", "close"])
+def test_a_command_can_be_closed_during_a_key_exchange(stalled, end):
+    """The error of the command itself is reported, not that of closing it."""
+    getattr(stalled, end)()
+
+
+def test_a_connection_through_a_jump_host_can_be_closed_during_its_key_exchange(stalled):
+    """The link to the node is a channel of the jump host, which does not end the key exchange."""
+    through = paramiko.Transport(stalled._channel)
+    through.active = True
+    ssh_transport.close_transport(through)
+
+    assert not through.active
 
 
 def test_the_host_is_asked_for_its_recorded_key_type(node):

@@ -32,7 +32,9 @@ def out(text: str, code: int = 0, err: str = "") -> RawOutput:
 def test_the_system_is_read_from_os_release():
     text = 'PRETTY_NAME="Debian GNU/Linux 12"\nID=debian\nVERSION_ID="12"\nprobe_uname=6.1.0 x86_64\n'
 
-    assert SystemFact().parse(out(text)) == System("debian", "12", "Debian GNU/Linux 12", "6.1.0", "x86_64")
+    assert SystemFact().parse(out(text)) == System(
+        "debian", "12", "Debian GNU/Linux 12", "6.1.0", "x86_64", release="12"
+    )
 
 
 def test_a_container_in_a_virtual_machine_is_a_container():

@@ -6,7 +6,7 @@ import yaml
 from provision.inventory import load
 from provision.inventory.example import render
 from provision.inventory.specs import read_specs
-from provision.local_files import roles_folder
+from provision.resources import roles_folder
 
 FOLDER = Path(__file__).parents[3] / "inventories" / "example"
 

@@ -35,6 +35,24 @@ def test_all_problems_are_reported_with_file_and_line(roles, write):
     ]
 
 
+def test_variable_files_that_ansible_never_reads_are_reported(roles, write):
+    """Otherwise a misplaced vault looks like an undefined variable, and hidden settings like an unknown host key."""
+    folder = write(
+        hosts_yml="gpu_nodes: {hosts: {a: {}}}\n",
+        group_vars__vault_yml="a: 1\n",
+        group_vars__gpu_nodes_yml="cluster_slots: 2\n",
+        group_vars__all_yml="cluster_slots: 3\n",
+        group_vars__all__vault_yml="cluster_name: prod\n",
+    )
+
+    cluster = load(folder, roles=roles)
+
+    assert [warning.removeprefix(f"{folder}/group_vars/") for warning in cluster.warnings] == [
+        "all.yml: Ansible reads the folder all beside this file instead, so the file has no effect",
+        "vault.yml: no group is named vault, so this file has no effect; there are all, gpu_nodes",
+    ]
+
+
 def test_a_missing_inventory_has_a_remedy(tmp_path):
     """The remedy is the command that makes an inventory."""
     with pytest.raises(InventoryError) as caught:

@@ -13,8 +13,8 @@ from provision.batch.ranks import Place
 from provision.commands.mpirun_words import parse_line
 from provision.jobs import JobRequest, prepare_offline
 from provision.jobs.cluster_snapshot import ClusterSnapshot
-from provision.jobs.engines.direct.dry_run import dry_run
-from provision.jobs.engines.direct.placement import PlacementResult
+from provision.jobs.engines.common.dry_run import dry_run
+from provision.jobs.engines.common.placement import PlacementResult
 from provision.jobs.preflight import Container
 from provision.launchers import HostEntry
 from provision.model.job import JobSpec, Kind

@@ -26,7 +26,8 @@ from provision.errors import (
 )
 from provision.jobs import attempt_start, node_contact
 from provision.jobs.engines.base import LogRequest, Secrets
-from provision.jobs.engines.direct import DirectEngine, job_end, job_reports, queue_host, queue_starts
+from provision.jobs.engines.common import job_end, queue_host
+from provision.jobs.engines.direct import DirectEngine, queue_starts
 from provision.model import CommandResult, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.model.reason import reason
@@ -49,13 +50,6 @@ class Pair:
 
 
 SHOW = "echo $NVIDIA_VISIBLE_DEVICES $RANK/$WORLD_SIZE"
-
-
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    made = Engine(tmp_path_factory.mktemp("docker") / "socket")
-    yield made
-    made.end()
 
 
 @pytest.fixture
@@ -763,15 +757,15 @@ def test_only_nodes_with_a_part_of_a_job_are_asked_about_it(
     with FakeNode(tmp_path / "a", "a") as a, FakeNode(tmp_path / "b", "b") as b, FakeNode(tmp_path / "c", "c") as c:
         nodes = [one.with_docker(docker) for one in (a, b, c)]
         jobs, asked = direct_engine(monkeypatch, *nodes), list[str]()
-        report, away = job_reports._report, set[str]()
+        report, away = jobs._report, set[str]()
 
-        def report_or_fail(name: str, connector: Any) -> dict[str, Any]:
+        def report_or_fail(connector: Any, names: Any, *, brief: bool) -> Any:
             asked.append(connector.name)
             if connector.name in away:
                 raise ConnectionFailed("no route to host", node=connector.name)
-            return report(name, connector)
+            return report(connector, names, brief=brief)
 
-        monkeypatch.setattr(job_reports, "_report", report_or_fail)
+        monkeypatch.setattr(jobs, "_report", report_or_fail)
 
         def asked_for(name: str) -> list[str]:
             asked.clear()

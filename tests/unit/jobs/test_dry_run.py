@@ -10,8 +10,8 @@ import pytest
 
 from provision.batch.ranks import Place
 from provision.jobs.cluster_snapshot import ClusterSnapshot
-from provision.jobs.engines.direct.dry_run import dry_run
-from provision.jobs.engines.direct.placement import PlacementResult
+from provision.jobs.engines.common.dry_run import dry_run
+from provision.jobs.engines.common.placement import PlacementResult
 from provision.jobs.extras import JobExtras
 from provision.model import Cluster, Connection, Node
 from provision.model.job import CodeSource, JobSpec, Kind

@@ -1,6 +1,7 @@
-"""The contract of `JobEngine`: the same tests over the engine `direct` and an engine in memory.
+"""The contract of `JobEngine`: the same tests over the engines `direct` and `slurm`, and an engine in memory.
 
-The nodes of `direct` are folders with the real node programs; Docker, systemd and GPUs are stand-ins.
+The nodes of `direct` are folders with the real node programs; Docker, systemd and GPUs are stand-ins. `slurm` runs on a
+lab node with a real Slurm and SIMULATED GPUs: ``make slurm``.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from provision.jobs.engines.base import (
     require,
     require_for,
 )
-from provision.jobs.engines.direct import gpu_reservation
+from provision.jobs.engines.common import gpu_reservation
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.model.reason import reason
 from provision.report.job_document import job_document
+from provision.workflow.jobs import job_engine
 from tests.support.memory_engine import MemoryEngine
 from tests.support.node.direct import Way, direct_engine
-from tests.support.node.node import GPUS, Engine, FakeNode, until
+from tests.support.node.node import GPUS, FakeNode, until
 from tests.support.reasons import parts
+from tests.support.slurm.lab import SlurmNode, slurm_lab
 
 NODE = "a"
 GPU_COUNT = len(GPUS)
@@ -48,14 +51,41 @@ class Subject:
     engine: JobEngine
     go: Path
     """Jobs of `waiting_line` end when this file exists."""
+    node: str = NODE
+    image: str = "image"
+    mounts: tuple[str, ...] = ()
+    seconds: float = 10
+    """How long a job may take to reach a state."""
+    create: Callable[[Path], None] = Path.touch
+    """Creates `go` where jobs see it."""
+    waiting_code: str = "job.insufficient_resources"
+    drained_code: str = "placement.node_drained"
+    """The reasons of waiting jobs."""
 
     def submit(self, name: str, line: str = "true", **more: Any) -> JobRecord:
         """Submit a job with one worker."""
         return self.engine.submit(self.spec(name, line, **more), Secrets(), lambda _line: None)
 
-    @staticmethod
-    def spec(name: str, line: str = "true", **more: Any) -> JobSpec:
-        return JobSpec(name, Kind.RUN, (line,), image="image", **more)
+    def start(self, name: str, line: str, **more: Any) -> JobRecord:
+        """Submit a job and wait until it runs."""
+        self.submit(name, line, **more)
+        return self.await_status(name, JobStatus.RUNNING)
+
+    def spec(self, name: str, line: str = "true", **more: Any) -> JobSpec:
+        return spec_of(name, line, image=self.image, mounts=self.mounts, **more)
+
+    def let_end(self) -> None:
+        """Let the jobs of `waiting_line` end."""
+        self.create(self.go)
+
+    def await_cause(self, name: str, code: str) -> JobRecord:
+        """Wait until a job waits for a reason; an engine with its own queue may find it after the submission."""
+
+        def reached() -> JobRecord | None:
+            job = self.engine.get(name)
+            return job if code in {part.code for part in parts(job.cause)} else None
+
+        return until(reached, f"{name} to wait because of {code}", self.seconds)
 
     @property
     def waiting_line(self) -> str:
@@ -77,7 +107,7 @@ class Subject:
                 self.maintain()
             return None
 
-        return until(reached, f"{name} to be {' or '.join(statuses)}")
+        return until(reached, f"{name} to be {' or '.join(statuses)}", self.seconds)
 
     def await_end(self, name: str) -> JobRecord:
         return self.await_status(name, JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
@@ -89,15 +119,18 @@ class Subject:
 
 
 @pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    made = Engine(tmp_path_factory.mktemp("docker") / "socket")
-    yield made
-    made.end()
+def slurm_node() -> Iterator[SlurmNode]:
+    """A lab node with a real Slurm."""
+    with slurm_lab(GPU_COUNT, LABELS) as made:
+        yield made
 
 
-@pytest.fixture(params=["direct", "memory", "memory with its own queue"])
+@pytest.fixture(params=["direct", "memory", "memory with its own queue", pytest.param("slurm", marks=pytest.mark.long)])
 def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject]:
     go = tmp_path / "go"
+    if request.param == "slurm":
+        yield from slurm_subject(request.getfixturevalue("slurm_node"), monkeypatch)
+        return
     if request.param != "direct":
         lacks = () if "queue" in request.param else (Capability.OWN_QUEUE,)
         yield Subject(MemoryEngine(gpus={NODE: GPU_COUNT}, lacks=lacks), go)
@@ -110,6 +143,33 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         yield Subject(engine, go)
         go.touch()
     docker.reset()
+
+
+def slurm_subject(lab: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject]:
+    """Yield the engine `slurm` on a lab node, and delete its jobs."""
+    for name, value in lab.variables.items():
+        monkeypatch.setenv(name, value)
+    engine = job_engine(lab.cluster, "slurm")
+    lab.run(f"rm -rf {lab.folder} && mkdir {lab.folder}")
+    yield Subject(
+        engine,
+        Path(lab.folder) / "go",
+        node=lab.name,
+        image=lab.image,
+        mounts=(f"{lab.folder}:{lab.folder}",),
+        seconds=60,
+        create=lambda path: lab.run(f"touch {path}"),
+        waiting_code="slurm.resources",
+        drained_code="slurm.nodes_unavailable",
+    )
+    engine.resume([lab.name], [].append)
+    for job in all_jobs(engine).jobs:
+        engine.delete(job.id, [].append)
+    assert lab.run("ls /run/provision/leases; docker ps -aq --filter label=provision.id; squeue -h") == ""
+
+
+def spec_of(name: str, line: str = "true", image: str = "image", **more: Any) -> JobSpec:
+    return JobSpec(name, Kind.RUN, (line,), image=image, **more)
 
 
 def test_the_engine_declares_its_name_and_capabilities(subject: Subject) -> None:
@@ -136,7 +196,7 @@ def test_a_job_runs_and_succeeds(subject: Subject) -> None:
     assert (job.status, job.attempt, job.exit_code or 0) == (JobStatus.SUCCEEDED, 1, 0)
     assert (job.spec.name, job.id) == ("job", submitted.id)
     assert [one.instance for one in job.assignments] == ["job-worker-0"]
-    assert job.assignments[0].node == NODE
+    assert job.assignments[0].node == subject.node
     assert len(job.assignments[0].uuids) == 1
     assert job.allocations == {}
     assert subject.output("job") == [("job-worker-0", b"hello\n")]
@@ -189,25 +249,26 @@ def test_a_job_that_can_never_start_is_refused_and_not_recorded(subject: Subject
 
 
 def test_a_job_waits_for_gpus_and_starts_when_they_are_free(subject: Subject) -> None:
-    first = subject.submit("first", subject.waiting_line, gpus=GPU_COUNT)
-    second = subject.submit("second", gpus=1)
+    first = subject.start("first", subject.waiting_line, gpus=GPU_COUNT)
+    assert subject.submit("second", gpus=1).status is JobStatus.PENDING
+    second = subject.await_cause("second", subject.waiting_code)
 
     assert sum(map(len, first.allocations.values())) == GPU_COUNT
     assert second.status is JobStatus.PENDING
-    assert second.cause.code == "job.insufficient_resources"
     assert second.assignments == ()
-    subject.go.touch()
+    subject.let_end()
     subject.await_end("first")
     assert subject.await_end("second").status is JobStatus.SUCCEEDED
 
 
 def test_all_workers_start_or_none(subject: Subject) -> None:
-    subject.submit("first", subject.waiting_line, gpus=2)
-    waiting = subject.submit("second", gpus=1, workers=3)
+    subject.start("first", subject.waiting_line, gpus=2)
+    subject.submit("second", gpus=1, workers=3)
+    waiting = subject.await_cause("second", subject.waiting_code)
 
     assert waiting.status is JobStatus.PENDING
     assert waiting.allocations == {}
-    subject.go.touch()
+    subject.let_end()
     subject.await_end("first")
     assert len(subject.await_end("second").assignments) == 3
 
@@ -242,7 +303,7 @@ def test_following_ends_with_the_job(subject: Subject) -> None:
 
     def write(_instance: str, line: bytes) -> None:
         lines.append(line)
-        subject.go.touch()
+        subject.let_end()
 
     subject.engine.logs("job", LogRequest(follow=True), write)
 
@@ -251,8 +312,7 @@ def test_following_ends_with_the_job(subject: Subject) -> None:
 
 
 def test_a_stopped_job_keeps_its_record_and_frees_its_gpus(subject: Subject) -> None:
-    subject.submit("job", f"echo begun; {subject.waiting_line}", gpus=GPU_COUNT)
-    subject.await_status("job", JobStatus.RUNNING)
+    subject.start("job", f"echo begun; {subject.waiting_line}", gpus=GPU_COUNT)
 
     subject.engine.stop("job", lambda _line: None, grace=1.0)
     job = subject.await_end("job")
@@ -281,7 +341,7 @@ def test_a_failed_job_names_the_instance_and_the_exit_code(subject: Subject) -> 
 def test_a_restart_is_the_next_attempt_and_earlier_output_stays(subject: Subject) -> None:
     first = subject.submit("job", f"[ -e {subject.go} ] && echo second || echo first")
     subject.await_end("job")
-    subject.go.touch()
+    subject.let_end()
 
     subject.engine.restart("job", lambda _line: None)
     job = subject.await_end("job")
@@ -319,42 +379,41 @@ def test_an_invalid_cursor_is_refused(subject: Subject, cursor: str) -> None:
 
 
 def test_nodes_show_the_jobs_of_their_gpus(subject: Subject) -> None:
-    job = subject.submit("job", subject.waiting_line, gpus=2)
+    job = subject.start("job", subject.waiting_line, gpus=2)
     (node,) = subject.engine.nodes(time_limit=30.0).nodes
 
-    assert (node.name, node.ready, node.drained, len(node.gpus)) == (NODE, True, False, GPU_COUNT)
+    assert (node.name, node.ready, node.drained, len(node.gpus)) == (subject.node, True, False, GPU_COUNT)
     assert {gpu.uuid for gpu in node.gpus if gpu.job == "job"} == set(job.assignments[0].uuids)
 
 
 def test_a_drained_node_takes_no_new_jobs_and_its_jobs_continue(subject: Subject) -> None:
-    subject.submit("running", subject.waiting_line)
-    assert subject.engine.drain([NODE], "memory errors (alice)") == {NODE: None}
-    waiting = subject.submit("waiting")
+    subject.start("running", subject.waiting_line)
+    assert subject.engine.drain([subject.node], "memory errors (alice)") == {subject.node: None}
+    subject.submit("waiting")
+    waiting = subject.await_cause("waiting", subject.drained_code)
     (node,) = subject.engine.nodes().nodes
 
-    drained = reason("placement.node_drained", cause="memory errors (alice)")
-    assert (node.drained, node.reason) == (True, drained)
+    assert (node.drained, node.reason) == (True, reason("placement.node_drained", cause="memory errors (alice)"))
     assert waiting.status is JobStatus.PENDING
-    assert drained in parts(waiting.cause)
     assert subject.await_status("running", JobStatus.RUNNING).status is JobStatus.RUNNING
-    assert subject.engine.resume([NODE], [].append) == {NODE: None}
+    assert subject.engine.resume([subject.node], [].append) == {subject.node: None}
     assert subject.await_end("waiting").status is JobStatus.SUCCEEDED
 
 
 def test_nodes_show_the_labels_that_were_set(subject: Subject) -> None:
     """The inventory records labels first; an engine may read them there."""
-    subject.engine.set_labels({NODE: LABELS})
+    subject.engine.set_labels({subject.node: LABELS})
     (node,) = subject.engine.nodes().nodes
 
     assert node.labels == LABELS
 
 
 def test_reserved_gpus_are_not_given_to_jobs_until_they_are_released(subject: Subject) -> None:
-    with subject.engine.reserve_gpus("program", [GpuRequest(NODE, GPU_COUNT)]):
+    with subject.engine.reserve_gpus("program", [GpuRequest(subject.node, GPU_COUNT)]):
         assert subject.submit("job", gpus=1).status is JobStatus.PENDING
         with (
             pytest.raises(LaunchError, match="program"),
-            subject.engine.reserve_gpus("other", [GpuRequest(NODE, 1)]),
+            subject.engine.reserve_gpus("other", [GpuRequest(subject.node, 1)]),
         ):
             pass
     assert subject.await_end("job").status is JobStatus.SUCCEEDED
@@ -363,7 +422,7 @@ def test_reserved_gpus_are_not_given_to_jobs_until_they_are_released(subject: Su
 def test_exactly_the_requested_gpus_are_reserved(subject: Subject) -> None:
     uuid = subject.engine.nodes().nodes[0].gpus[2].uuid
 
-    with subject.engine.reserve_gpus("program", [GpuRequest(NODE, 1, (uuid,))]):
+    with subject.engine.reserve_gpus("program", [GpuRequest(subject.node, 1, (uuid,))]):
         assert [gpu.uuid for gpu in subject.engine.nodes().nodes[0].gpus if gpu.job] == [uuid]
 
 
@@ -378,7 +437,7 @@ def test_the_submitter_owns_a_job(subject: Subject) -> None:
 def test_a_dry_run_changes_nothing(subject: Subject) -> None:
     plan = subject.engine.dry_run(subject.spec("job", "echo hello", gpus=1, env={"NAME": "value"}))
 
-    assert [one.node for one in plan.assignments] == [NODE]
+    assert [one.node for one in plan.assignments] == [subject.node]
     assert plan.environment["job-worker-0"]["NAME"] == "value"
     assert plan.commands
     assert all_jobs(subject.engine).jobs == ()
@@ -386,8 +445,7 @@ def test_a_dry_run_changes_nothing(subject: Subject) -> None:
 
 
 def test_a_command_for_an_instance_is_a_local_command(subject: Subject) -> None:
-    subject.submit("job", subject.waiting_line)
-    subject.await_status("job", JobStatus.RUNNING)
+    subject.start("job", subject.waiting_line)
 
     argv = subject.engine.exec_argv("job", "job-worker-0", ["echo", "x"], terminal=False)
 
@@ -401,7 +459,7 @@ def test_a_command_for_an_instance_is_a_local_command(subject: Subject) -> None:
 
 
 def test_a_maintenance_context_reports_and_waits(subject: Subject) -> None:
-    subject.submit("running", subject.waiting_line, gpus=GPU_COUNT)
+    subject.start("running", subject.waiting_line, gpus=GPU_COUNT)
     subject.submit("waiting", gpus=1)
     stop = threading.Event()
     stop.set()
@@ -412,12 +470,12 @@ def test_a_maintenance_context_reports_and_waits(subject: Subject) -> None:
 
 def test_the_document_of_a_job_has_engine_specific_values_under_one_key(subject: Subject) -> None:
     """The older keys ``leases`` and ``keeperLost`` stay for scripts."""
-    subject.submit("job", subject.waiting_line, gpus=1)
+    subject.start("job", subject.waiting_line, gpus=1)
     document = job_document(subject.engine.get("job"), 0.0, subject.engine.name)
 
     assert document["engine"] == subject.engine.name
     assert document["engineDetails"] == json.loads(json.dumps(dict(subject.engine.get("job").engine_details)))
-    assert (list(document["leases"]), document["keeperLost"]) == ([NODE], [])
+    assert (list(document["leases"]), document["keeperLost"]) == ([subject.node], [])
 
 
 @pytest.mark.parametrize(
@@ -432,11 +490,11 @@ def test_the_document_of_a_job_has_engine_specific_values_under_one_key(subject:
 def test_a_job_that_needs_a_missing_capability_is_refused(capability: Capability, more: dict[str, Any]) -> None:
     engine = MemoryEngine(lacks=[capability])
     with pytest.raises(MissingCapability, match=str(capability)) as caught:
-        require_for(engine, Subject.spec("job", **more))
+        require_for(engine, spec_of("job", **more))
 
     assert (caught.value.exit_code, caught.value.capability) == (2, capability)
     assert caught.value.code == f"engine.no_{capability.name.lower()}"
-    require_for(MemoryEngine(), Subject.spec("job", **more))
+    require_for(MemoryEngine(), spec_of("job", **more))
 
 
 @pytest.mark.parametrize("capability", list(Capability))

@@ -33,13 +33,6 @@ from tests.support.node.direct import direct_engine, recorded, signing_keys
 from tests.support.node.node import Engine, FakeNode, until
 
 
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    made = Engine(tmp_path_factory.mktemp("docker") / "socket")
-    yield made
-    made.end()
-
-
 @pytest.fixture
 def head(tmp_path: Path, docker: Engine) -> Iterator[FakeNode]:
     with FakeNode(tmp_path, "a") as made:

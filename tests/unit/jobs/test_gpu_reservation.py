@@ -13,7 +13,7 @@ import pytest
 
 from provision.connectors.local import LocalConnector
 from provision.errors import LaunchError
-from provision.jobs.engines.direct import gpu_reservation
+from provision.jobs.engines.common import gpu_reservation
 from provision.model.job_requests import GpuRequest
 from provision.node.jobs import leasing as node_leasing
 from provision.testing import make_node

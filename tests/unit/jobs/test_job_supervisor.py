@@ -380,7 +380,9 @@ def test_a_shell_that_survives_its_program_gets_sigterm_too(node):
 def test_a_program_that_ignores_sigterm_is_killed_after_the_grace_time(node, engines):
     run(node, "sh", "-c", "trap '' TERM; echo on; while :; do sleep 0.05; done", clean="All")
     until(lambda: (node.attempt() / "j-worker-0.log").exists() and "o on" in log(node), "output")
-    node.ok("stop", name="j", reason="r", grace=0.5)
+    node.ok("stop", name="j", reason="r", grace=2)
+    ending = until(lambda: node.ok("report", names=["j"])["jobs"][0]["ending"], "the decided end in the report")
+    assert (ending["status"], node.record("result")) == ("STOPPED", {})
     assert node.result()["status"] == "STOPPED"
     assert engines[0].ask("GET", "/containers/j-worker-0/json")[0] == 404
 

@@ -595,8 +595,8 @@ def test_lines_of_output_are_selected_by_number_and_time(node):
 @pytest.mark.row(18)
 def test_following_shows_a_new_line_at_once_and_ends_with_the_instance(node):
     log(node, LOG, "Running")
-    reader = node.begin("logs", name="j", attempt=0, instance="j-worker-0", follow=True, tail=0)
-    time.sleep(0.2)
+    reader = node.begin("logs", name="j", attempt=0, instance="j-worker-0", follow=True, tail=1)
+    assert reader.stdout.readline() == b"line 4\n"
     with (node.attempt() / "j-worker-0.log").open("ab") as stream:
         stream.write(b"2026-01-31T12:00:06.000000Z o new\n")
     assert reader.stdout.readline() == b"new\n"
@@ -627,6 +627,19 @@ def test_delete_removes_a_job_and_its_containers_and_no_other_job_with_its_name(
     assert list(docked.root.iterdir()) == []
     assert docked.ok("delete", name="j", id="t1") == {"deleted": False}
     assert docked.ok("stop", name="j") == {"asked": False}
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_deleted"),
+    [({"no_container": True}, True), ({}, False), ({"no_container": True, "tensorboard": True}, False)],
+)
+def test_only_jobs_without_containers_are_deleted_while_docker_does_not_answer(node, spec, is_deleted):
+    node.ok("reserve", name="j", job=dict(job(), spec=spec))
+    (node.root / "j/attempts/1").mkdir(parents=True)
+
+    answer = node.ask("delete", name="j", id=job()["id"])
+    assert answer.get("deleted", False) is is_deleted, answer
+    assert (node.root / "j").exists() is not is_deleted
 
 
 @pytest.mark.long

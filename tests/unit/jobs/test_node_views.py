@@ -3,7 +3,7 @@
 import pytest
 
 from provision.documents.jobs import LookAnswer
-from provision.jobs.engines.direct.survey import node_views
+from provision.jobs.engines.common.survey import node_views
 from provision.model.cluster import NO_JOBS
 from provision.testing import make_cluster
 from tests.support.reasons import parts

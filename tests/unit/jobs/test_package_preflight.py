@@ -167,7 +167,7 @@ UNREACHABLE = (
   Could not connect to m:80. - connect (111: Connection refused)
 E: Failed to fetch http://m/x/InRelease  Could not connect to m:80.""",
     "E: Failed to fetch http://m/x  Temporary failure resolving 'm'",
-    "E: no answer within 120 seconds",
+    "E: apt-get did not end within 300 seconds",
 )
 INVALID = (
     """W: GPG error: http://m ./ InRelease: The following signatures couldn't be verified: NO_PUBKEY 0F9E9307B2628BFC

@@ -14,8 +14,8 @@ from provision.documents import decode
 from provision.documents.jobs import LookAnswer
 from provision.errors import NeverFits
 from provision.jobs.cluster_snapshot import ClusterSnapshot
-from provision.jobs.engines.direct.node_probe import NodeProbe
-from provision.jobs.engines.direct.placement import allowed, place_job
+from provision.jobs.engines.common.node_probe import NodeProbe
+from provision.jobs.engines.common.placement import allowed, place_job
 from provision.model import Connection, Node, Topology, TopologyGpu
 from provision.model.job import JobSpec, Kind
 from provision.model.reason import Reason, reason
@@ -112,6 +112,17 @@ def test_all_workers_of_a_job_are_placed_or_none() -> None:
     assert placement.reason.code == "job.insufficient_resources"
     shortage = params_of(placement.reason, "placement.insufficient_gpus")
     assert (shortage["missing"], shortage["workers"]) == (1, 2)
+
+
+def test_a_waiting_job_names_the_jobs_and_processes_that_use_the_gpus() -> None:
+    """Those with the most GPUs first."""
+    idle, busy = probe("n1", 0), probe("n2", 1, 2, foreign={"GPU-n2-0": "python3 (pid 7)"})
+    why = place_job(job(4, 2), snapshot("n1", "n2"), probes(idle, busy), ["n1", "n2"]).reason
+    assert [part.params for part in parts(why) if part.code == "placement.gpus_of_holder"] == [
+        {"holder": "other", "gpus": 3},
+        {"holder": "python3 (pid 7)", "gpus": 1},
+    ]
+    assert "GPUs in use by other (3), python3 (pid 7) (1)" in message(why)
 
 
 def test_a_job_with_insufficient_resources_on_all_nodes_is_refused() -> None:

@@ -63,6 +63,14 @@ def test_a_missing_program_is_reported_before_the_start(said, words):
     assert caught.value.remedy
 
 
+def test_files_that_a_dry_run_does_not_copy_are_not_required():
+    """`run --sync DIR --explain` explains; the remedy of a missing file would be --sync DIR."""
+    request = dataclasses.replace(REQUEST, is_synced=False)
+    result = CommandResult(GOOD + "script=missing\nworkdir=missing\n", "", 0)
+
+    assert parse_node("n1", "c", result, request).mpi == "openmpi"
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provision.jobs.engines.direct.queue_host import owner
+from provision.jobs.engines.common.queue_host import owner
 from provision.jobs.extras import JobExtras
 from provision.model.job import CodeSource, JobSpec, JobStatus, Kind, as_document
 from provision.testing import make_cluster

@@ -21,7 +21,7 @@ WORDS = {
     "peer_memory": "peer_memory_provider",
     "nvidia_container": "nvidia_container_flavor nvidia_container_cdi_enabled",
     "docker_engine": "docker_engine_log_max_size docker_engine_registry_ca docker_engine_data_root ansible_play_hosts",
-    "training_image": "training_image_reference training_image_digest training_image_retries",
+    "training_image": "training_image_reference training_image_digest training_image_retries hostvars",
     "training_container": "training_container_name training_image_reference training_container_env",
     "container_ssh": "container_ssh_port hostvars data_address",
 }

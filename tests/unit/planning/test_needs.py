@@ -103,6 +103,14 @@ def test_only_variables_that_select_the_image_recreate_the_container(variable, m
     assert list(reasons(scene_of(before=before, now=now))) == ["training_image", *more]
 
 
+def test_a_removed_node_recreates_no_container_of_the_others():
+    """Their image is the same."""
+    planned = steps(scene_of(before=cluster_of(3), now=cluster_of(2)))
+
+    assert "training_image" in planned
+    assert "training_container" not in planned
+
+
 def test_a_lost_receipt_of_the_same_image_does_not_recreate_the_container():
     receipts = {role: planned for role, planned in receipts_of(cluster_of()).items() if role != "training_image"}
 
@@ -151,6 +159,35 @@ def test_steps_that_depend_on_a_waiting_step_wait_with_it():
         ("nvidia_container", "docker_engine", "training_image", "training_container", "container_ssh"), (JOB,)
     )
     assert planned["training_image"].step_class is StepClass.SAFE
+
+
+@pytest.mark.parametrize(
+    ("running", "live_restore", "disruptive", "waits"),
+    [(3, False, (), True), (1, False, (), False), (3, True, (), False), (3, False, ("gpu1",), False)],
+)
+def test_a_restart_of_docker_waits_for_containers_of_others(running, live_restore, disruptive, waits):
+    """They are no jobs, and Docker would end them. One of the running containers is the training container."""
+    usual = facts_of(cluster_of()).docker_info
+    info = dataclasses.replace(usual, containers_running=running, live_restore=live_restore)
+    managed = changed("docker_engine", "packages", "docker.io", "20.10.25")
+    planned = steps(scene_of(managed=managed, docker_info=info, disruptive=disruptive))["docker_engine"]
+    text = "a restart of docker ends 2 running containers that this tool did not create (docker ps)"
+
+    assert planned.step_class is StepClass.NEEDS_IDLE
+    assert planned.waits_for == ((text,) if waits else ())
+    assert planned.disturbs == ((text,) if disruptive else ())
+
+
+def test_each_step_names_what_it_would_end():
+    """Docker's restart ends other containers, too; a new training container ends only its jobs."""
+    info = dataclasses.replace(facts_of(cluster_of()).docker_info, containers_running=2, live_restore=False)
+    managed = busy(changed("docker_engine", "packages", "docker.io", "20.10.25"))
+    managed.observed["training_container"]["containers"]["provision-training"] = {**CONTAINER, "image": "x", "id": "y"}
+    planned = steps(scene_of(managed=managed, docker_info=info))
+    other = "a restart of docker ends 1 running container that this tool did not create (docker ps)"
+
+    assert planned["docker_engine"].waits_for == (JOB, other)
+    assert planned["training_container"].waits_for == (JOB,)
 
 
 def test_keys_are_exchanged_while_the_container_waits_for_replacement():

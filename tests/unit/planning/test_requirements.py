@@ -14,10 +14,10 @@ from provision.components import COMPONENTS, ROLES, SHARED
 from provision.facts.system import Kind, NodeKind
 from provision.inventory.role_files import defaults, systems
 from provision.inventory.specs import read_specs
-from provision.local_files import roles_folder
 from provision.model import PreflightCode
 from provision.model.image_reference import is_image_reference
 from provision.planning.requirements import packages_of, repositories_of, setting_problems
+from provision.resources import roles_folder
 from tests.unit.planning.conftest import cluster_of, facts_of
 
 FACTS = facts_of(cluster_of())

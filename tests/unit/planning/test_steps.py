@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from provision.components import ROLES
+from provision.components import COMPONENTS, ROLES
 from provision.facts import Unknown
 from provision.facts.container import DeletedMount
 from provision.facts.docker import DockerService
 from provision.facts.managed import Managed
 from provision.facts.records import Receipt
 from provision.facts.system import Boot, Disk
-from provision.local_files import roles_folder
 from provision.model import NodePlan, Plan, Secret, StepClass
 from provision.model.reason import reason
 from provision.planning import RoleSource, blind, findings, fingerprint, plan_node
 from provision.report.reasons import message
+from provision.resources import roles_folder
 from provision.workflow.sources import role_sources
 from provision.yamltext import safe_load
 from tests.support.reasons import shown
@@ -56,7 +56,7 @@ def test_a_converged_node_has_no_steps():
 def test_a_bare_node_gets_every_role_in_playbook_order():
     steps = plan_node(scene_of(receipts={}, managed=Managed()))
 
-    assert [step.role for step in steps] == list(ROLES)
+    assert [step.role for step in steps] == [role for role in ROLES if not COMPONENTS[role].engine]
     assert {shown(step.reasons[0]) for step in steps} == {"plan.never_applied"}
 
 
@@ -127,7 +127,7 @@ def test_a_new_node_plans_the_exchange_of_keys_on_all_nodes():
     scene = dataclasses.replace(scene_of(before=cluster_of(2), now=cluster_of(3)), all_facts={})
 
     assert {role for role, why in reasons(scene).items() if said in map(str, why)} == {
-        "platform", "base_system", "docker_engine", "container_ssh"
+        "platform", "base_system", "docker_engine", "training_image", "container_ssh"
     }  # fmt: skip
 
 

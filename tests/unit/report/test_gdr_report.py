@@ -71,17 +71,17 @@ def test_the_table_has_path_and_main_reason():
     """Each node has its line; what could not be judged has a question mark and its error."""
     lines = nodes_text([NodeGdr("gpu1", GOOD), LOST]).splitlines()
 
-    assert lines[0].split() == ["node", "path", "why"]
-    assert lines[1].startswith("gpu1  dma_buf         DMA-BUF: driver 570.133.20")
-    assert any(line.startswith("gpu3  ?               no route to host") for line in lines)
+    assert lines[0].split() == ["NODE", "PATH", "WHY"]
+    assert lines[1].startswith("gpu1  dma_buf  DMA-BUF: driver 570.133.20")
+    assert any(line.startswith("gpu3  ?        no route to host") for line in lines)
 
 
 def test_simulated_components_are_marked():
     """Each line that depends on SIMULATED hardware is marked."""
     text = nodes_text([NodeGdr("lab-1", GOOD, simulated=True), NodeGdr("gpu1", GOOD)])
 
-    assert "lab-1  dma_buf         SIMULATED: " in text
-    assert "gpu1   dma_buf         DMA-BUF" in text
+    assert "lab-1  dma_buf  SIMULATED: " in text
+    assert "gpu1   dma_buf  DMA-BUF" in text
     assert "SIMULATED on lab-1: components of the lab" in text
 
 
@@ -89,5 +89,5 @@ def test_nodes_with_the_same_problem_share_a_remedy():
     """A fleet of equal nodes is one block, not one for each."""
     text = nodes_text([NodeGdr("a", BAD), NodeGdr("b", BAD)])
 
-    assert text.count("remedy: Use an image with NCCL") == 1
+    assert text.count("hint: Use an image with NCCL") == 1
     assert "CLOSED   nvidia_peermem on a, b" in text

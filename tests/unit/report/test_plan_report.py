@@ -31,11 +31,11 @@ def test_bare_nodes_share_one_block():
 
     assert as_text(plan).splitlines() == [
         "b8-[1-1000]",
-        "  base_system         safe",
-        "    - it was never applied here, or its receipt is missing",
+        "  + base_system         safe",
+        "      it was never applied here, or its receipt is missing",
         "",
         "0 of 1000 nodes are up to date.",
-        "1000 steps to run.",
+        "Plan: 1000 steps to add, 0 to change on 1000 nodes.",
     ]
     assert as_document(plan)["nodes"][7]["steps"][0]["reasons"][1] == "names resolve wrongly here: b8-8"
 
@@ -44,7 +44,7 @@ def test_a_few_nodes_that_differ_in_details_have_separate_blocks():
     plan = Plan(tuple(planned(n, f"names resolve wrongly here: b8-{n}") for n in range(1, 4)))
 
     assert [line for line in as_text(plan).splitlines() if "resolve" in line] == [
-        f"    - names resolve wrongly here: b8-{n}" for n in range(1, 4)
+        f"      names resolve wrongly here: b8-{n}" for n in range(1, 4)
     ]
 
 
@@ -57,9 +57,9 @@ def test_many_nodes_that_differ_in_details_share_a_block():
     assert text.splitlines()[:6] == [
         "b8-[0-39]",
         "  (details of b8-0; those of the other nodes differ: -v)",
-        "  base_system         safe",
-        "    - file 0 differs: 0",
-        "    ! waits for: process 0 (python3 of root) holds /dev/nvidia0",
+        "  ~ base_system         safe",
+        "      file 0 differs: 0",
+        "      ! waits for: process 0 (python3 of root) holds /dev/nvidia0",
         "",
     ]
     assert text.count("b8-") == 4
@@ -92,12 +92,12 @@ def test_a_reason_of_many_steps_is_printed_once():
     assert as_text(Plan((NodePlan("gpu1", alike),))).splitlines()[:3] == [
         "gpu1",
         f"  all 3 steps: {message(as_reason(NEVER_APPLIED))}",
-        "  platform            safe",
+        "  + platform            safe",
     ]
     mixed = as_text(Plan((NodePlan("gpu1", (*alike, own)),)))
     assert mixed.count("never applied") == 1
     assert "  platform, base_system, rdma_stack: it was never applied" in mixed
-    assert "    - docker is stopped" in mixed
+    assert "      docker is stopped" in mixed
 
 
 def test_long_lists_are_truncated_with_the_number_of_omitted_entries():
@@ -111,7 +111,7 @@ def test_long_lists_are_truncated_with_the_number_of_omitted_entries():
     text = as_text(plan)
     verbose = as_text(plan, verbose=True)
 
-    assert "    + writes /etc/systemd/system/provision-0.service and 8 more (-v)" in text.splitlines()
+    assert "      ~ writes /etc/systemd/system/provision-0.service and 8 more (-v)" in text.splitlines()
     assert text.count("more (-v)") == 4
     assert len(text.splitlines()) <= 15
     assert all(str(name) in verbose for name in (*files, "package-number-19 1.0", "docker_29 1"))
@@ -129,7 +129,7 @@ def test_preserved_settings_are_shown_with_the_command_that_records_them():
         "gpu1",
         '  preserved settings: docker_engine_source "present",',
         '    docker_engine_registry_mirrors ["https://mirror0.example.org", "https:/...',
-        "  base_system         safe",
+        "  ~ base_system         safe",
     ]
     assert as_text(plan).splitlines()[-1] == "2 nodes have preserved settings; to record them: provision adopt"
     assert as_document(plan)["nodes"][0]["kept"]["docker_engine_registry_mirrors"] == mirrors
@@ -200,7 +200,7 @@ def test_the_summary_reports_idle_nodes_only_if_all_are_idle():
     )
     text = as_text(Plan((NodePlan("a", steps),)))
 
-    assert f"    ! may disturb: {job}" in text
+    assert f"      ! may disturb: {job}" in text
     assert "no job runs there" not in text
     assert "1 of them may disturb running jobs (allowed by --disruptive)" in " ".join(text.split())
     assert "1 waits for jobs to end" in " ".join(text.split())

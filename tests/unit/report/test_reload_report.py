@@ -22,7 +22,7 @@ def test_the_table_fits_eighty_columns():
     text = as_text([GOOD, bad("a-node-with-a-name-that-is-longer-than-any-screen"), bad("gpu2")])
 
     assert max(len(line) for line in text.splitlines()) <= 80
-    assert text.splitlines()[0].split() == ["node", "result", "module", "reason"]
+    assert text.splitlines()[0].split() == ["NODE", "RESULT", "MODULE", "REASON"]
     assert text.splitlines()[1].split()[:3] == ["gpu1", "ready", "nv_peer_mem"]
 
 
@@ -31,7 +31,7 @@ def test_nodes_with_the_same_problem_share_a_remedy():
     text = as_text([bad("gpu1"), bad("gpu2")])
 
     assert "FAILED  gpu1, gpu2: load_hangs" in text
-    assert text.count("remedy:") == 1
+    assert text.count("hint:") == 1
 
 
 def test_a_provider_without_a_module_has_a_dash():

@@ -50,7 +50,7 @@ def test_failures_come_first_with_reason_and_remedy():
     text = as_text(BAD)
 
     assert text.index("FAIL  gpu.count  SIMULATED  on gpu2") < text.index("WARN  base_system.limits")
-    assert "remedy: Reboot it" in text
+    assert "hint: Reboot it" in text
     assert "node.os" not in text
     assert text.startswith("NOT OK: 1 check failed on 1 of 2 nodes (gpu2), 2 warnings.\n")
 

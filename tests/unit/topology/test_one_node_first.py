@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from provision.documents import convert
 from provision.documents.jobs import LookAnswer
 from provision.jobs.cluster_snapshot import ClusterSnapshot
-from provision.jobs.engines.direct.node_probe import NodeProbe
-from provision.jobs.engines.direct.placement import place_job
+from provision.jobs.engines.common.node_probe import NodeProbe
+from provision.jobs.engines.common.placement import place_job
 from provision.model.job import JobSpec, Kind
 from provision.topology.candidates import Candidate, Mode
 from provision.topology.placement import Request

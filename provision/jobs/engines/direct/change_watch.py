@@ -12,7 +12,7 @@ from provision.connectors import RemoteProcess, connect
 from provision.documents.jobs import Watched
 from provision.errors import ProvisionError
 from provision.jobs.connections import MANY
-from provision.jobs.engines.direct.node_probe import NodeProbe
+from provision.jobs.engines.common.node_probe import NodeProbe
 from provision.jobs.node_ask import begin, first_line
 from provision.model import Node
 

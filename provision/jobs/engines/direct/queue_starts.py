@@ -16,7 +16,7 @@ from provision.jobs.code import Archive
 from provision.jobs.code_archives import fetch_archive
 from provision.jobs.connections import MANY, Connections
 from provision.jobs.engines.base import Secrets
-from provision.jobs.engines.direct.queue_host import hand_over, write_failure, write_queue
+from provision.jobs.engines.common.queue_host import hand_over, write_failure, write_queue
 from provision.jobs.extras import JobExtras
 from provision.jobs.node_ask import ask_jobs
 from provision.threads import outcomes

@@ -24,9 +24,9 @@ from provision.jobs.cluster_snapshot import BackgroundProbe
 from provision.jobs.command_check import command_notes
 from provision.jobs.connections import Connections
 from provision.jobs.engines.base import Secrets
-from provision.jobs.engines.direct.node_probe import NodeProbe
-from provision.jobs.engines.direct.placement import allowed, place_job
-from provision.jobs.engines.direct.queue_host import mark, mark_all, marking
+from provision.jobs.engines.common.node_probe import NodeProbe
+from provision.jobs.engines.common.placement import allowed, place_job
+from provision.jobs.engines.common.queue_host import mark, mark_all, marking
 from provision.jobs.node_ask import ask_jobs
 from provision.jobs.signing import JobKeys
 from provision.model import Cluster
@@ -253,8 +253,8 @@ class SchedulingPass:
         """Yield the waiting jobs, and jobs with remaining retries whose last attempt failed."""
         for name, record in records_by_name.items():
             queue = queues.get(name)
-            if queue is None or queue.state == "over":
-                continue
+            if queue is None or queue.state == "over" or queue.starting_engine != "direct":
+                continue  # it has ended, or Slurm starts it
             if record.starting:
                 if not self._is_interrupted(queue):
                     continue

@@ -1,0 +1,1 @@
+../../../provision/node_archive.py

@@ -1,0 +1,1 @@
+../../../provision/commands/slurm_config.py
