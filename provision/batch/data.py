@@ -279,14 +279,21 @@ def mount_command(volume: Volume) -> str:
 
 def fstab_line(volume: Volume) -> str:
     """Return the line of /etc/fstab for a volume with a source."""
+    return f"{volume.source} {volume.path} {KINDS[volume.kind][0]} {','.join(_mount_options(volume))} 0 0"
+
+
+def _mount_options(volume: Volume) -> list[str]:
     options = ["ro"] if volume.read_only else []
-    options += ["_netdev", *(["allow_other"] if volume.kind == "s3fs" else [])]
-    return f"{volume.source} {volume.path} {KINDS[volume.kind][0]} {','.join(options)} 0 0"
+    return [*options, "_netdev", *(["allow_other"] if volume.kind == "s3fs" else [])]
 
 
 def mount_everywhere(volume: Volume, *where: str) -> str:
-    """Return one command that mounts a volume on all nodes, now and at boot."""
-    path = shlex.quote(volume.path)
+    """Return one command that mounts a volume on all nodes, and at boot where that succeeded.
+
+    A wrong source in /etc/fstab would delay the next boot.
+    """
+    path, source = shlex.quote(volume.path), shlex.quote(volume.source)
+    kind, options = KINDS[volume.kind][0], ",".join(_mount_options(volume))
     line = shlex.quote(fstab_line(volume))
-    script = f"mkdir -p {path} && echo {line} >>/etc/fstab && mount {path}"
+    script = f"mkdir -p {path} && mount -t {kind} -o {options} {source} {path} && echo {line} >>/etc/fstab"
     return shlex.join(["provision", "exec", *where, "--", script])

@@ -314,6 +314,8 @@ def test_secrets_of_an_inventory_are_stored_only_where_required(
 
     # First that all of it took place: a secret that went nowhere leaks nowhere.
     assert failed.code == 1, f"nothing answers at 127.0.0.1:9, so that login should have failed: {failed}"
+    words = " ".join((failed.out + failed.err).split())
+    assert "registry 127.0.0.1:9: cannot log in as bob" in words, f"the failure has no cause: {failed}"
     marks = site.marks
     for name in names:
         inside = on_node(name, "docker exec provision-training env; cat /root/.docker/config.json")

@@ -1,5 +1,6 @@
 """Data volumes: entries, mounts in containers, and problems on nodes."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -178,10 +179,16 @@ def test_the_mount_command_quotes_its_arguments(tmp_path, kind, source, read_onl
     line = line.replace("$(touch x)", "$(touchx)")
     words = shlex.split(mount_everywhere(new_volume("a", kind, source, read_only=read_only)))
     assert words[:3] == ["provision", "exec", "--"]
-    fstab = tmp_path / "fstab"
-    script = (
-        words[3].replace("/etc/fstab", str(fstab)).replace("mkdir -p /mnt/a", "true").replace("mount /mnt/a", "true")
-    )
-    subprocess.run(["sh", "-c", script], check=True)
+    fstab, mounted = tmp_path / "fstab", tmp_path / "mounted"
+    (tmp_path / "mount").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{mounted}\nexit ${{MOUNT_CODE:-0}}\n')
+    (tmp_path / "mount").chmod(0o755)
+    script = words[3].replace("/etc/fstab", str(fstab)).replace("mkdir -p /mnt/a", "true")
+    search = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
+    refused = subprocess.run(["sh", "-c", script], env={**search, "MOUNT_CODE": "32"}, check=False)
+    assert (refused.returncode, fstab.exists()) == (32, False), "a volume that cannot be mounted delays the next boot"
+
+    subprocess.run(["sh", "-c", script], env=search, check=True)
+    device, folder, file_system, options = line.split()[:4]
+    assert mounted.read_text().splitlines() == ["-t", file_system, "-o", options, device, folder]
     assert fstab.read_text() == line + "\n"

@@ -51,7 +51,7 @@ def node(tmp_path):
     (programs / "docker").chmod(0o755)
     result = NodeFolder("gpu1", tmp_path, path=f"{programs}:{os.environ['PATH']}")
     yield result
-    result.run("docker rm all")
+    subprocess.run([programs / "docker", "rm", "all"], check=True)
 
 
 def record(tmp_path, image):
