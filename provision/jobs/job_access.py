@@ -17,7 +17,7 @@ from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotAl
 from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, refusal
 from provision.jobs.node_contact import Contact
 from provision.model import Node
-from provision.model.job import Assignment, JobRecord, Kind
+from provision.model.job import Assignment, JobRecord, JobStatus, Kind
 from provision.model.job_requests import LogRequest
 from provision.report.node_names import in_short
 
@@ -290,6 +290,21 @@ def forward_argv(record: JobRecord, nodes: Mapping[str, Node], local: int, targe
             )
         return tuple(line(connection, local, assignment.address, int(target)))
     if not record.tensorboard:
-        raise NotFound(f"{record.spec.name} has no TensorBoard", remedy="Submit it with --tensorboard.")
+        raise _no_tensorboard(record)
     address, _, port = record.tensorboard.removeprefix("http://").rpartition(":")
     return tuple(line(connection, local, address.strip("[]"), int(port)))
+
+
+def _no_tensorboard(record: JobRecord) -> NotFound:
+    name = record.spec.name
+    if not record.spec.tensorboard:
+        return NotFound(f"{name} has no TensorBoard", remedy="Submit it with --tensorboard.")
+    if record.status in {JobStatus.QUEUING, JobStatus.PENDING}:
+        return NotFound(
+            f"{name} is {record.status}: its TensorBoard starts with it",
+            remedy=f"See what it waits for: provision get {name}",
+        )
+    return NotFound(
+        f"the TensorBoard of {name} did not start: its image may not contain it",
+        remedy="Submit the job again with --tensorboard-image and an image that contains TensorBoard.",
+    )

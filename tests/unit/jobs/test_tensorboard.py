@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 
 from provision.batch.data import new_volume
-from provision.errors import NodeError
+from provision.errors import NodeError, NotFound
 from provision.jobs.extras import JobExtras
 from provision.jobs.forward import attach_argv, forward_argv
+from provision.jobs.job_access import forward_argv as access_argv
 from provision.jobs.tensorboard import start_tensorboard
 from provision.model import Cluster, Connection
 from provision.model.job import Assignment, CodeSource, JobRecord, JobSpec, JobStatus, Kind
@@ -168,6 +169,25 @@ def test_a_forwarded_port_is_reachable_from_this_machine_only():
     assert "sessiontype none" in asked
     assert "proxyjump gate" in asked
     assert argv[-1] == "gpu1.example.com"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "remedy"),
+    [
+        (False, JobStatus.RUNNING, "with --tensorboard."),
+        (True, JobStatus.PENDING, "provision get mnist"),
+        (True, JobStatus.RUNNING, "--tensorboard-image"),
+    ],
+)
+def test_a_job_without_a_running_tensorboard_gets_a_remedy_that_helps(tmp_path, wanted, status, remedy):
+    """A job that asked for it is not told to ask for it."""
+    job, _ = record(tmp_path, "bare:1")
+    job = replace(job, spec=replace(job.spec, tensorboard=wanted), status=status)
+
+    with pytest.raises(NotFound) as caught:
+        access_argv(job, {"gpu1": make_node("gpu1")}, 6006, "tensorboard")
+
+    assert remedy in (caught.value.remedy or "")
 
 
 def test_attaching_runs_the_command_unchanged():
