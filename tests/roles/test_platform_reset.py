@@ -197,6 +197,20 @@ def test_installed_items_are_removed_and_earlier_ones_preserved(
     assert reset()["steps"] == []
 
 
+def test_the_plan_counts_the_jobs_whose_outputs_are_removed(reset: Callable[..., Any], origins: Path) -> None:
+    """They exist nowhere else, so an operator sees them before answering."""
+    jobs = origins.parent / "jobs"
+    for name in (".lock", "mnist", "vgg"):
+        (jobs / name).mkdir(parents=True)
+    origin.record_file(str(origins.parent.parent / "x"), "ours\n")
+
+    sentence = f"remove the records and outputs of 2 batch jobs in {jobs}"
+    assert sentence in reset(plan=True)["steps"]
+    assert jobs.exists()
+    assert sentence in reset()["steps"]
+    assert not jobs.exists()
+
+
 def test_a_file_in_etc_that_was_edited_later_is_preserved(
     reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

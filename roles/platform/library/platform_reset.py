@@ -123,7 +123,7 @@ class Reset:
             *self.engine.last_steps(),
         ]
         steps_in_order += [*self._account_steps(), *self._package_steps(), *self.engine.data_steps()]
-        steps_in_order += self.database.last_steps()
+        steps_in_order += [*self.database.last_steps(), *_job_steps()]
         return [*steps_in_order, Step("remove the receipts and records of the roles", self._remove_state)]
 
     def _daemon_names(self):
@@ -233,6 +233,16 @@ class Reset:
         os.rename(origin.FOLDER, removed)  # in one step, because incomplete records would be worse than none
         shutil.rmtree(removed)
         _remove_if_empty(state)
+
+
+def _job_steps():
+    """Return the step that removes the jobs of the node, because their outputs exist nowhere else."""
+    folder = os.path.dirname(origin.FOLDER) + "/jobs"
+    names = [name for name in os.listdir(folder) if not name.startswith(".")] if os.path.isdir(folder) else []
+    if not names:
+        return []
+    jobs = "1 batch job" if len(names) == 1 else f"{len(names)} batch jobs"
+    return [Step(f"remove the records and outputs of {jobs} in {folder}", partial(shutil.rmtree, folder))]
 
 
 def _remove_if_empty(path):
