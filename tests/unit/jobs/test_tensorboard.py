@@ -180,7 +180,7 @@ def test_a_forwarded_port_is_reachable_from_this_machine_only():
     ],
 )
 def test_a_job_without_a_running_tensorboard_gets_a_remedy_that_helps(tmp_path, wanted, status, remedy):
-    """A job that asked for it is not told to ask for it."""
+    """The remedy for a job that asked for it is not to ask for it."""
     job, _ = record(tmp_path, "bare:1")
     job = replace(job, spec=replace(job.spec, tensorboard=wanted), status=status)
 
