@@ -22,7 +22,8 @@ from provision.local_files import write_private
 _SSH_FAILED = 255
 _DISTRUST = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "No ED25519 host key is known")
 _CONNECT_SECONDS = 10
-_BOOTING_CONNECT_SECONDS = 5
+_BOOTING_CONNECT_SECONDS = 30  # sshd of an emulated node needs more than 5 s for its banner on a busy machine
+_BOOTING_LOGIN_SECONDS = 120
 _RETRY_SECONDS = 1.0
 
 
@@ -109,9 +110,10 @@ def wait_for_ssh(
     """
     begin = time.monotonic()
     options = ssh_options(folder, connect_seconds=_BOOTING_CONNECT_SECONDS)
-    argv = ["timeout", "60", "ssh", *options, "-p", str(node.port), f"root@{node.address}", "true"]
+    login = ["ssh", *options, "-p", str(node.port), f"root@{node.address}", "true"]
+    argv = ["timeout", str(_BOOTING_LOGIN_SECONDS), *login]
     while True:
-        done = _ssh(argv, node, b"", 90.0)
+        done = _ssh(argv, node, b"", _BOOTING_LOGIN_SECONDS + 30.0)
         waited = time.monotonic() - begin
         if done.returncode == 0:
             return waited

@@ -32,7 +32,7 @@ HOST_ADDRESS = "10.0.2.2"
 """The controller's loopback interface as seen from a node."""
 
 PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "ssh-keygen": "openssh-client"}
-_BOOT_SECONDS = 600  # a boot takes 20 s; two emulated ones on a busy machine took 160 s
+_BOOT_SECONDS = 1200  # a boot takes 20 s; two emulated ones on a busy machine took 340 s
 _LOCALHOST = "127.0.0.1"
 _RETRY_SECONDS = 1.0
 
