@@ -86,8 +86,10 @@ def test_an_unsupported_system_is_refused_with_the_supported_ones(cluster, apply
         code, nodes = apply_rdma()
 
     assert code == 1
-    assert "runs Arch, which is not supported" in nodes[name]["error"]["message"]
-    assert ", ".join(supported_systems()) in nodes[name]["error"]["message"]
+    error = nodes[name]["error"]
+    assert error["code"] == "node.os.unsupported"
+    assert "Arch" in error["message"]
+    assert ", ".join(supported_systems()) in error["message"]
     assert nodes[other]["status"] == "unchanged"
 
 
