@@ -130,7 +130,7 @@ def _status(
     if slurm is not None and slurm.state in WAITING:
         status = JobStatus.STOPPING if job.stopped else JobStatus.QUEUING if slurm.is_held else JobStatus.PENDING
         return status, NO_REASON if job.stopped else waiting_reason(slurm), None
-    if slurm is not None and slurm.state in ACTIVE and not job.ended:
+    if slurm is not None and slurm.state in ACTIVE:
         return JobStatus.STOPPING if job.stopped else JobStatus.RUNNING, NO_REASON, None
     end = _end(job, slurm.state if slurm is not None else "", ends.get(job.number))
     return end.status, end.cause, end.exit_code
