@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -17,9 +18,10 @@ import pytest
 import yaml
 
 from provision.cli.main import main
-from provision.errors import NameTaken, NeverFits, NodeError, NotFound, ProvisionError, UsageError
+from provision.errors import ConnectionFailed, NameTaken, NeverFits, NodeError, NotFound, ProvisionError, UsageError
 from provision.inventory.load import load
 from provision.jobs.engines.base import Capability, JobEngine, LogRequest, MissingCapability, Secrets, all_jobs, require
+from provision.jobs.engines.slurm.login import engine as login_engine
 from provision.model.job import CodeSource, JobRecord, JobSpec, JobStatus, Kind
 from provision.workflow.jobs import job_engine
 from tests.support.hostile.verbs import CASES
@@ -207,6 +209,28 @@ def test_a_job_that_can_never_start_is_refused_and_not_recorded(account: Account
     assert caught.value.code == "slurm.never_nodes"
     assert all_jobs(account.engine).jobs == ()
     assert account.engine.dry_run(JobSpec("job", Kind.RUN, ("true",), workers=3, no_container=True)).reason.code
+
+
+def test_a_job_whose_submission_got_no_answer_is_shown_and_not_submitted_again(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = login_engine.ask_login
+
+    def ask(connector: Any, do: str, kind: Any, **request: Any) -> Any:
+        answer = real(connector, do, kind, **request)
+        if do == "submit":
+            folder = account.home / ".provision/slurm/job/job.json"
+            folder.write_text(json.dumps({**json.loads(folder.read_text()), "number": 0}))
+            raise ConnectionFailed("the connection ended", node="login1")
+        return answer
+
+    monkeypatch.setattr(login_engine, "ask_login", ask)
+    with pytest.raises(NodeError) as caught:
+        account.submit("job", "echo once")
+    assert caught.value.code == "slurm.uncertain"
+    job = account.until("job", JobStatus.SUCCEEDED)
+
+    assert (job.engine_details["slurmJob"], account.output("job")) == (1, [("job-worker-0", b"once\n")])
 
 
 def test_a_restart_is_the_next_attempt(account: Account) -> None:

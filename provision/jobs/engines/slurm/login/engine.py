@@ -49,7 +49,7 @@ T = TypeVar("T")
 TOKEN_BYTES = 6
 END_SECONDS = 90.0
 """How long the end of a job is waited for; Slurm kills its processes after KillWait, 30 seconds by default."""
-POLL_SECONDS = 0.5
+POLL_SECONDS = 1.0
 _NEVER = "slurm.never_"
 _MOST_GPUS = 1024
 
@@ -81,13 +81,22 @@ class LoginEngine:
 
     def __init__(self, cluster: Cluster, login: Node, site: LoginSite, labels: Mapping[str, str]) -> None:
         self._cluster, self._login, self._site, self._labels = cluster, login, site, labels
+        self._open: Connector | None = None
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connector]:
+        """Use one connection for several requests."""
         from provision.connectors import connect
 
+        if self._open is not None:
+            yield self._open
+            return
         with contextlib.closing(connect(self._login)) as connector:
-            yield connector
+            self._open = connector
+            try:
+                yield connector
+            finally:
+                self._open = None
 
     def _ask(self, do: str, kind: type[T], **request: Any) -> T:
         with self._connected() as connector:
@@ -107,6 +116,14 @@ class LoginEngine:
             "submitted": time.time(),
             "spec": as_document(spec),
         }
+        with self._connected():
+            self._submit_first(spec, job, secrets, after, progress)
+            return self.get(spec.name)
+
+    def _submit_first(
+        self, spec: JobSpec, job: Mapping[str, Any], secrets: Secrets, after: list[int], progress: Progress
+    ) -> None:
+        """Record a job and submit it; a refused job is deleted."""
         answer = self._ask("reserve", LoginReserved, name=spec.name, job=job)
         if not answer.reserved:
             raise NameTaken(
@@ -114,13 +131,12 @@ class LoginEngine:
                 remedy=f"Choose another name, or delete that job: provision delete {spec.name}",
             )
         try:
-            self._submit(spec, token, 1, secrets, answer.home, after, progress)
+            self._submit(spec, job["id"], 1, secrets, answer.home, after, progress)
         except ProvisionError as error:
             if error.code != "slurm.uncertain":
                 with contextlib.suppress(ProvisionError):
-                    self._ask("delete", Done, name=spec.name, id=token)
+                    self._ask("delete", Done, name=spec.name, id=job["id"])
             raise
-        return self.get(spec.name)
 
     def _submit(
         self, spec: JobSpec, token: str, attempt: int, secrets: Secrets, home: str, after: list[int], progress: Progress
@@ -137,7 +153,10 @@ class LoginEngine:
             progress(f"warning: {line}")
         request = {"name": spec.name, "id": token, "attempt": attempt, "secrets": secrets_text(secrets)}
         options = sbatch_options(spec, token, after, self._labels)
-        answer = self._ask("submit", SlurmSubmitted, **request, script=script, options=options)
+        try:
+            answer = self._ask("submit", SlurmSubmitted, **request, script=script, options=options)
+        except ProvisionError as error:
+            answer = SlurmSubmitted(0, error.message, uncertain=True)
         if answer.uncertain:
             why = reason("slurm.uncertain", cause=answer.refused[-300:])
             raise error_of(NodeError, why, node=self._login.name)
@@ -278,12 +297,13 @@ class LoginEngine:
         name = record.spec.name
         progress(f"cancelling {name} (job {record.number} in Slurm)")
         numbers = [record.number] if record.number else []
-        self._ask("stop", Done, name=name, id=record.id, jobs=numbers)
         deadline = time.monotonic() + END_SECONDS
-        while time.monotonic() < deadline:
-            if self._get(record.id).status.over:
-                return
-            time.sleep(POLL_SECONDS)
+        with self._connected():
+            self._ask("stop", Done, name=name, id=record.id, jobs=numbers)
+            while time.monotonic() < deadline:
+                if self._get(record.id).status.over:
+                    return
+                time.sleep(POLL_SECONDS)
         raise TimedOut(
             f"{name} has not ended {END_SECONDS:g} s after its cancellation in Slurm",
             remedy=f"Run the command again. See what it does: scontrol show job {record.number}",
