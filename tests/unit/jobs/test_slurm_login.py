@@ -50,7 +50,9 @@ class Account:
 
     def write(self, **settings: Any) -> None:
         """Change the settings of the inventory."""
-        (self.inventory / "group_vars/all.yml").write_text(yaml.safe_dump({**SETTINGS, **settings}))
+        path, text = self.inventory / "group_vars/all.yml", yaml.safe_dump({**SETTINGS, **settings})
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
 
     def submit(self, name: str = "job", line: str = "true", secrets: Secrets | None = None, **more: Any) -> JobRecord:
         spec = JobSpec(name, more.pop("kind", Kind.RUN), (line,), **{"no_container": True, **more})
@@ -84,12 +86,22 @@ def typed(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, s
     return call
 
 
+@pytest.fixture(scope="module")
+def inventory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An inventory for all tests, so that Ansible reads it once."""
+    folder = tmp_path_factory.mktemp("inventory")
+    (folder / "group_vars").mkdir()
+    hosts = {"all": {"hosts": {"login1": {"ansible_connection": "local"}}}}
+    (folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
+    return folder
+
+
 @pytest.fixture
-def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+def account(tmp_path: Path, inventory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     """A login node on this machine. The test fails if root is requested there."""
-    made = Account(tmp_path / "home", tmp_path / "slurm", tmp_path / "inventory")
+    made = Account(tmp_path / "home", tmp_path / "slurm", inventory)
     programs = tmp_path / "bin"
-    for folder in (made.home, made.slurm, programs, made.inventory / "group_vars"):
+    for folder in (made.home, made.slurm, programs):
         folder.mkdir(parents=True)
     for command in COMMANDS:
         (programs / command).write_text(f'#!/bin/sh\nexec {sys.executable} -I {STANDIN} {made.slurm} {command} "$@"\n')
@@ -98,10 +110,7 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(made.home))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (made.inventory / "hosts.yml").write_text(
-        yaml.safe_dump({"all": {"hosts": {"login1": {"ansible_connection": "local"}}}})
-    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(inventory.parent / "cache"))
     made.write()
     (made.slurm / "free").touch()
     asked_root: list[str] = []
