@@ -205,6 +205,14 @@ def test_the_last_lines_of_an_output(account: Account) -> None:
     assert len(account.output("job", tail=9)) == 5
 
 
+def test_an_output_of_several_answers_is_complete(account: Account) -> None:
+    """An answer has 4 MiB; its last line continues in the next one."""
+    account.submit("job", "seq 700000")
+    account.until("job", JobStatus.SUCCEEDED)
+
+    assert [int(line) for _, line in account.output("job")] == list(range(1, 700001))
+
+
 def test_a_name_is_taken_until_its_job_is_deleted(account: Account) -> None:
     account.submit()
     with pytest.raises(NameTaken):
