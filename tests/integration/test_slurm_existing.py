@@ -43,7 +43,7 @@ SYSTEM_FILES = r"""
 find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /home -o -path /var/log \
   -o -path /var/lib/slurm -o -path /var/lib/systemd -o -path /var/cache -o -path /var/spool \) -prune -o \
   -type f -printf '%p %s %m %U %T@\n' | sort
-ls -A /run/provision /var/lib/provision /usr/local/lib/provision 2>&1
+ls -A /run/provision /var/lib/provision /usr/local/lib/provision 2>&1 || true
 """
 """Prints all files of the system, and folders of our own."""
 
