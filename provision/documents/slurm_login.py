@@ -35,7 +35,9 @@ class LoginJob(Struct, frozen=True):
     """Its nodes in Slurm, in the order of its tasks; empty before its start."""
     ended: Time = 0.0
     exit_code: ExitCode | None = None
-    """Of the batch script; None if the script has not recorded its end."""
+    """Of the task that failed first, else of the batch script; None if the script has not recorded its end."""
+    task: Annotated[int, Meta(ge=-1, le=1_000_000)] = -1
+    """The task that failed first; -1 if it is not known."""
     last: Line = ""
     """The last line of the messages of a failed batch script."""
 

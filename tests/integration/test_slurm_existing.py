@@ -174,8 +174,9 @@ def test_a_job_of_two_nodes_runs_with_the_gpus_of_slurm(site: Site) -> None:
     job = site.get("pair")
 
     assert (waited.code, job["status"], job["exitCode"]) == (7, "FAILED", 7), job
+    assert job["firstFailure"]["instance"] == "pair-worker-0"
     assert [one["node"] for one in job["instances"]] == [FIRST, SECOND]
-    ranks = [site.logs("pair", "-i", f"pair-{name}") for name in ("master-0", "worker-0")]
+    ranks = [site.logs("pair", "-i", f"pair-{name}")[:1] for name in ("master-0", "worker-0")]
     assert ranks == [[f"alice {rank}/2 {node} 0,1 {FIRST} /home/alice"] for rank, node in enumerate((FIRST, SECOND))]
 
 
@@ -186,7 +187,7 @@ def test_no_gpu_is_used_twice_and_the_reason_of_a_waiting_job_is_shown(site: Sit
     eventually(lambda: site.get("one2")["code"] == "slurm.resources", seconds=60, what="one2 waits")
 
     assert {job["instances"][0]["node"] for job in jobs} == {FIRST, SECOND}
-    shown = site.ok("top node", "-o", "json").document
+    shown = site.ok("top node", "-o", "json").document["nodes"]
     assert {node["name"] for node in shown} == {FIRST, SECOND}
     site.ok("stop", "one0")
     assert site.until("one0", "STOPPED")["reason"] == ""

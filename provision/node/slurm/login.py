@@ -13,6 +13,7 @@ Nothing else is written, and no command needs root.
 import base64
 import json
 import os
+import re
 import shutil
 import sys
 from typing import Any, Callable, Dict, List, Tuple
@@ -25,6 +26,7 @@ PIECE_BYTES = 4 << 20
 """The most output of one file in an answer."""
 BLOCK = 1 << 16
 LINE = 500
+FAILURE = re.compile(r"^srun: error: .*tasks? ([0-9]{1,6})[0-9,-]*: Exited with exit code ([0-9]{1,3})$")
 MOST_NODES = 100000
 MOST_FILES = 100000
 
@@ -210,24 +212,43 @@ def job_report(name: str) -> Record:
     ended = read_text(os.path.join(own, "ended")).split()
     over = len(ended) == 2 and all(word.isdigit() for word in ended)
     failed = over and ended[0] != "0"
+    task, code = first_failure(os.path.join(own, "batch.log")) if failed else (-1, 0)
     return dict(
         record,
         started=int(began[0]) if began and began[0].isdigit() else 0,
         nodes=began[1:MOST_NODES],
         ended=int(ended[1]) if over else 0,
-        exit_code=int(ended[0]) if over else None,
+        exit_code=(code or int(ended[0])) if over else None,
+        task=task,
         last=last_line(os.path.join(own, "batch.log")) if failed else "",
     )
 
 
-def last_line(path: str) -> str:
-    """Return the last line of a file that can be printed."""
+def first_failure(path: str) -> Tuple[int, int]:
+    """Return the task that failed first and its exit code, from the messages of srun; without it -1 and 0.
+
+    srun ends the other tasks then, and its own exit status is the highest one: that of a signal.
+    """
+    for line in message_lines(path):
+        match = FAILURE.search(line)
+        if match:
+            return int(match.group(1)), int(match.group(2))
+    return -1, 0
+
+
+def message_lines(path: str) -> List[str]:
+    """Return the lines at the end of the messages of a batch script."""
     try:
         with open(path, "rb") as stream:
             stream.seek(max(os.path.getsize(path) - BLOCK, 0))
-            lines = stream.read(BLOCK).decode(errors="replace").splitlines()
+            return stream.read(BLOCK).decode(errors="replace").splitlines()
     except OSError:
-        return ""
+        return []
+
+
+def last_line(path: str) -> str:
+    """Return the last line of the messages of a batch script that can be printed."""
+    lines = message_lines(path)
     shown = ["".join(char if char.isprintable() else " " for char in line).strip() for line in lines]
     return next((line[-LINE:] for line in reversed(shown) if line), "")
 

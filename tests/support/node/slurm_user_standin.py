@@ -120,7 +120,14 @@ def srun():
         with output.open("ab") as stream:
             children.append(subprocess.Popen(words, env=environment, stdout=stream, stderr=stream))
     signal.signal(signal.SIGTERM, lambda *_: None)
-    sys.exit(max(child.wait() % 256 for child in children))
+    codes = [child.wait() for child in children]
+    for task, code in enumerate(codes):
+        if code > 0:
+            sys.stderr.write(f"srun: error: {NODES[task]}: task {task}: Exited with exit code {code}\n")
+    if any(code > 0 for code in codes) and len(codes) > 1:  # the others are ended by a signal
+        sys.stderr.write("srun: Force Terminated StepId=1.0\n")
+        sys.exit(143)
+    sys.exit(max(code % 256 for code in codes))
 
 
 def scontrol():

@@ -127,7 +127,7 @@ def test_a_job_runs_and_its_output_and_exit_code_are_recorded_in_the_home_folder
     job = account.until("job", *ENDED)
 
     assert (job.id, job.status, job.exit_code, job.attempt) == (submitted.id, JobStatus.FAILED, 7, 1)
-    assert job.cause.code == "slurm.login_failed"
+    assert (job.cause.code, job.first_failure, job.first_rank) == ("slurm.login_failed", "job-worker-1", 1)
     assert [(one.instance, one.node) for one in job.assignments] == [("job-worker-0", "n1"), ("job-worker-1", "n2")]
     here = str(account.home).encode()
     assert account.output("job", every=True) == [

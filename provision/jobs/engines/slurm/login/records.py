@@ -82,15 +82,24 @@ def _record(job: LoginJob, slurm: SlurmJob | None, ends: Mapping[int, tuple[str,
     began = job.started or (slurm.started if slurm and slurm.state not in WAITING else 0.0)
     ended = (job.ended or (slurm.ended if slurm else 0.0)) if status.over else 0.0
     runs = bool(assignments) or status.over
-    leader = assignments[0].instance if assignments and status is JobStatus.FAILED else ""
+    failed = _failed(job, assignments) if status is JobStatus.FAILED else None
     record = LoginRecord(
         job.spec, job.id, job.owner, job.submitted, status, message(cause), cause,
         attempt=job.attempt if runs else max(job.attempt - 1, 0), assignments=assignments,
-        instances={one.instance: _instance(one, status, began, ended, code) for one in assignments},
-        started=began, ended=ended, exit_code=code, first_failure=leader, nodes=tuple(dict.fromkeys(nodes)),
-        events=_events(job, number), number=number, folder=f"{home}/.provision/slurm/{job.name}",
+        instances={
+            one.instance: _instance(one, status, began, ended, code if one is failed else None) for one in assignments
+        },
+        started=began, ended=ended, exit_code=code, first_failure=failed.instance if failed else "",
+        nodes=tuple(dict.fromkeys(nodes)), events=_events(job, number), number=number,
+        folder=f"{home}/.provision/slurm/{job.name}",
     )  # fmt: skip
-    return replace(record, first_rank=0) if leader else record
+    return replace(record, first_rank=failed.rank) if failed else record
+
+
+def _failed(job: LoginJob, assignments: Sequence[Assignment]) -> Assignment | None:
+    """Return the instance that failed first: the leader if it is not known, and in mpi jobs, which have one output."""
+    rank = 0 if job.spec.kind is Kind.MPI else max(job.task, 0)
+    return next((one for one in assignments if one.rank == rank), None)
 
 
 def assignments_on(job: LoginJob, nodes: Sequence[str]) -> tuple[Assignment, ...]:
@@ -107,8 +116,7 @@ def _instance(
     assignment: Assignment, status: JobStatus, began: float, ended: float, code: int | None
 ) -> InstanceRecord:
     word = _ENDED.get(status, "Running" if began else "Pending")
-    shown = code if assignment.is_leader else None
-    return InstanceRecord(assignment.instance, word, shown, started=began, ended=ended)
+    return InstanceRecord(assignment.instance, word, code, started=began, ended=ended)
 
 
 def _events(job: LoginJob, number: int) -> tuple[JobEvent, ...]:
