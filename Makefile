@@ -232,7 +232,7 @@ tutorials: setup
 # processors).
 slurm: setup
 	$(BIN)/pytest -v -p no:cacheprovider tests/molecule -k slurm
-	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_slurm_, role.py jobs.py topology.py) -m long
+	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_slurm_, role.py jobs.py topology.py existing.py) -m long
 	$(BIN)/pytest -v -p no:cacheprovider tests/unit/jobs/test_engine_contract.py -m long
 
 # 500 jobs of three users on Slurm, random faults, and the documented features (hours on two processors). SLURM_JOBS=N submits

@@ -139,12 +139,13 @@ def cluster_from(
     become_password: Secret | None = None,
     warn: bool = True,
     through_agent: bool = False,
+    through_login: bool = False,
     connects: bool = True,
 ) -> Cluster:
     """Load and validate the selected inventory; print its warnings on stderr.
 
     Raises:
-        UsageError: The inventory uses the node agent, and the verb does not support it.
+        UsageError: The inventory uses the node agent, or a login node of Slurm, and the verb does not support it.
     """
     from provision.inventory import load
 
@@ -156,6 +157,11 @@ def cluster_from(
             f"this requires an operator: {cluster.inventory} connects to the nodes through the node agent",
             remedy="Use an inventory with a root login. This inventory can submit, list, follow, stop and delete jobs.",
         )
+    if cluster.slurm_login and connects and not through_login:
+        from provision.model.reason import reason
+        from provision.report.reasons import error_of
+
+        raise error_of(UsageError, reason("slurm.login_verb", name=cluster.slurm_login))
     if warn:
         for warning in cluster.warnings:
             say(f"warning: {warning}")

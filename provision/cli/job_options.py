@@ -79,7 +79,7 @@ def cluster_and_engine(
     from provision.workflow import jobs
 
     password = ask_become_password(ask=ask_become_pass)
-    cluster = cluster_from(inventory, lab, become_password=password, through_agent=through_agent)
+    cluster = cluster_from(inventory, lab, become_password=password, through_agent=through_agent, through_login=True)
     return cluster, jobs.job_engine(cluster, requested_engine())
 
 

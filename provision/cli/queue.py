@@ -242,7 +242,7 @@ def migrate(
     """
     from provision.workflow.queue_migration import migration_document, migration_engine
 
-    cluster = cluster_from(inventory, lab)
+    cluster = cluster_from(inventory, lab, through_login=True)
     engine, is_configured = migration_engine(cluster, to)
     with patience("querying the nodes"):
         result = engine.take_over(info, dry_run=True)

@@ -118,6 +118,7 @@ def _refuse(typed: Words) -> None:
 
 def _submit(typed: Words, request: Submission) -> None:
     from provision.batch.data import volumes_for
+    from provision.batch.spec_checks import AS_ROOT
     from provision.cli.common import place_words
     from provision.cli.job_options import cluster_and_engine
     from provision.cli.levels import info, patience, warn
@@ -126,12 +127,13 @@ def _submit(typed: Words, request: Submission) -> None:
     from provision.workflow.job_inputs import collect_job_inputs
     from provision.workflow.job_names import add_job_name
 
-    for note in request.notes:
-        warn(note)
     spec, secrets = collect_job_inputs(request)
     cluster, engine = cluster_and_engine(
         _inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"), through_agent=True
     )
+    for note in request.notes:
+        if note != AS_ROOT or not cluster.slurm_login:
+            warn(note)
     require_for(engine, spec)
     if typed.true("follow"):
         require(engine, Capability.FOLLOW, "provision submit --follow")

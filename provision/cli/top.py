@@ -27,6 +27,7 @@ from provision.cli.job_options import (
     insist_on_kind,
     now,
     present,
+    require,
     say_missing,
     survey_code,
 )
@@ -91,6 +92,8 @@ def node(
     if mode and mode not in _MODES:
         raise UsageError(f"-m {mode}: unknown mode", remedy="Use n, e (default), t (topology) or s (share).")
     cluster, engine = cluster_and_engine(inventory, lab)
+    if metric:
+        require(engine, "SAMPLING", "provision top node --metric")
 
     def once() -> None:
         nodes = _chosen(engine.nodes(), names or [])
@@ -194,6 +197,7 @@ def gpu(
     from provision.report import job_nodes as report
 
     cluster, engine = cluster_and_engine(inventory, lab)
+    require(engine, "SAMPLING", "provision top gpu")
 
     def once() -> None:
         nodes = _chosen(engine.nodes(), names or [])

@@ -38,6 +38,10 @@ _PROBLEMS = {
     ),
 }
 """Exit status -> message and remedy of a program that was not started."""
+_OLD_FOR_USERS = (
+    "a login without root needs Python 3.8 on the node",
+    "Set ansible_python_interpreter in the inventory to a newer Python of the node.",
+)
 
 
 def run_program(
@@ -48,6 +52,7 @@ def run_program(
     timeout: float | None = None,
     limit: int = OUTPUT_LIMIT,
     stored: bool = True,
+    become: bool = True,
 ) -> CommandResult:
     """Run a program as root on a node and wait for it.
 
@@ -60,6 +65,7 @@ def run_program(
         limit: maximum number of bytes of output.
         stored: whether the archive is stored on the node; else it is sent again, and needs Python 3.8. An archive that
             cannot be stored, because `/run` is full or read-only, is sent again, too.
+        become: whether the program runs as root; else it is not stored.
 
     Raises:
         ConnectionFailed: the node cannot be reached.
@@ -69,10 +75,13 @@ def run_program(
 
     def from_memory() -> CommandResult:
         script = memory_script(program, *arguments, python=connector.python)
-        return connector.run(script, stdin=archive() + stdin, timeout=timeout, limit=limit)
+        return connector.run(script, stdin=archive() + stdin, timeout=timeout, become=become, limit=limit)
 
-    if not stored:
-        return _checked(connector, from_memory())
+    if not stored or not become:
+        result = from_memory()
+        if not become and result.exit_code == node_archive.NO_MEMORY_FILES:
+            raise NodeError(_OLD_FOR_USERS[0], node=connector.name, remedy=_OLD_FOR_USERS[1])
+        return _checked(connector, result)
     script = run_script(program, *arguments, python=connector.python)
     result = connector.run(script, stdin=stdin, timeout=timeout, limit=limit)
     if result.exit_code != node_archive.MISSING:

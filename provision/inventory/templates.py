@@ -40,6 +40,8 @@ _CLUSTER_KEYS = (
     "cluster_resume_command",
     "cluster_slots",
     "cluster_slurm_account",
+    "cluster_slurm_containers",
+    "cluster_slurm_login",
     "cluster_slurm_partition",
     "cluster_slurm_qos",
     "cluster_submitters",

@@ -76,6 +76,12 @@ class Cluster:
         """Return the node called `name`; KeyError if there is none."""
         return self._by_name[name]
 
+    @property
+    def slurm_login(self) -> str:
+        """The login node on which an ordinary user submits jobs to Slurm; empty where the nodes have a root login."""
+        variables = self.nodes[0].variables if self.nodes else {}
+        return str(variables.get("cluster_slurm_login") or "") if variables.get("cluster_engine") == "slurm" else ""
+
     @cached_property
     def _by_name(self) -> dict[str, Node]:
         return {node.name: node for node in reversed(self.nodes)}

@@ -18,6 +18,7 @@ PROGRAMS = {
     "sampler": "provision.node.sampler",
     "slurm-epilog": "provision.node.slurm.epilog",
     "slurm-health": "provision.node.slurm.health",
+    "slurm-login": "provision.node.slurm.login",
     "slurm-prolog": "provision.node.slurm.prolog",
     "supervisor": "provision.node.supervisor.main",
     "tensorboard": "provision.node.tensorboard",

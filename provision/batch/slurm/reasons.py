@@ -182,5 +182,40 @@ REASONS: Mapping[str, Wording] = {
         _RESTART,
     ),
     "slurm.too_many_attempts": Wording("Slurm started it again after its last retry", _RESTART),
+    # A login node
+    "slurm.login_verb": Wording(
+        "this command requires root on the nodes, and the inventory uses Slurm from the login node {name} without root "
+        "(cluster_slurm_login)",
+        "Use an inventory with a root login. This inventory can submit, list, get, follow, stop, restart and delete "
+        "jobs.",
+    ),
+    "slurm.login_unknown": Wording(
+        "cluster_slurm_login: '{name}' is not in the inventory", "Name the login node of Slurm that the inventory has."
+    ),
+    "slurm.login_source": Wording(
+        "cluster_slurm_login is for a Slurm cluster that others manage",
+        "Set slurm_source: present, or remove cluster_slurm_login.",
+    ),
+    "slurm.login_containers": Wording("cluster_slurm_containers: '{value}' is not valid", "Choose one of {choices}."),
+    "slurm.login_no_containers": Wording(
+        "the nodes of this Slurm cluster start no containers for ordinary users (cluster_slurm_containers: none)",
+        "Submit with --no-container. Where the nodes have pyxis or apptainer, set cluster_slurm_containers to it.",
+    ),
+    "slurm.login_option": Wording(
+        "{option} is not supported on a Slurm cluster without root (cluster_slurm_login)",
+        "Leave it out. The page 'Slurm without root' lists what is supported.",
+    ),
+    "slurm.login_secrets": Wording(
+        "the secrets {names} were deleted at the end of the job, and are not set here",
+        "Export them in this shell, then restart the job again.",
+    ),
+    "slurm.login_mpi_output": Wording(
+        "{instance} has no output of its own: all ranks of an mpi job write into that of its launcher",
+        "Leave out --instance.",
+    ),
+    "slurm.login_failed": Wording("its batch script ended with exit status {code}[ ({line})]"),
+    "slurm.login_forgotten": Wording(
+        "Slurm does not know its job {job} any more, and its batch script has not recorded its end", _RESTART
+    ),
     "slurm.unsealed": Wording("its secrets cannot be read on {node_name}: {cause}", "Submit the job again."),
 }

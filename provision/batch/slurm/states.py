@@ -113,8 +113,8 @@ def newest_jobs(jobs: Iterable[SlurmJob]) -> dict[str, SlurmJob]:
     return {job.id: job for job in sorted(jobs, key=lambda job: job.number)}
 
 
-def all_our_jobs(text: str) -> list[SlurmJob]:
-    """Return our jobs in Slurm, several of an ID after a restart; other jobs of root are ignored.
+def all_our_jobs(text: str, account: str = ROOT) -> list[SlurmJob]:
+    """Return our jobs in Slurm, several of an ID after a restart; other jobs of the account (a UID) are ignored.
 
     Raises:
         InvalidDocument: a line does not have the requested fields, or the jobs have too many nodes.
@@ -124,7 +124,7 @@ def all_our_jobs(text: str) -> list[SlurmJob]:
     for values in _rows(text, _JOB_FIELDS, "squeue"):
         number, user, state, why, restarts, _, started, ended, partition, nodes, required, gres, comment = values
         match = _COMMENT.fullmatch(comment)
-        if user != ROOT or match is None:
+        if user != account or match is None:
             continue
         if not number.isdecimal() or not restarts.isdecimal() or not _STATE.fullmatch(state):
             raise InvalidDocument(f"squeue: invalid line of job {number!r:.80}", remedy="Check the output of squeue.")
@@ -185,10 +185,15 @@ def gpu_counts(text: str) -> dict[str, int]:
     """Return Slurm node -> number of GPUs of a job, from ``scontrol show job -d -o``."""
     counts: dict[str, int] = {}
     for nodes, gres in _PLACED.findall(text):
-        count = sum(int(number) for number in _GPUS.findall(gres))
+        count = gpu_count(gres)
         for name in expand(nodes):
             counts[name] = counts.get(name, 0) + count
     return counts
+
+
+def gpu_count(gres: str) -> int:
+    """Return the number of GPUs of a node, from its field Gres."""
+    return sum(int(number) for number in _GPUS.findall(gres))
 
 
 def allocated_minors(text: str) -> dict[str, set[int]]:

@@ -66,10 +66,10 @@ class EngineUnavailable(UsageError):
 class MissingCapability(UsageError):
     """The command needs a capability that the engine lacks."""
 
-    def __init__(self, what: str, engine: str, capability: Capability) -> None:
+    def __init__(self, what: str, engine: str, capability: Capability, remedy: str = "") -> None:
         super().__init__(
             f"{what}: the job engine {engine} does not support {capability}",
-            remedy="Choose an engine that supports it: --engine NAME, or cluster_engine in the inventory.",
+            remedy=remedy or "Choose an engine that supports it: --engine NAME, or cluster_engine in the inventory.",
         )
         self.capability = capability
         self.code = capability.code
@@ -152,6 +152,7 @@ class JobEngine(Protocol):
 
     name: str
     capabilities: Collection[Capability]
+    # An engine may have `remedies: Mapping[Capability, str]`: what to do instead, for capabilities that it lacks.
 
     def submit(self, spec: JobSpec, secrets: Secrets, progress: Progress) -> JobRecord:
         """Record a job; start it if its resources are free, otherwise it is PENDING with the reason."""
@@ -279,7 +280,8 @@ def require(engine: JobEngine, capability: Capability, what: str) -> None:
         MissingCapability: the engine lacks it.
     """
     if capability not in engine.capabilities:
-        raise MissingCapability(what, engine.name, capability)
+        remedies: Mapping[Capability, str] = getattr(engine, "remedies", {})
+        raise MissingCapability(what, engine.name, capability, remedies.get(capability, ""))
 
 
 def require_for(engine: JobEngine, spec: JobSpec) -> None:

@@ -80,6 +80,9 @@ def small_environment() -> Dict[str, str]:
     """Return the environment of Slurm's commands, which a batch job inherits."""
     path = os.environ.get("PATH") or "/usr/sbin:/usr/bin:/sbin:/bin"
     env = {"PATH": path, "LC_ALL": "C", "HOME": "/root"}
+    if os.geteuid():  # a job of an ordinary user
+        env["HOME"] = os.path.expanduser("~")
+        env.update({key: os.environ[key] for key in ("USER", "LOGNAME", "SHELL") if key in os.environ})
     if os.environ.get("SLURM_CONF"):
         env["SLURM_CONF"] = os.environ["SLURM_CONF"]
     return env
