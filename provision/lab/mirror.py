@@ -102,16 +102,15 @@ def mirror_sources(system: LabSystem, *, etc_apt: Path = Path("/etc/apt")) -> Mi
     """Return the sources of a system's archive, based on the controller's apt sources.
 
     Raises:
-        LabError: the controller has no source of the archive, and the environment variable of the system is not set.
+        LabError: the controller has no source of the archive, and no mirror was given.
     """
-    suite, variable = system.suite, system.mirror_variable
-    mirror = os.environ.get(variable, "")
-    if mirror:
-        stanzas: tuple[Stanza, ...] = (Stanza((mirror,), (suite, f"{suite}-updates"), system.areas),)
+    suite = system.suite
+    if system.mirror:
+        stanzas: tuple[Stanza, ...] = (Stanza((system.mirror,), (suite, f"{suite}-updates"), system.areas),)
     else:
         stanzas = _for_release(suite, [stanza for stanza in _read_all(etc_apt) if _is_of_archive(stanza, system)])
     if not stanzas:
-        archive = system.archive.capitalize()
+        archive, variable = system.archive.capitalize(), system.mirror_variable
         raise LabError(
             f"{etc_apt}: no {archive} mirror in the controller's apt sources; cannot build a {suite} image",
             remedy=f"Add {archive}'s repository to {etc_apt}/sources.list.d, or set {variable} to a mirror's URL.",

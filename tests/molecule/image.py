@@ -18,7 +18,7 @@ from typing import Any
 from provision.inventory.role_files import systems
 from provision.lab.access import file_lock
 from provision.lab.mirror import mirror_sources
-from provision.lab.systems import DEFAULT_SYSTEM, lab_system
+from provision.lab.systems import DEFAULT_SYSTEM, SYSTEMS, lab_system
 from provision.resources import roles_folder
 
 BARE = ("systemd", "systemd-sysv", "openssh-server", "python3", "iproute2", "sudo", "ca-certificates", "dbus")
@@ -66,13 +66,18 @@ def import_image(name: str, system: str, options: Iterator[str]) -> None:
         subprocess.run(["docker", "import", f"{folder}/root.tar", name], check=True, stdout=sys.stderr)
 
 
+def system_of_file(file: str) -> str:
+    """Return the lab's name of the system with a file of variables."""
+    return next(name for name, row in SYSTEMS.items() if row.variables == file)
+
+
 def node(name: str) -> bool:
     """Build the image of a node; return whether it was missing."""
     system = name.rpartition(":")[2].rpartition(".")[0]
     with file_lock(Path(tempfile.gettempdir()) / "provision-molecule-node-image.lock"):
         if subprocess.run(["docker", "image", "inspect", name], check=False, capture_output=True).returncode == 0:
             return False
-        import_image(name, system.replace("_", "", 1), node_options(systems(roles_folder())[system]))
+        import_image(name, system_of_file(system), node_options(systems(roles_folder())[system]))
         return True
 
 

@@ -23,7 +23,7 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
-from ansible.module_utils.platform_os_release import parse_os_release, variables_of
+from ansible.module_utils.platform_os_release import is_interim, parse_os_release, variables_of
 
 HOSTS = "/etc/hosts"
 SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
@@ -57,6 +57,7 @@ def os_release():
         "distribution_version": version,
         "distribution_name": name,
         "system": variables_of(identity, version),
+        "system_is_interim": is_interim(identity, version),
     }
 
 
