@@ -104,13 +104,14 @@ def mirror_sources(system: LabSystem, *, etc_apt: Path = Path("/etc/apt")) -> Mi
     Raises:
         LabError: the controller has no source of the archive, and no mirror was given.
     """
-    suite = system.suite
-    if system.mirror:
-        stanzas: tuple[Stanza, ...] = (Stanza((system.mirror,), (suite, f"{suite}-updates"), system.areas),)
+    suite, variable = system.suite, system.mirror_variable
+    mirror = system.mirror or os.environ.get(variable, "")
+    if mirror:
+        stanzas: tuple[Stanza, ...] = (Stanza((mirror,), (suite, f"{suite}-updates"), system.areas),)
     else:
         stanzas = _for_release(suite, [stanza for stanza in _read_all(etc_apt) if _is_of_archive(stanza, system)])
     if not stanzas:
-        archive, variable = system.archive.capitalize(), system.mirror_variable
+        archive = system.archive.capitalize()
         raise LabError(
             f"{etc_apt}: no {archive} mirror in the controller's apt sources; cannot build a {suite} image",
             remedy=f"Add {archive}'s repository to {etc_apt}/sources.list.d, or set {variable} to a mirror's URL.",

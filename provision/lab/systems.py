@@ -6,7 +6,6 @@ its os-release. With a mirror of its archive they have its own files.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -96,7 +95,7 @@ class LabSystem:
     @property
     def mirror_variable(self) -> str:
         """Environment variable with the URL of a mirror, for controllers whose apt sources have none."""
-        return mirror_variable(self.archive)
+        return f"PROVISION_{self.archive.upper()}_MIRROR"
 
     @property
     def keyring(self) -> str:
@@ -124,11 +123,6 @@ class LabSystem:
 OS_RELEASE = "/usr/lib/os-release"
 
 
-def mirror_variable(archive: str) -> str:
-    """Return the environment variable with the URL of a mirror of an archive."""
-    return f"PROVISION_{archive.upper()}_MIRROR"
-
-
 def system_names() -> list[str]:
     """Return the names of all systems."""
     return sorted(SYSTEMS)
@@ -152,7 +146,7 @@ def lab_system(name: str, mirror: str = "") -> LabSystem:
     files = systems(roles_folder())
     if mirror or not row.stand_in:
         packages = (*row.archive.packages, *row.packages)
-        return _system(name, row.archive, files[row.variables], packages, mirror=mirror or _mirror(row.archive))
+        return _system(name, row.archive, files[row.variables], packages, mirror=mirror)
     base = SYSTEMS[row.stand_in]
     title, files_of = files[row.variables]["__platform_title"], files[base.variables]["__platform_title"]
     return _system(
@@ -160,14 +154,9 @@ def lab_system(name: str, mirror: str = "") -> LabSystem:
         base.archive,
         files[base.variables],
         (*base.archive.packages, *row.packages, *row.stand_in_packages),
-        mirror=_mirror(base.archive),
         os_release=_identity(row.variables, files[row.variables], files_of),
         simulated=f"{title}: the files of {files_of} with the os-release of {title}",
     )
-
-
-def _mirror(archive: Archive) -> str:
-    return os.environ.get(mirror_variable(archive.name), "")
 
 
 def _system(
