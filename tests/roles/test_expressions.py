@@ -192,6 +192,15 @@ def test_address_pools_are_checked_for_every_node() -> None:
     assert "10.77.0.0/16 overlaps all" in role.says("preflight", "Check that docker's address pools are free")
 
 
+@pytest.mark.parametrize(("node", "holds"), [({"docker_is_snap": True}, False), ({"docker_is_snap": False}, True)])
+def test_docker_as_a_snap_is_refused(node: dict[str, bool], holds: bool) -> None:  # noqa: FBT001
+    """Before the role changes anything; the message says how to remove it."""
+    role = Role("docker_engine", platform_node=node, inventory_hostname="gpu1")
+
+    assert role.holds("preflight", "Check that docker is no snap") is holds
+    assert "snap remove docker" in role.says("preflight", "Check that docker is no snap")
+
+
 def test_passwords_are_not_on_command_lines() -> None:
     """`environment` of a task is put in front of the command, on the controller and on the node."""
     matches = [str(path) for path in (ROLES).glob("*/tasks/*.yml") if "\n  environment:" in path.read_text()]

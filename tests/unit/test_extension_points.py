@@ -130,7 +130,9 @@ SYSTEM = {
     "docker.io": "docker-acme",
 }
 """The differences between the file of a new system and that of Debian 13."""
-SYSTEM_ROW = '    "acmeos7": Row("acmeos_7.4", Archive("acmeos", ("main", "more"), "linux-image-acme"), stand_in="debian13"),\n'
+SYSTEM_ROW = (
+    '    "acmeos7": Row("acmeos_7.4", Archive("acmeos", ("main", "more"), "linux-image-acme"), stand_in="debian13"),\n'
+)
 HEALTHY = """
 from provision.jobs.engines import ENGINES
 from provision.workflow import survey

@@ -36,6 +36,7 @@ RECEIPTS = "/var/lib/provision/receipts/*.json"
 IMAGE_COPY = "/var/lib/provision/image"
 LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
 RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
+SNAP_DOCKER = "/snap/docker/current"
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -280,6 +281,7 @@ def main():
         "other_sources": other_sources(),
         "architecture": ARCHITECTURES.get(os.uname().machine, os.uname().machine),
         "leftovers": leftovers(),
+        "docker_is_snap": os.path.exists(SNAP_DOCKER),
     }
     node.update(os_release())
     node.update(rdma(kernel))
