@@ -287,6 +287,7 @@ docs: $(VENV)/.done
 	$(BIN)/python -m tools.man_pages
 	$(BIN)/python -m tools.variables_page > docs/reference/variables.md
 	$(BIN)/python -m tools.ports_page > docs/reference/ports.md
+	$(BIN)/python -m tools.systems_page > docs/reference/systems.md
 	$(BIN)/python -m tools.json_page > docs/reference/json.md
 	$(BIN)/python -m tools.advise_page > docs/reference/advise.md
 	$(BIN)/python -m tools.terminal_picture
