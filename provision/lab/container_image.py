@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.connectors.container import Engine
@@ -131,13 +131,7 @@ def arguments(sources: MirrorSources, scratch: Path) -> list[str]:
         _INIT_PATH: _INIT,
         **sources.system.files,
     }
-    hooks = [f"--customize-hook={hook}" for hook in sources.system.hooks]
-    for number, (path, text) in enumerate(files.items()):
-        if text:
-            local = scratch / f"file{number}"
-            local.write_text(text, encoding="utf-8")
-            hooks.append(f'--customize-hook=mkdir -p "$1"{shlex.quote(str(Path(path).parent))}')
-            hooks.append(f"--customize-hook=upload {local} {path}")
+    hooks = [f"--customize-hook={hook}" for hook in sources.system.hooks] + file_hooks(files, scratch)
     prepare = scratch / "prepare"
     prepare.write_text("#!/bin/sh\nset -eu\n" + _PREPARE, encoding="utf-8")
     prepare.chmod(0o700)
@@ -152,6 +146,18 @@ def arguments(sources: MirrorSources, scratch: Path) -> list[str]:
         str(scratch / "root.tar"),
         *mirrors,
     ]
+
+
+def file_hooks(files: Mapping[str, str], scratch: Path) -> list[str]:
+    """Return mmdebstrap's hooks that write files into the new system: path -> content; empty ones are left out."""
+    hooks = []
+    for number, (path, text) in enumerate(files.items()):
+        if text:
+            local = scratch / f"file{number}"
+            local.write_text(text, encoding="utf-8")
+            hooks.append(f'--customize-hook=mkdir -p "$1"{shlex.quote(str(Path(path).parent))}')
+            hooks.append(f"--customize-hook=upload {local} {path}")
+    return hooks
 
 
 def _mmdebstrap(arguments: Sequence[str], output: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 from provision.inventory.role_files import systems
 from provision.lab.access import file_lock
+from provision.lab.container_image import file_hooks
 from provision.lab.mirror import mirror_sources
 from provision.lab.systems import DEFAULT_SYSTEM, SYSTEMS, lab_system
 from provision.resources import roles_folder
@@ -53,10 +54,13 @@ def training_options() -> Iterator[str]:
 
 def mmdebstrap(system: str, options: Iterator[str], folder: Path) -> list[str]:
     """Return the command that builds the root file system of a system as ``root.tar`` in a folder."""
-    sources = mirror_sources(lab_system(system))
+    made = lab_system(system)
+    sources = mirror_sources(made)
     settings, mirrors = sources.arguments(folder)
     archive = str(folder / "root.tar")
-    return ["mmdebstrap", "--quiet", "--variant=minbase", *settings, *options, sources.system.suite, archive, *mirrors]
+    own = [f"--include={','.join(made.packages)}"] if made.packages else []
+    own += [*(f"--customize-hook={hook}" for hook in made.hooks), *file_hooks(made.files, folder)]
+    return ["mmdebstrap", "--quiet", "--variant=minbase", *settings, *options, *own, made.suite, archive, *mirrors]
 
 
 def import_image(name: str, system: str, options: Iterator[str]) -> None:
