@@ -40,6 +40,16 @@ from a registry have the same digests in both stores.
 | RDMA stack | the kernel's own with rdma-core, MLNX_OFED, DOCA-OFED |
 | MPI in the image | Open MPI 4 and 5, MPICH, Intel MPI |
 
+### Ubuntu
+
+- cloud-init with `manage_etc_hosts: true` writes `/etc/hosts` anew at each boot, without the lines of `base_system`.
+  Set it to `false`.
+- unattended-upgrades holds apt's lock at times. `apply` waits for it (`platform_lock_timeout_seconds`), and names the
+  holder if it waits too long. It may also upgrade Docker or the NVIDIA driver while jobs run: hold these packages with
+  `apt-mark hold`, or exclude them in `Unattended-Upgrade::Package-Blacklist`.
+- needrestart is suspended during the package transactions of `apply`.
+- The kernels of clouds lack RDMA modules. Install `linux-image-generic`, or `linux-modules-extra` of that kernel.
+
 ## Controller
 
 | component | supported |

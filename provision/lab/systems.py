@@ -117,7 +117,7 @@ class LabSystem:
         """Shell commands before `files` are written; ``$1`` is the root folder. An upgrade does not undo the files."""
         if not self.simulated:
             return ()
-        return (f'chroot "$1" dpkg-divert --quiet --local --rename --add {OS_RELEASE}',)
+        return (f'chroot "$1" dpkg-divert --quiet --local --no-rename --add {OS_RELEASE}',)
 
 
 OS_RELEASE = "/usr/lib/os-release"
