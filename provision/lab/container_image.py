@@ -20,7 +20,7 @@ from provision.connectors.container import Engine
 from provision.errors import LabError
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
-from provision.lab.mirror import MirrorSources, mirror_sources
+from provision.lab.mirror import MirrorSources, mirror_sources, require_keyring
 from provision.lab.systems import LabSystem
 
 REPOSITORY = "provision-node"
@@ -107,6 +107,7 @@ def ensure_image(engine: Engine, system: LabSystem, cache: Path, progress: Progr
 
 def _build(sources: MirrorSources, archive: Path) -> None:
     """Build in a scratch directory next to `archive`, then move the finished file into place."""
+    require_keyring(sources.system)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=archive.parent) as name:
         scratch = Path(name)
         log = archive.parent / f"{archive.stem}.log"

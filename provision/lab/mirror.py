@@ -119,6 +119,19 @@ def mirror_sources(system: LabSystem, *, etc_apt: Path = Path("/etc/apt")) -> Mi
     return MirrorSources(system, stanzas, tuple(_settings()))
 
 
+def require_keyring(system: LabSystem) -> None:
+    """Check that this machine has the keys of a system's archive.
+
+    Raises:
+        LabError: it does not.
+    """
+    if not Path(system.keyring).is_file():
+        raise LabError(
+            f"{system.keyring}: no such file; a {system.suite} image needs the keys of the archive",
+            remedy="Install the package that contains it: apt-get install debian-archive-keyring ubuntu-keyring",
+        )
+
+
 def parse_deb822(text: str) -> list[Stanza]:
     """Parse a ``.sources`` file without disabled and source-package stanzas."""
     stanzas = []
