@@ -7,6 +7,7 @@ show that the program and the roles take a node for Ubuntu, and what they do the
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,6 +95,21 @@ def test_docker_as_a_snap_is_refused_in_the_plan(provision: Provision, lab: str)
     [problem] = [problem for problem in problems if problem["object"] == "docker (snap)"]
     assert (problem["node"], problem["role"]) == (UBUNTU, "docker_engine")
     assert "snap remove docker" in problem["remedy"]
+
+
+def test_the_slurm_of_the_system_is_refused_in_the_plan(provision: Provision, lab: str) -> None:
+    """With its version, beside the mix of systems."""
+    own = provision.folder / "slurm"
+    shutil.copytree(provision.folder / "state/provision/labs" / lab / "inventory", own)
+    (own / "group_vars").mkdir()
+    (own / "group_vars/all.yml").write_text("cluster_engine: slurm\n", encoding="utf-8")
+    problems = provision("plan", "-i", str(own), "--json").document["problems"]
+
+    [problem] = [problem for problem in problems if problem["object"] == "cluster_engine"]
+    assert (problem["node"], problem["role"]) == (UBUNTU, "slurm")
+    assert "Slurm 23.11 of Ubuntu 24.04 LTS is not supported" in problem["problem"]
+    [text, *_] = [problem["problem"] for problem in problems if problem["object"] == "operating system"]
+    assert f"ubuntu 24.04 (SIMULATED) on {UBUNTU}" in text
 
 
 def test_both_systems_converge_and_a_second_apply_changes_nothing(
