@@ -74,13 +74,13 @@ def test_an_interim_release_is_refused_by_name(provision: Provision, lab: str) -
     """Before anything changes; the other node has a plan."""
     shell(provision, UBUNTU, f"cp {IDENTITY} /root/identity && sed -i s/24.04/24.10/ {IDENTITY}")
     try:
-        nodes = by_name(provision.ok("plan", "--lab", lab, "--json").document)
+        nodes = by_name(provision("plan", "--lab", lab, "--json").document)
     finally:
         shell(provision, UBUNTU, f"mv /root/identity {IDENTITY}")
 
-    assert nodes[UBUNTU]["error"]["code"] == "node.os.interim"
-    assert "Ubuntu 24.10" in nodes[UBUNTU]["error"]["message"]
-    assert "ubuntu 24.04" in nodes[UBUNTU]["error"]["remedy"]
+    assert nodes[UBUNTU]["error_code"] == "node.os.interim"
+    assert "Ubuntu 24.10" in nodes[UBUNTU]["error"]
+    assert "ubuntu 24.04" in nodes[UBUNTU]["remedy"]
     assert nodes[DEBIAN]["error"] is None
 
 
@@ -93,7 +93,7 @@ def test_docker_as_a_snap_is_refused_in_the_plan(provision: Provision, lab: str)
         shell(provision, UBUNTU, "rm -r /snap")
 
     [problem] = [problem for problem in problems if problem["object"] == "docker (snap)"]
-    assert (problem["node"], problem["role"]) == (UBUNTU, "docker_engine")
+    assert (problem["nodes"], problem["role"]) == ([UBUNTU], "docker_engine")
     assert "snap remove docker" in problem["remedy"]
 
 
@@ -106,7 +106,7 @@ def test_the_slurm_of_the_system_is_refused_in_the_plan(provision: Provision, la
     problems = provision("plan", "-i", str(own), "--json").document["problems"]
 
     [problem] = [problem for problem in problems if problem["object"] == "cluster_engine"]
-    assert (problem["node"], problem["role"]) == (UBUNTU, "slurm")
+    assert (problem["nodes"], problem["role"]) == ([UBUNTU], "slurm")
     assert "Slurm 23.11 of Ubuntu 24.04 LTS is not supported" in problem["problem"]
     [text, *_] = [problem["problem"] for problem in problems if problem["object"] == "operating system"]
     assert f"ubuntu 24.04 (SIMULATED) on {UBUNTU}" in text
