@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -32,6 +32,7 @@ help:
 	@echo "make batch      two hundred jobs of two operators on four SIMULATED machines of eight GPUs"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make tutorials  the tutorials' commands and the installed wheel, on the container lab"
+	@echo "make systems    Ubuntu (SIMULATED): a cluster of two systems, and every role"
 	@echo "make slurm      a Slurm cluster of four nodes, there and back, on Debian 12 and 13, and its jobs"
 	@echo "make slurm-load 500 jobs of three users on Slurm, random faults, and the documented features (hours)"
 	@echo "make chaos      faults at random moments of an apply"
@@ -69,7 +70,7 @@ JOBS := -m 'not long'
 SLOWEST := --durations=40 --durations-min=2
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
 BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps installed inventory lab_services \
-  left_out lock_holder many_nodes new_role node_locks release role_modules slurm_role submitters tutorial without_python)
+  left_out lock_holder many_nodes new_role node_locks release role_modules slurm_role submitters tutorial ubuntu without_python)
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(BESIDE))
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
@@ -228,6 +229,12 @@ batch: setup
 tutorials: setup
 	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, tutorial.py installed.py)
 
+# Systems beside Debian. Ubuntu is SIMULATED: files of Debian with the os-release of Ubuntu. Its Slurm is refused.
+systems: setup
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_ubuntu.py
+	for system in ubuntu_22.04 ubuntu_24.04; do \
+	  MOLECULE_SYSTEM=$$system $(BIN)/pytest -q -p no:cacheprovider tests/molecule -k "not slurm" || exit 1; done
+
 # A Slurm cluster of four nodes, there and back, on Debian 12 and 13; jobs, and the contract of job engines (an hour on two
 # processors).
 slurm: setup
@@ -287,6 +294,7 @@ docs: $(VENV)/.done
 	$(BIN)/python -m tools.man_pages
 	$(BIN)/python -m tools.variables_page > docs/reference/variables.md
 	$(BIN)/python -m tools.ports_page > docs/reference/ports.md
+	$(BIN)/python -m tools.systems_page > docs/reference/systems.md
 	$(BIN)/python -m tools.json_page > docs/reference/json.md
 	$(BIN)/python -m tools.advise_page > docs/reference/advise.md
 	$(BIN)/python -m tools.terminal_picture

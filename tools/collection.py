@@ -18,8 +18,10 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE, NAME = "provision", "cluster"
@@ -28,14 +30,14 @@ PLUGINS = {"library": "modules", "filter_plugins": "filter", "module_utils": "mo
 """Folder of a role -> folder of the collection's plugins."""
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "molecule", "library", "filter_plugins")
 _FILTER = re.compile(r"^ +(?:return \{)?\"(\w+)\": ", re.MULTILINE)
+_DESCRIPTION = "Roles that prepare GPU servers with RDMA cards for multi-node training."
+_TAGS = ("gpu", "rdma", "nvidia", "slurm", "linux")
 _GALAXY = {
     "namespace": NAMESPACE,
     "name": NAME,
     "readme": "README.md",
     "authors": ["provision"],
-    "description": "Roles that prepare GPU servers with RDMA cards for multi-node training.",
     "license": ["Apache-2.0"],
-    "tags": ["gpu", "rdma", "nvidia", "slurm", "linux"],
     "dependencies": {"ansible.posix": ">=1.5.0", "community.docker": ">=3.0.0"},
     "repository": "",
     "build_ignore": [],
@@ -72,7 +74,12 @@ def write_tree(tree: Path, version: str) -> None:
     shutil.copytree(ROOT / "playbooks", tree / "playbooks", ignore=shutil.ignore_patterns("ansible.cfg"))
     shutil.copyfile(ROOT / "LICENSE", tree / "LICENSE")
     (tree / "README.md").write_text(_README, encoding="utf-8")
-    (tree / "galaxy.yml").write_text(json.dumps({**_GALAXY, "version": version}), encoding="utf-8")
+    systems = _systems(tree / "roles/platform/vars")
+    (tree / "galaxy.yml").write_text(json.dumps(_galaxy(version, systems)), encoding="utf-8")
+    for path in sorted(tree.glob("roles/*/meta/main.yml")):
+        meta = yaml.safe_load(path.read_text(encoding="utf-8"))
+        meta["galaxy_info"]["platforms"] = platforms(systems)
+        path.write_text("---\n" + yaml.safe_dump(meta, sort_keys=False), encoding="utf-8")
     (tree / "meta").mkdir()
     (tree / "meta/runtime.yml").write_text('---\nrequires_ansible: ">=2.16.0"\n', encoding="utf-8")
     filters, utils = _write_plugins(tree / "plugins")
@@ -84,6 +91,27 @@ def write_tree(tree: Path, version: str) -> None:
         _rewrite(path, ours, rf"ansible_collections.{FULL}.plugins.module_utils.\1")
     for path in _files(tree / "playbooks", {".yml"}):
         _rewrite(path, re.compile(r"(role: |import_role: \{name: )(?=\w+[,}])"), rf"\1{FULL}.")
+
+
+def _systems(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the name of the file of variables of each supported system -> its content."""
+    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*_*.yml"))}
+
+
+def _galaxy(version: str, systems: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
+    """Return the metadata of the collection: its tags and its description name the supported systems."""
+    titles = ", ".join(variables["__platform_title"] for variables in systems.values())
+    tags = [*_TAGS, *dict.fromkeys(file.partition("_")[0] for file in systems)]
+    return {**_GALAXY, "version": version, "tags": tags, "description": f"{_DESCRIPTION} Systems: {titles}."}
+
+
+def platforms(systems: Mapping[str, Mapping[str, str]]) -> list[dict[str, object]]:
+    """Return the platforms of a role in the form of Ansible Galaxy: names, and the releases' code names."""
+    releases: dict[str, list[str]] = {}
+    for variables in systems.values():
+        name = variables["__platform_title"].partition(" ")[0]
+        releases.setdefault(name, []).append(variables["__platform_repository_suite"])
+    return [{"name": name, "versions": versions} for name, versions in releases.items()]
 
 
 def _write_plugins(target: Path) -> tuple[set[str], list[str]]:

@@ -9,6 +9,7 @@ from provision.checks.kubernetes_node import NEEDS as KUBERNETES
 from provision.checks.requirements import NONE, Need
 from provision.components.check import NotKnownError, Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts import NodeFacts
+from provision.facts.derived import SYSTEM, system_label
 from provision.gdr.compare import at_least
 from provision.model import CheckResult, Cluster, Node
 
@@ -95,12 +96,13 @@ def _docker(bound: str) -> Callable[[Scene], tuple[str, Verdict]]:
 def _system(*names: str) -> Callable[[Scene], tuple[str, Verdict]]:
     def judge(scene: Scene) -> tuple[str, Verdict]:
         system = known(scene.facts.system)
-        name = system.full_name
-        if name in names:
-            return name, passed("profile.system.ok", system=name)
+        name, stand_in = system_label(scene.facts, system.full_name), scene.simulated(SYSTEM)
+        if system.full_name in names:
+            return name, passed("profile.system.ok", simulated=stand_in, system=name)
         if system.name in scene.supported:
-            return name, passed("profile.system.supported", system=name)
-        return name, fail("profile.system.unsupported", system=name, supported=(*names, *scene.supported))
+            return name, passed("profile.system.supported", simulated=stand_in, system=name)
+        supported = (*names, *scene.supported)
+        return name, fail("profile.system.unsupported", simulated=stand_in, system=name, supported=supported)
 
     return judge
 

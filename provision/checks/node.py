@@ -5,6 +5,7 @@ from __future__ import annotations
 from provision.checks.base import check
 from provision.checks.systems import unsupported
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
+from provision.facts.derived import SYSTEM
 from provision.facts.system import NodeKind
 from provision.model import CheckStatus
 from provision.model.reason import reason
@@ -18,10 +19,12 @@ def _reachable(scene: Scene) -> Verdict:
 
 @check("node.os")
 def _os(scene: Scene) -> Verdict:
-    system = known(scene.facts.system)
+    system, stand_in = known(scene.facts.system), scene.simulated(SYSTEM)
     if scene.supported and system.name not in scene.supported:
-        return Verdict(CheckStatus.FAIL, unsupported(system, scene.supported))
-    return passed("node.os.ok", system=system.title, kernel=system.kernel, architecture=system.architecture)
+        return Verdict(CheckStatus.FAIL, unsupported(system, scene.supported), stand_in)
+    return passed(
+        "node.os.ok", simulated=stand_in, system=system.title, kernel=system.kernel, architecture=system.architecture
+    )
 
 
 @check("node.kind")

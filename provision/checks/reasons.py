@@ -383,6 +383,10 @@ REASONS: Mapping[str, Wording] = {
         "Install [{nearest}, the nearest of ]the supported systems, or add {file} for this one; see "
         "docs/reference/systems.md.",
     ),
+    "node.os.interim": Wording(
+        "{system} ({name}) is an interim release and is not supported; supported are: {supported}",
+        "Install a release with long-term support[: {nearest} is the nearest].",
+    ),
     "node.os.unknown": Wording(
         "its system is unknown: it has no /etc/os-release; supported are: {supported}", "Install a supported system."
     ),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from provision.checks.base import cluster_check
 from provision.components.check import ClusterScene, Verdict, fail, passed, skip, warn
 from provision.facts import NodeFacts, Unknown, simulated
+from provision.facts.derived import SYSTEM, system_label
 from provision.facts.docker import DockerInfo, Image
 from provision.facts.rdma import RdmaStack
 from provision.facts.system import System
@@ -64,18 +65,18 @@ def _judge_each(scene: ClusterScene, code: str, what: str, read: Callable[[NodeF
     return passed("cluster.skew.same", nodes=nodes, what=what, values=shared)
 
 
-def _marked(scene: ClusterScene, verdict: Verdict) -> Verdict:
-    """Mark the verdict as simulated if a node's GPUs are."""
-    stand_in = any(simulated(facts, "nvidia-smi") for facts in scene.facts.values())
+def _marked(scene: ClusterScene, verdict: Verdict, component: str = "nvidia-smi") -> Verdict:
+    """Mark the verdict as simulated if a component of a node is, by default its GPUs."""
+    stand_in = any(simulated(facts, component) for facts in scene.facts.values())
     return replace(verdict, simulated=stand_in and verdict.status is not CheckStatus.SKIP)
 
 
 @cluster_check("cluster.skew_os")
 def _skew_os(scene: ClusterScene) -> Verdict:
     def read(facts: NodeFacts) -> str | None:
-        return facts.system.full_name if isinstance(facts.system, System) else None
+        return system_label(facts, facts.system.full_name) if isinstance(facts.system, System) else None
 
-    return _judge(scene, "cluster.skew_os.differ", "operating system", read)
+    return _marked(scene, _judge(scene, "cluster.skew_os.differ", "operating system", read), SYSTEM)
 
 
 @cluster_check("cluster.skew_kernel")

@@ -17,6 +17,14 @@ def unsupported(system: System, supported: Sequence[str]) -> Reason:
         system: the system of a node.
         supported: names of the supported ones, as ``debian 12``.
     """
+    if system.is_interim:
+        return reason(
+            "node.os.interim",
+            system=system.title,
+            name=system.name,
+            nearest=nearest(system.name, supported) or None,
+            supported=supported,
+        )
     return reason(
         "node.os.unsupported",
         system=system.title,

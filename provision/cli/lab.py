@@ -14,12 +14,15 @@ from provision.cli.common import JsonOption, note, print_json, say, show, table
 from provision.cli.completion import complete_lab_nodes, complete_labs, complete_words
 from provision.cli.progress import Steps
 from provision.lab.base import DriverName
-from provision.lab.systems import DEFAULT_SYSTEM, system_names
+from provision.lab.systems import DEFAULT_SYSTEM, SEPARATOR, system_names
 from provision.report import layout
 
 if TYPE_CHECKING:
+    from provision.lab.base import LabSpec
     from provision.lab.manager import LabReport
     from provision.report.json_documents.labs import Labs, ListedLab
+
+MIXED = SEPARATOR.join(("debian12", "ubuntu24"))
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,9 +61,10 @@ def up(
     distro: Annotated[
         str | None,
         typer.Option(
+            "--system",
             "--distro",
-            metavar="D",
-            help=f"{' or '.join(system_names())}. [{DEFAULT_SYSTEM}]",
+            metavar="S",
+            help=f"{', '.join(system_names())}; several alternate: {MIXED}. [{DEFAULT_SYSTEM}]",
             autocompletion=complete_words(*system_names()),
         ),
     ] = None,
@@ -75,6 +79,10 @@ def up(
             help="Package that is installed on the disks, as in a site's own image. Repeatable. [none]",
         ),
     ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option("--mirror", metavar="URL", help="Mirror of the system's archive. [that of this machine]"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create or repair a lab.
@@ -83,17 +91,22 @@ def up(
 
     An existing lab keeps its options, so that you can omit them.
 
+    Without a mirror of its archive, Ubuntu is SIMULATED: files of Debian with the identity of Ubuntu.
+
     \b
     Examples:
       provision lab up demo --driver vm --nodes 2
       provision lab up gpus --machine dgx1v
-      provision lab up quick --driver container --nodes 2 --distro debian13
+      provision lab up quick --driver container --nodes 2 --system debian13
+      provision lab up mixed --driver container --system debian12,ubuntu24
       provision lab up site --with linux-headers-amd64 --with nvidia-kernel-dkms
     """
     from provision.lab import manager
 
     carried = tuple(packages) if packages else None
-    options = manager.LabOptions(driver=driver, nodes=nodes, distro=distro, machine=machine, packages=carried)
+    options = manager.LabOptions(
+        driver=driver, nodes=nodes, distro=distro, machine=machine, packages=carried, mirror=mirror
+    )
     report = manager.up(name, options, Steps())
     _show(report, as_json=as_json)
     if not as_json:
@@ -272,12 +285,21 @@ def _is_on(switch: str) -> bool:
     return switch == "on"
 
 
+def _systems(spec: LabSpec) -> str:
+    from provision.errors import LabError
+
+    try:
+        return ", ".join(dict.fromkeys(system.label for system in spec.systems))
+    except LabError:  # of another version, which knows more systems
+        return spec.distro
+
+
 def _row(report: LabReport) -> list[str]:
     spec = report.spec
     running = sum(node.state.value == "running" for node in report.nodes)
     machine = f", SIMULATED {spec.machine}" if spec.machine else ""
     state = "up" if report.healthy else f"needs repair (provision lab up {spec.name})"
-    return [spec.name, spec.driver.value, spec.distro, f"{running}/{spec.nodes}", state + machine]
+    return [spec.name, spec.driver.value, _systems(spec), f"{running}/{spec.nodes}", state + machine]
 
 
 def _show(report: LabReport, *, as_json: bool) -> None:

@@ -20,6 +20,8 @@ FOLDER = "/etc/slurm"
 STATE_FOLDER = "/var/lib/slurm/slurmctld"
 PARTITIONS = ({"name": "gpu", "default": True},)
 """The partitions without any in the inventory, as in the role's defaults."""
+VERSIONS = ("22.05", "24.11")
+"""The versions of Slurm that the role sets up."""
 PORT = 6817
 """Of slurmctld; slurmd has the next one."""
 ACCOUNTING_PORT = 6819
@@ -584,6 +586,18 @@ def play_problems(
     return problems
 
 
+def version_problem(version: str, system: str) -> str:
+    """Return why the role cannot set up the Slurm of a system; empty if it can.
+
+    Args:
+        version: the version of the system's packages.
+        system: the name of the system.
+    """
+    if version in VERSIONS:
+        return ""
+    return f"Slurm {version} of {system} is not supported; supported versions are {', '.join(VERSIONS)}"
+
+
 def _is_on(value: Any) -> bool:
     return str(value).strip().lower() not in {"false", "no", "off", "0", "n", "f"}
 
@@ -753,6 +767,7 @@ class FilterModule:
             "slurm_record_problems": play_record_problems,
             "slurm_reductions": waiting_text,
             "slurm_texts": controller_texts,
+            "slurm_version_problem": version_problem,
             "slurm_reload_key": reload_key,
             "slurm_restart_key": restart_key,
             "slurmd_key": slurmd_key,

@@ -23,6 +23,7 @@ from provision.components.common import (
     toolkit_package,
 )
 from provision.facts import NodeFacts, Unknown, is_container, plain
+from provision.facts.docker import DockerService
 from provision.gdr.observed import has_gpus
 from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import NODES, Cause, CauseKind
@@ -265,7 +266,11 @@ _FORMS = {
 }
 
 
-def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
+def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
+    if isinstance(facts.docker_service, DockerService) and facts.docker_service.snap:
+        problem = "Docker is installed as a snap, whose configuration, data and service are elsewhere"
+        remedy = "Save what its containers need, then run on the node: snap remove docker"
+        yield PreflightCode.PACKAGE_CONFLICT, "docker (snap)", problem, remedy
     if variables.get("docker_engine_source") == "docker":
         key = text(variables, "docker_engine_repository_key")
         yield from key_problems("docker_engine_repository_key", key, "Docker's repository")

@@ -14,6 +14,7 @@ from provision.components.check import Check, Scene, Verdict, fail, known, passe
 from provision.components.common import docker_is_unused, is_whole_run, matches
 from provision.documents.slurm import SlurmLayout, SlurmNode, SlurmState
 from provision.facts import NodeFacts, Unknown, data_address, plain
+from provision.facts.derived import system_label
 from provision.model import CheckResult, Cluster, Node, PreflightCode, Same
 from provision.model.cause import Cause, CauseKind
 from provision.model.reason import Reason, Wording, reason
@@ -314,6 +315,16 @@ def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
         yield PreflightCode.VARIABLE_INVALID, variable, problem, "Correct the value in the inventory."
 
 
+def _system_settings(variables: Variables, system: Variables) -> Iterator[Setting]:
+    version = system.get("__platform_slurm_version")
+    if version is None or not _is_managed(variables):
+        return
+    problem = slurm_config.version_problem(str(version), str(system.get("__platform_title")))
+    if problem:
+        remedy = "Set cluster_engine: direct, or install a supported version yourself and set slurm_source: present."
+        yield PreflightCode.VARIABLE_INVALID, "cluster_engine", problem, remedy
+
+
 def _cluster_settings(node: Node, cluster: Cluster, all_facts: Mapping[str, NodeFacts]) -> Iterator[Setting]:
     engines = {str(one.variables.get("cluster_engine") or "direct") for one in cluster.nodes}
     if len(engines) > 1:
@@ -335,7 +346,7 @@ def _cluster_settings(node: Node, cluster: Cluster, all_facts: Mapping[str, Node
     releases: dict[str, list[str]] = {}
     for name, facts in all_facts.items():
         if not isinstance(facts.system, Unknown):
-            releases.setdefault(facts.system.name, []).append(name)
+            releases.setdefault(system_label(facts), []).append(name)
     if len(releases) > 1:
         texts = (f"{release} on {', '.join(sorted(own)[:3])}" for release, own in sorted(releases.items()))
         problem = f"nodes with several systems cannot form one Slurm cluster ({'; '.join(texts)})"
@@ -490,6 +501,7 @@ COMPONENT = Component(
         "slurm.configuration": _configuration_is_fixable,
     },
     settings=_settings,
+    system_settings=_system_settings,
     cluster_settings=_cluster_settings,
     packages=_packages,
     cluster_packages=_controller_packages,

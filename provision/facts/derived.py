@@ -16,6 +16,9 @@ from provision.facts.probe_request import Parameters
 from provision.facts.system import NodeKind
 from provision.model import Node
 
+SYSTEM = "system"
+"""The simulated component that is the operating system."""
+
 
 def gpu_count(facts: NodeFacts) -> int | None:
     """Return the number of usable GPUs; None if nvidia-smi hung, failed, or lists fewer GPUs than the PCI bus."""
@@ -68,6 +71,18 @@ def simulated(facts: NodeFacts, *prefixes: str) -> bool:
     if isinstance(facts.simulated, Unknown):
         return False
     return any(name.startswith(prefixes) for name in facts.simulated)
+
+
+def system_label(facts: NodeFacts, name: str = "") -> str:
+    """Return the name of a node's system, marked if the lab only simulates it; empty if the system is unknown.
+
+    Args:
+        facts: the facts of the node.
+        name: the name. Default: the name by which the roles support the system.
+    """
+    if isinstance(facts.system, Unknown):
+        return ""
+    return f"{name or facts.system.name}{' (SIMULATED)' if simulated(facts, SYSTEM) else ''}"
 
 
 def plain(value: Any) -> bool:

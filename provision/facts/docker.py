@@ -24,6 +24,8 @@ class DockerService:
     enabled: str
     client: bool
     """Whether the program ``docker`` exists."""
+    snap: bool = False
+    """Whether Docker is installed as a snap, with other units and paths."""
 
 
 class DockerServiceFact:
@@ -44,6 +46,7 @@ class DockerServiceFact:
             active=pairs.get("ActiveState", ""),
             enabled=pairs.get("UnitFileState", ""),
             client=raw.pairs().get("client") == "yes",
+            snap=raw.pairs().get("snap") == "yes",
         )
 
 

@@ -36,6 +36,12 @@ def variables_of(identity: str, version: str) -> str:
     return f"{'el' if identity in REBUILDS else identity}_{version}"
 
 
+def is_interim(identity: str, version: str) -> bool:
+    """Return whether a release of Ubuntu is none with long-term support: these are of April of even years."""
+    year, _, month = version.partition(".")
+    return identity == "ubuntu" and year.isdigit() and (int(year) % 2 == 1 or month != "04")
+
+
 def parse_os_release(text: str, centos_release: str = "") -> OsRelease | None:
     """Return the system that the text of an os-release file describes; None if it has no ID.
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
-from provision.facts.os_release import parse_os_release, variables_of
+from provision.facts.os_release import is_interim, parse_os_release, variables_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class System:
     def name(self) -> str:
         """The name by which the roles support it: ``debian 12``, ``el 9``."""
         return self.variables.replace("_", " ", 1)
+
+    @property
+    def is_interim(self) -> bool:
+        """Whether it is a release between two with long-term support, which the roles never support."""
+        return is_interim(self.id, self.version)
 
     @property
     def full_name(self) -> str:

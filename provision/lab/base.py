@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from provision.lab.systems import DEFAULT_SYSTEM
+from provision.lab.systems import DEFAULT_SYSTEM, SEPARATOR, LabSystem, lab_system
 
 
 class DriverName(StrEnum):
@@ -33,7 +33,7 @@ class LabSpec:
     driver: DriverName
     nodes: int
     distro: str = DEFAULT_SYSTEM
-    """The name of the nodes' operating system."""
+    """The name of the nodes' operating system; several names, separated by commas, alternate."""
     machine: str | None = None
     """Name of the described GPU machine that the nodes simulate; None for nodes without GPUs."""
     packages: tuple[str, ...] = ()
@@ -42,6 +42,21 @@ class LabSpec:
     memory_mib: int = 3072
     cpus: int = 2
     """Virtual CPUs of a node with hardware virtualization; an emulated one has a single CPU."""
+    mirror: str = ""
+    """URL of a mirror of the system's archive; empty: that of the controller."""
+
+    @property
+    def systems(self) -> tuple[LabSystem, ...]:
+        """The operating systems.
+
+        Raises:
+            LabError: one is unknown.
+        """
+        return tuple(lab_system(name, self.mirror) for name in self.distro.split(SEPARATOR))
+
+    def system_of(self, index: int) -> LabSystem:
+        """Return the operating system of a node by its index."""
+        return self.systems[index % len(self.systems)]
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.connectors.container import Engine
 from provision.errors import LabError
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
-from provision.lab.mirror import MirrorSources, mirror_sources
-from provision.lab.systems import lab_system
+from provision.lab.mirror import MirrorSources, mirror_sources, require_keyring
+from provision.lab.systems import LabSystem
 
 REPOSITORY = "provision-node"
 
@@ -74,13 +75,16 @@ done
 
 def image_tag(sources: MirrorSources) -> str:
     """Return the image's tag, which depends on everything in the image."""
-    recipe = json.dumps([PACKAGES, _INIT, _PREPARE, sources.system.suite, sources.deb822, sources.apt_conf])
-    return f"{REPOSITORY}:{sources.system.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
+    system = sources.system
+    parts: list[object] = [PACKAGES, _INIT, _PREPARE, system.suite, sources.deb822, sources.apt_conf]
+    parts += [system.packages, system.files, system.hooks] if system.packages or system.files else []
+    recipe = json.dumps(parts)
+    return f"{REPOSITORY}:{system.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
 
 
-def ensure_image(engine: Engine, distro: str, cache: Path, progress: Progress) -> str:
-    """Import the node image of `distro` into `engine`, building it unless it is cached; return its tag."""
-    sources = mirror_sources(lab_system(distro))
+def ensure_image(engine: Engine, system: LabSystem, cache: Path, progress: Progress) -> str:
+    """Import the node image of a system into `engine`, building it unless it is cached; return its tag."""
+    sources, distro = mirror_sources(system), system.name
     tag = image_tag(sources)
     if engine.has_image(tag):
         return tag
@@ -89,11 +93,11 @@ def ensure_image(engine: Engine, distro: str, cache: Path, progress: Progress) -
     archive = folder / f"{tag.replace(':', '-')}.tar"
     with file_lock(folder / f".{distro}.lock"):
         if not archive.exists():
-            progress.step(f"building the {distro} node image (about a minute)")
+            progress.step(f"building the {system.label} node image (about a minute)")
             _build(sources, archive)
             for old in set(folder.glob(f"{REPOSITORY}-{distro}-*.tar")) - {archive}:
                 old.unlink()
-        progress.step(f"importing the {distro} node image into docker")
+        progress.step(f"importing the {system.label} node image into docker")
         engine.import_image(archive, tag, command=[_INIT_PATH])
         for old_tag in engine.images(REPOSITORY):
             if old_tag.startswith(f"{REPOSITORY}:{distro}-") and old_tag != tag:
@@ -103,6 +107,7 @@ def ensure_image(engine: Engine, distro: str, cache: Path, progress: Progress) -
 
 def _build(sources: MirrorSources, archive: Path) -> None:
     """Build in a scratch directory next to `archive`, then move the finished file into place."""
+    require_keyring(sources.system)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=archive.parent) as name:
         scratch = Path(name)
         log = archive.parent / f"{archive.stem}.log"
@@ -125,20 +130,16 @@ def arguments(sources: MirrorSources, scratch: Path) -> list[str]:
         sources.system.sources_file: sources.deb822,
         "/etc/apt/apt.conf.d/90lab-mirror": sources.apt_conf,
         _INIT_PATH: _INIT,
+        **sources.system.files,
     }
-    hooks = []
-    for number, (path, text) in enumerate(files.items()):
-        if text:
-            local = scratch / f"file{number}"
-            local.write_text(text, encoding="utf-8")
-            hooks.append(f"--customize-hook=upload {local} {path}")
+    hooks = [f"--customize-hook={hook}" for hook in sources.system.hooks] + file_hooks(files, scratch)
     prepare = scratch / "prepare"
     prepare.write_text("#!/bin/sh\nset -eu\n" + _PREPARE, encoding="utf-8")
     prepare.chmod(0o700)
     options, mirrors = sources.arguments(scratch)
     return [
         "--variant=minbase",
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join((*PACKAGES, *sources.system.packages))}",
         *options,
         *hooks,
         f"--customize-hook={prepare}",
@@ -146,6 +147,18 @@ def arguments(sources: MirrorSources, scratch: Path) -> list[str]:
         str(scratch / "root.tar"),
         *mirrors,
     ]
+
+
+def file_hooks(files: Mapping[str, str], scratch: Path) -> list[str]:
+    """Return mmdebstrap's hooks that write files into the new system: path -> content; empty ones are left out."""
+    hooks = []
+    for number, (path, text) in enumerate(files.items()):
+        if text:
+            local = scratch / f"file{number}"
+            local.write_text(text, encoding="utf-8")
+            hooks.append(f'--customize-hook=mkdir -p "$1"{shlex.quote(str(Path(path).parent))}')
+            hooks.append(f"--customize-hook=upload {local} {path}")
+    return hooks
 
 
 def _mmdebstrap(arguments: Sequence[str], output: int) -> int:

@@ -171,7 +171,7 @@ class _Site:
             self.engine.remove_container(container)
             status = None
         if status is None:
-            image = ensure_image(self.engine, spec.distro, cache_folder(), progress)
+            image = ensure_image(self.engine, spec.system_of(index), cache_folder(), progress)
             progress.step(f"making {node}")
             self._create(index, node, image)
         elif status.state == "paused":

@@ -15,7 +15,7 @@ from provision.lab.access import ssh_argv
 from provision.lab.base import DriverName, LabDriver, LabNode, LabSpec, NodeState, Progress
 from provision.lab.hardware import install_hardware
 from provision.lab.inventory_file import inventory_of, write_inventory
-from provision.lab.systems import lab_system
+from provision.lab.mirror import public
 
 if TYPE_CHECKING:
     from provision.lab.services import Services
@@ -35,6 +35,7 @@ class LabOptions:
     distro: str | None = None
     machine: str | None = None
     packages: tuple[str, ...] | None = None
+    mirror: str | None = None
 
 
 @dataclass(frozen=True)
@@ -197,14 +198,20 @@ def _spec(name: str, options: LabOptions, recorded: LabSpec | None) -> LabSpec:
 def _words(spec: LabSpec) -> str:
     machine = f" --machine {spec.machine}" if spec.machine else ""
     packages = "".join(f" --with {package}" for package in spec.packages)
-    return f"--driver {spec.driver} --nodes {spec.nodes} --distro {spec.distro}{machine}{packages}"
+    mirror = f" --mirror {public(spec.mirror)}" if spec.mirror else ""
+    return f"--driver {spec.driver} --nodes {spec.nodes} --system {spec.distro}{machine}{packages}{mirror}"
 
 
 def _check(spec: LabSpec) -> None:
     """Refuse invalid options before anything is created."""
     if not 1 <= spec.nodes <= _MAX_NODES:
         raise LabError(f"a lab has 1 to {_MAX_NODES} nodes, not {spec.nodes}")
-    lab_system(spec.distro)
+    if len(spec.systems) > 1 and spec.driver is not DriverName.CONTAINER:
+        raise LabError(
+            "nodes with several systems require containers", remedy="Add --driver container, or name one system."
+        )
+    if len(spec.systems) > 1 and spec.mirror:
+        raise LabError("--mirror requires a single system", remedy="Name one system, or remove --mirror.")
     if spec.machine is not None:
         from provision.lab.machines import load
 

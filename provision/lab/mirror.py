@@ -102,10 +102,10 @@ def mirror_sources(system: LabSystem, *, etc_apt: Path = Path("/etc/apt")) -> Mi
     """Return the sources of a system's archive, based on the controller's apt sources.
 
     Raises:
-        LabError: the controller has no source of the archive, and the environment variable of the system is not set.
+        LabError: the controller has no source of the archive, and no mirror was given.
     """
     suite, variable = system.suite, system.mirror_variable
-    mirror = os.environ.get(variable, "")
+    mirror = system.mirror or os.environ.get(variable, "")
     if mirror:
         stanzas: tuple[Stanza, ...] = (Stanza((mirror,), (suite, f"{suite}-updates"), system.areas),)
     else:
@@ -117,6 +117,19 @@ def mirror_sources(system: LabSystem, *, etc_apt: Path = Path("/etc/apt")) -> Mi
             remedy=f"Add {archive}'s repository to {etc_apt}/sources.list.d, or set {variable} to a mirror's URL.",
         )
     return MirrorSources(system, stanzas, tuple(_settings()))
+
+
+def require_keyring(system: LabSystem) -> None:
+    """Check that this machine has the keys of a system's archive.
+
+    Raises:
+        LabError: it does not.
+    """
+    if not Path(system.keyring).is_file():
+        raise LabError(
+            f"{system.keyring}: no such file; a {system.suite} image needs the keys of the archive",
+            remedy="Install the package that contains it: apt-get install debian-archive-keyring ubuntu-keyring",
+        )
 
 
 def parse_deb822(text: str) -> list[Stanza]:

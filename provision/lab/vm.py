@@ -211,13 +211,13 @@ def _prepare(machine: Machine, plan: Plan, image: Image, folder: Path) -> None:
 def _recipe(spec: LabSpec) -> Recipe:
     """Return the recipe of a bare node, or of one with additional packages."""
     if not spec.packages:
-        return recipe_for(spec.distro)
+        return recipe_for(spec.system_of(0))
     from provision.lab.services.packages import build_packages
 
     built = build_packages(cache_folder())
     stand_ins = {package: path for package in spec.packages if (path := _stand_in(package, built))}
     others = tuple(package for package in spec.packages if package not in stand_ins)
-    return recipe_for(spec.distro, packages=others, stand_ins=tuple(stand_ins.values()))
+    return recipe_for(spec.system_of(0), packages=others, stand_ins=tuple(stand_ins.values()))
 
 
 def _stand_in(package: str, built: Sequence[Path]) -> Path | None:

@@ -71,7 +71,7 @@ def ensure_image(recipe: Recipe, progress: Progress, *, cache: Path | None = Non
     with file_lock(images / f".{folder.name}.lock"):
         image = _load(folder)  # another `lab up` may have built it in the meantime
         if image is None:
-            progress.step(f"building the {recipe.distro} node image (once; about 2 minutes)")
+            progress.step(f"building the {recipe.sources.system.label} node image (once; about 2 minutes)")
             image = _build(recipe, folder, progress)
     return image
 
@@ -125,13 +125,13 @@ def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
         for name in ("vmlinuz", "initrd.img"):
             shutil.copyfile(root / name, made / name)
         disk = f"{uuid.uuid4().hex}.raw"  # a rebuilt image must not be mistaken for the base of older disks
-        progress.step(f"writing the {recipe.distro} disk")
+        progress.step(f"writing the {recipe.sources.system.label} disk")
         _write_disk(root, made / disk)
         (made / "image.json").write_text(json.dumps({"disk": disk, "distro": recipe.distro}) + "\n")
         made.replace(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    progress.step(f"the {recipe.distro} node image is ready ({time.monotonic() - begin:.0f} s)")
+    progress.step(f"the {recipe.sources.system.label} node image is ready ({time.monotonic() - begin:.0f} s)")
     return Image.beside(folder / disk)
 
 

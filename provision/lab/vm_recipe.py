@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.lab.mirror import MirrorSources, mirror_sources, public
-from provision.lab.systems import lab_system
+from provision.lab.systems import LabSystem
 
 _VERSION = 2
 """Increase it if the build process changes without a change below."""
@@ -123,7 +123,8 @@ class Recipe:
     @property
     def packages(self) -> tuple[str, ...]:
         """Packages of the archive."""
-        return (*sorted((*_PACKAGES, self.sources.system.kernel)), *self.more_packages)
+        system = self.sources.system
+        return (*sorted((*_PACKAGES, system.kernel)), *system.packages, *self.more_packages)
 
     @property
     def key(self) -> str:
@@ -146,6 +147,7 @@ class Recipe:
         files[self.sources.system.sources_file.lstrip("/")] = self.sources.deb822
         files["etc/apt/sources.list.d/backports.sources"] = _backports(self.sources)
         files["etc/apt/apt.conf.d/90provision-lab"] = self.sources.apt_conf
+        files.update({path.lstrip("/"): text for path, text in self.sources.system.files.items()})
         return files
 
     def mmdebstrap(self, root: str, early: str, late: str) -> list[str]:
@@ -163,6 +165,7 @@ class Recipe:
             *(f"--dpkgopt={option}" for option in _DPKG),
             f"--essential-hook=tar-in {early} /",
             *(f"--customize-hook={hook}" for file in self.stand_ins for hook in _installing(file)),
+            *(f"--customize-hook={hook}" for hook in self.sources.system.hooks),
             f"--customize-hook=tar-in {late} /",
             *(f"--customize-hook={hook}" for hook in hooks),
             self.sources.system.suite,
@@ -171,13 +174,13 @@ class Recipe:
         ]
 
 
-def recipe_for(distro: str, packages: Sequence[str] = (), stand_ins: Sequence[Path] = ()) -> Recipe:
-    """Return the recipe of a node of `distro` with the controller's mirror, and additional packages.
+def recipe_for(system: LabSystem, packages: Sequence[str] = (), stand_ins: Sequence[Path] = ()) -> Recipe:
+    """Return the recipe of a node of a system with the controller's mirror, and additional packages.
 
     Raises:
-        LabError: the distribution is unknown, or the controller has no source of its packages.
+        LabError: the controller has no source of the system's packages.
     """
-    return Recipe(mirror_sources(lab_system(distro)), tuple(packages), tuple(stand_ins))
+    return Recipe(mirror_sources(system), tuple(packages), tuple(stand_ins))
 
 
 def pack(files: Mapping[str, str | bytes], *, private: frozenset[str] = frozenset()) -> bytes:

@@ -13,14 +13,26 @@ from provision.facts import NodeFacts, plain
 from provision.model import Cluster, Node, PreflightProblem
 
 
-def setting_problems(role: str, variables: Variables, facts: NodeFacts) -> tuple[PreflightProblem, ...]:
-    """Return what of the inventory would make the role fail on the node; values with Jinja are not judged here."""
+def setting_problems(
+    role: str, variables: Variables, facts: NodeFacts, system: Variables | None = None
+) -> tuple[PreflightProblem, ...]:
+    """Return what of the inventory would make the role fail on the node; values with Jinja are not judged here.
+
+    Args:
+        role: the role.
+        variables: the node's variables.
+        facts: the node's facts.
+        system: what the shared role knows of the node's system; None: unknown.
+    """
     component = COMPONENTS[role]
     if not component.applies(facts):
         return ()
     return tuple(
         PreflightProblem(code, role, variable, problem, remedy)
-        for code, variable, problem, remedy in component.settings(variables, facts)
+        for code, variable, problem, remedy in (
+            *component.settings(variables, facts),
+            *component.system_settings(variables, system or {}),
+        )
     )
 
 

@@ -69,7 +69,7 @@ def preflight(result: PlanResult, *, read_only: bool = False) -> PlanResult:
         node = replace(node, variables={**node.variables, **values.get(node.name, {})})
         own = problems.setdefault(node.name, [])
         for role in dict.fromkeys((SHARED.role, *(step.role for step in plan.steps))):
-            own.extend(setting_problems(role, node.variables, facts))
+            own.extend(setting_problems(role, node.variables, facts, system_of(facts)))
             own.extend(cluster_problems(role, node, result.cluster, result.facts))
         own.extend(_missing_files(plan, node))
         requested[plan.name] = _requested(plan, node, result.cluster, facts, without=own)
@@ -165,7 +165,7 @@ def _requested(
 ) -> Requested:
     """Return what has to be asked of the node; nothing of what is known to be wrong already."""
     roles = [step.role for step in plan.steps]
-    system = _system(facts)
+    system = system_of(facts)
     installed = {} if isinstance(facts.packages, Unknown) else facts.packages
     packages: dict[str, tuple[str, ...]] = {}
     for role in roles:
@@ -193,7 +193,7 @@ def _enabled(node: Node) -> list[str]:
     return [role for role in COMPONENTS if str(node.variables.get(f"{role}_enabled", True)).lower() not in off]
 
 
-def _system(facts: NodeFacts) -> Mapping[str, Any]:
+def system_of(facts: NodeFacts) -> Mapping[str, Any]:
     """Return what the shared role knows of the node's system."""
     from provision.inventory.role_files import systems
     from provision.resources import roles_folder

@@ -17,8 +17,9 @@ from typing import Any
 
 from provision.inventory.role_files import systems
 from provision.lab.access import file_lock
+from provision.lab.container_image import file_hooks
 from provision.lab.mirror import mirror_sources
-from provision.lab.systems import DEFAULT_SYSTEM, lab_system
+from provision.lab.systems import DEFAULT_SYSTEM, SYSTEMS, lab_system
 from provision.resources import roles_folder
 
 BARE = ("systemd", "systemd-sysv", "openssh-server", "python3", "iproute2", "sudo", "ca-certificates", "dbus")
@@ -53,10 +54,13 @@ def training_options() -> Iterator[str]:
 
 def mmdebstrap(system: str, options: Iterator[str], folder: Path) -> list[str]:
     """Return the command that builds the root file system of a system as ``root.tar`` in a folder."""
-    sources = mirror_sources(lab_system(system))
+    made = lab_system(system)
+    sources = mirror_sources(made)
     settings, mirrors = sources.arguments(folder)
     archive = str(folder / "root.tar")
-    return ["mmdebstrap", "--quiet", "--variant=minbase", *settings, *options, sources.system.suite, archive, *mirrors]
+    own = [f"--include={','.join(made.packages)}"] if made.packages else []
+    own += [*(f"--customize-hook={hook}" for hook in made.hooks), *file_hooks(made.files, folder)]
+    return ["mmdebstrap", "--quiet", "--variant=minbase", *settings, *options, *own, made.suite, archive, *mirrors]
 
 
 def import_image(name: str, system: str, options: Iterator[str]) -> None:
@@ -66,13 +70,18 @@ def import_image(name: str, system: str, options: Iterator[str]) -> None:
         subprocess.run(["docker", "import", f"{folder}/root.tar", name], check=True, stdout=sys.stderr)
 
 
+def system_of_file(file: str) -> str:
+    """Return the lab's name of the system with a file of variables."""
+    return next(name for name, row in SYSTEMS.items() if row.variables == file)
+
+
 def node(name: str) -> bool:
     """Build the image of a node; return whether it was missing."""
     system = name.rpartition(":")[2].rpartition(".")[0]
     with file_lock(Path(tempfile.gettempdir()) / "provision-molecule-node-image.lock"):
         if subprocess.run(["docker", "image", "inspect", name], check=False, capture_output=True).returncode == 0:
             return False
-        import_image(name, system.replace("_", "", 1), node_options(systems(roles_folder())[system]))
+        import_image(name, system_of_file(system), node_options(systems(roles_folder())[system]))
         return True
 
 

@@ -192,6 +192,33 @@ def test_address_pools_are_checked_for_every_node() -> None:
     assert "10.77.0.0/16 overlaps all" in role.says("preflight", "Check that docker's address pools are free")
 
 
+@pytest.mark.parametrize(
+    ("store", "holds"),
+    [
+        ({"stdout": '[["driver-type","io.containerd.snapshotter.v1"]]'}, False),
+        ({"stdout": '[["Backing Filesystem","extfs"],["Supports d_type","true"]]'}, True),
+        ({"stdout": "null"}, True),
+        ({"skipped": True}, True),
+    ],
+)
+def test_an_archive_is_refused_if_docker_stores_images_in_containerd(store: dict[str, Any], holds: bool) -> None:  # noqa: FBT001
+    """The IDs of images differ there; the message names the setting for the other store."""
+    role = Role("training_image", __training_image_store=store, inventory_hostname="gpu1", training_image_archive="/a")
+    check = "Check that docker's image store has the IDs of archives"
+
+    assert role.holds("archive", check) is holds
+    assert "features: {containerd-snapshotter: false}" in role.says("archive", check)
+
+
+@pytest.mark.parametrize(("node", "holds"), [({"docker_is_snap": True}, False), ({"docker_is_snap": False}, True)])
+def test_docker_as_a_snap_is_refused(node: dict[str, bool], holds: bool) -> None:  # noqa: FBT001
+    """Before the role changes anything; the message says how to remove it."""
+    role = Role("docker_engine", platform_node=node, inventory_hostname="gpu1")
+
+    assert role.holds("preflight", "Check that docker is no snap") is holds
+    assert "snap remove docker" in role.says("preflight", "Check that docker is no snap")
+
+
 def test_passwords_are_not_on_command_lines() -> None:
     """`environment` of a task is put in front of the command, on the controller and on the node."""
     matches = [str(path) for path in (ROLES).glob("*/tasks/*.yml") if "\n  environment:" in path.read_text()]

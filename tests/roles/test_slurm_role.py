@@ -172,6 +172,23 @@ def test_a_refused_report_fails_its_node_only(layout: dict[str, Any]) -> None:
     assert "then run: provision apply" in role("gpu2", changes=changes).says("probe", check)
 
 
+@pytest.mark.parametrize(
+    ("version", "source", "problem"),
+    [
+        ("24.11", "distribution", ""),
+        ("21.08", "distribution", "Slurm 21.08 of Acme 1 is not supported; supported versions are 22.05, 24.11"),
+        ("21.08", "present", ""),
+    ],
+)
+def test_plain_ansible_refuses_an_unsupported_slurm_of_the_system(version: str, source: str, problem: str) -> None:
+    """Before the first change."""
+    made = role("gpu1", slurm_source=source, __platform_slurm_version=version, __platform_title="Acme 1")
+    check = "Check that the system's Slurm is supported"
+
+    assert made.holds("preflight", check) is not bool(problem)
+    assert f"gpu1: {problem}" in made.says("preflight", check)
+
+
 def _unknown(variables: dict[str, Any]) -> dict[str, Any]:
     return {
         "hostvars": {node: {} for node in NODES}, "groups": {"all": NODES}, "inventory_hostname": "gpu1",

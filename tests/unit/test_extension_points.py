@@ -125,13 +125,14 @@ connectors.each = each
 """Every node is a bare one of a system."""
 SYSTEM = {
     "trixie": "anvil",
-    "archive: debian": "archive: acmeos",
-    "areas: [main]": "areas: [main, more]",
-    "kernel: linux-image-amd64": "kernel: linux-image-acme",
+    "Debian 13": "AcmeOS 7.4",
+    "linux/debian": "linux/acmeos",
     "docker.io": "docker-acme",
 }
 """The differences between the file of a new system and that of Debian 13."""
-SYSTEM_ROW = '    "acmeos_7.4": Row(\'ID=acmeos\\nVERSION_ID="7.4"\\n\', "acmeos7.4", "anvil"),\n'
+SYSTEM_ROW = (
+    '    "acmeos7": Row("acmeos_7.4", Archive("acmeos", ("main", "more"), "linux-image-acme"), stand_in="debian13"),\n'
+)
 HEALTHY = """
 from provision.jobs.engines import ENGINES
 from provision.workflow import survey
@@ -283,16 +284,16 @@ def test_a_new_fact_requires_a_module_and_its_registration(tree: Path) -> None:
     assert files_of("a fact") == "2"
 
 
-def test_a_new_operating_system_requires_a_file_of_variables_and_a_row(tree: Path) -> None:
-    """It is planned with its packages, and the lab has recipes for it, which the row tests."""
+def test_a_new_operating_system_requires_a_file_of_variables_and_a_row_of_the_lab(tree: Path) -> None:
+    """It is planned with its packages, and the lab simulates it."""
     text = (tree / "roles/platform/vars/debian_13.yml").read_text(encoding="utf-8")
     for old, new in SYSTEM.items():
         assert old in text
         text = text.replace(old, new)
     (tree / "roles/platform/vars/acmeos_7.4.yml").write_text(text, encoding="utf-8")
-    rows(tree, "tests/unit/test_operating_systems.py", SYSTEM_ROW)
+    insert(tree / "provision/lab/systems.py", "SYSTEMS: Mapping[str, Row] = {\n", SYSTEM_ROW)
     (tree / "hosts.yml").write_text("all: {hosts: {gpu1: {}}}\n", encoding="utf-8")
-    lines = ("plan -i hosts.yml --json", "lab up --help", "lab up x --distro arch --json")
+    lines = ("plan -i hosts.yml --json", "lab up --help", "lab up x --system arch --json")
     answers = session(tree, f"SYSTEM = 'acmeos 7.4'{NODE}", *lines)
 
     assert [code for code, *_ in answers] == [1, 0, 1]
@@ -300,10 +301,14 @@ def test_a_new_operating_system_requires_a_file_of_variables_and_a_row(tree: Pat
     assert plan["nodes"][0]["error"] is None
     missing = {problem["role"]: problem["object"] for problem in plan["problems"]}
     assert "docker-acme" in missing["docker_engine"]
-    assert "acmeos7.4" in answers[1][1]
-    assert "acmeos7.4" in refused["error"]["remedy"]
-    assert "[acmeos_7.4] PASSED" in python(tree, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
-    assert edited(tree) == {"roles/platform/vars/acmeos_7.4.yml", "tests/unit/test_operating_systems.py"}
+    assert "acmeos7" in answers[1][1]
+    assert "acmeos7" in refused["error"]["remedy"]
+    (tree / "tests/unit").mkdir(parents=True)
+    shutil.copy2(ROOT / "tests/unit/test_operating_systems.py", tree / "tests/unit")
+    verified = python(tree, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", "acmeos", "tests")
+    assert "test_nodes_with_the_system_are_supported[acmeos_7.4] PASSED" in verified
+    assert "test_a_simulated_system_has_its_own_identity_and_says_so[acmeos7] PASSED" in verified
+    assert edited(tree) == {"roles/platform/vars/acmeos_7.4.yml", "provision/lab/systems.py"}
     assert files_of("an operating system") == "2"
 
 

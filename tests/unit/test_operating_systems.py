@@ -1,51 +1,53 @@
-"""Each operating system that the roles support, with one row; CONTRIBUTING.md says what a new one takes."""
+"""Each operating system that the roles support; CONTRIBUTING.md says what a new one takes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provision import workflow
-from provision.checks.systems import nearest
+from provision.checks.systems import nearest, unsupported
 from provision.facts.base import RawOutput
 from provision.facts.system import SystemFact
 from provision.inventory.role_files import systems
 from provision.lab import container_image
-from provision.lab.mirror import mirror_sources
-from provision.lab.systems import lab_system, system_names
-from provision.lab.vm_recipe import recipe_for
+from provision.lab.mirror import MirrorSources, Stanza, mirror_sources
+from provision.lab.systems import SYSTEMS, lab_system
+from provision.lab.vm_recipe import Recipe, recipe_for
+from provision.report.reasons import message, remedy
 from provision.resources import roles_folder
+from tests.support.expressions import Role
 from tests.support.modules import load
 
-
-@dataclass(frozen=True)
-class Row:
-    """What is true of a system."""
-
-    os_release: str
-    """Of its /etc/os-release."""
-    lab: str
-    """Its name for ``lab up --distro``."""
-    suite: str
-    """Its release's name in apt."""
+FILES: Mapping[str, Mapping[str, Any]] = systems(roles_folder())
+"""Name of a file of variables -> its content."""
+LAB = {row.variables: name for name, row in SYSTEMS.items()}
+"""Name of a file of variables -> the system's name in the lab."""
+MIRROR = "http://mirror.example/archive"
 
 
-FOLDER = "roles/platform/vars"
-ROWS = {
-    "debian_12": Row('ID=debian\nVERSION_ID="12"\n', "debian12", "bookworm"),
-    "debian_13": Row('ID=debian\nVERSION_ID="13"\n', "debian13", "trixie"),
-}
-"""Name of the file in `FOLDER` -> its row."""
-
-
-@pytest.fixture(params=ROWS)
-def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each system of a row; the controller uses a mirror of its archive."""
+@pytest.fixture(params=FILES)
+def system(request: pytest.FixtureRequest) -> str:
+    """Each supported system."""
     name: str = request.param
-    monkeypatch.setenv(lab_system(ROWS[name].lab).mirror_variable, "http://mirror.example/archive")
     return name
+
+
+@pytest.fixture
+def lab(system: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name in the lab of each system. The controller uses a mirror of Debian."""
+    monkeypatch.setenv("PROVISION_DEBIAN_MIRROR", MIRROR)
+    return LAB[system]
+
+
+def os_release(system: str) -> str:
+    """Return what os-release of a system says, by the name of its file of variables."""
+    identity, _, version = system.partition("_")
+    return f'ID={identity}\nVERSION_ID="{version}"\n'
 
 
 def system_of_the_role(os_release: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -56,20 +58,39 @@ def system_of_the_role(os_release: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(facts["system"])
 
 
-def test_every_system_has_a_row() -> None:
-    """A system without a row is not tested."""
-    files, named = set(systems(roles_folder())), sorted(row.lab for row in ROWS.values())
-    assert set(ROWS) == files, f"no row in ROWS: {files - set(ROWS)}; no file in {FOLDER}: {set(ROWS) - files}"
-    assert named == system_names(), "the name for the lab is the file's name without the first underscore"
+def test_every_system_has_a_row_in_the_lab() -> None:
+    """A system without nodes in the lab is not tested."""
+    assert set(LAB) == set(FILES), "provision/lab/systems.py has a row for each file in roles/platform/vars"
+    assert {row.stand_in for row in SYSTEMS.values()} <= {"", *SYSTEMS}
+
+
+def test_every_system_has_all_variables(system: str) -> None:
+    """Each file has the keys of the others, and the same choices of packages."""
+    ours, other = FILES[system], FILES["debian_12"]
+    sets, others = ours["__platform_package_sets"], other["__platform_package_sets"]
+
+    assert {key: type(value) for key, value in ours.items()} == {key: type(value) for key, value in other.items()}
+    assert set(sets) == set(others)
+    for role, packages in sets.items():
+        choices = packages if isinstance(packages, dict) else {}
+        assert set(choices) == (set(others[role]) if isinstance(others[role], dict) else set()), role
+
+
+def test_the_repository_of_docker_is_that_of_the_distribution(system: str) -> None:
+    """Docker has a repository for each distribution, and a suite for each release."""
+    uri = FILES[system]["__platform_docker_repository"]
+
+    assert uri == f"https://download.docker.com/linux/{system.partition('_')[0]}"
 
 
 def test_nodes_with_the_system_are_supported(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan, apply and verify, and the role on the node, find the variables of the roles by os-release."""
-    parsed = SystemFact().parse(RawOutput(f"{ROWS[system].os_release}probe_uname=6.1.0 x86_64\n", 0))
+    parsed = SystemFact().parse(RawOutput(f"{os_release(system)}probe_uname=6.1.0 x86_64\n", 0))
 
     assert parsed.variables == system
     assert parsed.name in workflow.supported_systems()
-    assert system_of_the_role(ROWS[system].os_release, monkeypatch) == system
+    assert not parsed.is_interim
+    assert system_of_the_role(os_release(system), monkeypatch) == system
 
 
 @pytest.mark.parametrize(
@@ -130,15 +151,111 @@ def test_the_nearest_supported_release_of_a_system(name: str, expected: str) -> 
     assert nearest(name, ["debian 12", "debian 13", "ubuntu 22.04", "ubuntu 24.04"]) == expected
 
 
-def test_the_lab_has_a_recipe_for_its_container_and_its_virtual_machine(system: str, tmp_path: Path) -> None:
-    """Both come from the suite and the archive of the file; virtual machines have its kernel."""
-    row = ROWS[system]
-    lab = lab_system(row.lab)
-    areas = " ".join(lab.areas)
-    container = container_image.arguments(mirror_sources(lab), tmp_path)
-    machine = recipe_for(row.lab).mmdebstrap("root", "early.tar", "late.tar")
+@pytest.mark.parametrize(
+    ("version", "code", "nearest_one"),
+    [
+        ("22.10", "node.os.interim", "ubuntu 22.04"),
+        ("23.04", "node.os.interim", "ubuntu 24.04"),
+        ("23.10", "node.os.interim", "ubuntu 24.04"),
+        ("24.10", "node.os.interim", "ubuntu 24.04"),
+        ("25.04", "node.os.interim", "ubuntu 24.04"),
+        ("20.04", "node.os.unsupported", "ubuntu 22.04"),
+        ("26.04", "node.os.unsupported", "ubuntu 24.04"),
+    ],
+)
+def test_an_interim_release_of_ubuntu_is_refused_by_name(version: str, code: str, nearest_one: str) -> None:
+    """No file of variables makes it supported: the message names it and the nearest release with long-term support."""
+    text = f'ID=ubuntu\nVERSION_ID="{version}"\nPRETTY_NAME="Ubuntu {version}"\n'
+    why = unsupported(SystemFact().parse(RawOutput(text, 0)), workflow.supported_systems())
+
+    assert (why.code, why.params["nearest"]) == (code, nearest_one)
+    assert f"Ubuntu {version} (ubuntu {version})" in message(why)
+    assert nearest_one in remedy(why)
+    assert ("roles/platform/vars" in remedy(why)) is (code == "node.os.unsupported")
+
+
+@pytest.mark.parametrize(("version", "is_interim"), [("23.10", True), ("26.04", False)])
+def test_plain_ansible_refuses_an_interim_release_by_name(
+    version: str,
+    is_interim: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file of variables is no remedy for it."""
+    module = load("platform", "platform_node")
+    text = f'ID=ubuntu\nVERSION_ID="{version}"\nPRETTY_NAME="Ubuntu {version}"\n'
+    monkeypatch.setattr(module, "text", lambda path: text if path == "/etc/os-release" else "")
+    node = module.os_release()
+    task = "Check that the system is supported"
+    role = Role("platform", inventory_hostname="gpu1", platform_node=node, platform_system=node["system"])
+    words = role.says("preflight", task)
+
+    assert not role.holds("preflight", task)
+    assert f"Ubuntu {version} (ubuntu_{version})" in words
+    assert "debian_12, debian_13, ubuntu_22.04, ubuntu_24.04" in words
+    assert ("interim" in words) is is_interim
+    assert (f"add roles/platform/vars/ubuntu_{version}.yml" in words) is not is_interim
+
+
+def test_the_lab_has_a_recipe_for_its_container_and_its_virtual_machine(lab: str, tmp_path: Path) -> None:
+    """Both come from the suite and the archive of the files of its nodes; virtual machines have its kernel."""
+    made = lab_system(lab)
+    files = FILES[SYSTEMS[SYSTEMS[lab].stand_in or lab].variables]
+    suite, areas = files["__platform_repository_suite"], " ".join(made.areas)
+    container = container_image.arguments(mirror_sources(made), tmp_path)
+    machine = recipe_for(made).mmdebstrap("root", "early.tar", "late.tar")
 
     for words in (container, machine):
-        assert row.suite in words
-        assert f"deb [signed-by={lab.keyring}] http://mirror.example/archive {row.suite} {areas}" in words
-    assert lab.kernel in next(word for word in machine if word.startswith("--include=")).split(",")
+        assert suite in words
+        assert f"deb [signed-by={made.keyring}] {MIRROR} {suite} {areas}" in words
+        packages = next(word for word in words if word.startswith("--include=")).removeprefix("--include=").split(",")
+        assert {*made.packages} <= {*packages}
+    assert made.kernel in packages
+
+
+SIMULATED = [name for name, row in SYSTEMS.items() if row.stand_in]
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_a_simulated_system_has_its_own_identity_and_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe and the role take its nodes for the system; os-release and the reports say SIMULATED."""
+    made, variables = lab_system(name), SYSTEMS[name].variables
+    text = made.os_release
+    parsed = SystemFact().parse(RawOutput(text, 0))
+
+    assert parsed.variables == variables
+    assert system_of_the_role(text, monkeypatch) == variables
+    assert parsed.title.startswith(f"{FILES[variables]['__platform_title']} (SIMULATED: files of Debian ")
+    assert f'VERSION_CODENAME="{FILES[variables]["__platform_repository_suite"]}"\n' in text
+    assert made.label == f"{name} (SIMULATED)"
+    assert made.simulated in made.files["/usr/share/provision/simulated/system"]
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_the_images_of_a_simulated_system_have_its_identity(name: str, tmp_path: Path) -> None:
+    """An upgrade of the package that owns os-release does not undo it, and no image of another system is used."""
+    made, base = lab_system(name), lab_system(SYSTEMS[name].stand_in)
+    sources = MirrorSources(made, (Stanza((MIRROR,), (made.suite,), made.areas),))
+    words = container_image.arguments(sources, tmp_path)
+    upload = next(word for word in words if "=upload " in word and word.endswith(" /usr/lib/os-release"))
+    divert = next(word for word in words if "dpkg-divert" in word)
+    recipe = Recipe(sources)
+
+    assert words.index(divert) < words.index(upload)
+    assert Path(upload.split()[1]).read_text(encoding="utf-8") == made.os_release
+    assert recipe.late["usr/lib/os-release"] == made.os_release
+    assert any("dpkg-divert" in word for word in recipe.mmdebstrap("root", "early.tar", "late.tar"))
+    hashes = {container_image.image_tag(replace(sources, system=one)).rpartition("-")[2] for one in (made, base)}
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_with_a_mirror_of_its_archive_a_system_is_not_simulated(name: str) -> None:
+    """Its nodes have its own files, from the mirror that the user names."""
+    url, archive = "http://own.example/archive", SYSTEMS[name].archive
+    made = lab_system(name, url)
+    suite = FILES[SYSTEMS[name].variables]["__platform_repository_suite"]
+
+    assert (made.label, made.simulated, made.files) == (name, "", {})
+    key = f"[signed-by=/usr/share/keyrings/{archive.name}-archive-keyring.gpg]"
+    assert mirror_sources(made).lines[0] == f"deb {key} {url} {suite} {' '.join(archive.areas)}"
+    assert {*archive.packages} <= {*made.packages}

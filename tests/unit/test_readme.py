@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from provision import workflow
+from provision.inventory.role_files import systems
+from provision.resources import roles_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,10 +30,11 @@ def test_the_requirements_of_the_controller_are_listed(page):
 def test_the_operating_systems_of_nodes_are_listed(page):
     """All that the roles support."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    [sentence] = re.findall(r"and (\S[^.]+) on the nodes\.", text)
+    [sentence] = re.findall(r", and (\S.+) on the nodes\.", text)
     versions: dict[str, list[str]] = {}
-    for system in workflow.supported_systems():
-        name, version = system.split(" ", 1)
-        versions.setdefault(name.capitalize(), []).append(version)
+    for variables in systems(roles_folder()).values():
+        name, version = variables["__platform_title"].split(" ", 1)
+        versions.setdefault(name, []).append(version)
 
-    assert sentence == ", ".join(f"{name} {' or '.join(numbers)}" for name, numbers in versions.items())
+    shown = (" or ".join([*(one.removesuffix(" LTS") for one in all_[:-1]), all_[-1]]) for all_ in versions.values())
+    assert sentence == ", ".join(f"{name} {numbers}" for name, numbers in zip(versions, shown, strict=True))

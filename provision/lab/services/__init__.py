@@ -121,7 +121,7 @@ class Services:
                         "key": key,
                     }
                 ],
-                simulated=simulated_things(spec.machine),
+                simulated=simulated_things(spec.machine, spec.systems),
                 nvidia_repository=f"http://{host_address}:{ports['repository']}/{repository.NVIDIA_PATH}",
                 nvidia_key=str(own / "repository.pub"),
                 registry_ca=str(certificates.authority),

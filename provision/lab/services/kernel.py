@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.errors import LabError
-from provision.lab.services.stand_in import StandIn, mark
+from provision.lab.marks import mark
+from provision.lab.services.stand_in import StandIn
 from provision.resources import package_path
 
 GIT_FOLDER = "git/nv_peer_memory.git"

@@ -12,14 +12,17 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from provision.errors import LabError
 from provision.lab.access import file_lock
 from provision.lab.machines import Machine, load, names, to_json
+from provision.lab.marks import mark
 from provision.lab.services.kernel import kernel_stand_ins
-from provision.lab.services.stand_in import StandIn, mark
+from provision.lab.services.stand_in import StandIn
+from provision.lab.systems import LabSystem
 from provision.resources import package_path
 
 MACHINE_FILE = "/etc/provision-lab/machine.json"
@@ -141,13 +144,15 @@ def machine_package_name(machine: str) -> str:
     return f"provision-lab-machine-{machine}"
 
 
-def simulated_things(machine: str | None) -> list[str]:
-    """Return the SIMULATED parts of a lab with this machine, as sentences."""
+def simulated_things(machine: str | None, systems: Sequence[LabSystem] = ()) -> list[str]:
+    """Return the SIMULATED parts of a lab with this machine and these systems, as sentences."""
+    identities = list(dict.fromkeys(system.simulated for system in systems if system.simulated))
     toolkit = "the NVIDIA Container Toolkit (stand-in packages: --gpus works, no GPU device reaches a container)"
     if machine is None:
-        return [toolkit]
+        return [*identities, toolkit]
     described = load(machine)
     return [
+        *identities,
         f"the GPUs and their driver (stand-in nvidia-smi that describes {described.name}: {described.description})",
         toolkit,
         "the RDMA stack, the GPU driver's modules and nv_peer_mem, where they are installed (stand-ins; real modules)",

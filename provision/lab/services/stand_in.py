@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_SIMULATED = "/usr/share/provision/simulated"
-
 
 @dataclass(frozen=True)
 class StandIn:
@@ -26,8 +24,3 @@ class StandIn:
     def file_name(self) -> str:
         """Return the package's file name."""
         return f"{self.name}_{self.version}_all.deb"
-
-
-def mark(thing: str, stands_for: str) -> dict[str, str]:
-    """Return the file that marks `thing` as SIMULATED for `verify`: path -> its line."""
-    return {f"{_SIMULATED}/{thing}": f"{stands_for}\n"}

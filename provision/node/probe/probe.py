@@ -371,6 +371,10 @@ def locked(path: str) -> int:
     raise OSError(f"{path} is locked")
 
 
+SNAP = "/snap/docker/current"
+"""Exists if Docker is installed as a snap."""
+
+
 def unit_states() -> int:
     """Print the states of Docker and of the time services, and whether the clock is synchronized.
 
@@ -390,6 +394,8 @@ def unit_states() -> int:
             return code
     if program_of("docker"):
         print("client=yes", flush=True)
+    if os.path.exists(SNAP):
+        print("snap=yes", flush=True)
     if "ActiveState=active" in text.partition("\n\n")[2]:
         print_output_of(["timedatectl", "show", "-p", "NTPSynchronized"])
     return 0

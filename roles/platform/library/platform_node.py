@@ -23,7 +23,7 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
-from ansible.module_utils.platform_os_release import parse_os_release, variables_of
+from ansible.module_utils.platform_os_release import is_interim, parse_os_release, variables_of
 
 HOSTS = "/etc/hosts"
 SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
@@ -36,6 +36,7 @@ RECEIPTS = "/var/lib/provision/receipts/*.json"
 IMAGE_COPY = "/var/lib/provision/image"
 LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
 RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
+SNAP_DOCKER = "/snap/docker/current"
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -57,6 +58,7 @@ def os_release():
         "distribution_version": version,
         "distribution_name": name,
         "system": variables_of(identity, version),
+        "system_is_interim": is_interim(identity, version),
     }
 
 
@@ -279,6 +281,7 @@ def main():
         "other_sources": other_sources(),
         "architecture": ARCHITECTURES.get(os.uname().machine, os.uname().machine),
         "leftovers": leftovers(),
+        "docker_is_snap": os.path.exists(SNAP_DOCKER),
     }
     node.update(os_release())
     node.update(rdma(kernel))

@@ -11,6 +11,7 @@ from provision.checks.minimums import hold
 from provision.facts import Unknown
 from provision.facts.gpudirect import Nccl
 from provision.facts.rdma import RdmaStack
+from provision.facts.system import System
 from provision.model import Cluster
 from tests.unit.checks.conftest import healthy, make_node
 
@@ -66,3 +67,18 @@ def test_the_rdma_profile_checks_disk_space_card_and_drivers():
         "driver",
         "container toolkit",
     }
+
+
+def test_a_simulated_system_is_marked_in_a_profile():
+    """By its name and by the mark, supported or not."""
+    node = make_node("gpu1", "10.77.0.1")
+    cluster = Cluster("c", Path("hosts.yml"), (node,))
+    system = System("ubuntu", "24.04", "Ubuntu 24.04 LTS", "6.1", "x86_64")
+    facts = dataclasses.replace(healthy(), system=system, simulated={"system": "Ubuntu"})
+    for supported, status in ((("ubuntu 24.04",), "pass"), ((), "fail")):
+        [held] = [
+            item for item in hold("topology", node, facts, cluster, supported=supported) if item.component == "system"
+        ]
+
+        assert (held.present, held.verdict.status.value) == ("ubuntu 24.04 (SIMULATED)", status)
+        assert held.verdict.simulated

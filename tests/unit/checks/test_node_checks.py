@@ -291,6 +291,16 @@ def test_configured_soft_roce_must_be_present(judged):
     assert "ens9" in shown(judged(elsewhere, rdma=soft)["rdma_stack.soft_roce"].reason)
 
 
+def test_a_simulated_system_is_marked(judged):
+    """Supported or not."""
+    title = "Ubuntu 24.04 LTS (SIMULATED: files of Debian 13)"
+    for name, status in (("debian", PASS), ("ubuntu", FAIL)):  # debian 12 is the only supported system here
+        result = judged(system=System(name, "12", title, "6.1", "x86_64"), simulated={"system": "Ubuntu"})["node.os"]
+
+        assert (result.status, result.simulated) == (status, True)
+        assert title in result.reason.params["system"]
+
+
 def test_simulated_components_are_marked(judged):
     """What rests on a stand-in of the lab says so, and what is real does not."""
     results = judged(

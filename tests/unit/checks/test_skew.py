@@ -9,6 +9,7 @@ import pytest
 from provision.checks import judge_cluster
 from provision.checks.skew import odd_ones
 from provision.facts.rdma import RdmaStack
+from provision.facts.system import System
 from provision.model import CheckStatus
 from provision.report.reasons import remedy
 from tests.support.reasons import shown
@@ -118,6 +119,16 @@ def test_different_firmware_on_cards_of_one_node_is_reported():
     mixed = RdmaStack((rdma_device(), dataclasses.replace(rdma_device("mlx5_1"), firmware="20.36.1010")), 2, (), "")
 
     assert "20.36.1010 and 20.38.1002 gpu3" in shown(judged(rdma=mixed)["cluster.skew_firmware"].reason)
+
+
+def test_a_simulated_system_says_so_where_systems_differ():
+    """Its nodes have the files of another system."""
+    ubuntu = System("ubuntu", "24.04", "Ubuntu 24.04 LTS", "6.1", "x86_64")
+    result = judged(system=ubuntu, simulated={"system": "Ubuntu"})["cluster.skew_os"]
+
+    assert (result.status, result.simulated) == (CheckStatus.WARN, True)
+    assert "ubuntu 24.04 (SIMULATED) gpu3" in shown(result.reason)
+    assert not judged(system=ubuntu)["cluster.skew_os"].simulated
 
 
 def test_nodes_without_gpus_do_not_deviate():

@@ -16,11 +16,13 @@ from provision.documents.slurm import SlurmAccounting, SlurmLayout, SlurmNode, S
 from provision.facts import NodeFacts, RawOutput, Unknown
 from provision.facts.slurm import SlurmFact
 from provision.facts.system import System
+from provision.inventory.role_files import systems
 from provision.model import CheckResult, CheckStatus, Cluster, PreflightCode
 from provision.model.cause import Cause, CauseKind
 from provision.model.reason import reason
 from provision.planning import plan_node
 from provision.planning.requirements import cluster_problems, packages_of, setting_problems
+from provision.resources import roles_folder
 from tests.support.reasons import shown
 from tests.unit.checks.conftest import healthy
 from tests.unit.planning.conftest import cluster_of, scene_of
@@ -228,6 +230,27 @@ def test_several_releases_are_refused_before_anything_changes() -> None:
     (problem,) = cluster_problems("slurm", where.node("gpu1"), where, mixed)
     assert (problem.code, problem.object) == (PreflightCode.CLUSTER_MIXED, "operating system")
     assert "debian 12 on gpu1; debian 13 on gpu2" in problem.problem
+
+    stand_in = dataclasses.replace(mixed["gpu2"], simulated={"system": "Debian 13"})
+    (problem,) = cluster_problems("slurm", where.node("gpu1"), where, {**mixed, "gpu2": stand_in})
+    assert "debian 13 (SIMULATED) on gpu2" in problem.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("debian_12", ""), ("debian_13", ""), ("ubuntu_22.04", "Slurm 21.08"), ("ubuntu_24.04", "Slurm 23.11")],
+)
+def test_an_unsupported_slurm_of_the_system_is_refused(name: str, version: str) -> None:
+    """The message has the version and those that are supported; a Slurm that others manage may be any."""
+    system = systems(roles_folder())[name]
+    problems = setting_problems("slurm", ON, healthy(), system)
+
+    assert [(problem.code, problem.object) for problem in problems] == (
+        [(PreflightCode.VARIABLE_INVALID, "cluster_engine")] if version else []
+    )
+    assert all(problem.problem.startswith(f"{version} of Ubuntu ") for problem in problems)
+    assert all("supported versions are 22.05, 24.11" in problem.problem for problem in problems)
+    assert setting_problems("slurm", {**ON, "slurm_source": "present"}, healthy(), system) == ()
 
 
 def test_several_engines_and_unknown_controllers_are_refused() -> None:

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from provision.facts import RawOutput, parse, request
+from provision.facts.docker import DockerServiceFact
 from provision.facts.managed import Managed, ManagedFact
+from provision.node.probe import probe
 from tests.support.node.archive import ARCHIVE, NODE
 from tests.support.node.probe import managed_command, probe_output
 from tests.unit.facts.conftest import KEY, Node
@@ -163,6 +165,22 @@ ActiveState=active
 UnitFileState=static
 END
 """
+
+
+def test_docker_as_a_snap_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the folder of the installed revision."""
+    monkeypatch.setattr(probe, "systemd_properties", lambda *_: [{"Id": "docker.service", "LoadState": "not-found"}])
+    monkeypatch.setattr(probe, "SNAP", str(tmp_path / "snap"))
+    snaps = []
+    for name in ("other", "snap"):
+        (tmp_path / name).mkdir()
+        assert probe.unit_states() == 0
+        parsed = DockerServiceFact().parse(RawOutput(capsys.readouterr().out, 0))
+        snaps.append(parsed.snap)
+
+    assert snaps == [False, True]
 
 
 def test_unit_states_are_read(node: Node) -> None:

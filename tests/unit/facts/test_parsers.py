@@ -217,6 +217,8 @@ def test_a_missing_docker_unit_differs_from_a_stopped_one():
 
     assert not missing.loaded
     assert (stopped.loaded, stopped.active, stopped.enabled, stopped.client) == (True, "failed", "enabled", True)
+    assert not stopped.snap
+    assert DockerServiceFact().parse(out("Id=docker.service\nLoadState=not-found\n\nclient=yes\nsnap=yes\n")).snap
 
 
 def engine(**sections):

@@ -39,6 +39,12 @@ def test_changed_options_of_a_lab_are_refused_with_both_values():
         (LabOptions(machine="nonsense"), "nonsense"),
         (LabOptions(driver=DriverName.CONTAINER, packages=("docker.io",)), "--with requires virtual machines"),
         (LabOptions(packages=("docker.io; id",)), "invalid package name"),
+        (LabOptions(distro="debian12,ubuntu24"), "several systems require containers"),
+        (LabOptions(driver=DriverName.CONTAINER, distro="debian12,"), "unknown lab distribution"),
+        (
+            LabOptions(driver=DriverName.CONTAINER, distro="debian12,ubuntu24", mirror="http://m.example"),
+            "--mirror requires a single system",
+        ),
     ],
 )
 def test_invalid_options_are_refused_before_anything_is_created(options, complaint):
@@ -47,6 +53,25 @@ def test_invalid_options_are_refused_before_anything_is_created(options, complai
         manager.up("demo", options, Quiet())
 
     assert state.known_labs() == []
+
+
+def test_the_systems_of_a_lab_alternate():
+    """The first node has the first system."""
+    spec = LabSpec("demo", DriverName.CONTAINER, 3, distro="debian12,ubuntu24")
+
+    assert [spec.system_of(index).name for index in range(3)] == ["debian12", "ubuntu24", "debian12"]
+
+
+def test_the_mirror_of_a_lab_is_recorded_and_shown_without_its_password():
+    """Nodes that are created later come from the same mirror."""
+    spec = LabSpec("demo", DriverName.CONTAINER, 1, distro="ubuntu24", mirror="http://me:secret@m.example/ubuntu")
+    state.save_spec(state.lab_folder("demo"), spec)
+
+    assert state.load_spec(state.lab_folder("demo")) == spec
+    assert spec.system_of(0).label == "ubuntu24"
+    with pytest.raises(LabError, match=r"--mirror http://m\.example/ubuntu; requested: .*http://other") as caught:
+        manager.up("demo", LabOptions(mirror="http://other"), Quiet())
+    assert "secret" not in str(caught.value)
 
 
 def test_an_unknown_lab_is_refused_with_the_existing_ones():

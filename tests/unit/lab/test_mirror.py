@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from provision.errors import LabError
+from provision.lab import container_image
 from provision.lab.mirror import MirrorSources, Stanza, mirror_sources, parse_deb822, parse_one_line
-from provision.lab.systems import lab_system
+from provision.lab.systems import LabSystem, lab_system
 from provision.lab.vm_recipe import Recipe
 
 BOOKWORM, TRIXIE = lab_system("debian12"), lab_system("debian13")
@@ -33,6 +34,17 @@ Suites: bookworm
 Components: main
 Signed-By: /etc/apt/keyrings/vendor.gpg
 """
+
+
+def test_missing_keys_of_the_archive_are_reported_before_the_build(tmp_path, monkeypatch):
+    """With the packages that have them; mmdebstrap would say less clearly what is missing."""
+    system = lab_system("ubuntu24", "http://ubuntu.example/ubuntu")
+    monkeypatch.setattr(LabSystem, "keyring", str(tmp_path / "ubuntu-archive-keyring.gpg"))
+    with pytest.raises(LabError, match="noble image needs the keys") as caught:
+        container_image._build(mirror_sources(system), tmp_path / "node.tar")
+
+    assert "ubuntu-keyring" in caught.value.remedy
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.fixture

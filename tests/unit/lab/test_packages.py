@@ -9,6 +9,7 @@ import pytest
 
 from provision.lab.machines import names
 from provision.lab.services.packages import build_packages, simulated_things, stand_ins
+from provision.lab.systems import lab_system
 
 needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
 
@@ -56,3 +57,12 @@ def test_a_lab_without_gpus_simulates_no_gpus():
     """The demo's summary names GPUs only where a machine was chosen."""
     assert not any("GPUs and their driver" in thing for thing in simulated_things(None))
     assert any("dgx1v" in thing for thing in simulated_things("dgx1v"))
+
+
+def test_a_simulated_system_is_named_once_for_all_its_nodes():
+    """Real systems are not."""
+    systems = [lab_system(name) for name in ("debian12", "ubuntu24", "ubuntu24")]
+
+    assert [thing for thing in simulated_things("pair", systems) if "os-release" in thing] == [
+        "Ubuntu 24.04 LTS: the files of Debian 13 with the os-release of Ubuntu 24.04 LTS"
+    ]

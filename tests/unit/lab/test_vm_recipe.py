@@ -8,7 +8,7 @@ import pytest
 from provision.errors import LabError
 from provision.lab.mirror import MirrorSources, Stanza
 from provision.lab.systems import lab_system, system_names
-from provision.lab.vm_recipe import Recipe, recipe_for
+from provision.lab.vm_recipe import Recipe
 
 BOOKWORM, TRIXIE = lab_system("debian12"), lab_system("debian13")
 SOURCES = MirrorSources(BOOKWORM, (Stanza(("http://mirror.example/debian",), ("bookworm",), ("main",)),))
@@ -74,5 +74,5 @@ def test_simulated_packages_are_installed_in_order_while_the_mirror_is_available
 def test_an_unknown_distribution_is_refused_with_the_list():
     """A misspelt distribution is answered with those that exist."""
     with pytest.raises(LabError, match="debain12") as caught:
-        recipe_for("debain12")
+        lab_system("debain12")
     assert ", ".join(system_names()) in caught.value.remedy

@@ -102,6 +102,17 @@ def test_values_with_templates_are_not_checked():
     assert problems("docker_engine", docker_engine_registry_ca=[{"registry": "r", "certificate": "{{ c }}"}]) == ()
 
 
+@pytest.mark.parametrize("source", ["distribution", "docker", "present"])
+def test_docker_as_a_snap_is_refused(source):
+    """A second engine would not see its images and containers. It has neither daemon.json nor docker.service."""
+    snap = dataclasses.replace(FACTS.docker_service, snap=True)
+    variables = {**DEFAULTS, "docker_engine_source": source, "docker_engine_repository_key": KEY}
+    (problem,) = setting_problems("docker_engine", variables, dataclasses.replace(FACTS, docker_service=snap))
+
+    assert (problem.code, problem.object) == (PreflightCode.PACKAGE_CONFLICT, "docker (snap)")
+    assert "snap remove docker" in problem.remedy
+
+
 def test_the_key_of_nvidia_is_valid_only_for_its_own_repository():
     """And only that one."""
     url = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
