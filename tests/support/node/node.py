@@ -242,7 +242,7 @@ def run(node: FakeNode, *command: str, **changes: Any) -> None:
     start(node, [container("j-worker-0", *command)], **changes)
 
 
-def until(condition: Any, what: str, seconds: float = 10, folder: Path | None = None) -> Any:
+def until(condition: Any, what: str, seconds: float = 60, folder: Path | None = None) -> Any:
     """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while True:

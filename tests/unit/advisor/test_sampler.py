@@ -146,7 +146,7 @@ def test_a_window_is_sampled_and_read(node, tmp_path):
     assert 0 < series.cores_of(process) <= 1.2
     assert process.rate("rchar") is not None
     assert process.threads
-    assert len(series.samples) >= 3
+    assert len(series.samples) >= 2  # a busy machine takes fewer than the interval allows
     last = series.samples[-1].containers["job-0"]
     assert last.log_lines == 2
     assert last.shm_size > 0
