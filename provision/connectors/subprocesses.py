@@ -100,7 +100,7 @@ class LocalProcess:
 
         ConnectionFailed if it exceeds the limit of output or time.
         """
-        open_streams = 2
+        open_streams, has_ended = 2, False
         while open_streams:
             left = None if self.deadline is None else self.deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -108,8 +108,9 @@ class LocalProcess:
             try:
                 name, chunk = self._chunks.get(timeout=1.0 if left is None else min(1.0, left))
             except queue.Empty:
-                if self._child.poll() is not None:
+                if has_ended:
                     return  # a background child keeps the output open although the command has ended
+                has_ended = self._child.poll() is not None  # its last output may not have been read yet
                 continue
             if chunk is None:
                 open_streams -= 1

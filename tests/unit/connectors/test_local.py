@@ -1,6 +1,8 @@
+import queue
+
 import pytest
 
-from provision.connectors import connect, each
+from provision.connectors import connect, each, subprocesses
 from provision.errors import ConnectionFailed, NodeError
 from provision.model import CommandResult, Connection, Node
 from provision.testing import make_node
@@ -96,3 +98,21 @@ def test_an_error_of_one_node_does_not_affect_the_others():
 def test_without_nodes_there_are_no_results():
     """An empty selection is an empty result."""
     assert each([], lambda connector: connector.name) == {}
+
+
+def test_the_last_output_is_read_although_the_command_ended_in_between(monkeypatch):
+    """On a busy machine the command may end while its output is waited for, and before it has been read."""
+    ended = []
+
+    class LateQueue(queue.Queue):
+        def get(self, *words, **options):
+            if not ended:
+                process._child.wait()
+                ended.append(True)
+                raise queue.Empty
+            return super().get(*words, **options)
+
+    monkeypatch.setattr(subprocesses.queue, "Queue", LateQueue)
+    process = subprocesses.LocalProcess("node1", ["echo", "last"])
+
+    assert process.result(b"", 10) == CommandResult("last\n", "", 0)
