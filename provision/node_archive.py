@@ -132,9 +132,10 @@ def store_archive_script() -> str:
     than a day if no process runs from them, and remains of copies that broke off.
     """
     return f"""umask 077
-mkdir -p {FOLDER} && part=$(mktemp {FOLDER}/part.XXXXXX) || {{ [ -w {Path(FOLDER).parents[1]} ] && exit {NO_SPACE}; exit {READ_ONLY}; }}
+part=
 trap 'rm -f "$part"' EXIT
 trap 'exit 1' HUP INT TERM
+mkdir -p {FOLDER} && part=$(mktemp {FOLDER}/part.XXXXXX) || {{ [ -w {Path(FOLDER).parents[1]} ] && exit {NO_SPACE}; exit {READ_ONLY}; }}
 cat >"$part" || exit {NO_SPACE}
 echo "{_digest()}  $part" | sha256sum -c --status || exit {DAMAGED}
 mv -f "$part" {archive_path()} || exit {NO_SPACE}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -93,6 +94,23 @@ def test_a_copy_that_is_interrupted_leaves_no_file(folder):
         assert any((folder.is_dir() and names(folder)) or pause.wait(0.05) for _ in range(200))
         copy.terminate()
         copy.stdin.close()
+
+    assert copy.returncode != 0
+    assert names(folder) == []
+
+
+def test_a_copy_that_is_interrupted_at_its_first_moment_leaves_no_file(folder, tmp_path):
+    """The shell gets the signal while it makes the file."""
+    program = tmp_path / "mktemp"
+    program.write_text(f'#!/bin/sh\n{shutil.which("mktemp")} "$@"\nkill -TERM "$COPY"\n')
+    program.chmod(0o700)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    copy = subprocess.run(
+        ["sh", "-c", f"export COPY=$$\n{store_archive_script()}"],
+        env={"PATH": path},
+        input=archive(),
+        check=False,
+    )
 
     assert copy.returncode != 0
     assert names(folder) == []
