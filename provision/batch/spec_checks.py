@@ -46,9 +46,6 @@ LONGEST_WORD = 1 << 17
 MOST_WORKERS = 16384
 """More are probably a mistake: each worker is a container."""
 
-AS_ROOT = "--no-container without --user: its processes run as root; use --user UID:GID for another account"
-"""The note about jobs without an account; with a login node of Slurm, their processes run as its user."""
-
 
 def check(spec: JobSpec) -> None:
     """Verify that a job can start on some nodes.
@@ -101,8 +98,6 @@ def warnings_of(spec: JobSpec) -> Iterator[str]:
     yield from _without_effect(spec)
     if spec.sync is not None and plain_warning(spec.sync):
         yield plain_warning(spec.sync)
-    if spec.no_container and not spec.user:
-        yield AS_ROOT
     if not spec.gang:
         yield "--gang=false: the job starts with the workers that fit, and its program may wait for the others"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from provision.components import SHARED
 from provision.facts.system import System
@@ -17,22 +18,15 @@ def unsupported(system: System, supported: Sequence[str]) -> Reason:
         system: the system of a node.
         supported: names of the supported ones, as ``debian 12``.
     """
+    known: dict[str, Any] = {
+        "system": system.title,
+        "name": system.name,
+        "nearest": nearest(system.name, supported) or None,
+        "supported": supported,
+    }
     if system.is_interim:
-        return reason(
-            "node.os.interim",
-            system=system.title,
-            name=system.name,
-            nearest=nearest(system.name, supported) or None,
-            supported=supported,
-        )
-    return reason(
-        "node.os.unsupported",
-        system=system.title,
-        name=system.name,
-        nearest=nearest(system.name, supported) or None,
-        supported=supported,
-        file=f"roles/{SHARED.role}/vars/{system.variables}.yml",
-    )
+        return reason("node.os.interim", **known)
+    return reason("node.os.unsupported", **known, file=f"roles/{SHARED.role}/vars/{system.variables}.yml")
 
 
 def nearest(name: str, supported: Sequence[str]) -> str:

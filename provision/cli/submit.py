@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import JobEngine
     from provision.model.job import JobRecord
 
+_AS_ROOT = "--no-container without --user: its processes run as root; use --user UID:GID for another account"
+
 
 class _Raw(TyperCommand):
     """Command whose words are not parsed here: `provision.batch.flags` reads the flags."""
@@ -118,7 +120,6 @@ def _refuse(typed: Words) -> None:
 
 def _submit(typed: Words, request: Submission) -> None:
     from provision.batch.data import volumes_for
-    from provision.batch.spec_checks import AS_ROOT
     from provision.cli.common import place_words
     from provision.cli.job_options import cluster_and_engine
     from provision.cli.levels import info, patience, warn
@@ -132,8 +133,9 @@ def _submit(typed: Words, request: Submission) -> None:
         _inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"), through_agent=True
     )
     for note in request.notes:
-        if note != AS_ROOT or not cluster.slurm_login:
-            warn(note)
+        warn(note)
+    if spec.no_container and not spec.user and not cluster.slurm_login:
+        warn(_AS_ROOT)
     require_for(engine, spec)
     if typed.true("follow"):
         require(engine, Capability.FOLLOW, "provision submit --follow")

@@ -135,8 +135,8 @@ def whole_way(command: Installed, words: list[str], node: int) -> None:
     assert command("plan", "--exit-code").code == 0
 
 
-def test_version_and_commit_are_printed(root: Installed) -> None:
-    """The version of the wheel; a build outside git knows no commit."""
+def test_the_version_is_printed(root: Installed) -> None:
+    """That of the wheel; a build outside git knows no commit."""
     assert root.ok("--version").out == f"provision {__version__}\n"
 
 

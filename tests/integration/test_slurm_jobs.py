@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from provision.batch.slurm.states import gpu_counts
-from tests.integration.conftest import ENGINES
+from tests.integration.slurm_by_hand import nothing_is_left, on, slurm_jobs
 from tests.support.command import Provision, eventually
-from tests.support.engine import engine_host
 from tests.support.jobs import Jobs
-from tests.support.slurm.by_hand import configure
 
 LAB = f"slurm{os.getpid()}"
 FIRST, SECOND = f"{LAB}-1", f"{LAB}-2"
@@ -32,36 +30,15 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def slurm(provision: Provision) -> Iterator[Jobs]:
     """Job verbs for a lab that Slurm schedules."""
-    words = ("--driver", "container", "--distro", "debian12", "--nodes", "2", "--machine", "pair")
-    try:
-        provision.ok("lab", "up", LAB, *words)
-        ENGINES.add(engine_host(provision.folder / "state/provision/labs" / LAB))
-        done = provision("apply", "--lab", LAB, "--yes", "--json")
-        assert done.code == 0, str(done)
-        jobs = Jobs(provision, "slurm", LAB)
-        configure(lambda node, script: on(jobs, node, script), [FIRST, SECOND], gpus=2)
-        eventually(lambda: on(jobs, FIRST, "sinfo -h -o %t").split() == ["idle"], seconds=60, what="idle nodes")
+    with slurm_jobs(provision, LAB, machine="pair", gpus=2, cpus=2) as jobs:
         yield jobs
-    finally:
-        down = provision("lab", "down", LAB)
-    assert down.code == 0, str(down)
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(slurm: Jobs) -> Iterator[None]:
     """Each test ends without jobs, containers and leases."""
     yield
-    left = [job["name"] for job in slurm.ok("list", "-o", "json").document]
-    if left:
-        slurm.ok("delete", "--force", *left)
-    for node in (FIRST, SECOND):
-        assert on(slurm, node, "ls /run/provision/leases; docker ps -aq --filter label=provision.id").split() == []
-    assert on(slurm, FIRST, "squeue -h") == ""
-
-
-def on(jobs: Jobs, node: str, command: str) -> str:
-    """Return the output of a shell command on a node."""
-    return jobs.provision.ok("lab", "ssh", jobs.lab, node, "--", command).out
+    nothing_is_left(slurm)
 
 
 def number_of(jobs: Jobs, name: str) -> str:

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.integration.conftest import ENGINES
+from tests.integration.slurm_by_hand import make_cluster, nothing_is_left, on, slurm_jobs
 from tests.support.command import Provision, eventually
-from tests.support.engine import engine_host
 from tests.support.jobs import Jobs
-from tests.support.slurm.by_hand import configure
 
 LAB = f"mesh{os.getpid()}"
 FIRST, SECOND = f"{LAB}-1", f"{LAB}-2"
+GPUS = CPUS = 8
 RUNS = "echo $NVIDIA_VISIBLE_DEVICES; while true; do sleep 0.2; done"
 QUADS = ({0, 1, 2, 3}, {4, 5, 6, 7})
 PAIRS = ({0, 3}, {0, 4}, {1, 2}, {1, 5}, {2, 3}, {4, 7}, {5, 6}, {6, 7})
@@ -29,42 +28,16 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def slurm(provision: Provision) -> Iterator[Jobs]:
     """Job verbs for a lab that Slurm schedules."""
-    words = ("--driver", "container", "--distro", "debian12", "--nodes", "2", "--machine", "dgx1v")
-    try:
-        provision.ok("lab", "up", LAB, *words)
-        ENGINES.add(engine_host(provision.folder / "state/provision/labs" / LAB))
-        done = provision("apply", "--lab", LAB, "--yes", "--json")
-        assert done.code == 0, str(done)
-        jobs = Jobs(provision, "slurm", LAB)
-        make_cluster(jobs)
+    with slurm_jobs(provision, LAB, machine="dgx1v", gpus=GPUS, cpus=CPUS) as jobs:
         jobs.ok("node label", FIRST, SECOND, "gpu.schedule=topology")
         yield jobs
-    finally:
-        down = provision("lab", "down", LAB)
-    assert down.code == 0, str(down)
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(slurm: Jobs) -> Iterator[None]:
     """Each test ends without jobs, containers and leases."""
     yield
-    left = [job["name"] for job in slurm.ok("list", "-o", "json").document]
-    if left:
-        slurm.ok("delete", "--force", *left)
-    for node in (FIRST, SECOND):
-        assert on(slurm, node, "ls /run/provision/leases; docker ps -aq --filter label=provision.id").split() == []
-    eventually(lambda: on(slurm, FIRST, "squeue -h") == "", seconds=60, what="an empty queue")
-
-
-def make_cluster(jobs: Jobs) -> None:
-    """Configure Slurm on both nodes, and wait until they are idle."""
-    configure(lambda node, script: on(jobs, node, script), [FIRST, SECOND], gpus=8, cpus=8)
-    eventually(lambda: on(jobs, FIRST, "sinfo -h -o %t").split() == ["idle"], seconds=120, what="idle nodes")
-
-
-def on(jobs: Jobs, node: str, command: str) -> str:
-    """Return the output of a shell command on a node."""
-    return jobs.provision.ok("lab", "ssh", jobs.lab, node, "--", command).out
+    nothing_is_left(slurm, seconds=60)
 
 
 @contextmanager
@@ -183,7 +156,7 @@ def test_an_attempt_after_the_loss_of_a_node_uses_another_one(slurm: Jobs) -> No
     finally:
         slurm.provision.ok(*power, "on")
         slurm.ok("delete", "--force", "moves")
-        make_cluster(slurm)
+        make_cluster(slurm, gpus=GPUS, cpus=CPUS)
 
 
 @pytest.mark.row(4, 5, 6)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import Provision, with_own_state
+from tests.support.command import Provision
 
 pytestmark = pytest.mark.long
 
@@ -21,13 +21,6 @@ LAB = f"ubuntu{os.getpid()}"
 DEBIAN, UBUNTU = f"{LAB}-1", f"{LAB}-2"
 TITLE = "Ubuntu 24.04 LTS (SIMULATED: files of Debian 13)"
 IDENTITY = "/usr/lib/os-release"
-
-
-@pytest.fixture(scope="module")
-def provision() -> Iterator[Provision]:
-    """The command with a state folder of its own; built images are shared with every other lab."""
-    with with_own_state() as command:
-        yield command
 
 
 @pytest.fixture(scope="module")

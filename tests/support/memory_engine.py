@@ -115,6 +115,7 @@ class MemoryEngine:
         lacks: Sequence[Capability] = (Capability.OWN_QUEUE,),
     ) -> None:
         self.capabilities = frozenset(Capability) - set(lacks)
+        self.remedies: Mapping[Capability, str] = {}
         self.known = {job.spec.name: job for job in jobs}
         self.page = page or JobPage(())
         self.coming: list[JobRecord] = []

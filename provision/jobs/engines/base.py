@@ -152,7 +152,8 @@ class JobEngine(Protocol):
 
     name: str
     capabilities: Collection[Capability]
-    # An engine may have `remedies: Mapping[Capability, str]`: what to do instead, for capabilities that it lacks.
+    remedies: Mapping[Capability, str]
+    """What to do instead, for capabilities that the engine lacks; without an entry, another engine is the remedy."""
 
     def submit(self, spec: JobSpec, secrets: Secrets, progress: Progress) -> JobRecord:
         """Record a job; start it if its resources are free, otherwise it is PENDING with the reason."""
@@ -280,8 +281,7 @@ def require(engine: JobEngine, capability: Capability, what: str) -> None:
         MissingCapability: the engine lacks it.
     """
     if capability not in engine.capabilities:
-        remedies: Mapping[Capability, str] = getattr(engine, "remedies", {})
-        raise MissingCapability(what, engine.name, capability, remedies.get(capability, ""))
+        raise MissingCapability(what, engine.name, capability, engine.remedies.get(capability, ""))
 
 
 def require_for(engine: JobEngine, spec: JobSpec) -> None:

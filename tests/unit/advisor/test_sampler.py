@@ -122,7 +122,7 @@ def test_a_window_is_sampled_and_read(node, tmp_path):
         "watch": [str(tmp_path / "logs")],
     }
     try:
-        child = start(node, seconds=3, interval=0.1, containers=[container])
+        child = start(node, seconds=8, interval=0.1, containers=[container])  # a busy machine samples once a second
         seen = until(child, "node")
         with (tmp_path / "log").open("a") as log:
             log.write("one\ntwo\n")
@@ -146,7 +146,7 @@ def test_a_window_is_sampled_and_read(node, tmp_path):
     assert 0 < series.cores_of(process) <= 1.2
     assert process.rate("rchar") is not None
     assert process.threads
-    assert len(series.samples) >= 2  # a busy machine takes fewer than the interval allows
+    assert len(series.samples) >= 3
     last = series.samples[-1].containers["job-0"]
     assert last.log_lines == 2
     assert last.shm_size > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from provision.cli import levels
 from provision.cli.main import main
 
 
@@ -18,3 +19,11 @@ def typed(capsys):
         return stopped.value.code, out, err
 
     return call
+
+
+@pytest.fixture
+def own_level(monkeypatch, tmp_path):
+    """Restore the level of output afterwards; cache and state are in a folder of the test."""
+    monkeypatch.setitem(levels._chosen, "level", "info")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

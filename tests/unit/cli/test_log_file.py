@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from provision.cli import common, levels, log_file, main, progress
+from provision.cli import common, log_file, main, progress
 from provision.engine import Event
 from provision.report import layout
 from tests.support.command import eventually
@@ -19,10 +19,8 @@ DATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} \d+ (command|stdout
 
 
 @pytest.fixture(autouse=True)
-def _own_state(monkeypatch, tmp_path):
-    monkeypatch.setitem(levels._chosen, "level", "info")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def _own_state(own_level):
+    del own_level
     yield
     log_file.stop(0)
 

@@ -10,11 +10,7 @@ from provision.engine import Event
 HOSTS = "all:\n  hosts:\n    gpu1: {ansible_host: 127.0.0.1, ansible_port: 1, docker_engin_source: x}\n"
 
 
-@pytest.fixture(autouse=True)
-def _own_level(monkeypatch, tmp_path):
-    monkeypatch.setitem(levels._chosen, "level", "info")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_level")
 
 
 @pytest.mark.parametrize("words", [["plan", "-q"], ["-q", "plan"], ["--quiet", "plan"], ["plan", "--loglevel", "warn"]])

@@ -13,10 +13,8 @@ HOSTS = "all:\n  hosts:\n    gpu1: {ansible_host: 127.0.0.1, ansible_port: 1}\n"
 
 
 @pytest.fixture(autouse=True)
-def _own_level(monkeypatch, tmp_path):
-    monkeypatch.setitem(levels._chosen, "level", "info")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def _own_logger(own_level):
+    del own_level
     yield
     logger = logging.getLogger("provision")
     logger.handlers = []

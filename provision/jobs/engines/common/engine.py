@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -96,6 +97,7 @@ class RecordedJobs:
 
     name = ""
     capabilities: frozenset[Capability] = frozenset()
+    remedies: Mapping[Capability, str] = MappingProxyType({})
 
     def __init__(
         self,
