@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # a browser, in which the page about benchmarks is looked at.
 PACKAGES := python3-venv openssh-client rsync iproute2 iptables procps kmod zstd openssl ca-certificates \
   qemu-system-x86 qemu-utils mmdebstrap e2fsprogs fdisk extlinux syslinux-common \
-  docker.io docker-registry skopeo dpkg-dev apt-utils gnupg git \
+  docker.io docker-registry skopeo dpkg-dev apt-utils gnupg git rpm createrepo-c \
   chromium
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Bytecode is kept, whatever the environment says: tests start the command and its stand-ins a few hundred times.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from provision.commands.slurm_config import VERSIONS
 from provision.inventory.role_files import systems
-from provision.lab.systems import SYSTEMS
+from provision.lab.systems import SYSTEMS, files_of
 from provision.resources import roles_folder
 
 _HEAD = """\
@@ -73,18 +75,24 @@ def rows() -> list[tuple[str, ...]]:
     made = []
     for file, variables in files.items():
         name, row = lab[file]
-        stand_in = files[SYSTEMS[row.stand_in].variables]["__platform_title"] if row.stand_in else ""
+        stand_in = files_of(row.stand_in).title if row.stand_in else ""
         version = variables["__platform_slurm_version"]
         made.append(
             (
                 variables["__platform_title"],
                 variables["__platform_repository_suite"],
-                f"`{variables['__platform_package_sets']['docker_engine']['distribution'][0]}`",
-                version if version in VERSIONS else f"{version}: refused",
+                _docker(variables),
+                version if version in VERSIONS or not version else f"{version}: refused",
                 f"`{name}`{f' (SIMULATED: files of {stand_in})' if stand_in else ''}",
             )
         )
     return made
+
+
+def _docker(variables: Mapping[str, Any]) -> str:
+    """Return Docker's package in the distribution, or that there is none."""
+    packages = variables["__platform_package_sets"]["docker_engine"]["distribution"]
+    return f"`{packages[0]}`" if packages else "none; Docker's repository"
 
 
 def page() -> str:

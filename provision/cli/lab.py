@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from provision.lab.manager import LabReport
     from provision.report.json_documents.labs import Labs, ListedLab
 
-MIXED = SEPARATOR.join(("debian12", "ubuntu24"))
+MIXED = SEPARATOR.join(("debian12", "el9"))
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -91,14 +91,15 @@ def up(
 
     An existing lab keeps its options, so that you can omit them.
 
-    Without a mirror of its archive, Ubuntu is SIMULATED: files of Debian with the identity of Ubuntu.
+    Without a mirror of its archive, Ubuntu is SIMULATED: files of Debian with the identity of Ubuntu. Enterprise Linux
+    (el) is SIMULATED too: dnf and rpm over the files of Debian, in containers only.
 
     \b
     Examples:
       provision lab up demo --driver vm --nodes 2
       provision lab up gpus --machine dgx1v
       provision lab up quick --driver container --nodes 2 --system debian13
-      provision lab up mixed --driver container --system debian12,ubuntu24
+      provision lab up mixed --driver container --system debian12,el9
       provision lab up site --with linux-headers-amd64 --with nvidia-kernel-dkms
     """
     from provision.lab import manager

@@ -1,7 +1,8 @@
 """Root file systems of container nodes: a bare system with systemd, sshd and Python, built by mmdebstrap.
 
 An image is identified by the hash of its recipe. The tar file remains in the cache, so that another Docker engine can
-import it without the mirror; older recipes of the same distribution are removed when a new one is built.
+import it without the mirror; older recipes of the same distribution are removed when a new one is built. The packages
+of a SIMULATED system with rpm are built with its image, into a folder beside the tar file.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from provision.connectors.container import Engine
 from provision.errors import LabError
+from provision.lab import el_image
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
 from provision.lab.mirror import MirrorSources, mirror_sources, require_keyring
@@ -78,31 +81,50 @@ def image_tag(sources: MirrorSources) -> str:
     system = sources.system
     parts: list[object] = [PACKAGES, _INIT, _PREPARE, system.suite, sources.deb822, sources.apt_conf]
     parts += [system.packages, system.files, system.hooks] if system.packages or system.files else []
+    parts += [el_image.files(system), el_image.recipe(system)] if system.rpm else []
     recipe = json.dumps(parts)
     return f"{REPOSITORY}:{system.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
 
 
 def ensure_image(engine: Engine, system: LabSystem, cache: Path, progress: Progress) -> str:
     """Import the node image of a system into `engine`, building it unless it is cached; return its tag."""
-    sources, distro = mirror_sources(system), system.name
-    tag = image_tag(sources)
+    tag = image_tag(mirror_sources(system))
     if engine.has_image(tag):
         return tag
-    folder = cache / "images"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    archive = folder / f"{tag.replace(':', '-')}.tar"
-    with file_lock(folder / f".{distro}.lock"):
-        if not archive.exists():
-            progress.step(f"building the {system.label} node image (about a minute)")
-            _build(sources, archive)
-            for old in set(folder.glob(f"{REPOSITORY}-{distro}-*.tar")) - {archive}:
-                old.unlink()
+    with _cached_archive(system, cache, progress) as archive:
         progress.step(f"importing the {system.label} node image into docker")
         engine.import_image(archive, tag, command=[_INIT_PATH])
         for old_tag in engine.images(REPOSITORY):
-            if old_tag.startswith(f"{REPOSITORY}:{distro}-") and old_tag != tag:
+            if old_tag.startswith(f"{REPOSITORY}:{system.name}-") and old_tag != tag:
                 engine.remove_image(old_tag)
     return tag
+
+
+def ensure_packages(system: LabSystem, cache: Path, progress: Progress) -> Path:
+    """Return the folder with the packages of a SIMULATED system with rpm, built with its image unless cached."""
+    with _cached_archive(system, cache, progress) as archive:
+        return _packages_beside(archive)
+
+
+@contextmanager
+def _cached_archive(system: LabSystem, cache: Path, progress: Progress) -> Iterator[Path]:
+    """Yield the tar file of an image, built unless cached; a second caller waits for the first."""
+    sources, folder = mirror_sources(system), cache / "images"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    archive = folder / f"{image_tag(sources).replace(':', '-')}.tar"
+    outputs = {archive, _packages_beside(archive)} if system.rpm else {archive}
+    with file_lock(folder / f".{system.name}.lock"):
+        if not all(path.exists() for path in outputs):
+            minutes = "two minutes" if system.rpm else "a minute"
+            progress.step(f"building the {system.label} node image (about {minutes})")
+            _build(sources, archive)
+            for old in set(folder.glob(f"{REPOSITORY}-{system.name}-*")) - outputs:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+        yield archive
+
+
+def _packages_beside(archive: Path) -> Path:
+    return archive.with_suffix(".packages")
 
 
 def _build(sources: MirrorSources, archive: Path) -> None:
@@ -120,30 +142,36 @@ def _build(sources: MirrorSources, archive: Path) -> None:
                 remedy="Check that apt-get update works on the controller; the image uses the same mirror.",
                 output=tail,
             )
+        if sources.system.rpm:
+            shutil.rmtree(_packages_beside(archive), ignore_errors=True)
+            (scratch / "packages").replace(_packages_beside(archive))
         (scratch / "root.tar").replace(archive)
         log.unlink()
 
 
 def arguments(sources: MirrorSources, scratch: Path) -> list[str]:
-    """Write the files of the image and return mmdebstrap's arguments."""
-    files = {
-        sources.system.sources_file: sources.deb822,
-        "/etc/apt/apt.conf.d/90lab-mirror": sources.apt_conf,
-        _INIT_PATH: _INIT,
-        **sources.system.files,
-    }
-    hooks = [f"--customize-hook={hook}" for hook in sources.system.hooks] + file_hooks(files, scratch)
+    """Write the files of the image and return mmdebstrap's arguments; packages are built into ``scratch/packages``."""
+    system = sources.system
+    files = {_INIT_PATH: _INIT, **system.files}
+    if system.rpm:
+        files |= el_image.files(system)
+        last = list(el_image.hooks(system, scratch, scratch / "packages"))
+    else:
+        files |= {system.sources_file: sources.deb822, "/etc/apt/apt.conf.d/90lab-mirror": sources.apt_conf}
+        last = []
+    hooks = [f"--customize-hook={hook}" for hook in system.hooks] + file_hooks(files, scratch) + last
     prepare = scratch / "prepare"
     prepare.write_text("#!/bin/sh\nset -eu\n" + _PREPARE, encoding="utf-8")
     prepare.chmod(0o700)
     options, mirrors = sources.arguments(scratch)
     return [
         "--variant=minbase",
-        f"--include={','.join((*PACKAGES, *sources.system.packages))}",
+        f"--include={','.join((*PACKAGES, *system.packages))}",
+        *(el_image.OPTIONS if system.rpm else ()),
         *options,
         *hooks,
         f"--customize-hook={prepare}",
-        sources.system.suite,
+        system.suite,
         str(scratch / "root.tar"),
         *mirrors,
     ]

@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from provision.errors import NodeError
 from provision.lab.access import copy, run_script
 from provision.lab.base import LabNode, Progress
+from provision.lab.package_managers import PackageManager
 from provision.threads import outcomes
 
 _SECONDS = 300
 
 
-def install_hardware(folder: Path, nodes: Sequence[LabNode], packages: Sequence[Path], progress: Progress) -> None:
-    """Install the package files on every node that does not have these versions yet."""
-    if not packages:
+def install_hardware(
+    folder: Path,
+    nodes: Sequence[tuple[LabNode, PackageManager]],
+    packages_of: Callable[[PackageManager], Sequence[Path]],
+    progress: Progress,
+) -> None:
+    """Install the package files for a node's package manager on every node that does not have these versions yet."""
+    packages = {manager: packages_of(manager) for _, manager in nodes}
+    if not any(packages.values()):
         return
-    progress.step(f"installing SIMULATED hardware on {', '.join(node.name for node in nodes)}")
+    progress.step(f"installing SIMULATED hardware on {', '.join(node.name for node, _ in nodes)}")
 
-    def install(node: LabNode) -> None:
-        _install(folder, node, packages)
+    def install(entry: tuple[LabNode, PackageManager]) -> None:
+        _install(folder, *entry, packages[entry[1]])
 
     for outcome in outcomes(install, nodes, limit=8):
         if isinstance(outcome, Exception):
             raise outcome
 
 
-def _install(folder: Path, node: LabNode, packages: Sequence[Path]) -> None:
-    installed = run_script(
-        folder, node, "dpkg-query -W -f '${Package}_${Version}_${Architecture}.deb\\n'"
-    ).stdout.splitlines()
+def _install(folder: Path, node: LabNode, manager: PackageManager, packages: Sequence[Path]) -> None:
+    installed = run_script(folder, node, manager.list_command).stdout.splitlines()
     missing = [path for path in packages if path.name not in installed]
     remote = [f"/root/{path.name}" for path in missing]
     for local, path in zip(missing, remote, strict=True):
         copy(folder, node, local, path)
     if missing:
         files = shlex.join(remote)
-        done = run_script(folder, node, f"dpkg -i {files}; code=$?; rm -f {files}; exit $code", timeout=_SECONDS)
+        command = f"{manager.install_command} {files}; code=$?; rm -f {files}; exit $code"
+        done = run_script(folder, node, command, timeout=_SECONDS)
         if done.returncode:
             raise NodeError(
                 "installing the SIMULATED hardware's packages failed",

@@ -36,13 +36,16 @@ def render(spec: LabSpec, folder: Path, nodes: Sequence[LabNode], services: Serv
     """Return the inventory's text; the same lab gives the same text."""
     import yaml
 
+    from provision.lab.services.rpm_repository import variables
+
     hosts = {
         node.name: {
             "ansible_host": node.address,
             "ansible_port": node.port,
             "cluster_data_address": node.data_address,
+            **variables(spec.system_of(index), services.repository_url, services.repository_key),
         }
-        for node in nodes
+        for index, node in enumerate(nodes)
     }
     document = {"all": {"children": {"gpu_nodes": {"hosts": hosts, "vars": _variables(spec, folder, nodes, services)}}}}
     return _HEADER + yaml.dump(document, Dumper=_dumper(), sort_keys=False, width=1000)

@@ -16,9 +16,10 @@ from provision.lab.base import DriverName, LabDriver, LabNode, LabSpec, NodeStat
 from provision.lab.hardware import install_hardware
 from provision.lab.inventory_file import inventory_of, write_inventory
 from provision.lab.mirror import public
+from provision.lab.node_sources import write_sources
 
 if TYPE_CHECKING:
-    from provision.lab.services import Services
+    from provision.lab.services import ServiceInfo, Services
     from provision.report.json_documents.labs import Lab
 
 
@@ -101,9 +102,22 @@ def up(name: str, options: LabOptions, progress: Progress) -> LabReport:
         nodes = driver.up(spec, folder, progress)
         services = _services()
         info = services.up(spec, folder, _listen(spec, folder, driver), driver.host_address(spec, folder), progress)
-        install_hardware(folder, nodes, services.hardware_packages(spec), progress)
+        _prepare_nodes(spec, folder, nodes, services, info, progress)
         write_inventory(spec, folder, nodes, info)
     return status(name)
+
+
+def _prepare_nodes(
+    spec: LabSpec, folder: Path, nodes: Sequence[LabNode], services: Services, info: ServiceInfo, progress: Progress
+) -> None:
+    """Give nodes what comes from the lab: package sources and simulated hardware."""
+    from provision.lab.services.rpm_repository import node_files
+
+    systems = [spec.system_of(index) for index in range(len(nodes))]
+    files = [node_files(system, info.repository_url, info.repository_key) for system in systems]
+    write_sources(folder, list(zip(nodes, files, strict=True)))
+    managers = [(node, system.manager) for node, system in zip(nodes, systems, strict=True)]
+    install_hardware(folder, managers, lambda manager: services.hardware_packages(spec, manager), progress)
 
 
 def status(name: str) -> LabReport:
@@ -206,6 +220,15 @@ def _check(spec: LabSpec) -> None:
     """Refuse invalid options before anything is created."""
     if not 1 <= spec.nodes <= _MAX_NODES:
         raise LabError(f"a lab has 1 to {_MAX_NODES} nodes, not {spec.nodes}")
+    from provision.lab.services.rpm_repository import require_programs
+
+    require_programs(spec.systems)
+    for system in spec.systems:
+        if spec.driver is DriverName.VM and not system.kernel:
+            raise LabError(
+                f"{system.name} requires containers: the lab has no kernel for virtual machines with it",
+                remedy="Add --driver container.",
+            )
     if len(spec.systems) > 1 and spec.driver is not DriverName.CONTAINER:
         raise LabError(
             "nodes with several systems require containers", remedy="Add --driver container, or name one system."

@@ -1,7 +1,7 @@
 """Operating systems of lab nodes: every system that the roles support (``roles/platform/vars``).
 
 `SYSTEMS` has one row for each. A system with `stand_in` is SIMULATED: its nodes have the files of another system, and
-its os-release. With a mirror of its archive they have its own files.
+its own os-release. With a mirror of its archive they have its own files, if the lab can read such an archive.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from provision.errors import LabError
 from provision.lab.marks import mark
+from provision.lab.package_managers import APT, DNF, PackageManager
+from provision.lab.python_bundle import python_program
 from provision.resources import roles_folder
 
 DEFAULT_SYSTEM = "debian12"
@@ -32,12 +34,38 @@ class Archive:
     """The kernel's package in virtual machines."""
     packages: tuple[str, ...] = ()
     """Packages of every node that the smallest system of the archive lacks."""
+    manager: PackageManager = APT
+    """The package manager of nodes. Archives of others than apt cannot be read: their systems are always SIMULATED."""
+    identity: str = ""
+    """ID in os-release; empty: the first part of the name of the roles' file of variables."""
+    like: str = "debian"
+    """ID_LIKE in os-release."""
 
 
 DEBIAN = Archive("debian", ("main",), "linux-image-amd64")
 UBUNTU = Archive("ubuntu", ("main", "universe"), "linux-image-generic", ("apt", "gpgv", "ubuntu-keyring"))
+EL = Archive("el", (), "", manager=DNF, identity="rocky", like="rhel centos fedora")
 _SERVER = ("needrestart", "unattended-upgrades")
 """Packages of Ubuntu's server installation that disturb package transactions."""
+_DNF = ("dnf", "gpg", "rpm")
+_PLUGINS = ("dnf-plugins-core",)
+
+
+@dataclass(frozen=True)
+class Rpm:
+    """Properties of a SIMULATED system with rpm."""
+
+    release: str
+    """VERSION_ID in os-release, with the minor version."""
+    database: str = "/var/lib/rpm"
+    """The folder of rpm's database."""
+    python: str = ""
+    """The version of Python that modules run on, if the controller has it; empty: that of the files."""
+
+    @property
+    def major(self) -> str:
+        """The version without the minor one."""
+        return self.release.partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -53,13 +81,30 @@ class Row:
     """The system whose files the nodes have if there is no mirror of the archive; empty: the archive is required."""
     stand_in_packages: tuple[str, ...] = ()
     """Packages of `stand_in` that are part of other packages in the system."""
+    rpm: Rpm | None = None
+    """Properties of a system with rpm."""
 
+
+@dataclass(frozen=True)
+class Files:
+    """The system that the files of nodes are of."""
+
+    title: str
+    suite: str
+    """The release's name in apt."""
+    archive: Archive
+
+
+_OLD: Mapping[str, Files] = {"debian11": Files("Debian 11", "bullseye", DEBIAN)}
+"""Systems that nodes can have the files of, although the roles do not support them."""
 
 SYSTEMS: Mapping[str, Row] = {
     "debian12": Row("debian_12", DEBIAN),
     "debian13": Row("debian_13", DEBIAN),
     "ubuntu22": Row("ubuntu_22.04", UBUNTU, _SERVER, stand_in="debian12"),
     "ubuntu24": Row("ubuntu_24.04", UBUNTU, _SERVER, stand_in="debian13", stand_in_packages=("docker-cli",)),
+    "el8": Row("el_8", EL, (*_DNF, "patchelf"), stand_in="debian11", rpm=Rpm("8.10", python="3.6")),
+    "el9": Row("el_9", EL, (*_DNF, *_PLUGINS), stand_in="debian12", rpm=Rpm("9.4")),
 }
 """Name on the command line -> the system."""
 
@@ -77,9 +122,19 @@ class LabSystem:
     areas: tuple[str, ...]
     """Areas of the archive: ``main``."""
     kernel: str
-    """The kernel's package in virtual machines."""
+    """The kernel's package in virtual machines; empty: there is none."""
     packages: tuple[str, ...] = ()
     """Packages of every node beyond those of the lab."""
+    manager: PackageManager = APT
+    """The package manager of nodes."""
+    rpm: Rpm | None = None
+    """Properties of a system with rpm."""
+    python: str = ""
+    """The path of an interpreter of the controller that nodes get; empty: they have that of the files."""
+    files_of: str = ""
+    """The title of the system that a SIMULATED system has the files of."""
+    title: str = ""
+    """The title of a SIMULATED system."""
     mirror: str = ""
     """The URL of a mirror; empty: as in the controller's apt sources."""
     os_release: str = ""
@@ -115,7 +170,7 @@ class LabSystem:
     @property
     def hooks(self) -> tuple[str, ...]:
         """Shell commands before `files` are written; ``$1`` is the root folder. An upgrade does not undo the files."""
-        if not self.simulated:
+        if not self.simulated or self.manager is not APT:
             return ()
         return (f'chroot "$1" dpkg-divert --quiet --local --no-rename --add {OS_RELEASE}',)
 
@@ -128,6 +183,17 @@ def system_names() -> list[str]:
     return sorted(SYSTEMS)
 
 
+def files_of(name: str) -> Files:
+    """Return the system whose files nodes have, by the name in the lab of that system."""
+    from provision.inventory.role_files import systems
+
+    if name in _OLD:
+        return _OLD[name]
+    row = SYSTEMS[name]
+    variables = systems(roles_folder())[row.variables]
+    return Files(variables["__platform_title"], variables["__platform_repository_suite"], row.archive)
+
+
 def lab_system(name: str, mirror: str = "") -> LabSystem:
     """Return a system by its name.
 
@@ -136,47 +202,64 @@ def lab_system(name: str, mirror: str = "") -> LabSystem:
         mirror: URL of a mirror of the system's archive. Default: a SIMULATED system, or the controller's own mirror.
 
     Raises:
-        LabError: it is unknown.
+        LabError: it is unknown, or cannot be built from a mirror.
     """
-    from provision.inventory.role_files import systems
-
     row = SYSTEMS.get(name)
     if row is None:
         raise LabError(f"unknown lab distribution {name}", remedy=f"Choose from {', '.join(system_names())}.")
-    files = systems(roles_folder())
+    if mirror and row.archive.manager is not APT:
+        raise LabError(
+            f"{name}: nodes cannot be built from a mirror (its package manager is {row.archive.manager.name})",
+            remedy="Remove --mirror: the lab simulates the system.",
+        )
     if mirror or not row.stand_in:
+        own = files_of(name)
         packages = (*row.archive.packages, *row.packages)
-        return _system(name, row.archive, files[row.variables], packages, mirror=mirror)
-    base = SYSTEMS[row.stand_in]
-    title, files_of = files[row.variables]["__platform_title"], files[base.variables]["__platform_title"]
-    return _system(
+        return LabSystem(
+            name, own.suite, row.archive.name, row.archive.areas, row.archive.kernel, packages, mirror=mirror
+        )
+    return _simulated(name, row, files_of(row.stand_in))
+
+
+def _simulated(name: str, row: Row, files: Files) -> LabSystem:
+    """Return a system that has the files of another one."""
+    from provision.inventory.role_files import systems
+
+    variables = systems(roles_folder())[row.variables]
+    title, archive = variables["__platform_title"], files.archive
+    programs = "dnf and rpm over " if row.rpm else ""
+    python = python_program(row.rpm.python) if row.rpm and row.rpm.python else ""
+    without = f"; without Python {row.rpm.python}" if row.rpm and row.rpm.python and not python else ""
+    return LabSystem(
         name,
-        base.archive,
-        files[base.variables],
-        (*base.archive.packages, *row.packages, *row.stand_in_packages),
-        os_release=_identity(row.variables, files[row.variables], files_of),
-        simulated=f"{title}: the files of {files_of} with the os-release of {title}",
+        files.suite,
+        archive.name,
+        archive.areas,
+        archive.kernel if row.archive.kernel else "",
+        (*archive.packages, *row.packages, *row.stand_in_packages),
+        manager=row.archive.manager,
+        rpm=row.rpm,
+        python=python,
+        files_of=files.title,
+        title=title,
+        os_release=_identity(row, variables, files.title),
+        simulated=f"{title}: {programs}the files of {files.title} with the os-release of {title}{without}",
     )
 
 
-def _system(
-    name: str, archive: Archive, variables: Mapping[str, str], packages: tuple[str, ...], **more: str
-) -> LabSystem:
-    suite = variables["__platform_repository_suite"]
-    return LabSystem(name, suite, archive.name, archive.areas, archive.kernel, packages, **more)
-
-
-def _identity(file: str, variables: Mapping[str, str], files_of: str) -> str:
-    """Return the text of os-release of a system, from the name and the content of its file of variables."""
-    identity, _, version = file.partition("_")
+def _identity(row: Row, variables: Mapping[str, str], files_of: str) -> str:
+    """Return the text of os-release of a system, from its row and the content of its file of variables."""
+    identity, _, version = row.variables.partition("_")
     title, suite = variables["__platform_title"], variables["__platform_repository_suite"]
+    name = title.partition(version)[0].strip()
+    release = row.rpm.release if row.rpm else version
     pairs = {
         "PRETTY_NAME": f"{title} (SIMULATED: files of {files_of})",
-        "NAME": title.partition(" ")[0],
-        "VERSION_ID": version,
-        "VERSION": f"{title.partition(' ')[2]} (SIMULATED)",
-        "VERSION_CODENAME": suite,
-        "ID": identity,
-        "ID_LIKE": "debian",
+        "NAME": name,
+        "VERSION_ID": release,
+        "VERSION": f"{release}{title.removeprefix(f'{name} {version}')} (SIMULATED)",
+        **({"PLATFORM_ID": f"platform:el{row.rpm.major}"} if row.rpm else {"VERSION_CODENAME": suite}),
+        "ID": row.archive.identity or identity,
+        "ID_LIKE": row.archive.like,
     }
     return "".join(f'{key}="{value}"\n' for key, value in pairs.items())

@@ -251,9 +251,9 @@ def _port_problem() -> str:
 def _lab() -> LabFacts:
     from provision.connectors.container import answers
     from provision.lab import engine_process, vm, vm_image
-    from provision.lab.services import registry, repository
+    from provision.lab.services import registry, repository, rpm_repository
 
-    containers = {**repository.PROGRAMS, registry.PROGRAM: registry.PROGRAM, "mmdebstrap": "mmdebstrap"}
+    containers = {**repository.PROGRAMS, **rpm_repository.PROGRAMS, registry.PROGRAM: registry.PROGRAM, "mmdebstrap": "mmdebstrap"}
     containers |= {"dpkg-deb": "dpkg", "git": "git", "ssh-keygen": "openssh-client", "iptables": "iptables"}
     has_sdk = find_spec("docker") is not None
     try:

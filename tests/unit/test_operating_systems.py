@@ -11,12 +11,15 @@ import pytest
 
 from provision import workflow
 from provision.checks.systems import nearest, unsupported
+from provision.errors import LabError
 from provision.facts.base import RawOutput
 from provision.facts.system import SystemFact
 from provision.inventory.role_files import systems
-from provision.lab import container_image
+from provision.lab import container_image, manager
+from provision.lab.base import DriverName, LabSpec
 from provision.lab.mirror import MirrorSources, Stanza, mirror_sources
-from provision.lab.systems import SYSTEMS, lab_system
+from provision.lab.package_managers import APT, DNF
+from provision.lab.systems import SYSTEMS, LabSystem, files_of, lab_system
 from provision.lab.vm_recipe import Recipe, recipe_for
 from provision.report.reasons import message, remedy
 from provision.resources import roles_folder
@@ -61,7 +64,7 @@ def system_of_the_role(os_release: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_every_system_has_a_row_in_the_lab() -> None:
     """A system without nodes in the lab is not tested."""
     assert set(LAB) == set(FILES), "provision/lab/systems.py has a row for each file in roles/platform/vars"
-    assert {row.stand_in for row in SYSTEMS.values()} <= {"", *SYSTEMS}
+    assert all(files_of(row.stand_in).suite for row in SYSTEMS.values() if row.stand_in)
 
 
 def test_every_system_has_all_variables(system: str) -> None:
@@ -196,20 +199,26 @@ def test_plain_ansible_refuses_an_interim_release_by_name(
     assert (f"add roles/platform/vars/ubuntu_{version}.yml" in words) is not is_interim
 
 
+@pytest.fixture
+def without_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller without the versions of Python of the systems, which would be packed."""
+    monkeypatch.setattr("provision.lab.systems.python_program", lambda _: "")
+
+
+@pytest.mark.usefixtures("without_python")
 def test_the_lab_has_a_recipe_for_its_container_and_its_virtual_machine(lab: str, tmp_path: Path) -> None:
     """Both come from the suite and the archive of the files of its nodes; virtual machines have its kernel."""
     made = lab_system(lab)
-    files = FILES[SYSTEMS[SYSTEMS[lab].stand_in or lab].variables]
-    suite, areas = files["__platform_repository_suite"], " ".join(made.areas)
+    suite, areas = files_of(SYSTEMS[lab].stand_in or lab).suite, " ".join(made.areas)
     container = container_image.arguments(mirror_sources(made), tmp_path)
     machine = recipe_for(made).mmdebstrap("root", "early.tar", "late.tar")
 
-    for words in (container, machine):
+    for words in (container, machine) if made.kernel else (container,):
         assert suite in words
         assert f"deb [signed-by={made.keyring}] {MIRROR} {suite} {areas}" in words
         packages = next(word for word in words if word.startswith("--include=")).removeprefix("--include=").split(",")
         assert {*made.packages} <= {*packages}
-    assert made.kernel in packages
+    assert not made.kernel or made.kernel in packages
 
 
 SIMULATED = [name for name, row in SYSTEMS.items() if row.stand_in]
@@ -225,15 +234,42 @@ def test_a_simulated_system_has_its_own_identity_and_says_so(name: str, monkeypa
     assert parsed.variables == variables
     assert system_of_the_role(text, monkeypatch) == variables
     assert parsed.title.startswith(f"{FILES[variables]['__platform_title']} (SIMULATED: files of Debian ")
-    assert f'VERSION_CODENAME="{FILES[variables]["__platform_repository_suite"]}"\n' in text
+    if made.manager is APT:
+        assert f'VERSION_CODENAME="{FILES[variables]["__platform_repository_suite"]}"\n' in text
     assert made.label == f"{name} (SIMULATED)"
     assert made.simulated in made.files["/usr/share/provision/simulated/system"]
 
 
+@pytest.mark.usefixtures("without_python")
 @pytest.mark.parametrize("name", SIMULATED)
-def test_the_images_of_a_simulated_system_have_its_identity(name: str, tmp_path: Path) -> None:
-    """An upgrade of the package that owns os-release does not undo it, and no image of another system is used."""
-    made, base = lab_system(name), lab_system(SYSTEMS[name].stand_in)
+def test_no_image_of_another_system_is_used(name: str) -> None:
+    """The files of a system alone do not identify an image."""
+    made, files = lab_system(name), files_of(SYSTEMS[name].stand_in)
+    base = LabSystem(made.name, files.suite, files.archive.name, files.archive.areas, files.archive.kernel)
+    sources = MirrorSources(made, (Stanza((MIRROR,), (made.suite,), made.areas),))
+    hashes = {container_image.image_tag(replace(sources, system=one)).rpartition("-")[2] for one in (made, base)}
+
+    assert len(hashes) == 2
+
+
+@pytest.mark.usefixtures("without_python")
+@pytest.mark.parametrize("name", SIMULATED)
+def test_the_container_of_a_simulated_system_has_its_identity(name: str, tmp_path: Path) -> None:
+    """The text is what the lab's description says."""
+    made = lab_system(name)
+    words = container_image.arguments(MirrorSources(made, (Stanza((MIRROR,), (made.suite,), made.areas),)), tmp_path)
+    upload = next(word for word in words if "=upload " in word and word.endswith(" /usr/lib/os-release"))
+
+    assert Path(upload.split()[1]).read_text(encoding="utf-8") == made.os_release
+
+
+WITH_APT = [name for name in SIMULATED if SYSTEMS[name].archive.manager is APT]
+
+
+@pytest.mark.parametrize("name", WITH_APT)
+def test_an_upgrade_does_not_undo_the_identity_of_a_simulated_system(name: str, tmp_path: Path) -> None:
+    """The package that owns os-release writes it beside that of the lab, in containers and in virtual machines."""
+    made = lab_system(name)
     sources = MirrorSources(made, (Stanza((MIRROR,), (made.suite,), made.areas),))
     words = container_image.arguments(sources, tmp_path)
     upload = next(word for word in words if "=upload " in word and word.endswith(" /usr/lib/os-release"))
@@ -241,14 +277,20 @@ def test_the_images_of_a_simulated_system_have_its_identity(name: str, tmp_path:
     recipe = Recipe(sources)
 
     assert words.index(divert) < words.index(upload)
-    assert Path(upload.split()[1]).read_text(encoding="utf-8") == made.os_release
     assert recipe.late["usr/lib/os-release"] == made.os_release
     assert any("dpkg-divert" in word for word in recipe.mmdebstrap("root", "early.tar", "late.tar"))
-    hashes = {container_image.image_tag(replace(sources, system=one)).rpartition("-")[2] for one in (made, base)}
-    assert len(hashes) == 2
 
 
-@pytest.mark.parametrize("name", SIMULATED)
+@pytest.mark.parametrize("name", [name for name, row in SYSTEMS.items() if row.archive.manager is DNF])
+def test_a_system_with_rpm_is_always_simulated(name: str) -> None:
+    """The lab cannot read its archive, and has no kernel for virtual machines."""
+    with pytest.raises(LabError, match=f"{name}: nodes cannot be built from a mirror"):
+        lab_system(name, "http://own.example/archive")
+    with pytest.raises(LabError, match=f"{name} requires containers"):
+        manager._check(LabSpec("demo", DriverName.VM, 1, distro=name))
+
+
+@pytest.mark.parametrize("name", WITH_APT)
 def test_with_a_mirror_of_its_archive_a_system_is_not_simulated(name: str) -> None:
     """Its nodes have its own files, from the mirror that the user names."""
     url, archive = "http://own.example/archive", SYSTEMS[name].archive

@@ -16,11 +16,18 @@ from provision.errors import InvalidDocument, LabError
 from provision.lab.access import file_lock
 from provision.lab.base import LabSpec, Progress
 from provision.lab.machines import load
-from provision.lab.services import processes, registry, repository
+from provision.lab.package_managers import PackageManager
+from provision.lab.services import processes, registry, repository, rpm_repository
 from provision.lab.services.ca import ensure_certificates
 from provision.lab.services.image import ensure_training_image
 from provision.lab.services.kernel import GIT_FOLDER
-from provision.lab.services.packages import build_packages, machine_package_name, simulated_things
+from provision.lab.services.packages import (
+    build_packages,
+    file_name,
+    machine_package_name,
+    simulated_things,
+    stand_ins,
+)
 from provision.local_files import cache_folder, write_private
 
 __all__ = ["ServiceInfo", "ServiceState", "Services"]
@@ -53,6 +60,10 @@ class ServiceInfo:
     """File with its signing key."""
     registry_ca: str = ""
     """File with the CA certificate of the registry."""
+    repository_url: str = ""
+    """URL of all package repositories."""
+    repository_key: str = ""
+    """Their public key, armored."""
 
     def site(self) -> dict[str, str]:
         """Return the site settings of the lab as options of ``init``."""
@@ -104,9 +115,11 @@ class Services:
             progress.step("starting the registry and the package repository")
             registry.ensure_running(own, addresses, ports["registry"], certificates)
             registry.push(image, _REPOSITORY, _TAG, port=ports["registry"], authority=certificates.authority)
-            key = repository.ensure_repository(own, spec.name, build_packages(self._cache))
+            rpms = rpm_repository.contents(spec, self._cache, progress)
+            key = repository.ensure_repository(own, spec.name, build_packages(self._cache), rpms)
             repository.ensure_running(own, addresses, ports["repository"])
             served = f"{host_address}:{ports['registry']}"
+            url = f"http://{host_address}:{ports['repository']}"
             info = ServiceInfo(
                 registry=served,
                 ca_certificate=certificates.authority.read_text(),
@@ -115,17 +128,19 @@ class Services:
                 repositories=[
                     {
                         "name": "provision-lab",
-                        "uris": f"http://{host_address}:{ports['repository']}",
+                        "uris": url,
                         "suites": repository.SUITE,
                         "components": repository.COMPONENT,
                         "key": key,
                     }
                 ],
                 simulated=simulated_things(spec.machine, spec.systems),
-                nvidia_repository=f"http://{host_address}:{ports['repository']}/{repository.NVIDIA_PATH}",
+                nvidia_repository=f"{url}/{repository.NVIDIA_ADDRESS}",
                 nvidia_key=str(own / "repository.pub"),
                 registry_ca=str(certificates.authority),
                 peer_memory_url=f"http://127.0.0.1:{ports['repository']}/{GIT_FOLDER}",
+                repository_url=url,
+                repository_key=key,
             )
             write_private(own / "info.json", json.dumps(asdict(info), indent=2))
         return info
@@ -151,12 +166,13 @@ class Services:
         """Return the current state of the processes."""
         return tuple(ServiceState(record.stem, processes.running(record)) for record in _records(folder / "services"))
 
-    def hardware_packages(self, spec: LabSpec) -> list[Path]:
-        """Return the .deb files of the simulated hardware of `spec.machine`; none for nodes without GPUs."""
+    def hardware_packages(self, spec: LabSpec, manager: PackageManager) -> list[Path]:
+        """Return the package files of the simulated hardware of `spec.machine`; none for nodes without GPUs."""
         if spec.machine is None:
             return []
-        prefixes = ("nvidia-smi-simulated_", f"{machine_package_name(load(spec.machine).name)}_")
-        return [path for path in build_packages(self._cache) if path.name.startswith(prefixes)]
+        names = ("nvidia-smi-simulated", machine_package_name(load(spec.machine).name))
+        files = {file_name(package, manager) for package in stand_ins(manager) if package.name in names}
+        return [path for path in build_packages(self._cache, manager) if path.name in files]
 
 
 def _records(own: Path) -> list[Path]:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 
 from provision.errors import LabError
 from provision.lab.access import file_lock
 from provision.lab.machines import Machine, load, names, to_json
 from provision.lab.marks import mark
+from provision.lab.package_managers import APT, DNF, PackageManager
+from provision.lab.services import deb_packages, rpm_packages
 from provision.lab.services.kernel import kernel_stand_ins
 from provision.lab.services.stand_in import StandIn
 from provision.lab.systems import LabSystem
@@ -42,25 +43,41 @@ _FILES = package_path("lab", "files")
 _EPOCH = 1704067200  # the newest modification time of files, so that equal recipes give equal packages
 
 
-def build_packages(cache: Path) -> list[Path]:
-    """Return the .deb files of all stand-ins, built unless cached.
+_BUILDERS: Mapping[PackageManager, ModuleType] = {APT: deb_packages, DNF: rpm_packages}
+"""Package manager -> the module that builds its packages."""
+
+
+def build_packages(cache: Path, manager: PackageManager = APT) -> list[Path]:
+    """Return the files of all stand-ins for a package manager, built unless cached.
 
     Raises:
-        LabError: dpkg-deb is missing or failed.
+        LabError: the program that builds them is missing or failed.
     """
-    packages = stand_ins()
+    packages = stand_ins(manager)
+    builder = _BUILDERS[manager]
+    names = [file_name(package, manager) for package in packages]
     recipe = json.dumps([asdict(package) for package in packages], sort_keys=True, default=dict)
-    folder = cache / "packages" / hashlib.sha256(f"{_EPOCH}{recipe}".encode()).hexdigest()[:16]
-    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    recipe += "" if manager is APT else Path(str(builder.__file__)).read_text(encoding="utf-8")
+    parent = cache / ("packages" if manager is APT else f"packages-{manager.name}")
+    folder = parent / hashlib.sha256(f"{_EPOCH}{recipe}".encode()).hexdigest()[:16]
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not folder.exists():
-        with file_lock(folder.parent / ".lock"):
+        with file_lock(parent / ".lock"):
             if not folder.exists():
-                _build_all(packages, folder)
-    return [folder / package.file_name for package in packages]
+                _build_all(packages, folder, builder)
+    return [folder / name for name in names]
 
 
-def stand_ins() -> list[StandIn]:
-    """Return all stand-ins of the lab: the tools, and one package for each described machine."""
+def file_name(package: StandIn, manager: PackageManager) -> str:
+    """Return the name of a stand-in's file for a package manager."""
+    return package.file_name if manager is APT else rpm_packages.file_name(package)
+
+
+def stand_ins(manager: PackageManager = APT) -> list[StandIn]:
+    """Return all stand-ins of the lab: the tools, and one package for each described machine.
+
+    Kernel modules exist only for apt: a kernel is in virtual machines, and these have systems with apt.
+    """
     return [
         *_toolkit_stand_ins(),
         StandIn(
@@ -73,7 +90,7 @@ def stand_ins() -> list[StandIn]:
             },
             {"Depends": "python3", "Provides": "nvidia-smi", "Conflicts": "nvidia-smi"},
         ),
-        *kernel_stand_ins(),
+        *(kernel_stand_ins() if manager is APT else []),
         *(_machine_package(load(name)) for name in names()),
     ]
 
@@ -178,53 +195,32 @@ def _source(name: str) -> str:
     return (_FILES / name).read_text(encoding="utf-8").replace("@VERSION@", TOOLKIT_VERSION)
 
 
-def _build_all(packages: list[StandIn], folder: Path) -> None:
-    if shutil.which("dpkg-deb") is None:
-        raise LabError("dpkg-deb is not installed; it is required for the lab's packages", remedy="Use Debian.")
+def _build_all(packages: list[StandIn], folder: Path, builder: ModuleType) -> None:
+    if shutil.which(builder.PROGRAM) is None:
+        raise LabError(
+            f"{builder.PROGRAM} is not installed; it is required for the lab's packages",
+            remedy=f"Run: apt-get install --no-install-recommends {builder.PACKAGE}",
+        )
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder.parent) as name:
         made = Path(name) / "made"
         made.mkdir()
         for package in packages:
-            _build(package, Path(name) / package.file_name, made)
+            tree = Path(name) / package.file_name
+            _write_tree(package, tree)
+            builder.build(package, tree, made, _EPOCH)
         made.rename(folder)
     for old in folder.parent.iterdir():
         if old.is_dir() and old != folder:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _build(package: StandIn, tree: Path, target: Path) -> None:
+def _write_tree(package: StandIn, tree: Path) -> None:
+    """Write the files of a package below a folder."""
+    tree.mkdir()
     for path, text in package.files.items():
         file = tree / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
         file.chmod(0o755 if "/bin/" in path or text.startswith("#!") else 0o644)
-    control = tree / "DEBIAN"
-    control.mkdir()
-    for name, text in {"control": _control(package), **package.scripts}.items():
-        (control / name).write_text(text, encoding="utf-8")
-        (control / name).chmod(0o644 if name == "control" else 0o755)
     for folder in (tree, *(path for path in tree.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
-    done = subprocess.run(
-        ["dpkg-deb", "--root-owner-group", "-Zgzip", "--build", str(tree), str(target / package.file_name)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "SOURCE_DATE_EPOCH": str(_EPOCH)},
-    )
-    if done.returncode:
-        raise LabError(f"dpkg-deb failed for the SIMULATED package {package.name}", output=done.stderr)
-
-
-def _control(package: StandIn) -> str:
-    values = {
-        "Package": package.name,
-        "Version": package.version,
-        "Architecture": "all",
-        "Maintainer": "provision lab <root@localhost>",
-        "Section": "misc",
-        "Priority": "optional",
-        **package.fields,
-        "Description": f"SIMULATED: {package.summary}\n A stand-in of a provision lab; nothing of NVIDIA's is in it.",
-    }
-    return "".join(f"{name}: {value}\n" for name, value in values.items())

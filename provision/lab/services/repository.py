@@ -8,33 +8,43 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.errors import LabError
-from provision.lab.services import processes
+from provision.lab.services import processes, rpm_repository
+from provision.lab.services.gpg import Gpg, run_program
 from provision.lab.services.kernel import GIT_FOLDER, build_git, git_history
 from provision.local_files import write_private
 from provision.resources import package_path
 
 SUITE = "lab"
 COMPONENT = "main"
-NVIDIA_PATH = "libnvidia-container/stable/deb/amd64"
+NVIDIA_ADDRESS = "libnvidia-container/stable/deb/$(ARCH)"
 """A flat repository of the stand-ins for the NVIDIA Container Toolkit, with the layout of NVIDIA's repository."""
+_NVIDIA_PATH = NVIDIA_ADDRESS.replace("$(ARCH)", "amd64")
 
 _SERVER = package_path("lab", "files", "serve_repository.py")
 _NVIDIA_PACKAGES = ("nvidia-container-toolkit", "libnvidia-container", "nvidia-docker2")
 PROGRAMS = {"apt-ftparchive": "apt-utils", "gpg": "gnupg"}
 
 
-def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
+def ensure_repository(
+    folder: Path, lab: str, packages: Sequence[Path], rpms: Mapping[str, rpm_repository.Content] | None = None
+) -> str:
     """Put `packages` into the signed repository below `folder`; return its public key.
 
     The key is created by the first call and reused; without changes nothing is written.
+
+    Args:
+        folder: the folder of the lab's services.
+        lab: the name of the lab.
+        packages: .deb files.
+        rpms: path below the repository's URL -> content of an rpm repository.
     """
+    rpms = rpms or {}
     for program, package in PROGRAMS.items():
         if shutil.which(program) is None:
             raise LabError(
@@ -43,9 +53,14 @@ def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
             )
     root, public, secret = folder / "repository", folder / "repository.pub", folder / "repository.key"
     sources = {path.name: path.read_bytes() for path in packages} | {GIT_FOLDER: git_history().encode()}
-    contents = json.dumps({"layout": 2} | {name: hashlib.sha256(data).hexdigest() for name, data in sources.items()})
+    files = {path: [str(package) for package in content.packages] for path, content in rpms.items()}
+    contents = json.dumps(
+        {"layout": 2}
+        | {name: hashlib.sha256(data).hexdigest() for name, data in sources.items()}
+        | ({"rpm": files} if files else {})
+    )
     with tempfile.TemporaryDirectory(prefix="provision-gpg-") as home:
-        gpg = _Gpg(Path(home))
+        gpg = Gpg(Path(home))
         try:
             if not (secret.exists() and public.exists()):
                 shutil.rmtree(root, ignore_errors=True)
@@ -55,7 +70,7 @@ def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
             made_of = root / "contents.json"
             if not (made_of.exists() and made_of.read_text() == contents):
                 gpg.run(["--import", str(secret)])
-                _build(root, packages, contents, gpg)
+                _build(root, packages, rpms, contents, gpg)
         finally:
             gpg.close()
     return public.read_text()
@@ -76,7 +91,9 @@ def record_of(folder: Path) -> Path:
     return folder / "repository.json"
 
 
-def _build(root: Path, packages: Sequence[Path], contents: str, gpg: _Gpg) -> None:
+def _build(
+    root: Path, packages: Sequence[Path], rpms: Mapping[str, rpm_repository.Content], contents: str, gpg: Gpg
+) -> None:
     """Build next to `root` and exchange the folders; the server opens files by name for each request."""
     made = root.with_name("repository.new")
     shutil.rmtree(made, ignore_errors=True)
@@ -86,7 +103,7 @@ def _build(root: Path, packages: Sequence[Path], contents: str, gpg: _Gpg) -> No
     index.mkdir(parents=True)
     for package in packages:
         shutil.copyfile(package, pool / package.name)
-    (index / "Packages").write_text(_run(["apt-ftparchive", "packages", "pool"], cwd=made))
+    (index / "Packages").write_text(run_program(["apt-ftparchive", "packages", "pool"], cwd=made))
     values = {
         "Origin": "provision lab",
         "Label": "provision lab, SIMULATED",
@@ -98,55 +115,28 @@ def _build(root: Path, packages: Sequence[Path], contents: str, gpg: _Gpg) -> No
     }
     options = [f"-oAPT::FTPArchive::Release::{name}={value}" for name, value in values.items()]
     release = suite / "Release"
-    release.write_text(_run(["apt-ftparchive", *options, "release", str(suite.relative_to(made))], cwd=made))
+    release.write_text(run_program(["apt-ftparchive", *options, "release", str(suite.relative_to(made))], cwd=made))
     gpg.run(["--clearsign", "--output", str(suite / "InRelease"), str(release)])
     gpg.run(["--armor", "--detach-sign", "--output", str(suite / "Release.gpg"), str(release)])
-    _build_flat(made / NVIDIA_PATH, [package for package in packages if package.name.startswith(_NVIDIA_PACKAGES)], gpg)
+    _build_flat(
+        made / _NVIDIA_PATH, [package for package in packages if package.name.startswith(_NVIDIA_PACKAGES)], gpg
+    )
+    for path, content in rpms.items():
+        rpm_repository.build(made / path, content, gpg)
     build_git(made / GIT_FOLDER)
     (made / "contents.json").write_text(contents)
     shutil.rmtree(root, ignore_errors=True)
     made.replace(root)
 
 
-def _build_flat(folder: Path, packages: Sequence[Path], gpg: _Gpg) -> None:
+def _build_flat(folder: Path, packages: Sequence[Path], gpg: Gpg) -> None:
     """Build a signed repository with its index next to its packages."""
     folder.mkdir(parents=True)
     for package in packages:
         shutil.copyfile(package, folder / package.name)
-    (folder / "Packages").write_text(_run(["apt-ftparchive", "packages", "."], cwd=folder))
+    (folder / "Packages").write_text(run_program(["apt-ftparchive", "packages", "."], cwd=folder))
     values = {"Origin": "provision lab", "Label": "provision lab, SIMULATED", "Architectures": "amd64"}
     options = [f"-oAPT::FTPArchive::Release::{name}={value}" for name, value in values.items()]
-    release = _run(["apt-ftparchive", *options, "release", "."], cwd=folder)
+    release = run_program(["apt-ftparchive", *options, "release", "."], cwd=folder)
     (folder / "Release").write_text(release)
     gpg.run(["--clearsign", "--output", str(folder / "InRelease"), str(folder / "Release")])
-
-
-class _Gpg:
-    """gpg with a separate home directory, whose path is short enough for its agent's socket."""
-
-    def __init__(self, home: Path) -> None:
-        self._home = home
-
-    def run(self, arguments: Sequence[str]) -> str:
-        """Run gpg without prompts and return its output."""
-        return _run(["gpg", "--homedir", str(self._home), "--batch", "--yes", "--quiet", *arguments])
-
-    def make_key(self, user: str) -> tuple[str, str]:
-        """Create a signing key; return its public and private part, armored."""
-        self.run(["--passphrase", "", "--quick-generate-key", user, "ed25519", "sign", "never"])
-        return self.run(["--armor", "--export"]), self.run(["--armor", "--export-secret-keys"])
-
-    def close(self) -> None:
-        """Stop the agent that gpg started."""
-        subprocess.run(
-            ["gpgconf", "--homedir", str(self._home), "--kill", "all"],
-            capture_output=True,
-            check=False,
-        )
-
-
-def _run(argv: Sequence[str], cwd: Path | None = None) -> str:
-    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise LabError(f"{argv[0]} failed while making the lab's package repository", output=done.stderr)
-    return done.stdout

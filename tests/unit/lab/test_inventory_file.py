@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ def test_services_are_in_the_variables_of_the_roles():
     assert inventory["training_image_reference"] == "10.78.1.1:5000/training:1"
     assert inventory["training_image_digest"] == "sha256:1"
     assert inventory["platform_extra_repositories"] == SERVICES.repositories
+
+
+def test_a_node_with_rpm_has_repositories_and_an_engine_of_its_own(monkeypatch):
+    """Its system has no Docker Engine, so that it comes from the lab's copy of Docker's repository."""
+    monkeypatch.setattr("provision.lab.systems.python_program", lambda version: f"/opt/python{version}")
+    services = replace(SERVICES, repository_url="http://10.78.1.1:1", repository_key="K\n")
+    spec = LabSpec("demo", DriverName.CONTAINER, 2, distro="debian12,el8")
+    debian, el = yaml.safe_load(render(spec, Path("/labs/demo"), NODES, services))["all"]["children"]["gpu_nodes"][
+        "hosts"
+    ].values()
+
+    assert debian == variables()["hosts"]["demo-1"]
+    assert el["docker_engine_source"] == "docker"
+    assert el["docker_engine_repository_uri"] == "http://10.78.1.1:1/rpm/docker"
+    assert el["platform_extra_repositories"] == [
+        {"name": "provision-lab", "uris": "http://10.78.1.1:1/rpm/stand-ins", "suites": "/", "key": "K\n"}
+    ]
+    assert el["ansible_python_interpreter"] == "/usr/libexec/platform-python"
 
 
 @pytest.mark.parametrize(("driver", "expected"), [(DriverName.VM, True), (DriverName.CONTAINER, False)])

@@ -40,6 +40,11 @@ def test_changed_options_of_a_lab_are_refused_with_both_values():
         (LabOptions(driver=DriverName.CONTAINER, packages=("docker.io",)), "--with requires virtual machines"),
         (LabOptions(packages=("docker.io; id",)), "invalid package name"),
         (LabOptions(distro="debian12,ubuntu24"), "several systems require containers"),
+        (LabOptions(distro="el9"), "el9 requires containers: the lab has no kernel"),
+        (
+            LabOptions(driver=DriverName.CONTAINER, distro="el9", mirror="http://m.example"),
+            "el9: nodes cannot be built",
+        ),
         (LabOptions(driver=DriverName.CONTAINER, distro="debian12,"), "unknown lab distribution"),
         (
             LabOptions(driver=DriverName.CONTAINER, distro="debian12,ubuntu24", mirror="http://m.example"),

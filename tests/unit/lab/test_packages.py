@@ -59,6 +59,16 @@ def test_a_lab_without_gpus_simulates_no_gpus():
     assert any("dgx1v" in thing for thing in simulated_things("dgx1v"))
 
 
+@pytest.mark.parametrize(("python", "expected"), [("/opt/python3.6", False), ("", True)])
+def test_a_system_without_its_python_says_so(monkeypatch, python, expected):
+    """Programs on its nodes run on another version than those of the system."""
+    monkeypatch.setattr("provision.lab.systems.python_program", lambda _: python)
+    [text, _] = simulated_things(None, [lab_system("el8")])
+
+    assert text.startswith("Enterprise Linux 8: dnf and rpm over the files of Debian 11 with the os-release of")
+    assert text.endswith("; without Python 3.6") is expected
+
+
 def test_a_simulated_system_is_named_once_for_all_its_nodes():
     """Real systems are not."""
     systems = [lab_system(name) for name in ("debian12", "ubuntu24", "ubuntu24")]
