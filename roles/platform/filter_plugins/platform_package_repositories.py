@@ -1,1 +1,1 @@
-../../../provision/commands/apt_sources.py
+../../../provision/commands/package_repositories.py
