@@ -169,7 +169,8 @@ class Collector:
         details = [shown[key] for key in _OUTPUTS if shown[key]]
         full = shown["msg"].strip()
         output = "\n".join("\n".join([full, *details]).strip().splitlines()[-10:])
-        return Failure(role, task.split(" : ", 1)[-1], message, output, remedy_for(full, *details))
+        remedy = remedy_for(full, *details, code=str(result.get("reason") or ""))
+        return Failure(role, task.split(" : ", 1)[-1], message, output, remedy)
 
     def _report_event(self, node: str, role: str | None, task: str, status: str) -> None:
         self._on_event(Event(node, role, task.split(" : ", 1)[-1], status))

@@ -595,6 +595,8 @@ def version_problem(version: str, system: str) -> str:
     """
     if version in VERSIONS:
         return ""
+    if not version:
+        return f"{system} has no Slurm of its own"
     return f"Slurm {version} of {system} is not supported; supported versions are {', '.join(VERSIONS)}"
 
 

@@ -72,6 +72,10 @@ class Repository:
     role: str
     optional: bool = False
     """Whether the variable may be empty."""
+    gpgcheck: bool = True
+    """Whether dnf verifies the signatures of packages; apt always verifies the index."""
+    repo_gpgcheck: bool = False
+    """Whether dnf verifies the signature of the index."""
 
 
 @dataclass(frozen=True, kw_only=True)

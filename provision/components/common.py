@@ -12,13 +12,18 @@ from provision.facts.container import Container
 from provision.model import PreflightCode
 from provision.model.cause import Cause, CauseKind
 
-SOURCES = "/etc/apt/sources.list.d/provision-{}.sources"
 IMAGE_REMEDY = (
     "Set it in the inventory's group_vars/all.yml, e.g. training_image_reference: registry.example.com/team/train:1. "
     "Clusters whose jobs bring their own images set training_image_enabled, training_container_enabled and "
     "container_ssh_enabled to false."
 )
 _ARMOR = "BEGIN PGP PUBLIC KEY BLOCK"
+
+
+def package_manager(facts: NodeFacts) -> str:
+    """Return the package manager of a node by the name in the roles' files of variables; apt if it is unknown."""
+    name = "" if isinstance(facts.system, Unknown) else facts.system.package_manager
+    return "dnf" if name in {"dnf", "yum"} else "apt"
 
 
 def is_whole_run(causes: Sequence[Cause]) -> bool:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from provision.commands.package_repositories import repository_paths
 from provision.components.base import Component, NodeState, PreservedSettings, Repository, RoleNeed, Setting, Variables
 from provision.components.common import (
-    SOURCES,
     brought,
     docker_is_absent,
     docker_is_unused,
@@ -18,6 +18,7 @@ from provision.components.common import (
     key_problems,
     matches,
     other_containers,
+    package_manager,
     package_versions,
     text,
     toolkit_package,
@@ -290,9 +291,9 @@ def _repositories(variables: Variables, system: Variables) -> Iterator[Repositor
         yield Repository("docker", (url,), (suite,), ("stable",), key, "docker_engine_repository_uri", "docker_engine")
 
 
-def _files(variables: Variables, _: NodeFacts) -> Iterator[str]:
+def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
     if variables.get("docker_engine_source") == "docker":
-        yield SOURCES.format("docker")
+        yield from repository_paths("docker", package_manager(facts))
     yield "/etc/docker/daemon.json"
     for item in items(variables, "docker_engine_registry_ca"):
         yield f"{_CERTIFICATES}{item.get('registry')}/ca.crt"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from provision.commands.package_repositories import repository_paths
 from provision.commands.signing_keys import NVIDIA_FINGERPRINT, InvalidKey, parse_armored
 from provision.components.base import Component, NodeState, PreservedSettings, Repository, RoleNeed, Setting, Variables
 from provision.components.common import (
-    SOURCES,
     brought,
     docker_is_absent,
     docker_is_unused,
@@ -17,6 +17,7 @@ from provision.components.common import (
     key_problems,
     matches,
     other_containers,
+    package_manager,
     package_versions,
     text,
     toolkit_package,
@@ -100,12 +101,23 @@ def _repositories(variables: Variables, _: Variables) -> Iterator[Repository]:
     url = text(variables, _URI)
     if url:
         key = text(variables, _KEY)
-        yield Repository("nvidia-container", (url,), ("/",), (), key, _URI, "nvidia_container", optional=True)
+        yield Repository(
+            name="nvidia-container",
+            uris=(url,),
+            suites=("/",),
+            components=(),
+            key=key,
+            variable=_URI,
+            role="nvidia_container",
+            optional=True,
+            gpgcheck=False,
+            repo_gpgcheck=True,
+        )
 
 
-def _files(variables: Variables, _: NodeFacts) -> Iterator[str]:
+def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
     if variables.get(_URI):
-        yield SOURCES.format("nvidia-container")
+        yield from repository_paths("nvidia-container", package_manager(facts))
     if is_on(variables, "nvidia_container_cdi_enabled"):
         yield "/etc/cdi/nvidia.yaml"
 

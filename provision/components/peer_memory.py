@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from provision.components.base import Component, NodeState, PreservedSettings, Setting, Variables
-from provision.components.common import is_whole_run, matches, text
+from provision.components.common import is_whole_run, matches, package_manager, text
 from provision.facts import NodeFacts, Unknown, is_container, plain
 from provision.gdr.observed import has_gpus, verdict_of
 from provision.model import CheckResult, Node, PreflightCode
@@ -99,6 +99,13 @@ def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
         yield PreflightCode.VARIABLE_MISSING, missing, "is not set, and its counterpart is", remedy
 
 
+_HOOKS = {
+    "apt": [f"/etc/kernel/{folder}/zz-provision-peer-memory" for folder in ("postinst.d", "header_postinst.d")],
+    "dnf": ["/etc/kernel/install.d/zz-provision-peer-memory.install"],
+}
+"""Package manager -> hooks for new kernels."""
+
+
 def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
     provider = _provider(variables, facts)
     if provider == "none":
@@ -109,8 +116,7 @@ def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
     yield "/etc/provision/peer_memory.json"
     yield "/etc/systemd/system/provision-peer-memory.service"
     if provider in {"nv_peer_mem", "nvidia_peermem"}:
-        for folder in ("postinst.d", "header_postinst.d"):
-            yield f"/etc/kernel/{folder}/zz-provision-peer-memory"
+        yield from _HOOKS[package_manager(facts)]
         if text(variables, "peer_memory_signing_key"):
             yield "/etc/dkms/framework.conf.d/provision-peer-memory.conf"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from provision.commands.apt_sources import login_lines
+from provision.commands.package_repositories import repository_files, repository_paths
 from provision.components.base import Component, Repository, Setting, Variables
-from provision.components.common import SOURCES, items, key_problems
+from provision.components.common import is_on, items, key_problems, package_manager
 from provision.facts import NodeFacts
 from provision.model import PreflightCode
 
@@ -15,14 +15,14 @@ _REPOSITORIES = "platform_extra_repositories"
 _ADDRESS = ("cluster_data_address", "cluster_data_networks")
 
 
-def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
+def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
     for number, item in enumerate(items(variables, _REPOSITORIES), start=1):
         where = f"{_REPOSITORIES}, entry {number}, key"
         yield from key_problems(where, str(item.get("key") or ""), f"the repository {item.get('name')}")
         try:
-            login_lines(_words(item, "uris"))
+            repository_files({"key": "", **item, "uris": _words(item, "uris")}, package_manager(facts))
         except ValueError as error:
-            remedy = "Use a user and a password without spaces."
+            remedy = "Use one user and password without spaces and $, and leave gpgcheck or repo_gpgcheck on."
             yield PreflightCode.VARIABLE_INVALID, f"{_REPOSITORIES}, entry {number}, uris", str(error), remedy
 
 
@@ -30,7 +30,8 @@ def _repositories(variables: Variables, _: Variables) -> Iterator[Repository]:
     for item in items(variables, _REPOSITORIES):
         uris, suites, components = (_words(item, name) for name in ("uris", "suites", "components"))
         key = str(item.get("key") or "")
-        yield Repository(str(item.get("name")), uris, suites, components, key, _REPOSITORIES, "platform")
+        checks = {name: is_on(item, name) for name in ("gpgcheck", "repo_gpgcheck") if name in item}
+        yield Repository(str(item.get("name")), uris, suites, components, key, _REPOSITORIES, "platform", **checks)
 
 
 def _words(item: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -39,11 +40,10 @@ def _words(item: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(str(word) for word in words if word)
 
 
-def _files(variables: Variables, _: NodeFacts) -> Iterator[str]:
+def _files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
     for item in items(variables, _REPOSITORIES):
-        yield SOURCES.format(item.get("name"))
-        if any("@" in uri.partition("//")[2].partition("/")[0] for uri in _words(item, "uris")):
-            yield f"/etc/apt/auth.conf.d/provision-{item.get('name')}.conf"
+        has_login = any("@" in uri.partition("//")[2].partition("/")[0] for uri in _words(item, "uris"))
+        yield from repository_paths(str(item.get("name")), package_manager(facts), has_login=has_login)
 
 
 COMPONENT = Component(

@@ -23,6 +23,8 @@ import urllib.parse
 import urllib.request
 from typing import Any, Dict, List, Optional, Tuple
 
+from provision.node.dnf_preflight import Dnf
+
 LISTS = "/var/lib/apt/lists"
 SOURCES = "/etc/apt/sources.list"
 PARTS = "/etc/apt/sources.list.d"
@@ -70,7 +72,7 @@ def check_node() -> Dict[str, Any]:
     if image:
         asking.start()
     if request["packages"]:
-        answer.update(check_packages(request["packages"], request["repositories"], request["seconds"]))
+        answer.update(check_packages(request))
     if image:
         asking.join(6 * request["seconds"])
         answer.setdefault("image", {"code": "unreachable", "reason": "no answer in time"})
@@ -80,10 +82,12 @@ def check_node() -> Dict[str, Any]:
 # Packages
 
 
-def check_packages(names: List[str], repositories: List[Dict[str, Any]], seconds: int) -> Dict[str, Any]:
-    """Return what apt would install, and which of its sources cannot be used."""
-    if shutil.which("apt-get") is None:
+def check_packages(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what the package manager would install, and which of its sources cannot be used."""
+    manager = next((name for name in ("apt-get", "dnf") if shutil.which(name)), None)
+    if manager is None:
         return {}
+    names, repositories, seconds = request["packages"], request["repositories"], request["seconds"]
     folder = tempfile.mkdtemp(prefix="provision-preflight.", dir="/var/tmp")  # nosec B108 # mkdtemp makes a new folder
 
     def leave(*_: Any) -> None:
@@ -94,6 +98,8 @@ def check_packages(names: List[str], repositories: List[Dict[str, Any]], seconds
         signal.signal(number, leave)
     try:
         os.chmod(folder, 0o755)  # nosec B103 # apt's own account reads in it
+        if manager == "dnf":
+            return Dnf(folder, repositories, seconds, run).check(names, request.get("streams") or [])
         return Apt(folder, repositories, seconds).check(names)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

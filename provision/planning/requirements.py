@@ -5,12 +5,12 @@ A role's preflight tasks check the same again on the node; here it is known befo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from provision.components import COMPONENTS, SHARED
-from provision.components.base import Repository, Variables
+from provision.components.base import Repository, Setting, Variables
 from provision.facts import NodeFacts, plain
-from provision.model import Cluster, Node, PreflightProblem
+from provision.model import Cluster, Node, PreflightCode, PreflightProblem
 
 
 def setting_problems(
@@ -32,8 +32,17 @@ def setting_problems(
         for code, variable, problem, remedy in (
             *component.settings(variables, facts),
             *component.system_settings(variables, system or {}),
+            *_unavailable(role, variables, system or {}),
         )
     )
+
+
+def _unavailable(role: str, variables: Variables, system: Variables) -> Iterator[Setting]:
+    """Yield why the node's system has no packages for the chosen alternative of a role."""
+    choice = system.get("__platform_package_choices", {}).get(role, "")
+    reason = system.get("__platform_unavailable", {}).get(role, {}).get(str(variables.get(choice)))
+    if reason:
+        yield PreflightCode.VARIABLE_INVALID, choice, reason["problem"], reason["remedy"]
 
 
 def cluster_problems(

@@ -1,21 +1,14 @@
-"""Remedies for frequent failures: a pattern in the message, and a sentence."""
+"""Remedies for frequent failures: by the reason code of a module, or by a pattern in the message."""
 
 from __future__ import annotations
 
 import re
 
 from provision.documents.text import last_lines
+from provision.report.package_remedies import REMEDIES
 
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"No space left on device", "The node's disk is full: free space (df -h, docker system df) and apply again."),
-    (
-        r"dpkg was interrupted|dpkg --configure -a",
-        "A package installation was interrupted on the node: run `dpkg --configure -a` there, then apply again.",
-    ),
-    (
-        r"(lock-frontend|dpkg.{0,200}lock|Could not get lock|lock is held)",
-        "Another package manager is running on the node: wait until it ends, or stop it, then apply again.",
-    ),
     (r"certificate has expired|is not yet valid|is not valid yet|Release file .* is expired",
      "A certificate or package list is not valid at the time of the node's clock: check the clock (`date -u`)."),
     (r"certificate signed by unknown authority|certificate verify failed|x509:",
@@ -33,10 +26,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
      "The login user has no sudo rights on the node: grant them, or set another ansible_user."),
     (r"Temporary failure (?:in name resolution|resolving)|Could not resolve",
      "The node cannot resolve names: check its DNS, or set cluster_http_proxy."),
-    (r"Unable to locate package|No package matching",
-     "The node's repositories do not have the package: check its apt sources and platform_extra_repositories."),
-    (r"NO_PUBKEY|is not signed|signatures? (?:couldn't be verified|were invalid)",
-     "A repository's signature is not trusted: set its key in platform_extra_repositories."),
     (r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
      "SSH ignores a private key that other users can read: run chmod 600 on the file in the output."),
     (r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -47,13 +36,15 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 
 
-def remedy_for(*texts: str) -> str | None:
-    """Return the remedy for a failure with these texts, or None.
+def remedy_for(*texts: str, code: str = "") -> str | None:
+    """Return the remedy for a failure with these texts, or None. The reason code of the module counts first.
 
     The end of each text is searched line by line, because texts from nodes can be long.
     """
+    if code in REMEDIES and code != "packages.failed":
+        return REMEDIES[code]
     lines = last_lines(*texts)
     for pattern, remedy in _REMEDIES:
         if any(re.search(pattern, line, re.IGNORECASE) for line in lines):
             return remedy
-    return None
+    return REMEDIES.get(code)

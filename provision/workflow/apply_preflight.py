@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.commands.apt_sources import login_lines, source_text, without_logins
+from provision.commands.package_repositories import base_urls, login_lines, repo_text, source_text, without_logins
 from provision.components import COMPONENTS, SHARED
 from provision.components.base import Repository
+from provision.components.common import package_manager
 from provision.documents.preflight import PreflightAnswer
 from provision.errors import InventoryError, ProvisionError, VaultPasswordMissing
 from provision.facts import NodeFacts, Unknown, plain, proxies
@@ -40,6 +41,8 @@ class Requested:
     repositories: tuple[Repository, ...] = ()
     image: Mapping[str, Any] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
+    manager: str = "apt"
+    """The node's package manager."""
     wrong: frozenset[str] = frozenset()
     """Roles whose settings are wrong: what follows from that is not reported again."""
 
@@ -47,7 +50,8 @@ class Requested:
         """Return it as the program on the node reads it."""
         return {
             "packages": sorted({name for names in self.packages.values() for name in names}),
-            "repositories": [_source(item) for item in self.repositories],
+            "repositories": [_source(item, self.manager) for item in self.repositories],
+            "streams": streams if isinstance(streams := self.variables.get("platform_module_streams"), list) else [],
             "image": self.image,
             "environment": proxies(self.variables),
             "seconds": _ANSWER_SECONDS,
@@ -184,7 +188,8 @@ def _requested(
         describe = COMPONENTS[role].image
         if describe and role not in wrong:
             image = describe(node.variables, facts)
-    return Requested(packages, tuple(repositories) if packages else (), image, node.variables, wrong)
+    manager = package_manager(facts)
+    return Requested(packages, tuple(repositories) if packages else (), image, node.variables, manager, wrong)
 
 
 def _enabled(node: Node) -> list[str]:
@@ -204,11 +209,19 @@ def system_of(facts: NodeFacts) -> Mapping[str, Any]:
     return system
 
 
-def _source(item: Repository) -> dict[str, Any]:
-    """Return a repository as apt reads it, logins apart from the URL: the same as the shared role writes.
+def _source(item: Repository, manager: str) -> dict[str, Any]:
+    """Return a repository as the package manager reads it: the same as the shared role writes.
 
     One of a role is not written where the node has a source with this address from others.
     """
+    if manager == "dnf":
+        return {
+            "name": item.name,
+            "uri": base_urls(dataclasses.asdict(item))[0],
+            "written": item.role == SHARED.role,
+            "source": repo_text(dataclasses.asdict(item)),
+            "key": f"{item.key.strip()}\n",
+        }
     return {
         "name": item.name,
         "uri": without_logins(item.uris)[0],
@@ -260,13 +273,13 @@ def _of_packages(answer: PreflightAnswer, asked: Requested, role: str) -> Iterab
         item = configured.get(source.repository)
         unreachable = source.code == "unreachable"
         code = PreflightCode.REPOSITORY_UNREACHABLE if unreachable else PreflightCode.REPOSITORY_INVALID
-        what = "the node cannot reach it" if unreachable else "apt refuses it"
+        what = "the node cannot reach it" if unreachable else f"{asked.manager} refuses it"
         yield PreflightProblem(
             code,
             item.role if item else role,
             source.uri or "the node's package sources",
             f"{what} ({source.reason})" if source.reason else what,
-            _repository_remedy(item, unreachable=unreachable),
+            _repository_remedy(item, asked.manager, unreachable=unreachable),
         )
     for owner, wanted in asked.packages.items():
         missing = [name for name in wanted if answer.packages is not None and not versions.get(name)]
@@ -282,16 +295,21 @@ def _of_packages(answer: PreflightAnswer, asked: Requested, role: str) -> Iterab
         names = ", ".join(sorted({name for names in asked.packages.values() for name in names}))
         remedy = "Remove or hold the packages that stand in the way, or set platform_package_sets for this node."
         yield PreflightProblem(
-            PreflightCode.PACKAGE_CONFLICT, role, names, f"apt cannot install them ({answer.conflict})", remedy
+            PreflightCode.PACKAGE_CONFLICT,
+            role,
+            names,
+            f"{asked.manager} cannot install them ({answer.conflict})",
+            remedy,
         )
 
 
-def _repository_remedy(item: Repository | None, *, unreachable: bool) -> str:
+def _repository_remedy(item: Repository | None, manager: str, *, unreachable: bool) -> str:
     if item is None:
+        folder = "/etc/yum.repos.d" if manager == "dnf" else "/etc/apt/sources.list.d"
         return (
-            "Check the node's DNS, proxy (cluster_http_proxy) and firewall, or correct its /etc/apt/sources.list.d."
+            f"Check the node's DNS, proxy (cluster_http_proxy) and firewall, or correct its {folder}."
             if unreachable
-            else "Correct the source in /etc/apt/sources.list.d on the node, or its key."
+            else f"Correct the source in {folder} on the node, or its key."
         )
     other = " Set it to '' if the nodes' own sources have the packages." if item.optional else ""
     if unreachable:

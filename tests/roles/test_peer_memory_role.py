@@ -126,7 +126,7 @@ def role(provider: str = "nv_peer_mem", state: dict[str, Any] | None = None, **m
         **{
             "__peer_memory_choice": {"provider": provider, "reasons": ["because"], "unknown": ""},
             "__platform_headers_package": "linux-headers-{kernel}",
-            "__platform_kernel_hooks": ["/etc/kernel/postinst.d"],
+            "__platform_kernel_hooks": ["/etc/kernel/postinst.d/{name}"],
             **more,
         },
     )

@@ -157,7 +157,7 @@ def test_the_repository_of_docker_is_that_of_the_system_or_a_mirror(mirror: str,
 
 def test_role_and_preflight_write_the_same_repository_files() -> None:
     """Both use one file."""
-    link = ROLES / "platform/filter_plugins/platform_apt_sources.py"
+    link = ROLES / "platform/filter_plugins/platform_package_repositories.py"
 
     assert link.is_symlink()
-    assert link.resolve() == ROLES.parent / "provision/commands/apt_sources.py"
+    assert link.resolve() == ROLES.parent / "provision/commands/package_repositories.py"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pwd
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.modules import load, run
+from provision.report.package_remedies import REMEDIES
+from tests.support.modules import load, provide_utils, run
 
 HOLD = """
 import fcntl, sys, time
@@ -26,31 +29,71 @@ time.sleep(60)
 """
 
 
+class Module:
+    """A module of Ansible on a node without packages."""
+
+    def __init__(self) -> None:
+        self.no_log_values: set[str] = set()
+
+    def run_command(self, _command: list[str]) -> tuple[int, str, str]:
+        """Answer no program."""
+        return 1, "", ""
+
+    def get_bin_path(self, name: str) -> str:
+        """Have every program."""
+        return f"/usr/bin/{name}"
+
+
+provide_utils()
+base = importlib.import_module("ansible.module_utils.platform_package_base")
+manager = importlib.import_module("ansible.module_utils.platform_package_manager")
+apt_get = importlib.import_module("ansible.module_utils.platform_package_apt")
+
+
 @pytest.fixture
-def apt() -> ModuleType:
-    """The module that installs packages."""
-    return load("platform", "platform_apt")
+def apt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that installs packages, on a node of Debian."""
+    monkeypatch.setattr(manager, "MANAGERS", {"apt": "/"})
+    return load("platform", "platform_packages")
 
 
-def test_the_holder_of_the_package_lock_is_reported(
-    apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_holder_of_the_package_lock_is_reported(tmp_path: Path) -> None:
     """The message has process ID, program and account, without arguments; a free lock has no holder."""
     lock = tmp_path / "lock-frontend"
     lock.touch()
-    monkeypatch.setattr(apt, "LOCKS", (str(lock), str(tmp_path / "absent")))
-    free = apt.lock_holder()
+    locks = (str(lock), str(tmp_path / "absent"))
+    free = base.holder_of(locks)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(lock), "--password=hunter2"], stdout=subprocess.PIPE
     ) as child:
         assert child.stdout
         child.stdout.readline()
-        held = apt.lock_holder()
+        held = base.title_of(base.holder_of(locks))
         child.kill()
 
     program = Path(sys.executable).name
     assert free == ""
     assert held == f"process {child.pid} ({program[:15]} of {pwd.getpwuid(os.getuid()).pw_name})"
+
+
+@pytest.mark.parametrize(
+    ("program", "title"),
+    [("unattended-upgrade", "unattended-upgrades"), ("packagekitd", "PackageKit"), ("other", "")],
+)
+def test_a_lock_holder_is_reported_by_the_service_that_started_it(tmp_path: Path, program: str, title: str) -> None:
+    """dpkg holds the lock while unattended-upgrades, a script, waits for it."""
+    script = tmp_path / program
+    script.write_text("import subprocess, sys\nsubprocess.run([sys.executable, *sys.argv[1:]])\n")
+    lock = tmp_path / "lock"
+    with subprocess.Popen([sys.executable, script, "-c", HOLD, str(lock)], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        parent.stdout.readline()
+        pid = base.holder_of([str(lock)])
+        held = base.title_of(pid)
+        os.kill(int(pid), signal.SIGKILL)
+
+    process = f"process {pid} ({Path(sys.executable).name[:15]} of {pwd.getpwuid(os.getuid()).pw_name})"
+    assert held == (f"{title} ({process})" if title else process)
 
 
 def test_a_lock_that_is_not_released_is_reported_with_its_holder(
@@ -59,23 +102,24 @@ def test_a_lock_that_is_not_released_is_reported_with_its_holder(
     """After the timeout the message contains the lock holder reported by apt, and the remedy."""
     err = "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4321 (unattended-upgr)\n"
     answer(apt, monkeypatch, lambda command: (100, "", err) if command[0] == "apt-get" else (1, "", ""))
-    monkeypatch.setattr(apt, "LOCKS", ())
+    monkeypatch.setattr(apt_get.Apt, "lock_files", ())
 
     result = run(apt, packages=["rdma-core"], lock_timeout=0)
 
     assert "locked by process 4321 (unattended-upgr)" in result["msg"]
-    assert "Wait until it has finished" in result["msg"]
+    assert result["reason"] == "packages.locked"
+    assert "Wait until the lock holder has finished" in result["remedy"]
 
 
 def answer(apt: ModuleType, monkeypatch: pytest.MonkeyPatch, of: Callable[[list[str]], tuple[int, str, str]]) -> None:
     """Make commands of the module end with the results in `of`, on a node without package lists."""
     monkeypatch.setattr(apt.AnsibleModule, "run_command", lambda _self, command, **_more: of(command))
-    monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: False)
+    monkeypatch.setattr(apt_get.Apt, "is_fresh", lambda _self: False)
 
 
 def test_only_incomplete_or_missing_packages_are_installed(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is only configured, or half installed, counts as missing."""
-    listed = "kmod installed\nrdma-core half-configured\nprocps config-files\n"
+    listed = "kmod installed 30\nrdma-core half-configured 44\nprocps config-files 4\n"
     answer(apt, monkeypatch, lambda command: (0 if command[0] == "apt-get" else 1, listed, ""))
 
     result = run(apt, packages=["kmod", "rdma-core", "procps", "pigz"], check=True)
@@ -83,18 +127,33 @@ def test_only_incomplete_or_missing_packages_are_installed(apt: ModuleType, monk
     assert result["installed"] == ["rdma-core", "procps", "pigz"]
 
 
+OF_DPKG = (
+    "dpkg: error processing package x (--configure):\n installed x package post-installation script subprocess failed"
+)
+CONFLICT = " x : Depends: y but it is not installable\nE: Unable to correct problems, you have held broken packages.\n"
+
+
 @pytest.mark.parametrize(
-    ("output", "part"),
+    ("output", "part", "reason"),
     [
-        ("E: Unable to locate package rdma-core\n", "Correct platform_extra_repositories"),
-        ("dpkg: error: cannot write: No space left on device\n", "the disk is full ("),
-        ("Err:1 https://m.example.org bookworm\nE: Failed to fetch\n", "Failed to fetch"),
+        ("E: Unable to locate package rdma-core\n", "Unable to locate package rdma-core", "packages.missing"),
+        ("dpkg: error: cannot write: No space left on device\n", "the disk is full: ", "packages.disk_full"),
+        ("Err:1 https://m.example.org bookworm\nE: Failed to fetch\n", "Failed to fetch", "packages.unreachable"),
+        (
+            "W: GPG error: https://m NO_PUBKEY 1234\nE: The repository is not signed.\n",
+            "not signed",
+            "packages.signature",
+        ),
+        ("E: Held packages were changed and -y was used\n", "Held packages", "packages.held"),
+        (CONFLICT, "Unable to correct problems", "packages.conflict"),
+        (OF_DPKG, "error processing package x", "packages.scriptlet"),
+        ("something odd\n", "something odd", "packages.failed"),
     ],
 )
 def test_the_cause_of_a_failed_installation_is_reported(
-    apt: ModuleType, monkeypatch: pytest.MonkeyPatch, output: str, part: str
+    apt: ModuleType, monkeypatch: pytest.MonkeyPatch, output: str, part: str, reason: str
 ) -> None:
-    """The message contains the cause from apt, and a remedy for known causes."""
+    """The message contains the cause from apt; the reason code selects the remedy."""
     installs = [0]
 
     def of(command: list[str]) -> tuple[int, str, str]:
@@ -105,7 +164,9 @@ def test_the_cause_of_a_failed_installation_is_reported(
 
     result = run(apt, packages=["rdma-core"])
 
+    assert result["msg"].startswith("packages rdma-core: cannot install them (")
     assert part in result["msg"]
+    assert (result["reason"], result["remedy"]) == (reason, REMEDIES[reason])
     assert installs[0] <= 2
 
 
@@ -130,26 +191,29 @@ def test_downloads_from_a_failing_mirror_are_retried(apt: ModuleType, monkeypatc
     assert asked == ["update", "install", "update", "install"]
 
 
-def test_package_lists_are_fresh_until_a_source_changes(
-    apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_lists_are_fresh_until_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists are fetched when there are none, when they are old or of the future, and when a source is newer."""
     lists, sources = tmp_path / "lists", tmp_path / "sources.list.d"
     (lists / "partial").mkdir(parents=True)
     sources.mkdir()
-    monkeypatch.setattr(apt, "LISTS", str(lists))
-    monkeypatch.setattr(apt, "SOURCES", (str(sources / "*"),))
+    monkeypatch.setattr(apt_get, "LISTS", str(lists))
+    monkeypatch.setattr(apt_get, "SOURCE_FILES", (str(sources / "*"),))
+    monkeypatch.setattr(apt_get, "KEY_FILES", ())
+
+    def is_fresh(seconds: int) -> bool:
+        return bool(apt_get.Apt(Module(), valid_seconds=seconds).is_fresh())
+
     (sources / "provision-docker.sources").touch()
     now = time.time()
 
-    none = apt.lists_are_fresh(3600)
+    none = is_fresh(3600)
     (lists / "x_InRelease").touch()
     os.utime(lists / "partial", (time.time(), time.time()))
-    fresh, old = apt.lists_are_fresh(3600), apt.lists_are_fresh(-10)
+    fresh, old = is_fresh(3600), is_fresh(-10)
     os.utime(lists / "partial", (now + 7200, now + 7200))
-    future = apt.lists_are_fresh(3600)
+    future = is_fresh(3600)
     os.utime(lists / "partial", (now - 5, now - 5))
-    changed = apt.lists_are_fresh(3600)
+    changed = is_fresh(3600)
 
     assert [none, fresh, old, future, changed] == [False, True, False, False, False]
 
@@ -163,7 +227,7 @@ def test_the_proxy_password_reaches_only_apt(apt: ModuleType, monkeypatch: pytes
         return (100, "", "E: proxy said: hunter2 is wrong\n") if "update" in command else (1, "", "")
 
     monkeypatch.setattr(apt.AnsibleModule, "run_command", command)
-    monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: False)
+    monkeypatch.setattr(apt_get.Apt, "is_fresh", lambda _self: False)
 
     result = run(apt, packages=["kmod"], http_proxy="http://me:hunter2@proxy.example.org:3128", no_proxy="gpu1")
 
@@ -174,17 +238,17 @@ def test_the_proxy_password_reaches_only_apt(apt: ModuleType, monkeypatch: pytes
 
 
 def test_an_interrupted_transaction_does_not_block_services_permanently(
-    apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Docker does not start while its packages are installed, but it does after a power cut or a kill."""
     policy, holder = tmp_path / "policy-rc.d", tmp_path / "run" / "package-transaction"
-    monkeypatch.setattr(apt, "POLICY", str(policy))
-    monkeypatch.setattr(apt, "HOLDER", str(holder))
+    monkeypatch.setattr(apt_get, "POLICY", str(policy))
+    monkeypatch.setattr(apt_get, "HOLDER", str(holder))
 
     def says(service: str) -> int:
         return subprocess.run([policy, service, "start"], check=False).returncode
 
-    with apt.HeldServices(["docker"]):
+    with apt_get.HeldServices(["docker"]):
         during = [says("docker"), says("docker.socket"), says("ssh")]
         holder.rename(tmp_path / "kept")
         after_reboot = says("docker")
@@ -199,28 +263,24 @@ def test_an_interrupted_transaction_does_not_block_services_permanently(
 
 def test_remains_of_an_interrupted_run_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy of the role and the copy of an image archive are; a policy of the site, and one in use, are not."""
-    apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
+    node = load("platform", "platform_node")
     policy, holder, copy = tmp_path / "policy-rc.d", tmp_path / "holder", tmp_path / "image"
-    for module in (apt, node):
-        monkeypatch.setattr(module, "POLICY", str(policy))
-        monkeypatch.setattr(module, "HOLDER", str(holder))
+    monkeypatch.setattr(apt_get, "POLICY", str(policy))
+    monkeypatch.setattr(apt_get, "HOLDER", str(holder))
+    monkeypatch.setattr(manager, "MANAGERS", {"apt": "/"})
     monkeypatch.setattr(node, "IMAGE_COPY", str(copy))
     policy.write_text("#!/bin/sh\nexit 101\n")
-    of_the_site = node.leftovers()
+
+    def leftovers() -> list[str]:
+        return list(node.packages(Module())["leftovers"])
+
+    of_the_site = leftovers()
     policy.unlink()
 
-    with apt.HeldServices(["docker"]):
-        during = node.leftovers()
+    with apt_get.HeldServices(["docker"]):
+        during = leftovers()
         holder.unlink()
         copy.mkdir()
-        after_reboot = node.leftovers()
+        after_reboot = leftovers()
 
     assert (of_the_site, during, after_reboot) == ([], [], [str(policy), str(copy)])
-
-
-def test_both_modules_use_the_same_policy_marker() -> None:
-    """Modules are single files, so the texts that they share are defined twice and must be equal."""
-    apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
-
-    names = ("POLICY", "POLICY_MARK", "HOLDER")
-    assert [getattr(apt, name) for name in names] == [getattr(node, name) for name in names]

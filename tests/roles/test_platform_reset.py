@@ -17,6 +17,7 @@ from tests.support.modules import load, provide_utils, run
 
 provide_utils()
 origin = importlib.import_module("ansible.module_utils.platform_origin")
+apt_get = importlib.import_module("ansible.module_utils.platform_package_apt")
 packages = importlib.import_module("ansible.module_utils.platform_undo_packages")
 docker = importlib.import_module("ansible.module_utils.platform_undo_docker")
 
@@ -58,7 +59,7 @@ class Node:
         rows = [f"{name}id\t{name}\t{status}\t{role}\n" for name, status, role in self.containers]
         return {
             "dpkg-query -S": (1, "", "no path found"),
-            f"dpkg-query -W -f {packages.FORM}": (0, table, ""),
+            f"dpkg-query -W -f {apt_get.FORM}": (0, table, ""),
             "dpkg-query -W": (0, "".join(f"{name} installed 1\n" for name in self.packages), ""),
             "apt-mark": (0, "\n".join(self.manual), ""),
             "systemctl show": (0, "".join(f"{key}={value}\n" for key, value in self.unit.items()), ""),
@@ -73,7 +74,7 @@ class Node:
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     """Return a bare node whose programs the modules run."""
     bare_node = Node()
-    for module in (reset_module(), load("platform", "platform_apt"), load("platform", "platform_note")):
+    for module in (reset_module(), load("platform", "platform_packages"), load("platform", "platform_note")):
         monkeypatch.setattr(module.AnsibleModule, "run_command", lambda _self, command, **_more: bare_node.run(command))
         monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda _self, name, **_more: f"/usr/bin/{name}")
     return bare_node
@@ -107,22 +108,23 @@ def reset_module() -> ModuleType:
 def install_packages(
     node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *names: str, without: str = "", **needs: str
 ) -> None:
-    """Install packages with platform_apt, together with their dependencies."""
-    apt, origin_packages = (
-        load("platform", "platform_apt"),
+    """Install packages with platform_packages, together with their dependencies."""
+    module, origin_packages = (
+        load("platform", "platform_packages"),
         importlib.import_module("ansible.module_utils.platform_origin_packages"),
     )
-    monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: True)
+    monkeypatch.setattr(apt_get.Apt, "is_fresh", lambda _self: True)
     monkeypatch.setattr(origin_packages, "etc_files", lambda: [str(path) for path in (tmp_path / "etc").glob("*")])
 
-    def install(_self: Any, requested: list[str]) -> None:
+    def install(_self: Any, requested: list[str], _streams: list[str]) -> None:
         (tmp_path / "etc").mkdir(exist_ok=True)
         (tmp_path / "etc" / f"left-by-{requested[0]}").write_text("x\n")
         node.packages.pop(without, None)
         node.packages.update(dict.fromkeys(requested, "") | needs)
 
-    monkeypatch.setattr(apt.Apt, "install", install)
-    assert run(apt, packages=list(names))["changed"]
+    with monkeypatch.context() as patch:
+        patch.setattr(apt_get.Apt, "install", install)
+        assert run(module, packages=list(names))["changed"]
 
 
 def start_docker(node: Node) -> subprocess.Popen[bytes]:

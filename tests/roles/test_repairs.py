@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -116,6 +117,8 @@ def program(folder: Path, name: str, text: str) -> None:
 class Programs:
     """The search path for programs that modules run."""
 
+    no_log_values: ClassVar[set[str]] = set()
+
     get_bin_path = staticmethod(shutil.which)
 
     @staticmethod
@@ -136,6 +139,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_downgraded_packages_are_detected(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older than a receipt recorded, by the package system's own order; newer ones, and those on hold, are wanted."""
     platform = load("platform", "platform_node")
+    package_manager = importlib.import_module("ansible.module_utils.platform_package_manager").package_manager
     monkeypatch.setattr(platform, "RECEIPTS", str(tmp_path / "*.json"))
     versions = {"older": "1.10", "newer": "1.2", "same": "1", "held": "2", "gone": "1", "never": None}
     (tmp_path / "some.json").write_text(json.dumps({"packages": versions, "images": {"training:1": "sha256:aa"}}))
@@ -145,15 +149,17 @@ def test_downgraded_packages_are_detected(tmp_path: Path, programs: Path, monkey
     program(programs, "dpkg-query", "printf 'older install\\nheld hold\\nnewer install\\n'")
     installed = {"older": "1.9", "newer": "1.10", "same": "1", "held": "1", "never": "5"}
 
-    assert platform.downgraded_packages(Programs(), installed) == ["older"]
+    apt = package_manager(Programs(), "apt")
+    assert apt.downgraded(platform.recorded_values("packages"), installed) == ["older"]
     assert platform.recorded_values("images") == {"training:1": "sha256:aa"}
 
 
 def test_downgraded_packages_are_upgraded(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are upgraded in the transaction for missing packages; packages of other roles are not changed."""
-    apt = load("platform", "platform_apt")
-    monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: True)
-    program(programs, "dpkg-query", "printf 'older installed\\nfine installed\\n'")
+    apt = load("platform", "platform_packages")
+    manager = importlib.import_module("ansible.module_utils.platform_package_apt")
+    monkeypatch.setattr(manager.Apt, "is_fresh", lambda _self: True)
+    program(programs, "dpkg-query", "printf 'older installed 1\\nfine installed 1\\n'")
     program(programs, "apt-get", f'echo "$@" >>{programs}/calls')
 
     result = run(apt, packages=["fine", "older", "gone"], outdated=["older", "others"])

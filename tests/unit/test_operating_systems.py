@@ -80,10 +80,11 @@ def test_every_system_has_all_variables(system: str) -> None:
 
 
 def test_the_repository_of_docker_is_that_of_the_distribution(system: str) -> None:
-    """Docker has a repository for each distribution, and a suite for each release."""
+    """Docker has one for each distribution, and a suite for each release. That of RHEL 8 was empty at times."""
     uri = FILES[system]["__platform_docker_repository"]
+    folder = {"el_8": "centos", "el_9": "rhel", "el_10": "rhel"}.get(system, system.partition("_")[0])
 
-    assert uri == f"https://download.docker.com/linux/{system.partition('_')[0]}"
+    assert uri == f"https://download.docker.com/linux/{folder}"
 
 
 def test_nodes_with_the_system_are_supported(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +195,7 @@ def test_plain_ansible_refuses_an_interim_release_by_name(
 
     assert not role.holds("preflight", task)
     assert f"Ubuntu {version} (ubuntu_{version})" in words
-    assert "debian_12, debian_13, ubuntu_22.04, ubuntu_24.04" in words
+    assert ", ".join(sorted(FILES)) in words
     assert ("interim" in words) is is_interim
     assert (f"add roles/platform/vars/ubuntu_{version}.yml" in words) is not is_interim
 

@@ -8,6 +8,7 @@ engine does not run.
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -36,9 +37,16 @@ ASK_UNITS = (
 State = Dict[str, Any]
 """A part of a receipt, or the current state in its format; both are JSON objects that anybody may have edited."""
 
+RPM_FORM = "%{NAME} installed %{EVR} %{ARCH}\\n"
+SEGMENT = re.compile(r"[~^]|[A-Za-z]+|[0-9]+")
+Segment = Tuple[int, int, str]
+SEVERAL = ("gpg-pubkey", "kernel", "kmod-")
+"""Beginnings of names of packages that rpm installs several versions of."""
+PENDING = "/var/lib/provision/package-transaction.json"
+"""The transaction of the roles with rpm that did not end, or in which scripts of packages failed."""
 ASK_PACKAGES = (
     ("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${Version}\\n", "--"),
-    ("rpm", "-q", "--qf", "%{NAME} installed %{VERSION}-%{RELEASE}\\n", "--"),
+    ("rpm", "-q", "--qf", RPM_FORM, "--"),
 )
 
 
@@ -322,7 +330,7 @@ def seconds_until(deadline: float) -> float:
     return max(deadline - time.monotonic(), 0.1)
 
 
-LISTED: Dict[str, str] = {}  # name -> version of all packages that dpkg has installed, if they were listed before
+LISTED: Dict[str, str] = {}  # name -> version of all completely installed packages, if they were listed before
 
 
 class Packages(Program):
@@ -339,9 +347,63 @@ class Packages(Program):
         """Return the installed version of each package, None for a package that is not installed."""
         if LISTED:
             return {name: LISTED.get(name) for name in self.packages}
-        lines = [line.split() for line in self.output().splitlines()]
-        installed = {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
+        text = self.output()
+        installed = rpm_versions(text) if self.title == "rpm" else dpkg_versions(text)
         return None if self.hung else {name: installed.get(name) for name in self.packages}
+
+
+def dpkg_versions(text: str) -> Dict[str, str]:
+    """Return name -> version of the packages that dpkg lists as completely installed."""
+    lines = [line.split() for line in text.splitlines()]
+    return {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
+
+
+def rpm_versions(text: str) -> Dict[str, str]:
+    """Return name -> version of the packages that rpm lists in `RPM_FORM`, without those that are incomplete.
+
+    rpm itself knows no incomplete packages. Those of a transaction that did not end are incomplete, and those of which
+    an interrupted upgrade left two versions. Of packages that rpm installs several times the newest version counts.
+    """
+    listed: Dict[Tuple[str, str], Set[str]] = {}
+    for words in (line.split() for line in text.splitlines()):
+        if len(words) == 4 and words[1] == "installed":
+            listed.setdefault((words[0], words[3]), set()).add(without_epoch_zero(words[2]))
+    pending, versions = pending_packages(), {}  # type: Set[str], Dict[str, str]
+    twice = {name for (name, _), every in listed.items() if len(every) > 1 and not name.startswith(SEVERAL)}
+    for (name, _), every in listed.items():
+        if name not in pending | twice:
+            versions[name] = max([*every, versions.get(name, "")], key=rpm_order)
+    return versions
+
+
+def without_epoch_zero(version: str) -> str:
+    """Return a version of rpm in the only form that receipts and facts use: a stated epoch of 0 is no epoch."""
+    return version.removeprefix("0:")
+
+
+def pending_packages() -> Set[str]:
+    """Return the packages whose installation did not end, or whose scripts failed."""
+    try:
+        return {str(name) for name in json.loads((content_of(PENDING) or b"{}").decode())["packages"]}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return set()
+
+
+def rpm_order(version: str) -> Tuple[int, List[Segment], List[Segment]]:
+    """Return a key that orders versions EPOCH:VERSION-RELEASE as rpm does."""
+    epoch, mark, rest = version.partition(":")
+    upstream, _, release = (rest if mark else version).partition("-")
+    return int(epoch) if mark and epoch.isdecimal() else 0, _segments(upstream), _segments(release)
+
+
+def _segments(text: str) -> List[Segment]:
+    """Return the segments of a version in rpm's order: ``~``, the end, ``^``, letters, numbers."""
+    segments = []
+    for word in SEGMENT.findall(text):
+        kind = 0 if word == "~" else 2 if word == "^" else 4 if word.isdecimal() else 3
+        digits = word.lstrip("0") if kind == 4 else ""
+        segments.append((kind, len(digits), digits if kind == 4 else word))
+    return [*segments, (1, 0, "")]
 
 
 class Units(Program):

@@ -25,9 +25,12 @@ from provision.node.probe.engine import entries, managed_and_engine, write_cache
 from provision.node.probe.managed import (
     ASK_UNITS,
     LISTED,
+    PENDING,
     PLAIN,
+    RPM_FORM,
     content_of,
     program_of,
+    rpm_versions,
     spawn,
     systemd_properties,
 )
@@ -47,7 +50,15 @@ CONTAINER_FILES = (
 )  # fmt: skip
 NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= "))
 ENGINE_FILE, PACKAGES_FILE = "engine", "packages"
-DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
+PACKAGE_FILES = {
+    "dpkg-query": ("/var/lib/dpkg/status", "/var/lib/dpkg/updates"),
+    "rpm": (
+        *("/var/lib/rpm/" + name for name in ("Packages", "rpmdb.sqlite", "rpmdb.sqlite-wal")),
+        *("/usr/lib/sysimage/rpm/" + name for name in ("rpmdb.sqlite", "rpmdb.sqlite-wal")),
+        PENDING,
+    ),
+}
+"""Program that lists packages -> the files that change whenever its list does."""
 Function = Callable[[], Optional[int]]
 """A function that prints as a program would, and returns its exit status; None is 0."""
 Result = Tuple[bytes, bytes, bytes]
@@ -404,27 +415,37 @@ def unit_states() -> int:
 def packages(cache: str) -> int:
     """Print all packages of dpkg, or else of rpm, and remember which are installed.
 
-    dpkg's output of an earlier dpkg-query is valid while the files that it reads are unchanged: dpkg replaces its list,
-    and writes pending changes to another folder. A list that was just written is not cached.
+    An earlier list is valid while the files of the package database are unchanged: dpkg replaces its list, and writes
+    pending changes to another folder. A list that was just written is not cached.
     """
-    if not program_of("dpkg-query"):
-        if not program_of("rpm"):
-            print("neither dpkg-query nor rpm exists", file=sys.stderr)
-            return 1
-        return print_output_of(["rpm", "-qa", "--queryformat", "ii |%{NAME}|%{EVR}\\n"])[0]
-    mark = " ".join(map(signature, DPKG_FILES))
+    program = next((name for name in PACKAGE_FILES if program_of(name)), None)
+    if not program:
+        print("neither dpkg-query nor rpm exists", file=sys.stderr)
+        return 1
+    files = PACKAGE_FILES[program]
+    mark = " ".join(map(signature, files))
     before, _, listing = ((content_of(cache) if cache else None) or b"").partition(b"\n")
     code = 0
     if before != mark.encode() or not before:
-        code, text = print_output_of(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
-        listing = text.encode(errors="surrogateescape")
-        if cache and not code and settled(DPKG_FILES[0]):
+        code, listing = dpkg_list() if program == "dpkg-query" else rpm_list()
+        if cache and not code and settled(*files):
             write_cache(cache, mark.encode() + b"\n" + listing)
-    else:
-        sys.stdout.buffer.write(listing)
+    sys.stdout.buffer.write(listing)
     rows = [line.split("|") for line in listing.decode(errors="replace").splitlines()] if not code else ()
     LISTED.update((row[1], row[2]) for row in rows if len(row) == 3 and row[0][1:2] == "i")
     return code
+
+
+def dpkg_list() -> Tuple[int, bytes]:
+    """Return the exit code of dpkg-query, and the state, name and version of each package."""
+    return output_of(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
+
+
+def rpm_list() -> Tuple[int, bytes]:
+    """Return the exit code of rpm, and the completely installed packages in the form of `dpkg_list`."""
+    code, listing = output_of(["rpm", "-qa", "--qf", RPM_FORM])
+    versions = rpm_versions(listing.decode(errors="replace"))
+    return code, "".join(f"ii |{name}|{version}\n" for name, version in sorted(versions.items())).encode()
 
 
 def signature(path: str) -> str:
@@ -436,12 +457,13 @@ def signature(path: str) -> str:
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
-def settled(path: str) -> bool:
-    """Return whether a file exists and is old enough that its next change will change its times."""
+def settled(*paths: str) -> bool:
+    """Return whether a file exists, and all are old enough that their next change will change their times."""
     try:
-        return time.time() - os.stat(path).st_mtime > SETTLED_SECONDS
-    except OSError:
+        times = [os.stat(path).st_mtime for path in paths if os.path.exists(path)]
+    except OSError:  # removed in this moment
         return False
+    return bool(times) and time.time() - max(times) > SETTLED_SECONDS
 
 
 def print_output_of(command: Sequence[str]) -> Tuple[int, str]:
@@ -453,6 +475,15 @@ def print_output_of(command: Sequence[str]) -> Tuple[int, str]:
     _, status = os.waitpid(spawn(path, command, 1, 2, leads=""), 0)
     text = os.pread(1, os.fstat(1).st_size - start, start).decode(errors="surrogateescape")
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), text
+
+
+def output_of(command: Sequence[str]) -> Tuple[int, bytes]:
+    """Run a program, and return its exit code and output, which is not part of this process's output."""
+    start = os.lseek(1, 0, os.SEEK_CUR)
+    code, text = print_output_of(command)
+    os.ftruncate(1, start)
+    os.lseek(1, start, os.SEEK_SET)
+    return code, text.encode(errors="surrogateescape")
 
 
 def lines_of(folder: str, names: Sequence[str]) -> None:

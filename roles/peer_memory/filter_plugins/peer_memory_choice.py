@@ -185,9 +185,9 @@ def peer_memory_header_packages(kernels, package):
     return [package.replace("{kernel}", kernel) for kernel in kernels]
 
 
-def peer_memory_hooks(folders, name, content, state):
-    """Return the hooks that build the module for a new kernel."""
-    return [{"path": f"{folder}/{name}", "mode": "0755", "content": content, "state": state} for folder in folders]
+def peer_memory_hooks(paths, name, content, state):
+    """Return the hooks that build the module for a new kernel. The paths contain ``{name}``."""
+    return [{"path": path.format(name=name), "mode": "0755", "content": content, "state": state} for path in paths]
 
 
 class FilterModule:

@@ -44,14 +44,16 @@ def platform_role_packages(context, roles, sets, choices):
 
 
 @pass_context
-def platform_role_repositories(context, roles, node):
-    """Return the repositories of the roles without those that the node already has, because apt would refuse duplicates."""
-    known = node.get("other_sources", [])
-    repositories = [item for role in roles for item in context.get(f"__{role}_own_repositories") or []]
-    architecture = node.get("architecture", "")
-    return [
-        item for item in repositories if str(item["uris"]).replace("$(ARCH)", architecture).rstrip("/") not in known
-    ]
+def platform_unavailable_packages(context, roles, unavailable, choices):
+    """Return why the system has no packages for chosen alternatives of roles, each with its remedy."""
+    reasons = {role: (unavailable.get(role) or {}).get(context.get(choices.get(role))) for role in roles}
+    return [f"{choices[role]}: {reason['problem']}. {reason['remedy']}" for role, reason in reasons.items() if reason]
+
+
+@pass_context
+def platform_role_repositories(context, roles):
+    """Return the repositories of the roles."""
+    return [item for role in roles for item in context.get(f"__{role}_own_repositories") or []]
 
 
 def platform_taking_part(hostvars, names, roles, steps, job_roles):
@@ -91,6 +93,7 @@ class FilterModule:
             "platform_marked_roles": platform_marked_roles,
             "platform_role_packages": platform_role_packages,
             "platform_role_repositories": platform_role_repositories,
+            "platform_unavailable_packages": platform_unavailable_packages,
             "platform_taking_part": platform_taking_part,
             "platform_selected_roles": platform_selected_roles,
         }

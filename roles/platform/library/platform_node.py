@@ -24,14 +24,10 @@ import socket
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
 from ansible.module_utils.platform_os_release import is_interim, parse_os_release, variables_of
+from ansible.module_utils.platform_package_manager import name_of_manager, package_manager
 
 HOSTS = "/etc/hosts"
-SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-REPOSITORY_FILES = ("/etc/apt/sources.list.d/provision-*.sources", "/etc/apt/auth.conf.d/provision-*.conf")
-POLICY = "/usr/sbin/policy-rc.d"
-POLICY_MARK = "# provision: for the length of one package transaction"
-HOLDER = "/run/provision/package-transaction"
 RECEIPTS = "/var/lib/provision/receipts/*.json"
 IMAGE_COPY = "/var/lib/provision/image"
 LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
@@ -174,18 +170,6 @@ def data_path(module, network_facts):
     return {"data_address": address, "data_interface": interfaces[0] if interfaces else ""}
 
 
-def packages(module):
-    """Return the installed packages and their versions."""
-    if module.get_bin_path("dpkg-query"):
-        arguments = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${Version}\\n"]
-    elif module.get_bin_path("rpm"):
-        arguments = ["rpm", "-qa", "--qf", "%{NAME} installed %{VERSION}-%{RELEASE}\\n"]
-    else:
-        return {}
-    lines = [line.split() for line in module.run_command(arguments)[1].splitlines()]
-    return {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
-
-
 def recorded_values(section):
     """Return the entries of a section of all receipts."""
     entries = {}
@@ -197,21 +181,21 @@ def recorded_values(section):
     return {name: value for name, value in entries.items() if isinstance(value, str)}
 
 
-def downgraded_packages(module, installed):
-    """Return the packages that are older than recorded, except those on hold."""
-    program, versions = module.get_bin_path("dpkg"), recorded_values("packages")
-    names = [name for name, version in versions.items() if installed.get(name, version) != version]
-    if not (program and names):
-        return []
-    out = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Want}\\n", "--", *names])[1]
-    on_hold = {line.split()[0] for line in out.splitlines() if line.endswith(" hold")}
-    older = [name for name in names if is_older(module, program, installed[name], versions[name])]
-    return [name for name in older if name not in on_hold]
-
-
-def is_older(module, program, version, reference):
-    """Return whether a version is older than another."""
-    return module.run_command([program, "--compare-versions", version, "lt", reference])[0] == 0
+def packages(module):
+    """Return the package manager, the installed packages and their versions, and those that are older than recorded."""
+    name = name_of_manager(module)
+    if not name:
+        return {"package_manager": "", "packages": {}, "downgraded": [], "repository_files": [], "other_sources": []}
+    manager = package_manager(module, name)
+    installed = manager.versions()
+    return {
+        "package_manager": name,
+        "packages": installed,
+        "downgraded": manager.downgraded(recorded_values("packages"), installed),
+        "repository_files": manager.repository_files(),
+        "other_sources": manager.sources(),
+        "leftovers": manager.leftovers() + [path for path in (IMAGE_COPY,) if os.path.isdir(path)],
+    }
 
 
 def time_synchronized(module):
@@ -229,23 +213,6 @@ def hosts_block():
     return {line.split()[1]: line for line in lines if not line.startswith("#")}
 
 
-def leftovers():
-    """Return the leftovers of an interrupted run (power cut, lost connection)."""
-    holder = text(HOLDER).strip()
-    is_running = holder.isdigit() and os.path.isdir("/proc/" + holder)
-    policy = [POLICY] if POLICY_MARK in text(POLICY) and not is_running else []
-    return policy + [path for path in (IMAGE_COPY,) if os.path.isdir(path)]
-
-
-def other_sources():
-    """Return the addresses of pre-existing package sources, with $(ARCH) replaced and without trailing slashes."""
-    paths = sorted(path for pattern in SOURCES for path in glob.glob(pattern))
-    lines = [line for path in paths if "/provision-" not in path for line in text(path).splitlines()]
-    urls = [word for line in lines if not line.lstrip().startswith("#") for word in re.findall(r"https?://\S+", line)]
-    machine = os.uname().machine
-    return sorted({word.replace("$(ARCH)", ARCHITECTURES.get(machine, machine)).rstrip("/") for word in urls})
-
-
 def main():
     """Run the module."""
     module = AnsibleModule(
@@ -258,7 +225,7 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C"}
     node_kind, kernel = kind(module), platform.release()
     nofile_maximum = int(text("/proc/sys/fs/nr_open").strip() or 1048576)
-    network_facts, installed = network(module), packages(module)
+    network_facts = network(module)
     node = {
         "kind": node_kind,
         "kernel": kernel,
@@ -274,16 +241,12 @@ def main():
         "time_synchronized": time_synchronized(module),
         "hosts": hosts_block(),
         "jobs": running_jobs(),
-        "packages": installed,
-        "downgraded": downgraded_packages(module, installed),
         "recorded_images": recorded_values("images"),
-        "repository_files": sorted(path for pattern in REPOSITORY_FILES for path in glob.glob(pattern)),
-        "other_sources": other_sources(),
         "architecture": ARCHITECTURES.get(os.uname().machine, os.uname().machine),
-        "leftovers": leftovers(),
         "docker_is_snap": os.path.exists(SNAP_DOCKER),
     }
     node.update(os_release())
+    node.update(packages(module))
     node.update(rdma(kernel))
     node.update(network_facts)
     node.update(data_path(module, network_facts))

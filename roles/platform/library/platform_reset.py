@@ -28,23 +28,23 @@ from functools import partial
 from ansible.module_utils import platform_origin as origin
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
+from ansible.module_utils.platform_package_base import PackageFailure
+from ansible.module_utils.platform_package_manager import package_manager
 from ansible.module_utils.platform_undo_database import UNIT as DATABASE_UNIT
 from ansible.module_utils.platform_undo_database import Database
-from ansible.module_utils.platform_undo_docker import ENGINES, Engine
+from ansible.module_utils.platform_undo_docker import Engine
 from ansible.module_utils.platform_undo_files import Step, file_step, folder_steps
 from ansible.module_utils.platform_undo_kernel import depmod_steps, dkms_steps, module_steps, sysctl_steps
 from ansible.module_utils.platform_undo_packages import (
     installed_packages,
     leftovers,
-    package_table,
-    purge,
-    reinstall,
     remove_leftovers,
+    remove_saved,
     replaced_packages,
+    saved_files,
     split,
 )
 
-NUKE = "/var/lib/docker/nuke-graph-directory.sh"
 RUN = "/run/provision"
 RUN_FILES = ("docker_engine.json", "package-transaction")
 # The records are removed last. The history and the lock of the node do not belong to the roles.
@@ -69,9 +69,11 @@ class Reset:
         self.files = origin.records("files")
         self.file_steps = [step for step in map(file_step, self.files) if step]
         self.transactions = origin.records("packages")
-        known = package_table(module) if self.transactions else {}
+        self.manager = package_manager(module)
+        known = self.manager.table() if self.transactions else {}
         self.removed = replaced_packages(self.transactions, known)
         installed = installed_packages(self.transactions, known)
+        self.manager.add_files(known, installed)
         self.removable, stay = split(installed, self._manual_packages(installed), known)
         self.left += [f"leave the package {name}: {why}" for name, why in sorted(stay.items())]
         self._report_upgrades(known)
@@ -81,11 +83,7 @@ class Reset:
     def _manual_packages(self, installed):
         """Return the dependencies of the roles' packages that were requested manually since."""
         requested = {name for doc in self.transactions for name in doc["requested"]}
-        return (
-            (set(self.module.run_command(["apt-mark", "showmanual"])[1].split()) & installed) - requested
-            if installed
-            else set()
-        )
+        return (self.manager.manual() & installed) - requested if installed else set()
 
     def _report_upgrades(self, known):
         newer = {
@@ -186,12 +184,10 @@ class Reset:
         if self.removable:
             names = ", ".join(self.removable)
             word = "package" if len(self.removable) == 1 else f"{len(self.removable)} packages"
-            steps.append(Step(f"remove the {word} {names}", self._purge))
+            steps.append(Step(f"remove the {word} {names}", self._remove_packages))
         if self.removed:
-            again = partial(reinstall, self.module, self.removed)
-            steps.append(
-                Step(f"install the packages again that the roles' packages replaced: {', '.join(self.removed)}", again)
-            )
+            sentence = f"install the packages again that the roles' packages replaced: {', '.join(self.removed)}"
+            steps.append(Step(sentence, self._reinstall))
         remains = leftovers(self.transactions)
         if any(remains.values()):
             objects = [f"the user {name}" for name in remains["users"]] + [
@@ -201,16 +197,22 @@ class Reset:
             steps.append(Step(f"remove the leftovers of packages: {', '.join(objects)}", self._remove_leftovers))
         return steps
 
-    def _purge(self):
-        if self.engine.is_removed and not self.engine.removes_data:
-            # A purge of Debian's package would remove all data of docker, which existed before.
-            purge(self.module, [name for name in self.removable if name in ENGINES], "remove")
-            if os.path.exists(NUKE):
-                os.unlink(NUKE)
-        purge(self.module, self.removable)
+    def _remove_packages(self):
+        """Remove the packages. Data of docker that existed before the roles is preserved."""
+        saved = saved_files(self.manager, self.transactions)
+        self.manager.remove(self.removable, data=self.engine.removes_data or not self.engine.is_removed)
+        return "; ".join(remove_saved(saved, self.transactions)) or None
+
+    def _reinstall(self):
+        try:
+            self.manager.refresh()
+            self.manager.install(self.removed)
+        except PackageFailure as failure:
+            return f"install {', '.join(self.removed)} manually, which existed before: {failure}"
+        return None
 
     def _remove_leftovers(self):
-        return "; ".join(remove_leftovers(self.module, self.transactions)) or None
+        return "; ".join(remove_leftovers(self.module, self.manager, self.transactions)) or None
 
     def _remove_state(self):
         """Make systemd reread its units, then remove the receipts and finally the records."""
@@ -286,6 +288,8 @@ def main():
     for step in steps:
         try:
             message = step.act()
+        except PackageFailure as failure:
+            module.fail_json(**failure.result(), **result)
         except OSError as error:
             module.fail_json(
                 msg=f"cannot {step.sentence} ({error.strerror or error}). Reset again to continue with the remaining steps.",

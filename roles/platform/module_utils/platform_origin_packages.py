@@ -8,15 +8,9 @@ from ansible.module_utils.platform_origin import (
     record_data_folder,
     record_names,
     record_path,
+    records,
     write_private_json,
 )
-
-
-def installed_versions(module):
-    """Return name -> version of the packages that are at least partly installed."""
-    form = "${Package} ${db:Status-Status} ${Version}\\n"
-    lines = [line.split() for line in module.run_command(["dpkg-query", "-W", "-f", form])[1].splitlines()]
-    return {words[0]: words[2] for words in lines if len(words) == 3 and words[1] != "config-files"}
 
 
 def names_in(path):
@@ -30,20 +24,27 @@ def etc_files():
     return [os.path.join(folder, name) for folder, _, names in os.walk("/etc") for name in names]
 
 
-def begin_packages(module, requested, folders):
+def recorded_keys():
+    """Return the signing keys that transactions of the roles added to the trusted keys of the package manager."""
+    return {key for doc in records("packages") for key in doc["managed"].get("keys", [])}
+
+
+def begin_packages(manager, requested, folders):
     """Record the packages, accounts and files of /etc before a transaction; return the record's name for `end_packages`."""
     for path in folders:
         record_data_folder(path)
+    manager.remove_stale_keys(recorded_keys())
     number = len([name for name in record_names("packages") if name.endswith(".json")])
     name = f"transaction {number}"
     before = {"groups": names_in("/etc/group"), "users": names_in("/etc/passwd"), "etc": etc_files()}
-    record("packages", name, {"requested": requested, "installed": installed_versions(module), **before})
+    before.update(installed=manager.partly_installed(), keys=manager.keys())
+    record("packages", name, {"requested": requested, **before})
     return name
 
 
-def end_packages(module, name):
+def end_packages(manager, name):
     """Record the effects of a transaction."""
-    before, after = load_json(record_path("packages", name) + ".json"), installed_versions(module)
+    before, after = load_json(record_path("packages", name) + ".json"), manager.partly_installed()
     write_private_json(
         record_path("packages", name) + ".ours",
         {
@@ -57,5 +58,6 @@ def end_packages(module, name):
             "groups": sorted(set(names_in("/etc/group")) - set(before["groups"])),
             "users": sorted(set(names_in("/etc/passwd")) - set(before["users"])),
             "etc": sorted(set(etc_files()) - set(before["etc"])),
+            "keys": sorted(set(manager.keys()) - set(before.get("keys", []))),
         },
     )

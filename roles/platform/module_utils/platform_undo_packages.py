@@ -1,37 +1,11 @@
 """Reset packages: remove those that transactions of the roles installed, unless something else requires them."""
 
 import os
-import re
 
-LOCK_SECONDS = 600
 PASSWD, GROUP = "/etc/passwd", "/etc/group"
 FIRST_USER_ID = 1000  # IDs from here belong to people; scripts of packages create lower ones
-APT = ["apt-get", "-y", "-q", "-o", "APT::Get::AutomaticRemove=false", "-o", f"DPkg::Lock::Timeout={LOCK_SECONDS}"]
 # Backup files of the programs that manage accounts.
 BACKUPS = ("/etc/passwd-", "/etc/shadow-", "/etc/group-", "/etc/gshadow-", "/etc/subuid-", "/etc/subgid-")
-ENVIRONMENT = {
-    "DEBIAN_FRONTEND": "noninteractive",
-    "LC_ALL": "C",
-    "NEEDRESTART_SUSPEND": "1",
-    "APT_LISTCHANGES_FRONTEND": "none",
-}
-FORM = "${Package}\\t${db:Status-Status}\\t${Version}\\t${Provides}\\t${Pre-Depends}, ${Depends}\\n"
-
-
-def package_table(module):
-    """Return the packages of dpkg: status, version, names (with provided ones) and dependencies."""
-    packages = {}
-    for line in module.run_command(["dpkg-query", "-W", "-f", FORM])[1].splitlines():
-        name, status, version, provides, needs = [*line.split("\t"), "", "", "", ""][:5]
-        groups = [[_plain(item) for item in group.split("|")] for group in needs.split(",") if group.strip()]
-        names = {name, *(_plain(item) for item in provides.split(",") if item.strip())}
-        packages[name] = {"status": status, "version": version, "names": names, "needs": groups}
-    return packages
-
-
-def _plain(item):
-    """Return a package's name without version and architecture."""
-    return re.split(r"[\s(:\[]", item.strip())[0]
 
 
 def installed_packages(records, known):
@@ -46,13 +20,17 @@ def installed_packages(records, known):
 
 
 def closure(names, known):
-    """Return packages with all their dependencies."""
-    pending, closed = list(names), set()
+    """Return packages with all their dependencies, by name or by what a package provides."""
+    pending, closed, providers = list(names), set(), {}
+    for package, entry in known.items():
+        for item in entry["names"]:
+            providers.setdefault(item, []).append(package)
     while pending:
         name = pending.pop()
         if name not in closed and name in known:
             closed.add(name)
-            pending += [item for group in known[name]["needs"] for item in group]
+            needs = [item for group in known[name]["needs"] for item in group]
+            pending += [one for item in needs for one in ([item] if item in known else providers.get(item, ()))]
     return closed
 
 
@@ -76,45 +54,10 @@ def split(installed, manual, known):
             return sorted(name for name in installed if name in known and name not in stay), stay
 
 
-def purge(module, names, verb="purge"):
-    """Purge exactly these packages. If apt would also change others, fail without a change."""
-    module.run_command_environ_update = ENVIRONMENT
-    code, out, err = module.run_command([*APT, "-s", verb, *names])
-    if "dpkg --configure -a" in err:
-        module.run_command(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"])
-        code, out, err = module.run_command([*APT, "-s", verb, *names])
-    others = {_plain(name) for name in re.findall(r"^(?:Purg|Remv|Inst) (\S+)", out, re.MULTILINE)} - set(names)
-    if code == 0 and others:
-        module.fail_json(
-            msg="packages: apt would also change others ({}), so none was removed. Read the output of "
-            "`apt-get -s purge {}` on the node.".format(", ".join(sorted(others)), " ".join(names))
-        )
-    if code == 0:
-        code, out, err = module.run_command([*APT, verb, *names])
-    if code != 0:
-        errors = [line for line in (err + out).splitlines() if line.startswith(("E:", "dpkg: error"))]
-        module.fail_json(
-            msg="packages: cannot remove them ({}). Find out which packages require them, and reset again.".format(
-                "; ".join(errors[-3:]) or (err or out).strip()[-400:]
-            )
-        )
-
-
 def replaced_packages(records, known):
     """Return the pre-existing packages that were removed for packages of the roles."""
     names = {name for doc in records for name in doc["managed"].get("removed", [])}
     return sorted(name for name in names if known.get(name, {}).get("status") != "installed")
-
-
-def reinstall(module, names):
-    """Install the replaced packages again; return a sentence if that fails."""
-    module.run_command_environ_update = ENVIRONMENT
-    keep = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", "--no-install-recommends"]
-    code, out, err = module.run_command([*APT, *keep, "install", *names])
-    if code == 0:
-        return None
-    errors = [line for line in (err + out).splitlines() if line.startswith("E:")]
-    return f"install {', '.join(names)} manually, which existed before: {'; '.join(errors[-2:]) or err.strip()[-200:]}"
 
 
 def leftovers(records):
@@ -127,12 +70,12 @@ def leftovers(records):
     return remains
 
 
-def remove_leftovers(module, records):
+def remove_leftovers(module, manager, records):
     """Remove the leftovers of removed packages; return a sentence for each one that stays.
 
     Files that another package owns or that were changed since stay, and so do groups with members.
     """
-    left, known = [], package_table(module)
+    left, known = [], manager.partly_installed()
     removed = [doc for doc in records if not any(name in known for name in doc["managed"].get("installed", []))]
     for user in leftovers(removed)["users"]:
         code, _, err = module.run_command(["userdel", user])
@@ -144,8 +87,28 @@ def remove_leftovers(module, records):
     for path in leftovers(removed)["etc"]:
         end = min(os.stat(doc["base"] + ".ours").st_mtime for doc in removed if path in doc["managed"].get("etc", []))
         is_unchanged = path in BACKUPS or os.lstat(path).st_mtime <= end + 1
-        if is_unchanged and module.run_command(["dpkg-query", "-S", path])[0] != 0:
+        if is_unchanged and not manager.owns(path):
             os.unlink(path)
+    manager.remove_stale_keys({key for doc in removed for key in doc["managed"].get("keys", [])})
+    return left
+
+
+def saved_files(manager, records):
+    """Return the files to which a removal of packages may move changed configuration files, and which do not exist yet."""
+    paths = [path for doc in records for path in doc["managed"].get("etc", [])]
+    saved = [manager.saved_configuration(path) for path in paths]
+    return [path for path in saved if path and not os.path.lexists(path)]
+
+
+def remove_saved(paths, records):
+    """Remove saved configuration files without edits since the transactions; return a sentence for others."""
+    ends = [os.stat(doc["base"] + ".ours").st_mtime for doc in records if doc["managed"]]
+    left = []
+    for path in paths:
+        if os.path.lexists(path) and os.lstat(path).st_mtime <= max(ends) + 1:
+            os.unlink(path)
+        elif os.path.lexists(path):
+            left.append(f"leave {path}: it was edited since it was installed")
     return left
 
 

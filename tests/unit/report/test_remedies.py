@@ -2,6 +2,7 @@
 
 import pytest
 
+from provision.report.package_remedies import REMEDIES
 from provision.report.remedies import remedy_for
 
 
@@ -9,8 +10,6 @@ from provision.report.remedies import remedy_for
     ("text", "expected"),
     [
         ("E: write error - write (28: No space left on device)", "disk is full"),
-        ("E: dpkg was interrupted, you must manually run 'dpkg --configure -a'", "dpkg --configure -a"),
-        ("Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 411", "package manager"),
         ("Get https://10.0.2.2:5000/v2/: x509: certificate signed by unknown authority", "docker_engine_registry_ca"),
         (
             "x509: certificate has expired or is not yet valid: current time 1999-01-01T00:00:00Z is before 2026",
@@ -36,6 +35,16 @@ def test_only_the_end_of_long_output_is_searched(piece):
     assert "disk is full" in remedy_for(f"{piece * 100_000}\nNo space left on device\n")
     assert "disk is full" not in (remedy_for("No space left on device\n" + piece * 100_000) or "")
     assert "disk is full" in remedy_for("No space left on device", piece * 100_000)
+
+
+def test_the_reason_code_of_a_module_decides():
+    """The words of a package manager do not; a code without a meaning of its own leaves the choice to them."""
+    words = "packages docker.io: cannot install them (the mirror could not resolve: No space left on device)"
+
+    assert remedy_for(words, code="packages.held") == REMEDIES["packages.held"]
+    assert "disk is full" in remedy_for(words, code="packages.failed")
+    assert remedy_for("x", code="packages.failed") == REMEDIES["packages.failed"]
+    assert remedy_for("x", code="packages.unknown") is None
 
 
 def test_an_unknown_failure_has_no_remedy():

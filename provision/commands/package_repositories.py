@@ -1,0 +1,211 @@
+"""Package repositories in the formats of apt and dnf, and the credentials in their URIs, which only root may read.
+
+The role platform uses this file as a filter plugin through a link, so that plain Ansible writes the same files. It
+imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+SOURCES, LOGINS = "/etc/apt/sources.list.d/provision-{}.sources", "/etc/apt/auth.conf.d/provision-{}.conf"
+REPOSITORIES, KEYS = "/etc/yum.repos.d/provision-{}.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-{}"
+_HEAD = "# Managed by provision (role platform)."
+
+
+def repository_files(item: Mapping[str, Any], manager: str) -> list[dict[str, str]]:
+    """Return the files of a repository, each with ``path``, ``content`` and, if only root may read it, ``mode``.
+
+    Args:
+        item: name, uris, suites, components and key; for dnf also gpgcheck and repo_gpgcheck.
+        manager: ``apt`` or ``dnf``.
+
+    Raises:
+        ValueError: the package manager does not support the repository.
+    """
+    name, logins = item["name"], login_lines(item["uris"])
+    private = {"mode": "0600"} if logins else {}
+    if manager == "dnf":
+        return [
+            {"path": KEYS.format(name), "content": f"{str(item['key']).strip()}\n"},
+            {"path": REPOSITORIES.format(name), "content": repo_text(item), **private},
+        ]
+    files = [{"path": SOURCES.format(name), "content": source_text(item)}]
+    return files + [{"path": LOGINS.format(name), "content": "\n".join(logins) + "\n", **private}] * bool(logins)
+
+
+def repository_paths(name: str, manager: str, *, has_login: bool = False) -> tuple[str, ...]:
+    """Return the paths of the files of a repository."""
+    if manager == "dnf":
+        return REPOSITORIES.format(name), KEYS.format(name)
+    return (SOURCES.format(name), *([LOGINS.format(name)] if has_login else []))
+
+
+def source_text(item: Mapping[str, Any]) -> str:
+    """Return apt's deb822 source of a repository, without credentials."""
+    lines = [
+        _HEAD,
+        "Types: deb",
+        f"URIs: {' '.join(without_logins(item['uris']))}",
+        f"Suites: {' '.join(_listed(item.get('suites') or '/'))}",
+    ]
+    if item.get("components"):
+        lines.append(f"Components: {' '.join(_listed(item['components']))}")
+    lines += ["Signed-By:", *(f" {line.strip() or '.'}" for line in item["key"].strip().splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def repo_text(item: Mapping[str, Any]) -> str:
+    """Return dnf's file of a repository, with the credentials.
+
+    Raises:
+        ValueError: no signature would be checked, or dnf does not support the credentials.
+    """
+    packages, index = checks(item)
+    if not (packages or index):
+        raise ValueError(f"repository {item['name']}: gpgcheck and repo_gpgcheck are both off, so nothing is verified")
+    pairs = {
+        "name": f"{item['name']} (provision)",
+        "baseurl": " ".join(base_urls(item)),
+        "enabled": "1",
+        "gpgcheck": str(int(packages)),
+        "repo_gpgcheck": str(int(index)),
+        "gpgkey": f"file://{KEYS.format(item['name'])}",
+        **_credentials(item["uris"]),
+    }
+    lines = [_HEAD, f"[provision-{item['name']}]", *(f"{key}={value}" for key, value in pairs.items())]
+    return "\n".join(lines) + "\n"
+
+
+def checks(item: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Return whether dnf verifies the signatures of a repository's packages and of its index."""
+    packages, index = (_is_on(item.get(name, default)) for name, default in _CHECKS)
+    return packages, index
+
+
+_CHECKS = (("gpgcheck", True), ("repo_gpgcheck", False))
+"""dnf's own options and their defaults: most repositories sign packages, and those of NVIDIA their index."""
+
+
+def base_urls(item: Mapping[str, Any]) -> list[str]:
+    """Return the addresses of a repository for dnf, without credentials.
+
+    With suites, the address of the index is URI/SUITE/ARCHITECTURE/COMPONENT, as in Docker's repositories. In an
+    address for apt, ``/deb/$(ARCH)`` becomes ``/rpm/$basearch``, as in NVIDIA's.
+    """
+    urls = [re.sub(r"/deb/\$\(ARCH\)", "/rpm/$basearch", url) for url in without_logins(item["uris"])]
+    urls = [url.replace("$(ARCH)", "$basearch").rstrip("/") for url in urls]
+    suites = [suite for suite in _listed(item.get("suites") or []) if suite != "/"]
+    components = _listed(item.get("components") or []) if suites else []
+    folders = [f"/{suite}/$basearch/{component}" for suite in suites for component in components or [""]]
+    return [f"{url}{folder}".rstrip("/") for url in urls for folder in folders or [""]]
+
+
+def addresses(item: Mapping[str, Any], manager: str, architecture: str) -> list[str]:
+    """Return the addresses of a repository as `platform_node` reports those of other repositories."""
+    if manager == "dnf":
+        return [url.replace("$basearch", architecture) for url in base_urls(item)]
+    return [uri.replace("$(ARCH)", architecture).rstrip("/") for uri in without_logins(item["uris"])]
+
+
+def without_logins(uris: str | Iterable[str]) -> list[str]:
+    """Return the URIs of repositories without user and password."""
+    return [re.sub(r"(?<=://)[^/?#]*@", "", uri) for uri in _listed(uris)]
+
+
+def login_lines(uris: str | Iterable[str]) -> list[str]:
+    """Return the lines of apt's auth.conf for the users and passwords in URIs of repositories.
+
+    Raises:
+        ValueError: A user or password contains a space, which auth.conf does not support.
+    """
+    lines = []
+    for uri in _listed(uris):
+        login = _login(uri)
+        if login:
+            machine = without_logins(uri)[0].rstrip("/")
+            lines.append(f"machine {machine} login {login[0]} password {login[1]}")
+    return lines
+
+
+def _credentials(uris: str | Iterable[str]) -> dict[str, str]:
+    """Return the user and password of a repository as options of dnf."""
+    logins = {_login(uri) for uri in _listed(uris)}
+    if len(logins) > 1:
+        raise ValueError("the URIs of a package repository have different logins; dnf supports one for each repository")
+    [login] = logins
+    if login and any(re.search(r"\$[A-Za-z{]", word) for word in login):
+        raise ValueError("user or password of a package repository contains $NAME, which dnf would replace")
+    return {"username": login[0], "password": login[1]} if login else {}
+
+
+def _login(uri: str) -> tuple[str, str] | None:
+    """Return the user and password in a URI."""
+    userinfo, at, _ = urlsplit(uri).netloc.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    return (_word(user), _word(password)) if at else None
+
+
+def _listed(value: str | Iterable[str]) -> list[str]:
+    return [value] if isinstance(value, str) else [str(item) for item in value]
+
+
+def _is_on(value: Any) -> bool:
+    return str(value).strip().lower() in {"true", "yes", "on", "1"}
+
+
+def _word(text: str) -> str:
+    """Return a word of a login; a space or line break would start the next word."""
+    word = unquote(text)
+    if re.search(r"\s", word):
+        raise ValueError("user or password of a package repository contains a space, which apt does not support")
+    return word
+
+
+def _new(repositories: Sequence[Mapping[str, Any]], node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the repositories that the node does not have yet: apt would refuse one address with two keys."""
+    known = set(node.get("other_sources", ()))
+    manager, architecture = node.get("package_manager", "apt"), str(node.get("architecture", ""))
+    names = {"dnf": {"amd64": "x86_64", "arm64": "aarch64"}}.get(manager, {})
+    architecture = names.get(architecture, architecture)
+    return [item for item in repositories if not known.intersection(addresses(item, manager, architecture))]
+
+
+def _files(repositories: Sequence[Mapping[str, Any]], node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the repositories' files as input of the module platform_files.
+
+    A file with credentials is removed if the repository does not need it any more.
+    """
+    manager, existing = node.get("package_manager", "apt"), node.get("repository_files", ())
+    files: list[dict[str, Any]] = []
+    for item in repositories:
+        present = repository_files(item, manager)
+        paths = {file["path"] for file in present}
+        unused = set(repository_paths(item["name"], manager, has_login=True)) - paths
+        files += [*present, *({"path": path, "state": "absent"} for path in sorted(unused) if path in existing)]
+    return files
+
+
+def _unsigned(repositories: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of repositories without key or address, or of which no signature would be checked."""
+    return [
+        str(item["name"])
+        for item in repositories
+        if not item["uris"] or "BEGIN PGP PUBLIC KEY BLOCK" not in str(item["key"]) or not any(checks(item))
+    ]
+
+
+class FilterModule:
+    """Ansible filters of the role platform."""
+
+    def filters(self) -> dict[str, object]:
+        """Return the filters by name."""
+        return {
+            "platform_new_repositories": _new,
+            "platform_repository_files": _files,
+            "platform_unsigned_repositories": _unsigned,
+            "platform_without_logins": without_logins,
+        }

@@ -1,1 +1,0 @@
-../../../provision/commands/apt_sources.py

@@ -1,0 +1,387 @@
+"""dnf and rpm behind the interface of package managers.
+
+dnf differs from apt in three ways that this module makes up for. It succeeds although a script of a package failed. It
+does not notice an interrupted transaction. And rpm records neither: the transaction in progress is in `PENDING`, and
+its packages count as not installed until it ended well.
+"""
+
+import base64
+import binascii
+import configparser
+import fnmatch
+import glob
+import json
+import os
+import re
+
+from ansible.module_utils.platform_managed import (
+    PENDING,
+    RPM_FORM,
+    SEVERAL,
+    rpm_order,
+    rpm_versions,
+    without_epoch_zero,
+)
+from ansible.module_utils.platform_package_base import PackageManager, holder_of, read_lines, title_of
+from ansible.module_utils.platform_replace import replace
+
+DATABASES = ("/usr/lib/sysimage/rpm", "/var/lib/rpm")
+LOCK_FILES = tuple(folder + "/.rpm.lock" for folder in DATABASES)
+PID_FILES = ("/var/lib/dnf/rpmdb_lock.pid", "/var/cache/dnf/metadata_lock.pid", "/var/cache/dnf/download_lock.pid")
+REPOSITORIES = "/etc/yum.repos.d/*.repo"
+KEY_FILES = "/etc/pki/rpm-gpg/*"
+MODULES = "/etc/dnf/modules.d/*.module"
+VERSIONLOCK = ("/etc/dnf/plugins/versionlock.conf", "/etc/dnf/plugins/versionlock.list")
+CONFIGURATION = "/etc/dnf/dnf.conf"
+LOCKED_EXIT = 200
+LOCKED = re.compile(r"already locked by|can't create transaction lock")
+STALE = re.compile(
+    r"Unable to find a match|No match for argument|Status code: 404|Cannot download|Failed to download|"
+    r"Curl error|All mirrors were tried|checksum doesn't match|Error downloading packages"
+)
+GONE = re.compile(r"not available|No packages marked for reinstall")
+"""No repository has the installed version of a package any more, so that it cannot be reinstalled."""
+RECOVER = re.compile(r"DB_RUNRECOVERY|Thread died in Berkeley DB")
+SCRIPTLET = re.compile(r"^(?:Error in \w+ scriptlet in rpm package|Error in \w+ scriptlet in) (\S+)", re.MULTILINE)
+SCRIPTLET_OF_RPM = re.compile(r"%\w+\((\S+?)\) scriptlet failed, (?:exit status|signal) \d+")
+REASONS = (
+    ("packages.stream", r"modular filtering for argument", r"stream .{1,200} is enabled|multiple streams"),
+    ("packages.held", r"exclude filtering for argument|filtered out by exclude"),
+    ("packages.missing", r"Unable to find a match|No match for argument"),
+    ("packages.clock", r"certificate (is not yet valid|has expired)"),
+    ("packages.signature", r"GPG check FAILED|is not signed|Public key for .{1,300} is not installed|GPG signature",
+     r"Bad (GPG|signature)|[Ss]ignature verification|key retrieval failed|checksum doesn't match"),
+    ("packages.scriptlet", r"scriptlet failed|Error in \w+ scriptlet"),
+    ("packages.unreachable", r"Curl error|Cannot download|Failed to download|Status code: [0-9]+|mirrors were tried"),
+    ("packages.interrupted", r"duplicate with|DB_RUNRECOVERY|Thread died in Berkeley DB|disk image is malformed"),
+    ("packages.conflict", r"nothing provides|conflicting requests|conflicts with|obsoletes|cannot install both",
+     r"is needed by|file conflicts|protected packages"),
+)  # fmt: skip
+"""Reason codes, each with patterns of its messages; the first one that matches decides."""
+ERROR = re.compile(
+    r"^(Error|error:|Problem|  - |Package .{1,200} is not signed|Public key|GPG|Failing package|Failed|Unable|All matches)"
+    r"|No match for argument|Curl error|scriptlet|is needed by|more space"
+)
+
+
+class Dnf(PackageManager):
+    """The package manager of Enterprise Linux 8 and newer, by its command line; its Python bindings are not used."""
+
+    name = "dnf"
+    environment = {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8"}
+    lock_files = LOCK_FILES
+    written_files = ("/etc/yum.repos.d/provision-*.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-*")
+    folders = ("/var/cache/dnf", *DATABASES)
+    reasons = REASONS
+
+    # State
+
+    def versions(self, names=()):
+        """Return name -> version of the completely installed packages, or of those in `names`."""
+        return rpm_versions(self.read(["rpm", *(["-q"] if names else ["-qa"]), "--qf", RPM_FORM, *names])[1])
+
+    def partly_installed(self):
+        """Return name -> versions of all packages; of several the last one, after the others."""
+        versions = {}
+        for words in self._rows():
+            versions.setdefault(words[0], set()).add(words[2])
+        versions.pop("gpg-pubkey", None)
+        return {name: " ".join(sorted(every, key=rpm_order)) for name, every in versions.items()}
+
+    def _rows(self):
+        """Return name, the word installed, version and architecture of all packages."""
+        lines = [line.split() for line in self.read(["rpm", "-qa", "--qf", RPM_FORM])[1].splitlines()]
+        return [
+            (words[0], words[1], without_epoch_zero(words[2]), words[3])
+            for words in lines
+            if len(words) == 4 and words[1] == "installed"
+        ]
+
+    def duplicates(self):
+        """Return the packages of which two versions are installed, but should not be."""
+        versions = {}
+        for name, _, version, architecture in self._rows():
+            versions.setdefault((name, architecture), set()).add(version)
+        names = {name for (name, _), every in versions.items() if len(every) > 1}
+        return sorted(name for name in names if not name.startswith(SEVERAL))
+
+    def table(self):
+        """Return name -> status, version, names (with provided ones) and requirements of all packages."""
+        form = "%{NAME}\\t%{EVR}\\t[%{PROVIDES} ]\\t[%{REQUIRES}\\f]\\n"
+        packages = {}
+        for line in self.read(["rpm", "-qa", "--qf", form])[1].split("\n"):
+            name, version, provides, needs = [*line.split("\t"), "", "", ""][:4]
+            if name and name != "gpg-pubkey":
+                groups = [_alternatives(item) for item in needs.split("\f") if item and not item.startswith("rpmlib(")]
+                packages[name] = {
+                    "status": "installed",
+                    "version": without_epoch_zero(version),
+                    "names": {name, *provides.split()},
+                    "needs": groups,
+                }
+        return packages
+
+    def add_files(self, table, names):
+        """Add the files of these packages to their names in a table."""
+        for name in names:
+            if name in table:
+                table[name]["names"].update(self.read(["rpm", "-ql", name])[1].splitlines())
+
+    def holds(self):
+        """Return the installed packages that a versionlock or an exclusion protects from changes."""
+        patterns = [*_locked_patterns(), *_excluded_patterns()]
+        return {words[0] for words in self._rows() for pattern in patterns if matches(pattern, words)}
+
+    def is_older(self, version, other):
+        """Return whether a version is older than another."""
+        return rpm_order(version) < rpm_order(other)
+
+    def manual(self):
+        """Return the packages that a person requested."""
+        code, output = self._dnf("-q", "--disablerepo=*", "repoquery", "--userinstalled", "--qf", "%{name}")
+        if code != 0:
+            self._fail("packages: cannot list those that a person requested", output)
+        return set(output.split())
+
+    def owns(self, path):
+        """Return whether an installed package owns a file."""
+        return self.read(["rpm", "-qf", path])[0] == 0
+
+    def keys(self):
+        """Return the signing keys that rpm trusts, by their packages."""
+        out = self.read(["rpm", "-q", "--qf", "%{NAME}-%{VERSION}-%{RELEASE}\\n", "gpg-pubkey"])[1]
+        return sorted(line for line in out.split() if re.match(r"gpg-pubkey-[0-9a-f]+-[0-9a-f]+\Z", line))
+
+    def remove_stale_keys(self, names):
+        """Remove those of these trusted keys that no file of a key has any more: a replaced key is not trusted."""
+        present = [name for name in self.keys() if name in names]
+        files = [material("\n".join(read_lines(path))) for path in glob.glob(KEY_FILES)] if present else []
+        for name in present:
+            key = material(self.read(["rpm", "-q", "--qf", "%{DESCRIPTION}", name])[1])
+            if key and not any(key in content for content in files):
+                self.run(["rpm", "-e", "--allmatches", name])
+
+    def saved_configuration(self, path):
+        """Return the path where rpm saves a changed configuration file of a removed package."""
+        return path + ".rpmsave"
+
+    def sources(self):
+        """Return the addresses of enabled repositories that the roles did not write."""
+        addresses = set()
+        for path in sorted(glob.glob(REPOSITORIES)):
+            parser = configparser.RawConfigParser(strict=False)
+            parser.read_string("\n".join(read_lines(path))) if "/provision-" not in path else None
+            for section in parser.sections():
+                if parser.get(section, "enabled", fallback="1").strip().lower() in ("1", "true", "yes"):
+                    addresses.update(parser.get(section, "baseurl", fallback="").replace(",", " ").split())
+        return sorted(self._normalized(url) for url in addresses)
+
+    def _normalized(self, url):
+        """Return an address without dnf's variables and the trailing slash."""
+        release = re.search(r"\d+", self.read(["rpm", "--eval", "%{?rhel}"])[1]) if "$releasever" in url else None
+        for name, value in (("basearch", os.uname().machine), ("releasever", release.group() if release else "")):
+            url = re.sub(r"\$\{?" + name + r"\b\}?", value or r"$" + name, url)
+        return url.rstrip("/")
+
+    # Transactions
+
+    def is_locked(self, code, output):
+        """Return whether a command failed because another process holds a lock."""
+        return code == LOCKED_EXIT or LOCKED.search(output) is not None
+
+    def lock_holder(self):
+        """Return the process that holds one of the locks of rpm or dnf."""
+        pid = holder_of(self.lock_files) or next(filter(None, map(_running, PID_FILES)), "")
+        return title_of(pid) if pid else ""
+
+    def holder_in(self, output):
+        """Return the lock holder that dnf reports."""
+        match = re.search(r"already locked by (\d+)", output)
+        return title_of(match.group(1)) if match else ""
+
+    def refresh(self):
+        """Fetch the package lists, unless they are recent enough."""
+        code, output = self._dnf("makecache")
+        if code != 0:
+            self._fail("package lists: cannot fetch them", output)
+
+    def offered(self, names):
+        """Return those packages that the repositories have."""
+        out = self._dnf("-q", "repoquery", "--available", "--qf", "%{name}", *names)[1] if names else ""
+        return [name for name in names if name in out.split()]
+
+    def repair(self):
+        """Remove the older versions of packages whose upgrade was interrupted."""
+        if self.duplicates():
+            code, output = self._dnf("remove", "--duplicates")
+            if code != 0:
+                self._fail("packages {}: cannot remove their older versions".format(self.duplicates()), output)
+
+    def install(self, names, streams=()):
+        """Install or upgrade packages, and again those of an earlier transaction that did not end well."""
+        pending, now = _pending(), self.partly_installed()
+        before = pending.get("before", now)
+        again = set(pending.get("again", ())) | _changed(before, now)
+        _write_pending({*names, *pending.get("packages", ())}, before, again)
+        self.repair()
+        self._enable(streams)
+        code, output = self._transaction(names, again)
+        after = self.partly_installed()
+        failed = failed_scripts(output, after)
+        if failed and code == 0:
+            _write_pending({*names, *failed}, after, failed)
+        elif code == 0 or (not again and after == before):
+            os.unlink(PENDING)
+        if code != 0 or failed:
+            problem = "packages {}: {}".format(", ".join(names), "scripts failed" if failed else "cannot install them")
+            self._fail(problem, output)
+        self._check_names(names)
+
+    def _transaction(self, names, again):
+        """Install the packages, and reinstall those that an earlier transaction left incomplete."""
+        present = [name for name in sorted(again) if name in self.partly_installed()]
+        code, output = self._dnf("reinstall", *present) if present else (0, "")
+        if (code != 0 and not GONE.search(output)) or failed_scripts(output, present):
+            return code, output
+        code, output = self._dnf("install", *names)
+        if code != 0 and RECOVER.search(output):
+            self.run(["rpm", "--rebuilddb"])
+            code, output = self._dnf("install", *names)
+        if code != 0 and STALE.search(output):
+            code, output = self._dnf("--refresh", "install", *names)
+        return code, output
+
+    def _check_names(self, names):
+        """Fail if dnf installed a package that only provides one of the names: the next run would install it again."""
+        missing = self.missing(names)
+        if missing:
+            problem = "packages {}: no repository has packages of these names; dnf installed others that provide them"
+            self.fail("packages.missing", problem.format(", ".join(missing)))
+
+    def _enable(self, streams):
+        """Enable module streams. Another enabled stream of a module is never replaced."""
+        enabled = enabled_streams()
+        for stream in streams:
+            module, _, name = stream.partition(":")
+            if enabled.get(module, name) != name:
+                problem = "module {}: the stream {} is enabled, not {}"
+                self.fail("packages.stream", problem.format(module, enabled[module], name))
+        missing = [stream for stream in streams if stream.partition(":")[0] not in enabled]
+        if missing:
+            code, output = self._dnf("module", "enable", *missing)
+            if code != 0:
+                self._fail("module streams {}: cannot enable them".format(", ".join(missing)), output)
+
+    def remove(self, names, *, data):  # noqa: ARG002 - no script of rpm packages removes data
+        """Remove exactly these packages, or fail without a change."""
+        code, output = self.run(["rpm", "-e", "--test", *names])
+        if code == 0:
+            code, output = self._dnf("--setopt=clean_requirements_on_remove=0", "remove", *names)
+        if code != 0:
+            self._fail("packages {}: cannot remove them".format(", ".join(names)), output)
+
+    def _dnf(self, *words):
+        """Run dnf, which does not wait for a lock: `run` does, and reports the lock holder."""
+        options = ["--setopt=install_weak_deps=0", "--setopt=best=1", "--setopt=retries=3"]
+        expire = "--setopt=*.metadata_expire={}".format(self.valid_seconds)
+        return self.run(["dnf", "-y", *_QUIET_LOCK, *options, expire, *words])
+
+    def _fail(self, problem, output):
+        lines = [line for line in output.splitlines() if ERROR.search(line)]
+        self.fail_with(problem, output, lines)
+
+
+_QUIET_LOCK = ("--setopt=exit_on_lock=1",)
+
+
+def failed_scripts(output, installed):
+    """Return the packages whose scripts failed although the transaction may have succeeded."""
+    words = set(SCRIPTLET.findall(output)) | set(SCRIPTLET_OF_RPM.findall(output))
+    return sorted(name for name in installed if any(word == name or _is_release_of(word, name) for word in words))
+
+
+def _is_release_of(word, name):
+    """Return whether a word is NAME-VERSION-RELEASE[.ARCH] of a package."""
+    return word.startswith(name + "-") and word[len(name) + 1 :].count("-") == 1
+
+
+def material(armored):
+    """Return the bytes of all OpenPGP blocks in a text, without their checksums."""
+    blocks = re.findall(r"-----BEGIN PGP PUBLIC KEY BLOCK-----(.*?)-----END", armored, re.DOTALL)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    try:
+        text = "".join(line for line in lines if line and ":" not in line and not line.startswith("="))
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def enabled_streams():
+    """Return module -> its enabled stream."""
+    streams = {}
+    for path in sorted(glob.glob(MODULES)):
+        parser = configparser.RawConfigParser(strict=False)
+        parser.read_string("\n".join(read_lines(path)))
+        for section in parser.sections():
+            if parser.get(section, "state", fallback="") == "enabled":
+                streams[section] = parser.get(section, "stream", fallback="")
+    return streams
+
+
+def matches(pattern, words):
+    """Return whether a pattern of dnf matches an installed package: name, word, version and architecture."""
+    name, _, version, architecture = words
+    epoch, mark, rest = version.rpartition(":")
+    epoch, full = (epoch if mark else "0"), "{}-{}".format(name, rest)
+    upstream = "{}-{}".format(name, rest.partition("-")[0])
+    forms = [name, upstream, full, "{}-{}:{}".format(name, epoch, rest), "{}:{}".format(epoch, full)]
+    return any(fnmatch.fnmatchcase(form, pattern) for form in [*forms, *(f"{form}.{architecture}" for form in forms)])
+
+
+def _locked_patterns():
+    """Return the patterns of the plugin versionlock; exclusions (``!``) are no locks of installed packages."""
+    settings, lines = map(read_lines, VERSIONLOCK)
+    if any(re.match(r"\s*enabled\s*=\s*(0|false|no)\b", line, re.IGNORECASE) for line in settings):
+        return []
+    patterns = [line.strip() for line in lines]
+    return [pattern for pattern in patterns if pattern and pattern[0] not in "#!"]
+
+
+def _excluded_patterns():
+    """Return the patterns that dnf.conf excludes from transactions."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.read_string("\n".join(read_lines(CONFIGURATION)))
+    keys = ("exclude", "excludepkgs") if parser.has_section("main") else ()
+    return [word for key in keys for word in re.split(r"[\s,]+", parser.get("main", key, fallback="")) if word]
+
+
+def _alternatives(requirement):
+    """Return the names of which a requirement needs one; of a rich dependency, all names in it."""
+    words = re.split(r"[\s()]+(?:or|and|if|else|unless|with|without)?[\s()]*", requirement[1:-1])
+    return [word for word in words if word] if requirement.startswith("(") else [requirement]
+
+
+def _running(path):
+    """Return the number in a pid file if that process exists."""
+    pid = "".join(read_lines(path)).strip()
+    return pid if pid.isdigit() and os.path.isdir("/proc/" + pid) else ""
+
+
+def _pending():
+    """Return the record of the transaction that did not end well, empty without one."""
+    try:
+        record = json.loads("\n".join(read_lines(PENDING)))
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _write_pending(packages, before, again):
+    """Record a transaction: its packages, the versions before it, and the packages to reinstall."""
+    record = {"packages": sorted(packages), "before": before, "again": sorted(again)}
+    replace(PENDING, json.dumps(record, sort_keys=True) + "\n", 0o600)
+
+
+def _changed(before, after):
+    """Return the packages that an interrupted transaction changed."""
+    return {name for name, version in after.items() if before.get(name) != version}

@@ -1,0 +1,29 @@
+"""The package manager of a node: `package_manager(module)` has the methods of `PackageManager`."""
+
+import os
+
+MANAGERS = {"apt": "/usr/bin/apt-get", "dnf": "/usr/bin/dnf"}
+"""Name in the vars files (`__platform_package_manager`) -> its program."""
+
+
+def name_of_manager(module, paths=None):
+    """Return the name of the node's package manager, empty if none is supported. apt comes first: Debian offers dnf too."""
+    for name, path in (paths or MANAGERS).items():
+        if os.path.exists(path) or module.get_bin_path(os.path.basename(path)):
+            return name
+    return ""
+
+
+def package_manager(module, name="", **options):
+    """Return the package manager of the node, or the one with this name.
+
+    Only the module of the manager in question is compiled on the node.
+    """
+    name = name or name_of_manager(module)
+    if name == "dnf":
+        from ansible.module_utils.platform_package_dnf import Dnf
+
+        return Dnf(module, **options)
+    from ansible.module_utils.platform_package_apt import Apt
+
+    return Apt(module, **options)

@@ -1,0 +1,1 @@
+../../../provision/report/package_remedies.py

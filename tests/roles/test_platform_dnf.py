@@ -1,0 +1,446 @@
+"""dnf and rpm behind the interface of package managers, by words that dnf 4.5, 4.14 and 4.23 print."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from provision.report.package_remedies import REMEDIES
+from tests.support.modules import load, provide_utils, run
+
+provide_utils()
+manager = importlib.import_module("ansible.module_utils.platform_package_manager")
+base = importlib.import_module("ansible.module_utils.platform_package_base")
+dnf = importlib.import_module("ansible.module_utils.platform_package_dnf")
+managed = importlib.import_module("ansible.module_utils.platform_managed")
+undo = importlib.import_module("ansible.module_utils.platform_undo_packages")
+
+
+class Node:
+    """A node with rpm and dnf: packages by name, and what each command of dnf prints."""
+
+    def __init__(self) -> None:
+        self.no_log_values: set[str] = set()
+        self.packages = {"kmod": "28-9.el9", "rpm": "4.16.1.3-29.el9"}
+        self.answers: dict[str, tuple[int, str]] = {}
+        self.effects: dict[str, Callable[[], None]] = {}
+        self.ran: list[list[str]] = []
+
+    def run_command(self, words: list[str]) -> tuple[int, str, str]:
+        """Answer one program; record the commands of dnf, and of rpm those that change something."""
+        if words[:2] in (["rpm", "-q"], ["rpm", "-qa"]):
+            named = words[4:] if words[1] == "-q" else list(self.packages)
+            rows = [(name, version) for name in named for version in self.packages.get(name, "").split()]
+            return 0, "".join(f"{name} installed {version} x86_64\n" for name, version in rows), ""
+        self.ran.append([word for word in words if not word.startswith("--setopt") and word != "-y"])
+        command = " ".join(self.ran[-1])
+        code, output = next((answer for start, answer in self.answers.items() if command.startswith(start)), (0, ""))
+        for start, effect in self.effects.items():
+            if command.startswith(start):
+                effect()
+        return code, "", output
+
+    def get_bin_path(self, name: str, **_more: Any) -> str:
+        """Have every program."""
+        return f"/usr/bin/{name}"
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
+    """A node whose package manager has its records in a folder of the test."""
+    one = Node()
+    pending = tmp_path / "state" / "package-transaction.json"
+    monkeypatch.setattr(managed, "PENDING", str(pending))
+    monkeypatch.setattr(dnf, "PENDING", str(pending))
+    monkeypatch.setattr(dnf, "MODULES", str(tmp_path / "*.module"))
+    monkeypatch.setattr(dnf, "VERSIONLOCK", (str(tmp_path / "versionlock.conf"), str(tmp_path / "versionlock.list")))
+    monkeypatch.setattr(dnf, "CONFIGURATION", str(tmp_path / "dnf.conf"))
+    monkeypatch.setattr(dnf, "REPOSITORIES", str(tmp_path / "*.repo"))
+    monkeypatch.setattr(dnf, "KEY_FILES", str(tmp_path / "RPM-GPG-KEY-*"))
+    return one
+
+
+@pytest.fixture
+def packages(node: Node, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that installs packages, on that node."""
+    module = load("platform", "platform_packages")
+    monkeypatch.setattr(manager, "MANAGERS", {"dnf": "/"})
+    monkeypatch.setattr(module.AnsibleModule, "run_command", lambda _self, command, **_more: node.run_command(command))
+    return module
+
+
+def installs(node: Node, **versions: str) -> None:
+    """Let `dnf install` succeed and install packages of these versions."""
+    node.effects["dnf install"] = lambda: node.packages.update(versions)
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("1.0-1", "1.0-2"),
+        ("1.9-1", "1.10-1"),
+        ("20.10.24-3.el9", "3:19.03-1.el9"),
+        ("1.0~rc1-1", "1.0-1"),
+        ("1.0-1", "1.0^git1-1"),
+        ("1.0^git1-1", "1.0.1-1"),
+        ("1.0a-1", "1.0.1-1"),
+        ("5.14.0-427.el9", "5.14.0-427.13.1.el9_4"),
+        ("1.0-1.el9", "1.0-1.el9_4"),
+        ("2.fc-1", "2.1-1"),
+    ],
+)
+def test_versions_are_ordered_as_rpm_orders_them(node: Node, older: str, newer: str) -> None:
+    """A tilde is older than nothing, a caret newer; letters are older than numbers."""
+    one = dnf.Dnf(node)
+
+    assert one.is_older(older, newer)
+    assert not one.is_older(newer, older)
+
+
+@pytest.mark.parametrize(("one", "other"), [("1.0-1", "1.00-1"), ("1.0-1", "1_0-1"), ("1.0.-1", "1.0-1")])
+def test_separators_and_leading_zeros_do_not_order_versions(node: Node, one: str, other: str) -> None:
+    """Neither is older."""
+    assert not dnf.Dnf(node).is_older(one, other)
+    assert not dnf.Dnf(node).is_older(other, one)
+
+
+def test_versions_have_one_format_and_kernels_the_newest_version(node: Node) -> None:
+    """EPOCH:VERSION-RELEASE, without an epoch of 0. Of packages that exist several times the newest counts."""
+    node.packages.update(docker="3:20.10.24-3.el9", zero="0:1-1", kernel="5.14.0-427 5.14.0-70 5.14.0-362")
+
+    versions = dnf.Dnf(node).versions()
+
+    assert (versions["docker"], versions["zero"], versions["kernel"]) == ("3:20.10.24-3.el9", "1-1", "5.14.0-427")
+
+
+def test_a_package_with_two_versions_is_not_completely_installed(node: Node) -> None:
+    """An interrupted upgrade leaves both; the same package for two architectures is complete."""
+    node.packages["half"] = "1-1 2-1"
+    rows = managed.rpm_versions("both installed 1-1 x86_64\nboth installed 1-1 i686\n")
+
+    assert "half" not in dnf.Dnf(node).versions()
+    assert dnf.Dnf(node).duplicates() == ["half"]
+    assert rows == {"both": "1-1"}
+
+
+# Holds
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_held"),
+    [
+        ("docker-ce-3:20.10.24-3.el9.*", True),
+        ("docker-ce", True),
+        ("docker-*", True),
+        ("docker-ce-20.10.24-3.el9.x86_64", True),
+        ("3:docker-ce-20.10.24-3.el9.x86_64", True),
+        ("docker-ce-20.10.24", True),
+        ("docker-ce-3:20.10.25-3.el9.*", False),
+        ("!docker-ce", False),
+        ("# docker-ce", False),
+        ("docker", False),
+    ],
+)
+def test_locks_of_versions_are_read_in_every_form(node: Node, tmp_path: Path, pattern: str, is_held: bool) -> None:  # noqa: FBT001
+    """`dnf versionlock` writes them, and people do; an exclusion locks no installed package."""
+    node.packages["docker-ce"] = "3:20.10.24-3.el9"
+    (tmp_path / "versionlock.list").write_text(f"# Added lock on Mon\n{pattern}\n")
+
+    assert (dnf.Dnf(node).holds() == {"docker-ce"}) is is_held
+
+
+def test_a_disabled_plugin_locks_nothing_and_dnf_conf_excludes(node: Node, tmp_path: Path) -> None:
+    """Packages that dnf.conf excludes are never changed either."""
+    (tmp_path / "versionlock.list").write_text("rpm\n")
+    (tmp_path / "versionlock.conf").write_text("[main]\nenabled = 0\n")
+    (tmp_path / "dnf.conf").write_text("[main]\nexclude=kmod*, kernel\n  other\n")
+
+    assert dnf.Dnf(node).holds() == {"kmod"}
+
+
+def test_downgraded_packages_are_detected_except_held_ones(node: Node, tmp_path: Path) -> None:
+    """By rpm's order of versions."""
+    (tmp_path / "versionlock.list").write_text("rpm-4.16*\n")
+    recorded = {"kmod": "28-10.el9", "rpm": "4.17-1.el9", "gone": "1-1"}
+    one = dnf.Dnf(node)
+
+    assert one.downgraded(recorded, one.versions()) == ["kmod"]
+
+
+# Locks
+
+
+LOCKED = [
+    (200, "RPMDB already locked by 481"),
+    (200, "Failed to obtain the transaction lock (metadata already locked by 481)."),
+    (1, "error: can't create transaction lock on /var/lib/rpm/.rpm.lock (Resource temporarily unavailable)"),
+]
+
+
+@pytest.mark.parametrize("answer", LOCKED)
+def test_a_lock_that_is_not_released_is_reported(packages: ModuleType, node: Node, answer: tuple[int, str]) -> None:
+    """dnf and rpm hold locks of their own; none of them waits."""
+    node.answers["dnf makecache"] = answer
+
+    result = run(packages, packages=["docker-ce"], lock_timeout=0)
+
+    assert "the package database is locked by " in result["msg"]
+    assert (result["reason"], result["remedy"]) == ("packages.locked", REMEDIES["packages.locked"])
+
+
+def test_the_lock_holder_is_read_from_the_pid_files_of_dnf(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a process that ended holds no lock."""
+    live, stale = tmp_path / "metadata_lock.pid", tmp_path / "rpmdb_lock.pid"
+    stale.write_text("4194305")
+    monkeypatch.setattr(dnf, "PID_FILES", (str(stale), str(live)))
+    monkeypatch.setattr(dnf.Dnf, "lock_files", ())
+    none = dnf.Dnf(node).lock_holder()
+    live.write_text(str(os.getpid()))
+
+    assert none == ""
+    assert dnf.Dnf(node).lock_holder().startswith(f"process {os.getpid()} (")
+
+
+def test_a_released_lock_is_waited_for(packages: ModuleType, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result names the process that held it."""
+    installs(node, pigz="2.5-1")
+    node.answers["dnf makecache"] = LOCKED[0]
+    monkeypatch.setattr(base.time, "sleep", lambda _seconds: node.answers.clear())
+
+    result = run(packages, packages=["pigz"])
+
+    assert result["changed"]
+    assert result["waited_for"]
+
+
+# Transactions
+
+
+NO_MATCH = "Error: Unable to find a match: docker-ce"
+FILTERED = "All matches were filtered out by {} filtering for argument: docker-ce\n" + NO_MATCH
+NO_METADATA = "Error: Failed to download metadata for repo 'x': "
+FAILURES = [
+    (NO_MATCH, "packages.missing"),
+    (FILTERED.format("exclude"), "packages.held"),
+    (FILTERED.format("modular"), "packages.stream"),
+    ("Package docker-ce-1-1.x86_64.rpm is not signed\nError: GPG check FAILED", "packages.signature"),
+    (NO_METADATA + "repomd.xml GPG signature verification error: Bad GPG signature", "packages.signature"),
+    ("  - Curl error (7): Couldn't connect to server\n" + NO_METADATA + "Cannot download", "packages.unreachable"),
+    ("Error: \n Problem: conflicting requests\n  - nothing provides libfoo", "packages.conflict"),
+    ("Error: Transaction test error:\n  installing package x needs 12MB more space on the /", "packages.disk_full"),
+    ("Error in PREIN scriptlet in rpm package docker-ce\nError: Transaction failed", "packages.scriptlet"),
+    ("something odd", "packages.failed"),
+]
+
+
+@pytest.mark.parametrize(("output", "reason"), FAILURES)
+def test_the_cause_of_a_failed_transaction_has_a_reason_code(
+    packages: ModuleType, node: Node, output: str, reason: str
+) -> None:
+    """A transaction that changed nothing leaves no record behind."""
+    node.answers["dnf install"] = node.answers["dnf --refresh install"] = (1, output)
+
+    result = run(packages, packages=["docker-ce"])
+
+    assert result["msg"].startswith("packages docker-ce: cannot install them (")
+    assert (result["reason"], result["remedy"]) == (reason, REMEDIES[reason])
+    assert not Path(dnf.PENDING).exists()
+
+
+def test_stale_lists_are_fetched_again_once(packages: ModuleType, node: Node) -> None:
+    """dnf uses lists of two days, which may lack a new package."""
+    node.answers["dnf install"] = (1, "Error: Unable to find a match: pigz")
+    node.effects["dnf --refresh install"] = lambda: node.packages.update(pigz="2.5-1")
+
+    assert run(packages, packages=["pigz"])["changed"]
+    assert [words[1:] for words in node.ran] == [["makecache"], ["install", "pigz"], ["--refresh", "install", "pigz"]]
+
+
+SCRIPTLETS = [
+    "Error in POSTIN scriptlet in rpm package failing",
+    "warning: %post(failing-1-1.x86_64) scriptlet failed, exit status 1",
+]
+
+
+@pytest.mark.parametrize("output", SCRIPTLETS)
+def test_a_failed_script_fails_the_module_until_it_succeeds(packages: ModuleType, node: Node, output: str) -> None:
+    """dnf exits with 0. The package counts as not installed; the next run reinstalls it, which repeats the script."""
+    installs(node, failing="1-1", wanted="1-1")
+    node.answers["dnf install"] = (0, output)
+
+    first = run(packages, packages=["wanted"])
+    pending = dnf.Dnf(node).versions()
+    node.ran.clear()
+    node.answers.clear()
+    second = run(packages, packages=["wanted"])
+    reinstalled = [words[2:] for words in node.ran if "reinstall" in words]
+
+    assert (first["reason"], "failing" in first["msg"]) == ("packages.scriptlet", True)
+    assert {"wanted", "failing"}.isdisjoint(pending)
+    assert (second["changed"], reinstalled) == (True, [["failing"]])
+    assert {"wanted", "failing"} <= dnf.Dnf(node).versions().keys()
+    assert not run(packages, packages=["wanted"])["changed"]
+
+
+def test_the_packages_of_an_interrupted_transaction_are_installed_again(packages: ModuleType, node: Node) -> None:
+    """A power cut ends the module too: rpm says that the package is installed, but its script may not have run."""
+    Path(dnf.PENDING).parent.mkdir()
+    Path(dnf.PENDING).write_text(json.dumps({"packages": ["wanted"], "before": dict(node.packages), "again": []}))
+    node.packages.update(wanted="1-1", dependency="1-1")
+
+    result = run(packages, packages=["wanted"])
+    commands = [words[1:] for words in node.ran if words[1] != "makecache"]
+
+    assert result["installed"] == ["wanted"]
+    assert commands == [["reinstall", "dependency", "wanted"], ["install", "wanted"]]
+    assert not Path(dnf.PENDING).exists()
+
+
+def test_both_versions_of_an_interrupted_upgrade_are_repaired(packages: ModuleType, node: Node) -> None:
+    """dnf itself says nothing, and exits with 0."""
+    node.packages["half"] = "1-1 2-1"
+    node.effects["dnf remove --duplicates"] = lambda: node.packages.update(half="2-1")
+
+    result = run(packages, packages=["half"])
+
+    assert result["installed"] == ["half"]
+    assert ["dnf", "remove", "--duplicates"] in node.ran
+
+
+def test_a_package_that_only_provides_the_name_is_refused(packages: ModuleType, node: Node) -> None:
+    """Every run would install it again."""
+    installs(node, **{"iptables-nft": "1.8-1"})
+
+    result = run(packages, packages=["iptables"])
+
+    assert result["reason"] == "packages.missing"
+    assert "dnf installed others that provide them" in result["msg"]
+
+
+def test_a_stream_is_enabled_and_another_one_is_never_replaced(
+    packages: ModuleType, node: Node, tmp_path: Path
+) -> None:
+    """The message names both."""
+    installs(node, driver="580-1")
+    run(packages, packages=["driver"], streams=["nvidia-driver:580-open"])
+    enabled = [words[1:] for words in node.ran if "module" in words]
+    (tmp_path / "nvidia.module").write_text(
+        "[nvidia-driver]\nname=nvidia-driver\nstream=590\nstate=enabled\nprofiles=\n"
+    )
+
+    refused = run(packages, packages=["other"], streams=["nvidia-driver:580-open"])
+
+    assert enabled == [["module", "enable", "nvidia-driver:580-open"]]
+    assert refused["reason"] == "packages.stream"
+    assert "the stream 590 is enabled, not 580-open" in refused["msg"]
+
+
+def test_a_proxy_is_in_the_environment_only(packages: ModuleType, node: Node) -> None:
+    """Its password is on no command line, and not in the result."""
+    node.answers["dnf install"] = (1, "Error: Curl error (56): hunter2 is wrong")
+
+    result = run(packages, packages=["pigz"], http_proxy="http://me:hunter2@proxy:3128")
+
+    assert "hunter2" not in json.dumps(result)
+    assert all("hunter2" not in word for words in node.ran for word in words)
+
+
+# Repositories and keys
+
+
+def test_other_repositories_are_those_that_are_enabled(node: Node, tmp_path: Path) -> None:
+    """Variables of dnf are replaced, and files of the roles left out."""
+    (tmp_path / "docker-ce.repo").write_text(
+        "[stable]\nbaseurl=https://d.example/linux/rhel/9/$basearch/stable/\nenabled=1\n"
+        "[test]\nbaseurl=https://d.example/test\nenabled=0\n[other]\nname=x\nmetalink=https://m.example\n"
+    )
+    (tmp_path / "provision-docker.repo").write_text("[x]\nbaseurl=https://own.example\n")
+
+    assert dnf.Dnf(node).sources() == [f"https://d.example/linux/rhel/9/{os.uname().machine}/stable"]
+
+
+def test_a_key_that_no_file_has_any_more_is_not_trusted(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replaced key of a repository would otherwise be trusted for ever. Keys of others stay."""
+    blocks = {name: armored(name.encode() * 40) for name in ("old", "new")}
+    (tmp_path / "RPM-GPG-KEY-provision-site").write_text(blocks["new"])
+    names = {"gpg-pubkey-aaaaaaaa-11111111": "old", "gpg-pubkey-bbbbbbbb-22222222": "new"}
+    ran: list[list[str]] = []
+
+    def run_command(_self: Any, words: list[str]) -> tuple[int, str, str]:
+        if words[-1] == "gpg-pubkey":
+            return 0, "\n".join(names), ""
+        if words[-1] in names and "-q" in words:
+            return 0, blocks[names[words[-1]]].replace("\n\n", "\nVersion: rpm\n\n"), ""
+        ran.append(words)
+        return 0, "", ""
+
+    monkeypatch.setattr(Node, "run_command", run_command)
+
+    dnf.Dnf(node).remove_stale_keys([*names, "gpg-pubkey-cccccccc-33333333"])
+
+    assert ran == [["rpm", "-e", "--allmatches", "gpg-pubkey-aaaaaaaa-11111111"]]
+
+
+def armored(content: bytes) -> str:
+    """Return bytes as OpenPGP armor."""
+    text = base64.encodebytes(content).decode()
+    return f"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n{text}=abcd\n-----END PGP PUBLIC KEY BLOCK-----\n"
+
+
+# Reset
+
+
+def test_a_requirement_of_a_file_or_a_rich_one_preserves_a_package(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another package may require a file of ours, or one of several names."""
+    table = (
+        "ours\t0:1-1\tours ours(x86-64) \trpmlib(X)\f/bin/sh\f\n"
+        "runc\t1-1\trunc \t\n"
+        "other\t1-1\tother \t/usr/bin/ours\f\n"
+        "rich\t1-1\trich \t(crun or runc >= 1)\f\n"
+        "gpg-pubkey\t1-1\tgpg \t\n"
+    )
+    answers = {"-qa": table, "-ql": "/usr/bin/ours\n/usr/share/ours\n"}
+    monkeypatch.setattr(Node, "run_command", lambda _self, words: (0, answers[words[1]], ""))
+    one = dnf.Dnf(node)
+
+    known = one.table()
+    one.add_files(known, ["ours"])
+    removable, stay = undo.split({"ours", "runc"}, set(), known)
+
+    assert known.keys() == {"ours", "runc", "other", "rich"}
+    assert known["ours"]["version"] == "1-1"
+    assert removable == []
+    assert stay == {"ours": "other requires it", "runc": "rich requires it"}
+
+
+def test_saved_configuration_files_are_removed_unless_they_were_edited(node: Node, tmp_path: Path) -> None:
+    """rpm saves every configuration file that differs from its package's, and there is no purge."""
+    base_path = tmp_path / "record"
+    paths = [tmp_path / "own.conf", tmp_path / "edited.conf", tmp_path / "existed.conf"]
+    (tmp_path / "existed.conf.rpmsave").touch()
+    doc = {"base": str(base_path), "managed": {"etc": [str(path) for path in paths]}}
+    (tmp_path / "record.ours").touch()
+    saved = undo.saved_files(dnf.Dnf(node), [doc])
+    for name, age in (("own", -10), ("edited", 100)):
+        (tmp_path / f"{name}.conf.rpmsave").touch()
+        os.utime(tmp_path / f"{name}.conf.rpmsave", ((tmp_path / "record.ours").stat().st_mtime + age,) * 2)
+
+    left = undo.remove_saved(saved, [doc])
+
+    assert left == [f"leave {tmp_path}/edited.conf.rpmsave: it was edited since it was installed"]
+    assert sorted(path.name for path in tmp_path.glob("*.rpmsave")) == ["edited.conf.rpmsave", "existed.conf.rpmsave"]
