@@ -32,7 +32,7 @@ help:
 	@echo "make batch      two hundred jobs of two operators on four SIMULATED machines of eight GPUs"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make tutorials  the tutorials' commands and the installed wheel, on the container lab"
-	@echo "make systems    Ubuntu (SIMULATED): a cluster of two systems, and every role"
+	@echo "make systems    Ubuntu and Enterprise Linux (SIMULATED): clusters of two systems, and every role"
 	@echo "make slurm      a Slurm cluster of four nodes, there and back, on Debian 12 and 13, and its jobs"
 	@echo "make slurm-load 500 jobs of three users on Slurm, random faults, and the documented features (hours)"
 	@echo "make chaos      faults at random moments of an apply"
@@ -69,7 +69,7 @@ SHORT := -m 'not long and not slow'
 JOBS := -m 'not long'
 SLOWEST := --durations=40 --durations-min=2
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
-BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps installed inventory lab_services \
+BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab el engine_run first_steps installed inventory lab_services \
   left_out lock_holder many_nodes new_role node_locks release role_modules slurm_role submitters tutorial ubuntu without_python)
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(BESIDE))
 
@@ -231,7 +231,7 @@ tutorials: setup
 
 # Systems beside Debian. Ubuntu is SIMULATED: files of Debian with the os-release of Ubuntu. Its Slurm is refused.
 systems: setup
-	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_ubuntu.py
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_ubuntu.py tests/integration/test_el.py
 	for system in ubuntu_22.04 ubuntu_24.04; do \
 	  MOLECULE_SYSTEM=$$system $(BIN)/pytest -q -p no:cacheprovider tests/molecule -k "not slurm" || exit 1; done
 

@@ -18,13 +18,14 @@ _HEAD = """\
 
 ## Nodes
 
-| system | release of apt | Docker of the distribution | Slurm | in the lab (`--system`) |
+| system | release in repositories | Docker of the distribution | Slurm | in the lab (`--system`) |
 | --- | --- | --- | --- | --- |
 """
 _TAIL = """
 In the lab, a SIMULATED system has the files of another one with its own os-release. Tests use these nodes: the
-packages, kernel and Docker of the system itself are not tested. `provision lab up --mirror URL` builds nodes from a
-mirror of its archive.
+packages, kernel and Docker of the system itself are not tested. `provision lab up --mirror URL` builds nodes of Ubuntu
+from a mirror of its archive. Nodes of Enterprise Linux have dnf and rpm, and packages with files of Debian under the
+names of Enterprise Linux; SELinux and kernels are not simulated.
 
 Interim releases of Ubuntu are refused by name; only releases with long-term support (LTS) are supported. Docker that is
 installed as a snap is refused.

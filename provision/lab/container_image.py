@@ -81,7 +81,7 @@ def image_tag(sources: MirrorSources) -> str:
     system = sources.system
     parts: list[object] = [PACKAGES, _INIT, _PREPARE, system.suite, sources.deb822, sources.apt_conf]
     parts += [system.packages, system.files, system.hooks] if system.packages or system.files else []
-    parts += [el_image.files(system), el_image.recipe(system)] if system.rpm else []
+    parts += [el_image.files(system), el_image.recipe(system), system.setup] if system.rpm else []
     recipe = json.dumps(parts)
     return f"{REPOSITORY}:{system.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
 
@@ -168,6 +168,7 @@ def arguments(sources: MirrorSources, scratch: Path) -> list[str]:
         "--variant=minbase",
         f"--include={','.join((*PACKAGES, *system.packages))}",
         *(el_image.OPTIONS if system.rpm else ()),
+        *([f"--setup-hook={system.setup}"] if system.setup else []),
         *options,
         *hooks,
         f"--customize-hook={prepare}",

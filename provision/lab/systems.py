@@ -93,9 +93,13 @@ class Files:
     suite: str
     """The release's name in apt."""
     archive: Archive
+    setup: str = ""
+    """Shell command before packages are installed; ``$1`` is the root folder."""
 
 
-_OLD: Mapping[str, Files] = {"debian11": Files("Debian 11", "bullseye", DEBIAN)}
+_MERGE = 'for dir in bin sbin lib lib32 lib64 libx32; do mkdir -p "$1/usr/$dir"; ln -s "usr/$dir" "$1/$dir"; done'
+"""Makes the links of merged folders; the packages of newer releases do that."""
+_OLD: Mapping[str, Files] = {"debian11": Files("Debian 11", "bullseye", DEBIAN, _MERGE)}
 """Systems that nodes can have the files of, although the roles do not support them."""
 
 SYSTEMS: Mapping[str, Row] = {
@@ -129,6 +133,8 @@ class LabSystem:
     """The package manager of nodes."""
     rpm: Rpm | None = None
     """Properties of a system with rpm."""
+    setup: str = ""
+    """Shell command before packages are installed; ``$1`` is the root folder."""
     python: str = ""
     """The path of an interpreter of the controller that nodes get; empty: they have that of the files."""
     files_of: str = ""
@@ -239,6 +245,7 @@ def _simulated(name: str, row: Row, files: Files) -> LabSystem:
         (*archive.packages, *row.packages, *row.stand_in_packages),
         manager=row.archive.manager,
         rpm=row.rpm,
+        setup=files.setup,
         python=python,
         files_of=files.title,
         title=title,
