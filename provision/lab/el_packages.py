@@ -16,11 +16,12 @@ class ElPackage:
 
     name: str
     debs: tuple[str, ...] = ()
-    """The packages of Debian with its files; those that the release lacks are ignored. The first has its version."""
+    """The packages of Debian with its files; those that the release lacks are ignored. The first has its version.
+
+    If a node has all of them, it has the package.
+    """
     files: tuple[str, ...] = ("*",)
     """Patterns of the paths that it takes from them; an earlier package takes a file before a later one."""
-    in_image: bool = False
-    """Whether every node has it."""
     is_vendors: bool = False
     """Whether it is in the repository of vendors, not in that of the system."""
     epoch: int = 0
@@ -41,11 +42,11 @@ _IPTABLES_LINKS = {
 }
 
 PACKAGES: tuple[ElPackage, ...] = (
-    ElPackage("ca-certificates", ("ca-certificates",), in_image=True),
-    ElPackage("iproute", ("iproute2",), in_image=True),
-    ElPackage("kmod", ("kmod",), in_image=True),
-    ElPackage("procps-ng", ("procps",), in_image=True),
-    ElPackage("sudo", ("sudo",), in_image=True),
+    ElPackage("ca-certificates", ("ca-certificates",)),
+    ElPackage("iproute", ("iproute2",)),
+    ElPackage("kmod", ("kmod",)),
+    ElPackage("procps-ng", ("procps",)),
+    ElPackage("sudo", ("sudo",)),
     ElPackage("device-mapper-libs", ("libdevmapper1.02.1",)),
     ElPackage("infiniband-diags", ("infiniband-diags",)),
     ElPackage("iptables-libs", ("libxtables12", "libip4tc2", "libip6tc2")),

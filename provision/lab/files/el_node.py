@@ -81,7 +81,7 @@ def main(plan_file: str) -> None:
     make_libraries_executable()
     packages = [Package(entry) for entry in plan["packages"]]
     debs = download(packages, plan["unused_debs"])
-    assign(packages, debs)
+    assign(packages, debs, set(run("dpkg-query", "--show", "--showformat", "${Package}\\n").split()))
     for deb in debs.values():
         unpack(deb, packages)
     build(plan, packages, debs)
@@ -111,7 +111,6 @@ class Package:
         self.name: str = entry["name"]
         self.debs: list[str] = entry["debs"]
         self.patterns: list[str] = entry["files"]
-        self.in_image: bool = entry["in_image"]
         self.is_vendors: bool = entry["is_vendors"]
         self.epoch: int = entry["epoch"]
         self.version: str = entry["version"]
@@ -123,6 +122,7 @@ class Package:
         self.paths = set(self.links)
         self.folders: set[str] = set()
         self.units: list[str] = []
+        self.in_image = False
 
     @property
     def has_libraries(self) -> bool:
@@ -168,15 +168,16 @@ def download(packages: list[Package], unused: list[str]) -> dict[str, Deb]:
     return {deb.name: deb for deb in debs if deb.name not in unused and not deb.name.startswith("perl")}
 
 
-def assign(packages: list[Package], debs: dict[str, Deb]) -> None:
+def assign(packages: list[Package], debs: dict[str, Deb], installed: set[str]) -> None:
     """Set the sources of each package; other debs become packages under their own names."""
     for package in packages:
         package.sources = [debs[name] for name in package.debs if name in debs]
         if package.sources:
             package.version = package.sources[0].version
+            package.in_image = all(deb.name in installed for deb in package.sources)
     assigned = {deb.name for package in packages for deb in package.sources}
     for name in sorted(set(debs) - assigned):
-        entry = {"name": name, "debs": [name], "files": ["*"], "in_image": False, "is_vendors": False, "epoch": 0}
+        entry = {"name": name, "debs": [name], "files": ["*"], "is_vendors": False, "epoch": 0}
         package = Package(
             {**entry, "version": debs[name].version, "requires": [], "provides": [], "links": {}, "group": ""}
         )
@@ -295,8 +296,9 @@ def spec_text(plan: dict[str, Any], packages: list[Package], names: dict[str, st
         "%description",
         f"SIMULATED: the files of {plan['files_of']} that every node of {plan['title']} in a provision lab has.",
     ]
+    in_image = {package.name for package in packages if package.in_image}
     for package in packages:
-        lines += package_lines(plan, package, names)
+        lines += package_lines(plan, package, names, in_image)
     tree = f"{WORK}/root"
     lines += ["%install", 'rm -rf "$RPM_BUILD_ROOT"', 'mkdir -p "${RPM_BUILD_ROOT%/*}"', f'mv {tree} "$RPM_BUILD_ROOT"']
     lines += ["%files"]
@@ -327,12 +329,14 @@ def library_provides() -> list[str]:
     return sorted(set(text.splitlines()))
 
 
-def package_lines(plan: dict[str, Any], package: Package, names: dict[str, str]) -> list[str]:
-    """Return the header of one package."""
+def package_lines(plan: dict[str, Any], package: Package, names: dict[str, str], in_image: set[str]) -> list[str]:
+    """Return the header of one package: `names` are the packages with each deb, `in_image` those of every node."""
     debs = ", ".join(deb.name for deb in package.sources)
     source = f"{debs} of {plan['files_of']}" if debs else "nothing but its name"
     sources = package.sources if package.patterns == ["*"] else []  # a part of a package needs less than the whole
     needed = {names[name] for deb in sources for name in deb.depends if name in names} - {package.name}
+    if package.in_image:
+        needed &= in_image  # the base has the libraries of others
     requires = sorted({*package.requires, *needed})
     return [
         f"%package -n {package.name}",

@@ -114,7 +114,7 @@ def test_packages_have_the_files_of_debian_under_other_names(
         for one in (client, whole, entry("helper-el", debs=["helper"], links={"/usr/bin/helper": "helper-real"}))
     ]
     plan = {"title": TITLE, "files_of": "Debian 12", "major": "9", "in_every_node": ["bash"]}
-    program.assign(packages, debs)
+    program.assign(packages, debs, {"other"})
     for each in debs.values():
         program.unpack(each, packages)
     program.build({**plan, "system_folder": "system", "vendor_folder": "vendor"}, packages, debs)
@@ -138,6 +138,27 @@ def test_packages_have_the_files_of_debian_under_other_names(
     assert asked("system/helper-el-*", "-c").split() == ["/etc/helper.conf"]
     assert asked("system/other-*", "--qf", "%{SUMMARY}") == "SIMULATED: other of Debian 12"
     assert {"bash", "/bin/sh", "system-release(releasever)"} <= set(asked("system/lab-base-*", "--provides").split())
+
+
+@needs_rpm
+def test_a_package_whose_files_the_node_has_is_installed(program: ModuleType, deb: Callable[..., Path]) -> None:
+    """It requires none that is not, because the node has the files of that one too."""
+    paths = [
+        deb("tool", "1-1", {}, "liba, libb"),
+        deb("liba", "1-1", {}),
+        deb("libb", "1-1", {}),
+        deb("libc", "1-1", {}),
+    ]
+    debs = {made.name: made for made in map(program.Deb, paths)}
+    both = entry("b-and-c", debs=["libb", "libc"])
+    packages = [program.Package(one) for one in (entry("tool-el", debs=["tool"]), entry("a", debs=["liba"]), both)]
+    program.assign(packages, debs, {"tool", "liba", "libb"})
+
+    in_image = {package.name for package in packages if package.in_image}
+    assert in_image == {"tool-el", "a"}
+    names = {"tool": "tool-el", "liba": "a", "libb": "b-and-c", "libc": "b-and-c"}
+    lines = program.package_lines({"files_of": "Debian 12", "title": TITLE}, packages[0], names, in_image)
+    assert [line for line in lines if line.startswith("Requires: ")] == ["Requires: a"]
 
 
 def test_every_package_of_the_roles_exists() -> None:
