@@ -64,7 +64,7 @@ probe_ended() { set -- "$probe_mark $1 $?"; echo; echo "$1"; echo >&2; echo "$1"
 
 def memory() -> int:
     """Return an unnamed file."""
-    if hasattr(os, "memfd_create"):  # Python 3.8
+    if hasattr(os, "memfd_create"):  # Python 3.8  # novermin
         return os.memfd_create("probe")
     for folder in TEMPORARY:
         path = os.path.join(folder, f"provision-probe.{os.getpid()}-{time.time()}")

@@ -141,7 +141,7 @@ def lines_by_node(path):
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             return {}
         lines = stream.read(2**22).split("\n")
-    return {match.group(1): line for line in lines if (match := LINE.match(line))}
+    return {match.group(1): match.string for match in map(LINE.match, lines) if match}
 
 
 def login_environment(pairs):
