@@ -38,7 +38,7 @@ _GALAXY = {
     "readme": "README.md",
     "authors": ["provision"],
     "license": ["Apache-2.0"],
-    "dependencies": {"ansible.posix": ">=1.5.0", "community.docker": ">=3.0.0"},
+    "dependencies": {},
     "repository": "",
     "build_ignore": [],
 }
