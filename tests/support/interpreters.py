@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-__all__ = ["INTERPRETERS", "OLDEST", "interpreter"]
+__all__ = ["INTERPRETERS", "NODE_PYTHON", "OLDEST", "interpreter"]
 
 MINORS = range(6, 15)
 """The versions 3.6 to 3.14, which nodes may have."""
@@ -24,6 +25,8 @@ def _path(minor: int) -> str | None:
 
 INTERPRETERS = {f"3.{minor}": _path(minor) for minor in MINORS}
 """Version -> path, None for a version that the machine does not have."""
+NODE_PYTHON = os.environ.get("NODE_PYTHON") or sys.executable
+"""What runs the programs of nodes in most tests; `make unit-oldest` sets it to the oldest Python of the machine."""
 OLDEST = next(path for path in INTERPRETERS.values() if path)
 
 

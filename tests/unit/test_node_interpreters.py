@@ -24,13 +24,14 @@ for name in files:
 print(len(files))
 """
 
+LOCK = str(ARCHIVE.parent / "lock")
 REQUESTS: dict[tuple[str, ...], str] = {
     ("agent", "nobody"): "{}",
     ("attach", "/no/such/unit", "true"): "",
     ("code",): json.dumps({"do": "resolve", "ref": "0" * 40, "url": "", "secrets": {}, "seconds": 9}),
     ("data-check",): json.dumps({"volumes": [{"name": "data", "path": "/proc", "read_only": True}]}),
     ("jobs",): json.dumps({"do": "unknown"}),
-    ("lock",): json.dumps({"do": "look", "folders": ["/no/such"], "history": "/no/such", "marks": [], "entries": 9}),
+    ("lock",): json.dumps({"do": "look", "folders": [LOCK], "history": LOCK, "marks": [], "entries": 9}),
     ("package-preflight",): json.dumps({"packages": [], "repositories": [], "seconds": 5}),
     ("reload",): "",
     ("run",): "",
