@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 unit-oldest yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -32,6 +32,7 @@ help:
 	@echo "make batch      two hundred jobs of two operators on four SIMULATED machines of eight GPUs"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make tutorials  the tutorials' commands and the installed wheel, on the container lab"
+	@echo "make unit-oldest tests of what runs on nodes, under the oldest Python of this machine (3.6, if it has one)"
 	@echo "make systems    Ubuntu and Enterprise Linux (SIMULATED): clusters of two systems, and every role"
 	@echo "make slurm      a Slurm cluster of four nodes, there and back, on Debian 12 and 13, and its jobs"
 	@echo "make slurm-load 500 jobs of three users on Slurm, random faults, and the documented features (hours)"
@@ -98,9 +99,12 @@ check: setup
 	@# More places than cores, because unit tests wait for a fifth of their time: what is nice works meanwhile.
 	$(MAKE) -j5 --output-sync=target unit-3 unit-4 unit-1 unit-2 ansible-lint site types bandit audit yaml lint layers
 
+# What runs on nodes uses nothing newer than Python 3.6. `# novermin` marks a newer function whose absence the code handles.
+ON_NODES := provision/node provision/facts/os_release.py provision/facts/kernel_module_failures.py $(wildcard roles/*/library roles/*/module_utils)
 lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/vermin --quiet --no-tips --violations --eval-annotations --target=3.6- $(ON_NODES)
 
 types:
 	nice $(BIN)/mypy
@@ -171,6 +175,12 @@ unit-3:
 
 unit-4:
 	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_4) $(addprefix --ignore=,$(UNIT_3))
+
+# Tests of what runs on nodes, under the oldest Python of this machine. Programs that stand in for others keep the Python of the tests.
+unit-oldest: export NODE_PYTHON = $(shell $(BIN)/python -c 'from tests.support.interpreters import OLDEST; print(OLDEST)')
+unit-oldest: setup
+	$(NODE_PYTHON) --version
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" tests/unit/jobs $(addprefix tests/unit/,test_light_modules.py test_node_interpreters.py facts)
 
 # Every set of free GPUs on three nodes, compared with trying everything (half an hour).
 exhaustive: setup

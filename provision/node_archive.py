@@ -25,7 +25,7 @@ INCOMPLETE_PYTHON = 96
 OLD_PYTHON = 95
 """Exit status of `run_script` and `memory_script` if the interpreter is older than Python 3.6."""
 NO_MEMORY_FILES = 94
-"""Exit status of `memory_script` if the interpreter is older than Python 3.8."""
+"""Exit status of `memory_script` if the node has no files in memory: its kernel or its libc is too old."""
 READ_ONLY = 93
 """Exit status of `store_archive_script` if `/run` is read-only."""
 NO_SPACE = 92
@@ -49,9 +49,17 @@ except ImportError:
 _MAIN = f"{_CHECK}from provision.node.main import main\nsys.exit(main())\n"
 
 _FROM_MEMORY = f"""{_CHECK}import os
-if not hasattr(os, "memfd_create"):
+try:
+    try:
+        archive = os.memfd_create("provision")
+    except AttributeError:
+        from ctypes import CDLL
+        archive = CDLL(None).memfd_create(b"provision", 1)
+except (ImportError, AttributeError, OSError):
+    archive = -1
+if archive < 0:
     sys.exit({NO_MEMORY_FILES})
-left, archive = int(sys.argv.pop(1)), os.memfd_create("provision")
+left = int(sys.argv.pop(1))
 while left:
     data = os.read(0, min(left, 65536))
     left -= os.write(archive, data or sys.exit({DAMAGED}))
@@ -119,7 +127,7 @@ def run_script(program: str, *arguments: str, python: str = "python3") -> str:
 def memory_script(program: str, *arguments: str, python: str = "python3") -> str:
     """Return the shell script that runs a program without storing the archive, which begins its standard input.
 
-    It needs Python 3.8; parameters are those of `run_script`.
+    It needs files in memory: Linux 3.17, and Python 3.8 or glibc 2.27. Parameters are those of `run_script`.
     """
     words = shlex.join((python, "-I", "-S", "-c", _FROM_MEMORY, str(len(archive())), program, *arguments))
     return f"{_python_script(python)}\nexec {words}"

@@ -1,7 +1,7 @@
 """Build the roles and playbooks as the Ansible collection `provision.cluster`: ``python tools/collection.py FOLDER``.
 
-A collection has its plugins in one folder, and uses filters and module_utils by their full names. This program copies
-the roles and rewrites these names. The same sources give the same bytes.
+A collection has its plugins in one folder, and uses filters and modules by their full names. This program copies the
+roles and rewrites these names. The same sources give the same bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE, NAME = "provision", "cluster"
 FULL = f"{NAMESPACE}.{NAME}"
-PLUGINS = {"library": "modules", "filter_plugins": "filter", "module_utils": "module_utils"}
+PLUGINS = {"library": "modules", "filter_plugins": "filter", "module_utils": "module_utils", "action_plugins": "action"}
 """Folder of a role -> folder of the collection's plugins."""
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "molecule", "library", "filter_plugins")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "molecule", "library", "filter_plugins", "action_plugins")
 _FILTER = re.compile(r"^ +(?:return \{)?\"(\w+)\": ", re.MULTILINE)
 _DESCRIPTION = "Roles that prepare GPU servers with RDMA cards for multi-node training."
 _TAGS = ("gpu", "rdma", "nvidia", "slurm", "linux")
@@ -38,7 +38,7 @@ _GALAXY = {
     "readme": "README.md",
     "authors": ["provision"],
     "license": ["Apache-2.0"],
-    "dependencies": {"ansible.posix": ">=1.5.0", "community.docker": ">=3.0.0"},
+    "dependencies": {},
     "repository": "",
     "build_ignore": [],
 }
@@ -82,13 +82,12 @@ def write_tree(tree: Path, version: str) -> None:
         path.write_text("---\n" + yaml.safe_dump(meta, sort_keys=False), encoding="utf-8")
     (tree / "meta").mkdir()
     (tree / "meta/runtime.yml").write_text('---\nrequires_ansible: ">=2.16.0"\n', encoding="utf-8")
-    filters, utils = _write_plugins(tree / "plugins")
+    filters = _write_plugins(tree / "plugins")
     full = re.compile(rf"(\|\s*|\b(?:map|select|reject)\(')({'|'.join(sorted(filters, key=len, reverse=True))})\b")
     for path in _files(tree / "roles", {".yml", ".j2"}):
         _rewrite(path, full, rf"\1{FULL}.\2")
-    ours = re.compile(rf"\bansible\.module_utils\.({'|'.join(utils)})\b")
-    for path in _files(tree / "plugins", {".py"}):
-        _rewrite(path, ours, rf"ansible_collections.{FULL}.plugins.module_utils.\1")
+    for path in _files(tree / "plugins/action", {".py"}):
+        _rewrite(path, re.compile(r'"(platform_light)"'), rf'"{FULL}.\1"')
     for path in _files(tree / "playbooks", {".yml"}):
         _rewrite(path, re.compile(r"(role: |import_role: \{name: )(?=\w+[,}])"), rf"\1{FULL}.")
 
@@ -114,8 +113,8 @@ def platforms(systems: Mapping[str, Mapping[str, str]]) -> list[dict[str, object
     return [{"name": name, "versions": versions} for name, versions in releases.items()]
 
 
-def _write_plugins(target: Path) -> tuple[set[str], list[str]]:
-    """Copy the plugins of all roles; return the names of the filters and of the module_utils."""
+def _write_plugins(target: Path) -> set[str]:
+    """Copy the plugins of all roles; return the names of the filters."""
     filters: set[str] = set()
     for kind, plugins in PLUGINS.items():
         (target / plugins).mkdir(parents=True)
@@ -124,7 +123,7 @@ def _write_plugins(target: Path) -> tuple[set[str], list[str]]:
             if kind == "filter_plugins":
                 text = source.read_text(encoding="utf-8")
                 filters.update(_FILTER.findall(text[text.index("def filters(self)") :]))
-    return filters, [path.stem for path in (target / "module_utils").glob("*.py")]
+    return filters
 
 
 def _files(folder: Path, suffixes: Iterable[str]) -> list[Path]:

@@ -36,7 +36,7 @@ from a registry have the same digests in both stores.
 
 | component | supported |
 | --- | --- |
-| Python | 3.8 or newer; `apply` installs it where it is missing |
+| Python | 3.6 to 3.14; `apply` installs it where it is missing |
 | Docker | the distribution's package, Docker's own, or a pre-existing engine |
 | Slurm | {versions}; with `slurm_source: present` any version |
 | NVIDIA driver | pre-installed; GPUDirect RDMA by DMA-BUF from 515, nvidia-peermem from 470, nv_peer_mem before |

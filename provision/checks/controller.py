@@ -73,7 +73,6 @@ class ControllerFacts:
     ansible: str
     """Version of ansible-core that the program reports."""
     ansible_problem: str
-    missing_collections: tuple[str, ...]
     ssh: str
     agent: Agent
     key_folder: str
@@ -123,8 +122,6 @@ def _ansible(facts: ControllerFacts) -> Verdict:
         return fail("controller.ansible.missing", program=facts.missing_program, python=facts.python_path)
     if facts.ansible_problem:
         return fail("controller.ansible.broken", program="ansible-playbook", cause=facts.ansible_problem)
-    if facts.missing_collections:
-        return fail("controller.ansible.collections", names=facts.missing_collections)
     return passed("controller.ansible.ok", version=facts.ansible)
 
 

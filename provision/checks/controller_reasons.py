@@ -13,7 +13,7 @@ CONTROLLER_DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "controller.python": ("the version of Python is supported", "fail"),
     "controller.packages": ("every Python package has a version that this version of provision supports", "fail"),
     "controller.files": ("roles, playbooks and the example inventory are complete", "fail"),
-    "controller.ansible": ("ansible-playbook is beside this Python, with all collections that the roles use", "fail"),
+    "controller.ansible": ("ansible-playbook is beside this Python, and starts", "fail"),
     "controller.ssh": ("the OpenSSH client is installed, which Ansible uses", "fail"),
     "controller.ssh_agent": ("an SSH agent has keys, or the account has a private key", "warn"),
     "controller.known_hosts": (
@@ -50,7 +50,6 @@ CONTROLLER_REASONS: Mapping[str, Wording] = {
     "controller.ansible.ok": Wording("ansible-core {version}"),
     "controller.ansible.missing": Wording("{program} is missing (in the folder of {python})", _INSTALL),
     "controller.ansible.broken": Wording("{program} does not start: {cause}", _INSTALL),
-    "controller.ansible.collections": Wording("collections are missing: {names}", "Run: pip install 'ansible>=12,<13'"),
     "controller.ssh.ok": Wording("{version}"),
     "controller.ssh.missing": Wording("ssh is not installed", "Run: apt-get install openssh-client"),
     "controller.ssh_agent.keys": Wording("the SSH agent has {n:times key}"),

@@ -45,7 +45,7 @@ def advise(
 
     Names what to change; --script analyzes a training script instead.
 
-    JOB: each of its nodes is observed for a minute in one SSH session, which requires Python 3.8:
+    JOB: each of its nodes is observed for a minute in one SSH session:
     GPUs, the job's processes, data workers, storage, network, logs. Each of 21 checks reports its observations.
     Nodes that do not answer are listed; the results of the others are shown.
 

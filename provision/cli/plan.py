@@ -50,7 +50,7 @@ class PlanOptions(NodeOptions):
     ] = False
     read_only: Annotated[
         bool,
-        typer.Option("--read-only", help="Write no file on the nodes, not even a temporary one (needs Python 3.8)."),
+        typer.Option("--read-only", help="Write no file on the nodes, not even a temporary one."),
     ] = False
     diff: Annotated[
         bool,

@@ -20,7 +20,7 @@ _PROBLEMS = {
         "Install a newer Python on the node, and set ansible_python_interpreter to its path.",
     ),
     node_archive.NO_MEMORY_FILES: (
-        "--read-only needs Python 3.8 on the node",
+        "our programs cannot run from memory on this node (Linux 3.17 and glibc 2.27 are required)",
         "Run the command without --read-only: it stores our programs in /run until the next boot.",
     ),
     node_archive.READ_ONLY: (
@@ -38,10 +38,7 @@ _PROBLEMS = {
     ),
 }
 """Exit status -> message and remedy of a program that was not started."""
-_OLD_FOR_USERS = (
-    "a login without root needs Python 3.8 on the node",
-    "Set ansible_python_interpreter in the inventory to a newer Python of the node.",
-)
+_NO_MEMORY_FOR_USERS = "Set cluster_slurm_login to a login node with a newer operating system."
 
 
 def run_program(
@@ -63,7 +60,7 @@ def run_program(
         stdin: the program's input.
         timeout: seconds; None is one hour.
         limit: maximum number of bytes of output.
-        stored: whether the archive is stored on the node; else it is sent again, and needs Python 3.8. An archive that
+        stored: whether the archive is stored on the node; else it is sent again, and runs from memory. An archive that
             cannot be stored, because `/run` is full or read-only, is sent again, too.
         become: whether the program runs as root; else it is not stored.
 
@@ -80,7 +77,8 @@ def run_program(
     if not stored or not become:
         result = from_memory()
         if not become and result.exit_code == node_archive.NO_MEMORY_FILES:
-            raise NodeError(_OLD_FOR_USERS[0], node=connector.name, remedy=_OLD_FOR_USERS[1])
+            message, _ = _PROBLEMS[result.exit_code]
+            raise NodeError(message, node=connector.name, remedy=_NO_MEMORY_FOR_USERS)
         return _checked(connector, result)
     script = run_script(program, *arguments, python=connector.python)
     result = connector.run(script, stdin=stdin, timeout=timeout, limit=limit)

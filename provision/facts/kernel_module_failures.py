@@ -6,14 +6,11 @@ a role's Ansible module and a check report the same::
     from ansible.module_utils.platform_kernel_module_failures import diagnose   # on a node
     from provision.facts.kernel_module_failures import diagnose                 # in provision
 
-It imports only the standard library, runs on every Python that Ansible supports on a node, and is one file because of
-its table.
+It imports only the standard library of Python 3.6, and is one file because of its table.
 """
 
-from __future__ import annotations
-
 import re
-from typing import NamedTuple
+from typing import List, Match, NamedTuple, Optional, Tuple
 
 UNKNOWN = "unknown"
 _SHOWN = 3
@@ -41,11 +38,11 @@ class Symptom(NamedTuple):
     pattern: str
     explanation: str
     remedy: str
-    beside: tuple[str, ...] = ()
+    beside: Tuple[str, ...] = ()
     """Patterns that other lines, or the same line, must match too: what was built, and for what."""
 
 
-def diagnose(*, make: str = "", dmesg: str | None = None, modprobe: str = "") -> Diagnosis:
+def diagnose(*, make: str = "", dmesg: Optional[str] = None, modprobe: str = "") -> Diagnosis:
     """Return the cause of a failure, from the output of the programs and the kernel.
 
     Call it only after a failure: it always returns a cause, even for harmless output.
@@ -77,20 +74,20 @@ def diagnose(*, make: str = "", dmesg: str | None = None, modprobe: str = "") ->
     return _unknown(*texts)
 
 
-def _lines(text: str) -> list[str]:
+def _lines(text: str) -> List[str]:
     """Split into non-blank lines without colours and with plain quotes."""
     plain = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text).translate(_QUOTES)
     return [line.strip()[:_LINE_BUFFER] for line in plain.splitlines() if line.strip()]
 
 
-def _diagnosis(symptom: Symptom, match: re.Match[str], line: str) -> Diagnosis:
+def _diagnosis(symptom: Symptom, match: Match[str], line: str) -> Diagnosis:
     values = dict(_DEFAULTS)
     values.update((name.rstrip("2"), value.strip()) for name, value in match.groupdict().items() if value)
     texts = (symptom.explanation.format(**values), symptom.remedy.format(**values))
     return Diagnosis(symptom.cause, texts[0], texts[1], line[:_LINE_LIMIT])
 
 
-def _unknown(make: list[str], dmesg: list[str], modprobe: list[str]) -> Diagnosis:
+def _unknown(make: List[str], dmesg: List[str], modprobe: List[str]) -> Diagnosis:
     """Return the last relevant lines: errors of the build, kernel lines about these modules, output of modprobe."""
     built = [line for line in make if not _NOISE.search(line)]
     errors = [line for line in built if re.search(r"error|fatal|fail|cannot|not found", line, re.IGNORECASE)]

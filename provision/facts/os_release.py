@@ -1,13 +1,11 @@
 """Parse os-release: which operating system a node has, in the name by which the roles support it.
 
 This file is the only copy: ``roles/platform/module_utils/platform_os_release.py`` is a link to it, so that the role's
-Ansible module and the probe name a system alike. It imports only the standard library.
+Ansible module and the probe name a system alike. It imports only the standard library of Python 3.6.
 """
 
-from __future__ import annotations
-
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 _LINE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
 _QUOTES = "\"'"
@@ -42,7 +40,7 @@ def is_interim(identity: str, version: str) -> bool:
     return identity == "ubuntu" and year.isdigit() and (int(year) % 2 == 1 or month != "04")
 
 
-def parse_os_release(text: str, centos_release: str = "") -> OsRelease | None:
+def parse_os_release(text: str, centos_release: str = "") -> Optional[OsRelease]:
     """Return the system that the text of an os-release file describes; None if it has no ID.
 
     CentOS 7 has its minor version only in ``/etc/centos-release``, whose text is the second argument.

@@ -207,7 +207,7 @@ def send_signal(pid: int, number: int, is_same: Callable[[], bool]) -> None:
     """
     handle = None
     try:
-        handle = os.pidfd_open(pid)
+        handle = os.pidfd_open(pid)  # novermin
     except (AttributeError, OSError):
         pass
     try:
@@ -216,7 +216,7 @@ def send_signal(pid: int, number: int, is_same: Callable[[], bool]) -> None:
         if handle is None:
             os.kill(pid, number)
         else:
-            signal.pidfd_send_signal(handle, number)
+            signal.pidfd_send_signal(handle, number)  # novermin
     except OSError:
         pass
     finally:

@@ -313,7 +313,8 @@ def check_place(place: str, image: Dict[str, Any], seconds: int) -> Dict[str, st
 def failure(error: BaseException) -> Dict[str, str]:
     """Return why a registry did not answer."""
     cause = getattr(error, "reason", error)
-    if isinstance(cause, ssl.SSLCertVerificationError if hasattr(ssl, "SSLCertVerificationError") else ssl.SSLError):
+    untrusted = getattr(ssl, "SSLCertVerificationError", ssl.SSLError)  # Python 3.7
+    if isinstance(cause, untrusted):
         return {"code": "untrusted" if os.path.exists(CA_BUNDLE) else "unchecked", "reason": str(cause)[:MOST]}
     return {"code": "unreachable", "reason": (str(cause) or type(cause).__name__)[:MOST]}
 

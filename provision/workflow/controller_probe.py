@@ -21,7 +21,6 @@ from provision.local_files import cache_folder, private_folder, state_folder
 
 DISTRIBUTION = "gpu-provision"
 _SECONDS = 30
-_COLLECTIONS = ("ansible.posix", "community.docker")
 _PROGRAMS = ("ansible-playbook", "ansible-inventory", "ansible-config")
 _CODE = {"git": "git", "rsync": "rsync"}
 _NO_FILES = frozenset({"", "prompt", "prompt_ask_vault_pass"})
@@ -53,7 +52,6 @@ def controller_facts() -> ControllerFacts:
         missing_program=missing,
         ansible=ansible,
         ansible_problem=ansible_problem,
-        missing_collections=tuple(name for name in _COLLECTIONS if not _has_collection(name)),
         ssh=_first_line(["ssh", "-V"]),
         agent=_agent(),
         key_folder=str(known_hosts.parent),
@@ -147,13 +145,6 @@ def _ansible() -> tuple[str, str]:
     if done is None or done.returncode:
         return "", (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1] if done else "no answer"
     return done.stdout.partition("[core ")[2].partition("]")[0], ""
-
-
-def _has_collection(name: str) -> bool:
-    try:
-        return find_spec(f"ansible_collections.{name}") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _agent() -> Agent:

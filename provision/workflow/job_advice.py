@@ -81,7 +81,7 @@ def advise_job(
     if not any(one.samples for one in series):
         raise NodeUnreachable(
             f"no node of {name} could be sampled: " + "; ".join(f"{node}: {why}" for node, why in lost.items()),
-            remedy="see that the nodes can be reached (provision verify) and have Python 3.8 or later",
+            remedy="see that the nodes can be reached (provision verify) and have Python 3.6 or later",
         )
     transport = _transport(series)
     for one in series:

@@ -1,4 +1,4 @@
-"""The roles' modules as Ansible packages and runs them."""
+"""The roles' modules as Ansible sends and runs them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ANSIBLE = Path(sys.executable).with_name("ansible")
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_module_starts_with_all_its_imports(path: Path) -> None:
-    """Ansible finds the shared code of all roles, and the module checks its arguments."""
-    paths = {part: ":".join(map(str, ROLES.glob(f"*/{part}"))) for part in ("library", "module_utils")}
+    """The action plugin sends the code that modules share, and the module checks its arguments."""
+    paths = {part: ":".join(map(str, ROLES.glob(f"*/{part}"))) for part in ("library", "action_plugins")}
     environment = {
         **os.environ,
         "ANSIBLE_LIBRARY": paths["library"],
-        "ANSIBLE_MODULE_UTILS": paths["module_utils"],
+        "ANSIBLE_ACTION_PLUGINS": paths["action_plugins"],
         "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
     }
     words = [str(ANSIBLE), "localhost", "-i", "localhost,", "-c", "local", "-m", path.stem, "-a", "no_such_argument=1"]

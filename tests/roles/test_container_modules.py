@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import stat
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.modules import load
+
 ROLES = Path(__file__).resolve().parents[2] / "roles"
 ENTRYPOINT = "/bin/sh /usr/local/lib/provision/container-entrypoint"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA"
-
-
-def load(role: str, name: str) -> ModuleType:
-    """Load a role's module as Python."""
-    spec = importlib.util.spec_from_file_location(name, ROLES / role / "library" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 node = load("training_container", "training_container_node")
@@ -309,7 +299,7 @@ def test_variables_without_secrets_are_exported_to_logins(pair: str) -> None:
 def container_tasks() -> list[dict[str, Any]]:
     """The tasks that hand the environment to docker."""
     text = (ROLES / "training_container" / "tasks" / "service.yml").read_text()
-    return [task for task in yaml.safe_load(text) if "community.docker.docker_container" in task]
+    return [task for task in yaml.safe_load(text) if "training_container" in task]
 
 
 def test_tasks_that_use_the_environment_have_no_log() -> None:
@@ -327,7 +317,7 @@ def test_the_default_profile_drops_unneeded_capabilities() -> None:
     assert profiles["default"]["devices"].endswith(":rw') }}")
     assert profiles["privileged"]["dropped_capabilities"] == []
     assert all(
-        "dropped_capabilities" in task["community.docker.docker_container"]["cap_drop"] for task in container_tasks()
+        "dropped_capabilities" in task["training_container"]["dropped_capabilities"] for task in container_tasks()
     )
 
 

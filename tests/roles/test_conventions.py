@@ -280,6 +280,22 @@ def test_the_documentation_of_a_module_can_be_read(path: Path) -> None:
     assert {name: set(option) - keys for name, option in options.items() if set(option) - keys} == {}
 
 
+WITHOUT_PYTHON = (
+    "assert", "debug", "fail", "import_role", "import_tasks", "include_role", "include_tasks", "include_vars", "meta",
+    "script", "set_fact",
+)  # fmt: skip
+"""Ansible's own actions that need no Python on nodes; `script` copies a file and runs a command."""
+
+
+@BY_ROLE
+def test_tasks_on_nodes_use_modules_of_these_roles(role: Path) -> None:
+    """Ansible's modules, whose names have dots, need a newer Python than nodes may have (roles/README.md)."""
+    items = [task for path in task_files(role) for task in tasks(load(path)) if task.get("delegate_to") != "localhost"]
+    others = {action for task in items for action in task if "." in action}
+
+    assert others - {f"ansible.builtin.{name}" for name in WITHOUT_PYTHON} == set()
+
+
 def test_module_parameters_are_not_logged_on_nodes() -> None:
     """Parameters of modules can be passwords, so nodes do not log them."""
     config = configparser.ConfigParser()

@@ -436,7 +436,7 @@ def test_the_hook_runs_after_dkms() -> None:
 def test_the_unit_does_not_reload_systemd(file: str, name: str) -> None:
     """systemd does not reread its units, which would remove GPUs from containers with the legacy hook."""
     task = role().task(file, name)
-    script = task["ansible.builtin.command"]["argv"][2]
+    script = task["platform_command"]["argv"][2]
 
     assert not [key for key in task if "systemd" in key]
     assert "daemon-reload" not in script

@@ -336,7 +336,7 @@ def test_a_container_is_recreated_for_differences_that_docker_does_not_compare(
     task = role.task("service", "Compare the container with its settings")
     differences = [*foreign, *(f"{path} was deleted on the node" for path in deleted)]
 
-    assert role.templar.template(task["community.docker.docker_container"]["recreate"]) is recreate
+    assert role.templar.template(task["training_container"]["recreate"]) is recreate
     assert role.value("__training_container_differences") == differences
 
 

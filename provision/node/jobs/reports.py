@@ -81,7 +81,7 @@ def settle(document: Record, stamp: int) -> None:
     is_final = not queue or (queue.get("state") in ("over", "failed", "stopped") and not queue.get("unconfirmed"))
     has_ended = not document["attempt"] or (document["result"] and not document["open"])
     path = os.path.join(ROOT, document["name"], SETTLED)
-    is_stable = time.time_ns() - stamp > STABLE_NS  # two changes can have one time
+    is_stable = int(time.time() * 1e9) - stamp > STABLE_NS  # two changes can have one time
     if is_final and has_ended and (queue or document["attempt"]) and is_stable and changed(path) != stamp:
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))

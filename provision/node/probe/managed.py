@@ -298,7 +298,7 @@ def spawn(
     neither. `variables` are added to its environment.
     """
     environment = dict(os.environ, LC_ALL="C", **(variables or {}))
-    if hasattr(os, "posix_spawn"):  # Python 3.8; unlike fork, it copies nothing of this process
+    if hasattr(os, "posix_spawn"):  # novermin # Python 3.8; unlike fork, it copies nothing of this process
         actions: List[Tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, 0 if errors is None else errors, 2)]
         options: Dict[str, Dict[str, Any]] = {"session": {"setsid": True}, "group": {"setpgroup": 0}}

@@ -75,8 +75,16 @@ probe_ended() { set -- "$probe_mark $1 $?"; echo; echo "$1"; echo >&2; echo "$1"
 
 def memory() -> int:
     """Return an unnamed file."""
-    if hasattr(os, "memfd_create"):  # Python 3.8
+    if hasattr(os, "memfd_create"):  # Python 3.8  # novermin
         return os.memfd_create("probe")
+    try:
+        from ctypes import CDLL
+
+        handle: int = CDLL(None).memfd_create(b"probe", 1)
+        if handle >= 0:
+            return handle
+    except (ImportError, AttributeError, OSError):  # no ctypes, or glibc before 2.27
+        pass
     for folder in TEMPORARY:
         path = os.path.join(folder, f"provision-probe.{os.getpid()}-{time.time()}")
         try:

@@ -74,6 +74,7 @@ def main() -> None:
 def say(text: str) -> None:
     """Print a message with the name of this node."""
     sys.stderr.write(f"provision: on {socket.gethostname()}: {text}\n")
+    sys.stderr.flush()  # before Python 3.9, a pipe is buffered, and the program that follows drops the buffer
 
 
 def end(code: int, text: str) -> NoReturn:

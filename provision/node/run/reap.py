@@ -84,13 +84,13 @@ def send(processes: Processes, number: int) -> None:
     for pid in processes:
         handle = None
         try:
-            if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
+            if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):  # novermin
                 handle = os.pidfd_open(pid)
         except OSError:
             pass  # it has ended, or the kernel is older than 5.3
         try:
             if is_alive(pid, processes):
-                os.kill(pid, number) if handle is None else signal.pidfd_send_signal(handle, number)
+                os.kill(pid, number) if handle is None else signal.pidfd_send_signal(handle, number)  # novermin
         except OSError:
             pass
         if handle is not None:

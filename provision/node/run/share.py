@@ -9,13 +9,14 @@ after the grace time. The exit code is the first one that is not zero; 128+n for
 that does not exist or cannot be started, 125 when nothing could be started, 2 for wrong usage. SIGTERM, SIGINT and
 SIGHUP end all copies; a second signal kills them.
 
-It needs Python 3.7 and nothing else. With --mps it starts an MPS daemon for these copies only, and stops it.
+It needs Python 3.6 and nothing else. With --mps it starts an MPS daemon for these copies only, and stops it.
 """
 
 import argparse
+import collections
 import contextlib
 import os
-import queue
+import select
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, Dict, List, NoReturn, Optional
+from typing import IO, Any, Deque, Dict, List, NoReturn, Optional
 
 CANNOT_START = 125
 NOT_EXECUTABLE, NO_COMMAND = 126, 127
@@ -33,6 +34,26 @@ LONGEST = 1 << 16
 MPS = "nvidia-cuda-mps-control"
 MPS_SECONDS = 20
 OUTPUT = threading.Lock()
+
+
+class Events:
+    """A queue into which the handler of a signal may put while it interrupts the reader: a SimpleQueue for 3.6."""
+
+    def __init__(self) -> None:
+        self.waiting: Deque[Any] = collections.deque()
+        self.reading, self.writing = os.pipe()
+
+    def put(self, event: Any) -> None:
+        """Add an event, from any thread or from the handler of a signal."""
+        self.waiting.append(event)
+        os.write(self.writing, b".")
+
+    def get(self, seconds: float) -> Any:
+        """Return the next event; None if there is none within some seconds."""
+        if not select.select([self.reading], [], [], seconds)[0]:
+            return None
+        os.read(self.reading, 1)
+        return self.waiting.popleft()
 
 
 class Copy:
@@ -62,7 +83,7 @@ class Copy:
             self.log.close()
             raise
 
-    def watch(self, ended: "queue.SimpleQueue[Any]") -> List[threading.Thread]:
+    def watch(self, ended: "Events") -> List[threading.Thread]:
         """Forward its output, and put its end into `ended`; return the threads that forward output."""
         threads = [
             threading.Thread(target=self.pump, args=(self.child.stdout,), daemon=True),
@@ -72,7 +93,7 @@ class Copy:
             thread.start()
         return threads[:1]
 
-    def wait(self, ended: "queue.SimpleQueue[Any]") -> None:
+    def wait(self, ended: "Events") -> None:
         """Wait for the end; the process remains a zombie, so that no other process group gets its number."""
         status = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
         number = status.si_status if status else 0
@@ -111,7 +132,7 @@ class Copy:
 def main() -> NoReturn:
     """Run the command line."""
     options = read_options(sys.argv[1:])
-    events: "queue.SimpleQueue[Any]" = queue.SimpleQueue()  # a signal's handler may interrupt its reader
+    events = Events()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: events.put(number))
     folder = None
@@ -161,7 +182,7 @@ def read_options(words: List[str]) -> argparse.Namespace:
     return options
 
 
-def run(options: argparse.Namespace, events: "queue.SimpleQueue[Any]", shared: Dict[str, str]) -> int:
+def run(options: argparse.Namespace, events: "Events", shared: Dict[str, str]) -> int:
     """Start all copies, wait for all of them, and return the exit code."""
     Path(options.logs).mkdir(parents=True, exist_ok=True)
     copies: List[Copy] = []
@@ -183,7 +204,7 @@ def run(options: argparse.Namespace, events: "queue.SimpleQueue[Any]", shared: D
     return code
 
 
-def supervise(copies: List[Copy], events: "queue.SimpleQueue[Any]", grace: float, code: int) -> int:
+def supervise(copies: List[Copy], events: "Events", grace: float, code: int) -> int:
     """Wait until every copy has ended; end the others after the first failure or signal.
 
     Returns the first code that is not zero; 128+n after a signal if every copy has exited with 0.
@@ -215,15 +236,13 @@ def send(copies: List[Copy], number: int) -> None:
         copy.signal(number)
 
 
-def next_event(events: "queue.SimpleQueue[Any]", deadline: float) -> Any:
+def next_event(events: "Events", deadline: float) -> Any:
     """Return the next end of a copy or signal; None after a moment, to check the deadline and remaining processes.
 
     The kernel may deliver a signal to a thread that waits for a copy; then it is handled when this thread wakes.
     """
     moment = 0.5 if deadline == float("inf") else max(0.01, min(0.1, deadline - time.monotonic()))
-    with contextlib.suppress(queue.Empty):
-        return events.get(timeout=moment)
-    return None
+    return events.get(moment)
 
 
 def start_mps(options: argparse.Namespace, folder: str) -> Dict[str, str]:

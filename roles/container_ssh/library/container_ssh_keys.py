@@ -34,10 +34,10 @@ loaded: {description: The hash of the settings that the running sshd has read; e
 import json
 import os
 import re
-import socket
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.container_ssh_server import is_listening
 
 MOUNT = "/etc/provision/ssh"
 KEYS = MOUNT + "/keys"
@@ -141,7 +141,7 @@ def lines_by_node(path):
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             return {}
         lines = stream.read(2**22).split("\n")
-    return {match.group(1): line for line in lines if (match := LINE.match(line))}
+    return {match.group(1): match.string for match in map(LINE.match, lines) if match}
 
 
 def login_environment(pairs):
@@ -156,16 +156,6 @@ def login_environment(pairs):
         and not SECRET_VALUE.search(value)
         and re.fullmatch(r'[^"\\\x00-\x1f]+', value)
     }
-
-
-def is_listening(address, port):
-    """Return whether an SSH server answers."""
-    try:
-        with socket.create_connection((address, port), timeout=5) as connection:
-            connection.settimeout(5)
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
 
 
 def obstacle(description, name):

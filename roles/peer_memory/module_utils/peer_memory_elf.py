@@ -31,7 +31,7 @@ def content(path):
         raise OSError(f"decompression failed: {error}") from None
     if path.endswith(".zst"):
         try:
-            done = subprocess.run(["zstd", "-dcq", path], capture_output=True, check=False)
+            done = subprocess.run(["zstd", "-dcq", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
         except FileNotFoundError:
             raise OSError(f"it is compressed, but {NO_ZSTD}") from None
         if done.returncode:

@@ -587,7 +587,8 @@ def main(arguments=None):
     """Run the program."""
     parser = argparse.ArgumentParser(prog="peer-memory", description="GPUDirect RDMA on this node.")
     parser.add_argument("--root", default="/", help=argparse.SUPPRESS)
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb")
+    verbs.required = True  # a parameter in Python 3.7
     verbs.add_parser("check", help="check every installed kernel without a change")
     verbs.add_parser(
         "load", help="load the module of the running kernel (build it if it is missing) and write the status file"

@@ -43,7 +43,7 @@ class Database:
         foreign = self.foreign_databases() if self.is_removed else []
         text = "MariaDB would be removed with databases that the roles did not create: {}"
         refused = [text.format(", ".join(foreign[:5]))] if foreign else []
-        return refused + [sentence for name in self.databases if (sentence := self._records(name))]
+        return refused + [sentence for sentence in map(self._records, self.databases) if sentence]
 
     def _records(self, name):
         """Return a sentence if the database has records of jobs, or may have them; empty without any."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.support.interpreters import NODE_PYTHON
 from tests.support.node.archive import NODE
 
 __all__ = ["managed_command", "probe_command", "probe_output"]
@@ -14,7 +14,7 @@ __all__ = ["managed_command", "probe_command", "probe_output"]
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); "
 
 
-def probe_command(folder: Path, change: str = "", python: str = sys.executable) -> list[str]:
+def probe_command(folder: Path, change: str = "", python: str = NODE_PYTHON) -> list[str]:
     """Return the command that runs the program ``probe``.
 
     Args:
@@ -32,7 +32,7 @@ def managed_command(folder: Path, receipts: Path | str, change: str = "") -> lis
         f"{_START}import json; from provision.node.probe.engine import managed_and_engine; "
         "print(json.dumps(managed_and_engine(sys.argv[1])))"
     )
-    return [sys.executable, "-I", "-S", "-c", start, _written(folder, change), str(receipts)]
+    return [NODE_PYTHON, "-I", "-S", "-c", start, _written(folder, change), str(receipts)]
 
 
 def _written(folder: Path, change: str) -> str:

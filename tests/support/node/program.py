@@ -11,19 +11,27 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from typing import IO
 
+from tests.support.interpreters import NODE_PYTHON
 from tests.support.node.archive import ARCHIVE
 
 __all__ = ["NodeProgram"]
 
 _SERVER = """
-import errno, fcntl, json, os, re, select, signal, socket, subprocess, sys, threading, time, uuid
+import array, errno, fcntl, json, os, re, select, signal, socket, subprocess, sys, threading, time, uuid
 sys.path.insert(0, sys.argv[1])
-requests = socket.socket(fileno=int(sys.argv[2]))
+requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=int(sys.argv[2]))
+def receive():
+    data, messages, _, _ = requests.recvmsg(1 << 18, socket.CMSG_SPACE(16))
+    handles = array.array("i")
+    for _, _, content in messages:
+        handles.frombytes(content)
+    for handle in handles:
+        os.set_inheritable(handle, False)
+    return data, handles
 def reap():
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -31,7 +39,7 @@ def reap():
     except ChildProcessError:
         pass
 while True:
-    environment, handles, _, _ = socket.recv_fds(requests, 1 << 18, 4)
+    environment, handles = receive()
     reap()
     if not environment:
         os._exit(0)
@@ -65,7 +73,7 @@ class _Server:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = [sys.executable, "-I", "-S", "-c", _SERVER, str(ARCHIVE), str(theirs.fileno())]
+        words = [NODE_PYTHON, "-I", "-S", "-c", _SERVER, str(ARCHIVE), str(theirs.fileno())]
         self._process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
         self._requests = ours

@@ -214,7 +214,13 @@ def changed_python(path: Path, change: str) -> str:
         ("sys.modules['json'] = None", True, INCOMPLETE_PYTHON, PythonMissing, r"is incomplete \(.*json"),
         ("sys.modules['json'] = None", False, INCOMPLETE_PYTHON, PythonMissing, r"is incomplete \(.*json"),
         ("sys.version_info = (3, 5, 3)", True, OLD_PYTHON, NodeError, r"too old \(Python 3\.5; Python 3\.6"),
-        ("import os; del os.memfd_create", False, NO_MEMORY_FILES, NodeError, "--read-only needs Python"),
+        (
+            "import os; del os.memfd_create; sys.modules['ctypes'] = None",
+            False,
+            NO_MEMORY_FILES,
+            NodeError,
+            "from memory",
+        ),
     ],
 )
 def test_an_interpreter_that_cannot_run_our_programs_is_named(

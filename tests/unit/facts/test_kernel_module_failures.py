@@ -435,7 +435,7 @@ def test_every_cause_has_a_test_case():
 def test_roles_and_checks_share_the_table():
     path = ROLES / "platform" / "module_utils" / "platform_kernel_module_failures.py"
     on_node = load("platform", path.stem, part="module_utils")
-    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 7))
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     imported = {
         name.partition(".")[0]
         for item in ast.walk(tree)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
 import socket
 import stat
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +18,8 @@ from provision.facts import RawOutput, parse, request
 from provision.facts.docker import DockerServiceFact
 from provision.facts.managed import Managed, ManagedFact
 from provision.node.probe import probe
-from tests.support.node.archive import ARCHIVE, NODE
+from tests.support.interpreters import NODE_PYTHON
+from tests.support.node.archive import ARCHIVE
 from tests.support.node.probe import managed_command, probe_output
 from tests.unit.facts.conftest import KEY, Node
 
@@ -343,7 +342,7 @@ def test_a_process_name_with_control_characters_stays_on_its_line() -> None:
 
 def test_the_probe_includes_the_managed_state() -> None:
     asked = request([ManagedFact()], read_only=True)
-    text = probe_output([sys.executable, "-I", "-S", str(ARCHIVE), "probe"], asked)
+    text = probe_output([NODE_PYTHON, "-I", "-S", str(ARCHIVE), "probe"], asked)
 
     assert isinstance(parse(text, [ManagedFact()]).managed, Managed)
 
@@ -382,15 +381,6 @@ def test_a_job_is_detected_by_its_open_device(node: Node) -> None:
     ]
     assert [job for job in of_a_service if job.startswith(ours)] == []
     assert "hunter2" not in "".join(jobs)
-
-
-@pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py", "probe.py"])
-def test_the_program_is_valid_python_3_6(name: str) -> None:
-    """CentOS 7 has Python 3.6."""
-    source = (NODE / "probe" / name).read_text()
-
-    ast.parse(source, feature_version=(3, 6))
-    assert "from __future__" not in source
 
 
 def test_no_file_content_is_printed(node: Node) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
 from provision.facts import Fact, Outputs, Parameters, RawOutput, Unknown, request
 from provision.facts.probe_request import split
+from tests.support.interpreters import NODE_PYTHON
 from tests.support.node.archive import ARCHIVE
 from tests.support.node.probe import probe_output
 
@@ -40,7 +40,7 @@ FACTS = [Packages(), Hostname()]
 
 def look(outputs: Outputs | None = None, facts: Sequence[Fact] = FACTS) -> str:
     asked = request(facts, Parameters(known=outputs.digests() if outputs else ()), read_only=True)
-    return probe_output([sys.executable, "-I", "-S", str(ARCHIVE), "probe"], asked)
+    return probe_output([NODE_PYTHON, "-I", "-S", str(ARCHIVE), "probe"], asked)
 
 
 def test_an_output_of_two_nodes_is_not_sent_by_the_third():

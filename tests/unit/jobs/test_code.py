@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import json
 import os
@@ -27,7 +26,6 @@ from provision.node.code.git import find_commit
 from provision.node.code.tools import Tools
 from provision.node.code.tree import Failed
 from tests.support.git_server import BACKEND, NodeFolder, certificate, commit, git, git_server
-from tests.support.node.archive import NODE
 from tests.support.watch import Watch
 
 MARKER = "m4rk/er:passw@rd"
@@ -345,11 +343,6 @@ def test_passwords_are_removed_from_the_output_of_git(form):
     assert form not in said
     assert "other" not in said
     assert said.startswith("fatal: unable to access '")
-
-
-def test_the_node_program_has_the_syntax_of_python_3_6():
-    texts = [path.read_text() for path in (NODE / "code").glob("*.py")]
-    assert all(ast.parse(text, feature_version=(3, 6)).body for text in texts)
 
 
 def test_an_archive_cannot_write_outside_its_folder(nodes, tmp_path):

@@ -1,6 +1,5 @@
 """The node program that checks data volumes, run on this machine."""
 
-import ast
 import os
 import time
 from dataclasses import replace
@@ -12,7 +11,6 @@ from provision.errors import NodeError
 from provision.jobs.data import check_data, require_data
 from provision.node import data_check
 from tests.support.git_server import NodeFolder
-from tests.support.node.archive import NODE
 
 MOUNTINFO = [
     {"at": "/", "type": "ext4", "source": "/dev/sda1"},
@@ -82,7 +80,3 @@ def test_a_hanging_mount_fails_after_a_time_limit(monkeypatch):
 def test_the_mount_of_a_path_is_the_nearest_and_the_last(path, source):
     """An automounter and its mount have the same mount point."""
     assert data_check.mount_of(path, MOUNTINFO)["source"] == source
-
-
-def test_the_node_program_has_the_syntax_of_python_3_6():
-    assert ast.parse((NODE / "data_check.py").read_text(), feature_version=(3, 6))

@@ -6,7 +6,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +15,7 @@ from provision.documents import decode
 from provision.documents.jobs import MOST_RETRIES, ReportAnswer, job_reports
 from provision.node.jobs import agent as job_agent
 from provision.node.jobs import queue as node_queue
+from tests.support.interpreters import NODE_PYTHON
 from tests.support.node.archive import ARCHIVE
 from tests.support.node.node import Engine, FakeNode, assignment, job, run
 
@@ -58,7 +58,7 @@ class Agent:
         """Return exit status and output of the agent for some input."""
         code = AUDIT.format(archive=str(ARCHIVE), config=str(self.config), record=str(self.record))
         done = subprocess.run(
-            [*self.wrapper, sys.executable, "-I", "-S", "-c", code, caller],
+            [*self.wrapper, NODE_PYTHON, "-I", "-S", "-c", code, caller],
             input=data,
             capture_output=True,
             timeout=60,
@@ -142,7 +142,7 @@ def test_the_agent_runs_from_its_archive_alone(tmp_path):
     """It imports nothing from its working directory or environment."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     done = subprocess.run(
-        [sys.executable, "-I", "-S", ARCHIVE, "agent", "nobody"],
+        [NODE_PYTHON, "-I", "-S", ARCHIVE, "agent", "nobody"],
         input=b'{"do": "report"}\n',
         capture_output=True,
         check=False,

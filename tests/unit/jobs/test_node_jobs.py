@@ -1,6 +1,5 @@
 """The node program for jobs as real processes on a node in a folder; Docker, systemd and nvidia-smi are STAND-INS."""
 
-import ast
 import contextlib
 import fcntl
 import json
@@ -8,7 +7,6 @@ import os
 import resource
 import stat
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,8 @@ import pytest
 
 from provision.node.jobs import queue as node_queue
 from provision.node.jobs import records as node_records
-from tests.support.node.archive import ARCHIVE, NODE
+from tests.support.interpreters import NODE_PYTHON
+from tests.support.node.archive import ARCHIVE
 from tests.support.node.node import Engine, FakeNode, assignment, job, prepare, run, until
 from tests.support.processes import marked
 
@@ -52,13 +51,6 @@ def aged(node, uuid, seconds):
     path = node.run / "leases" / uuid
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "monotonic": record["monotonic"] - seconds}))
-
-
-def test_node_programs_have_the_syntax_of_python_3_6():
-    texts = [path.read_text() for path in NODE.rglob("*.py")]
-
-    assert all(ast.parse(text, feature_version=(3, 6)).body for text in texts)
-    assert not any("from __future__" in text for text in texts)
 
 
 @pytest.mark.row(9)
@@ -154,7 +146,7 @@ def beating(node, part, **request):
                 holder.stdin.flush()
 
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=node.environment
+        [NODE_PYTHON, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=node.environment
     ) as holder:
         holder.stdin.write(json.dumps({**request, "beats": True}).encode() + b"\n")
         life = threading.Thread(target=beat)
@@ -657,7 +649,7 @@ def test_stop_without_a_supervisor_ends_the_running_part(docked):
 @pytest.mark.long
 def test_a_program_without_input_ends():
     done = subprocess.run(
-        [sys.executable, "-I", "-S", ARCHIVE, "jobs"],
+        [NODE_PYTHON, "-I", "-S", ARCHIVE, "jobs"],
         input=b"",
         capture_output=True,
         check=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import json
 import os
@@ -23,7 +22,6 @@ from provision.node import package_preflight
 from provision.planning.requirements import Repository
 from provision.workflow.apply_preflight import Requested
 from tests.support.git_server import NodeFolder
-from tests.support.node.archive import NODE
 
 IMAGE = {"registry": "r", "path": "team/train", "tag": "1", "digest": "", "mirrors": []}
 LOGIN = {"username": "bob", "password": "pass:word"}
@@ -218,7 +216,3 @@ def test_the_program_accepts_the_request_of_the_controller(tmp_path):
     assert answer.packages == {"no-such-package-anywhere": None}
     assert ("unreachable", "site", address) in {(item.code, item.repository, item.uri) for item in answer.sources}
     assert list(Path("/var/tmp").glob("provision-preflight.*")) == []
-
-
-def test_the_node_program_has_the_syntax_of_python_3_6():
-    assert ast.parse((NODE / "package_preflight.py").read_text(), feature_version=(3, 6))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from provision.jobs.engines.base import LogRequest
 from provision.jobs.engines.direct import DirectEngine
 from provision.model.job import JobStatus
 from provision.model.people import Person
+from tests.support.interpreters import NODE_PYTHON
 from tests.support.node.direct import direct_engine
 from tests.support.node.node import GPUS, FakeNode, until
 from tests.support.previous_version import STATE, private_copy
@@ -77,7 +77,7 @@ def test_jobs_of_the_previous_version_can_be_used(node: FakeNode, engine: Direct
 def previous(node: FakeNode, do: str, **request: Any) -> None:
     """Let the previous version's program carry out a request."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(STATE / "node.pyz"), "jobs"],
+        [NODE_PYTHON, "-I", "-S", str(STATE / "node.pyz"), "jobs"],
         input=json.dumps({"do": do, **request}).encode() + b"\n",
         env=node.environment, capture_output=True, check=False, timeout=60,
     )  # fmt: skip

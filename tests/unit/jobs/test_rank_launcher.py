@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import zlib
 
 import pytest
@@ -17,6 +16,7 @@ from provision.jobs.rank_environment import LAUNCHER_WORDS, RankPlan, rank_varia
 from provision.launchers import LAUNCHERS
 from provision.model import NodePlacement, RankPlacement
 from provision.node.run import rank_launcher
+from tests.support.interpreters import NODE_PYTHON
 
 PLACED = (
     NodePlacement(
@@ -35,7 +35,7 @@ def start(plan, *program, node="gpu1", **environment):
     variables = {"PATH": os.environ["PATH"], "PROVISION_NODE": node, **rank_variables(plan), **environment}
     # The interpreter of these tests, not the first python3 of the PATH.
     done = subprocess.run(
-        [sys.executable, *LAUNCHER_WORDS[1:], *program], env=variables, capture_output=True, text=True, check=False
+        [NODE_PYTHON, *LAUNCHER_WORDS[1:], *program], env=variables, capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from pathlib import Path
 
 import pytest
 
+from tests.support.interpreters import NODE_PYTHON
 from tests.support.processes import marked
 
 PROGRAM = Path(__file__).parents[3] / "provision/node/run/share.py"
@@ -33,7 +33,7 @@ class Shared:
 
     def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-IS", str(PROGRAM), "--logs", str(self.logs), *words],
+            [NODE_PYTHON, "-IS", str(PROGRAM), "--logs", str(self.logs), *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

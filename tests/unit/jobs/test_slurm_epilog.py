@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from provision.node import slurm
 from provision.node.slurm import epilog
+from tests.support.interpreters import NODE_PYTHON
 from tests.support.node.archive import ARCHIVE
 from tests.support.node.node import Engine, FakeNode, run, until
 
@@ -140,7 +140,7 @@ def node(tmp_path: Path, engine: Engine) -> Iterator[FakeNode]:
 def run_epilog(node: FakeNode, number: int) -> None:
     """Run the epilog as slurmd does, for a job of root whose comment names job ``j``."""
     variables = {"SLURM_JOB_ID": str(number), "SLURM_JOB_UID": "0", "SLURM_JOB_COMMENT": "provision:j@t1"}
-    command = [sys.executable, "-I", "-S", str(ARCHIVE), "slurm-epilog"]
+    command = [NODE_PYTHON, "-I", "-S", str(ARCHIVE), "slurm-epilog"]
     subprocess.run(command, env={**node.environment, **variables}, check=True, timeout=60)
 
 

@@ -18,6 +18,7 @@ import pytest
 from provision.documents.run import Frames
 from provision.jobs.request import new_job_id
 from provision.jobs.session import reap_script
+from tests.support.interpreters import NODE_PYTHON
 from tests.support.node.archive import ARCHIVE, NODE
 
 STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.1; done"
@@ -48,7 +49,7 @@ def start():
     def begin(launcher, **changes):
         job = new_job_id()
         child = subprocess.Popen(
-            [sys.executable, str(ARCHIVE), "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [NODE_PYTHON, str(ARCHIVE), "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         running.append((child, job))
         child.stdin.write(json.dumps(spec(job, launcher, **changes)).encode() + b"\n")

@@ -1,6 +1,5 @@
 """The TensorBoard container, with a STAND-IN for docker; and the commands that access a job."""
 
-import ast
 import json
 import os
 import subprocess
@@ -20,7 +19,6 @@ from provision.model import Cluster, Connection
 from provision.model.job import Assignment, CodeSource, JobRecord, JobSpec, JobStatus, Kind
 from provision.testing import make_node
 from tests.support.git_server import NodeFolder
-from tests.support.node.archive import NODE
 
 DOCKER = """#!/bin/sh
 cd {folder}
@@ -202,7 +200,3 @@ def test_attaching_runs_the_command_unchanged():
     root = attach_argv(Connection("gpu1"), "c", ["sh"], terminal=False)
     assert "-t" not in root
     assert "sudo docker exec --interactive c sh" in root[-1]
-
-
-def test_the_node_program_has_the_syntax_of_python_3_6():
-    assert ast.parse((NODE / "tensorboard.py").read_text(), feature_version=(3, 6))
