@@ -14,7 +14,7 @@ _HEAD = """\
 
 # Supported systems and versions
 
-## Nodes
+## Systems of nodes
 
 | system | release of apt | Docker of the distribution | Slurm | in the lab (`--system`) |
 | --- | --- | --- | --- | --- |
