@@ -16,7 +16,7 @@ _HEAD = """\
 
 # Supported systems and versions
 
-## Nodes
+## Systems of nodes
 
 | system | release in repositories | Docker of the distribution | Slurm | in the lab (`--system`) |
 | --- | --- | --- | --- | --- |
