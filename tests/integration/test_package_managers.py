@@ -163,7 +163,7 @@ def test_a_released_lock_is_waited_for(package_node: Node, offer: Callable[..., 
         package_node.start_shell(f"{_installs(package_node)} {HOLDER.name}")
         package_node.wait_for(place)
         waiting = package_node.start("platform_packages", packages=[A.name])
-        package_node.wait_for_second_program()
+        package_node.wait_for_retries()
     result = result_of(waiting)
 
     assert result.get("installed") == [A.name], result

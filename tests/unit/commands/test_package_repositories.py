@@ -176,7 +176,7 @@ def test_what_enterprise_linux_lacks_is_refused_with_a_remedy(version):
     system = systems(roles_folder())[f"el_{version}"]
     variables = {"docker_engine_source": "distribution"}
     [problem] = setting_problems("docker_engine", variables, facts_of(cluster_of()), system)
-    role = Role("platform", **variables, **{name: value for name, value in system.items()})
+    role = Role("platform", **variables, **dict(system.items()))
     [words] = role.value(
         "['docker_engine'] | platform_unavailable_packages(__platform_unavailable, __platform_package_choices)"
     )
