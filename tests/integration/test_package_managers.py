@@ -588,5 +588,6 @@ def _receipt(node: Node, packages: dict[str, str]) -> None:
 
 def _traces(node: Node) -> str:
     """Return the files with the password, except those of this test's server."""
-    folders = "/etc /var/log /var/cache /var/lib /root/.cache /run/provision"
+    data = "/var/cache/apt /var/cache/dnf /var/lib/apt /var/lib/dpkg /var/lib/dnf /var/lib/rpm /var/lib/provision"
+    folders = f"/etc /var/log /run/provision {data}"
     return node.shell(f"grep -rls {PASSWORD} {folders} 2>/dev/null").out
