@@ -293,4 +293,4 @@ def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
         result: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0]
     except ValueError:
         return {"failed": True, "msg": out, "reason": ""}
-    return result
+    return {**result, "failed": "| FAILED! => " in out}
