@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems package-managers slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -33,6 +33,7 @@ help:
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make tutorials  the tutorials' commands and the installed wheel, on the container lab"
 	@echo "make systems    Ubuntu and Enterprise Linux (SIMULATED): clusters of two systems, and every role"
+	@echo "make package-managers  locks, interruptions, signatures, holds and resets, by the same tests for apt and dnf"
 	@echo "make slurm      a Slurm cluster of four nodes, there and back, on Debian 12 and 13, and its jobs"
 	@echo "make slurm-load 500 jobs of three users on Slurm, random faults, and the documented features (hours)"
 	@echo "make chaos      faults at random moments of an apply"
@@ -70,7 +71,7 @@ JOBS := -m 'not long'
 SLOWEST := --durations=40 --durations-min=2
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
 BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab el engine_run first_steps installed inventory lab_services \
-  left_out lock_holder many_nodes new_role node_locks release role_modules slurm_role submitters tutorial ubuntu without_python)
+  left_out lock_holder many_nodes new_role node_locks package_managers release role_modules slurm_role submitters tutorial ubuntu without_python)
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(BESIDE))
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
@@ -234,6 +235,11 @@ systems: setup
 	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_ubuntu.py tests/integration/test_el.py
 	for system in ubuntu_22.04 ubuntu_24.04; do \
 	  MOLECULE_SYSTEM=$$system $(BIN)/pytest -q -p no:cacheprovider tests/molecule -k "not slurm" || exit 1; done
+
+# The same promises of package managers for apt and dnf, on a node of Debian and one of SIMULATED Enterprise Linux (ten minutes).
+# Other systems: PACKAGE_SYSTEMS=apt=ubuntu24,dnf=el8. A part of them: PACKAGE_CASES="-k lock".
+package-managers: setup
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_package_managers.py -m long $(PACKAGE_CASES)
 
 # A Slurm cluster of four nodes, there and back, on Debian 12 and 13; jobs, and the contract of job engines (an hour on two
 # processors).

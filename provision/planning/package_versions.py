@@ -1,4 +1,4 @@
-"""Which of two versions of a package is the older one, by the rules of dpkg; rpm's give the same but for oddities."""
+"""Which of two versions of a package is the older one, by the rules of dpkg, and of rpm for ``^``, which dpkg lacks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _parts(text: str) -> list[Any]:
 
 
 def _weight(letter: str) -> int:
-    """``~`` comes before the end of a text, letters come before all else."""
-    if letter == "~":
-        return -1
+    """``~`` comes before the end of a text, ``^`` right after it, and letters before all else."""
+    if letter in "~^":
+        return -1 if letter == "~" else 1
     return ord(letter) if letter.isalpha() else ord(letter) + 0x110000

@@ -148,6 +148,32 @@ def test_only_the_role_platform_depends_on_the_operating_system(role: Path) -> N
     assert "platforms" not in load(role / "meta" / "main.yml")["galaxy_info"]
 
 
+PACKAGE_PROGRAMS = {"apt", "apt-get", "apt-mark", "apt-cache", "dpkg", "dpkg-query", "dnf", "yum", "rpm"}
+MANAGERS = "platform_package_*.py", "platform_managed.py"
+"""The package managers, and what the probe reads of them."""
+
+
+def test_only_the_package_managers_of_platform_name_one() -> None:
+    """Modules, tasks and filters use the interface; the file of a system names its package manager."""
+    paths = [
+        path for part in ("library", "module_utils", "filter_plugins") for path in ROOT.glob(f"roles/*/{part}/*.py")
+    ]
+    sources = [path for path in paths if not any(path.match(pattern) for pattern in MANAGERS)]
+    names = {
+        str(path): {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and node.value in PACKAGE_PROGRAMS
+        }
+        for path in sources
+    }
+    words = re.compile(rf"\b({'|'.join(PACKAGE_PROGRAMS)})\b(?!-)")
+    for path in [file for role in ROLES for file in task_files(role)]:
+        names[str(path)] = set(words.findall(path.read_text(encoding="utf-8")))
+
+    assert {path: sorted(own) for path, own in names.items() if own} == {}
+
+
 @BY_ROLE
 def test_each_role_writes_a_receipt(role: Path) -> None:
     """Each role ends with its receipt."""

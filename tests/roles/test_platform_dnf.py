@@ -6,6 +6,9 @@ import base64
 import importlib
 import json
 import os
+import random
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -132,6 +135,19 @@ def test_a_package_with_two_versions_is_not_completely_installed(node: Node) -> 
     assert "half" not in dnf.Dnf(node).versions()
     assert dnf.Dnf(node).duplicates() == ["half"]
     assert rows == {"both": "1-1"}
+
+
+@pytest.mark.skipif(shutil.which("rpm") is None, reason="rpm is not installed")
+def test_rpm_itself_gives_the_same_order() -> None:
+    """For pairs of random versions."""
+    choice = random.Random(4).choice  # noqa: S311
+    parts = ["1", "2", "10", "01", "a", "b", "rc", ".", "_", "+", "~", "^", "el9"]
+    pairs = [("".join(choice(parts) for _ in range(4)), "".join(choice(parts) for _ in range(4))) for _ in range(500)]
+    program = "".join(f"print(rpm.vercmp('{one}', '{other}') + 1)" for one, other in pairs)
+    done = subprocess.run(["rpm", "--eval", f"%{{lua: {program}}}"], capture_output=True, text=True, check=True)
+    keys = [(managed.rpm_order(one), managed.rpm_order(other)) for one, other in pairs]
+
+    assert [int(number) - 1 for number in done.stdout.strip()] == [(a > b) - (a < b) for a, b in keys]
 
 
 # Holds

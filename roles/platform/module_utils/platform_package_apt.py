@@ -32,7 +32,7 @@ BROKEN = re.compile(
     r"|needs to be reinstalled)"
 )
 REASONS = (
-    ("packages.held", r"Held packages were changed", r"held broken packages.{0,2000}\bheld\b"),
+    ("packages.held", r"Held packages were changed"),
     ("packages.missing", r"Unable to locate package", r"has no installation candidate"),
     ("packages.clock", r"Release file .{1,300} is (not valid yet|expired)", r"certificate has expired"),
     ("packages.signature", r"NO_PUBKEY|BADSIG|EXPKEYSIG|is not signed|unauthenticated packages|Hash Sum mismatch",
@@ -167,12 +167,22 @@ class Apt(PackageManager):
         return [name for name, (code, out) in answers.items() if code == 0 and out.strip()]
 
     def repair(self):
-        """Complete an interrupted transaction."""
+        """Complete an interrupted transaction, and reinstall packages that were interrupted before their files came."""
         self.run(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"])
         self.run(["apt-get", "-y", "-q", *KEEP_FILES, "--no-install-recommends", "--fix-broken", "install"])
+        rows = self._query("${Package} ${db:Status-Eflag}")
+        broken = [words[0] for words in rows if words[1:] == ["reinstreq"]]
+        if broken:
+            self._install(["--reinstall", *broken])
+
+    def is_interrupted(self):
+        """Return whether the database has packages of an interrupted transaction."""
+        return bool(self.read(["dpkg", "--audit"])[1].strip())
 
     def install(self, names, streams=()):  # noqa: ARG002 - apt has no module streams
         """Install or upgrade packages. If an earlier transaction was interrupted, repair it first."""
+        if self.is_interrupted():
+            self.repair()
         code, output = self._install(names)
         if code != 0 and BROKEN.search(output):
             self.repair()

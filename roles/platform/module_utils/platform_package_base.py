@@ -215,7 +215,11 @@ class PackageManager:
     def fail_with(self, problem, output, lines):
         """Raise a failure with the reason code of the output. `lines` are its messages, which are the cause."""
         code = self.reason_of(output)
+        held = sorted(name for name in self.holds() if re.search(rf"(?<![\w.+-]){re.escape(name)}(?![\w+])", output))
+        code = "packages.held" if code == "packages.conflict" and held else code
         cause = "; ".join(dict.fromkeys(line.strip() for line in lines[-4:])) or output.strip()[-500:]
+        if code == "packages.held":
+            cause = "held: {}; {}".format(", ".join(held), cause)
         if code == "packages.disk_full":
             cause = "the disk is full: {}; {}".format(least_free_space(self.folders), cause)
         self.fail(code, "{} ({})".format(problem, cause), output)

@@ -50,7 +50,7 @@ REASONS = (
     ("packages.missing", r"Unable to find a match|No match for argument"),
     ("packages.clock", r"certificate (is not yet valid|has expired)"),
     ("packages.signature", r"GPG check FAILED|is not signed|Public key for .{1,300} is not installed|GPG signature",
-     r"Bad (GPG|signature)|[Ss]ignature verification|key retrieval failed|checksum doesn't match"),
+     r"Bad (GPG|signature)|[Ss]ignature verification|key retrieval failed|checksum doesn't match|incorrect checksum"),
     ("packages.scriptlet", r"scriptlet failed|Error in \w+ scriptlet"),
     ("packages.unreachable", r"Curl error|Cannot download|Failed to download|Status code: [0-9]+|mirrors were tried"),
     ("packages.interrupted", r"duplicate with|DB_RUNRECOVERY|Thread died in Berkeley DB|disk image is malformed"),
@@ -340,10 +340,11 @@ def matches(pattern, words):
 
 def _locked_patterns():
     """Return the patterns of the plugin versionlock; exclusions (``!``) are no locks of installed packages."""
-    settings, lines = map(read_lines, VERSIONLOCK)
-    if any(re.match(r"\s*enabled\s*=\s*(0|false|no)\b", line, re.IGNORECASE) for line in settings):
+    parser = configparser.RawConfigParser(strict=False)
+    parser.read_string("\n".join(read_lines(VERSIONLOCK[0])))
+    if parser.get("main", "enabled", fallback="1").strip().lower() in ("0", "false", "no"):
         return []
-    patterns = [line.strip() for line in lines]
+    patterns = [line.strip() for line in read_lines(parser.get("main", "locklist", fallback=VERSIONLOCK[1]))]
     return [pattern for pattern in patterns if pattern and pattern[0] not in "#!"]
 
 
