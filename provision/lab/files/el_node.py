@@ -344,6 +344,7 @@ def package_lines(plan: dict[str, Any], package: Package, names: dict[str, str],
         *([f"Epoch: {package.epoch}"] if package.epoch else []),
         f"Version: {package.version}",
         "Release: 1%{?dist}",
+        *(["AutoReq: no"] if package.in_image else []),  # some of its parts need libraries that the node lacks
         *(f"Requires: {word}" for word in requires),
         *(f"Provides: {word}" for word in package.provides),
         f"%description -n {package.name}",
