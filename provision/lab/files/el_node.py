@@ -438,8 +438,9 @@ def remove_debian() -> None:
     for info in [path for path in LISTS.glob("*.list") if REMOVED.fullmatch(path.name)]:
         for line in info.read_text(encoding="utf-8").splitlines():
             path = Path(line)
-            if line not in EXPECTED_BY_MMDEBSTRAP and (path.is_symlink() or path.is_file()):
-                path.unlink()
+            is_folder = path.is_dir()  # /lib is a link to one
+            if line not in EXPECTED_BY_MMDEBSTRAP and not is_folder:
+                path.unlink(missing_ok=True)
     for name in REMOVED_FOLDERS:
         if Path(name).is_dir():
             shutil.rmtree(name)
