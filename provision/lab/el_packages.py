@@ -59,7 +59,7 @@ PACKAGES: tuple[ElPackage, ...] = (
     ElPackage("libnfnetlink", ("libnfnetlink0",)),
     ElPackage("libnftnl", ("libnftnl11",)),
     ElPackage("libnl3", ("libnl-3-200", "libnl-route-3-200")),
-    ElPackage("librdmacm", ("librdmacm1",)),
+    ElPackage("librdmacm", ("librdmacm1", "librdmacm1t64")),
     ElPackage("pigz", ("pigz",)),
     ElPackage("python3-requests", ("python3-requests",)),
     ElPackage("rdma-core", ("rdma-core",)),

@@ -109,6 +109,7 @@ SYSTEMS: Mapping[str, Row] = {
     "ubuntu24": Row("ubuntu_24.04", UBUNTU, _SERVER, stand_in="debian13", stand_in_packages=("docker-cli",)),
     "el8": Row("el_8", EL, (*_DNF, "patchelf"), stand_in="debian11", rpm=Rpm("8.10", python="3.6")),
     "el9": Row("el_9", EL, (*_DNF, *_PLUGINS), stand_in="debian12", rpm=Rpm("9.4")),
+    "el10": Row("el_10", EL, (*_DNF, *_PLUGINS), stand_in="debian13", rpm=Rpm("10.0", "/usr/lib/sysimage/rpm")),
 }
 """Name on the command line -> the system."""
 

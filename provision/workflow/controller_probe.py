@@ -244,7 +244,12 @@ def _lab() -> LabFacts:
     from provision.lab import engine_process, vm, vm_image
     from provision.lab.services import registry, repository, rpm_repository
 
-    containers = {**repository.PROGRAMS, **rpm_repository.PROGRAMS, registry.PROGRAM: registry.PROGRAM, "mmdebstrap": "mmdebstrap"}
+    containers = {
+        **repository.PROGRAMS,
+        **rpm_repository.PROGRAMS,
+        registry.PROGRAM: registry.PROGRAM,
+        "mmdebstrap": "mmdebstrap",
+    }
     containers |= {"dpkg-deb": "dpkg", "git": "git", "ssh-keygen": "openssh-client", "iptables": "iptables"}
     has_sdk = find_spec("docker") is not None
     try:

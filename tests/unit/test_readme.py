@@ -30,10 +30,10 @@ def test_the_requirements_of_the_controller_are_listed(page):
 def test_the_operating_systems_of_nodes_are_listed(page):
     """All that the roles support."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    [sentence] = re.findall(r", and (\S.+) on the nodes\.", text)
+    [sentence] = re.findall(r", and (Debian .+) on the nodes\.", text.replace("\n", " "))
     versions: dict[str, list[str]] = {}
     for variables in systems(roles_folder()).values():
-        name, version = variables["__platform_title"].split(" ", 1)
+        name, version = re.fullmatch(r"(\D+) (\d.*)", variables["__platform_title"]).groups()
         versions.setdefault(name, []).append(version)
 
     shown = (" or ".join([*(one.removesuffix(" LTS") for one in all_[:-1]), all_[-1]]) for all_ in versions.values())

@@ -344,6 +344,7 @@ def package_lines(plan: dict[str, Any], package: Package, names: dict[str, str],
         *([f"Epoch: {package.epoch}"] if package.epoch else []),
         f"Version: {package.version}",
         "Release: 1%{?dist}",
+        *(["AutoReq: no"] if package.in_image else []),  # some of its parts need libraries that the node lacks
         *(f"Requires: {word}" for word in requires),
         *(f"Provides: {word}" for word in package.provides),
         f"%description -n {package.name}",
@@ -437,8 +438,9 @@ def remove_debian() -> None:
     for info in [path for path in LISTS.glob("*.list") if REMOVED.fullmatch(path.name)]:
         for line in info.read_text(encoding="utf-8").splitlines():
             path = Path(line)
-            if line not in EXPECTED_BY_MMDEBSTRAP and (path.is_symlink() or path.is_file()):
-                path.unlink()
+            is_folder = path.is_dir()  # /lib is a link to one
+            if line not in EXPECTED_BY_MMDEBSTRAP and not is_folder:
+                path.unlink(missing_ok=True)
     for name in REMOVED_FOLDERS:
         if Path(name).is_dir():
             shutil.rmtree(name)
