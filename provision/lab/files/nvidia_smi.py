@@ -226,7 +226,7 @@ def read_options(arguments: "list[str]") -> "tuple[list[str], dict[str, str]]":
         if not word.startswith("-"):
             words.append(word)
             continue
-        name, given, value = word.removeprefix("--").partition("=")
+        name, given, value = without(word, "--").partition("=")
         name = short.get(name, "xml" if name == "xml-format" else name)
         if name in valued and not given:
             value = rest.pop(0) if rest else ""
@@ -253,10 +253,15 @@ def chosen(machine: "dict[str, Any]", selection: "str | None") -> "list[dict[str
     return matches
 
 
+def without(text: str, prefix: str) -> str:
+    """Return a text without a prefix (str.removeprefix of Python 3.9)."""
+    return text[len(prefix) :] if text.startswith(prefix) else text
+
+
 def names_of(gpu: "dict[str, Any]") -> "set[str]":
     """Return all names of a GPU."""
     bus = gpu["bus_id"].lower()
-    return {str(gpu["index"]), gpu["uuid"].lower(), bus, bus.removeprefix("0000"), bus.removeprefix("00000000:")}
+    return {str(gpu["index"]), gpu["uuid"].lower(), bus, without(bus, "0000"), without(bus, "00000000:")}
 
 
 def values(machine: "dict[str, Any]", gpu: "dict[str, Any]") -> "dict[str, Any]":
