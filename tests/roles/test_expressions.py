@@ -195,15 +195,15 @@ def test_address_pools_are_checked_for_every_node() -> None:
 @pytest.mark.parametrize(
     ("store", "holds"),
     [
-        ({"stdout": '[["driver-type","io.containerd.snapshotter.v1"]]'}, False),
-        ({"stdout": '[["Backing Filesystem","extfs"],["Supports d_type","true"]]'}, True),
-        ({"stdout": "null"}, True),
-        ({"skipped": True}, True),
+        ({"store": [["driver-type", "io.containerd.snapshotter.v1"]]}, False),
+        ({"store": [["Backing Filesystem", "extfs"], ["Supports d_type", "true"]]}, True),
+        ({"store": None}, True),
+        ({"msg": "docker does not answer"}, True),
     ],
 )
 def test_an_archive_is_refused_if_docker_stores_images_in_containerd(store: dict[str, Any], holds: bool) -> None:  # noqa: FBT001
     """The IDs of images differ there; the message names the setting for the other store."""
-    role = Role("training_image", __training_image_store=store, inventory_hostname="gpu1", training_image_archive="/a")
+    role = Role("training_image", __training_image_loaded=store, inventory_hostname="gpu1", training_image_archive="/a")
     check = "Check that docker's image store has the IDs of archives"
 
     assert role.holds("archive", check) is holds

@@ -27,7 +27,7 @@ def run_light(
     text = _RUNNER.replace("<<INCLUDE_ANSIBLE_MODULE_JSON_ARGS>>", arguments)
     done = subprocess.run(
         [python], input=text, env={**os.environ, **(env or {})}, cwd=cwd,
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.stderr == ""
     return done.returncode, json.loads(done.stdout)

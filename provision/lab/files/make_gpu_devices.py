@@ -4,8 +4,6 @@
 No driver is behind the numbers, so that nothing can open the files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -16,7 +14,7 @@ FOLDER = os.environ.get("PROVISION_LAB_DEVICES", "/dev")
 NVIDIA, CONTROL = 195, 255
 
 
-def device_files() -> dict[str, int]:
+def device_files() -> "dict[str, int]":
     """Return the paths of the machine's device files and their minor numbers."""
     with open(MACHINE, encoding="utf-8") as stream:
         count = len(json.load(stream)["gpus"])

@@ -1,8 +1,6 @@
 #!/usr/bin/python3
 """SIMULATED nvidia-container-cli: ``info`` and ``list`` for the machine that the lab describes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -10,7 +8,7 @@ VERSION = "@VERSION@"
 FIELDS = "driver_version,index,name,uuid,pci.bus_id,compute_cap"
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: "list[str]") -> int:
     """Run one call."""
     words = [word for word in arguments if not word.startswith("-")]
     if "--version" in arguments or "-V" in arguments:

@@ -1,8 +1,6 @@
 #!/usr/bin/python3
 """SIMULATED nvidia-container-runtime: runc with the simulated hook for containers that request GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -11,7 +9,7 @@ from pathlib import Path
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: "list[str]") -> None:
     """Add the hook at ``create``, then execute runc, which reports invalid calls itself."""
     if "create" in arguments:
         add_hook(Path(bundle_of(arguments)) / "config.json")
@@ -21,7 +19,7 @@ def main(arguments: list[str]) -> None:
         sys.exit(f"SIMULATED nvidia-container-runtime: runc cannot be started: {error.strerror}")
 
 
-def bundle_of(arguments: list[str]) -> str:
+def bundle_of(arguments: "list[str]") -> str:
     """Return the container's bundle: ``--bundle DIR``, ``--bundle=DIR``, or the current directory."""
     for position, word in enumerate(arguments):
         if word in ("--bundle", "-b") and position + 1 < len(arguments):

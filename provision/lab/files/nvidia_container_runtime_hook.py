@@ -6,8 +6,6 @@ asks for GPUs. NVIDIA_VISIBLE_DEVICES in the container's environment names them.
 GPU here. Only containers that have Python can run the stand-in; others get a program that says so.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -24,7 +22,7 @@ exit 127
 """
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: "list[str]") -> int:
     """Handle ``prestart``; other calls need no action."""
     if arguments[:1] in (["--version"], ["-version"]):
         sys.stdout.write("NVIDIA Container Runtime Hook (SIMULATED by a provision lab)\n")
@@ -49,7 +47,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def visible_devices(requested: str, count: int) -> list[int] | None:
+def visible_devices(requested: str, count: int) -> "list[int] | None":
     """Return the indices that `wanted` names: ``all``, indices or UUIDs; None when one does not exist."""
     if requested == "all":
         return list(range(count))
@@ -63,7 +61,7 @@ def visible_devices(requested: str, count: int) -> list[int] | None:
     return sorted(set(visible))
 
 
-def own_uuids() -> list[str]:
+def own_uuids() -> "list[str]":
     """Return the UUIDs of this node's GPUs, in the order of nvidia-smi."""
     done = subprocess.run([PROGRAM, "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     return re.findall(r"GPU-[0-9a-f-]{36}", done.stdout.decode())
@@ -77,7 +75,7 @@ def seed() -> str:
         return os.uname().nodename
 
 
-def install(root: Path, machine: dict[str, Any]) -> None:
+def install(root: Path, machine: "dict[str, Any]") -> None:
     """Write the simulated program and its description into the container's layer, never through a link out of it."""
     python = inside(root, "usr/bin/python3")
     put(inside(root, "usr/bin/nvidia-smi"), PROGRAM.read_text() if os.path.lexists(python) else WITHOUT_PYTHON, 0o755)

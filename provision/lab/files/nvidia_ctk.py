@@ -1,13 +1,12 @@
 #!/usr/bin/python3
 """SIMULATED nvidia-ctk: ``--version``, ``cdi generate``, ``cdi list`` and ``runtime configure``, for lab nodes."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 VERSION = "@VERSION@"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
@@ -16,7 +15,7 @@ RUNTIME = {"path": "nvidia-container-runtime", "args": []}
 MOUNTED = ("/usr/bin/nvidia-smi", "/etc/provision-lab/machine.json")
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: "list[str]") -> int:
     """Run one call."""
     if {"--version", "-v"} & set(arguments[:1]):
         sys.stdout.write(f"NVIDIA Container Toolkit CLI version {VERSION} (SIMULATED by a provision lab)\n")
@@ -29,13 +28,13 @@ def main(arguments: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser for the supported calls of the real tool."""
     top = argparse.ArgumentParser(prog="nvidia-ctk", description=__doc__)
-    groups = top.add_subparsers(required=True)
-    cdi = groups.add_parser("cdi").add_subparsers(required=True)
+    groups = verbs(top)
+    cdi = verbs(groups.add_parser("cdi"))
     make = cdi.add_parser("generate")
     make.add_argument("--output", default="")
     make.set_defaults(action=generate)
     cdi.add_parser("list").set_defaults(action=list_devices)
-    configure = groups.add_parser("runtime").add_subparsers(required=True).add_parser("configure")
+    configure = verbs(groups.add_parser("runtime")).add_parser("configure")
     configure.add_argument("--runtime", choices=["docker"], default="docker")
     configure.add_argument("--config", default=DAEMON)
     configure.add_argument("--nvidia-set-as-default", "--set-as-default", action="store_true", dest="default")
@@ -44,7 +43,14 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def gpus() -> list[list[str]]:
+def verbs(parent: argparse.ArgumentParser) -> Any:
+    """Return the group of the verbs of a parser, one of which is required."""
+    group = parent.add_subparsers(dest="verb")
+    group.required = True  # a parameter in Python 3.7
+    return group
+
+
+def gpus() -> "list[list[str]]":
     """Return index and UUID of each GPU, as nvidia-smi prints them."""
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:

@@ -11,8 +11,6 @@ GPU, "hang" is for how many seconds every call hangs. For example:
 {"1": {"ecc.errors.uncorrected.volatile.total": "3", "nvlink.inactive": "4 5"}, "all": {"hang": "60"}}
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -65,7 +63,7 @@ class Refused(Exception):
         self.status = status
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: "list[str]") -> int:
     """Answer one command line, with ``-l`` or ``-lms`` again and again; return the exit status."""
     noticed = False
     while True:
@@ -88,7 +86,7 @@ def main(arguments: list[str]) -> int:
         time.sleep(pause)
 
 
-def pause_of(arguments: list[str]) -> float | None:
+def pause_of(arguments: "list[str]") -> "float | None":
     """Return the seconds between two answers; None for a single one."""
     options = read_options(arguments)[1]
     for name, unit in (("loop", 1), ("loop-ms", 1000)):
@@ -110,7 +108,7 @@ def say(text: str) -> bool:
     return True
 
 
-def keep(arguments: list[str], notice: str, text: str) -> None:
+def keep(arguments: "list[str]", notice: str, text: str) -> None:
     """Cache an answer for nvidia_smi.sh if it requested that; errors are ignored."""
     path, stamp = (os.environ.get(f"PROVISION_LAB_{name}", "") for name in ("KEEP", "STAMP"))
     if not path:
@@ -124,10 +122,10 @@ def keep(arguments: list[str], notice: str, text: str) -> None:
         return
 
 
-def load_machine() -> dict[str, Any]:
+def load_machine() -> "dict[str, Any]":
     """Read the description and number the GPUs that are visible here: all on a node, some in a container."""
     try:
-        machine: dict[str, Any] = json.loads(read(MACHINE))
+        machine: "dict[str, Any]" = json.loads(read(MACHINE))
     except OSError as error:
         text = f"NVIDIA-SMI has failed: SIMULATED driver without a machine ({MACHINE}: {error.strerror})"
         raise Refused(text, NO_DRIVER) from None
@@ -171,10 +169,10 @@ def read(path: str) -> str:
         return stream.read()
 
 
-def load_faults() -> dict[str, Any]:
+def load_faults() -> "dict[str, Any]":
     """Read the faults next to the machine's file; most nodes have none."""
     try:
-        faults: dict[str, Any] = json.loads(read(os.path.join(os.path.dirname(MACHINE), FAULTS)))
+        faults: "dict[str, Any]" = json.loads(read(os.path.join(os.path.dirname(MACHINE), FAULTS)))
     except OSError:
         return {}
     except ValueError as error:
@@ -192,7 +190,7 @@ def node_seed() -> str:
         return os.uname().nodename
 
 
-def answer(machine: dict[str, Any], arguments: list[str]) -> tuple[bool, str]:
+def answer(machine: "dict[str, Any]", arguments: "list[str]") -> "tuple[bool, str]":
     """Return whether the text is for people, and thus contains SIMULATED, and the text."""
     words, options = read_options(arguments)
     gpus = chosen(machine, options.get("id"))
@@ -216,7 +214,7 @@ def answer(machine: dict[str, Any], arguments: list[str]) -> tuple[bool, str]:
     return for_people, text
 
 
-def read_options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+def read_options(arguments: "list[str]") -> "tuple[list[str], dict[str, str]]":
     """Split a command line into words and options, ``-i 0``, ``--id 0`` and ``--id=0`` alike."""
     short = {"-L": "list-gpus", "-q": "query", "-x": "xml", "-i": "id", "-m": "matrix", "-s": "status", "-h": "help"}
     short.update({"-l": "loop", "-lms": "loop-ms"})
@@ -228,7 +226,7 @@ def read_options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
         if not word.startswith("-"):
             words.append(word)
             continue
-        name, given, value = word.removeprefix("--").partition("=")
+        name, given, value = without(word, "--").partition("=")
         name = short.get(name, "xml" if name == "xml-format" else name)
         if name in valued and not given:
             value = rest.pop(0) if rest else ""
@@ -240,13 +238,13 @@ def read_options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     return words, options
 
 
-def chosen(machine: dict[str, Any], selection: str | None) -> list[dict[str, Any]]:
+def chosen(machine: "dict[str, Any]", selection: "str | None") -> "list[dict[str, Any]]":
     """Return the GPUs that ``-i`` names by index, UUID or bus address; all without it."""
     if not machine["gpus"]:
         raise Refused("No devices were found", NO_DEVICE)
     if selection is None:
         return list(machine["gpus"])
-    matches: list[dict[str, Any]] = []
+    matches: "list[dict[str, Any]]" = []
     for name in selection.split(","):
         keys = [gpu for gpu in machine["gpus"] if name.lower() in names_of(gpu)]
         if not keys:
@@ -255,13 +253,18 @@ def chosen(machine: dict[str, Any], selection: str | None) -> list[dict[str, Any
     return matches
 
 
-def names_of(gpu: dict[str, Any]) -> set[str]:
+def without(text: str, prefix: str) -> str:
+    """Return a text without a prefix (str.removeprefix of Python 3.9)."""
+    return text[len(prefix) :] if text.startswith(prefix) else text
+
+
+def names_of(gpu: "dict[str, Any]") -> "set[str]":
     """Return all names of a GPU."""
     bus = gpu["bus_id"].lower()
-    return {str(gpu["index"]), gpu["uuid"].lower(), bus, bus.removeprefix("0000"), bus.removeprefix("00000000:")}
+    return {str(gpu["index"]), gpu["uuid"].lower(), bus, without(bus, "0000"), without(bus, "00000000:")}
 
 
-def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
+def values(machine: "dict[str, Any]", gpu: "dict[str, Any]") -> "dict[str, Any]":
     """Return every query field of one idle, healthy GPU; numbers without unit."""
     product = machine["product"]
     bus = gpu["bus_id"]
@@ -322,7 +325,7 @@ def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def error_correction(*, has_ecc: bool) -> dict[str, str]:
+def error_correction(*, has_ecc: bool) -> "dict[str, str]":
     """Return the fields of a GPU's error-correcting memory, without errors."""
     kinds = [f"{kind}.{since}" for kind in ("corrected", "uncorrected") for since in ("volatile", "aggregate")]
     fields = {
@@ -333,7 +336,7 @@ def error_correction(*, has_ecc: bool) -> dict[str, str]:
     return fields if has_ecc else dict.fromkeys(fields, "[N/A]")
 
 
-def query(machine: dict[str, Any], gpus: list[dict[str, Any]], options: dict[str, str]) -> str:
+def query(machine: "dict[str, Any]", gpus: "list[dict[str, Any]]", options: "dict[str, str]") -> str:
     """Answer ``--query-gpu=... --format=csv[,noheader][,nounits]``."""
     style = style_of(options)
     requested = options.get("query-gpu") or options.get("query-remapped-rows", "")
@@ -347,7 +350,7 @@ def query(machine: dict[str, Any], gpus: list[dict[str, Any]], options: dict[str
     return "\n".join(lines) + "\n"
 
 
-def style_of(options: dict[str, str]) -> list[str]:
+def style_of(options: "dict[str, str]") -> "list[str]":
     """Return the words of ``--format``, which a query needs."""
     style = options.get("format", "").split(",")
     if "csv" not in style or not set(style) <= {"csv", "noheader", "nounits"}:
@@ -360,26 +363,26 @@ def heading(field: str) -> str:
     return f"{field} [{UNIT_OF[field]}]" if field in UNIT_OF else field
 
 
-def cell(gpu: dict[str, Any], field: str, style: list[str]) -> str:
+def cell(gpu: "dict[str, Any]", field: str, style: "list[str]") -> str:
     """Return a value with its unit."""
     value = str(gpu["values"][field])
     bare = "nounits" in style or field not in UNIT_OF or value.startswith("[")
     return value if bare else f"{value} {UNIT_OF[field]}"
 
 
-def processes(options: dict[str, str]) -> str:
+def processes(options: "dict[str, str]") -> str:
     """Answer ``--query-compute-apps``: simulated GPUs run no processes."""
     titles = [field.strip() for field in options["query-compute-apps"].split(",")]
     known = {"used_memory": "used_gpu_memory [MiB]", "used_gpu_memory": "used_gpu_memory [MiB]"}
     return "" if "noheader" in style_of(options) else ", ".join(known.get(name, name) for name in titles) + "\n"
 
 
-def title(gpu: dict[str, Any]) -> str:
+def title(gpu: "dict[str, Any]") -> str:
     """Return the line that names a GPU."""
     return f"GPU {gpu['index']}: {gpu['values']['name']} (UUID: {gpu['uuid']})"
 
 
-def nvlinks(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
+def nvlinks(machine: "dict[str, Any]", gpus: "list[dict[str, Any]]") -> str:
     """Answer ``nvlink --status``."""
     speed = machine["product"]["nvlink_gbps"]
     lines = []
@@ -394,7 +397,7 @@ def nvlinks(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def topology(machine: dict[str, Any], options: dict[str, str]) -> str:
+def topology(machine: "dict[str, Any]", options: "dict[str, str]") -> str:
     """Answer ``topo -m``: the matrix of link classes, in the columns that the machine's driver prints."""
     if "matrix" not in options:
         raise Refused("Invalid combination of input arguments: the SIMULATED nvidia-smi knows topo -m alone.")
@@ -404,8 +407,9 @@ def topology(machine: dict[str, Any], options: dict[str, str]) -> str:
     labels = [f"GPU{gpu['index']}" for gpu in machine["gpus"]] + titles
     numa, own = major >= NUMA_COLUMN_SINCE, major >= GPU_NUMA_SINCE
     lines = ["\t".join(["", *labels, "CPU Affinity", *["NUMA Affinity"] * numa, *["GPU NUMA ID"] * own])]
-    for row, label in zip(machine["rows"], labels, strict=True):
-        cells = [f" {kind} " if (kind := link(machine, row, column)) == "X" else kind for column in machine["rows"]]
+    for row, label in zip(machine["rows"], labels):
+        kinds = [link(machine, row, column) for column in machine["rows"]]
+        cells = [f" {kind} " if kind == "X" else kind for kind in kinds]
         if label.startswith("GPU"):
             gpu = machine["gpus"][len(lines) - 1]
             cells += [gpu["cpus"], *[str(gpu["numa"])] * numa, *["", "N/A"] * own]
@@ -414,11 +418,11 @@ def topology(machine: dict[str, Any], options: dict[str, str]) -> str:
         lines.append("\t".join([label, *cells]))
     lines += ["", "Legend:", "", *(f"  {name:<4} = {text}" for name, text in CLASSES.items())]
     if nics and major >= NIC_LEGEND_SINCE:
-        lines += ["", "NIC Legend:", "", *(f"  {label}: {name}" for label, name in zip(titles, nics, strict=True))]
+        lines += ["", "NIC Legend:", "", *(f"  {label}: {name}" for label, name in zip(titles, nics))]
     return "\n".join([*lines, ""])
 
 
-def link(machine: dict[str, Any], row: int, column: int) -> str:
+def link(machine: "dict[str, Any]", row: int, column: int) -> str:
     """Return the class between two devices; without active NVLinks it is the PCIe class."""
     kind: str = machine["matrix"][row][column]
     if not kind.startswith("NV") or not machine["down"]:
@@ -427,13 +431,13 @@ def link(machine: dict[str, Any], row: int, column: int) -> str:
     return f"NV{lanes}" if lanes > 0 else str(machine["paths"][row][column])
 
 
-def lost(machine: dict[str, Any], gpu: int, peer: int) -> int:
+def lost(machine: "dict[str, Any]", gpu: int, peer: int) -> int:
     """Return how many of a GPU's links to `peer` are down; those to NVLink switches serve all peers."""
     numbers, peers = machine["down"].get(gpu, ()), machine["peers"][gpu]
     return sum(not peers or peers[number : number + 1] == [peer] for number in numbers)
 
 
-def table(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
+def table(machine: "dict[str, Any]", gpus: "list[dict[str, Any]]") -> str:
     """Answer the call without arguments: the overview for people."""
     rule = f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+"
     head = f" NVIDIA-SMI {machine['driver_version']:<22} Driver Version: {machine['driver_version']:<14} "
@@ -475,7 +479,7 @@ def table(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def log(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
+def log(machine: "dict[str, Any]", gpus: "list[dict[str, Any]]") -> str:
     """Answer ``-q`` with the fields that are known here, in the real tool's layout."""
     lines = ["", "==============NVSMI LOG==============", "", f"{'SIMULATED':<42}: {machine['simulated']}"]
     lines += [f"{key:<42}: {value}" for key, value in summary(machine)]
@@ -485,7 +489,7 @@ def log(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def xml(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
+def xml(machine: "dict[str, Any]", gpus: "list[dict[str, Any]]") -> str:
     """Answer ``-q -x`` with the fields that are known here."""
     from html import escape  # rarely used, and imports take half of each call on an emulated node
 
@@ -503,7 +507,7 @@ def xml(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "</nvidia_smi_log>", ""])
 
 
-def summary(machine: dict[str, Any]) -> list[tuple[str, str]]:
+def summary(machine: "dict[str, Any]") -> "list[tuple[str, str]]":
     """Return the head of ``-q``."""
     return [
         ("Timestamp", time.strftime("%a %b %e %H:%M:%S %Y")),
@@ -513,7 +517,7 @@ def summary(machine: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def details(gpu: dict[str, Any]) -> list[tuple[str, str, str]]:
+def details(gpu: "dict[str, Any]") -> "list[tuple[str, str, str]]":
     """Return title, XML path and value of the fields of one GPU in ``-q``."""
     now = {name: re.sub(r"[\[\]]", "", str(value)) for name, value in gpu["values"].items()}
     return [

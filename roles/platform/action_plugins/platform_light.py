@@ -67,7 +67,7 @@ def decoded(program):
 
 
 def _add_imports(parts, source, path, seen):
-    """Add what `source` imports to `parts` (name, path, source); a file comes after those that it imports."""
+    """Add what `source` imports, also in functions, to `parts` (name, path, source)."""
     for match in _IMPORT.finditer(source):
         package, module, names = match.groups()
         if package is None:
@@ -77,8 +77,8 @@ def _add_imports(parts, source, path, seen):
             if name not in seen:
                 seen.add(name)
                 text, file = _read("module_utils", "platform_light_basic" if name == _BASIC else one, path)
-                _add_imports(parts, text, file, seen)
                 parts.append([name, file, text])
+                _add_imports(parts, text, file, seen)
 
 
 def _read(part, name, user):

@@ -13,29 +13,44 @@ author: [provision]
 """
 
 import base64
+import importlib
 import json
 import sys
 import traceback
-import types
 import zlib
+
+try:
+    from importlib.machinery import ModuleSpec
+except ImportError:  # Python 2, which is reported below
+    ModuleSpec = None
 
 # The program is base64. All other arguments are Ansible's own, from the controller.
 ARGUMENTS = r"""<<INCLUDE_ANSIBLE_MODULE_JSON_ARGS>>"""
 
 
-def provide(name, path, source):
-    """Make a module importable under its full name, with the packages above it."""
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__file__ = path
-    if source is None:
-        module.__path__ = []
-    parent, _, child = name.rpartition(".")
-    if parent:
-        if parent not in sys.modules:
-            provide(parent, "<package>", None)
-        setattr(sys.modules[parent], child, module)
-    if source is not None:
-        exec(compile(source, path, "exec"), module.__dict__)
+class Sent:
+    """Finds the modules that were sent with the program. Each is compiled when it is imported."""
+
+    def __init__(self, files):
+        """Start with the name, path and source of each module."""
+        self.files = {name: (path, source) for name, path, source in files}
+        self.packages = {name.rsplit(".", depth)[0] for name in self.files for depth in range(1, name.count(".") + 1)}
+
+    def find_spec(self, name, _path=None, _target=None):
+        """Return how a module is loaded, None if it was not sent."""
+        if name in self.files or name in self.packages:
+            return ModuleSpec(name, self, is_package=name in self.packages)
+        return None
+
+    def create_module(self, _spec):
+        """Let Python create the module."""
+
+    def exec_module(self, module):
+        """Execute the source of a module; a package has none."""
+        if module.__name__ in self.files:
+            module.__file__, source = self.files[module.__name__]
+            code = compile(source, module.__file__, "exec")
+            exec(code, module.__dict__)  # nosec B102 # code of the controller, as any module
 
 
 def fail(message, **more):
@@ -51,11 +66,11 @@ def main():
         fail("{} on this node is too old (Python {}.{}; Python 3.6 is required). Install a newer Python on the node, and set "
              "ansible_python_interpreter to its path.".format(sys.executable, *sys.version_info[:2]))  # fmt: skip
     program = json.loads(zlib.decompress(base64.b64decode(given.pop("program"))).decode())
+    sys.meta_path.insert(0, Sent(program["parts"]))
     try:
-        for part in program["parts"]:
-            provide(*part)
-        sys.modules["ansible.module_utils.basic"].ARGUMENTS.update(given, **program["arguments"])
-        exec(compile(program["source"], program["path"], "exec"), {"__name__": "__main__", "__file__": program["path"]})
+        importlib.import_module("ansible.module_utils.basic").ARGUMENTS.update(given, **program["arguments"])
+        code = compile(program["source"], program["path"], "exec")
+        exec(code, {"__name__": "__main__", "__file__": program["path"]})  # nosec B102 # likewise
     except Exception as error:
         fail("{}: {}".format(type(error).__name__, error), exception=traceback.format_exc())
 

@@ -178,6 +178,7 @@ class Container:
                 self._do("updated", "POST", "/update", "Error updating", {"RestartPolicy": {"Name": RESTART}})
             state = current.get("State") or {}
             if not state.get("Running"):
+                self.differences.append("running")
                 self._start()
             elif state.get("Paused"):
                 self.differences.append("paused")
@@ -208,7 +209,6 @@ class Container:
         self._start()
 
     def _start(self):
-        self.differences.append("running")
         self._do("started", "POST", "/start", "Error starting")
 
     def _remove(self, current):
