@@ -75,7 +75,7 @@ def test_a_failed_package_download_is_retried(provision, cluster, ssh_files, on_
             done = subprocess.run(
                 [
                     Path(sys.executable).with_name("ansible"), NODE, "-i", ssh_files / "inventory/hosts.yml", "-b",
-                    "-m", "platform_apt", "-a", json.dumps({"packages": [PACKAGE]}),
+                    "-m", "platform_packages", "-a", json.dumps({"packages": [PACKAGE]}),
                 ],
                 env={
                     **provision.environment,
