@@ -4,8 +4,8 @@ A template contains parameters in braces. A list is joined by commas; ``{names:;
 ``{names:and}`` by "and", ``{names:few}`` shows the first four, ``{names:names}`` the first six names.
 ``{names:short}`` is node names with ranges, ``{names:limit}`` the same as a value of --limit. ``{n:span}`` is a length
 of time, ``{n:times x}`` a count. ``{parts:remedy}`` contains the remedies of parts of the message. A part in square
-brackets is omitted if one of its parameters is empty. ``{node}`` is the node, or the host pattern of all nodes, that
-the reason is about.
+brackets is omitted if one of its parameters is empty; without parameters, the brackets are text. ``{node}`` is the
+node, or the host pattern of all nodes, that the reason is about.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ def _rendered(template: str, params: Mapping[str, Value], node: str) -> str:
     values = {**params, CURRENT_NODE: node}
 
     def optional(match: re.Match[str]) -> str:
-        return match[1] if all(values[name] not in (None, "", ()) for name in fields(match[1])) else ""
+        names = fields(match[1])
+        if not names:
+            return match[0]
+        return match[1] if all(values[name] not in (None, "", ()) for name in names) else ""
 
     return formatter.vformat(_OPTIONAL.sub(optional, template), (), values)
 

@@ -105,15 +105,15 @@ def crowd(tmp_path_factory) -> Iterator[SimulatedNodes]:
 @pytest.mark.parametrize(
     ("words", "out", "err"),
     [
-        (("verify",), 30, 4),
         (("plan",), 45, 4),
         (("apply", "--yes"), 30, 45),
         (("list",), 4, 6),
-        (("hostfile",), 44, 6),
-        (("history",), 12, 6),
-        (("history", "--nodes"), 12, 4),
-        (("reset", "--yes"), 20, 6),
-        (("gdr",), 40, 6),
+        pytest.param(("verify",), 30, 4, marks=pytest.mark.slow),
+        pytest.param(("hostfile",), 44, 6, marks=pytest.mark.slow),
+        pytest.param(("history",), 12, 6, marks=pytest.mark.slow),
+        pytest.param(("history", "--nodes"), 12, 4, marks=pytest.mark.slow),
+        pytest.param(("reset", "--yes"), 20, 6, marks=pytest.mark.slow),
+        pytest.param(("gdr",), 40, 6, marks=pytest.mark.slow),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )

@@ -94,8 +94,12 @@ def test_the_collection_installs_without_network_and_has_valid_playbooks(release
     assert "docker_engine : " in done.stdout
 
 
+@pytest.mark.slow
 def test_an_unprivileged_user_installs_and_uses_the_release_in_a_clean_container(releases):
-    """Without network and checkout, as `make release` verifies: from `pip install` to a plan, and the collection."""
+    """Without network and checkout, as `make release` verifies: from `pip install` to a plan, and the collection.
+
+    The short form is `test_installed.py`: there, the container reaches nodes.
+    """
     words = [sys.executable, "-m", "tools.release_smoke", str(releases[0])]
     done = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True)
 

@@ -111,6 +111,7 @@ def wording(monkeypatch):
         ("x[ since {s}]", {"s": None}, "x"),
         ("x[ since {s}]", {"s": 0}, "x since 0"),
         ("x[ of {s}]", {"s": ()}, "x"),
+        ("pip install 'x[y]'", {}, "pip install 'x[y]'"),
         ("{s:span}", {"s": 7384}, "2 hours"),
         ("{n:times step}", {"n": 1}, "1 step"),
         ("{n:times step}", {"n": 2}, "2 steps"),
