@@ -23,7 +23,7 @@ REMEDIES = {
         "Disable repositories of the node that do not answer any more."
     ),
     "packages.held": (
-        "Release the hold on the node (apt-mark unhold, dnf versionlock delete), or set platform_package_sets to "
+        "Release the hold on the node (apt-mark unhold, dnf or yum versionlock delete), or set platform_package_sets to "
         "packages that do not require another version."
     ),
     "packages.conflict": (
@@ -31,7 +31,7 @@ REMEDIES = {
     ),
     "packages.interrupted": (
         "Complete the interrupted transaction on the node (Debian: dpkg --configure -a; Enterprise Linux: dnf check, "
-        "dnf remove --duplicates), then apply again."
+        "dnf remove --duplicates; with yum: install yum-utils, package-cleanup --cleandupes), then apply again."
     ),
     "packages.scriptlet": "Fix the cause that the script of the package reports, then apply again, which repeats it.",
     "packages.stream": (
