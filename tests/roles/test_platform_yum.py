@@ -41,6 +41,7 @@ def packages(node: Node, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = load("platform", "platform_packages")
     monkeypatch.setattr(manager, "MANAGERS", {"yum": "/"})
     monkeypatch.setattr(module.AnsibleModule, "run_command", lambda _self, command, **_more: node.run_command(command))
+    monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda _self, name, **_more: node.get_bin_path(name))
     return module
 
 

@@ -38,6 +38,7 @@ YUM_REASONS = (
     ("packages.signature", r"GPG key retrieval failed|signature could not be verified|GPG keys listed for .{1,300} not correct"),
     ("packages.unreachable", r"No more mirrors to try|Cannot find a valid baseurl|Cannot retrieve|HTTP Error|\[Errno 14\]"),
     ("packages.conflict", r"^Error: Package: |Requires: |Protected multilib|Transaction check error|Multilib version problems"),
+    ("packages.scriptlet", r"scriptlet failure"),
     *REASONS,
 )  # fmt: skip
 
