@@ -10,7 +10,6 @@ from provision.components import SHARED
 from provision.facts.system import System
 from provision.model.reason import Reason, reason
 
-
 TESTED, BEST_EFFORT, UNTESTED = LEVELS = ("tested", "best_effort", "untested")
 """How much of a system is tested: on nodes of the lab, by unit tests only, or nothing but its name."""
 

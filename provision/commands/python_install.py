@@ -91,5 +91,5 @@ def _files(repositories: Sequence[Mapping[str, Any]]) -> str:
     for number, item in enumerate(repositories):
         text = repo_text(item).replace(f"file://{KEYS.format(item['name'])}", f"file://KEYS/{number}.key")
         lines += [f"cat >{number}.key <<'END_FILE'", item["key"].strip(), "END_FILE"]
-        lines += [f'sed "s|file://KEYS|file://$PWD|" >{number}.repo <<\'END_FILE\'', text + "END_FILE"]
+        lines += [f"sed \"s|file://KEYS|file://$PWD|\" >{number}.repo <<'END_FILE'", text + "END_FILE"]
     return "\n".join([*lines, *(["options=--setopt=reposdir=$PWD"] if repositories else [])]) + "\n"

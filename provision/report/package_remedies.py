@@ -23,8 +23,8 @@ REMEDIES = {
         "Disable repositories of the node that do not answer any more."
     ),
     "packages.held": (
-        "Release the hold on the node (apt-mark unhold, dnf or yum versionlock delete), or set platform_package_sets to "
-        "packages that do not require another version."
+        "Release the hold on the node (apt-mark unhold, dnf or yum versionlock delete), or set platform_package_sets "
+        "to packages that do not require another version."
     ),
     "packages.conflict": (
         "Remove the packages that conflict, or set platform_package_sets for this node, then apply again."

@@ -43,7 +43,7 @@ def role_defaults() -> dict[str, Any]:
 
 
 def supported_systems() -> dict[str, str]:
-    """Return the supported systems, as ``debian 12`` -> how much of it is tested (`provision.checks.systems.LEVELS`)."""
+    """Return the supported systems, as ``debian 12`` -> how much of it is tested (`checks.systems.LEVELS`)."""
     from provision.inventory.role_files import systems
     from provision.resources import roles_folder
 

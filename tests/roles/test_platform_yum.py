@@ -101,8 +101,7 @@ def test_a_released_lock_is_waited_for(packages: ModuleType, node: Node, monkeyp
         (1, "Error: Protected multilib versions: a-1-1.el7.i686 != a-2-1.el7.x86_64", "packages.conflict"),
         (1, "Error Summary\n-------------\nDisk Requirements:\n  At least 12MB more space needed on the / filesystem.",
          "packages.disk_full"),
-        (0, "error: %pre(docker-ce-3:26.1.4-1.el7.x86_64) scriptlet failed, exit status 1\n"
-         "Error in PREIN scriptlet in rpm package 3:docker-ce-26.1.4-1.el7.x86_64", "packages.scriptlet"),
+        (0, "error: %pre(docker-ce-3:26.1.4-1.el7.x86_64) scriptlet failed, exit status 1", "packages.scriptlet"),
         (1, "something odd", "packages.failed"),
     ],
 )  # fmt: skip
@@ -154,14 +153,18 @@ def test_two_versions_without_yum_utils_are_reported(node: Node, monkeypatch: py
     node.packages["half"] = "1-1 2-1"
     monkeypatch.setattr(node, "get_bin_path", lambda _name, **_more: None)
 
-    with pytest.raises(base.PackageFailure, match="half.*package-cleanup of yum-utils is missing") as failure:
+    with pytest.raises(base.PackageFailure, match=r"half.*package-cleanup of yum-utils is missing") as failure:
         yum.Yum(node).repair()
     assert failure.value.code == "packages.interrupted"
 
 
 @pytest.mark.parametrize(
     ("pattern", "is_held"),
-    [("3:docker-ce-26.1.4-1.el7.*", True), ("0:docker-ce-26.1.4-1.el7.*", False), ("!3:docker-ce-26.1.4-1.el7.*", False)],
+    [
+        ("3:docker-ce-26.1.4-1.el7.*", True),
+        ("0:docker-ce-26.1.4-1.el7.*", False),
+        ("!3:docker-ce-26.1.4-1.el7.*", False),
+    ],
 )
 def test_a_locked_version_is_held(node: Node, tmp_path: Path, pattern: str, is_held: bool) -> None:  # noqa: FBT001
     """As `yum versionlock` writes it; and packages that yum.conf excludes."""

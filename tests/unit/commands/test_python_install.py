@@ -172,7 +172,8 @@ def test_yum_uses_only_the_repositories_of_the_site(node):
     (node / "apt-get").unlink()
     copies = node.parent / "copies"
     copies.mkdir()
-    stand_in(node, "yum", f'cat 0.repo >{copies}/repo; cat 0.key >{copies}/key; echo "$PWD" >{copies}/folder\n' + INSTALLS)
+    copy = f'cat 0.repo >{copies}/repo; cat 0.key >{copies}/key; echo "$PWD" >{copies}/folder\n'
+    stand_in(node, "yum", copy + INSTALLS)
     code, messages = run(node, install_script({}, [SITE]))
     folder, repository = (copies / "folder").read_text().strip(), (copies / "repo").read_text()
 
