@@ -63,7 +63,7 @@ _SLOW = (
 )
 
 _ONE_NODE_FIRST = (
-    "Read docs/reference/systems.md, apply to one node first (provision apply --limit NODE), then verify it."
+    "Read docs/reference/untested-systems.md, apply to one node first (provision apply --limit NODE), then verify it."
 )
 
 DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
