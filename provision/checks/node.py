@@ -23,8 +23,10 @@ def _os(scene: Scene) -> Verdict:
     if scene.supported and system.name not in scene.supported:
         return Verdict(CheckStatus.FAIL, unsupported(system, scene.supported), stand_in)
     level = scene.supported.get(system.name)
-    if level in {BEST_EFFORT, UNTESTED}:
-        return warn(f"node.os.{level}", simulated=stand_in, system=system.title, kernel=system.kernel)
+    if level == BEST_EFFORT:
+        return warn("node.os.best_effort", simulated=stand_in, system=system.title, kernel=system.kernel)
+    if level == UNTESTED:
+        return warn("node.os.untested", simulated=stand_in, system=system.title, kernel=system.kernel)
     return passed(
         "node.os.ok", simulated=stand_in, system=system.title, kernel=system.kernel, architecture=system.architecture
     )

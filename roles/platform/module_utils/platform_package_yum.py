@@ -77,8 +77,8 @@ class Yum(Dnf):
     def offered(self, names):
         """Return those packages that the repositories have."""
         out = self._program("-q", "list", "available", *names)[1] if names else ""
-        found = {line.split()[0].rpartition(".")[0] for line in out.splitlines() if line.split()}
-        return [name for name in names if name in found]
+        listed = {line.split()[0].rpartition(".")[0] for line in out.splitlines() if line.split()}
+        return [name for name in names if name in listed]
 
     def repair(self):
         """Remove the journals of interrupted transactions, and the older versions that they left."""

@@ -61,9 +61,9 @@ def variables() -> dict[str, object]:
 
 def test_each_step_of_the_guide_is_on_the_page_in_its_order() -> None:
     """With a role, or with the command that replaces the step."""
-    found = [next((number for number, row in enumerate(rows()) if step in row[0]), step) for step in STEPS]
+    places = [next((number for number, row in enumerate(rows()) if step in row[0]), step) for step in STEPS]
 
-    assert found == list(range(len(STEPS)))
+    assert places == list(range(len(STEPS)))
     for _, how, *_ in rows():
         roles = re.findall(r"`(\w+)`", how.partition(":")[0])
         assert "`provision " in how or (roles and {*roles} <= {*COMPONENTS}), how
