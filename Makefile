@@ -196,7 +196,7 @@ yaml:
 PLAYBOOKS := $(filter-out playbooks/nodes.yml playbooks/containers.yml,$(wildcard playbooks/*.yml))
 ansible-lint:
 	ANSIBLE_ROLES_PATH=roles nice $(BIN)/ansible-lint --offline -q $(PLAYBOOKS) \
-	  $$(find inventories/example roles tests/molecule -name '.*' -prune -o \( -name '*.yml' -o -name '*.j2' \) -print)
+	  $$(find inventories roles tests/molecule -name '.*' -prune -o \( -name '*.yml' -o -name '*.j2' \) -print)
 
 roles: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/molecule

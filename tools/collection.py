@@ -93,12 +93,13 @@ def write_tree(tree: Path, version: str) -> None:
 
 
 def _systems(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the name of the file of variables of each supported system -> its content."""
-    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*_*.yml"))}
+    """Return the name of the file of variables of each tested system -> its content."""
+    files = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*_*.yml"))}
+    return {name: variables for name, variables in files.items() if variables["__platform_support"] == "tested"}
 
 
 def _galaxy(version: str, systems: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
-    """Return the metadata of the collection: its tags and its description name the supported systems."""
+    """Return the metadata of the collection: its tags and its description name the tested systems."""
     titles = ", ".join(variables["__platform_title"] for variables in systems.values())
     tags = [*_TAGS, *dict.fromkeys(file.partition("_")[0] for file in systems)]
     return {**_GALAXY, "version": version, "tags": tags, "description": f"{_DESCRIPTION} Systems: {titles}."}
@@ -109,7 +110,7 @@ def platforms(systems: Mapping[str, Mapping[str, str]]) -> list[dict[str, object
     releases: dict[str, list[str]] = {}
     for variables in systems.values():
         name = variables["__platform_title"].partition(" ")[0]
-        releases.setdefault(name, []).append(variables["__platform_repository_suite"])
+        releases.setdefault({"Enterprise": "EL"}.get(name, name), []).append(variables["__platform_repository_suite"])
     return [{"name": name, "versions": versions} for name, versions in releases.items()]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from provision.commands.slurm_config import VERSIONS
 from provision.inventory.role_files import systems
-from provision.lab.systems import SYSTEMS, files_of
+from provision.lab.systems import SYSTEMS, Row, files_of
 from provision.resources import roles_folder
 
 _HEAD = """\
@@ -18,8 +18,8 @@ _HEAD = """\
 
 ## Systems of nodes
 
-| system | release in repositories | Docker of the distribution | Slurm | in the lab (`--system`) |
-| --- | --- | --- | --- | --- |
+| system | tested | release in repositories | Docker of the distribution | Slurm | in the lab (`--system`) |
+| --- | --- | --- | --- | --- | --- |
 """
 _TAIL = """
 In the lab, a SIMULATED system has the files of another one with its own os-release. Tests use these nodes: the
@@ -68,6 +68,13 @@ from a registry have the same digests in both stores.
 Debian 12 as root, 2 cores, 8 GiB of free memory. `vm` nodes use KVM where it works, and are emulated elsewhere.
 """
 
+_UNTESTED = "untested-systems.md"
+_TESTED = {
+    "tested": "yes",
+    "best_effort": f"[best effort]({_UNTESTED})",
+    "untested": f"[untested]({_UNTESTED})",
+}
+
 
 def rows() -> list[tuple[str, ...]]:
     """Return the columns of each system."""
@@ -75,25 +82,31 @@ def rows() -> list[tuple[str, ...]]:
     lab = {row.variables: (name, row) for name, row in SYSTEMS.items()}
     made = []
     for file, variables in files.items():
-        name, row = lab[file]
-        stand_in = files_of(row.stand_in).title if row.stand_in else ""
         version = variables["__platform_slurm_version"]
         made.append(
             (
                 variables["__platform_title"],
+                _TESTED[variables["__platform_support"]],
                 variables["__platform_repository_suite"],
                 _docker(variables),
                 version if version in VERSIONS or not version else f"{version}: refused",
-                f"`{name}`{f' (SIMULATED: files of {stand_in})' if stand_in else ''}",
+                _lab(*lab[file]) if file in lab else "none",
             )
         )
     return made
 
 
+def _lab(name: str, row: Row) -> str:
+    """Return the name of a system in the lab, and the system whose files its nodes have."""
+    return f"`{name}`{f' (SIMULATED: files of {files_of(row.stand_in).title})' if row.stand_in else ''}"
+
+
 def _docker(variables: Mapping[str, Any]) -> str:
-    """Return Docker's package in the distribution, or that there is none."""
+    """Return Docker's package in the distribution, or what its engine is installed from."""
     packages = variables["__platform_package_sets"]["docker_engine"]["distribution"]
-    return f"`{packages[0]}`" if packages else "none; Docker's repository"
+    if packages:
+        return f"`{packages[0]}`"
+    return "none; Docker's repository" if variables["__platform_docker_repository"] else "a pre-existing engine"
 
 
 def page() -> str:

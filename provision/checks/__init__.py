@@ -29,7 +29,7 @@ def judge(
     cluster: Cluster,
     *,
     all_facts: Mapping[str, NodeFacts] | None = None,
-    supported: Sequence[str] = (),
+    supported: Mapping[str, str] | None = None,
     bandwidth: Bandwidth | None = None,
     data: Sequence[DataFinding] | None = None,
 ) -> tuple[CheckResult, ...]:
@@ -37,7 +37,7 @@ def judge(
     everybody = all_facts or {}
     if everybody.get(node.name) is not facts:
         everybody = {**everybody, node.name: facts}
-    return run(Scene(node, facts, cluster, everybody, supported, bandwidth, data))
+    return run(Scene(node, facts, cluster, everybody, supported or {}, bandwidth, data))
 
 
 def judge_cluster(

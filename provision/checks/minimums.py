@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from provision.checks.kubernetes_node import NEEDS as KUBERNETES
@@ -39,10 +39,10 @@ def profile_id(component: str) -> str:
 
 
 def hold(
-    profile: str, node: Node, facts: NodeFacts, cluster: Cluster, *, supported: Sequence[str] = ()
+    profile: str, node: Node, facts: NodeFacts, cluster: Cluster, *, supported: Mapping[str, str] | None = None
 ) -> tuple[Held, ...]:
     """Compare a reachable node with one of `MINIMUMS`."""
-    scene = Scene(node, facts, cluster, {node.name: facts}, supported)
+    scene = Scene(node, facts, cluster, {node.name: facts}, supported or {})
     return tuple(_held(need, scene) for need in MINIMUMS[profile])
 
 

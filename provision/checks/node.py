@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.checks.base import check
-from provision.checks.systems import unsupported
+from provision.checks.systems import BEST_EFFORT, UNTESTED, unsupported
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts.derived import SYSTEM
 from provision.facts.system import NodeKind
@@ -22,6 +22,11 @@ def _os(scene: Scene) -> Verdict:
     system, stand_in = known(scene.facts.system), scene.simulated(SYSTEM)
     if scene.supported and system.name not in scene.supported:
         return Verdict(CheckStatus.FAIL, unsupported(system, scene.supported), stand_in)
+    level = scene.supported.get(system.name)
+    if level == BEST_EFFORT:
+        return warn("node.os.best_effort", simulated=stand_in, system=system.title, kernel=system.kernel)
+    if level == UNTESTED:
+        return warn("node.os.untested", simulated=stand_in, system=system.title, kernel=system.kernel)
     return passed(
         "node.os.ok", simulated=stand_in, system=system.title, kernel=system.kernel, architecture=system.architecture
     )

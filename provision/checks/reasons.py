@@ -62,10 +62,17 @@ _SLOW = (
     "If the prediction is too high for these machines, set cluster_collective_fraction."
 )
 
+_ONE_NODE_FIRST = (
+    "Read docs/reference/untested-systems.md, apply to one node first (provision apply --limit NODE), then verify it."
+)
+
 DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     **CONTROLLER_DESCRIPTIONS,
     "node.reachable": ("SSH, login and root work", "fail, and the node has no other result"),
-    "node.os": ("the system is one that the role `platform` knows", "fail"),
+    "node.os": (
+        "the system is one that the role `platform` knows",
+        "fail; warn for one that is untested or supported with best effort",
+    ),
     "node.clock": ("the node's clock agrees with the controller's within five minutes", "warn"),
     "node.disks": ("the file systems that count can be written, and have room and inodes", "fail"),
     "node.data": (
@@ -378,6 +385,14 @@ REASONS: Mapping[str, Wording] = {
     "node.reachable.failed": Wording("{cause}", "Log in manually with the same user and key to see what is wrong."),
     "node.reachable.failed_with_remedy": Wording("{cause}", "{remedy}"),
     "node.os.ok": Wording("{system}, kernel {kernel}, {architecture}"),
+    "node.os.best_effort": Wording(
+        "{system}, kernel {kernel}: support is best effort; only unit tests cover it, no node with it was ever set up",
+        _ONE_NODE_FIRST,
+    ),
+    "node.os.untested": Wording(
+        "{system}, kernel {kernel}: untested; only its name is known to work, no node with it was ever set up",
+        _ONE_NODE_FIRST,
+    ),
     "node.os.unsupported": Wording(
         "{system} ({name}) is not supported; supported are: {supported}",
         "Install [{nearest}, the nearest of ]the supported systems, or add {file} for this one; see "

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 from provision.components import SHARED
 from provision.facts.system import System
 from provision.model.reason import Reason, reason
 
+TESTED, BEST_EFFORT, UNTESTED = LEVELS = ("tested", "best_effort", "untested")
+"""How much of a system is tested: on nodes of the lab, by unit tests only, or nothing but its name."""
 
-def unsupported(system: System, supported: Sequence[str]) -> Reason:
+
+def unsupported(system: System, supported: Collection[str]) -> Reason:
     """Return why the roles do not support a system.
 
     Args:
@@ -22,14 +25,14 @@ def unsupported(system: System, supported: Sequence[str]) -> Reason:
         "system": system.title,
         "name": system.name,
         "nearest": nearest(system.name, supported) or None,
-        "supported": supported,
+        "supported": tuple(supported),
     }
     if system.is_interim:
         return reason("node.os.interim", **known)
     return reason("node.os.unsupported", **known, file=f"roles/{SHARED.role}/vars/{system.variables}.yml")
 
 
-def nearest(name: str, supported: Sequence[str]) -> str:
+def nearest(name: str, supported: Collection[str]) -> str:
     """Return the supported release of the same system that is next to a release, the newer one of two; empty: none."""
     family, version = name.rpartition(" ")[0], _number(name)
     releases = [one for one in supported if one.rpartition(" ")[0] == family]

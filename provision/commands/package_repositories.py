@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 SOURCES, LOGINS = "/etc/apt/sources.list.d/provision-{}.sources", "/etc/apt/auth.conf.d/provision-{}.conf"
 REPOSITORIES, KEYS = "/etc/yum.repos.d/provision-{}.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-{}"
+RPM = frozenset({"dnf", "yum"})
+"""Package managers with the same files of repositories."""
 _HEAD = "# Managed by provision (role platform)."
 
 
@@ -21,14 +23,14 @@ def repository_files(item: Mapping[str, Any], manager: str) -> list[dict[str, st
 
     Args:
         item: name, uris, suites, components and key; for dnf also gpgcheck and repo_gpgcheck.
-        manager: ``apt`` or ``dnf``.
+        manager: ``apt``, ``dnf`` or ``yum``.
 
     Raises:
         ValueError: the package manager does not support the repository.
     """
     name, logins = item["name"], login_lines(item["uris"])
     private = {"mode": "0600"} if logins else {}
-    if manager == "dnf":
+    if manager in RPM:
         return [
             {"path": KEYS.format(name), "content": f"{str(item['key']).strip()}\n"},
             {"path": REPOSITORIES.format(name), "content": repo_text(item), **private},
@@ -39,7 +41,7 @@ def repository_files(item: Mapping[str, Any], manager: str) -> list[dict[str, st
 
 def repository_paths(name: str, manager: str, *, has_login: bool = False) -> tuple[str, ...]:
     """Return the paths of the files of a repository."""
-    if manager == "dnf":
+    if manager in RPM:
         return REPOSITORIES.format(name), KEYS.format(name)
     return (SOURCES.format(name), *([LOGINS.format(name)] if has_login else []))
 
@@ -106,7 +108,7 @@ def base_urls(item: Mapping[str, Any]) -> list[str]:
 
 def addresses(item: Mapping[str, Any], manager: str, architecture: str) -> list[str]:
     """Return the addresses of a repository as `platform_node` reports those of other repositories."""
-    if manager == "dnf":
+    if manager in RPM:
         return [url.replace("$basearch", architecture) for url in base_urls(item)]
     return [uri.replace("$(ARCH)", architecture).rstrip("/") for uri in without_logins(item["uris"])]
 
@@ -169,7 +171,7 @@ def _new(repositories: Sequence[Mapping[str, Any]], node: Mapping[str, Any]) -> 
     """Return the repositories that the node does not have yet: apt would refuse one address with two keys."""
     known = set(node.get("other_sources", ()))
     manager, architecture = node.get("package_manager", "apt"), str(node.get("architecture", ""))
-    names = {"dnf": {"amd64": "x86_64", "arm64": "aarch64"}}.get(manager, {})
+    names = {"amd64": "x86_64", "arm64": "aarch64"} if manager in RPM else {}
     architecture = names.get(architecture, architecture)
     return [item for item in repositories if not known.intersection(addresses(item, manager, architecture))]
 

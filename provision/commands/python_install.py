@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provision.commands.package_repositories import KEYS, repo_text
 
 _APT = """again dpkg --configure -a --force-confdef --force-confold
 again apt-get -q -o Acquire::Retries=3 update ||
@@ -18,10 +21,13 @@ apt_install install python3 || { apt_install --fix-broken install && apt_install
 INSTALLERS = {
     "apt-get": _APT,
     "dnf": "dnf -q -y install python3\n",
-    "yum": "yum -q -y install python3\n",
+    "yum": "{repositories}yum -q -y $options install python3\n",
     "zypper": "zypper --quiet --non-interactive install python3\n",
 }
-"""Package manager -> its script. Repositories are those of the node, as nothing else is configured yet."""
+"""Package manager -> its script. Repositories are those of the node, as nothing else is configured yet.
+
+The repositories of CentOS 7.6 have no python3, and do not answer any more: yum uses only those of the site, if any.
+"""
 
 INSTALL_SECONDS = 900
 """Time limit of the script."""
@@ -61,14 +67,29 @@ So the installer continues if the connection is lost. A pipe would then end dpkg
 """
 
 
-def install_script(proxies: Mapping[str, str]) -> str:
+def install_script(proxies: Mapping[str, str], repositories: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the script for the first package manager that the node has.
 
     Args:
         proxies: Environment variables with the proxies, such as ``http_proxy``. They appear on no command line.
+        repositories: Package repositories of the site, for yum. Their files are removed with the script.
+
+    Raises:
+        ValueError: yum does not support a repository.
     """
     variables = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C", **proxies}
     exports = "".join(f"{name}={shlex.quote(value)}; export {name}\n" for name, value in variables.items())
-    cases = [f"if command -v {manager} >/dev/null; then\n{script}" for manager, script in INSTALLERS.items()]
+    scripts = {**INSTALLERS, "yum": INSTALLERS["yum"].format(repositories=_files(repositories))}
+    cases = [f"if command -v {manager} >/dev/null; then\n{script}" for manager, script in scripts.items()]
     choice = "el".join(cases) + "else\necho 'no package manager is supported'\nexit 1\nfi\ncommand -v python3\n"
     return exports + _DETACHED.format(installer=_AGAIN + choice)
+
+
+def _files(repositories: Sequence[Mapping[str, Any]]) -> str:
+    """Return the commands that write repositories into the script's folder, and yum's options to use only these."""
+    lines = ["options="]
+    for number, item in enumerate(repositories):
+        text = repo_text(item).replace(f"file://{KEYS.format(item['name'])}", f"file://KEYS/{number}.key")
+        lines += [f"cat >{number}.key <<'END_FILE'", item["key"].strip(), "END_FILE"]
+        lines += [f"sed \"s|file://KEYS|file://$PWD|\" >{number}.repo <<'END_FILE'", text + "END_FILE"]
+    return "\n".join([*lines, *(["options=--setopt=reposdir=$PWD"] if repositories else [])]) + "\n"

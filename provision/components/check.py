@@ -50,8 +50,8 @@ class Scene:
     cluster: Cluster
     all_facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     """The facts of every node that was reached, this one included."""
-    supported: Sequence[str] = ()
-    """Supported systems as ``debian 12``; empty: unknown."""
+    supported: Mapping[str, str] = field(default_factory=dict)
+    """Supported systems as ``debian 12`` -> how much of it is tested; empty: unknown."""
     bandwidth: Bandwidth | None = None
     """None when none was measured."""
     data: Sequence[DataFinding] | None = None

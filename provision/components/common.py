@@ -23,7 +23,7 @@ _ARMOR = "BEGIN PGP PUBLIC KEY BLOCK"
 def package_manager(facts: NodeFacts) -> str:
     """Return the package manager of a node by the name in the roles' files of variables; apt if it is unknown."""
     name = "" if isinstance(facts.system, Unknown) else facts.system.package_manager
-    return "dnf" if name in {"dnf", "yum"} else "apt"
+    return name if name in {"dnf", "yum"} else "apt"
 
 
 def is_whole_run(causes: Sequence[Cause]) -> bool:

@@ -102,6 +102,7 @@ def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
 _HOOKS = {
     "apt": [f"/etc/kernel/{folder}/zz-provision-peer-memory" for folder in ("postinst.d", "header_postinst.d")],
     "dnf": ["/etc/kernel/install.d/zz-provision-peer-memory.install"],
+    "yum": ["/etc/kernel/postinst.d/zz-provision-peer-memory"],
 }
 """Package manager -> hooks for new kernels."""
 

@@ -13,6 +13,8 @@ _QUOTES = "\"'"
 
 REBUILDS = frozenset({"rhel", "rocky", "almalinux", "ol", "centos"})
 """Enterprise Linux and the systems with the same packages: one file of variables is for all of them."""
+_MAJOR = REBUILDS | {"alinux", "tencentos"}
+"""Systems whose minor versions have the same packages."""
 _MINOR = re.compile(r"release (\d{1,4}(?:\.\d{1,4})?)")
 
 
@@ -54,7 +56,7 @@ def parse_os_release(text: str, centos_release: str = "") -> Optional[OsRelease]
         return None
     version = pairs.get("VERSION_ID") or pairs.get("VERSION_CODENAME", "")
     release = version
-    if name in REBUILDS or "rhel" in pairs.get("ID_LIKE", "").split():
+    if name in _MAJOR or "rhel" in pairs.get("ID_LIKE", "").split():
         version = version.partition(".")[0]
         minor = _MINOR.search(centos_release) if name == "centos" else None
         release = minor[1] if minor and minor[1].partition(".")[0] == version else release

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,8 +28,8 @@ class PlanScene:
     cluster: Cluster
     all_facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     """The facts of every node that was reached."""
-    supported: Sequence[str] = ()
-    """Supported systems as ``debian 12``; empty: unknown."""
+    supported: Mapping[str, str] = field(default_factory=dict)
+    """Supported systems as ``debian 12`` -> how much of it is tested; empty: unknown."""
     sources: Mapping[str, RoleSource] = field(default_factory=dict)
     """Of every role."""
     disruptive: AbstractSet[str] = frozenset()

@@ -57,11 +57,11 @@ def step_class(role: str, causes: Sequence[Cause], scene: PlanScene) -> StepClas
 
 
 def findings(scene: PlanScene) -> tuple[Reason, ...]:
-    """Return the failed checks that no apply can fix, and what could not be probed."""
+    """Return the failed checks that no apply can fix, a system that is not tested, and what could not be probed."""
     failed = [
         reason("plan.finding", check=check.id, cause=check.reason)
         for check in scene.failing
-        if check.status is CheckStatus.FAIL and not is_fixable(scene, check)
+        if (check.status is CheckStatus.FAIL or check.id == "node.os") and not is_fixable(scene, check)
     ]
     why = blind(scene)
     managed = scene.facts.managed

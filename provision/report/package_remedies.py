@@ -23,15 +23,15 @@ REMEDIES = {
         "Disable repositories of the node that do not answer any more."
     ),
     "packages.held": (
-        "Release the hold on the node (apt-mark unhold, dnf versionlock delete), or set platform_package_sets to "
-        "packages that do not require another version."
+        "Release the hold on the node (apt-mark unhold, dnf or yum versionlock delete), or set platform_package_sets "
+        "to packages that do not require another version."
     ),
     "packages.conflict": (
         "Remove the packages that conflict, or set platform_package_sets for this node, then apply again."
     ),
     "packages.interrupted": (
         "Complete the interrupted transaction on the node (Debian: dpkg --configure -a; Enterprise Linux: dnf check, "
-        "dnf remove --duplicates), then apply again."
+        "dnf remove --duplicates; with yum: install yum-utils, package-cleanup --cleandupes), then apply again."
     ),
     "packages.scriptlet": "Fix the cause that the script of the package reports, then apply again, which repeats it.",
     "packages.stream": (

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.commands.package_repositories import base_urls, login_lines, repo_text, source_text, without_logins
+from provision.commands.package_repositories import (
+    RPM,
+    base_urls,
+    login_lines,
+    repo_text,
+    source_text,
+    without_logins,
+)
 from provision.components import COMPONENTS, SHARED
 from provision.components.base import Repository
 from provision.components.common import package_manager
@@ -214,7 +221,7 @@ def _source(item: Repository, manager: str) -> dict[str, Any]:
 
     One of a role is not written where the node has a source with this address from others.
     """
-    if manager == "dnf":
+    if manager in RPM:
         return {
             "name": item.name,
             "uri": base_urls(dataclasses.asdict(item))[0],
@@ -305,7 +312,7 @@ def _of_packages(answer: PreflightAnswer, asked: Requested, role: str) -> Iterab
 
 def _repository_remedy(item: Repository | None, manager: str, *, unreachable: bool) -> str:
     if item is None:
-        folder = "/etc/yum.repos.d" if manager == "dnf" else "/etc/apt/sources.list.d"
+        folder = "/etc/yum.repos.d" if manager in RPM else "/etc/apt/sources.list.d"
         return (
             f"Check the node's DNS, proxy (cluster_http_proxy) and firewall, or correct its {folder}."
             if unreachable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -399,10 +399,20 @@ def _python_failures(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
     """
     from provision.connectors import each
     from provision.facts import proxies
+    from provision.planning.requirements import repositories_of
 
-    scripts = {node.name: install_script(proxies(node.variables)) for node in nodes}
-    results = each(nodes, lambda connector: _install_python(connector, scripts[connector.name]))
-    return {name: result for name, result in results.items() if isinstance(result, ProvisionError)}
+    scripts: dict[str, str] = {}
+    failures: dict[str, ProvisionError] = {}
+    for node in nodes:
+        repositories = map(asdict, repositories_of((), node.variables, {}))
+        try:
+            scripts[node.name] = install_script(proxies(node.variables), tuple(repositories))
+        except ValueError as error:
+            remedy = "Correct platform_extra_repositories in the inventory, then apply again."
+            failures[node.name] = NodeError(f"python3 cannot be installed ({error})", node=node.name, remedy=remedy)
+    prepared = [node for node in nodes if node.name in scripts]
+    results = each(prepared, lambda connector: _install_python(connector, scripts[connector.name]))
+    return failures | {name: result for name, result in results.items() if isinstance(result, ProvisionError)}
 
 
 def _install_python(connector: Connector, script: str) -> None:
@@ -412,5 +422,6 @@ def _install_python(connector: Connector, script: str) -> None:
             "python3 cannot be installed",
             node=connector.name,
             output=result.last_lines(),
-            remedy="Correct the node's package sources, or install python3 there, then apply again.",
+            remedy="Correct the node's package sources, or install python3 there, then apply again. "
+            "With yum, platform_extra_repositories can name a repository that has python3.",
         )

@@ -90,7 +90,7 @@ def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, 
     return with_ignored(plan, node, asked.forced, text=partial(message, node=node.name))
 
 
-def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[str]) -> ProvisionError | None:
+def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Mapping[str, str]) -> ProvisionError | None:
     """Return why Ansible could not work on the node at all; it would say less clearly why not."""
     if isinstance(facts, ProvisionError):
         return facts
@@ -112,9 +112,9 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Sequence[s
     return _unreadable_node(node, f"the pre-existing configuration is unknown ({others})") if others else None
 
 
-def _unsupported(node: Node, system: System | Unknown, supported: Sequence[str]) -> ProvisionError:
+def _unsupported(node: Node, system: System | Unknown, supported: Mapping[str, str]) -> ProvisionError:
     if isinstance(system, Unknown):
-        return error_of(NodeError, reason("node.os.unknown", supported=supported), node=node.name)
+        return error_of(NodeError, reason("node.os.unknown", supported=tuple(supported)), node=node.name)
     return error_of(NodeError, unsupported(system, supported), node=node.name)
 
 

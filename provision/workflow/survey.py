@@ -42,12 +42,13 @@ def role_defaults() -> dict[str, Any]:
     return defaults(roles_folder())
 
 
-def supported_systems() -> tuple[str, ...]:
-    """Return the supported systems, as ``debian 12``."""
+def supported_systems() -> dict[str, str]:
+    """Return the supported systems, as ``debian 12`` -> how much of it is tested (`checks.systems.LEVELS`)."""
     from provision.inventory.role_files import systems
     from provision.resources import roles_folder
 
-    return tuple(name.replace("_", " ", 1) for name in sorted(systems(roles_folder())))
+    files = sorted(systems(roles_folder()).items())
+    return {name.replace("_", " ", 1): str(content.get("__platform_support")) for name, content in files}
 
 
 def with_defaults(cluster: Cluster) -> Cluster:

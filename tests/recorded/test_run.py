@@ -7,6 +7,7 @@ import shlex
 
 from tests.recorded.data import document
 from tests.unit.cli.test_run_reference import CASES
+from tests.unit.inventory.test_taco_profile import STEPS
 
 ORDER_OF_THE_GUIDE = ("one rank", "one node", "LightCC", "plain Horovod", "LightCC, GDR")
 
@@ -20,3 +21,12 @@ def test_the_preset_matches_the_guide(dry_run):
     for name, line in zip(ORDER_OF_THE_GUIDE, lines, strict=True):
         program = line[line.index("python3") :]
         assert dry_run(*CASES[name][0], "--", *program)[1] == line
+
+
+def test_the_steps_on_the_page_are_those_of_the_guide():
+    """Each command of the page's table of steps is in the guide."""
+    text = document("taco-bare-metal.txt")
+    commands = [step for step in STEPS if step.startswith(("git ", "insmod ", "get-", "docker ", "--", "NCCL_"))]
+
+    assert len(commands) >= 10
+    assert [step for step in commands if step not in text] == []

@@ -221,7 +221,7 @@ def test_the_lock_holder_is_read_from_the_pid_files_of_dnf(
     """A file of a process that ended holds no lock."""
     live, stale = tmp_path / "metadata_lock.pid", tmp_path / "rpmdb_lock.pid"
     stale.write_text("4194305")
-    monkeypatch.setattr(dnf, "PID_FILES", (str(stale), str(live)))
+    monkeypatch.setattr(dnf.Dnf, "pid_files", (str(stale), str(live)))
     monkeypatch.setattr(dnf.Dnf, "lock_files", ())
     none = dnf.Dnf(node).lock_holder()
     live.write_text(str(os.getpid()))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provision import workflow
-from provision.checks.systems import nearest, unsupported
+from provision.checks.systems import LEVELS, UNTESTED, nearest, unsupported
 from provision.errors import LabError
 from provision.facts.base import RawOutput
 from provision.facts.system import SystemFact
@@ -40,11 +40,18 @@ def system(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.fixture(params=LAB)
+def tested(request: pytest.FixtureRequest) -> str:
+    """Each system with nodes in the lab."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-def lab(system: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def lab(tested: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name in the lab of each system. The controller uses a mirror of Debian."""
     monkeypatch.setenv("PROVISION_DEBIAN_MIRROR", MIRROR)
-    return LAB[system]
+    return LAB[tested]
 
 
 def os_release(system: str) -> str:
@@ -62,8 +69,10 @@ def system_of_the_role(os_release: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_every_system_has_a_row_in_the_lab() -> None:
-    """A system without nodes in the lab is not tested."""
-    assert set(LAB) == set(FILES), "provision/lab/systems.py has a row for each file in roles/platform/vars"
+    """A system without nodes in the lab is not tested, and its file says so."""
+    tested = {name for name, variables in FILES.items() if variables["__platform_support"] == "tested"}
+    assert {variables["__platform_support"] for variables in FILES.values()} <= {*LEVELS}
+    assert set(LAB) == tested, "provision/lab/systems.py has a row for each tested system of roles/platform/vars"
     assert all(files_of(row.stand_in).suite for row in SYSTEMS.values() if row.stand_in)
 
 
@@ -81,10 +90,11 @@ def test_every_system_has_all_variables(system: str) -> None:
 
 def test_the_repository_of_docker_is_that_of_the_distribution(system: str) -> None:
     """Docker has one for each distribution, and a suite for each release. That of RHEL 8 was empty at times."""
-    uri = FILES[system]["__platform_docker_repository"]
-    folder = {"el_8": "centos", "el_9": "rhel", "el_10": "rhel"}.get(system, system.partition("_")[0])
+    uri, level = FILES[system]["__platform_docker_repository"], FILES[system]["__platform_support"]
+    names = {"el_7": "centos", "el_8": "centos", "el_9": "rhel", "el_10": "rhel"}
 
-    assert uri == f"https://download.docker.com/linux/{folder}"
+    folder = names.get(system, system.partition("_")[0])
+    assert uri == ("" if level == UNTESTED else f"https://download.docker.com/linux/{folder}")
 
 
 def test_nodes_with_the_system_are_supported(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +116,12 @@ def test_nodes_with_the_system_are_supported(system: str, monkeypatch: pytest.Mo
         ('ID="almalinux"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n', "el_9"),
         ('ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="9.4"\n', "el_9"),
         ('ID="ol"\nID_LIKE="fedora"\nVERSION_ID="8.10"\n', "el_8"),
+        ('ID="centos"\nID_LIKE="rhel fedora"\nVERSION_ID="7"\n', "el_7"),
+        ('ID="openEuler"\nVERSION_ID="22.03"\nPRETTY_NAME="openEuler 22.03 (LTS-SP3)"\n', "openeuler_22.03"),
+        ('ID="openEuler"\nVERSION_ID="24.03"\n', "openeuler_24.03"),
+        ('ID="tencentos"\nID_LIKE="rhel fedora centos"\nVERSION_ID="3.1"\n', "tencentos_3"),
+        ('ID="tencentos"\nVERSION_ID="4.4"\n', "tencentos_4"),
+        ('ID="alinux"\nVERSION_ID="3"\nPRETTY_NAME="Alibaba Cloud Linux 3 (Soaring Falcon)"\n', "alinux_3"),
         ('ID="centos"\nID_LIKE="rhel fedora"\nVERSION_ID="10"\n', "el_10"),
         ('ID="alinux"\nID_LIKE="rhel fedora centos anolis"\nVERSION_ID="3"\n', "alinux_3"),
         ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\nVERSION_ID="15.6"\n', "opensuse-leap_15.6"),

@@ -28,13 +28,15 @@ def test_the_requirements_of_the_controller_are_listed(page):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/set-up-nodes.md"])
 def test_the_operating_systems_of_nodes_are_listed(page):
-    """All that the roles support."""
+    """All that the roles support, and that are tested."""
     text = (ROOT / page).read_text(encoding="utf-8")
     [sentence] = re.findall(r", and (Debian .+) on the nodes\.", text.replace("\n", " "))
     versions: dict[str, list[str]] = {}
-    for variables in systems(roles_folder()).values():
+    tested = (one for one in systems(roles_folder()).values() if one["__platform_support"] == "tested")
+    for variables in sorted(tested, key=lambda one: float(one["__platform_title"].removesuffix(" LTS").split()[-1])):
         name, version = re.fullmatch(r"(\D+) (\d.*)", variables["__platform_title"]).groups()
         versions.setdefault(name, []).append(version)
 
     shown = (" or ".join([*(one.removesuffix(" LTS") for one in all_[:-1]), all_[-1]]) for all_ in versions.values())
-    assert sentence == ", ".join(f"{name} {numbers}" for name, numbers in zip(versions, shown, strict=True))
+    lists = sorted(f"{name} {numbers}" for name, numbers in zip(versions, shown, strict=True))
+    assert sentence == ", ".join(lists)

@@ -33,6 +33,7 @@ IMAGE_COPY = "/var/lib/provision/image"
 LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
 RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
 SNAP_DOCKER = "/snap/docker/current"
+ROUTE_TYPES = ("blackhole", "broadcast", "local", "multicast", "prohibit", "throw", "unicast", "unreachable")
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -119,38 +120,43 @@ def has_program(name):
     return any(os.access(os.path.join(folder, name), os.X_OK) for folder in SEARCH.split(":"))
 
 
-def ip_json(module, *arguments):
-    """Return the output of iproute2."""
+def ip_lines(module, *arguments):
+    """Return the words of each line that iproute2 prints; the one of Enterprise Linux 7 has no JSON."""
     program = module.get_bin_path("ip", opt_dirs=["/sbin", "/usr/sbin"])
     if not program:
         module.fail_json(msg="the program `ip` is missing on this node. Install the package iproute2 and apply again.")
-    code, out, err = module.run_command([program, "-json", *arguments])
+    code, out, err = module.run_command([program, "-4", "-o", *arguments])
     if code != 0:
         module.fail_json(msg="`ip {}` failed: {}".format(" ".join(arguments), err.strip()))
-    return json.loads(out or "[]")
+    return [line.split() for line in out.splitlines() if line.strip()]
+
+
+def after(key, words):
+    """Return the word after a key, empty without it."""
+    return words[words.index(key) + 1] if key in words[:-1] else ""
 
 
 def network(module):
-    """Return the addresses, routes and the default address."""
+    """Return the addresses, routes and the default address. A peer address has its prefix after the peer."""
     addresses = [
-        {"interface": link["ifname"], "address": entry["local"], "prefix": entry["prefixlen"]}
-        for link in ip_json(module, "-4", "address", "show")
-        for entry in link.get("addr_info", [])
-        if entry.get("scope") != "host" and "local" in entry
+        {
+            "interface": words[1].partition("@")[0],
+            "address": words[3].partition("/")[0],
+            "prefix": int((after("peer", words) or words[3]).partition("/")[2] or 32),
+        }
+        for words in ip_lines(module, "address", "show")
+        if len(words) > 3 and words[2] == "inet" and after("scope", words) != "host"
     ]
-    routes = ip_json(module, "-4", "route", "show")
-    default = next((route for route in routes if route.get("dst") == "default"), {})
-    default_addresses = [entry for entry in addresses if entry["interface"] == default.get("dev")]
+    lines = ip_lines(module, "route", "show")
+    routes = [words[1:] if words[0] in ROUTE_TYPES else words for words in lines]
+    default = next((words for words in lines if words[0] == "default"), [])
+    default_addresses = [entry for entry in addresses if entry["interface"] == after("dev", default)]
     return {
         "addresses": addresses,
         "routes": sorted(
-            {
-                f"{route['dst']} {route.get('dev', '')}".strip()
-                for route in routes
-                if route.get("dst", "default") != "default"
-            }
+            {"{} {}".format(words[0], after("dev", words)).strip() for words in routes if words[0] != "default"}
         ),
-        "default_address": default.get("prefsrc") or (default_addresses[0]["address"] if default_addresses else ""),
+        "default_address": after("src", default) or (default_addresses[0]["address"] if default_addresses else ""),
     }
 
 

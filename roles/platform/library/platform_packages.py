@@ -5,7 +5,7 @@ DOCUMENTATION = r"""
 module: platform_packages
 short_description: Install the packages of all roles of a play in one transaction
 description:
-  - The same for apt and dnf. Requires no Python bindings of either, so that it works (also in check mode) on a bare node.
+  - The same for apt, dnf and yum. Requires no Python bindings of any, so that it works (also in check mode) on a bare node.
   - Waits for other package programs, and names the lock holder after a timeout.
   - Completes an earlier, interrupted transaction. Never releases a hold or a lock of a version.
   - Fails with C(reason), a code such as C(packages.locked), and C(remedy).

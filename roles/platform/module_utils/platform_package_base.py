@@ -1,6 +1,6 @@
 """The interface of package managers, and their common part: commands, locks, failures with a reason code.
 
-`platform_package_manager` returns the manager of a node. Both managers have the same methods, so that modules and tasks
+`platform_package_manager` returns the manager of a node. All managers have the same methods, so that modules and tasks
 do not depend on the operating system. Versions are texts EPOCH:VERSION-RELEASE, without an epoch of 0.
 """
 
@@ -25,6 +25,7 @@ SERVICES = {
     "packagekitd": "PackageKit",
     "aptd": "aptdaemon",
     "dnf-automatic": "dnf-automatic",
+    "yum-cron": "yum-cron",
     "dnf-automatic-i": "dnf-automatic",
 }
 """Program of a process, or its script -> the service by whose name people know it."""
@@ -56,7 +57,7 @@ class PackageFailure(Exception):
 
 
 class PackageManager:
-    """A node's package manager; `Apt` and `Dnf` implement the methods that this class only declares.
+    """A node's package manager; `Apt`, `Dnf` and `Yum` implement the methods that this class only declares.
 
     Methods that change something raise `PackageFailure`.
 

@@ -42,7 +42,10 @@ STALE = re.compile(
 GONE = re.compile(r"not available|No packages marked for reinstall")
 """No repository has the installed version of a package any more, so that it cannot be reinstalled."""
 RECOVER = re.compile(r"DB_RUNRECOVERY|Thread died in Berkeley DB")
-SCRIPTLET = re.compile(r"^(?:Error in \w+ scriptlet in rpm package|Error in \w+ scriptlet in) (\S+)", re.MULTILINE)
+SCRIPTLET = re.compile(
+    r"^(?:Error in \w+ scriptlet in(?: rpm package)?|Non-fatal \S+ scriptlet failure in rpm package) (?:\d+:)?(\S+)",
+    re.MULTILINE,
+)
 SCRIPTLET_OF_RPM = re.compile(r"%\w+\((\S+?)\) scriptlet failed, (?:exit status|signal) \d+")
 REASONS = (
     ("packages.stream", r"modular filtering for argument", r"stream .{1,200} is enabled|multiple streams"),
@@ -73,6 +76,8 @@ class Dnf(PackageManager):
     written_files = ("/etc/yum.repos.d/provision-*.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-*")
     folders = ("/var/cache/dnf", *DATABASES)
     reasons = REASONS
+    pid_files = PID_FILES
+    locked, stale, error = LOCKED, STALE, ERROR
 
     # State
 
@@ -129,8 +134,12 @@ class Dnf(PackageManager):
 
     def holds(self):
         """Return the installed packages that a versionlock or an exclusion protects from changes."""
-        patterns = [*_locked_patterns(), *_excluded_patterns()]
+        patterns = self.protected()
         return {words[0] for words in self._rows() for pattern in patterns if matches(pattern, words)}
+
+    def protected(self):
+        """Return the patterns of the packages that a versionlock or an exclusion protects."""
+        return [*locked_patterns(*VERSIONLOCK), *excluded_patterns(CONFIGURATION)]
 
     def is_older(self, version, other):
         """Return whether a version is older than another."""
@@ -138,7 +147,7 @@ class Dnf(PackageManager):
 
     def manual(self):
         """Return the packages that a person requested."""
-        code, output = self._dnf("-q", "--disablerepo=*", "repoquery", "--userinstalled", "--qf", "%{name}")
+        code, output = self._program("-q", "--disablerepo=*", "repoquery", "--userinstalled", "--qf", "%{name}")
         if code != 0:
             self._fail("packages: cannot list those that a person requested", output)
         return set(output.split())
@@ -187,11 +196,11 @@ class Dnf(PackageManager):
 
     def is_locked(self, code, output):
         """Return whether a command failed because another process holds a lock."""
-        return code == LOCKED_EXIT or LOCKED.search(output) is not None
+        return code == LOCKED_EXIT or self.locked.search(output) is not None
 
     def lock_holder(self):
         """Return the process that holds one of the locks of rpm or dnf."""
-        pid = holder_of(self.lock_files) or next(filter(None, map(_running, PID_FILES)), "")
+        pid = holder_of(self.lock_files) or next(filter(None, map(_running, self.pid_files)), "")
         return title_of(pid) if pid else ""
 
     def holder_in(self, output):
@@ -201,19 +210,19 @@ class Dnf(PackageManager):
 
     def refresh(self):
         """Fetch the package lists, unless they are recent enough."""
-        code, output = self._dnf("makecache")
+        code, output = self._program("makecache")
         if code != 0:
             self._fail("package lists: cannot fetch them", output)
 
     def offered(self, names):
         """Return those packages that the repositories have."""
-        out = self._dnf("-q", "repoquery", "--available", "--qf", "%{name}", *names)[1] if names else ""
+        out = self._program("-q", "repoquery", "--available", "--qf", "%{name}", *names)[1] if names else ""
         return [name for name in names if name in out.split()]
 
     def repair(self):
         """Remove the older versions of packages whose upgrade was interrupted."""
         if self.duplicates():
-            code, output = self._dnf("remove", "--duplicates")
+            code, output = self._program("remove", "--duplicates")
             if code != 0:
                 self._fail("packages {}: cannot remove their older versions".format(self.duplicates()), output)
 
@@ -240,23 +249,27 @@ class Dnf(PackageManager):
     def _transaction(self, names, again):
         """Install the packages, and reinstall those that an earlier transaction left incomplete."""
         present = [name for name in sorted(again) if name in self.partly_installed()]
-        code, output = self._dnf("reinstall", *present) if present else (0, "")
+        code, output = self._program("reinstall", *present) if present else (0, "")
         if (code != 0 and not GONE.search(output)) or failed_scripts(output, present):
             return code, output
-        code, output = self._dnf("install", *names)
+        code, output = self._program("install", *names)
         if code != 0 and RECOVER.search(output):
             self.run(["rpm", "--rebuilddb"])
-            code, output = self._dnf("install", *names)
-        if code != 0 and STALE.search(output):
-            code, output = self._dnf("--refresh", "install", *names)
+            code, output = self._program("install", *names)
+        if code != 0 and self.stale.search(output):
+            code, output = self._install_again(names)
         return code, output
 
+    def _install_again(self, names):
+        """Install packages with new package lists."""
+        return self._program("--refresh", "install", *names)
+
     def _check_names(self, names):
-        """Fail if dnf installed a package that only provides one of the names: the next run would install it again."""
+        """Fail if the manager installed a package that only provides one of the names: the next run would install it again."""
         missing = self.missing(names)
         if missing:
-            problem = "packages {}: no repository has packages of these names; dnf installed others that provide them"
-            self.fail("packages.missing", problem.format(", ".join(missing)))
+            problem = "packages {}: no repository has packages of these names; {} installed others that provide them"
+            self.fail("packages.missing", problem.format(", ".join(missing), self.name))
 
     def _enable(self, streams):
         """Enable module streams. Another enabled stream of a module is never replaced."""
@@ -268,7 +281,7 @@ class Dnf(PackageManager):
                 self.fail("packages.stream", problem.format(module, enabled[module], name))
         missing = [stream for stream in streams if stream.partition(":")[0] not in enabled]
         if missing:
-            code, output = self._dnf("module", "enable", *missing)
+            code, output = self._program("module", "enable", *missing)
             if code != 0:
                 self._fail("module streams {}: cannot enable them".format(", ".join(missing)), output)
 
@@ -276,18 +289,18 @@ class Dnf(PackageManager):
         """Remove exactly these packages, or fail without a change."""
         code, output = self.run(["rpm", "-e", "--test", *names])
         if code == 0:
-            code, output = self._dnf("--setopt=clean_requirements_on_remove=0", "remove", *names)
+            code, output = self._program("--setopt=clean_requirements_on_remove=0", "remove", *names)
         if code != 0:
             self._fail("packages {}: cannot remove them".format(", ".join(names)), output)
 
-    def _dnf(self, *words):
+    def _program(self, *words):
         """Run dnf, which does not wait for a lock: `run` does, and reports the lock holder."""
         options = ["--setopt=install_weak_deps=0", "--setopt=best=1", "--setopt=retries=3"]
         expire = "--setopt=*.metadata_expire={}".format(self.valid_seconds)
         return self.run(["dnf", "-y", *_QUIET_LOCK, *options, expire, *words])
 
     def _fail(self, problem, output):
-        lines = [line for line in output.splitlines() if ERROR.search(line)]
+        lines = [line for line in output.splitlines() if self.error.search(line)]
         self.fail_with(problem, output, lines)
 
 
@@ -338,20 +351,20 @@ def matches(pattern, words):
     return any(fnmatch.fnmatchcase(form, pattern) for form in [*forms, *(f"{form}.{architecture}" for form in forms)])
 
 
-def _locked_patterns():
+def locked_patterns(configuration, default_list):
     """Return the patterns of the plugin versionlock; exclusions (``!``) are no locks of installed packages."""
     parser = configparser.RawConfigParser(strict=False)
-    parser.read_string("\n".join(read_lines(VERSIONLOCK[0])))
+    parser.read_string("\n".join(read_lines(configuration)))
     if parser.get("main", "enabled", fallback="1").strip().lower() in ("0", "false", "no"):
         return []
-    patterns = [line.strip() for line in read_lines(parser.get("main", "locklist", fallback=VERSIONLOCK[1]))]
+    patterns = [line.strip() for line in read_lines(parser.get("main", "locklist", fallback=default_list))]
     return [pattern for pattern in patterns if pattern and pattern[0] not in "#!"]
 
 
-def _excluded_patterns():
-    """Return the patterns that dnf.conf excludes from transactions."""
+def excluded_patterns(configuration):
+    """Return the patterns that dnf.conf or yum.conf excludes from transactions."""
     parser = configparser.RawConfigParser(strict=False)
-    parser.read_string("\n".join(read_lines(CONFIGURATION)))
+    parser.read_string("\n".join(read_lines(configuration)))
     keys = ("exclude", "excludepkgs") if parser.has_section("main") else ()
     return [word for key in keys for word in re.split(r"[\s,]+", parser.get("main", key, fallback="")) if word]
 

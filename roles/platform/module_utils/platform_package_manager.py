@@ -2,12 +2,15 @@
 
 import os
 
-MANAGERS = {"apt": "/usr/bin/apt-get", "dnf": "/usr/bin/dnf"}
+MANAGERS = {"apt": "/usr/bin/apt-get", "dnf": "/usr/bin/dnf", "yum": "/usr/bin/yum"}
 """Name in the vars files (`__platform_package_manager`) -> its program."""
 
 
 def name_of_manager(module, paths=None):
-    """Return the name of the node's package manager, empty if none is supported. apt comes first: Debian offers dnf too."""
+    """Return the name of the node's package manager, empty if none is supported.
+
+    apt comes first: Debian offers dnf too. dnf comes before yum, which is another name of dnf on newer systems.
+    """
     for name, path in (paths or MANAGERS).items():
         if os.path.exists(path) or module.get_bin_path(os.path.basename(path)):
             return name
@@ -24,6 +27,10 @@ def package_manager(module, name="", **options):
         from ansible.module_utils.platform_package_dnf import Dnf
 
         return Dnf(module, **options)
+    if name == "yum":
+        from ansible.module_utils.platform_package_yum import Yum
+
+        return Yum(module, **options)
     from ansible.module_utils.platform_package_apt import Apt
 
     return Apt(module, **options)

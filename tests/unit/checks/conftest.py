@@ -227,7 +227,7 @@ def judged():
             mine,
             cluster,
             all_facts={"gpu1": mine, "gpu2": healthy(2)},
-            supported=("debian 12", "debian 13"),
+            supported={"debian 12": "tested", "debian 13": "tested"},
         )
         return {result.id: result for result in results}
 

@@ -20,7 +20,7 @@ def verdicts(profile="topology", **facts):
     """Component -> (found, verdict) of a node that is healthy but for these facts."""
     node = make_node("gpu1", "10.77.0.1")
     cluster = Cluster("c", Path("hosts.yml"), (node,))
-    held = hold(profile, node, dataclasses.replace(healthy(), **facts), cluster, supported=("debian 12",))
+    held = hold(profile, node, dataclasses.replace(healthy(), **facts), cluster, supported={"debian 12": "tested"})
     return {item.component: (item.present, item.verdict.status.value) for item in held}
 
 
@@ -75,7 +75,7 @@ def test_a_simulated_system_is_marked_in_a_profile():
     cluster = Cluster("c", Path("hosts.yml"), (node,))
     system = System("ubuntu", "24.04", "Ubuntu 24.04 LTS", "6.1", "x86_64")
     facts = dataclasses.replace(healthy(), system=system, simulated={"system": "Ubuntu"})
-    for supported, status in ((("ubuntu 24.04",), "pass"), ((), "fail")):
+    for supported, status in (({"ubuntu 24.04": "tested"}, "pass"), ({}, "fail")):
         [held] = [
             item for item in hold("topology", node, facts, cluster, supported=supported) if item.component == "system"
         ]

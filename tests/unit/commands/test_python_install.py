@@ -13,7 +13,7 @@ import pytest
 from provision.commands.python_install import install_script
 from provision.facts import proxies
 
-TOOLS = ("cat", "chmod", "grep", "mktemp", "rm", "setsid", "sh", "tail")
+TOOLS = ("cat", "chmod", "grep", "mktemp", "rm", "sed", "setsid", "sh", "tail")
 PROXY = "http://me:pa55word@proxy:3128"
 LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 612 (apt-get)"
 INSTALLS = """case "$*" in *" install python3") printf '#!/bin/sh\\n' >$BIN/python3; chmod +x $BIN/python3 ;; esac
@@ -156,3 +156,46 @@ def test_a_node_without_a_known_package_manager_is_reported(node):
 
     assert code == 1
     assert "no package manager is supported" in messages
+
+
+SITE = {
+    "name": "site",
+    "uris": ["https://me:pa55word@mirror.example/centos/7.9/$basearch"],
+    "suites": (),
+    "components": (),
+    "key": "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ$PWD`x`\n-----END PGP PUBLIC KEY BLOCK-----",
+}
+
+
+def test_yum_uses_only_the_repositories_of_the_site(node):
+    """Those of CentOS 7.6 have no python3 and do not answer. The files are removed again."""
+    (node / "apt-get").unlink()
+    copies = node.parent / "copies"
+    copies.mkdir()
+    copy = f'cat 0.repo >{copies}/repo; cat 0.key >{copies}/key; echo "$PWD" >{copies}/folder\n'
+    stand_in(node, "yum", copy + INSTALLS)
+    code, messages = run(node, install_script({}, [SITE]))
+    folder, repository = (copies / "folder").read_text().strip(), (copies / "repo").read_text()
+
+    assert code == 0, messages
+    assert "baseurl=https://mirror.example/centos/7.9/$basearch\n" in repository
+    assert f"gpgcheck=1\nrepo_gpgcheck=0\ngpgkey=file://{folder}/0.key\nusername=me\n" in repository
+    assert (copies / "key").read_text().strip() == SITE["key"]
+    assert calls(node) == [f"yum -q -y --setopt=reposdir={folder} install python3"]
+    assert "pa55word" not in messages
+    assert list((node.parent / "tmp").iterdir()) == []
+
+
+def test_yum_uses_the_repositories_of_the_node_without_others(node):
+    """As dnf does."""
+    (node / "apt-get").unlink()
+    stand_in(node, "yum", INSTALLS)
+
+    assert run(node, install_script({}))[0] == 0
+    assert calls(node) == ["yum -q -y install python3"]
+
+
+def test_a_repository_without_any_check_of_signatures_is_refused():
+    """Before the script reaches a node."""
+    with pytest.raises(ValueError, match="nothing is verified"):
+        install_script({}, [{**SITE, "gpgcheck": False}])

@@ -28,6 +28,7 @@ from tests.unit.checks.conftest import healthy
 from tests.unit.planning.conftest import cluster_of, scene_of
 
 ON: dict[str, Any] = {"cluster_engine": "slurm", "cluster_head": "gpu1"}
+SUPPORTED = {"debian 12": "tested"}
 LAYOUT = {
     "sockets": 1,
     "cores": 8,
@@ -62,7 +63,7 @@ def states(where: Cluster | None = None, **changes: Any) -> dict[str, NodeFacts]
 def judged(name: str = "gpu1", where: Cluster | None = None, **changes: Any) -> dict[str, CheckResult]:
     where = where or cluster()
     all_facts = states(where, **changes)
-    results = judge(where.node(name), all_facts[name], where, all_facts=all_facts, supported=("debian 12",))
+    results = judge(where.node(name), all_facts[name], where, all_facts=all_facts, supported=SUPPORTED)
     return {result.id: result for result in results if result.id.startswith("slurm.")}
 
 
@@ -153,7 +154,7 @@ def test_a_changed_node_fails_the_configuration_of_the_controller() -> None:
     all_facts = states(where)
     more = dataclasses.replace(all_facts["gpu2"].slurm, layout=layout(hostname="gpu2", memory=128000))
     all_facts["gpu2"] = dataclasses.replace(all_facts["gpu2"], slurm=more)
-    results = judge(where.node("gpu1"), all_facts["gpu1"], where, all_facts=all_facts, supported=("debian 12",))
+    results = judge(where.node("gpu1"), all_facts["gpu1"], where, all_facts=all_facts, supported=SUPPORTED)
     (result,) = [result for result in results if result.id == "slurm.configuration"]
 
     assert shown(result.reason) == "slurm.configuration.wrong: slurm.configuration.differ gpu2"
@@ -169,7 +170,7 @@ def test_a_refused_report_is_a_finding_of_its_node_alone(host: str) -> None:
     failed = {
         (name, result.id)
         for name in all_facts
-        for result in judge(where.node(name), all_facts[name], where, all_facts=all_facts, supported=("debian 12",))
+        for result in judge(where.node(name), all_facts[name], where, all_facts=all_facts, supported=SUPPORTED)
         if result.id.startswith("slurm.") and result.status is CheckStatus.FAIL
     }
 

@@ -97,7 +97,9 @@ def scene_of(
     everything = {node.name: facts_of(was, node.name) for node in was.nodes}
     mine = dataclasses.replace(everything[name], **facts)
     everything[name] = mine
-    return PlanScene(cluster.node(name), mine, cluster, everything, ("debian 12",), SOURCES, frozenset(disruptive))
+    return PlanScene(
+        cluster.node(name), mine, cluster, everything, {"debian 12": "tested"}, SOURCES, frozenset(disruptive)
+    )
 
 
 def changed(role: str, section: str, name: str, value: object, *, jobs: tuple[str, ...] = ()) -> Managed:

@@ -69,7 +69,7 @@ def scene(facts: Any, **variables: Any) -> PlanScene:
     said = {"cluster_data_address": "10.77.0.1", "training_image_reference": "r:5000/t:1", **variables}
     inventory = make(said)
     complete, _ = with_preserved(inventory, with_defaults(inventory), {"gpu1": facts})
-    return PlanScene(complete.nodes[0], facts, complete, {"gpu1": facts}, ("debian 12",), role_sources())
+    return PlanScene(complete.nodes[0], facts, complete, {"gpu1": facts}, {"debian 12": "tested"}, role_sources())
 
 
 def make(variables: dict[str, Any]) -> Cluster:
