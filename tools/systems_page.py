@@ -30,11 +30,11 @@ names of Enterprise Linux; SELinux and kernels are not simulated.
 Interim releases of Ubuntu are refused by name; only releases with long-term support (LTS) are supported. Docker that is
 installed as a snap is refused.
 
-Both image stores of Docker are supported: Docker's own, and that of containerd, which Docker 29 and newer uses unless it
-was upgraded from an older version. `docker_engine_daemon_options: {{features: {{containerd-snapshotter: true}}}}` selects
-containerd's, `false` Docker's own; the other one's images and containers are not visible then. In containerd's store,
-`docker image inspect` prints another ID: the digest of the manifest or index. Images are in `/var/lib/containerd` there,
-which `docker_engine_data_root` does not move.
+Both image stores of Docker are supported: Docker's own, and that of containerd, which Docker 29 and newer uses unless
+it was upgraded from an older version. The feature `containerd-snapshotter` selects the store:
+`docker_engine_daemon_options: {{features: {{containerd-snapshotter: true}}}}`. The images and containers of the other
+one are not visible then. In containerd's store, `docker image inspect` prints another ID: the digest of the manifest or
+index. Images are in `/var/lib/containerd` there, which `docker_engine_data_root` does not move.
 
 | component | supported |
 | --- | --- |

@@ -170,7 +170,7 @@ def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
 
 
 def _has_other_store(state: NodeState) -> bool:
-    """Return whether the settings choose the image store that Docker does not use now, with other images and containers."""
+    """Return whether the settings choose the image store that Docker does not use now; it has other containers, too."""
     options, info = state.node.variables.get("docker_engine_daemon_options"), state.facts.docker_info
     features = options.get("features") if isinstance(options, Mapping) else None
     chosen = features.get("containerd-snapshotter") if isinstance(features, Mapping) else None

@@ -318,7 +318,7 @@ def test_containers_are_stopped_before_docker_loses_them(
     after: dict[str, Any],
     stopped: bool,  # noqa: FBT001
 ) -> None:
-    """With another image store or data root, docker does not know its containers; with live-restore they would run on."""
+    """With another image store, docker does not know its containers; with live-restore they would run on."""
     service = load("docker_engine", "docker_engine_service")
     commands: list[list[str]] = []
 

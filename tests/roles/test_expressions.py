@@ -232,7 +232,7 @@ def test_an_archive_is_loaded_only_on_nodes_without_its_image(
     on_node: list[str],
     present: bool,  # noqa: FBT001
 ) -> None:
-    """In containerd's image store, the ID is the digest of a manifest, and the configuration identifies the image too."""
+    """In containerd's store, the ID is the digest of a manifest, and the configuration identifies the image too."""
     role = archive({"images": [{"Id": on_node[0]}], "identities": on_node, "containerd": containerd})
 
     assert role.value("__training_image_is_present") is present

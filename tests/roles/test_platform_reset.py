@@ -375,7 +375,7 @@ def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], n
 def test_earlier_images_of_the_roles_are_removed_from_both_image_stores(
     reset: Callable[..., Any], node: Node, engine: Any
 ) -> None:
-    """The store of containerd forgets the repository of an image that lost its name; the module that named it did not."""
+    """The store of containerd forgets the repository of an image without a name; the role's record does not."""
     first, second, others = (f"sha256:{letter * 64}" for letter in "abc")
     run(load("platform", "platform_note"), images=["r/role:1"])
     origin.mark_managed("images", "r/role:1", "ids", first)

@@ -136,7 +136,9 @@ def test_the_engine_reports_its_image_store(status: object, expected: bool) -> N
 
 def test_the_probe_reports_the_image_store() -> None:
     status = [["driver-type", "io.containerd.snapshotter.v1"]]
-    info = DockerInfoFact().parse(engine(info={"ServerVersion": "29.1.3", "Driver": "overlayfs", "DriverStatus": status}))
+    info = DockerInfoFact().parse(
+        engine(info={"ServerVersion": "29.1.3", "Driver": "overlayfs", "DriverStatus": status})
+    )
 
     assert isinstance(info, DockerInfo)
     assert info.containerd_store

@@ -155,10 +155,11 @@ def test_another_image_store_gets_image_and_container_again(used, chosen, planne
     features = {"features": {"containerd-snapshotter": chosen}}
     info = dataclasses.replace(facts_of(cluster_of()).docker_info, containerd_store=used)
     clusters = cluster_of(), cluster_of(docker_engine_daemon_options=features)
-    known = reasons(scene_of(before=clusters[0], now=clusters[1], docker_info=info))
+    every = reasons(scene_of(before=clusters[0], now=clusters[1], docker_info=info))
+    image, container = (every.get(role, ()) for role in ("training_image", "training_container"))
 
-    assert ("docker_engine.image_missing: docker_engine.new_store" in known.get("training_image", ())) is planned
-    assert ("docker_engine.container_missing: docker_engine.new_store" in known.get("training_container", ())) is planned
+    assert ("docker_engine.image_missing: docker_engine.new_store" in image) is planned
+    assert ("docker_engine.container_missing: docker_engine.new_store" in container) is planned
 
 
 def test_steps_that_depend_on_a_waiting_step_wait_with_it():
