@@ -23,7 +23,7 @@ from provision.node.jobs.records import (
 from provision.node.probe.images import config_digest
 
 PORTS = (20000, 32000)  # below the ports that the kernel assigns
-NO_LOGIN = "no basic auth credentials|unauthorized|authentication required|access denied|access forbidden"
+NO_LOGIN = "no basic auth credentials|[Uu]nauthorized|authentication required|access denied|access forbidden"
 PULL_SECONDS = 1800
 
 
