@@ -36,19 +36,16 @@ def identities(image: Mapping[str, Any]) -> List[str]:
     return list(dict.fromkeys(digest for digest in digests if DIGEST.match(digest)))
 
 
-def config_digest(image: Mapping[str, Any], folders: Iterable[str] = ()) -> str:
+def config_digest(image: Mapping[str, Any]) -> str:
     """Return the digest of an image's configuration, by the description of the engine.
 
-    It is the same in both stores. If containerd's content cannot be read, the image's ID is returned.
+    It is the same in both stores. The image's ID is returned if containerd's content cannot be read, or is ambiguous.
     """
-    identity = str(image.get("Id") or "")
-    folders = list(folders) or content_folders()
-    for manifest in manifests(blob(folders, identity) or {}, image, folders):
-        config = manifest.get("config")
-        digest = config.get("digest") if isinstance(config, dict) else None
-        if isinstance(digest, str) and DIGEST.match(digest):
-            return digest
-    return identity
+    identity, folders = str(image.get("Id") or ""), content_folders()
+    configs = [manifest.get("config") for manifest in manifests(blob(folders, identity) or {}, image, folders)]
+    digests = {str(config.get("digest")) for config in configs if isinstance(config, dict)}
+    digest = digests.pop() if len(digests) == 1 else identity
+    return digest if DIGEST.match(digest) else identity
 
 
 def manifests(document: Dict[str, Any], image: Mapping[str, Any], folders: List[str]) -> Iterator[Dict[str, Any]]:

@@ -87,10 +87,20 @@ def test_an_index_names_the_manifest_of_the_platform(store: Store) -> None:
     assert config_digest({"Id": index, "Os": "", "Architecture": ""}) == index
 
 
+def test_an_index_with_two_images_for_a_platform_names_no_configuration(store: Store) -> None:
+    """The engine may run the other one. An image that was not pulled does not count."""
+    first, second = entry(store.manifest(CONFIG), "amd64"), entry(store.manifest(OTHER), "amd64")
+    two, one = store.index(first, second), store.index(first, entry("sha256:" + "e" * 64, "amd64"))
+
+    assert config_digest({"Id": two, **AMD64}) == two
+    assert config_digest({"Id": one, **AMD64}) == CONFIG
+
+
 @pytest.mark.parametrize(
     "document",
     [
-        [], {}, {"config": []}, {"config": {"digest": 1}}, {"config": {"digest": "sha256:../../x"}}, {"manifests": [1]},
+        [], {}, {"config": []}, {"config": {"digest": 1}}, {"config": {"digest": []}}, {"manifests": [1]},
+        {"config": {"digest": "sha256:../../x"}},
         {"manifests": [{"digest": None, "platform": {"os": "linux", "architecture": "amd64"}}]},
         {"config": {"Env": ["PATH=/bin"]}, "rootfs": {}},
     ],
