@@ -190,7 +190,7 @@ def test_an_image_from_a_registry_converges_and_runs_a_job(site: Site, image: Tr
 
 
 def test_an_image_from_an_archive_is_loaded_and_verified(site: Site, image: TrainingImage, tmp_path: Path) -> None:
-    """The node has no image. Docker generates a manifest whose digest nobody knows before."""
+    """The node has no image. Docker generates its manifest when it loads the archive."""
     older_archive(image, tmp_path / "older.tar")
     site.shell("docker rm --force provision-training && docker image prune --all --force")
     site.configure(
@@ -218,11 +218,11 @@ def test_an_index_with_an_attestation_is_identified_by_both_digests(
         training_image_digest=image.config.digest,
     )
     site.apply()
-    kept = site.image_id(REFERENCE)
+    after = site.image_id(REFERENCE)
     site.shell("docker rm --force provision-training && docker image prune --all --force")
     site.converge()
 
-    assert (kept, site.image_id(REFERENCE)) == (before, index)
+    assert (after, site.image_id(REFERENCE)) == (before, index)
     assert site.checks()["training_image.digest"] == "pass"
     assert "[1] trained" in site.run_job()
 

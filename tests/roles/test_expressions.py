@@ -272,11 +272,11 @@ def test_a_file_that_is_no_archive_is_refused_with_the_cause(files: str, cause: 
 
 
 @pytest.mark.parametrize(
-    ("found", "holds"), [({"images": [{"Id": MANIFEST}]}, True), ({"images": []}, False), ({"msg": "no answer"}, False)]
+    ("result", "holds"), [({"images": [{"Id": MANIFEST}]}, True), ({"images": []}, False), ({"msg": "no answer"}, False)]
 )
-def test_a_load_that_brings_another_image_fails(found: dict[str, Any], holds: bool) -> None:  # noqa: FBT001
+def test_a_load_that_brings_another_image_fails(result: dict[str, Any], holds: bool) -> None:  # noqa: FBT001
     """The image is verified on the node before it gets its name."""
-    role = archive({"images": [], "containerd": True}, __training_image_found=found)
+    role = archive({"images": [], "containerd": True}, __training_image_verified=result)
     check = ("archive", "Check that the node has the image of the archive")
 
     assert role.holds(*check) is holds

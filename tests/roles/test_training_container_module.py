@@ -271,11 +271,11 @@ def test_an_image_in_containerd_is_identified_by_its_configuration_too(tmp_path:
     engine.driver_status = [["driver-type", "io.containerd.snapshotter.v1"]]
 
     _, described = run(tmp_path, "training_image", action="inspect", name="training:1")
-    _, found = run(tmp_path, "training_image", action="find", identities=[config, "sha256:" + "d" * 64])
+    _, match = run(tmp_path, "training_image", action="find", identities=[config, "sha256:" + "d" * 64])
     _, other = run(tmp_path, "training_image", action="find", identities=["sha256:" + "e" * 64])
 
     assert (described["identities"], described["containerd"]) == ([identity, config], True)
-    assert [image["Id"] for image in found["images"]] == [identity]
+    assert [image["Id"] for image in match["images"]] == [identity]
     assert other["images"] == []
 
 
@@ -285,9 +285,9 @@ def test_an_image_in_dockers_own_store_is_found_by_its_id(tmp_path: Path, engine
     engine.images = {"other:1": {"Id": identity, "RepoDigests": None}}
     engine.images |= {identity: engine.images["other:1"]}
 
-    _, found = run(tmp_path, "training_image", action="find", identities=[identity])
+    _, match = run(tmp_path, "training_image", action="find", identities=[identity])
 
-    assert ([image["Id"] for image in found["images"]], found["identities"]) == ([identity], [identity])
+    assert ([image["Id"] for image in match["images"]], match["identities"]) == ([identity], [identity])
 
 
 @pytest.mark.usefixtures("engine")

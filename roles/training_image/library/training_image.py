@@ -82,11 +82,11 @@ def main():
         module.fail_json(msg="the command docker is not installed")
     try:
         if action in ("inspect", "find"):
-            found = image(name) if action == "inspect" else find(module.params["identities"])
+            description = image(name) if action == "inspect" else find(module.params["identities"])
             module.exit_json(
                 changed=False,
-                images=[found] if found else [],
-                identities=identities(found) if found else [],
+                images=[description] if description else [],
+                identities=identities(description) if description else [],
                 containerd=is_containerd_store((docker("GET", "/info") or {}).get("DriverStatus")),
             )
         elif action == "pull":
