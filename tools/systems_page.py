@@ -30,9 +30,11 @@ names of Enterprise Linux; SELinux and kernels are not simulated.
 Interim releases of Ubuntu are refused by name; only releases with long-term support (LTS) are supported. Docker that is
 installed as a snap is refused.
 
-Docker 29 and newer stores images in containerd, unless it was upgraded from an older version. The role `training_image`
-refuses `training_image_archive` there, because images have other IDs than in the archive, and names the remedy. Images
-from a registry have the same digests in both stores.
+Both image stores of Docker are supported: Docker's own, and that of containerd, which Docker 29 and newer uses unless
+it was upgraded from an older version. The feature `containerd-snapshotter` selects the store:
+`docker_engine_daemon_options: {{features: {{containerd-snapshotter: true}}}}`. The images and containers of the other
+one are not visible then. In containerd's store, `docker image inspect` prints another ID: the digest of the manifest or
+index. Images are in `/var/lib/containerd` there, which `docker_engine_data_root` does not move.
 
 | component | supported |
 | --- | --- |

@@ -11,6 +11,7 @@ from provision.model.reason import reason
 
 _LOW_MIB = 2048
 _FULL_MIB = 256
+_CONTAINERD_ROOT = "/var/lib/containerd"
 _LEGACY_DRIVERS = frozenset({"vfs", "devicemapper", "aufs", "btrfs", "zfs"})
 
 
@@ -124,14 +125,13 @@ def _registry_ca(scene: Scene) -> Verdict:
 def _storage(scene: Scene) -> Verdict:
     info = known(scene.facts.docker_info)
     disks = () if isinstance(scene.facts.disks, Unknown) else scene.facts.disks
-    disk = next((d for d in disks if d.path == info.data_root), None)
-    free = disk.free_mib // 1024 if disk else None
+    paths = {info.data_root, _CONTAINERD_ROOT} if info.containerd_store else {info.data_root}
+    disk = min((d for d in disks if d.path in paths), key=lambda disk: disk.free_mib, default=None)
+    free, path = (disk.free_mib // 1024, disk.path) if disk else (None, info.data_root)
     if disk and disk.free_mib < _FULL_MIB:
         return fail("docker_engine.storage.full", free_mib=disk.free_mib, path=disk.path)
     if disk and disk.free_mib < _LOW_MIB:
         return warn("docker_engine.storage.low", free_mib=disk.free_mib, path=disk.path)
     if info.storage_driver in _LEGACY_DRIVERS:
-        return warn(
-            "docker_engine.storage.legacy_driver", driver=info.storage_driver, free_gib=free, path=info.data_root
-        )
-    return passed("docker_engine.storage.ok", driver=info.storage_driver, free_gib=free, path=info.data_root)
+        return warn("docker_engine.storage.legacy_driver", driver=info.storage_driver, free_gib=free, path=path)
+    return passed("docker_engine.storage.ok", driver=info.storage_driver, free_gib=free, path=path)

@@ -31,7 +31,7 @@ def _digest(scene: Scene) -> Verdict:
     digests = [digest.partition("@")[2] for digest in image.digests]
     if not wanted:
         return skip("training_image.digest.not_pinned", digests=digests or ("none: it was loaded from a file",))
-    if wanted not in digests and wanted != image.id:
+    if wanted not in {*digests, image.id, image.config_digest}:
         return fail("training_image.digest.differs", digests=digests or ("none",), desired=wanted)
     return passed("training_image.digest.ok", digest=wanted)
 

@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 
-NO_LOGIN = "no basic auth credentials|unauthorized|authentication required|access denied|access forbidden"
+NO_LOGIN = "no basic auth credentials|[Uu]nauthorized|authentication required|access denied|access forbidden"
 """Messages with which Docker reports that a registry requires credentials, or other ones."""
 
 

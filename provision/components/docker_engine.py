@@ -32,7 +32,7 @@ from provision.model.reason import Reason, Wording, reason
 
 REREAD = frozenset(
     {
-        "authorization-plugins", "debug", "default-runtime", "features", "insecure-registries", "labels",
+        "authorization-plugins", "debug", "default-runtime", "insecure-registries", "labels",
         "live-restore", "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts",
         "registry-mirrors", "runtimes", "shutdown-timeout",
     }
@@ -157,11 +157,24 @@ def _same_runtime(current: Any, desired: Any) -> bool:
 def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     if has_gpus(state.facts):  # alone, the role would remove the NVIDIA runtime from daemon.json
         yield RoleNeed("nvidia_container", reason("docker_engine.runtime_role"), only_alone=True)
-    moved = any(cause.name == "docker_engine_data_root" for cause in causes)
-    if moved or docker_is_absent(state.facts):
-        why = reason("docker_engine.new_data_root") if moved else reason("docker_engine.new_engine")
+    why: Reason | None = None
+    if any(cause.name == "docker_engine_data_root" for cause in causes):
+        why = reason("docker_engine.new_data_root")
+    elif docker_is_absent(state.facts):
+        why = reason("docker_engine.new_engine")
+    elif _has_other_store(state):
+        why = reason("docker_engine.new_store")
+    if why is not None:
         yield RoleNeed("training_image", reason("docker_engine.image_missing", cause=why))
         yield RoleNeed("training_container", reason("docker_engine.container_missing", cause=why))
+
+
+def _has_other_store(state: NodeState) -> bool:
+    """Return whether the settings choose the image store that Docker does not use now; it has other containers, too."""
+    options, info = state.node.variables.get("docker_engine_daemon_options"), state.facts.docker_info
+    features = options.get("features") if isinstance(options, Mapping) else None
+    chosen = features.get("containerd-snapshotter") if isinstance(features, Mapping) else None
+    return isinstance(chosen, bool) and not isinstance(info, Unknown) and info.containerd_store != chosen
 
 
 def _engine_is_down(state: NodeState, _: CheckResult) -> bool:
@@ -313,6 +326,7 @@ COMPONENT = Component(
         "docker_engine.runtime_role": Wording("docker_engine runs, and gets the NVIDIA runtime from this role"),
         "docker_engine.new_data_root": Wording("Docker's data root changes"),
         "docker_engine.new_engine": Wording("Docker is newly installed"),
+        "docker_engine.new_store": Wording("Docker's image store changes"),
         "docker_engine.image_missing": Wording("{cause}, and the image may be missing"),
         "docker_engine.container_missing": Wording("{cause}, and the container may be missing"),
         "docker_engine.settings_unknown": Wording(

@@ -44,6 +44,7 @@ class EngineInfo(EngineProblem):
     registries: RegistrySettings | None = field(name="RegistryConfig", default=None)
     address_pools: list[AddressPool] | None = field(name="DefaultAddressPools", default=None)
     containers_running: int | None = field(name="ContainersRunning", default=None)
+    driver_status: list[list[PrintableLine]] | None = field(name="DriverStatus", default=None)
 
 
 class EngineImage(EngineProblem):
@@ -52,6 +53,7 @@ class EngineImage(EngineProblem):
     id: PrintableLine | None = field(name="Id", default=None)
     digests: list[PrintableLine] | None = field(name="RepoDigests", default=None)
     tags: list[PrintableLine] | None = field(name="RepoTags", default=None)
+    config_digest: PrintableLine | None = None
 
 
 class EngineContainer(EngineProblem):

@@ -11,6 +11,7 @@ from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.managed import COMMAND, LIMIT_SECONDS, engine_answer
 from provision.facts.units import UNITS, units
+from provision.node.probe.images import is_containerd_store
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class DockerInfo:
     mirrors: tuple[str, ...]
     address_pools: tuple[tuple[str, int], ...]
     containers_running: int
+    containerd_store: bool = False
+    """Whether images and their layers are stored by containerd, below its own root folder."""
 
 
 class DockerInfoFact:
@@ -95,6 +98,7 @@ class DockerInfoFact:
             mirrors=tuple(mirror.rstrip("/") for mirror in mirrors),
             address_pools=tuple((str(pool.base), pool.size) for pool in data.address_pools or ()),
             containers_running=data.containers_running or 0,
+            containerd_store=is_containerd_store(data.driver_status),
         )
 
 
@@ -158,9 +162,12 @@ class Image:
     """The requested training image, as stored by Docker."""
 
     id: str
+    """The digest of its configuration; in containerd's store that of its manifest or index."""
     digests: tuple[str, ...]
-    """``repository@sha256:...`` for every registry that it came from."""
+    """``repository@sha256:...`` for every registry that it came from; in containerd's store for every name."""
     tags: tuple[str, ...]
+    config_digest: str = ""
+    """The digest of its configuration, the same in both stores; empty if it is unknown."""
 
 
 class ImageFact:
@@ -176,4 +183,9 @@ class ImageFact:
         data = engine_answer(raw, lambda engine: engine.image, self.label)
         if data is None or isinstance(data, Unknown):
             return data
-        return Image(str(data.id), tuple(map(str, data.digests or ())), tuple(map(str, data.tags or ())))
+        return Image(
+            str(data.id),
+            tuple(map(str, data.digests or ())),
+            tuple(map(str, data.tags or ())),
+            str(data.config_digest or ""),
+        )

@@ -11,7 +11,7 @@ from typing import Any
 from provision.batch import mpi
 from provision.batch.containers import SHARE
 from provision.connectors import Connector
-from provision.documents.jobs import Done, Prepared, Taken, assignment_document
+from provision.documents.jobs import Done, Image, Prepared, Taken, assignment_document
 from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.jobs.attempt import Attempt, containers_of, image_of
 from provision.jobs.code import Archive
@@ -213,14 +213,17 @@ def _prepare(connector: Connector, attempt: Attempt) -> Prepared:
 
 
 def _same_images(prepared: Mapping[str, Prepared]) -> None:
-    """Refuse different images under one name: the ranks would fail during the training, or train wrongly."""
-    seen: dict[str, tuple[str, str]] = {}
+    """Refuse different images under one name: the ranks would fail during the training, or train wrongly.
+
+    Images with the same digest are the same, with a configuration for each platform.
+    """
+    seen: dict[str, tuple[str, Image]] = {}
     for name, answer in prepared.items():
         for reference, image in answer.images.items():
-            other, before = seen.setdefault(reference, (name, image.id))
-            if image.id != before:
+            other, before = seen.setdefault(reference, (name, image))
+            if image.id != before.id and (not image.digest or image.digest != before.digest):
                 raise NodeError(
-                    f"the image {reference} differs here ({image.id[:19]}) from the one on {other} ({before[:19]})",
+                    f"the image {reference} differs here ({image.id[:19]}) from the one on {other} ({before.id[:19]})",
                     node=name,
                     remedy="Specify the image by its digest, or submit with --image-pull-policy Always.",
                 )

@@ -98,8 +98,17 @@ def _cells(state: Any) -> tuple[str, str, str]:
 
 
 def _different(states: Mapping[str, Any]) -> list[str]:
-    """Return the nodes whose image is missing or differs from that of most nodes."""
-    ids = {name: "" if isinstance(state, ProvisionError) else state.id for name, state in states.items()}
-    present = [own for own in ids.values() if own]
+    """Return the nodes whose image is missing or differs from that of most nodes.
+
+    The same image has another ID in each of Docker's two image stores, and the same digest.
+    """
+    known = {name: None if isinstance(state, ProvisionError) else state for name, state in states.items()}
+    ids = {name: state.id if state else "" for name, state in known.items()}
+    digests = {name: state.digest.rpartition("@")[2] if state else "" for name, state in known.items()}
+    return min(_unusual(ids), _unusual(digests), key=len)
+
+
+def _unusual(values: Mapping[str, str]) -> list[str]:
+    present = [own for own in values.values() if own]
     usual = max(present, key=present.count, default="")
-    return [name for name, own in ids.items() if own != usual or not own]
+    return [name for name, own in values.items() if own != usual or not own]

@@ -37,7 +37,7 @@ class ImageState:
     id: str = ""
     """Empty if the node does not have it."""
     digest: str = ""
-    """``repository@sha256:...``; empty for an image that is from no registry."""
+    """``repository@sha256:...``; empty for an image of Docker's own store that is from no registry."""
     megabytes: int = 0
 
 

@@ -299,6 +299,54 @@ def test_pre_existing_docker_reloads_our_settings_without_a_restart_if_possible(
     assert [site(settings), site(settings)] == [action, action]
 
 
+FEATURE = {"features": {"containerd-snapshotter": True}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stopped"),
+    [
+        ({}, FEATURE, True),
+        ({"data-root": "/raid"}, {}, True),
+        (FEATURE, {**FEATURE, "log-driver": "local"}, False),
+        ({"features": {"buildkit": True}}, {"features": {"buildkit": False}}, False),
+    ],
+)
+def test_containers_are_stopped_before_docker_loses_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    stopped: bool,  # noqa: FBT001
+) -> None:
+    """With another image store, docker does not know its containers; with live-restore they would run on."""
+    service = load("docker_engine", "docker_engine_service")
+    commands: list[list[str]] = []
+
+    def answer(words: list[str]) -> tuple[int, str, str]:
+        commands.append(words)
+        return 0, "c1\nc2\n" if words[1] == "ps" else "", ""
+
+    docker = object.__new__(service.Docker)
+    docker.config, docker.enabled, docker.needs_daemon_reload = str(tmp_path / "daemon.json"), True, False
+    docker.module = SimpleNamespace(params={"settings": after}, run_command=answer)
+    monkeypatch.setattr(docker, "running_settings", lambda: before)
+    monkeypatch.setattr(docker, "_record_start", lambda: None)
+
+    docker.perform("restart")
+
+    ends = [["docker", "ps", "--quiet"], ["docker", "stop", "c1", "c2"]] if stopped else []
+    assert commands == [
+        *ends,
+        ["systemctl", "reset-failed", "docker.service", "docker.socket"],
+        ["systemctl", "restart", "docker.service"],
+    ]
+
+
+def test_another_image_store_requires_a_restart(site: Any) -> None:
+    """A reload confirms the setting, and the engine goes on with the store that it has."""
+    assert site({"log-driver": "local", **FEATURE}) == "restart"
+
+
 def test_pre_existing_docker_is_restarted_for_a_newly_installed_hook(site: Any) -> None:
     """Docker searches the NVIDIA hook only when it starts."""
     origin = importlib.import_module("ansible.module_utils.platform_origin")

@@ -192,22 +192,95 @@ def test_address_pools_are_checked_for_every_node() -> None:
     assert "10.77.0.0/16 overlaps all" in role.says("preflight", "Check that docker's address pools are free")
 
 
+CONFIG, MANIFEST, OTHER = (f"sha256:{letter * 64}" for letter in "abc")
+ARCHIVE_CHECK = ("preflight", "Check that the archive contains the image")
+FILES = (
+    f'manifest.json [{{"Config": "blobs/sha256/{CONFIG[7:]}", "RepoTags": ["t:1"]}}]\n'
+    f'index.json {{"manifests": [{{"digest": "{MANIFEST}"}}]}}\n'
+)
+
+
+def archive(result: dict[str, Any], *, files: str = FILES, **variables: Any) -> Role:
+    """Return the role with an archive, and with this result of the search for its image on the node."""
+    read = {"rc": 0 if files else 2, "stdout": files, "stderr": "" if files else "tar: no such file"}
+    return Role(
+        "training_image",
+        training_image_reference="t:1",
+        training_image_archive="/t.tar",
+        ansible_play_hosts=["gpu1"],
+        platform_taking_part={},
+        hostvars={"gpu1": {"__training_image_read": read}},
+        inventory_hostname="gpu1",
+        platform_node={"recorded_images": {}},
+        __training_image_result=result,
+        **variables,
+    )
+
+
 @pytest.mark.parametrize(
-    ("store", "holds"),
+    ("containerd", "on_node", "present"),
     [
-        ({"store": [["driver-type", "io.containerd.snapshotter.v1"]]}, False),
-        ({"store": [["Backing Filesystem", "extfs"], ["Supports d_type", "true"]]}, True),
-        ({"store": None}, True),
-        ({"msg": "docker does not answer"}, True),
+        (False, [CONFIG], True),
+        (False, [OTHER], False),
+        (True, [MANIFEST], True),
+        (True, [OTHER, CONFIG], True),  # the ID is that of another manifest of the same image
+        (True, [OTHER], False),
     ],
 )
-def test_an_archive_is_refused_if_docker_stores_images_in_containerd(store: dict[str, Any], holds: bool) -> None:  # noqa: FBT001
-    """The IDs of images differ there; the message names the setting for the other store."""
-    role = Role("training_image", __training_image_loaded=store, inventory_hostname="gpu1", training_image_archive="/a")
-    check = "Check that docker's image store has the IDs of archives"
+def test_an_archive_is_loaded_only_on_nodes_without_its_image(
+    containerd: bool,  # noqa: FBT001
+    on_node: list[str],
+    present: bool,  # noqa: FBT001
+) -> None:
+    """In containerd's store, the ID is the digest of a manifest, and the configuration identifies the image too."""
+    role = archive({"images": [{"Id": on_node[0]}], "identities": on_node, "containerd": containerd})
 
-    assert role.holds("archive", check) is holds
-    assert "features: {containerd-snapshotter: false}" in role.says("archive", check)
+    assert role.value("__training_image_is_present") is present
+
+
+@pytest.mark.parametrize(
+    ("digest", "result", "holds"),
+    [
+        ("", {"images": [], "containerd": False}, True),
+        (CONFIG, {"images": [], "containerd": False}, True),
+        (CONFIG, {"images": [], "containerd": True}, True),
+        (MANIFEST, {"images": [], "containerd": True}, True),
+        (MANIFEST, {"images": [], "containerd": False}, False),  # docker's own store could not verify it
+        (MANIFEST, {"msg": "docker is not installed yet"}, True),
+        (OTHER, {"images": [], "containerd": True}, False),
+        (OTHER, {"images": [], "containerd": False}, False),
+    ],
+)
+def test_an_archive_with_another_digest_is_refused(digest: str, result: dict[str, Any], holds: bool) -> None:  # noqa: FBT001
+    """The message has both digests."""
+    role = archive(result, training_image_digest=digest)
+
+    assert role.holds(*ARCHIVE_CHECK) is holds
+    if not holds:
+        assert CONFIG in role.says(*ARCHIVE_CHECK)
+        assert digest in role.says(*ARCHIVE_CHECK)
+
+
+@pytest.mark.parametrize(
+    ("files", "cause"), [("", "tar: no such file"), ("manifest.json []\n", "it has no valid manifest.json")]
+)
+def test_a_file_that_is_no_archive_is_refused_with_the_cause(files: str, cause: str) -> None:
+    role = archive({"images": [], "containerd": False}, files=files)
+
+    assert role.holds(*ARCHIVE_CHECK) is False
+    assert cause in role.says(*ARCHIVE_CHECK)
+
+
+@pytest.mark.parametrize(
+    ("result", "holds"), [({"images": [{"Id": MANIFEST}]}, True), ({"images": []}, False), ({"msg": "no answer"}, False)]
+)
+def test_a_load_that_brings_another_image_fails(result: dict[str, Any], holds: bool) -> None:  # noqa: FBT001
+    """The image is verified on the node before it gets its name."""
+    role = archive({"images": [], "containerd": True}, __training_image_verified=result)
+    check = ("archive", "Check that the node has the image of the archive")
+
+    assert role.holds(*check) is holds
+    assert f"{CONFIG} or {MANIFEST}" in role.says(*check)
 
 
 @pytest.mark.parametrize(("node", "holds"), [({"docker_is_snap": True}, False), ({"docker_is_snap": False}, True)])

@@ -31,6 +31,7 @@ class Node:
         self.containers: list[tuple[str, str, str]] = []
         self.volumes: list[str] = []
         self.images: dict[str, str] = {}
+        self.dangling = ""
         self.unit = {"LoadState": "not-found", "ActiveState": "inactive", "UnitFileState": "", "MainPID": "0"}
         self.ran: list[list[str]] = []
         self.fails: set[str] = set()
@@ -66,6 +67,7 @@ class Node:
             "docker version": (0, "26", ""),
             "docker ps": (0, "".join(rows), ""),
             "docker volume ls": (0, "\n".join(self.volumes), ""),
+            "docker image ls --filter dangling=true": (0, self.dangling, ""),
             "docker image ls": (0, "", ""),
         }
 
@@ -368,6 +370,23 @@ def test_only_the_container_of_provision_is_removed(reset: Callable[..., Any], n
     ]
     assert not any({"restart", "stop"} & set(words) for words in node.ran)
     assert "stop and remove the container provision-training" in result["steps"]
+
+
+def test_earlier_images_of_the_roles_are_removed_from_both_image_stores(
+    reset: Callable[..., Any], node: Node, engine: Any
+) -> None:
+    """The store of containerd forgets the repository of an image without a name; the role's record does not."""
+    first, second, others = (f"sha256:{letter * 64}" for letter in "abc")
+    run(load("platform", "platform_note"), images=["r/role:1"])
+    origin.mark_managed("images", "r/role:1", "ids", first)
+    node.images["r/role:1"] = "sha256:" + "d" * 64
+    node.dangling = f"<none> {first}\nr/role {second}\n<none> {others}\nr/other {others}\n"
+
+    result = reset()
+
+    assert engine.poll() is None
+    removed = [words[3] for words in node.ran if words[:3] == ["docker", "image", "rm"]]
+    assert removed == ["r/role:1", first, second], result
 
 
 def test_docker_with_containers_or_volumes_of_others_is_not_removed(

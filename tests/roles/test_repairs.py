@@ -281,7 +281,7 @@ def test_a_retagged_image_is_repaired(settings: dict[str, Any], present: list[st
     role = Role(
         "training_image",
         platform_node={"recorded_images": {"training:1": "sha256:aa"}},
-        __training_image_result={"images": [{"Id": name, "RepoDigests": []} for name in present]},
+        __training_image_result={"images": [{"Id": name} for name in present], "identities": present},
         **{"training_image_reference": "training:1", **settings},
     )
 

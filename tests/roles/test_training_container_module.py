@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import socketserver
@@ -39,6 +40,7 @@ class Engine(http.server.BaseHTTPRequestHandler):
     images: ClassVar[dict[str, Any]] = {}
     containers: ClassVar[dict[str, Any]] = {}
     refusal: ClassVar[str] = ""
+    driver_status: ClassVar[list[list[str]]] = []
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -59,7 +61,10 @@ class Engine(http.server.BaseHTTPRequestHandler):
         """Describe an image or a container."""
         kind, _, name = self.path[1:].partition("/")
         if kind == "info":
-            self.answer(200, {"DriverStatus": [["Backing Filesystem", "extfs"]]})
+            self.answer(200, {"DriverStatus": self.driver_status})
+            return
+        if self.path == "/images/json":
+            self.answer(200, [{"Id": image["Id"]} for image in self.images.values()])
             return
         document = {"images": self.images, "containers": self.containers}[kind].get(name.removesuffix("/json"))
         self.answer(200 if document else 404, document or {"message": f"no such {kind}"})
@@ -110,6 +115,7 @@ def engine(tmp_path: Path) -> Iterator[type[Engine]]:
     """The stand-in, without containers."""
     Engine.requests, Engine.containers, Engine.refusal = [], {}, ""
     Engine.images = {"training:1": IMAGE, "sha256:1": IMAGE}
+    Engine.driver_status = [["Backing Filesystem", "extfs"]]
     with socketserver.ThreadingUnixStreamServer(str(tmp_path / "docker.sock"), Engine) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -118,12 +124,11 @@ def engine(tmp_path: Path) -> Iterator[type[Engine]]:
 
 
 def run(folder: Path, module: str, *, check: bool = False, **arguments: Any) -> tuple[int, dict[str, Any]]:
-    """Run a module whose docker is the stand-in."""
+    """Run a module whose docker is the stand-in, and whose other paths are in the folder of the test."""
     document = light.decoded(light.light_program(module, arguments))
-    document["parts"] = [
-        [name, path, text.replace("/run/docker.sock", str(folder / "docker.sock"))]
-        for name, path, text in document["parts"]
-    ]
+    for part in document["parts"]:
+        for path in ("/run/docker.sock", "/var/lib/containerd", "/var/lib/provision/origins"):
+            part[2] = part[2].replace(f'"{path}"', f'"{folder}/{path.rpartition("/")[2]}"')
     return run_light(OLDEST, light.encoded(document), check=check)
 
 
@@ -243,7 +248,46 @@ def test_an_image_is_described(tmp_path: Path, name: str, count: int) -> None:
     code, answer = run(tmp_path, "training_image", action="inspect", name=name)
 
     assert (code, len(answer["images"]), answer["changed"]) == (0, count, False)
-    assert answer["store"] == [["Backing Filesystem", "extfs"]]
+    assert answer["containerd"] is False
+
+
+def stored(folder: Path, document: object) -> str:
+    """Put a document into the content store of containerd; return its digest."""
+    data = json.dumps(document).encode()
+    name = hashlib.sha256(data).hexdigest()
+    blobs = folder / "containerd/io.containerd.content.v1.content/blobs/sha256"
+    blobs.mkdir(parents=True, exist_ok=True)
+    (blobs / name).write_bytes(data)
+    return f"sha256:{name}"
+
+
+@pytest.mark.usefixtures("client")
+def test_an_image_in_containerd_is_identified_by_its_configuration_too(tmp_path: Path, engine: type[Engine]) -> None:
+    """An archive and Docker's own store name images by it; containerd's store names them by their manifest."""
+    config = "sha256:" + "c" * 64
+    identity = stored(tmp_path, {"config": {"digest": config}})
+    engine.images = {"training:1": {"Id": identity, "RepoDigests": [f"training@{identity}"]}}
+    engine.images |= {identity: engine.images["training:1"]}
+    engine.driver_status = [["driver-type", "io.containerd.snapshotter.v1"]]
+
+    _, described = run(tmp_path, "training_image", action="inspect", name="training:1")
+    _, match = run(tmp_path, "training_image", action="find", identities=[config, "sha256:" + "d" * 64])
+    _, other = run(tmp_path, "training_image", action="find", identities=["sha256:" + "e" * 64])
+
+    assert (described["identities"], described["containerd"]) == ([identity, config], True)
+    assert [image["Id"] for image in match["images"]] == [identity]
+    assert other["images"] == []
+
+
+@pytest.mark.usefixtures("client")
+def test_an_image_in_dockers_own_store_is_found_by_its_id(tmp_path: Path, engine: type[Engine]) -> None:
+    identity = "sha256:" + "a" * 64
+    engine.images = {"other:1": {"Id": identity, "RepoDigests": None}}
+    engine.images |= {identity: engine.images["other:1"]}
+
+    _, match = run(tmp_path, "training_image", action="find", identities=[identity])
+
+    assert ([image["Id"] for image in match["images"]], match["identities"]) == ([identity], [identity])
 
 
 @pytest.mark.usefixtures("engine")
@@ -265,10 +309,12 @@ def test_an_image_gets_a_second_name_once(tmp_path: Path, client: Path) -> None:
 
     assert [answer["changed"] for _, answer in (there, new, planned)] == [False, True, True]
     assert client.read_text().splitlines() == ["tag training:1 other:1"]
+    [brought] = (tmp_path / "origins/images").glob("*.ours")
+    assert json.loads(brought.read_text()) == {"ids": ["sha256:1"]}
 
 
 @pytest.mark.usefixtures("client")
-@pytest.mark.parametrize("action", ["inspect", "pull", "tag"])
+@pytest.mark.parametrize("action", ["inspect", "find", "pull", "tag"])
 def test_an_engine_that_does_not_answer_fails_all_actions(tmp_path: Path, action: str) -> None:
     code, answer = run(tmp_path, "training_image", action=action, name="training:1", tag="x:1")
 

@@ -20,9 +20,10 @@ from provision.node.jobs.records import (
     make_folders,
     new_record,
 )
+from provision.node.probe.images import config_digest
 
 PORTS = (20000, 32000)  # below the ports that the kernel assigns
-NO_LOGIN = "no basic auth credentials|unauthorized|authentication required|access denied|access forbidden"
+NO_LOGIN = "no basic auth credentials|[Uu]nauthorized|authentication required|access denied|access forbidden"
 PULL_SECONDS = 1800
 
 
@@ -125,7 +126,7 @@ class Puller:
 
 
 def ready_image(reference: str, policy: str, puller: Puller) -> Dict[str, str]:
-    """Pull an image if the policy requires it; return its ID, digest and user."""
+    """Pull an image if the policy requires it; return its ID (in Docker's own store), digest and user."""
     path = "/images/{}/json".format(quoted(reference))
     try:
         image = engine_json(path)
@@ -138,7 +139,7 @@ def ready_image(reference: str, policy: str, puller: Puller) -> Dict[str, str]:
         raise Refused("there is no image {} on this node".format(reference), "Pull it, or submit with --pull missing")
     digests = [item.rpartition("@")[2] for item in image.get("RepoDigests") or ()]
     user = str((image.get("Config") or {}).get("User") or "")
-    return {"id": image.get("Id", ""), "digest": digests[0] if digests else "", "user": user}
+    return {"id": config_digest(image), "digest": digests[0] if digests else "", "user": user}
 
 
 def user_of(images: Mapping[str, Dict[str, str]]) -> str:

@@ -13,6 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from provision.node.probe.busy import PROC, Table, processes, read_proc_file, running_jobs
+from provision.node.probe.images import config_digest
 from provision.node.probe.managed import DOCKER_SOCKET, Engine, content_of, managed_state, quoted
 
 ENGINE_SECONDS = 15
@@ -20,7 +21,7 @@ CACHE_SECONDS = 3600
 MOST_EVENTS = 60  # of the 256 (formerly 64) that the engine stores
 INFO = (
     "ServerVersion", "Driver", "DockerRootDir", "CgroupDriver", "CgroupVersion", "LiveRestoreEnabled", "Runtimes",
-    "DefaultRuntime", "RegistryConfig", "DefaultAddressPools", "ContainersRunning",
+    "DefaultRuntime", "RegistryConfig", "DefaultAddressPools", "ContainersRunning", "DriverStatus",
 )  # fmt: skip
 SHOWN_DEVICES = (("infiniband/", ""), ("", "nvidia"))  # folder below /dev, and the prefix of names
 NODE_NAMES = "/etc/hosts"
@@ -149,7 +150,7 @@ def first_image(engine: Engine, references: List[str]) -> Optional[Dict[str, Any
     for reference in references:
         image = engine.get(f"/images/{quoted(reference)}/json")
         if image is not None:
-            return pick(image, ("Id", "RepoDigests", "RepoTags"))
+            return dict(pick(image, ("Id", "RepoDigests", "RepoTags")), config_digest=config_digest(image))
     return None
 
 

@@ -327,7 +327,7 @@ class NodeImage(TypedDict):
     id: str
     """The ID of the image; empty if the node does not have it."""
     digest: str
-    """`repository@sha256:...`; empty for an image that is from no registry."""
+    """`repository@sha256:...`; empty for an image of Docker's own store that is from no registry."""
     megabytes: int
     """The size of the image."""
 

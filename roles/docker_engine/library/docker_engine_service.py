@@ -7,6 +7,7 @@ short_description: Start, reload or restart docker if required
 description:
   - Compares the settings with which dockerd was started with those on disk, so that a run completes an earlier, interrupted run.
   - Refuses a restart while a job runs, unless it is allowed.
+  - Stops all containers before a restart with another data root or image store, where dockerd does not know them.
   - Does not restart a dockerd that was started manually because of files that were changed manually. Assumes that dockerd uses them.
   - Restores the previous daemon.json if dockerd does not start with the new one or refuses it on a reload. C(systemctl reload) does
     not report this; the event of the engine and the journal do.
@@ -26,7 +27,7 @@ import re
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.docker_engine_json import action_for
+from ansible.module_utils.docker_engine_json import action_for, storage_of
 from ansible.module_utils.platform_busy import running_jobs
 from ansible.module_utils.platform_origin import record_file, record_path, record_unit, records
 from ansible.module_utils.platform_replace import replace
@@ -189,7 +190,10 @@ class Docker:
             if reason:
                 self._fall_back(action, reason)
         else:
-            if action == "restart" and self.module.params["settings"].get("live-restore"):
+            running, settings = self.running_settings(), self.module.params["settings"]
+            if action == "restart" and running is not None and storage_of(running) != storage_of(settings):
+                self._stop_containers()
+            if action == "restart" and settings.get("live-restore"):
                 self._reload(10)  # so that containers survive the restart, which reports settings that this refuses
             self._systemctl("reset-failed", "docker.service", "docker.socket")
             code, _, err = self._systemctl(action, "docker.service")
@@ -203,6 +207,12 @@ class Docker:
             os.unlink(self.config + PREVIOUS)
         if load(LAST_SETTINGS) != self.module.params["written"]:
             replace(LAST_SETTINGS, json.dumps(self.module.params["written"], sort_keys=True), 0o600)
+
+    def _stop_containers(self):
+        """Stop all containers, because dockerd will not know them; with live-restore, they would run on without it."""
+        names = self.module.run_command(["docker", "ps", "--quiet"])[1].split()
+        if names:
+            self.module.run_command(["docker", "stop", *names])
 
     def _reload(self, seconds):
         """Make dockerd reread its settings; return why it refused them, empty if it did not."""

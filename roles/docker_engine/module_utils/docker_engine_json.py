@@ -4,12 +4,12 @@ import json
 import re
 
 # Settings that dockerd applies on SIGHUP. All others require a restart. A removed key keeps its old value on SIGHUP.
+# Of `features`, it applies only some.
 RELOADABLE = frozenset(
     (
         "authorization-plugins",
         "debug",
         "default-runtime",
-        "features",
         "insecure-registries",
         "labels",
         "live-restore",
@@ -22,6 +22,7 @@ RELOADABLE = frozenset(
     )
 )
 
+CONTAINERD_STORE = "containerd-snapshotter"  # the feature that chooses the image store
 
 # Required types of settings, for a dockerd that cannot check a file. Only types that all versions require.
 KINDS = {
@@ -146,3 +147,10 @@ def action_for(running, desired):
     if not different:
         return "none"
     return "reload" if different <= RELOADABLE & set(desired) else "restart"
+
+
+def storage_of(settings):
+    """Return the settings that choose where dockerd has its containers; one with other values does not know them."""
+    features = settings.get("features")
+    store = features.get(CONTAINERD_STORE) if isinstance(features, dict) else None
+    return [settings.get("data-root"), settings.get("storage-driver"), store]

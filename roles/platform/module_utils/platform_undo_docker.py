@@ -191,7 +191,15 @@ class Engine:
         form = "{{.Repository}} {{.ID}}"
         out = self._docker("image", "ls", "--filter", "dangling=true", "--no-trunc", "--format", form)[1]
         lines = [line.split() for line in out.splitlines()]
-        return sorted({words[1] for words in lines if words[0] == repository and words[1] not in doc["all"]})
+        # The image store of containerd forgets the repository: there it is an image to which a role gave the name.
+        brought = doc["managed"].get("ids", [])
+        return sorted(
+            {
+                identity
+                for name, identity in lines
+                if identity not in doc["all"] and (name == repository or (name == "<none>" and identity in brought))
+            }
+        )
 
     def _removal(self, *words):
         def act():

@@ -132,6 +132,15 @@ BROKEN = [
         {"disks": (Disk("/var/lib/docker", 1000, 100000),)},
     ),
     ("docker_engine.storage", WARN, "vfs", changed("docker_info", storage_driver="vfs")),
+    (
+        "docker_engine.storage",
+        FAIL,
+        "docker_engine.storage.full: 10 /var/lib/containerd",
+        {
+            **changed("docker_info", containerd_store=True),
+            "disks": (Disk("/var/lib/docker", 90000, 100000), Disk("/var/lib/containerd", 10, 100000)),
+        },
+    ),
     ("gpu.driver", FAIL, "hung: nvidia-smi", {"gpus": Unknown("hung: nvidia-smi")}),
     ("gpu.driver", FAIL, "gpu.driver.missing: 1", {"gpus": ()}),
     ("gpu.count", FAIL, "gpu.count.missing: 1 2", {"gpu_pci": ("a", "b")}),
@@ -336,6 +345,17 @@ def test_a_node_without_gpus_requires_no_gpu_software(judged):
 
     assert {r.status for r in results.values() if r.id.startswith(("gpu.", "nvidia_container."))} == {SKIP}
     assert results["training_container.devices"].status is PASS
+
+
+def test_an_image_of_an_archive_is_identified_by_its_configuration_in_both_stores(judged):
+    """In the image store of containerd, the ID and the digests are those of the manifest."""
+    pinned, manifest = f"sha256:{'c' * 64}", f"sha256:{'d' * 64}"
+    inside = Image(manifest, (f"r:5000/t@{manifest}",), (), config_digest=pinned)
+
+    for image in (Image(pinned, (), ()), inside):
+        assert judged({"training_image_digest": pinned}, image=image)["training_image.digest"].status is PASS
+    assert judged({"training_image_digest": manifest}, image=inside)["training_image.digest"].status is PASS
+    assert judged({"training_image_digest": f"sha256:{'e' * 64}"}, image=inside)["training_image.digest"].status is FAIL
 
 
 def test_a_disabled_role_is_not_checked(judged):

@@ -149,6 +149,19 @@ def test_a_reinstalled_docker_gets_its_image_and_container_again(facts, clusters
     assert f"docker_engine.container_missing: {why}" in planned["training_container"]
 
 
+@pytest.mark.parametrize(("used", "chosen", "planned"), [(False, True, True), (True, False, True), (True, True, False)])
+def test_another_image_store_gets_image_and_container_again(used, chosen, planned):
+    """The images and containers of one store do not exist in the other."""
+    features = {"features": {"containerd-snapshotter": chosen}}
+    info = dataclasses.replace(facts_of(cluster_of()).docker_info, containerd_store=used)
+    clusters = cluster_of(), cluster_of(docker_engine_daemon_options=features)
+    every = reasons(scene_of(before=clusters[0], now=clusters[1], docker_info=info))
+    image, container = (every.get(role, ()) for role in ("training_image", "training_container"))
+
+    assert ("docker_engine.image_missing: docker_engine.new_store" in image) is planned
+    assert ("docker_engine.container_missing: docker_engine.new_store" in container) is planned
+
+
 def test_steps_that_depend_on_a_waiting_step_wait_with_it():
     """An image from a registry that docker does not know yet could not be pulled; runtime and packages go together."""
     managed = busy(changed("docker_engine", "packages", "docker.io", "20.10.25"))

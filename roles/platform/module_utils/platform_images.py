@@ -1,0 +1,1 @@
+../../../provision/node/probe/images.py
