@@ -2,13 +2,17 @@
 
 import os
 
+from ansible.module_utils.platform_managed import uses_dpkg
+
 MANAGERS = {"apt": "/usr/bin/apt-get", "dnf": "/usr/bin/dnf"}
 """Name in the vars files (`__platform_package_manager`) -> its program."""
 
 
 def name_of_manager(module, paths=None):
-    """Return the name of the node's package manager, empty if none is supported. apt comes first: Debian offers dnf too."""
+    """Return the name of the node's package manager, empty if none is supported. Debian offers dnf too, others apt."""
     for name, path in (paths or MANAGERS).items():
+        if name == "apt" and not uses_dpkg():
+            continue
         if os.path.exists(path) or module.get_bin_path(os.path.basename(path)):
             return name
     return ""
