@@ -388,6 +388,21 @@ def test_other_repositories_are_those_that_are_enabled(node: Node, tmp_path: Pat
     assert dnf.Dnf(node).sources() == [f"https://d.example/linux/rhel/9/{os.uname().machine}/stable"]
 
 
+@pytest.mark.parametrize(
+    "text", ["text\n[a]\nbaseurl=https://a\n", "[a]\nbaseurl=https://a\nno value\n", "\ufeff[a]\n"]
+)
+def test_an_invalid_file_of_dnf_is_ignored(node: Node, tmp_path: Path, text: str) -> None:
+    """dnf ignores it with a warning; a traceback would end the play."""
+    for name in ("odd.repo", "odd.module", "versionlock.conf", "dnf.conf"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "other.repo").write_text("[b]\nbaseurl=https://b/$releasever\n")
+    node.answers["rpm --eval"] = (0, "")
+
+    assert dnf.Dnf(node).sources() == ["https://b/$releasever"]
+    assert dnf.enabled_streams() == {}
+    assert dnf.Dnf(node).holds() == set()
+
+
 def test_a_key_that_no_file_has_any_more_is_not_trusted(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,6 @@ its packages count as not installed until it ended well.
 
 import base64
 import binascii
-import configparser
 import fnmatch
 import glob
 import json
@@ -24,6 +23,8 @@ from ansible.module_utils.platform_managed import (
 )
 from ansible.module_utils.platform_package_base import PackageManager, holder_of, read_lines, title_of
 from ansible.module_utils.platform_replace import replace
+from ansible.module_utils.platform_rpm_sources import configuration, enabled_addresses
+from ansible.module_utils.platform_undo_packages import closure
 
 DATABASES = ("/usr/lib/sysimage/rpm", "/var/lib/rpm")
 LOCK_FILES = tuple(folder + "/.rpm.lock" for folder in DATABASES)
@@ -167,21 +168,11 @@ class Dnf(PackageManager):
 
     def sources(self):
         """Return the addresses of enabled repositories that the roles did not write."""
-        addresses = set()
-        for path in sorted(glob.glob(REPOSITORIES)):
-            parser = configparser.RawConfigParser(strict=False)
-            parser.read_string("\n".join(read_lines(path))) if "/provision-" not in path else None
-            for section in parser.sections():
-                if parser.get(section, "enabled", fallback="1").strip().lower() in ("1", "true", "yes"):
-                    addresses.update(parser.get(section, "baseurl", fallback="").replace(",", " ").split())
-        return sorted(self._normalized(url) for url in addresses)
+        return enabled_addresses(REPOSITORIES, self._release)
 
-    def _normalized(self, url):
-        """Return an address without dnf's variables and the trailing slash."""
-        release = re.search(r"\d+", self.read(["rpm", "--eval", "%{?rhel}"])[1]) if "$releasever" in url else None
-        for name, value in (("basearch", os.uname().machine), ("releasever", release.group() if release else "")):
-            url = re.sub(r"\$\{?" + name + r"\b\}?", value or r"$" + name, url)
-        return url.rstrip("/")
+    def _release(self):
+        """Return the release of the system, which is dnf's variable of the same name."""
+        return self.read(["rpm", "--eval", "%{?rhel}"])[1].strip()
 
     # Transactions
 
@@ -320,8 +311,7 @@ def enabled_streams():
     """Return module -> its enabled stream."""
     streams = {}
     for path in sorted(glob.glob(MODULES)):
-        parser = configparser.RawConfigParser(strict=False)
-        parser.read_string("\n".join(read_lines(path)))
+        parser = configuration(path)
         for section in parser.sections():
             if parser.get(section, "state", fallback="") == "enabled":
                 streams[section] = parser.get(section, "stream", fallback="")
@@ -340,8 +330,7 @@ def matches(pattern, words):
 
 def _locked_patterns():
     """Return the patterns of the plugin versionlock; exclusions (``!``) are no locks of installed packages."""
-    parser = configparser.RawConfigParser(strict=False)
-    parser.read_string("\n".join(read_lines(VERSIONLOCK[0])))
+    parser = configuration(VERSIONLOCK[0])
     if parser.get("main", "enabled", fallback="1").strip().lower() in ("0", "false", "no"):
         return []
     patterns = [line.strip() for line in read_lines(parser.get("main", "locklist", fallback=VERSIONLOCK[1]))]
@@ -350,8 +339,7 @@ def _locked_patterns():
 
 def _excluded_patterns():
     """Return the patterns that dnf.conf excludes from transactions."""
-    parser = configparser.RawConfigParser(strict=False)
-    parser.read_string("\n".join(read_lines(CONFIGURATION)))
+    parser = configuration(CONFIGURATION)
     keys = ("exclude", "excludepkgs") if parser.has_section("main") else ()
     return [word for key in keys for word in re.split(r"[\s,]+", parser.get("main", key, fallback="")) if word]
 
