@@ -460,18 +460,24 @@ def test_a_requirement_of_a_file_or_a_rich_one_preserves_a_package(node: Node, m
 
 
 def test_saved_configuration_files_are_removed_unless_they_were_edited(node: Node, tmp_path: Path) -> None:
-    """rpm saves every configuration file that differs from its package's, and there is no purge."""
+    """rpm saves every configuration file that differs from its package's, and there is no purge.
+
+    An edit is later than the transaction that installed the file; later transactions do not count.
+    """
     base_path = tmp_path / "record"
+    later = {"base": str(tmp_path / "later"), "managed": {"etc": []}}
+    (tmp_path / "later.ours").touch()
+    os.utime(tmp_path / "later.ours", (2**33, 2**33))
     paths = [tmp_path / "own.conf", tmp_path / "edited.conf", tmp_path / "existed.conf"]
     (tmp_path / "existed.conf.rpmsave").touch()
     doc = {"base": str(base_path), "managed": {"etc": [str(path) for path in paths]}}
     (tmp_path / "record.ours").touch()
-    saved = undo.saved_files(dnf.Dnf(node), [doc])
+    saved = undo.saved_files(dnf.Dnf(node), [doc, later])
     for name, age in (("own", -10), ("edited", 100)):
         (tmp_path / f"{name}.conf.rpmsave").touch()
         os.utime(tmp_path / f"{name}.conf.rpmsave", ((tmp_path / "record.ours").stat().st_mtime + age,) * 2)
 
-    left = undo.remove_saved(saved, [doc])
+    left = undo.remove_saved(saved)
 
     assert left == [f"leave {tmp_path}/edited.conf.rpmsave: it was edited since it was installed"]
     assert sorted(path.name for path in tmp_path.glob("*.rpmsave")) == ["edited.conf.rpmsave", "existed.conf.rpmsave"]
