@@ -62,7 +62,7 @@ def main() -> None:
 def check_node() -> Dict[str, Any]:
     """Check packages and image at the same time."""
     request = json.loads(sys.stdin.readline())
-    os.environ.update(LC_ALL="C", **request.get("environment") or {})
+    os.environ.update(LC_ALL="C", LANGUAGE="C", **request.get("environment") or {})
     answer: Dict[str, Any] = {}
     image = request.get("image")
 

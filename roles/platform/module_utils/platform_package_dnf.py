@@ -69,7 +69,7 @@ class Dnf(PackageManager):
     """The package manager of Enterprise Linux 8 and newer, by its command line; its Python bindings are not used."""
 
     name = "dnf"
-    environment = {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8"}
+    environment = {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8", "LANGUAGE": "C"}  # Python reads LANGUAGE first
     lock_files = LOCK_FILES
     written_files = ("/etc/yum.repos.d/provision-*.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-*")
     folders = ("/var/cache/dnf", *DATABASES)
