@@ -68,6 +68,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
     monkeypatch.setattr(dnf, "CONFIGURATION", str(tmp_path / "dnf.conf"))
     monkeypatch.setattr(dnf, "REPOSITORIES", str(tmp_path / "*.repo"))
     monkeypatch.setattr(dnf, "KEY_FILES", str(tmp_path / "RPM-GPG-KEY-*"))
+    monkeypatch.setattr(dnf, "OWN_KEY_FILES", str(tmp_path / "RPM-GPG-KEY-provision-*"), raising=False)
     return one
 
 
@@ -406,10 +407,14 @@ def test_an_invalid_file_of_dnf_is_ignored(node: Node, tmp_path: Path, text: str
 def test_a_key_that_no_file_has_any_more_is_not_trusted(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replaced key of a repository would otherwise be trusted for ever. Keys of others stay."""
-    blocks = {name: armored(name.encode() * 40) for name in ("old", "new")}
-    (tmp_path / "RPM-GPG-KEY-provision-site").write_text(blocks["new"])
-    names = {"gpg-pubkey-aaaaaaaa-11111111": "old", "gpg-pubkey-bbbbbbbb-22222222": "new"}
+    """A replaced key of a repository would otherwise be trusted for ever. Keys of others stay.
+
+    A file may have several keys. Keys that dnf imported for repositories of others are not recorded.
+    """
+    blocks = {name: armored(name.encode() * 41 + b"!") for name in ("old", "new", "second", "other")}
+    (tmp_path / "RPM-GPG-KEY-provision-site").write_text(blocks["new"] + blocks["second"])
+    (tmp_path / "RPM-GPG-KEY-other").write_text(blocks["other"])
+    names = {f"gpg-pubkey-{number:08x}-11111111": name for number, name in enumerate(blocks)}
     ran: list[list[str]] = []
 
     def run_command(_self: Any, words: list[str]) -> tuple[int, str, str]:
@@ -422,9 +427,11 @@ def test_a_key_that_no_file_has_any_more_is_not_trusted(
 
     monkeypatch.setattr(Node, "run_command", run_command)
 
+    recorded = dnf.Dnf(node).keys()
     dnf.Dnf(node).remove_stale_keys([*names, "gpg-pubkey-cccccccc-33333333"])
 
-    assert ran == [["rpm", "-e", "--allmatches", "gpg-pubkey-aaaaaaaa-11111111"]]
+    assert ran == [["rpm", "-e", "--allmatches", "gpg-pubkey-00000000-11111111"]]
+    assert recorded == ["gpg-pubkey-00000001-11111111", "gpg-pubkey-00000002-11111111"]
 
 
 def armored(content: bytes) -> str:

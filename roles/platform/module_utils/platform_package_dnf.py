@@ -31,6 +31,7 @@ LOCK_FILES = tuple(folder + "/.rpm.lock" for folder in DATABASES)
 PID_FILES = ("/var/lib/dnf/rpmdb_lock.pid", "/var/cache/dnf/metadata_lock.pid", "/var/cache/dnf/download_lock.pid")
 REPOSITORIES = "/etc/yum.repos.d/*.repo"
 KEY_FILES = "/etc/pki/rpm-gpg/*"
+OWN_KEY_FILES = "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-*"
 MODULES = "/etc/dnf/modules.d/*.module"
 VERSIONLOCK = ("/etc/dnf/plugins/versionlock.conf", "/etc/dnf/plugins/versionlock.list")
 CONFIGURATION = "/etc/dnf/dnf.conf"
@@ -71,7 +72,7 @@ class Dnf(PackageManager):
     name = "dnf"
     environment = {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8", "LANGUAGE": "C"}  # Python reads LANGUAGE first
     lock_files = LOCK_FILES
-    written_files = ("/etc/yum.repos.d/provision-*.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-*")
+    written_files = ("/etc/yum.repos.d/provision-*.repo", OWN_KEY_FILES)
     folders = ("/var/cache/dnf", *DATABASES)
     reasons = REASONS
 
@@ -149,16 +150,29 @@ class Dnf(PackageManager):
         return self.read(["rpm", "-qf", path])[0] == 0
 
     def keys(self):
-        """Return the signing keys that rpm trusts, by their packages."""
+        """Return the signing keys of the roles' repositories that rpm trusts, by their packages.
+
+        dnf trusts keys of all repositories in a transaction; those of others are not the roles' to remove.
+        """
+        files = [material("\n".join(read_lines(path))) for path in glob.glob(OWN_KEY_FILES)]
+        trusted = {name: self._key(name) for name in self._trusted_keys()} if files else {}
+        return [name for name, key in trusted.items() if key and any(key in content for content in files)]
+
+    def _key(self, name):
+        """Return a trusted key."""
+        return material(self.read(["rpm", "-q", "--qf", "%{DESCRIPTION}", name])[1])
+
+    def _trusted_keys(self):
+        """Return all signing keys that rpm trusts, by their packages."""
         out = self.read(["rpm", "-q", "--qf", "%{NAME}-%{VERSION}-%{RELEASE}\\n", "gpg-pubkey"])[1]
         return sorted(line for line in out.split() if re.match(r"gpg-pubkey-[0-9a-f]+-[0-9a-f]+\Z", line))
 
     def remove_stale_keys(self, names):
         """Remove those of these trusted keys that no file of a key has any more: a replaced key is not trusted."""
-        present = [name for name in self.keys() if name in names]
+        present = [name for name in self._trusted_keys() if name in names]
         files = [material("\n".join(read_lines(path))) for path in glob.glob(KEY_FILES)] if present else []
         for name in present:
-            key = material(self.read(["rpm", "-q", "--qf", "%{DESCRIPTION}", name])[1])
+            key = self._key(name)
             if key and not any(key in content for content in files):
                 self.run(["rpm", "-e", "--allmatches", name])
 
@@ -299,10 +313,14 @@ def _is_release_of(word, name):
 def material(armored):
     """Return the bytes of all OpenPGP blocks in a text, without their checksums."""
     blocks = re.findall(r"-----BEGIN PGP PUBLIC KEY BLOCK-----(.*?)-----END", armored, re.DOTALL)
-    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    return b"".join(map(_decoded, blocks))
+
+
+def _decoded(block):
+    """Return the bytes of one OpenPGP block, none if it is invalid."""
+    lines = [line.strip() for line in block.splitlines()]
     try:
-        text = "".join(line for line in lines if line and ":" not in line and not line.startswith("="))
-        return base64.b64decode(text)
+        return base64.b64decode("".join(line for line in lines if ":" not in line and not line.startswith("=")))
     except (binascii.Error, ValueError):
         return b""
 
