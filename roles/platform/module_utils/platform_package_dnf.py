@@ -21,7 +21,13 @@ from ansible.module_utils.platform_managed import (
     rpm_versions,
     without_epoch_zero,
 )
-from ansible.module_utils.platform_package_base import PackageManager, holder_of, read_lines, title_of
+from ansible.module_utils.platform_package_base import (
+    PackageFailure,
+    PackageManager,
+    holder_of,
+    read_lines,
+    title_of,
+)
 from ansible.module_utils.platform_replace import replace
 from ansible.module_utils.platform_rpm_sources import configuration, enabled_addresses
 from ansible.module_utils.platform_undo_packages import closure
@@ -224,23 +230,33 @@ class Dnf(PackageManager):
 
     def install(self, names, streams=()):
         """Install or upgrade packages, and again those of an earlier transaction that did not end well."""
-        pending, now = _pending(), self.partly_installed()
-        before = pending.get("before", now)
-        again = set(pending.get("again", ())) | _changed(before, now)
-        _write_pending({*names, *pending.get("packages", ())}, before, again)
         self.repair()
         self._enable(streams)
-        code, output = self._transaction(names, again)
-        after = self.partly_installed()
-        failed = failed_scripts(output, after)
-        if failed and code == 0:
-            _write_pending({*names, *failed}, after, failed)
-        elif code == 0 or (not again and after == before):
-            os.unlink(PENDING)
+        pending, before = _pending(), self.partly_installed()
+        earlier, again = pending.get("packages", ()), self._incomplete(pending, before)
+        _write_pending({*names, *earlier}, again, before)
+        try:
+            code, output = self._transaction(names, again)
+        except PackageFailure:  # no transaction began, so what others changed since is complete
+            _end_pending(earlier, again)
+            raise
+        failed = failed_scripts(output, self.partly_installed())
+        if code >= 0:  # a signal may have ended dnf in the middle of its transaction
+            _end_pending({*names, *failed, *(earlier if code else ())}, {*failed, *(again if code else ())})
         if code != 0 or failed:
             problem = "packages {}: {}".format(", ".join(names), "scripts failed" if failed else "cannot install them")
             self._fail(problem, output)
         self._check_names(names)
+
+    def _incomplete(self, pending, now):
+        """Return the packages to reinstall: of an interrupted transaction those that it may have changed."""
+        again, before = set(pending.get("again", ())), pending.get("before")
+        changed = {name for name, version in now.items() if before.get(name) != version} if before else set()
+        if changed:
+            table = self.table()
+            self.add_files(table, changed)
+            again |= changed & closure(pending.get("packages", ()), table)
+        return again
 
     def _transaction(self, names, again):
         """Install the packages, and reinstall those that an earlier transaction left incomplete."""
@@ -383,12 +399,15 @@ def _pending():
     return record if isinstance(record, dict) else {}
 
 
-def _write_pending(packages, before, again):
-    """Record a transaction: its packages, the versions before it, and the packages to reinstall."""
-    record = {"packages": sorted(packages), "before": before, "again": sorted(again)}
+def _write_pending(packages, again, before=None):
+    """Record a transaction: its packages, the packages to reinstall, and while it is in progress the versions before it."""
+    record = {"packages": sorted(packages), "again": sorted(again), **({"before": before} if before else {})}
     replace(PENDING, json.dumps(record, sort_keys=True) + "\n", 0o600)
 
 
-def _changed(before, after):
-    """Return the packages that an interrupted transaction changed."""
-    return {name for name, version in after.items() if before.get(name) != version}
+def _end_pending(packages, again):
+    """Record the end of a transaction: which packages have to be reinstalled."""
+    if again:
+        _write_pending(packages, again)
+    else:
+        os.unlink(PENDING)
