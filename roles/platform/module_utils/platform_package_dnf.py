@@ -17,6 +17,7 @@ from ansible.module_utils.platform_managed import (
     PENDING,
     RPM_FORM,
     SEVERAL,
+    pending_packages,
     rpm_order,
     rpm_versions,
     without_epoch_zero,
@@ -96,9 +97,10 @@ class Dnf(PackageManager):
         versions.pop("gpg-pubkey", None)
         return {name: " ".join(sorted(every, key=rpm_order)) for name, every in versions.items()}
 
-    def _rows(self):
-        """Return name, the word installed, version and architecture of all packages."""
-        lines = [line.split() for line in self.read(["rpm", "-qa", "--qf", RPM_FORM])[1].splitlines()]
+    def _rows(self, names=()):
+        """Return name, the word installed, version and architecture of all packages, or of those in `names`."""
+        command = ["rpm", *(["-q"] if names else ["-qa"]), "--qf", RPM_FORM, *names]
+        lines = [line.split() for line in self.read(command)[1].splitlines()]
         return [
             (words[0], words[1], without_epoch_zero(words[2]), words[3])
             for words in lines
@@ -218,8 +220,17 @@ class Dnf(PackageManager):
 
     def offered(self, names):
         """Return those packages that the repositories have."""
-        out = self._dnf("-q", "repoquery", "--available", "--qf", "%{name}", *names)[1] if names else ""
-        return [name for name in names if name in out.split()]
+        form = "%{name} offered %{evr} %{arch}"
+        out = self._dnf("-q", "repoquery", "--available", "--qf", form, *names)[1] if names else ""
+        rows = [line.split() for line in out.splitlines() if len(line.split()) == 4]
+        return [name for name in names if any(matches(name, words) for words in rows)]
+
+    def missing(self, names):
+        """Return the packages that are not completely installed. A name may have a version: NAME-VERSION-RELEASE.ARCH."""
+        missing, pending = super().missing(names), pending_packages()
+        rows = [words for words in self._rows(missing) if words[0] not in pending] if missing else []
+        present = {name for name in missing for words in rows if words[0] != name and matches(name, words)}
+        return [name for name in missing if name in pending or name not in present]
 
     def repair(self):
         """Remove the older versions of packages whose upgrade was interrupted."""
