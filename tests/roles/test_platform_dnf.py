@@ -499,3 +499,24 @@ def test_saved_configuration_files_are_removed_unless_they_were_edited(node: Nod
 
     assert left == [f"leave {tmp_path}/edited.conf.rpmsave: it was edited since it was installed"]
     assert sorted(path.name for path in tmp_path.glob("*.rpmsave")) == ["edited.conf.rpmsave", "existed.conf.rpmsave"]
+
+
+def test_a_package_with_several_versions_is_removed(node: Node) -> None:
+    """rpm refuses a name that has several versions, unless it removes all of them."""
+    node.answers["rpm -e --test kernel-devel"] = (1, 'error: "kernel-devel" specifies multiple packages')
+
+    dnf.Dnf(node).remove(["kernel-devel"], data=True)
+
+    assert node.ran[-1] == ["dnf", "remove", "kernel-devel"]
+
+
+def test_rpm_is_asked_where_dpkg_has_no_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """EPEL has dpkg and apt as well; their database is empty."""
+    monkeypatch.setattr(managed, "DPKG_STATUS", str(tmp_path / "status"), raising=False)
+    monkeypatch.setattr(managed, "ASK_PACKAGES", (("true", "dpkg"), ("echo", "rpm")))
+    titles = []
+    for text in ("", "Package: dpkg\n"):
+        (tmp_path / "status").write_text(text)
+        titles.append(managed.Packages({"bash"}).title)
+
+    assert titles == ["echo", "true"]

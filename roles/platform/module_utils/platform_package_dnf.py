@@ -50,6 +50,8 @@ STALE = re.compile(
 )
 GONE = re.compile(r"not available|No packages marked for reinstall")
 """No repository has the installed version of a package any more, so that it cannot be reinstalled."""
+NO_DUPLICATES = "No duplicated packages found"
+"""All packages with several versions may have them, for example those that installonlypkgs of dnf.conf names."""
 RECOVER = re.compile(r"DB_RUNRECOVERY|Thread died in Berkeley DB")
 SCRIPTLET = re.compile(r"^(?:Error in \w+ scriptlet in rpm package|Error in \w+ scriptlet in) (\S+)", re.MULTILINE)
 SCRIPTLET_OF_RPM = re.compile(r"%\w+\((\S+?)\) scriptlet failed, (?:exit status|signal) \d+")
@@ -236,8 +238,9 @@ class Dnf(PackageManager):
         """Remove the older versions of packages whose upgrade was interrupted."""
         if self.duplicates():
             code, output = self._dnf("remove", "--duplicates")
-            if code != 0:
-                self._fail("packages {}: cannot remove their older versions".format(self.duplicates()), output)
+            if code != 0 and NO_DUPLICATES not in output:
+                names = ", ".join(self.duplicates())
+                self._fail("packages {}: cannot remove their older versions".format(names), output)
 
     def install(self, names, streams=()):
         """Install or upgrade packages, and again those of an earlier transaction that did not end well."""
@@ -306,7 +309,7 @@ class Dnf(PackageManager):
 
     def remove(self, names, *, data):  # noqa: ARG002 - no script of rpm packages removes data
         """Remove exactly these packages, or fail without a change."""
-        code, output = self.run(["rpm", "-e", "--test", *names])
+        code, output = self.run(["rpm", "-e", "--test", "--allmatches", *names])
         if code == 0:
             code, output = self._dnf("--setopt=clean_requirements_on_remove=0", "remove", *names)
         if code != 0:
