@@ -337,6 +337,131 @@ def test_the_packages_of_an_interrupted_transaction_are_installed_again(packages
     assert not Path(dnf.PENDING).exists()
 
 
+def reinstalled(node: Node) -> list[list[str]]:
+    """Return the packages of each reinstallation."""
+    return [words[2:] for words in node.ran if words[:2] == ["dnf", "reinstall"]]
+
+
+def test_a_lock_timeout_changes_nothing(packages: ModuleType, node: Node) -> None:
+    """What the lock holder upgrades meanwhile is complete: reinstalling docker would restart it."""
+    node.packages.update({"docker-ce": "1-1"})
+    node.answers["dnf install"] = LOCKED[0]
+
+    first = run(packages, packages=["docker-ce", "pigz"], lock_timeout=0)
+    installed = dnf.Dnf(node).versions()
+    node.packages.update({"docker-ce": "2-1"})
+    node.answers.clear()
+    installs(node, pigz="1-1")
+    second = run(packages, packages=["docker-ce", "pigz"])
+
+    assert first["reason"] == "packages.locked"
+    assert "docker-ce" in installed
+    assert (second["installed"], reinstalled(node)) == (["pigz"], [])
+
+
+def test_a_lock_timeout_preserves_the_record_of_an_earlier_failure(packages: ModuleType, node: Node) -> None:
+    """The package whose script failed is reinstalled once the lock is released."""
+    installs(node, failing="1-1")
+    node.answers["dnf install"] = (0, SCRIPTLETS[0])
+    run(packages, packages=["failing"])
+    node.answers = {"dnf reinstall": LOCKED[0]}
+    run(packages, packages=["failing"], lock_timeout=0)
+    node.answers.clear()
+    node.ran.clear()
+
+    assert run(packages, packages=["failing"])["changed"]
+    assert reinstalled(node) == [["failing"]]
+
+
+def test_packages_that_were_upgraded_after_a_failed_script_are_not_reinstalled(
+    packages: ModuleType, node: Node
+) -> None:
+    """Only the package whose script failed is."""
+    installs(node, failing="1-1")
+    node.answers["dnf install"] = (0, SCRIPTLETS[0])
+    run(packages, packages=["failing"])
+    node.packages.update(kmod="29-1", openssh="2-1")
+    node.answers.clear()
+
+    run(packages, packages=["failing"])
+
+    assert reinstalled(node) == [["failing"]]
+
+
+def test_a_failed_transaction_after_changes_of_others_leaves_no_record(packages: ModuleType, node: Node) -> None:
+    """dnf waited until another transaction had ended, and then refused ours."""
+    node.effects["dnf install"] = lambda: node.packages.update(kmod="29-1")
+    node.answers["dnf install"] = (1, "Error: \n Problem: conflicting requests\n  - nothing provides libfoo")
+
+    assert run(packages, packages=["docker-ce"])["reason"] == "packages.conflict"
+    assert not Path(dnf.PENDING).exists()
+
+
+def test_the_record_of_a_killed_transaction_stays(packages: ModuleType, node: Node) -> None:
+    """The out-of-memory killer ends dnf in the middle of it."""
+    installs(node, wanted="1-1")
+    node.answers["dnf install"] = (-9, "")
+    run(packages, packages=["wanted"])
+    node.answers.clear()
+
+    assert run(packages, packages=["wanted"])["installed"] == ["wanted"]
+    assert reinstalled(node) == [["wanted"]]
+
+
+def test_packages_that_may_have_several_versions_block_nothing(packages: ModuleType, node: Node) -> None:
+    """dnf.conf and packages themselves declare them (installonlypkg); dnf knows them."""
+    node.packages["vmod"] = "1-1 2-1"
+    node.answers["dnf remove --duplicates"] = (1, "Error: No duplicated packages found for removal.")
+    installs(node, pigz="1-1")
+
+    result = run(packages, packages=["pigz"])
+    node.answers["dnf remove --duplicates"] = (1, "Error: something else")
+    refused = run(packages, packages=["other"])
+
+    assert result.get("installed") == ["pigz"]
+    assert refused["msg"].startswith("packages vmod: cannot remove their older versions (")
+
+
+def test_the_headers_of_one_kernel_are_installed(packages: ModuleType, node: Node) -> None:
+    """By name, version and architecture: several versions may be installed, and only one fits the kernel."""
+    old, new, newest = (f"kernel-devel-5.14.0-{number}.el9.x86_64" for number in (1, 2, 3))
+    node.packages["kernel-devel"] = "5.14.0-1.el9"
+    node.answers["dnf -q repoquery"] = (0, "kernel-devel offered 0:5.14.0-2.el9 x86_64\nkernel-devel\n")
+    node.effects["dnf install"] = lambda: node.packages.update({"kernel-devel": "5.14.0-1.el9 5.14.0-2.el9"})
+
+    first = run(packages, packages=["kmod"], optional=[old, new, newest])
+    second = run(packages, packages=["kmod"], optional=[old, new])
+
+    assert (first.get("installed"), second.get("installed")) == ([new], [])
+
+
+def test_a_script_that_calls_rpm_is_not_taken_for_a_lock(packages: ModuleType, node: Node) -> None:
+    """The transaction itself holds the lock, so waiting would not help."""
+    output = "  Running scriptlet: odd-1-1.x86_64\nerror: can't create transaction lock on /var/lib/rpm/.rpm.lock\n"
+    node.answers["dnf install"] = (1, output + "Error: Transaction failed")
+
+    assert run(packages, packages=["odd"], lock_timeout=0)["reason"] == "packages.failed"
+
+
+def test_a_disabled_module_is_not_enabled(packages: ModuleType, node: Node, tmp_path: Path) -> None:
+    """The message says that it is disabled."""
+    (tmp_path / "driver.module").write_text("[driver]\nname=driver\nstream=\nstate=disabled\nprofiles=\n")
+    installs(node, wanted="1-1")
+
+    result = run(packages, packages=["wanted"], streams=["driver:580"])
+
+    assert (result.get("reason"), "module driver is disabled" in result.get("msg", "")) == ("packages.stream", True)
+
+
+def test_a_hold_of_another_package_is_not_the_cause(packages: ModuleType, node: Node, tmp_path: Path) -> None:
+    """The name of a held package may be the beginning of another one."""
+    node.packages["docker"] = "1-1"
+    (tmp_path / "versionlock.list").write_text("docker\n")
+    node.answers["dnf install"] = (1, "Error: \n Problem: nothing provides libfoo needed by docker-ce-3:1-1.x86_64")
+
+    assert run(packages, packages=["docker-ce"])["reason"] == "packages.conflict"
+
+
 def test_both_versions_of_an_interrupted_upgrade_are_repaired(packages: ModuleType, node: Node) -> None:
     """dnf itself says nothing, and exits with 0."""
     node.packages["half"] = "1-1 2-1"

@@ -43,7 +43,7 @@ MODULES = "/etc/dnf/modules.d/*.module"
 VERSIONLOCK = ("/etc/dnf/plugins/versionlock.conf", "/etc/dnf/plugins/versionlock.list")
 CONFIGURATION = "/etc/dnf/dnf.conf"
 LOCKED_EXIT = 200
-LOCKED = re.compile(r"already locked by|can't create transaction lock")
+LOCKED = re.compile(r"can't create transaction lock")
 STALE = re.compile(
     r"Unable to find a match|No match for argument|Status code: 404|Cannot download|Failed to download|"
     r"Curl error|All mirrors were tried|checksum doesn't match|Error downloading packages"
@@ -202,7 +202,8 @@ class Dnf(PackageManager):
 
     def is_locked(self, code, output):
         """Return whether a command failed because another process holds a lock."""
-        return code == LOCKED_EXIT or LOCKED.search(output) is not None
+        is_of_rpm = "scriptlet" not in output  # a script may call rpm, which is locked by the transaction itself
+        return code == LOCKED_EXIT or (is_of_rpm and LOCKED.search(output) is not None)
 
     def lock_holder(self):
         """Return the process that holds one of the locks of rpm or dnf."""
@@ -299,7 +300,7 @@ class Dnf(PackageManager):
         for stream in streams:
             module, _, name = stream.partition(":")
             if enabled.get(module, name) != name:
-                problem = "module {}: the stream {} is enabled, not {}"
+                problem = "module {}: the stream {} is enabled, not {}" if enabled[module] else "module {} is disabled"
                 self.fail("packages.stream", problem.format(module, enabled[module], name))
         missing = [stream for stream in streams if stream.partition(":")[0] not in enabled]
         if missing:
@@ -356,13 +357,14 @@ def _decoded(block):
 
 
 def enabled_streams():
-    """Return module -> its enabled stream."""
+    """Return module -> its enabled stream, empty for a module that is disabled."""
     streams = {}
     for path in sorted(glob.glob(MODULES)):
         parser = configuration(path)
         for section in parser.sections():
-            if parser.get(section, "state", fallback="") == "enabled":
-                streams[section] = parser.get(section, "stream", fallback="")
+            state = parser.get(section, "state", fallback="")
+            if state in ("enabled", "disabled"):
+                streams[section] = parser.get(section, "stream", fallback="") if state == "enabled" else ""
     return streams
 
 
