@@ -163,7 +163,7 @@ def _word(text: str) -> str:
     """Return a word of a login; a space or line break would start the next word."""
     word = unquote(text)
     if re.search(r"\s", word):
-        raise ValueError("user or password of a package repository contains a space, which apt does not support")
+        raise ValueError("user or password of a package repository contains a space, which is not supported")
     return word
 
 

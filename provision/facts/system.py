@@ -62,6 +62,7 @@ done
 echo "probe_uname=$PROBE_RELEASE $PROBE_MACHINE"
 printf probe_python3=; command -v python3 || echo
 for manager in apt-get dnf yum zypper; do
+  [ $manager != apt-get ] || [ -s /var/lib/dpkg/status ] || continue
   ! command -v $manager >/dev/null || { echo "probe_package_manager=$manager"; break; }
 done
 """

@@ -64,6 +64,7 @@ PACKAGES: tuple[ElPackage, ...] = (
     ElPackage("python3-requests", ("python3-requests",)),
     ElPackage("rdma-core", ("rdma-core",)),
     ElPackage("container-selinux", version="2.229.0"),
+    ElPackage("kernel-modules-extra", version="6.12.0"),
     ElPackage(
         "docker-ce-cli",
         ("docker-cli", "docker.io"),

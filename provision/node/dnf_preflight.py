@@ -8,7 +8,10 @@ import os
 import re
 from typing import Any, Callable, Dict, List, Tuple
 
+from provision.node.rpm_sources import configuration, enabled_addresses, normalized
+
 REPOSITORIES = "/etc/yum.repos.d"
+MODULES = "/etc/dnf/modules.d"
 CACHE = "/var/cache/dnf"
 CACHE_SECONDS = 300
 """Time limit of commands that only read the cache."""
@@ -23,9 +26,11 @@ class Dnf:
 
     def __init__(self, folder: str, repositories: List[Dict[str, Any]], seconds: int, run: Run) -> None:
         """Write the repositories into `folder`, and link the node's cache, which dnf would fetch again otherwise."""
-        known = enabled_addresses()
-        self.repositories = [item for item in repositories if item["written"] or item["uri"] not in known]
         self.folder, self.seconds, self.run = folder, seconds, run
+        known = enabled_addresses(REPOSITORIES + "/*.repo", self.release)
+        self.repositories = [
+            item for item in repositories if item["written"] or normalized(item["uri"], self.release) not in known
+        ]
         for name in ("repositories", "cache"):
             os.makedirs(os.path.join(folder, name), mode=0o755)
         replaced = {"provision-{}.repo".format(item["name"]) for item in self.repositories}
@@ -38,6 +43,11 @@ class Dnf:
             self.write(key, item["key"])
             self.write(os.path.join(folder, "repositories", "provision-{}.repo".format(item["name"])), source)
         self.link_cache()
+
+    def release(self) -> str:
+        """Return the release of the system, without which dnf's variable stays in addresses."""
+        match = re.search(r"^\d+$", self.run(["rpm", "--eval", "%{?rhel}"], CACHE_SECONDS)[1], re.MULTILINE)
+        return match.group() if match else ""
 
     def write(self, path: str, text: str) -> None:
         """Write a file that only root can read."""
@@ -64,7 +74,7 @@ class Dnf:
         packages = {name: versions.get(name) for name in names}
         there = [name for name in names if packages[name]]
         conflict, install = "", []  # type: Tuple[str, List[Dict[str, str]]]
-        if there and not streams:  # a stream that is not enabled hides its packages
+        if there and all(map(is_enabled, streams)):  # a stream that is not enabled hides its packages
             code, output = self.dnf(
                 ["--assumeno", "--setopt=install_weak_deps=0", "--setopt=best=1", "install", *there]
             )
@@ -97,14 +107,12 @@ class Dnf:
         }
 
 
-def enabled_addresses() -> List[str]:
-    """Return the addresses in repository files that provision did not write; the role platform preserves them."""
-    addresses: List[str] = []
-    for path in glob.glob(REPOSITORIES + "/*.repo"):
-        if "/provision-" not in path:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                addresses += [word.rstrip("/") for line in stream for word in re.findall(r"^baseurl *= *(\S+)", line)]
-    return addresses
+def is_enabled(stream: str) -> bool:
+    """Return whether a module stream NAME:STREAM is enabled."""
+    module, _, name = stream.partition(":")
+    parser = configuration(os.path.join(MODULES, module + ".module"))
+    values = [parser.get(module, key, fallback="") for key in ("state", "stream")]
+    return values == ["enabled", name]
 
 
 def transaction(output: str) -> List[Dict[str, str]]:

@@ -24,6 +24,7 @@ import urllib.request
 from typing import Any, Dict, List, Optional, Tuple
 
 from provision.node.dnf_preflight import Dnf
+from provision.node.probe.managed import uses_dpkg
 
 LISTS = "/var/lib/apt/lists"
 SOURCES = "/etc/apt/sources.list"
@@ -61,7 +62,7 @@ def main() -> None:
 def check_node() -> Dict[str, Any]:
     """Check packages and image at the same time."""
     request = json.loads(sys.stdin.readline())
-    os.environ.update(LC_ALL="C", **request.get("environment") or {})
+    os.environ.update(LC_ALL="C", LANGUAGE="C", **request.get("environment") or {})
     answer: Dict[str, Any] = {}
     image = request.get("image")
 
@@ -84,7 +85,7 @@ def check_node() -> Dict[str, Any]:
 
 def check_packages(request: Dict[str, Any]) -> Dict[str, Any]:
     """Return what the package manager would install, and which of its sources cannot be used."""
-    manager = next((name for name in ("apt-get", "dnf") if shutil.which(name)), None)
+    manager = next((name for name in ("apt-get", "dnf")[0 if uses_dpkg() else 1 :] if shutil.which(name)), None)
     if manager is None:
         return {}
     names, repositories, seconds = request["packages"], request["repositories"], request["seconds"]

@@ -33,15 +33,22 @@ class Node:
     def __init__(self) -> None:
         self.no_log_values: set[str] = set()
         self.packages = {"kmod": "28-9.el9", "rpm": "4.16.1.3-29.el9"}
+        self.needs: dict[str, str] = {}
         self.answers: dict[str, tuple[int, str]] = {}
         self.effects: dict[str, Callable[[], None]] = {}
         self.ran: list[list[str]] = []
 
     def run_command(self, words: list[str]) -> tuple[int, str, str]:
         """Answer one program; record the commands of dnf, and of rpm those that change something."""
+        if words[:2] == ["rpm", "-ql"]:
+            return 0, "", ""
+        if words[:2] == ["rpm", "-qa"] and "PROVIDES" in words[3]:
+            table = [f"{name}\t{v}\t{name} \t{self.needs.get(name, '')}\f\n" for name, v in self.packages.items()]
+            return 0, "".join(table), ""
         if words[:2] in (["rpm", "-q"], ["rpm", "-qa"]):
-            named = words[4:] if words[1] == "-q" else list(self.packages)
-            rows = [(name, version) for name in named for version in self.packages.get(name, "").split()]
+            rows = [(name, version) for name, versions in self.packages.items() for version in versions.split()]
+            if words[1] == "-q":
+                rows = [row for row in rows if {row[0], f"{row[0]}-{row[1]}.x86_64"} & set(words[4:])]
             return 0, "".join(f"{name} installed {version} x86_64\n" for name, version in rows), ""
         self.ran.append([word for word in words if not word.startswith("--setopt") and word != "-y"])
         command = " ".join(self.ran[-1])
@@ -68,6 +75,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
     monkeypatch.setattr(dnf, "CONFIGURATION", str(tmp_path / "dnf.conf"))
     monkeypatch.setattr(dnf, "REPOSITORIES", str(tmp_path / "*.repo"))
     monkeypatch.setattr(dnf, "KEY_FILES", str(tmp_path / "RPM-GPG-KEY-*"))
+    monkeypatch.setattr(dnf, "OWN_KEY_FILES", str(tmp_path / "RPM-GPG-KEY-provision-*"), raising=False)
     return one
 
 
@@ -312,10 +320,14 @@ def test_a_failed_script_fails_the_module_until_it_succeeds(packages: ModuleType
 
 
 def test_the_packages_of_an_interrupted_transaction_are_installed_again(packages: ModuleType, node: Node) -> None:
-    """A power cut ends the module too: rpm says that the package is installed, but its script may not have run."""
+    """A power cut ends the module too: rpm says that the package is installed, but its script may not have run.
+
+    Packages that others upgraded since are not reinstalled.
+    """
     Path(dnf.PENDING).parent.mkdir()
     Path(dnf.PENDING).write_text(json.dumps({"packages": ["wanted"], "before": dict(node.packages), "again": []}))
-    node.packages.update(wanted="1-1", dependency="1-1")
+    node.packages.update(wanted="1-1", dependency="1-1", upgraded="2-1")
+    node.needs["wanted"] = "dependency"
 
     result = run(packages, packages=["wanted"])
     commands = [words[1:] for words in node.ran if words[1] != "makecache"]
@@ -323,6 +335,131 @@ def test_the_packages_of_an_interrupted_transaction_are_installed_again(packages
     assert result["installed"] == ["wanted"]
     assert commands == [["reinstall", "dependency", "wanted"], ["install", "wanted"]]
     assert not Path(dnf.PENDING).exists()
+
+
+def reinstalled(node: Node) -> list[list[str]]:
+    """Return the packages of each reinstallation."""
+    return [words[2:] for words in node.ran if words[:2] == ["dnf", "reinstall"]]
+
+
+def test_a_lock_timeout_changes_nothing(packages: ModuleType, node: Node) -> None:
+    """What the lock holder upgrades meanwhile is complete: reinstalling docker would restart it."""
+    node.packages.update({"docker-ce": "1-1"})
+    node.answers["dnf install"] = LOCKED[0]
+
+    first = run(packages, packages=["docker-ce", "pigz"], lock_timeout=0)
+    installed = dnf.Dnf(node).versions()
+    node.packages.update({"docker-ce": "2-1"})
+    node.answers.clear()
+    installs(node, pigz="1-1")
+    second = run(packages, packages=["docker-ce", "pigz"])
+
+    assert first["reason"] == "packages.locked"
+    assert "docker-ce" in installed
+    assert (second["installed"], reinstalled(node)) == (["pigz"], [])
+
+
+def test_a_lock_timeout_preserves_the_record_of_an_earlier_failure(packages: ModuleType, node: Node) -> None:
+    """The package whose script failed is reinstalled once the lock is released."""
+    installs(node, failing="1-1")
+    node.answers["dnf install"] = (0, SCRIPTLETS[0])
+    run(packages, packages=["failing"])
+    node.answers = {"dnf reinstall": LOCKED[0]}
+    run(packages, packages=["failing"], lock_timeout=0)
+    node.answers.clear()
+    node.ran.clear()
+
+    assert run(packages, packages=["failing"])["changed"]
+    assert reinstalled(node) == [["failing"]]
+
+
+def test_packages_that_were_upgraded_after_a_failed_script_are_not_reinstalled(
+    packages: ModuleType, node: Node
+) -> None:
+    """Only the package whose script failed is."""
+    installs(node, failing="1-1")
+    node.answers["dnf install"] = (0, SCRIPTLETS[0])
+    run(packages, packages=["failing"])
+    node.packages.update(kmod="29-1", openssh="2-1")
+    node.answers.clear()
+
+    run(packages, packages=["failing"])
+
+    assert reinstalled(node) == [["failing"]]
+
+
+def test_a_failed_transaction_after_changes_of_others_leaves_no_record(packages: ModuleType, node: Node) -> None:
+    """dnf waited until another transaction had ended, and then refused ours."""
+    node.effects["dnf install"] = lambda: node.packages.update(kmod="29-1")
+    node.answers["dnf install"] = (1, "Error: \n Problem: conflicting requests\n  - nothing provides libfoo")
+
+    assert run(packages, packages=["docker-ce"])["reason"] == "packages.conflict"
+    assert not Path(dnf.PENDING).exists()
+
+
+def test_the_record_of_a_killed_transaction_stays(packages: ModuleType, node: Node) -> None:
+    """The out-of-memory killer ends dnf in the middle of it."""
+    installs(node, wanted="1-1")
+    node.answers["dnf install"] = (-9, "")
+    run(packages, packages=["wanted"])
+    node.answers.clear()
+
+    assert run(packages, packages=["wanted"])["installed"] == ["wanted"]
+    assert reinstalled(node) == [["wanted"]]
+
+
+def test_packages_that_may_have_several_versions_block_nothing(packages: ModuleType, node: Node) -> None:
+    """dnf.conf and packages themselves declare them (installonlypkg); dnf knows them."""
+    node.packages["vmod"] = "1-1 2-1"
+    node.answers["dnf remove --duplicates"] = (1, "Error: No duplicated packages found for removal.")
+    installs(node, pigz="1-1")
+
+    result = run(packages, packages=["pigz"])
+    node.answers["dnf remove --duplicates"] = (1, "Error: something else")
+    refused = run(packages, packages=["other"])
+
+    assert result.get("installed") == ["pigz"]
+    assert refused["msg"].startswith("packages vmod: cannot remove their older versions (")
+
+
+def test_the_headers_of_one_kernel_are_installed(packages: ModuleType, node: Node) -> None:
+    """By name, version and architecture: several versions may be installed, and only one fits the kernel."""
+    old, new, newest = (f"kernel-devel-5.14.0-{number}.el9.x86_64" for number in (1, 2, 3))
+    node.packages["kernel-devel"] = "5.14.0-1.el9"
+    node.answers["dnf -q repoquery"] = (0, "kernel-devel offered 0:5.14.0-2.el9 x86_64\nkernel-devel\n")
+    node.effects["dnf install"] = lambda: node.packages.update({"kernel-devel": "5.14.0-1.el9 5.14.0-2.el9"})
+
+    first = run(packages, packages=["kmod"], optional=[old, new, newest])
+    second = run(packages, packages=["kmod"], optional=[old, new])
+
+    assert (first.get("installed"), second.get("installed")) == ([new], [])
+
+
+def test_a_script_that_calls_rpm_is_not_taken_for_a_lock(packages: ModuleType, node: Node) -> None:
+    """The transaction itself holds the lock, so waiting would not help."""
+    output = "  Running scriptlet: odd-1-1.x86_64\nerror: can't create transaction lock on /var/lib/rpm/.rpm.lock\n"
+    node.answers["dnf install"] = (1, output + "Error: Transaction failed")
+
+    assert run(packages, packages=["odd"], lock_timeout=0)["reason"] == "packages.failed"
+
+
+def test_a_disabled_module_is_not_enabled(packages: ModuleType, node: Node, tmp_path: Path) -> None:
+    """The message says that it is disabled."""
+    (tmp_path / "driver.module").write_text("[driver]\nname=driver\nstream=\nstate=disabled\nprofiles=\n")
+    installs(node, wanted="1-1")
+
+    result = run(packages, packages=["wanted"], streams=["driver:580"])
+
+    assert (result.get("reason"), "module driver is disabled" in result.get("msg", "")) == ("packages.stream", True)
+
+
+def test_a_hold_of_another_package_is_not_the_cause(packages: ModuleType, node: Node, tmp_path: Path) -> None:
+    """The name of a held package may be the beginning of another one."""
+    node.packages["docker"] = "1-1"
+    (tmp_path / "versionlock.list").write_text("docker\n")
+    node.answers["dnf install"] = (1, "Error: \n Problem: nothing provides libfoo needed by docker-ce-3:1-1.x86_64")
+
+    assert run(packages, packages=["docker-ce"])["reason"] == "packages.conflict"
 
 
 def test_both_versions_of_an_interrupted_upgrade_are_repaired(packages: ModuleType, node: Node) -> None:
@@ -388,13 +525,32 @@ def test_other_repositories_are_those_that_are_enabled(node: Node, tmp_path: Pat
     assert dnf.Dnf(node).sources() == [f"https://d.example/linux/rhel/9/{os.uname().machine}/stable"]
 
 
+@pytest.mark.parametrize(
+    "text", ["text\n[a]\nbaseurl=https://a\n", "[a]\nbaseurl=https://a\nno value\n", "\ufeff[a]\n"]
+)
+def test_an_invalid_file_of_dnf_is_ignored(node: Node, tmp_path: Path, text: str) -> None:
+    """dnf ignores it with a warning; a traceback would end the play."""
+    for name in ("odd.repo", "odd.module", "versionlock.conf", "dnf.conf"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "other.repo").write_text("[b]\nbaseurl=https://b/$releasever\n")
+    node.answers["rpm --eval"] = (0, "")
+
+    assert dnf.Dnf(node).sources() == ["https://b/$releasever"]
+    assert dnf.enabled_streams() == {}
+    assert dnf.Dnf(node).holds() == set()
+
+
 def test_a_key_that_no_file_has_any_more_is_not_trusted(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replaced key of a repository would otherwise be trusted for ever. Keys of others stay."""
-    blocks = {name: armored(name.encode() * 40) for name in ("old", "new")}
-    (tmp_path / "RPM-GPG-KEY-provision-site").write_text(blocks["new"])
-    names = {"gpg-pubkey-aaaaaaaa-11111111": "old", "gpg-pubkey-bbbbbbbb-22222222": "new"}
+    """A replaced key of a repository would otherwise be trusted for ever. Keys of others stay.
+
+    A file may have several keys. Keys that dnf imported for repositories of others are not recorded.
+    """
+    blocks = {name: armored(name.encode() * 41 + b"!") for name in ("old", "new", "second", "other")}
+    (tmp_path / "RPM-GPG-KEY-provision-site").write_text(blocks["new"] + blocks["second"])
+    (tmp_path / "RPM-GPG-KEY-other").write_text(blocks["other"])
+    names = {f"gpg-pubkey-{number:08x}-11111111": name for number, name in enumerate(blocks)}
     ran: list[list[str]] = []
 
     def run_command(_self: Any, words: list[str]) -> tuple[int, str, str]:
@@ -407,9 +563,11 @@ def test_a_key_that_no_file_has_any_more_is_not_trusted(
 
     monkeypatch.setattr(Node, "run_command", run_command)
 
+    recorded = dnf.Dnf(node).keys()
     dnf.Dnf(node).remove_stale_keys([*names, "gpg-pubkey-cccccccc-33333333"])
 
-    assert ran == [["rpm", "-e", "--allmatches", "gpg-pubkey-aaaaaaaa-11111111"]]
+    assert ran == [["rpm", "-e", "--allmatches", "gpg-pubkey-00000000-11111111"]]
+    assert recorded == ["gpg-pubkey-00000001-11111111", "gpg-pubkey-00000002-11111111"]
 
 
 def armored(content: bytes) -> str:
@@ -445,18 +603,45 @@ def test_a_requirement_of_a_file_or_a_rich_one_preserves_a_package(node: Node, m
 
 
 def test_saved_configuration_files_are_removed_unless_they_were_edited(node: Node, tmp_path: Path) -> None:
-    """rpm saves every configuration file that differs from its package's, and there is no purge."""
+    """rpm saves every configuration file that differs from its package's, and there is no purge.
+
+    An edit is later than the transaction that installed the file; later transactions do not count.
+    """
     base_path = tmp_path / "record"
+    later = {"base": str(tmp_path / "later"), "managed": {"etc": []}}
+    (tmp_path / "later.ours").touch()
+    os.utime(tmp_path / "later.ours", (2**33, 2**33))
     paths = [tmp_path / "own.conf", tmp_path / "edited.conf", tmp_path / "existed.conf"]
     (tmp_path / "existed.conf.rpmsave").touch()
     doc = {"base": str(base_path), "managed": {"etc": [str(path) for path in paths]}}
     (tmp_path / "record.ours").touch()
-    saved = undo.saved_files(dnf.Dnf(node), [doc])
+    saved = undo.saved_files(dnf.Dnf(node), [doc, later])
     for name, age in (("own", -10), ("edited", 100)):
         (tmp_path / f"{name}.conf.rpmsave").touch()
         os.utime(tmp_path / f"{name}.conf.rpmsave", ((tmp_path / "record.ours").stat().st_mtime + age,) * 2)
 
-    left = undo.remove_saved(saved, [doc])
+    left = undo.remove_saved(saved)
 
     assert left == [f"leave {tmp_path}/edited.conf.rpmsave: it was edited since it was installed"]
     assert sorted(path.name for path in tmp_path.glob("*.rpmsave")) == ["edited.conf.rpmsave", "existed.conf.rpmsave"]
+
+
+def test_a_package_with_several_versions_is_removed(node: Node) -> None:
+    """rpm refuses a name that has several versions, unless it removes all of them."""
+    node.answers["rpm -e --test kernel-devel"] = (1, 'error: "kernel-devel" specifies multiple packages')
+
+    dnf.Dnf(node).remove(["kernel-devel"], data=True)
+
+    assert node.ran[-1] == ["dnf", "remove", "kernel-devel"]
+
+
+def test_rpm_is_asked_where_dpkg_has_no_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """EPEL has dpkg and apt as well; their database is empty."""
+    monkeypatch.setattr(managed, "DPKG_STATUS", str(tmp_path / "status"), raising=False)
+    monkeypatch.setattr(managed, "ASK_PACKAGES", (("true", "dpkg"), ("echo", "rpm")))
+    titles = []
+    for text in ("", "Package: dpkg\n"):
+        (tmp_path / "status").write_text(text)
+        titles.append(managed.Packages({"bash"}).title)
+
+    assert titles == ["echo", "true"]

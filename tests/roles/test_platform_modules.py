@@ -170,6 +170,47 @@ def test_the_cause_of_a_failed_installation_is_reported(
     assert installs[0] <= 2
 
 
+@pytest.mark.parametrize(
+    ("state", "is_repaired"),
+    [("installed ok", False), ("config-files ok", False), ("half-configured ok", True), ("installed reinstreq", True)],
+)
+def test_only_interrupted_transactions_are_repaired(
+    apt: ModuleType, monkeypatch: pytest.MonkeyPatch, *, state: str, is_repaired: bool
+) -> None:
+    """`dpkg --audit` also lists complete packages, for example those without checksums; a repair may remove others."""
+    ran: list[list[str]] = []
+
+    def of(command: list[str]) -> tuple[int, str, str]:
+        ran.append(command)
+        listed = f"odd {state}\n" if "Eflag" in command[-1] and "Status-Status" in command[-1] else ""
+        return 0, "odd: missing the md5sums control file\n" if "--audit" in command else listed, ""
+
+    answer(apt, monkeypatch, of)
+    run(apt, packages=["pigz"])
+
+    assert any("--fix-broken" in command for command in ran) is is_repaired
+
+
+def test_packages_that_apt_does_not_know_any_more_are_not_purged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their source is gone by then; only packages with configuration files are left to purge."""
+    ran: list[list[str]] = []
+
+    class Programs(Module):
+        """Programs of a node from which the packages were removed."""
+
+        def run_command(self, command: list[str], **_more: Any) -> tuple[int, str, str]:
+            """Record one program."""
+            ran.append(command)
+            return 0, "docker-ce\tconfig-files\t1\t\t\n" if command[0] == "dpkg-query" else "", ""
+
+    monkeypatch.setattr(apt_get, "NUKE", "/no/such/file")
+
+    apt_get.Apt(Programs()).remove(["docker-ce", "docker-ce-cli"], data=False)
+
+    changes = [command for command in ran if command[0] == "apt-get" and "-s" not in command]
+    assert [command[5:] for command in changes] == [["remove", "docker-ce", "docker-ce-cli"], ["purge", "docker-ce"]]
+
+
 @pytest.mark.row(46)
 def test_downloads_from_a_failing_mirror_are_retried(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file by apt itself, and when that was in vain all of it once more, with new lists."""

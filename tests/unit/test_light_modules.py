@@ -118,6 +118,35 @@ def test_a_refusal_names_its_cause(arguments: dict[str, Any], named: str) -> Non
     assert named in answer["msg"]
 
 
+SECRETS: list[dict[str, Any]] = [
+    {"text": "x", "secret": ["hunter2"]},
+    {"text": "x", "secret": {"a": "hunter2"}},
+    {"text": "raise", "secret": "unexpected"},
+]
+
+
+@pytest.mark.parametrize("arguments", SECRETS)
+@pytest.mark.usefixtures("reporter")
+def test_a_refused_secret_is_not_printed(arguments: dict[str, Any]) -> None:
+    """Neither one of the wrong type, nor one in an unexpected error; the temporary folder is removed."""
+    code, answer = run_light(OLDEST, light.light_program("reporter", arguments))
+    record = Path(os.environ["TEMPORARY"])
+
+    assert (code, answer["failed"]) == (1, True)
+    assert "hunter2" not in json.dumps(answer)
+    assert "unexpected" not in answer["msg"]
+    assert not record.exists() or not Path(record.read_text()).exists()
+
+
+@pytest.mark.usefixtures("reporter")
+def test_files_of_the_working_directory_are_not_imported(tmp_path: Path) -> None:
+    """It is the home folder of the login, and the module runs as root."""
+    for name in ("base64", "json", "socket", "typing", "zlib"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the working directory')\n")
+
+    assert run_light(OLDEST, light.light_program("reporter", {"text": "x"}), cwd=tmp_path)[0] == 0
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_every_module_is_sent_without_ansibles_library(path: Path) -> None:
     """Its role has the action plugin, and the module starts under the oldest Python of this machine."""

@@ -58,8 +58,8 @@ NEWER_METHODS = re.compile(
 )
 """Methods and parameters that vermin misses, because it does not know the type of a variable."""
 
-ELSEWHERE = {"provision_allreduce_bench.py", "provision_smoke.py", "serve_repository.py"}
-"""Programs that run in containers or on the controller."""
+ELSEWHERE = {"el_node.py", "provision_allreduce_bench.py", "provision_smoke.py", "serve_repository.py"}
+"""Programs that run in containers, on the controller, or under the Python of a lab's files."""
 
 BY_VERSION = pytest.mark.parametrize("version", INTERPRETERS)
 

@@ -44,6 +44,7 @@ SEVERAL = ("gpg-pubkey", "kernel", "kmod-")
 """Beginnings of names of packages that rpm installs several versions of."""
 PENDING = "/var/lib/provision/package-transaction.json"
 """The transaction of the roles with rpm that did not end, or in which scripts of packages failed."""
+DPKG_STATUS = "/var/lib/dpkg/status"
 ASK_PACKAGES = (
     ("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${Version}\\n", "--"),
     ("rpm", "-q", "--qf", RPM_FORM, "--"),
@@ -338,7 +339,7 @@ class Packages(Program):
 
     def __init__(self, packages: Set[str]) -> None:
         self.packages = sorted(packages)
-        for command in ASK_PACKAGES if packages and not LISTED else ():
+        for command in ASK_PACKAGES[0 if uses_dpkg() else 1 :] if packages and not LISTED else ():
             self.title = command[0]
             if self.start([*command, *self.packages]):
                 break
@@ -350,6 +351,14 @@ class Packages(Program):
         text = self.output()
         installed = rpm_versions(text) if self.title == "rpm" else dpkg_versions(text)
         return None if self.hung else {name: installed.get(name) for name in self.packages}
+
+
+def uses_dpkg() -> bool:
+    """Return whether dpkg manages the node's packages. Others offer dpkg and apt too, with an empty database."""
+    try:
+        return os.path.getsize(DPKG_STATUS) > 0
+    except OSError:
+        return False
 
 
 def dpkg_versions(text: str) -> Dict[str, str]:
@@ -378,7 +387,7 @@ def rpm_versions(text: str) -> Dict[str, str]:
 
 def without_epoch_zero(version: str) -> str:
     """Return a version of rpm in the only form that receipts and facts use: a stated epoch of 0 is no epoch."""
-    return version.removeprefix("0:")
+    return version[2:] if version.startswith("0:") else version
 
 
 def pending_packages() -> Set[str]:

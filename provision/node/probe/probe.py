@@ -33,6 +33,7 @@ from provision.node.probe.managed import (
     rpm_versions,
     spawn,
     systemd_properties,
+    uses_dpkg,
 )
 from provision.node.probe.units import TIME_SERVICES, UNIT_SEARCH_PATH
 
@@ -426,7 +427,8 @@ def packages(cache: str) -> int:
     An earlier list is valid while the files of the package database are unchanged: dpkg replaces its list, and writes
     pending changes to another folder. A list that was just written is not cached.
     """
-    program = next((name for name in PACKAGE_FILES if program_of(name)), None)
+    programs = [name for name in PACKAGE_FILES if name != "dpkg-query" or uses_dpkg()]
+    program = next(filter(program_of, programs), None)
     if not program:
         print("neither dpkg-query nor rpm exists", file=sys.stderr)
         return 1

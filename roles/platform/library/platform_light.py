@@ -12,10 +12,14 @@ options:
 author: [provision]
 """
 
+import sys
+
+# Python reads this program from standard input, so it would import modules from the working directory: the login's home folder.
+sys.path = [path for path in sys.path if path not in ("", ".")]
+
 import base64
 import importlib
 import json
-import sys
 import traceback
 import zlib
 
@@ -67,12 +71,13 @@ def main():
              "ansible_python_interpreter to its path.".format(sys.executable, *sys.version_info[:2]))  # fmt: skip
     program = json.loads(zlib.decompress(base64.b64decode(given.pop("program"))).decode())
     sys.meta_path.insert(0, Sent(program["parts"]))
+    basic = importlib.import_module("ansible.module_utils.basic")
     try:
-        importlib.import_module("ansible.module_utils.basic").ARGUMENTS.update(given, **program["arguments"])
+        basic.ARGUMENTS.update(given, **program["arguments"])
         code = compile(program["source"], program["path"], "exec")
         exec(code, {"__name__": "__main__", "__file__": program["path"]})  # nosec B102 # likewise
     except Exception as error:
-        fail("{}: {}".format(type(error).__name__, error), exception=traceback.format_exc())
+        basic.fail("{}: {}".format(type(error).__name__, error), traceback.format_exc())
 
 
 main()

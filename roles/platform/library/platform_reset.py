@@ -72,6 +72,9 @@ class Reset:
         self.manager = package_manager(module)
         known = self.manager.table() if self.transactions else {}
         self.removed = replaced_packages(self.transactions, known)
+        for doc in self.transactions:
+            if "installed" not in doc["managed"]:
+                self.manager.add_files(known, set(known) - set(doc["installed"]))
         installed = installed_packages(self.transactions, known)
         self.manager.add_files(known, installed)
         self.removable, stay = split(installed, self._manual_packages(installed), known)
@@ -201,7 +204,7 @@ class Reset:
         """Remove the packages. Data of docker that existed before the roles is preserved."""
         saved = saved_files(self.manager, self.transactions)
         self.manager.remove(self.removable, data=self.engine.removes_data or not self.engine.is_removed)
-        return "; ".join(remove_saved(saved, self.transactions)) or None
+        return "; ".join(remove_saved(saved)) or None
 
     def _reinstall(self):
         try:

@@ -31,12 +31,16 @@ class AnsibleModule:
         supports_check_mode: whether the module runs in check mode; otherwise the task is skipped.
     """
 
+    current = None
+    """The module that runs, as soon as it exists."""
+
     def __init__(self, argument_spec, *, supports_check_mode=False):
         self.check_mode = bool(ARGUMENTS.get("_ansible_check_mode"))
         self.run_command_environ_update = {}
         self.no_log_values = set()
         self._cleanup = []
         self._tmpdir = None
+        AnsibleModule.current = self
         given = {key: value for key, value in ARGUMENTS.items() if not key.startswith("_ansible_")}
         self.params = self._validated(given, argument_spec, "")
         if self.check_mode and not supports_check_mode:
@@ -121,6 +125,8 @@ class AnsibleModule:
         missing = sorted(key for key, rule in spec.items() if rule.get("required") and given.get(key) is None)
         if missing:
             self.fail_json(msg="missing required arguments: {}".format(", ".join(where + key for key in missing)))
+        for key, rule in spec.items():  # before the first message that may contain them
+            self.no_log_values |= _texts(given.get(key)) if rule.get("no_log") else set()
         params = {}
         for key, rule in spec.items():
             if set(rule) - _KNOWN:
@@ -157,6 +163,23 @@ class AnsibleModule:
         return value
 
 
+def fail(message, trace):
+    """End with an error that the module did not expect."""
+    if AnsibleModule.current:
+        AnsibleModule.current.fail_json(msg=message, exception=trace)
+    print("\n" + json.dumps({"failed": True, "msg": message, "exception": trace}))
+    sys.exit(1)
+
+
+def _texts(value):
+    """Return all texts in a value."""
+    if isinstance(value, dict):
+        return set().union(*map(_texts, value.values()))
+    if isinstance(value, (list, tuple)):
+        return set().union(*map(_texts, value))
+    return set() if value in (None, "") else {str(value)}
+
+
 def _boolean(value):
     if isinstance(value, bool):
         return value
@@ -174,7 +197,7 @@ def _integer(value):
 
 def _text(value):
     if isinstance(value, (dict, list)):
-        raise TypeError("{!r} is not a string".format(value))
+        raise TypeError("it is not a string")
     return value if isinstance(value, str) else str(value)
 
 
@@ -185,13 +208,13 @@ def _sequence(value):
         return value.split(",")
     if isinstance(value, (int, float)):
         return [str(value)]
-    raise TypeError("{!r} is not a list".format(value))
+    raise TypeError("it is not a list")
 
 
 def _mapping(value):
     if isinstance(value, dict):
         return value
-    raise TypeError("{!r} is not a dictionary".format(value))
+    raise TypeError("it is not a dictionary")
 
 
 _CONVERTERS = {

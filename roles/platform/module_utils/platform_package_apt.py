@@ -43,6 +43,8 @@ REASONS = (
     ("packages.conflict", r"Unmet dependencies|Conflicts|held broken packages|Unable to correct problems"),
 )  # fmt: skip
 """Reason codes, each with patterns of its messages; the first one that matches decides."""
+COMPLETE = ("installed", "config-files", "not-installed")
+"""The states of dpkg that no interrupted transaction leaves."""
 FORM = "${Package}\\t${db:Status-Status}\\t${Version}\\t${Provides}\\t${Pre-Depends}, ${Depends}\\n"
 """dpkg-query's form of `Apt.table`."""
 
@@ -176,8 +178,12 @@ class Apt(PackageManager):
             self._install(["--reinstall", *broken])
 
     def is_interrupted(self):
-        """Return whether the database has packages of an interrupted transaction."""
-        return bool(self.read(["dpkg", "--audit"])[1].strip())
+        """Return whether the database has packages of an interrupted transaction.
+
+        `dpkg --audit` also lists complete packages, for example those without checksums.
+        """
+        rows = self._query("${Package} ${db:Status-Status} ${db:Status-Eflag}")
+        return any(words[1] not in COMPLETE or words[2] == "reinstreq" for words in rows if len(words) == 3)
 
     def install(self, names, streams=()):  # noqa: ARG002 - apt has no module streams
         """Install or upgrade packages. If an earlier transaction was interrupted, repair it first."""
@@ -202,7 +208,11 @@ class Apt(PackageManager):
             self._remove("remove", names)
             if os.path.exists(NUKE):
                 os.unlink(NUKE)
-        self._remove("purge", names)
+            # A removed package without configuration files is unknown to apt if no source has it any more.
+            known = self.table()
+            names = [name for name in names if name in known]
+        if names:
+            self._remove("purge", names)
 
     def _remove(self, verb, names):
         command = ["apt-get", "-y", "-q", "-o", "APT::Get::AutomaticRemove=false"]

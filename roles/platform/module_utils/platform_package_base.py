@@ -216,7 +216,9 @@ class PackageManager:
     def fail_with(self, problem, output, lines):
         """Raise a failure with the reason code of the output. `lines` are its messages, which are the cause."""
         code = self.reason_of(output)
-        held = sorted(name for name in self.holds() if re.search(rf"(?<![\w.+-]){re.escape(name)}(?![\w+])", output))
+        held = sorted(
+            name for name in self.holds() if re.search(rf"(?<![\w.+-]){re.escape(name)}(?![\w+]|-[A-Za-z])", output)
+        )
         code = "packages.held" if code == "packages.conflict" and held else code
         cause = "; ".join(dict.fromkeys(line.strip() for line in lines[-4:])) or output.strip()[-500:]
         if code == "packages.held":

@@ -7,7 +7,6 @@ its packages count as not installed until it ended well.
 
 import base64
 import binascii
-import configparser
 import fnmatch
 import glob
 import json
@@ -18,29 +17,41 @@ from ansible.module_utils.platform_managed import (
     PENDING,
     RPM_FORM,
     SEVERAL,
+    pending_packages,
     rpm_order,
     rpm_versions,
     without_epoch_zero,
 )
-from ansible.module_utils.platform_package_base import PackageManager, holder_of, read_lines, title_of
+from ansible.module_utils.platform_package_base import (
+    PackageFailure,
+    PackageManager,
+    holder_of,
+    read_lines,
+    title_of,
+)
 from ansible.module_utils.platform_replace import replace
+from ansible.module_utils.platform_rpm_sources import configuration, enabled_addresses
+from ansible.module_utils.platform_undo_packages import closure
 
 DATABASES = ("/usr/lib/sysimage/rpm", "/var/lib/rpm")
 LOCK_FILES = tuple(folder + "/.rpm.lock" for folder in DATABASES)
 PID_FILES = ("/var/lib/dnf/rpmdb_lock.pid", "/var/cache/dnf/metadata_lock.pid", "/var/cache/dnf/download_lock.pid")
 REPOSITORIES = "/etc/yum.repos.d/*.repo"
 KEY_FILES = "/etc/pki/rpm-gpg/*"
+OWN_KEY_FILES = "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-*"
 MODULES = "/etc/dnf/modules.d/*.module"
 VERSIONLOCK = ("/etc/dnf/plugins/versionlock.conf", "/etc/dnf/plugins/versionlock.list")
 CONFIGURATION = "/etc/dnf/dnf.conf"
 LOCKED_EXIT = 200
-LOCKED = re.compile(r"already locked by|can't create transaction lock")
+LOCKED = re.compile(r"can't create transaction lock")
 STALE = re.compile(
     r"Unable to find a match|No match for argument|Status code: 404|Cannot download|Failed to download|"
     r"Curl error|All mirrors were tried|checksum doesn't match|Error downloading packages"
 )
 GONE = re.compile(r"not available|No packages marked for reinstall")
 """No repository has the installed version of a package any more, so that it cannot be reinstalled."""
+NO_DUPLICATES = "No duplicated packages found"
+"""All packages with several versions may have them, for example those that installonlypkgs of dnf.conf names."""
 RECOVER = re.compile(r"DB_RUNRECOVERY|Thread died in Berkeley DB")
 SCRIPTLET = re.compile(
     r"^(?:Error in \w+ scriptlet in(?: rpm package)?|Non-fatal \S+ scriptlet failure in rpm package) (?:\d+:)?(\S+)",
@@ -71,9 +82,9 @@ class Dnf(PackageManager):
     """The package manager of Enterprise Linux 8 and newer, by its command line; its Python bindings are not used."""
 
     name = "dnf"
-    environment = {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8"}
+    environment = {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8", "LANGUAGE": "C"}  # Python reads LANGUAGE first
     lock_files = LOCK_FILES
-    written_files = ("/etc/yum.repos.d/provision-*.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-provision-*")
+    written_files = ("/etc/yum.repos.d/provision-*.repo", OWN_KEY_FILES)
     folders = ("/var/cache/dnf", *DATABASES)
     reasons = REASONS
     pid_files = PID_FILES
@@ -93,9 +104,10 @@ class Dnf(PackageManager):
         versions.pop("gpg-pubkey", None)
         return {name: " ".join(sorted(every, key=rpm_order)) for name, every in versions.items()}
 
-    def _rows(self):
-        """Return name, the word installed, version and architecture of all packages."""
-        lines = [line.split() for line in self.read(["rpm", "-qa", "--qf", RPM_FORM])[1].splitlines()]
+    def _rows(self, names=()):
+        """Return name, the word installed, version and architecture of all packages, or of those in `names`."""
+        command = ["rpm", *(["-q"] if names else ["-qa"]), "--qf", RPM_FORM, *names]
+        lines = [line.split() for line in self.read(command)[1].splitlines()]
         return [
             (words[0], words[1], without_epoch_zero(words[2]), words[3])
             for words in lines
@@ -157,16 +169,29 @@ class Dnf(PackageManager):
         return self.read(["rpm", "-qf", path])[0] == 0
 
     def keys(self):
-        """Return the signing keys that rpm trusts, by their packages."""
+        """Return the signing keys of the roles' repositories that rpm trusts, by their packages.
+
+        dnf trusts keys of all repositories in a transaction; those of others are not the roles' to remove.
+        """
+        files = [material("\n".join(read_lines(path))) for path in glob.glob(OWN_KEY_FILES)]
+        trusted = {name: self._key(name) for name in self._trusted_keys()} if files else {}
+        return [name for name, key in trusted.items() if key and any(key in content for content in files)]
+
+    def _key(self, name):
+        """Return a trusted key."""
+        return material(self.read(["rpm", "-q", "--qf", "%{DESCRIPTION}", name])[1])
+
+    def _trusted_keys(self):
+        """Return all signing keys that rpm trusts, by their packages."""
         out = self.read(["rpm", "-q", "--qf", "%{NAME}-%{VERSION}-%{RELEASE}\\n", "gpg-pubkey"])[1]
         return sorted(line for line in out.split() if re.match(r"gpg-pubkey-[0-9a-f]+-[0-9a-f]+\Z", line))
 
     def remove_stale_keys(self, names):
         """Remove those of these trusted keys that no file of a key has any more: a replaced key is not trusted."""
-        present = [name for name in self.keys() if name in names]
+        present = [name for name in self._trusted_keys() if name in names]
         files = [material("\n".join(read_lines(path))) for path in glob.glob(KEY_FILES)] if present else []
         for name in present:
-            key = material(self.read(["rpm", "-q", "--qf", "%{DESCRIPTION}", name])[1])
+            key = self._key(name)
             if key and not any(key in content for content in files):
                 self.run(["rpm", "-e", "--allmatches", name])
 
@@ -176,27 +201,18 @@ class Dnf(PackageManager):
 
     def sources(self):
         """Return the addresses of enabled repositories that the roles did not write."""
-        addresses = set()
-        for path in sorted(glob.glob(REPOSITORIES)):
-            parser = configparser.RawConfigParser(strict=False)
-            parser.read_string("\n".join(read_lines(path))) if "/provision-" not in path else None
-            for section in parser.sections():
-                if parser.get(section, "enabled", fallback="1").strip().lower() in ("1", "true", "yes"):
-                    addresses.update(parser.get(section, "baseurl", fallback="").replace(",", " ").split())
-        return sorted(self._normalized(url) for url in addresses)
+        return enabled_addresses(REPOSITORIES, self._release)
 
-    def _normalized(self, url):
-        """Return an address without dnf's variables and the trailing slash."""
-        release = re.search(r"\d+", self.read(["rpm", "--eval", "%{?rhel}"])[1]) if "$releasever" in url else None
-        for name, value in (("basearch", os.uname().machine), ("releasever", release.group() if release else "")):
-            url = re.sub(r"\$\{?" + name + r"\b\}?", value or r"$" + name, url)
-        return url.rstrip("/")
+    def _release(self):
+        """Return the release of the system, which is dnf's variable of the same name."""
+        return self.read(["rpm", "--eval", "%{?rhel}"])[1].strip()
 
     # Transactions
 
     def is_locked(self, code, output):
         """Return whether a command failed because another process holds a lock."""
-        return code == LOCKED_EXIT or self.locked.search(output) is not None
+        is_of_rpm = "scriptlet" not in output  # a script may call rpm, which is locked by the transaction itself
+        return code == LOCKED_EXIT or (is_of_rpm and self.locked.search(output) is not None)
 
     def lock_holder(self):
         """Return the process that holds one of the locks of rpm or dnf."""
@@ -216,35 +232,55 @@ class Dnf(PackageManager):
 
     def offered(self, names):
         """Return those packages that the repositories have."""
-        out = self._program("-q", "repoquery", "--available", "--qf", "%{name}", *names)[1] if names else ""
-        return [name for name in names if name in out.split()]
+        form = "%{name} offered %{evr} %{arch}"
+        out = self._program("-q", "repoquery", "--available", "--qf", form, *names)[1] if names else ""
+        rows = [line.split() for line in out.splitlines() if len(line.split()) == 4]
+        return [name for name in names if any(matches(name, words) for words in rows)]
+
+    def missing(self, names):
+        """Return the packages that are not completely installed. A name may have a version: NAME-VERSION-RELEASE.ARCH."""
+        missing, pending = super().missing(names), pending_packages()
+        rows = [words for words in self._rows(missing) if words[0] not in pending] if missing else []
+        present = {name for name in missing for words in rows if words[0] != name and matches(name, words)}
+        return [name for name in missing if name in pending or name not in present]
 
     def repair(self):
         """Remove the older versions of packages whose upgrade was interrupted."""
         if self.duplicates():
             code, output = self._program("remove", "--duplicates")
-            if code != 0:
-                self._fail("packages {}: cannot remove their older versions".format(self.duplicates()), output)
+            if code != 0 and NO_DUPLICATES not in output:
+                names = ", ".join(self.duplicates())
+                self._fail("packages {}: cannot remove their older versions".format(names), output)
 
     def install(self, names, streams=()):
         """Install or upgrade packages, and again those of an earlier transaction that did not end well."""
-        pending, now = _pending(), self.partly_installed()
-        before = pending.get("before", now)
-        again = set(pending.get("again", ())) | _changed(before, now)
-        _write_pending({*names, *pending.get("packages", ())}, before, again)
         self.repair()
         self._enable(streams)
-        code, output = self._transaction(names, again)
-        after = self.partly_installed()
-        failed = failed_scripts(output, after)
-        if failed and code == 0:
-            _write_pending({*names, *failed}, after, failed)
-        elif code == 0 or (not again and after == before):
-            os.unlink(PENDING)
+        pending, before = _pending(), self.partly_installed()
+        earlier, again = pending.get("packages", ()), self._incomplete(pending, before)
+        _write_pending({*names, *earlier}, again, before)
+        try:
+            code, output = self._transaction(names, again)
+        except PackageFailure:  # no transaction began, so what others changed since is complete
+            _end_pending(earlier, again)
+            raise
+        failed = failed_scripts(output, self.partly_installed())
+        if code >= 0:  # a signal may have ended dnf in the middle of its transaction
+            _end_pending({*names, *failed, *(earlier if code else ())}, {*failed, *(again if code else ())})
         if code != 0 or failed:
             problem = "packages {}: {}".format(", ".join(names), "scripts failed" if failed else "cannot install them")
             self._fail(problem, output)
         self._check_names(names)
+
+    def _incomplete(self, pending, now):
+        """Return the packages to reinstall: of an interrupted transaction those that it may have changed."""
+        again, before = set(pending.get("again", ())), pending.get("before")
+        changed = {name for name, version in now.items() if before.get(name) != version} if before else set()
+        if changed:
+            table = self.table()
+            self.add_files(table, changed)
+            again |= changed & closure(pending.get("packages", ()), table)
+        return again
 
     def _transaction(self, names, again):
         """Install the packages, and reinstall those that an earlier transaction left incomplete."""
@@ -277,7 +313,7 @@ class Dnf(PackageManager):
         for stream in streams:
             module, _, name = stream.partition(":")
             if enabled.get(module, name) != name:
-                problem = "module {}: the stream {} is enabled, not {}"
+                problem = "module {}: the stream {} is enabled, not {}" if enabled[module] else "module {} is disabled"
                 self.fail("packages.stream", problem.format(module, enabled[module], name))
         missing = [stream for stream in streams if stream.partition(":")[0] not in enabled]
         if missing:
@@ -287,7 +323,7 @@ class Dnf(PackageManager):
 
     def remove(self, names, *, data):  # noqa: ARG002 - no script of rpm packages removes data
         """Remove exactly these packages, or fail without a change."""
-        code, output = self.run(["rpm", "-e", "--test", *names])
+        code, output = self.run(["rpm", "-e", "--test", "--allmatches", *names])
         if code == 0:
             code, output = self._program("--setopt=clean_requirements_on_remove=0", "remove", *names)
         if code != 0:
@@ -321,23 +357,27 @@ def _is_release_of(word, name):
 def material(armored):
     """Return the bytes of all OpenPGP blocks in a text, without their checksums."""
     blocks = re.findall(r"-----BEGIN PGP PUBLIC KEY BLOCK-----(.*?)-----END", armored, re.DOTALL)
-    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    return b"".join(map(_decoded, blocks))
+
+
+def _decoded(block):
+    """Return the bytes of one OpenPGP block, none if it is invalid."""
+    lines = [line.strip() for line in block.splitlines()]
     try:
-        text = "".join(line for line in lines if line and ":" not in line and not line.startswith("="))
-        return base64.b64decode(text)
+        return base64.b64decode("".join(line for line in lines if ":" not in line and not line.startswith("=")))
     except (binascii.Error, ValueError):
         return b""
 
 
 def enabled_streams():
-    """Return module -> its enabled stream."""
+    """Return module -> its enabled stream, empty for a module that is disabled."""
     streams = {}
     for path in sorted(glob.glob(MODULES)):
-        parser = configparser.RawConfigParser(strict=False)
-        parser.read_string("\n".join(read_lines(path)))
+        parser = configuration(path)
         for section in parser.sections():
-            if parser.get(section, "state", fallback="") == "enabled":
-                streams[section] = parser.get(section, "stream", fallback="")
+            state = parser.get(section, "state", fallback="")
+            if state in ("enabled", "disabled"):
+                streams[section] = parser.get(section, "stream", fallback="") if state == "enabled" else ""
     return streams
 
 
@@ -351,20 +391,18 @@ def matches(pattern, words):
     return any(fnmatch.fnmatchcase(form, pattern) for form in [*forms, *(f"{form}.{architecture}" for form in forms)])
 
 
-def locked_patterns(configuration, default_list):
+def locked_patterns(path, default_list):
     """Return the patterns of the plugin versionlock; exclusions (``!``) are no locks of installed packages."""
-    parser = configparser.RawConfigParser(strict=False)
-    parser.read_string("\n".join(read_lines(configuration)))
+    parser = configuration(path)
     if parser.get("main", "enabled", fallback="1").strip().lower() in ("0", "false", "no"):
         return []
     patterns = [line.strip() for line in read_lines(parser.get("main", "locklist", fallback=default_list))]
     return [pattern for pattern in patterns if pattern and pattern[0] not in "#!"]
 
 
-def excluded_patterns(configuration):
+def excluded_patterns(path):
     """Return the patterns that dnf.conf or yum.conf excludes from transactions."""
-    parser = configparser.RawConfigParser(strict=False)
-    parser.read_string("\n".join(read_lines(configuration)))
+    parser = configuration(path)
     keys = ("exclude", "excludepkgs") if parser.has_section("main") else ()
     return [word for key in keys for word in re.split(r"[\s,]+", parser.get("main", key, fallback="")) if word]
 
@@ -390,12 +428,15 @@ def _pending():
     return record if isinstance(record, dict) else {}
 
 
-def _write_pending(packages, before, again):
-    """Record a transaction: its packages, the versions before it, and the packages to reinstall."""
-    record = {"packages": sorted(packages), "before": before, "again": sorted(again)}
+def _write_pending(packages, again, before=None):
+    """Record a transaction: its packages, the packages to reinstall, and while it is in progress the versions before it."""
+    record = {"packages": sorted(packages), "again": sorted(again), **({"before": before} if before else {})}
     replace(PENDING, json.dumps(record, sort_keys=True) + "\n", 0o600)
 
 
-def _changed(before, after):
-    """Return the packages that an interrupted transaction changed."""
-    return {name for name, version in after.items() if before.get(name) != version}
+def _end_pending(packages, again):
+    """Record the end of a transaction: which packages have to be reinstalled."""
+    if again:
+        _write_pending(packages, again)
+    else:
+        os.unlink(PENDING)

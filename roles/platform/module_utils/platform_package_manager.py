@@ -2,6 +2,8 @@
 
 import os
 
+from ansible.module_utils.platform_managed import uses_dpkg
+
 MANAGERS = {"apt": "/usr/bin/apt-get", "dnf": "/usr/bin/dnf", "yum": "/usr/bin/yum"}
 """Name in the vars files (`__platform_package_manager`) -> its program."""
 
@@ -9,9 +11,11 @@ MANAGERS = {"apt": "/usr/bin/apt-get", "dnf": "/usr/bin/dnf", "yum": "/usr/bin/y
 def name_of_manager(module, paths=None):
     """Return the name of the node's package manager, empty if none is supported.
 
-    apt comes first: Debian offers dnf too. dnf comes before yum, which is another name of dnf on newer systems.
+    Debian offers dnf too, others apt. dnf comes before yum, which is another name of dnf on newer systems.
     """
     for name, path in (paths or MANAGERS).items():
+        if name == "apt" and not uses_dpkg():
+            continue
         if os.path.exists(path) or module.get_bin_path(os.path.basename(path)):
             return name
     return ""

@@ -17,6 +17,7 @@ from ansible.module_utils.platform_package_dnf import (
     Dnf,
     excluded_patterns,
     locked_patterns,
+    matches,
 )
 
 VERSIONLOCK = ("/etc/yum/pluginconf.d/versionlock.conf", "/etc/yum/pluginconf.d/versionlock.list")
@@ -47,7 +48,7 @@ class Yum(Dnf):
     """The package manager of Enterprise Linux 7."""
 
     name = "yum"
-    environment = {"LC_ALL": "C", "LANG": "C"}
+    environment = {"LC_ALL": "C", "LANG": "C", "LANGUAGE": "C"}
     folders = ("/var/cache/yum", *DATABASES)
     reasons = YUM_REASONS
     pid_files = ("/var/run/yum.pid",)
@@ -77,8 +78,9 @@ class Yum(Dnf):
     def offered(self, names):
         """Return those packages that the repositories have."""
         out = self._program("-q", "list", "available", *names)[1] if names else ""
-        listed = {line.split()[0].rpartition(".")[0] for line in out.splitlines() if line.split()}
-        return [name for name in names if name in listed]
+        listed = [line.split() for line in out.splitlines() if len(line.split()) == 3]
+        rows = [(name, "", version, architecture) for name, architecture, version in map(_name_and_version, listed)]
+        return [name for name in names if any(matches(name, row) for row in rows)]
 
     def repair(self):
         """Remove the journals of interrupted transactions, and the older versions that they left."""
@@ -119,6 +121,12 @@ class Yum(Dnf):
         """Run yum, which does not wait for a lock: `run` does, and reports the lock holder."""
         options = ["--setopt=exit_on_lock=1", "--setopt=retries=3", "--setopt=skip_missing_names_on_install=False"]
         return self.run(["yum", "-y", *options, "--setopt=metadata_expire={}".format(self.valid_seconds), *words])
+
+
+def _name_and_version(words):
+    """Return name, architecture and version of a line of `yum list`: NAME.ARCHITECTURE, version and repository."""
+    name, _, architecture = words[0].rpartition(".")
+    return name, architecture, words[1]
 
 
 def _content(path):

@@ -94,18 +94,24 @@ def remove_leftovers(module, manager, records):
 
 
 def saved_files(manager, records):
-    """Return the files to which a removal of packages may move changed configuration files, and which do not exist yet."""
-    paths = [path for doc in records for path in doc["managed"].get("etc", [])]
-    saved = [manager.saved_configuration(path) for path in paths]
-    return [path for path in saved if path and not os.path.lexists(path)]
+    """Return the files to which a removal of packages may move changed configuration files, and which do not exist yet.
+
+    Each has the time when the transaction ended that installed the file.
+    """
+    ends = [
+        (manager.saved_configuration(path), os.stat(doc["base"] + ".ours").st_mtime)
+        for doc in records
+        for path in doc["managed"].get("etc", [])
+    ]
+    first = dict(sorted(ends, reverse=True))
+    return {path: end for path, end in first.items() if path and not os.path.lexists(path)}
 
 
-def remove_saved(paths, records):
-    """Remove saved configuration files without edits since the transactions; return a sentence for others."""
-    ends = [os.stat(doc["base"] + ".ours").st_mtime for doc in records if doc["managed"]]
+def remove_saved(saved):
+    """Remove saved configuration files without edits since their transactions; return a sentence for others."""
     left = []
-    for path in paths:
-        if os.path.lexists(path) and os.lstat(path).st_mtime <= max(ends) + 1:
+    for path, end in saved.items():
+        if os.path.lexists(path) and os.lstat(path).st_mtime <= end + 1:
             os.unlink(path)
         elif os.path.lexists(path):
             left.append(f"leave {path}: it was edited since it was installed")

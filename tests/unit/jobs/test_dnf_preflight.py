@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from provision.node import dnf_preflight
@@ -126,6 +128,27 @@ def test_a_repository_of_a_role_is_left_out_where_the_node_has_it(node):
 
 
 @pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("baseurl=https://d.example/linux/rhel/$releasever/$basearch/stable/\nenabled=1\n", 0),
+        ("baseurl=https://d.example/linux/rhel/9/$basearch/stable\nenabled=0\n", 1),
+        ("this is not a file of dnf", 1),
+    ],
+)
+def test_a_repository_is_the_same_for_the_preflight_and_the_role(node, text, count):
+    """A disabled one is not used; variables have their values."""
+    (node / "repos/other.repo").write_text(f"[other]\n{text}")
+    uri = f"https://d.example/linux/rhel/9/{os.uname().machine}/stable"
+    programs = Programs(**{"--eval": (0, "9\n")})
+
+    for number, address in enumerate((uri, uri.replace(os.uname().machine, "$basearch"))):
+        folder = node / f"work{number}"
+        folder.mkdir()
+        one = dnf_preflight.Dnf(str(folder), [{**REPOSITORY, "uri": address}], 5, programs)
+        assert len(one.repositories) == count
+
+
+@pytest.mark.parametrize(
     ("output", "code", "uri", "repository"),
     [(UNREACHABLE, "unreachable", "https://d.example", "docker"), (UNSIGNED, "invalid", "other", "")],
 )
@@ -155,3 +178,12 @@ def test_a_stream_that_is_not_enabled_yet_hides_no_package(node):
     assert answer["packages"] == {"driver": "580-1"}
     assert any("--disable-modular-filtering" in words for words in programs.ran)
     assert not any("install" in words for words in programs.ran)
+
+
+def test_the_transaction_of_an_enabled_stream_is_simulated(node, monkeypatch):
+    """Conflicts are found before the apply."""
+    monkeypatch.setattr(dnf_preflight, "MODULES", str(node), raising=False)
+    (node / "driver.module").write_text("[driver]\nname=driver\nstream=580\nstate=enabled\n")
+    programs = Programs(repoquery=(0, "driver 580-1\n"), install=(1, CONFLICT))
+
+    assert "nothing provides libfoo" in checked(node, programs, "driver", streams=["driver:580"])["conflict"]

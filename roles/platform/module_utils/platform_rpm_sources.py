@@ -1,0 +1,1 @@
+../../../provision/node/rpm_sources.py

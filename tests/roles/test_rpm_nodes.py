@@ -1,0 +1,83 @@
+"""Modules for packages as Enterprise Linux 8 gets them: under the oldest Python, with rpm and dnf of the test."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.interpreters import OLDEST
+from tests.support.light_modules import light, run_light
+
+RPM = """\
+#!/bin/sh
+case "$*" in
+*gpg-pubkey) ;;
+*PROVIDES*) awk '{{print $1 "\\t" $2 "\\t" $1 " \\t"}}' {database} ;;
+-qa*) awk '{{print $1 " installed " $2 " x86_64"}}' {database} ;;
+-q*) shift 3; for name; do awk -v name="$name" '$1 == name {{print $1 " installed " $2 " x86_64"}}' {database}; done ;;
+esac
+"""
+DNF = """\
+#!/bin/sh
+[ "${{LANGUAGE:-C}}" = C ] || {{ echo "Fehler: Keine Übereinstimmung gefunden: absent"; exit 1; }}
+while [ $# != 0 ] && [ "$1" != install ]; do shift; done
+[ $# = 0 ] || shift
+for name; do
+  [ $name != absent ] || {{ echo "Error: Unable to find a match: absent"; exit 1; }}
+  echo "$name 0:1-1.el8" >>{database}
+done
+"""
+REFUSED = "#!/bin/sh\nexit 1\n"
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run_module(tmp_path: Path) -> Run:
+    """Run a module on a node with dnf, and with apt and dpkg of EPEL; no program of this machine is in its path."""
+    database, programs = tmp_path / "database", tmp_path / "bin"
+    database.write_text("bash 0:4.4-1.el8\nkernel 4.18-1.el8\nkernel 4.18-2.el8\n")
+    programs.mkdir()
+    for name, text in (("rpm", RPM), ("dnf", DNF), ("apt-get", REFUSED), ("apt-mark", REFUSED), ("dpkg", REFUSED)):
+        (programs / name).write_text(text.format(database=database))
+        (programs / name).chmod(0o755)
+    (programs / "awk").symlink_to(shutil.which("awk") or "awk")
+    places = {
+        "/var/lib/provision/": f"{tmp_path}/state/",
+        "/var/lib/dpkg/status": "/no/status",
+        "/usr/bin/apt-get": f"{programs}/apt-get",
+    }
+
+    def run(name: str, env: dict[str, str] | None = None, **arguments: Any) -> dict[str, Any]:
+        document = light.decoded(light.light_program(name, arguments))
+        for old, new in places.items():
+            document["parts"] = [[part, path, text.replace(old, new)] for part, path, text in document["parts"]]
+            document["source"] = document["source"].replace(old, new)
+        return run_light(OLDEST, light.encoded(document), env={"PATH": str(programs), **(env or {})})[1]
+
+    return run
+
+
+def test_packages_are_installed_under_the_oldest_python(run_module: Run) -> None:
+    """An installed package needs nothing, a missing one is installed once."""
+    results = [run_module("platform_packages", packages=["bash", "pigz"]) for _ in range(2)]
+
+    assert [result.get("installed") for result in results] == [["pigz"], []]
+
+
+def test_the_facts_of_the_role_are_read_under_the_oldest_python(run_module: Run) -> None:
+    """Versions have no epoch of 0; of several kernels the newest counts."""
+    node = run_module("platform_node")["node"]
+
+    assert node["package_manager"] == "dnf"
+    assert node["packages"] == {"bash": "4.4-1.el8", "kernel": "4.18-2.el8"}
+
+
+def test_messages_of_dnf_do_not_depend_on_the_language_of_the_login(run_module: Run) -> None:
+    """Python looks at LANGUAGE before LC_ALL, and sudo may preserve it."""
+    result = run_module("platform_packages", packages=["absent"], env={"LANGUAGE": "de"})
+
+    assert result["reason"] == "packages.missing"
