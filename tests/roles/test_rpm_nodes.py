@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from provision.facts.system import SystemFact
 from tests.support.interpreters import OLDEST
 from tests.support.light_modules import light, run_light
 
@@ -77,7 +79,22 @@ def test_the_facts_of_the_role_are_read_under_the_oldest_python(run_module: Run)
 
 
 def test_messages_of_dnf_do_not_depend_on_the_language_of_the_login(run_module: Run) -> None:
-    """Python looks at LANGUAGE before LC_ALL, and sudo may preserve it."""
+    """Python prefers LANGUAGE to LC_ALL, and sudo may preserve it."""
     result = run_module("platform_packages", packages=["absent"], env={"LANGUAGE": "de"})
 
     assert result["reason"] == "packages.missing"
+
+
+@pytest.mark.parametrize(("text", "manager"), [("", "dnf"), ("Package: dpkg\n", "apt-get")])
+def test_the_probe_reports_apt_only_where_dpkg_has_packages(tmp_path: Path, text: str, manager: str) -> None:
+    """EPEL has apt and dpkg, and Debian has dnf and rpm."""
+    (tmp_path / "status").write_text(text)
+    for name in ("apt-get", "dnf"):
+        (tmp_path / name).write_text(REFUSED)
+        (tmp_path / name).chmod(0o755)
+    command = SystemFact.command.replace("/var/lib/dpkg/status", str(tmp_path / "status"))
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True
+    )
+
+    assert f"probe_package_manager={manager}\n" in done.stdout
