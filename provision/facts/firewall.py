@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
@@ -78,7 +78,7 @@ class Firewall:
     zones: tuple[Zone, ...] = ()
     admits_by_default: bool = False
     """Whether the policy of ufw admits what no rule mentions."""
-    rules: tuple[UfwRule, ...] = field(default=(), repr=False)
+    rules: tuple[UfwRule, ...] = ()
 
     def admission(self, address: str, interface: str) -> Admission:
         """Return what the firewall admits from an address whose packets arrive at an interface."""

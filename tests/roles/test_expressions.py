@@ -219,6 +219,15 @@ def test_docker_as_a_snap_is_refused(node: dict[str, bool], holds: bool) -> None
     assert "snap remove docker" in role.says("preflight", "Check that docker is no snap")
 
 
+@pytest.mark.parametrize(("node", "holds"), [({"docker_is_podman": True}, False), ({}, True)])
+def test_docker_of_podman_is_refused(node: dict[str, bool], holds: bool) -> None:  # noqa: FBT001
+    """The role would configure an engine that nobody starts."""
+    role = Role("docker_engine", platform_node=node, inventory_hostname="gpu1")
+
+    assert role.holds("preflight", "Check that docker is not podman") is holds
+    assert "podman-docker" in role.says("preflight", "Check that docker is not podman")
+
+
 def test_passwords_are_not_on_command_lines() -> None:
     """`environment` of a task is put in front of the command, on the controller and on the node."""
     matches = [str(path) for path in (ROLES).glob("*/tasks/*.yml") if "\n  environment:" in path.read_text()]
