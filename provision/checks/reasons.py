@@ -151,7 +151,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "docker_engine.version": ("the engine reports its version", "fail"),
     "docker_engine.cgroup": ("the node has cgroup v2", "warn; skip on a container node"),
     "docker_engine.selinux": (
-        "where SELinux is enabled: container-selinux is installed, and Docker's data and the mounts of jobs have its labels",
+        "where SELinux is enabled: container-selinux is installed, and Docker's data and mounts have its labels",
         "fail; warn for mounts, and where SELinux is permissive",
     ),
     "docker_engine.daemon_json": ("the file is valid and holds all that the inventory wants; it may hold more", "fail"),
@@ -436,7 +436,7 @@ REASONS: Mapping[str, Wording] = {
     "node.selinux.denied": Wording(
         "SELinux denied {count} accesses of containers in the last 24 hours: {denials:;}",
         "Give the files a label for containers on the node: semanage fcontext -a -t container_file_t 'PATH(/.*)?' && "
-        "restorecon -R PATH; for devices: setsebool -P container_use_devices on. All records: ausearch -m avc -ts today",
+        "restorecon -R PATH; for devices: setsebool -P container_use_devices on. All records: ausearch -m avc",
     ),
     "node.selinux.denial": Wording("{command}: {permissions} on {kind}[ {name}] of type {type}"),
     "node.selinux.labels": Wording(
@@ -616,9 +616,9 @@ REASONS: Mapping[str, Wording] = {
     "docker_engine.cgroup.ok": Wording("cgroup v{version}"),
     "docker_engine.cgroup.container": Wording("a container has the cgroups of its host"),
     "docker_engine.cgroup.v1": Wording(
-        "the node has cgroup v1, which Docker 29 deprecates: reported ends of jobs in systemd units do not say that memory ran out",
-        "When the node is idle: grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1 (without grubby: add it to "
-        "GRUB_CMDLINE_LINUX in /etc/default/grub, and run update-grub), then reboot.",
+        "the node has cgroup v1, which Docker 29 deprecates: jobs in systemd units do not report that memory ran out",
+        "When the node is idle: grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1 (without grubby: "
+        "add it to GRUB_CMDLINE_LINUX in /etc/default/grub, and run update-grub), then reboot.",
     ),
     "docker_engine.selinux.off": Wording("SELinux is not enabled"),
     "docker_engine.selinux.ok": Wording("labels for containers[; Docker's data has the type {type}]"),
@@ -629,8 +629,8 @@ REASONS: Mapping[str, Wording] = {
     ),
     "docker_engine.selinux.mounts": Wording(
         "containers are confined (selinux-enabled in daemon.json), and cannot use what they mount: {mounts:;}",
-        "Label a path that only containers use: semanage fcontext -a -t container_file_t 'PATH(/.*)?' && restorecon -R PATH. "
-        "No path is relabelled on its own, and no mount gets :z.",
+        "Label a path that only containers use: semanage fcontext -a -t container_file_t 'PATH(/.*)?' && "
+        "restorecon -R PATH. No path is relabelled on its own, and no mount gets :z.",
     ),
     "docker_engine.selinux.mount": Wording("{path} is {type}"),
     "docker_engine.daemon_json.invalid": Wording(
@@ -1076,7 +1076,9 @@ REASONS: Mapping[str, Wording] = {
     "profile.rdma.ok": Wording("{devices}: active, with the {stack} driver"),
     "profile.rdma.none": Wording("there is no RDMA device", "See the checks rdma_stack.* of `provision verify`."),
     "profile.rdma.inactive": Wording("no RDMA device is active", "See the checks rdma_stack.* of `provision verify`."),
-    "profile.containerd.missing": Wording("containerd is not installed", "Install it: apt-get install containerd.io"),
+    "profile.containerd.missing": Wording(
+        "containerd is not installed", "Install the package containerd.io."
+    ),
     "profile.containerd.stopped": Wording(
         "containerd is not running (state {state})", "Start it: systemctl enable --now containerd"
     ),

@@ -21,7 +21,7 @@ _FOR_CONTAINERS = frozenset(
     {"container_file_t", "container_ro_file_t", "svirt_sandbox_file_t"}
     | {"nfs_t", "cephfs_t", "fusefs_t", "cifs_t", "glusterd_t"}
 )
-"""Types of files that confined containers may read: their own, and those of network file systems, which booleans rule."""
+"""Types that confined containers may use: their own, and those of network file systems, which booleans rule."""
 
 
 @check("node.selinux")

@@ -108,8 +108,7 @@ def admitted_sources(addresses: Mapping[str, str], networks: Sequence[str], own:
     stated = [ipaddress.ip_network(network, strict=False) for network in networks]
     peers = {ipaddress.ip_address(address) for name, address in addresses.items() if name != own}
     outside = [address for address in peers if not any(address in network for network in stated)]
-    used = [network for network in stated if any(address in network for address in peers)]
-    return (*map(str, used), *map(str, sorted(outside, key=lambda one: (one.version, int(one)))))
+    return (*map(str, stated), *map(str, sorted(outside, key=lambda one: (one.version, int(one)))))
 
 
 def is_host_name(name: object) -> bool:

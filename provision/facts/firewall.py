@@ -89,9 +89,7 @@ class Firewall:
 
     def _by_zone(self, source: ipaddress.IPv4Address | ipaddress.IPv6Address, interface: str) -> Admission:
         """A zone with the source takes precedence over that of the interface."""
-        by_source = [
-            (network.prefixlen, zone) for zone in self.zones for network in zone.sources if source in network
-        ]
+        by_source = [(network.prefixlen, zone) for zone in self.zones for network in zone.sources if source in network]
         zone = max(by_source, key=lambda pair: pair[0])[1] if by_source else None
         if zone is None:
             names = {name: one for one in self.zones for name in one.interfaces}

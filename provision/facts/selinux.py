@@ -15,7 +15,8 @@ _CONFIGURED = frozenset({"enforcing", "permissive", "disabled", ""})
 _TYPE = re.compile(r"[^:\s]+:[^:\s]+:([a-z0-9_]{1,100})(?::\S*)?")
 _RELABEL = re.compile(r"Would relabel (/\S*) from (\S+) to (\S+)")
 _DENIAL = re.compile(
-    r"type=AVC msg=audit\((?P<seconds>\d{1,12})\.\d{1,6}:\d{1,12}\): +avc: +denied +\{ (?P<permissions>[a-z_ ]{1,200}?) \} for "
+    r"type=AVC msg=audit\((?P<seconds>\d{1,12})\.\d{1,6}:\d{1,12}\): +avc: +denied +"
+    r"\{ (?P<permissions>[a-z_ ]{1,200}?) \} for "
     r"(?P<details>.{0,1000}?)scontext=[^:\s]+:[^:\s]+:container[a-z_]{0,40}_t(?::\S*)? "
     r"tcontext=[^:\s]+:[^:\s]+:(?P<target>[a-z0-9_]{1,100})(?::\S*)? tclass=(?P<kind>[a-z0-9_]{1,40})(?: .{0,200})?"
 )

@@ -221,7 +221,7 @@ def test_docker_as_a_snap_is_refused(node: dict[str, bool], holds: bool) -> None
 
 @pytest.mark.parametrize(("node", "holds"), [({"docker_is_podman": True}, False), ({}, True)])
 def test_docker_of_podman_is_refused(node: dict[str, bool], holds: bool) -> None:  # noqa: FBT001
-    """The role would configure an engine that nobody starts."""
+    """The role would configure an engine that is never started."""
     role = Role("docker_engine", platform_node=node, inventory_hostname="gpu1")
 
     assert role.holds("preflight", "Check that docker is not podman") is holds

@@ -7,10 +7,11 @@ short_description: Admit networks and addresses in the active firewall of the no
 description:
   - "firewalld: adds the sources to the zone trusted, in the saved and in the running configuration, without a reload."
   - "ufw: adds a rule for each source, after the existing rules."
-  - Changes no other rule. Records its rules for a reset, and removes those of sources that are no longer given.
+  - Changes no other rule. Records its rules for a reset, and removes those of sources that are no longer given (I(complete)).
 options:
   program: {description: The active firewall., type: str, choices: [firewalld, ufw], required: true}
   sources: {description: Networks (CIDR) and addresses., type: list, elements: str, required: true}
+  complete: {description: 'Whether these are all sources. If an address is unknown, no rule is removed.', type: bool, default: true}
 author: [provision]
 """
 
@@ -27,6 +28,7 @@ def main():
         argument_spec={
             "program": {"type": "str", "choices": ["firewalld", "ufw"], "required": True},
             "sources": {"type": "list", "elements": "str", "required": True},
+            "complete": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     )
@@ -34,7 +36,8 @@ def main():
     program, sources = module.params["program"], module.params["sources"]
     saved = {source: has_rule(module, program, source) for source in sources}
     missing = [source for source in sources if not saved[source] or not is_active(module, program, source)]
-    stale = [doc for doc in records("firewall") if doc["program"] == program and doc["source"] not in sources]
+    ours = [doc for doc in records("firewall") if doc["program"] == program]
+    stale = [doc for doc in ours if doc["source"] not in sources] if module.params["complete"] else []
     try:
         for source in missing if not module.check_mode else ():
             if not saved[source]:

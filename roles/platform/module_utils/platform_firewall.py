@@ -72,7 +72,9 @@ def _ufw_lines():
     for path in UFW_RULES:
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
-                lines |= {line.partition(" comment=")[0].rstrip() for line in stream if line.startswith("### tuple ###")}
+                lines |= {
+                    line.partition(" comment=")[0].rstrip() for line in stream if line.startswith("### tuple ###")
+                }
         except OSError:
             continue
     return lines

@@ -13,8 +13,8 @@ from provision.errors import ConnectionFailed
 from provision.facts import Unknown
 from provision.facts.container import DeletedMount
 from provision.facts.docker import DockerConfig, DockerService, Image
-from provision.facts.kernel import TimeSync
 from provision.facts.firewall import Firewall, UfwRule, Zone
+from provision.facts.kernel import TimeSync
 from provision.facts.network import Listening
 from provision.facts.rdma import RdmaStack
 from provision.facts.records import Receipt
