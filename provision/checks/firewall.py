@@ -6,11 +6,12 @@ from functools import lru_cache
 
 from provision.checks.base import check
 from provision.checks.everybody import Everybody, everybody
-from provision.components.check import Scene, Verdict, fail, known, passed, skip
+from provision.components.check import Param, Scene, Verdict, known, passed, skip
 from provision.facts import data_interface
 from provision.facts.address_claims import admitted_sources
 from provision.facts.firewall import Admission, Firewall
-from provision.model import Same
+from provision.model import CheckStatus, Same
+from provision.model.reason import reason
 
 _JOB_PORTS = (1024, 65535)
 """MPI, NCCL and torchrun listen on ports that the kernel chooses."""
@@ -35,7 +36,7 @@ def _firewall(scene: Scene) -> Verdict:
         return passed("base_system.firewall.ok", program=firewall.program, count=len(addresses.keys() - {own}))
     first = next(iter(blocked.values()))
     port = scene.want("container_ssh_port", default=_SSH_PORT)
-    params = {
+    params: dict[str, Param] = {
         "program": firewall.program,
         "zone": first.zone or None,
         "nodes": tuple(blocked),
@@ -43,12 +44,16 @@ def _firewall(scene: Scene) -> Verdict:
     }
     decided = next((admission.decided_by for admission in blocked.values() if admission.decided_by), "")
     if decided:
-        return fail("base_system.firewall.decided", **params, cause=decided)
-    networks = scene.want("cluster_data_networks", default=[])
+        return _failed("base_system.firewall.decided", **params, cause=decided)
+    networks: list[str] = scene.want("cluster_data_networks", default=[])
     sources = admitted_sources(addresses, networks, own)
     if scene.want("cluster_firewall", default="manage") == "check":
-        return fail("base_system.firewall.unmanaged", **params, sources=sources, commands=_commands(firewall, sources))
-    return fail("base_system.firewall.blocked", **params, sources=sources)
+        return _failed("base_system.firewall.unmanaged", **params, commands=_commands(firewall, sources))
+    return _failed("base_system.firewall.blocked", **params, sources=sources)
+
+
+def _failed(code: str, **params: Param) -> Verdict:
+    return Verdict(CheckStatus.FAIL, reason(code, **params))
 
 
 @lru_cache(maxsize=64)

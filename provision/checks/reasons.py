@@ -1076,9 +1076,7 @@ REASONS: Mapping[str, Wording] = {
     "profile.rdma.ok": Wording("{devices}: active, with the {stack} driver"),
     "profile.rdma.none": Wording("there is no RDMA device", "See the checks rdma_stack.* of `provision verify`."),
     "profile.rdma.inactive": Wording("no RDMA device is active", "See the checks rdma_stack.* of `provision verify`."),
-    "profile.containerd.missing": Wording(
-        "containerd is not installed", "Install the package containerd.io."
-    ),
+    "profile.containerd.missing": Wording("containerd is not installed", "Install the package containerd.io."),
     "profile.containerd.stopped": Wording(
         "containerd is not running (state {state})", "Start it: systemctl enable --now containerd"
     ),

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from provision.checks.base import check
 from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
-from provision.components.docker_engine import DATA_ROOT, DATA_ROOT_TYPE, relabel_commands
 from provision.facts import Unknown, mounts
-from provision.facts.selinux import Selinux
+from provision.facts.selinux import DATA_ROOT, DATA_ROOT_TYPE, Selinux
 from provision.model.reason import reason
 
 _RECENT_SECONDS = 24 * 3600
@@ -71,7 +70,7 @@ def _engine(scene: Scene) -> Verdict:
     root = DATA_ROOT if isinstance(info, Unknown) else info.data_root
     current = selinux.types.get(root)
     if current and current != DATA_ROOT_TYPE:
-        commands = relabel_commands(root, selinux)
+        commands = selinux.relabel_commands(root)
         judge = fail if selinux.mode == "enforcing" else warn
         return judge(
             "docker_engine.selinux.data_root", path=root, current=current, desired=DATA_ROOT_TYPE, commands=commands

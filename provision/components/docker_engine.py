@@ -25,7 +25,7 @@ from provision.components.common import (
 )
 from provision.facts import NodeFacts, Unknown, is_container, plain
 from provision.facts.docker import DockerService
-from provision.facts.selinux import Selinux
+from provision.facts.selinux import DATA_ROOT, DATA_ROOT_TYPE
 from provision.gdr.observed import has_gpus
 from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import NODES, Cause, CauseKind
@@ -44,9 +44,6 @@ _PACKAGES = {"distribution": "docker.io", "docker": "docker-ce"}
 """By docker_engine_source."""
 _ENGINES = ("docker.io", "docker-ce", "docker-engine", "moby-engine")
 _CERTIFICATES = "/etc/docker/certs.d/"
-DATA_ROOT = "/var/lib/docker"
-DATA_ROOT_TYPE = "container_var_lib_t"
-"""The type of DATA_ROOT in the policy of container-selinux."""
 
 
 def _is_disruptive(causes: Sequence[Cause], state: NodeState) -> bool:
@@ -271,33 +268,19 @@ _FORMS = {
 }
 
 
-def relabel_commands(root: str, selinux: Selinux) -> str:
-    """Return the commands that give a data root the labels of DATA_ROOT."""
-    relabel = f"restorecon -RF {root}"
-    return relabel if _has_labels(root, selinux) else f"semanage fcontext -a -e {DATA_ROOT} {root} && {relabel}"
-
-
-def _has_labels(root: str, selinux: Selinux) -> bool:
-    """Return whether the policy gives a path the labels of DATA_ROOT."""
-    return root == DATA_ROOT or any(
-        same == DATA_ROOT and (root == path or root.startswith(f"{path}/"))
-        for path, same in selinux.equivalents.items()
-    )
-
-
 def _selinux_settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
     """Yield a moved data root that would have labels by which SELinux denies containers their own files."""
     selinux, root = facts.selinux, text(variables, "docker_engine_data_root").rstrip("/") or DATA_ROOT
     if isinstance(selinux, Unknown) or selinux.mode != "enforcing" or not plain(root):
         return
-    if not _has_labels(root, selinux) and selinux.types.get(root) != DATA_ROOT_TYPE:
+    if not selinux.has_docker_labels(root) and selinux.types.get(root) != DATA_ROOT_TYPE:
         problem = f"SELinux is enforcing, and its policy has no labels of Docker's data for {root}"
         remedy = f"Run on the node (semanage is in policycoreutils-python-utils): mkdir -p {root} && "
         yield (
             PreflightCode.VARIABLE_INVALID,
             "docker_engine_data_root",
             problem,
-            remedy + relabel_commands(root, selinux),
+            remedy + selinux.relabel_commands(root),
         )
 
 

@@ -9,6 +9,10 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 
+DATA_ROOT = "/var/lib/docker"
+DATA_ROOT_TYPE = "container_var_lib_t"
+"""The type of DATA_ROOT in the policy of container-selinux."""
+
 _MODES = {"1": "enforcing", "0": "permissive", "": "disabled"}
 """By the content of /sys/fs/selinux/enforce, which exists only if SELinux is enabled."""
 _CONFIGURED = frozenset({"enforcing", "permissive", "disabled", ""})
@@ -51,6 +55,19 @@ class Selinux:
     def enabled(self) -> bool:
         """Whether files have labels."""
         return self.mode != "disabled"
+
+    def has_docker_labels(self, root: str) -> bool:
+        """Return whether the policy gives a data root of Docker the labels of DATA_ROOT."""
+        return root == DATA_ROOT or any(
+            same == DATA_ROOT and (root == path or root.startswith(f"{path}/"))
+            for path, same in self.equivalents.items()
+        )
+
+    def relabel_commands(self, root: str) -> str:
+        """Return the commands that give a data root of Docker the labels of DATA_ROOT."""
+        relabel = f"restorecon -RF {root}"
+        rule = f"semanage fcontext -a -e {DATA_ROOT} {root} && "
+        return relabel if self.has_docker_labels(root) else rule + relabel
 
 
 class SelinuxFact:

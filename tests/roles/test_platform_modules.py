@@ -295,7 +295,7 @@ def test_remains_of_an_interrupted_run_are_detected(tmp_path: Path, monkeypatch:
         (3, None, ""),
     ],
 )
-def test_the_active_firewall_is_found(
+def test_the_active_firewall_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: int, text: str | None, firewall: str
 ) -> None:
     """An installed firewall that is not active blocks nothing."""
@@ -313,7 +313,7 @@ def test_the_active_firewall_is_found(
     assert node.active_firewall(module) == firewall
 
 
-def test_docker_of_podman_is_found(tmp_path: Path) -> None:
+def test_docker_of_podman_is_detected(tmp_path: Path) -> None:
     """A large file is the program itself; it is not read."""
     node = load("platform", "platform_node")
     texts = {"podman": '#!/bin/sh\nexec /usr/bin/podman "$@"\n', "other": "#!/bin/sh\nexec docker\n"}

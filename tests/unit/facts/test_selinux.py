@@ -19,7 +19,7 @@ Would relabel /etc/docker/daemon.json from u:object_r:container_config_t:s0 to s
 restorecon: something else
 """
 DENIALS = """\
-type=AVC msg=audit(1799999000.123:456): avc:  denied  { read open } for  pid=4711 comm="python3" name="data" dev="sda1" \
+type=AVC msg=audit(1799999000.123:456): avc:  denied  { read open } for  pid=4711 comm="python3" name="data" dev="sda" \
 scontext=system_u:system_r:container_t:s0:c1,c2 tcontext=unconfined_u:object_r:default_t:s0 tclass=dir permissive=0
 type=AVC msg=audit(1799999001.5:457): avc:  denied  { ioctl } for  pid=1 comm=6D7069 path="/dev/infiniband/uverbs0" \
 scontext=system_u:system_r:container_init_t:s0 tcontext=system_u:object_r:infiniband_device_t:s0 tclass=chr_file
