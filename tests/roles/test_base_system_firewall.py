@@ -23,17 +23,17 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.rules = folder / "user.rules"
-        self.rules.write_text("### RULES ###\n")
+        self.rules.write_text(f"### tuple ### route:deny any any 0.0.0.0/0 any {PEER} in\n")
         self.running, self.is_running = set[str](), True
         self.saved = set[str]()
-        self.bound: set[str] = set()
+        self.bound, self.refused = set[str](), set[str]()
         self.ran: list[str] = []
 
     def run_command(self, command: list[str], **_more: Any) -> tuple[int, str, str]:
         """Answer as the programs do; record the commands that change a rule."""
         if command[1:] == ["--state"]:
             return (0, "running\n", "") if self.is_running else (252, "", "FirewallD is not running\n")
-        if "--query" not in command[-1]:
+        if "--query" not in command[-1] and "--get" not in command[-1]:
             self.ran.append(" ".join(command))
         return self._ufw(command[1:]) if command[0] == "ufw" else self._firewalld(command)
 
@@ -48,7 +48,9 @@ class Node:
         sources = self.saved if {"--permanent", "firewall-offline-cmd"} & set(command) else self.running
         if option == "--query-source":
             return int(source not in sources), "", ""
-        if source in self.bound:
+        if option == "--get-zone-of-source":
+            return (0, "work\n", "") if source in self.bound else (2, "no zone\n", "")
+        if source in self.refused:
             return 36, "", f"Error: ZONE_CONFLICT: '{source}' already bound to a zone\n"
         sources.add(source) if option == "--add-source" else sources.remove(source)
         return 0, "success\n", ""
@@ -141,9 +143,32 @@ def test_a_node_that_left_the_cluster_is_no_longer_admitted(node: Node, program:
     assert len(origin.records("firewall")) == 1
 
 
-def test_a_source_in_another_zone_is_an_error_with_a_remedy(node: Node) -> None:
-    """firewalld refuses it, and the operator has to decide."""
+def test_a_source_in_another_zone_stays_there(node: Node) -> None:
+    """The check reports it; firewalld would refuse the rule."""
     node.bound.add(NETWORK)
+
+    result = apply("firewalld", NETWORK, PEER)
+
+    assert result["decided"] == [NETWORK]
+    assert node.saved == node.running == {PEER}
+
+
+@pytest.mark.parametrize("action", ["deny", "reject_log", "limit", "allow_log"])
+def test_a_rule_of_the_operator_about_the_same_source_stays(node: Node, action: str) -> None:
+    """The program ufw replaces a rule that differs only in its action."""
+    line = f"### tuple ### {action} any any 0.0.0.0/0 any {NETWORK} in comment=6d696e65\n"
+    node.rules.write_text(line)
+
+    result = apply("ufw", NETWORK, PEER)
+
+    assert result["decided"] == [NETWORK]
+    assert line in node.rules.read_text()
+    assert [command for command in node.ran if NETWORK in command] == []
+
+
+def test_a_rule_that_firewalld_refuses_is_an_error_with_a_remedy(node: Node) -> None:
+    """The saved configuration may differ from that in effect."""
+    node.refused.add(NETWORK)
 
     result = apply("firewalld", NETWORK)
 

@@ -7,7 +7,7 @@ short_description: Admit networks and addresses in the active firewall of the no
 description:
   - "firewalld: adds the sources to the zone trusted, in the saved and in the running configuration, without a reload."
   - "ufw: adds a rule for each source, after the existing rules."
-  - Changes no other rule. Records its rules for a reset, and removes those of sources that are no longer given (I(complete)).
+  - Changes no other rule, and returns the sources about which another rule decides. Records its rules for a reset, and removes those of sources that are no longer given (I(complete)).
 options:
   program: {description: The active firewall., type: str, choices: [firewalld, ufw], required: true}
   sources: {description: Networks (CIDR) and addresses., type: list, elements: str, required: true}
@@ -18,7 +18,14 @@ author: [provision]
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.platform_firewall import FirewallError, add_rule, has_rule, is_active, remove_rule
+from ansible.module_utils.platform_firewall import (
+    FirewallError,
+    add_rule,
+    has_other_rule,
+    has_rule,
+    is_active,
+    remove_rule,
+)
 from ansible.module_utils.platform_origin import record, records
 
 
@@ -33,7 +40,9 @@ def main():
         supports_check_mode=True,
     )
     module.run_command_environ_update = {"LC_ALL": "C"}
-    program, sources = module.params["program"], module.params["sources"]
+    program = module.params["program"]
+    decided = [source for source in module.params["sources"] if has_other_rule(module, program, source)]
+    sources = [source for source in module.params["sources"] if source not in decided]
     saved = {source: has_rule(module, program, source) for source in sources}
     missing = [source for source in sources if not saved[source] or not is_active(module, program, source)]
     ours = [doc for doc in records("firewall") if doc["program"] == program]
@@ -57,7 +66,7 @@ def main():
         "after": "".join(f"admit {source}\n" for source in missing),
     }
     changed = bool(missing or stale)
-    module.exit_json(changed=changed, diff=[diff] if changed else [])
+    module.exit_json(changed=changed, decided=decided, diff=[diff] if changed else [])
 
 
 if __name__ == "__main__":

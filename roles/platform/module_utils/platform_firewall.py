@@ -22,6 +22,16 @@ def is_active(module, program, source):
     return program == "ufw" or _running(module, f"--query-source={source}")[0] == 0
 
 
+def has_other_rule(module, program, source):
+    """Return whether the operator decided otherwise about exactly this source: ufw would replace such a rule."""
+    if program == "ufw":
+        rest = _ufw_line(source).partition(" allow")[2]
+        actions = {line.split()[3] for line in _ufw_lines() if line.endswith(rest)}
+        return any(action != "allow" and not action.startswith("route:") for action in actions)
+    code, out, _ = module.run_command(["firewall-cmd", f"--get-zone-of-source={source}"])
+    return code == 0 and out.strip() not in ("", ZONE)
+
+
 def add_rule(module, program, source):
     """Admit a source, now and after the next start of the firewall.
 
