@@ -28,7 +28,7 @@ Open these ports between the machines. `provision` opens no port on the controll
 """
 _TAIL = """
 MPI and NCCL choose further ports above 1023 on the data network. Allow all traffic between the nodes there. RoCE v2
-uses UDP port 4791.
+uses UDP port 4791. In an active firewalld or ufw of the nodes, `apply` admits the other nodes (`cluster_firewall`).
 """
 
 

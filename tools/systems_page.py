@@ -28,7 +28,7 @@ from a mirror of its archive. Nodes of Enterprise Linux have dnf and rpm, and pa
 names of Enterprise Linux; SELinux and kernels are not simulated.
 
 Interim releases of Ubuntu are refused by name; only releases with long-term support (LTS) are supported. Docker that is
-installed as a snap is refused.
+installed as a snap is refused, and so is podman-docker, whose program `docker` runs podman.
 
 Both image stores of Docker are supported: Docker's own, and that of containerd, which Docker 29 and newer uses unless
 it was upgraded from an older version. The feature `containerd-snapshotter` selects the store:
@@ -54,6 +54,32 @@ index. Images are in `/var/lib/containerd` there, which `docker_engine_data_root
   `apt-mark hold`, or exclude them in `Unattended-Upgrade::Package-Blacklist`.
 - needrestart is suspended during the package transactions of `apply`.
 - The kernels of clouds lack RDMA modules. Install `linux-image-generic`, or `linux-modules-extra` of that kernel.
+
+### Enterprise Linux
+
+- SELinux stays in its mode, and no boolean or rule of its policy is changed. `apply` installs `container-selinux` and
+  gives the files that it writes the labels of the policy. `verify` reports files with other labels, and what SELinux
+  denied to containers in the last day (`node.selinux`).
+- A moved data root (`docker_engine_data_root`) is refused while SELinux is enforcing and the policy has no labels for
+  it; the remedy is the command: `semanage fcontext -a -e /var/lib/docker DIR`.
+- With `selinux-enabled` in daemon.json containers are confined. `verify` names mounts that they cannot use. No mount
+  gets `:z`, because that relabels files which other services may use.
+- Enterprise Linux 8 has cgroup v1, which is reported (`docker_engine.cgroup`). The remedy is a kernel argument and a
+  reboot.
+- tuned applies `/etc/sysctl.d` after its own profile (`reapply_sysctl`, its default), so the values of `base_system`
+  last.
+
+### All systems
+
+- Firewalls: without a rule, an active firewalld or ufw blocks jobs on several nodes. `apply` admits
+  `cluster_data_networks`, or the data addresses of the other nodes if it is not set: firewalld by the zone `trusted`,
+  ufw by `allow from`. The plan shows it, and `reset` removes it. `cluster_firewall: check` only reports. A rule of the
+  operator that denies these nodes is reported and never changed. Other firewalls are not read.
+- Network: the settings of NetworkManager, netplan, systemd-networkd and cloud-init are never written; addresses and
+  routes are read from the kernel.
+- Kernels: a kernel that changed since the last apply, such as by unattended-upgrades or dnf-automatic, is drift
+  (`base_system.kernel`), and the next apply verifies the node again. Its message names new kernels that have not
+  started yet.
 
 ## Controller
 

@@ -124,6 +124,19 @@ def _time_sync(scene: Scene) -> Verdict:
     return warn("base_system.time_sync.no_service")
 
 
+@check("base_system.kernel")
+def _kernel(scene: Scene) -> Verdict:
+    if scene.container:
+        return skip("base_system.kernel.container")
+    running, receipt = known(scene.facts.system).kernel, scene.receipt("base_system.kernel")
+    inputs = receipt.content.get("inputs") if receipt else None
+    before = inputs.get("kernel") if isinstance(inputs, Mapping) else None
+    if isinstance(before, str) and before != running:
+        return warn("base_system.kernel.changed", before=before, kernel=running)
+    others = [kernel.release for kernel in known(scene.facts.kernels) if kernel.release != running]
+    return passed("base_system.kernel.ok", kernel=running, others=others)
+
+
 @check("base_system.sysctls")
 def _sysctls(scene: Scene) -> Verdict:
     wanted: dict[str, Any] = scene.want("base_system_sysctls", default={})

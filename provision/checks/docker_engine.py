@@ -40,6 +40,14 @@ def _version(scene: Scene) -> Verdict:
     )
 
 
+@check("docker_engine.cgroup", after="docker_engine.service")
+def _cgroup(scene: Scene) -> Verdict:
+    version = known(scene.facts.docker_info).cgroup_version
+    if version != "1":
+        return passed("docker_engine.cgroup.ok", version=version or "?")
+    return skip("docker_engine.cgroup.container") if scene.container else warn("docker_engine.cgroup.v1")
+
+
 @check("docker_engine.daemon_json")
 def _daemon_json(scene: Scene) -> Verdict:
     config = known(scene.facts.docker_config)

@@ -65,6 +65,10 @@ _SLOW = (
 _ONE_NODE_FIRST = (
     "Read docs/reference/untested-systems.md, apply to one node first (provision apply --limit NODE), then verify it."
 )
+_BLOCKED = (
+    "{program} blocks TCP ports of jobs (MPI, NCCL, torchrun)[ and of SSH between containers ({port})] from "
+    "{nodes:few}[ (zone {zone})]"
+)
 
 DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     **CONTROLLER_DESCRIPTIONS,
@@ -83,6 +87,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "fail",
     ),
     "node.kind": ("always; the reason says physical machine, virtual machine or container", ""),
+    "node.selinux": (
+        "no container was denied an access in the last day, and the roles' files have the labels of the policy",
+        "warn",
+    ),
     "base_system.limits": (
         "hard limits of a login for locked memory and open files have the desired values",
         "fail; warn on a container node that has what its own limits allow",
@@ -92,6 +100,14 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "base_system.sysctls": (
         "every sysctl of `base_system_sysctls` has its value",
         "fail; warn for one that the kernel lacks; skip on a container node",
+    ),
+    "base_system.kernel": (
+        "the running kernel is that of the last apply",
+        "warn, and the role runs again; skip on a container node",
+    ),
+    "base_system.firewall": (
+        "firewalld or ufw admits the TCP ports of jobs, and of SSH between containers, from all other nodes",
+        "fail; skip for a single node",
     ),
     "rdma_stack.packages": ("rdma-core or an OFED is installed, and all packages of the last apply still are", "fail"),
     "rdma_stack.devices": (
@@ -139,6 +155,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "docker_engine.service": ("the unit is active, starts at boot, and the engine answers", "fail"),
     "docker_engine.version": ("the engine reports its version", "fail"),
+    "docker_engine.cgroup": ("the node has cgroup v2", "warn; skip on a container node"),
+    "docker_engine.selinux": (
+        "where SELinux is enabled: container-selinux is installed, and Docker's data and mounts have its labels",
+        "fail; warn for mounts, and where SELinux is permissive",
+    ),
     "docker_engine.daemon_json": ("the file is valid and holds all that the inventory wants; it may hold more", "fail"),
     "docker_engine.registry_ca": (
         "every CA of `docker_engine_registry_ca` is in place",
@@ -424,6 +445,19 @@ REASONS: Mapping[str, Wording] = {
     "node.data.findings": Wording("{problems:;}", "{advice}"),
     "node.data.problem": Wording("{volume}: {problem}"),
     # base_system
+    "node.selinux.off": Wording("SELinux is not enabled[; the next boot sets it to {configured}]"),
+    "node.selinux.ok": Wording("SELinux is {mode}[; the next boot sets it to {configured}]"),
+    "node.selinux.denied": Wording(
+        "SELinux denied {count} accesses of containers in the last 24 hours: {denials:;}",
+        "Give the files a label for containers on the node: semanage fcontext -a -t container_file_t 'PATH(/.*)?' && "
+        "restorecon -R PATH; for devices: setsebool -P container_use_devices on. All records: ausearch -m avc",
+    ),
+    "node.selinux.denial": Wording("{command}: {permissions} on {kind}[ {name}] of type {type}"),
+    "node.selinux.labels": Wording(
+        "{count} files of the roles have a label that the policy does not have for them: {files:;}",
+        "Run on the node: restorecon -v {paths}",
+    ),
+    "node.selinux.label": Wording("{path} is {current}, not {desired}"),
     "base_system.limits.ok": Wording("{limits:;}"),
     "base_system.limits.amount": Wording("{limit} {current}"),
     "base_system.limits.limit": Wording("{limit} {current} instead of {desired}"),
@@ -445,6 +479,20 @@ REASONS: Mapping[str, Wording] = {
     "base_system.time_sync.no_service": Wording(
         "no service keeps the clock synchronized",
         "Install and configure chrony, or set base_system_time_sync_check_enabled: false.",
+    ),
+    "base_system.kernel.container": Wording("a container has the kernel of its host"),
+    "base_system.kernel.ok": Wording("kernel {kernel}[; {others} can start at the next boot]"),
+    "base_system.kernel.changed": Wording("the kernel changed since the last apply, from {before} to {kernel}", _APPLY),
+    "base_system.firewall.none": Wording("neither firewalld nor ufw is active"),
+    "base_system.firewall.no_addresses": Wording("no other node has a known data address"),
+    "base_system.firewall.ok": Wording("{program} admits {count} other nodes"),
+    "base_system.firewall.blocked": Wording(
+        _BLOCKED + "; the role admits {sources}",
+        "Run: provision apply --limit {node} (or set cluster_firewall: check, and admit these sources yourself)",
+    ),
+    "base_system.firewall.unmanaged": Wording(_BLOCKED, "Run on the node: {commands}"),
+    "base_system.firewall.decided": Wording(
+        _BLOCKED + ": {cause}", "Change this rule of the node's firewall; an apply does not change it."
     ),
     "base_system.sysctls.none": Wording("the inventory sets no sysctls"),
     "base_system.sysctls.container": Wording("a container cannot set sysctls: they are its host's"),
@@ -579,6 +627,26 @@ REASONS: Mapping[str, Wording] = {
     "docker_engine.service.not_enabled": Wording("Docker runs, but does not start at boot (it is {state})", _APPLY),
     "docker_engine.service.ok": Wording("docker.service is active, starts at boot, and answers"),
     "docker_engine.version.ok": Wording("engine {version}, cgroup v{cgroup_version} by {cgroup_driver}"),
+    "docker_engine.cgroup.ok": Wording("cgroup v{version}"),
+    "docker_engine.cgroup.container": Wording("a container has the cgroups of its host"),
+    "docker_engine.cgroup.v1": Wording(
+        "the node has cgroup v1, which Docker 29 deprecates: jobs in systemd units do not report that memory ran out",
+        "When the node is idle: grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1 (without grubby: "
+        "add it to GRUB_CMDLINE_LINUX in /etc/default/grub, and run update-grub), then reboot.",
+    ),
+    "docker_engine.selinux.off": Wording("SELinux is not enabled"),
+    "docker_engine.selinux.ok": Wording("labels for containers[; Docker's data has the type {type}]"),
+    "docker_engine.selinux.no_policy": Wording("SELinux is enabled, and {package} is not installed", _APPLY),
+    "docker_engine.selinux.data_root": Wording(
+        "Docker's data in {path} has the type {current}, not {desired}",
+        "When the node is idle, run on it: {commands}",
+    ),
+    "docker_engine.selinux.mounts": Wording(
+        "containers are confined (selinux-enabled in daemon.json), and cannot use what they mount: {mounts:;}",
+        "Label a path that only containers use: semanage fcontext -a -t container_file_t 'PATH(/.*)?' && "
+        "restorecon -R PATH. No path is relabelled on its own, and no mount gets :z.",
+    ),
+    "docker_engine.selinux.mount": Wording("{path} is {type}"),
     "docker_engine.daemon_json.invalid": Wording(
         "/etc/docker/daemon.json cannot be used: {cause}",
         f"Correct the file, or remove it if nothing in it is needed. {_APPLY}",
@@ -1022,7 +1090,7 @@ REASONS: Mapping[str, Wording] = {
     "profile.rdma.ok": Wording("{devices}: active, with the {stack} driver"),
     "profile.rdma.none": Wording("there is no RDMA device", "See the checks rdma_stack.* of `provision verify`."),
     "profile.rdma.inactive": Wording("no RDMA device is active", "See the checks rdma_stack.* of `provision verify`."),
-    "profile.containerd.missing": Wording("containerd is not installed", "Install it: apt-get install containerd.io"),
+    "profile.containerd.missing": Wording("containerd is not installed", "Install the package containerd.io."),
     "profile.containerd.stopped": Wording(
         "containerd is not running (state {state})", "Start it: systemctl enable --now containerd"
     ),

@@ -56,6 +56,8 @@ COMPONENT = Component(
     after=("platform",),
     exchange=Exchange(request=_request, reason=_reason),
     never_fixes=frozenset({"base_system.time_sync"}),  # the role checks the clock, and installs no time service
+    fixes_warnings=frozenset({"base_system.kernel"}),
+    fixes_if={"base_system.firewall": lambda _, result: result.reason.code == "base_system.firewall.blocked"},
     files=_files,
     packages=_packages,
 )

@@ -25,6 +25,7 @@ from provision.components.common import (
 )
 from provision.facts import NodeFacts, Unknown, is_container, plain
 from provision.facts.docker import DockerService
+from provision.facts.selinux import DATA_ROOT, DATA_ROOT_TYPE
 from provision.gdr.observed import has_gpus
 from provision.model import CheckResult, Node, PreflightCode
 from provision.model.cause import NODES, Cause, CauseKind
@@ -280,11 +281,32 @@ _FORMS = {
 }
 
 
+def _selinux_settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
+    """Yield a moved data root that would have labels by which SELinux denies containers their own files."""
+    selinux, root = facts.selinux, text(variables, "docker_engine_data_root").rstrip("/") or DATA_ROOT
+    if isinstance(selinux, Unknown) or selinux.mode != "enforcing" or not plain(root):
+        return
+    if not selinux.has_docker_labels(root) and selinux.types.get(root) != DATA_ROOT_TYPE:
+        problem = f"SELinux is enforcing, and its policy has no labels of Docker's data for {root}"
+        remedy = f"Run on the node (semanage is in policycoreutils-python-utils): mkdir -p {root} && "
+        yield (
+            PreflightCode.VARIABLE_INVALID,
+            "docker_engine_data_root",
+            problem,
+            remedy + selinux.relabel_commands(root),
+        )
+
+
 def _settings(variables: Variables, facts: NodeFacts) -> Iterator[Setting]:
+    yield from _selinux_settings(variables, facts)
     if isinstance(facts.docker_service, DockerService) and facts.docker_service.snap:
         problem = "Docker is installed as a snap, whose configuration, data and service are elsewhere"
         remedy = "Save what its containers need, then run on the node: snap remove docker"
         yield PreflightCode.PACKAGE_CONFLICT, "docker (snap)", problem, remedy
+    if isinstance(facts.docker_service, DockerService) and facts.docker_service.podman:
+        problem = "the program docker is that of podman-docker, which runs podman"
+        remedy = "Remove the package podman-docker from the node; podman itself can stay."
+        yield PreflightCode.PACKAGE_CONFLICT, "docker (podman-docker)", problem, remedy
     if variables.get("docker_engine_source") == "docker":
         key = text(variables, "docker_engine_repository_key")
         yield from key_problems("docker_engine_repository_key", key, "Docker's repository")
@@ -359,10 +381,14 @@ COMPONENT = Component(
     never_fixes=frozenset(
         {
             "docker_engine.version",  # fails only where the engine does not answer: docker_engine.service judges that
+            "docker_engine.cgroup",  # a kernel argument, and a reboot
             "docker_engine.storage",  # free disk space needs manual action
         }
     ),
-    fixes_if={"docker_engine.service": _engine_is_down},
+    fixes_if={
+        "docker_engine.service": _engine_is_down,
+        "docker_engine.selinux": lambda _, result: result.reason.code == "docker_engine.selinux.no_policy",
+    },
     preserves=PreservedSettings(
         facts=("docker_service", "docker_config"), variables=_preserved, describe=_describe, forms=_FORMS
     ),

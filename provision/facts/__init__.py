@@ -8,6 +8,7 @@ from provision.facts.derived import (
     free_port,
     gpu_count,
     is_container,
+    mounts,
     parameters,
     plain,
     proxies,

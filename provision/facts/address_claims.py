@@ -97,6 +97,20 @@ def _normal(address: str) -> str:
         return address
 
 
+def admitted_sources(addresses: Mapping[str, str], networks: Sequence[str], own: str) -> tuple[str, ...]:
+    """Return the networks and addresses that a node's firewall admits.
+
+    Args:
+        addresses: node -> data address.
+        networks: ``cluster_data_networks``; without it, only the addresses of the other nodes are admitted.
+        own: the name of the node.
+    """
+    stated = [ipaddress.ip_network(network, strict=False) for network in networks]
+    peers = {ipaddress.ip_address(address) for name, address in addresses.items() if name != own}
+    outside = [address for address in peers if not any(address in network for network in stated)]
+    return (*map(str, stated), *map(str, sorted(outside, key=lambda one: (one.version, int(one)))))
+
+
 def is_host_name(name: object) -> bool:
     """Return whether a name can stand in /etc/hosts without meaning anything else."""
     return _NAME.fullmatch(str(name)) is not None
@@ -137,5 +151,6 @@ class FilterModule:
             "platform_address_claims": _claims,
             "platform_addresses_accepted": _accepted,
             "platform_addresses_refused": _refused,
+            "platform_admitted_sources": admitted_sources,
             "platform_host_name": is_host_name,
         }

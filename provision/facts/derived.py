@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,9 +57,19 @@ def parameters(
         images=tuple(image for image in (pinned, reference) if image),
         sysctls=tuple(sysctls) if isinstance(sysctls, Mapping) else (),
         paths=tuple(paths),
+        mounts=mounts(variables),
         topology=topology,
         known=outputs.digests() if outputs else (),
     )
+
+
+def mounts(variables: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the paths of a node that its training container and its jobs mount, by the inventory."""
+    own, volumes = variables.get("training_container_mounts"), variables.get("cluster_data")
+    sources = [str(mount).partition(":")[0] for mount in own] if isinstance(own, list) else []
+    entries = volumes.values() if isinstance(volumes, Mapping) else ()
+    sources += [str(entry["path"]) for entry in entries if isinstance(entry, Mapping) and "path" in entry]
+    return tuple(dict.fromkeys(path for path in sources if re.fullmatch(r"/[A-Za-z0-9._/+@-]{0,200}", path)))
 
 
 def _text(variables: Mapping[str, Any], name: str) -> str:

@@ -27,6 +27,8 @@ class DockerService:
     """Whether the program ``docker`` exists."""
     snap: bool = False
     """Whether Docker is installed as a snap, with other units and paths."""
+    podman: bool = False
+    """Whether the program ``docker`` runs podman (podman-docker)."""
 
 
 class DockerServiceFact:
@@ -48,6 +50,7 @@ class DockerServiceFact:
             enabled=pairs.get("UnitFileState", ""),
             client=raw.pairs().get("client") == "yes",
             snap=raw.pairs().get("snap") == "yes",
+            podman=raw.pairs().get("podman") == "yes",
         )
 
 

@@ -318,7 +318,7 @@ _SYMPTOMS = (
         "The loaded RDMA stack has no peer memory interface: it is the kernel's own, not OFED's.",
         "With OFED installed: modinfo -n ib_core must be under extra/ or updates/; restart it "
         "(systemctl restart openibd; where systemd has no such unit, /etc/init.d/openibd restart) and rebuild the "
-        "initramfs. " + _OFED_FIRST,
+        "initramfs (update-initramfs -u -k all, or dracut -f --regenerate-all). " + _OFED_FIRST,
     ),
     Symptom(
         "dependency_not_loaded",

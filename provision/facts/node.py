@@ -25,6 +25,7 @@ from provision.facts.docker import (
     Image,
     ImageFact,
 )
+from provision.facts.firewall import Firewall, FirewallFact
 from provision.facts.gpu import Gpu, GpuPciFact, GpusFact
 from provision.facts.gpudirect import (
     DmaBuf,
@@ -57,6 +58,7 @@ from provision.facts.probe_request import split
 from provision.facts.rdma import RdmaFact, RdmaStack
 from provision.facts.rdma_counters import RdmaCountersFact
 from provision.facts.records import Receipt, ReceiptsFact, SimulatedFact
+from provision.facts.selinux import Denial, Selinux, SelinuxDenialsFact, SelinuxFact
 from provision.facts.slurm import SlurmFact
 from provision.facts.system import (
     Boot,
@@ -109,6 +111,9 @@ class NodeFacts:
     routes: tuple[Route, ...] | Unknown = _value_of(RoutesFact())
     names: Mapping[str, tuple[str, ...]] | Unknown = _value_of(NamesFact())
     listening: tuple[Listening, ...] | Unknown = _value_of(ListeningFact())
+    firewall: Firewall | Unknown = _value_of(FirewallFact())
+    selinux: Selinux | Unknown = _value_of(SelinuxFact())
+    selinux_denials: tuple[Denial, ...] | Unknown = _value_of(SelinuxDenialsFact())
     rdma: RdmaStack | Unknown = _value_of(RdmaFact())
     rdma_counters: Mapping[str, Mapping[str, int]] | Unknown = _value_of(RdmaCountersFact())
     gpus: tuple[Gpu, ...] | Unknown = _value_of(GpusFact())

@@ -64,6 +64,8 @@ class Parameters:
         *("/var/lib/provision", "/var/lib/provision/jobs"),
     )
     """Paths whose free space is reported: PROBE_PATHS."""
+    mounts: tuple[str, ...] = ()
+    """Paths that jobs mount: PROBE_MOUNTS."""
     topology: bool = False
     """Whether nvidia-smi is queried for the matrix of GPUs and cards: PROBE_TOPOLOGY."""
     known: tuple[str, ...] = ()
@@ -77,6 +79,7 @@ class Parameters:
             "PROBE_IMAGES": " ".join(self.images),
             "PROBE_SYSCTLS": " ".join(self.sysctls),
             "PROBE_PATHS": " ".join(self.paths),
+            "PROBE_MOUNTS": " ".join(self.mounts),
             "PROBE_TOPOLOGY": "yes" if self.topology else "",
         }
 

@@ -28,6 +28,7 @@ _CLUSTER_KEYS = (
     "cluster_drain_seconds",
     "cluster_engine",
     "cluster_fabric",
+    "cluster_firewall",
     "cluster_gid_index",
     "cluster_gpus",
     "cluster_head",

@@ -290,5 +290,5 @@ FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "simulated": _constant("everything=a node of a benchmark (SIMULATED)"),
 }
 """Fact -> what its command prints; facts with the same command share an entry."""
-NO_OUTPUT = frozenset({"receipts", "peer_status", "slurm"})
-"""Facts whose commands print nothing on a node to which nothing was applied."""
+NO_OUTPUT = frozenset({"receipts", "peer_status", "slurm", "firewall", "selinux", "selinux_denials"})
+"""Facts whose commands print nothing on a node to which nothing was applied, without SELinux and firewall."""

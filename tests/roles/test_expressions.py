@@ -293,6 +293,45 @@ def test_docker_as_a_snap_is_refused(node: dict[str, bool], holds: bool) -> None
     assert "snap remove docker" in role.says("preflight", "Check that docker is no snap")
 
 
+@pytest.mark.parametrize(
+    ("networks", "known", "sources", "complete"),
+    [
+        ([], {"gpu3": "10.77.0.3 gpu3"}, ["10.77.0.2", "10.77.0.3"], True),
+        ([], {}, ["10.77.0.2"], False),
+        (["10.77.0.0/24"], {}, ["10.77.0.0/24"], False),
+    ],
+)
+def test_the_firewall_admits_the_nodes_whose_address_is_known(
+    networks: list[str],
+    known: dict[str, str],
+    sources: list[str],
+    complete: bool,  # noqa: FBT001
+) -> None:
+    """Those of this run, and those of earlier runs in /etc/hosts."""
+    role = Role(
+        "base_system",
+        platform_data_addresses={"gpu1": "10.77.0.1", "gpu2": "10.77.0.2"},
+        platform_node={"hosts": known, "hostname": "gpu1", "firewall": "ufw"},
+        groups={"gpu_nodes": ["gpu1", "gpu2", "gpu3"]},
+        ansible_play_hosts_all=["gpu1", "gpu2"],
+        inventory_hostname="gpu1",
+        cluster_data_networks=networks,
+    )
+    task = role.task("configure", "Admit the other nodes in the firewall")["base_system_firewall"]
+
+    assert list(role.value("__base_system_sources")) == sources
+    assert role.templar.template(task["complete"]) is complete
+
+
+@pytest.mark.parametrize(("node", "holds"), [({"docker_is_podman": True}, False), ({}, True)])
+def test_docker_of_podman_is_refused(node: dict[str, bool], holds: bool) -> None:  # noqa: FBT001
+    """The role would configure an engine that is never started."""
+    role = Role("docker_engine", platform_node=node, inventory_hostname="gpu1")
+
+    assert role.holds("preflight", "Check that docker is not podman") is holds
+    assert "podman-docker" in role.says("preflight", "Check that docker is not podman")
+
+
 def test_passwords_are_not_on_command_lines() -> None:
     """`environment` of a task is put in front of the command, on the controller and on the node."""
     matches = [str(path) for path in (ROLES).glob("*/tasks/*.yml") if "\n  environment:" in path.read_text()]

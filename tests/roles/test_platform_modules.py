@@ -325,3 +325,42 @@ def test_remains_of_an_interrupted_run_are_detected(tmp_path: Path, monkeypatch:
         after_reboot = leftovers()
 
     assert (of_the_site, during, after_reboot) == ([], [], [str(policy), str(copy)])
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "firewall"),
+    [
+        (0, "ENABLED=yes\n", "firewalld"),
+        (3, "X=low\nENABLED=yes\n", "ufw"),
+        (3, "ENABLED=no\n", ""),
+        (3, None, ""),
+    ],
+)
+def test_the_active_firewall_is_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: int, text: str | None, firewall: str
+) -> None:
+    """An installed firewall that is not active blocks nothing."""
+    node = load("platform", "platform_node")
+    monkeypatch.setattr(node, "UFW_CONF", str(tmp_path / "ufw.conf"))
+    monkeypatch.setattr(node, "SEARCH", str(tmp_path))
+    for name in ("firewall-cmd", "ufw"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    if text is not None:
+        (tmp_path / "ufw.conf").write_text(text)
+    module = Module()
+    monkeypatch.setattr(module, "run_command", lambda _command: (state, "", ""))
+
+    assert node.active_firewall(module) == firewall
+
+
+def test_docker_of_podman_is_detected(tmp_path: Path) -> None:
+    """A large file is the program itself; it is not read."""
+    node = load("platform", "platform_node")
+    texts = {"podman": '#!/bin/sh\nexec /usr/bin/podman "$@"\n', "other": "#!/bin/sh\nexec docker\n"}
+    texts["large"] = texts["podman"] + "\n" * 70000
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+
+    assert [node.is_podman(str(tmp_path / name)) for name in texts] == [True, False, False]
+    assert not node.is_podman(None)

@@ -412,13 +412,26 @@ def unit_states() -> int:
         code, text = print_output_of(["systemctl", "show", "--property=" + properties, "--", *units])
         if code:
             return code
-    if program_of("docker"):
+    client = program_of("docker")
+    if client:
         print("client=yes", flush=True)
+    if client and is_podman(client):
+        print("podman=yes", flush=True)
     if os.path.exists(SNAP):
         print("snap=yes", flush=True)
     if "ActiveState=active" in text.partition("\n\n")[2]:
         print_output_of(["timedatectl", "show", "-p", "NTPSynchronized"])
     return 0
+
+
+def is_podman(path: str) -> bool:
+    """Return whether the program ``docker`` is the script of podman-docker."""
+    try:
+        with open(path, "rb") as stream:
+            head = stream.read(4096)
+    except OSError:
+        return False
+    return head.startswith(b"#!") and b"podman" in head
 
 
 def packages(cache: str) -> int:

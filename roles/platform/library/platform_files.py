@@ -51,6 +51,7 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_origin import record_file, record_folder, record_module, record_new_folders
+from ansible.module_utils.platform_replace import relabel
 
 SUBOPTIONS = {
     "path": {"type": "path", "required": True},
@@ -283,6 +284,8 @@ def main():
             module.fail_json(msg="{}: cannot write it ({})".format(item["path"], reason))
     for name in module.params["modules"] if writer.changed and not module.check_mode else ():
         record_module(name)
+    if not module.check_mode:
+        relabel(writer.changed)
     module.exit_json(changed=bool(writer.changed), changed_paths=writer.changed, diff=writer.diffs)
 
 

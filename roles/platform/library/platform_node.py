@@ -34,6 +34,7 @@ LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open file
 RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
 SNAP_DOCKER = "/snap/docker/current"
 ROUTE_TYPES = ("blackhole", "broadcast", "local", "multicast", "prohibit", "throw", "unicast", "unreachable")
+UFW_CONF = "/etc/ufw/ufw.conf"
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -212,6 +213,20 @@ def time_synchronized(module):
     return out.strip() == "yes" if code == 0 else None
 
 
+def is_podman(path):
+    """Return whether the program `docker` is the script of podman-docker."""
+    head = text(path)[:4096] if path and os.path.getsize(path) < 65536 else ""
+    return head.startswith("#!") and "podman" in head
+
+
+def active_firewall(module):
+    """Return `firewalld`, `ufw` or an empty string."""
+    if has_program("firewall-cmd") and module.run_command(["systemctl", "-q", "is-active", "firewalld"])[0] == 0:
+        return "firewalld"
+    enabled = re.search(r'^ENABLED="?yes"?\s*$', text(UFW_CONF), re.IGNORECASE | re.MULTILINE)
+    return "ufw" if enabled and has_program("ufw") else ""
+
+
 def hosts_block():
     """Return name -> line in the managed block of /etc/hosts."""
     match = re.search(r"^# BEGIN provision\n(.*?)^# END provision$", text(HOSTS), re.MULTILINE | re.DOTALL)
@@ -250,6 +265,8 @@ def main():
         "recorded_images": recorded_values("images"),
         "architecture": ARCHITECTURES.get(os.uname().machine, os.uname().machine),
         "docker_is_snap": os.path.exists(SNAP_DOCKER),
+        "docker_is_podman": is_podman(module.get_bin_path("docker")),
+        "firewall": active_firewall(module),
     }
     node.update(os_release())
     node.update(packages(module))

@@ -34,7 +34,13 @@ from ansible.module_utils.platform_undo_database import UNIT as DATABASE_UNIT
 from ansible.module_utils.platform_undo_database import Database
 from ansible.module_utils.platform_undo_docker import Engine
 from ansible.module_utils.platform_undo_files import Step, file_step, folder_steps
-from ansible.module_utils.platform_undo_kernel import depmod_steps, dkms_steps, module_steps, sysctl_steps
+from ansible.module_utils.platform_undo_kernel import (
+    depmod_steps,
+    dkms_steps,
+    firewall_steps,
+    module_steps,
+    sysctl_steps,
+)
 from ansible.module_utils.platform_undo_packages import (
     installed_packages,
     leftovers,
@@ -120,6 +126,7 @@ class Reset:
         ]
         steps_in_order += [
             *sysctl_steps(self.left),
+            *firewall_steps(self.module),
             *folder_steps(origin.records("folders")),
             *self.engine.last_steps(),
         ]

@@ -2,6 +2,10 @@
 
 import os
 import stat
+import subprocess
+
+SELINUX = "/sys/fs/selinux/enforce"
+RESTORECON = "/usr/sbin/restorecon"
 
 
 def replace(path, content, mode=0o644):
@@ -17,6 +21,7 @@ def replace(path, content, mode=0o644):
         os.fchmod(stream.fileno(), mode)
         os.fsync(stream.fileno())
     os.rename(temporary, path)
+    relabel([path])
 
 
 def is_root_file(path, mode=0o644):
@@ -26,3 +31,10 @@ def is_root_file(path, mode=0o644):
     except OSError:
         return False
     return (status.st_mode, status.st_uid, status.st_gid) == (stat.S_IFREG | mode, os.geteuid(), os.getegid())
+
+
+def relabel(paths):
+    """Give paths and their folders the labels of SELinux's policy, if SELinux is enabled: a replaced file has its folder's."""
+    if paths and os.path.exists(SELINUX) and os.access(RESTORECON, os.X_OK):
+        everything = sorted({*paths, *map(os.path.dirname, paths)})
+        subprocess.call([RESTORECON, "-i", *everything], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -10,6 +10,7 @@ import stat
 import tempfile
 
 from ansible.module_utils.platform_origin import file_attributes
+from ansible.module_utils.platform_replace import relabel
 
 ORIGINAL_SUFFIX, EDITED_SUFFIX = ".provision-before", ".provision-edited"
 OWN_FOLDERS = ("/usr/local/lib/provision", "/etc/provision")
@@ -60,6 +61,7 @@ def write(path, data, attributes):
                 stream.truncate()
                 stream.write(data)
             os.utime(path, ns=(attributes["mtime"], attributes["mtime"]))
+        relabel([path])
     finally:
         if os.path.lexists(temporary):
             os.unlink(temporary)

@@ -1,8 +1,9 @@
-"""Reset the kernel: modules that roles loaded or built, and settings."""
+"""Reset the kernel: modules that roles loaded or built, settings, and rules of the firewall."""
 
 import os
 import re
 
+from ansible.module_utils.platform_firewall import FirewallError, has_rule, remove_rule
 from ansible.module_utils.platform_origin import records
 from ansible.module_utils.platform_undo_files import Step
 
@@ -94,3 +95,25 @@ def _words(path):
             return " ".join(stream.read().split())
     except OSError:
         return ""
+
+
+def firewall_steps(module):
+    """Return the steps for rules of the firewall that roles added and that still exist."""
+    rules = [(doc["program"], doc["source"]) for doc in records("firewall")]
+    return [
+        Step(f"remove the rule of {program} that admits {source}", _remove_rule(module, program, source))
+        for program, source in rules
+        if module.get_bin_path("firewall-cmd" if program == "firewalld" else program)
+        and has_rule(module, program, source)
+    ]
+
+
+def _remove_rule(module, program, source):
+    def act():
+        try:
+            remove_rule(module, program, source)
+        except FirewallError as error:
+            return f"remove the rule of {program} manually that admits {error}"
+        return None
+
+    return act

@@ -13,6 +13,7 @@ from provision.facts import NodeFacts
 from provision.facts.container import Container, Process
 from provision.facts.container_ssh import ContainerSsh, ContainerTrust
 from provision.facts.docker import DockerConfig, DockerInfo, DockerService, Image
+from provision.facts.firewall import Firewall
 from provision.facts.gpu import Gpu
 from provision.facts.gpu_health import GpuHealth
 from provision.facts.gpudirect import DmaBuf, Nccl, PciRouting, Signing
@@ -24,6 +25,7 @@ from provision.facts.pci_links import PciLink
 from provision.facts.peer_modules import InstalledKernel, ModuleFile, NvidiaModules, PeerMemory
 from provision.facts.peer_status import JudgedKernel, PeerRecord, PeerStatus, PeerUnit
 from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
+from provision.facts.selinux import Selinux
 from provision.facts.system import Boot, Disk, Hardware, Kind, Limits, NodeKind, System
 from provision.facts.xid import XidLog
 from provision.model import CheckResult, Cluster, Connection, Node, Topology, TopologyGpu, TopologyNic
@@ -171,6 +173,9 @@ def healthy(number: int = 1) -> NodeFacts:
         routes=(Route("default", "ens3", ""),),
         names=names,
         listening=(Listening(f"10.77.0.{number}", 2222),),
+        firewall=Firewall(""),
+        selinux=Selinux("disabled"),
+        selinux_denials=(),
         rdma=RdmaStack((rdma_device(),), 1, ("uverbs0", "rdma_cm"), ""),
         rdma_counters={},
         gpus=(gpu(),),

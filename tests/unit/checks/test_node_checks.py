@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from ipaddress import ip_network
 
 import pytest
 
@@ -12,10 +13,12 @@ from provision.errors import ConnectionFailed
 from provision.facts import Unknown
 from provision.facts.container import DeletedMount
 from provision.facts.docker import DockerConfig, DockerService, Image
+from provision.facts.firewall import Firewall, UfwRule, Zone
 from provision.facts.kernel import TimeSync
 from provision.facts.network import Listening
 from provision.facts.rdma import RdmaStack
 from provision.facts.records import Receipt
+from provision.facts.selinux import Denial, Selinux, WrongLabel
 from provision.facts.system import Disk, Kind, Limits, NodeKind, System
 from provision.model import CheckStatus
 from provision.report.reasons import remedy
@@ -41,7 +44,110 @@ def test_a_healthy_node_passes(judged):
     assert [r.id for r in results.values() if r.status is SKIP] == ["rdma_stack.soft_roce"]
 
 
+PUBLIC = Zone("public", "default", interfaces=("ens4",), ports=((2222, 2222),))
+TRUSTED = Zone("trusted", "ACCEPT")
+PEERS = ip_network("10.77.0.0/24")
+EVERYBODY = ip_network("0.0.0.0/0")
+DENIAL = Denial(1_799_999_000, "python3", "read", "default_t", "dir", "data")
+ENFORCING = Selinux("enforcing", "enforcing", {"/var/lib/docker": "container_var_lib_t"})
+WITH_POLICY = {"packages": {**BASE.packages, "container-selinux": "2.229.0"}}
+CONFINED = DockerConfig(True, {"selinux-enabled": True}, "", BASE.docker_config.certificates)  # noqa: FBT003
+
+
+def firewalld(*zones):
+    """The fact of a node with these zones besides public and trusted, unless they replace them."""
+    names = {zone.name: zone for zone in (PUBLIC, TRUSTED, *zones)}
+    return {"firewall": Firewall("firewalld", "public", tuple(names.values()))}
+
+
+def ufw(*rules, admits=False):
+    """The fact of a node with these rules of ufw."""
+    return {"firewall": Firewall("ufw", admits_by_default=admits, rules=rules)}
+
+
 BROKEN = [
+    (
+        "base_system.firewall",
+        FAIL,
+        "base_system.firewall.blocked: firewalld public gpu2 10.77.0.2",
+        firewalld(),
+    ),
+    (
+        "base_system.firewall",
+        FAIL,
+        "base_system.firewall.blocked: firewalld public gpu2 2222 10.77.0.2",
+        firewalld(dataclasses.replace(PUBLIC, ports=((2223, 2300),))),
+    ),
+    (
+        "base_system.firewall",
+        FAIL,
+        "base_system.firewall.decided: firewalld work gpu2 2222 the zone work has its address",
+        firewalld(Zone("work", "default", sources=(PEERS,))),
+    ),
+    ("base_system.firewall", FAIL, "base_system.firewall.blocked: ufw gpu2 2222 10.77.0.2", ufw()),
+    (
+        "base_system.firewall",
+        FAIL,
+        "base_system.firewall.blocked: ufw gpu2 10.77.0.2",
+        ufw(UfwRule("allow", EVERYBODY, ((22, 22), (2222, 2222)), ""), UfwRule("allow", PEERS, (), "ens9")),
+    ),
+    (
+        "base_system.firewall",
+        FAIL,
+        "base_system.firewall.decided: ufw gpu2 2222 the rule deny from 10.77.0.0/24",
+        ufw(UfwRule("deny", PEERS, (), ""), UfwRule("allow", PEERS, (), "")),
+    ),
+    ("base_system.firewall", FAIL, "unavailable: hung", {"firewall": Unknown("hung: firewall-cmd")}),
+    (
+        "base_system.kernel",
+        WARN,
+        "base_system.kernel.changed: 5.10.0 6.1.0",
+        {"receipts": {"base_system": Receipt("base_system", {"inputs": {"kernel": "5.10.0"}})}},
+    ),
+    (
+        "node.selinux",
+        WARN,
+        "node.selinux.denied: 1 node.selinux.denial python3 read dir data default_t",
+        {"selinux": ENFORCING, "selinux_denials": (DENIAL, dataclasses.replace(DENIAL, seconds=1_799_000_000))},
+    ),
+    (
+        "node.selinux",
+        WARN,
+        "node.selinux.label /etc/hosts etc_t net_conf_t 1 /etc/hosts",
+        {"selinux": dataclasses.replace(ENFORCING, wrong=(WrongLabel("/etc/hosts", "etc_t", "net_conf_t"),))},
+    ),
+    ("docker_engine.selinux", FAIL, "docker_engine.selinux.no_policy", {"selinux": ENFORCING}),
+    (
+        "docker_engine.selinux",
+        FAIL,
+        "/data default_t container_var_lib_t semanage fcontext -a -e /var/lib/docker /data && restorecon -RF /data",
+        {
+            "selinux": dataclasses.replace(ENFORCING, types={"/data": "default_t"}),
+            **WITH_POLICY,
+            **changed("docker_info", data_root="/data"),
+        },
+    ),
+    (
+        "docker_engine.selinux",
+        WARN,
+        "data_root: /data/docker default_t container_var_lib_t restorecon -RF /data/docker",
+        {
+            "selinux": Selinux("permissive", "", {"/data/docker": "default_t"}, {"/data": "/var/lib/docker"}),
+            **WITH_POLICY,
+            **changed("docker_info", data_root="/data/docker"),
+        },
+    ),
+    (
+        "docker_engine.selinux",
+        WARN,
+        "docker_engine.selinux.mount /var/lib/provision var_lib_t",
+        {
+            "selinux": Selinux("enforcing", "", {"/var/lib/provision": "var_lib_t"}),
+            **WITH_POLICY,
+            "docker_config": CONFINED,
+        },
+    ),
+    ("docker_engine.cgroup", WARN, "docker_engine.cgroup.v1", changed("docker_info", cgroup_version="1")),
     ("node.os", FAIL, "Ubuntu 22.04", {"system": System("ubuntu", "22.04", "Ubuntu 22.04", "5", "x")}),
     ("node.os", FAIL, "hung", {"system": Unknown("hung: cat /etc/os-release")}),
     ("base_system.limits", FAIL, "locked memory 8388608", {"limits": Limits(CUT, UNLIMITED)}),
@@ -238,6 +344,44 @@ BROKEN = [
         ),
     ),
 ]
+
+
+GOOD = [
+    ("base_system.firewall", firewalld(dataclasses.replace(TRUSTED, sources=(PEERS,)))),
+    ("base_system.firewall", firewalld(dataclasses.replace(PUBLIC, target="ACCEPT"))),
+    ("base_system.firewall", firewalld(dataclasses.replace(PUBLIC, ports=((1024, 65535),)))),
+    ("base_system.firewall", firewalld(dataclasses.replace(PUBLIC, admitted=(PEERS,)))),
+    ("base_system.firewall", firewalld(dataclasses.replace(PUBLIC, interfaces=()), Zone("lan", "ACCEPT", ("ens4",)))),
+    ("base_system.firewall", ufw(admits=True)),
+    ("base_system.firewall", ufw(UfwRule("allow", PEERS, (), ""), UfwRule("deny", EVERYBODY, (), ""))),
+    ("base_system.firewall", ufw(UfwRule("allow", EVERYBODY, (), "ens4"))),
+    ("node.selinux", {"selinux": ENFORCING, "selinux_denials": (dataclasses.replace(DENIAL, seconds=1_799_000_000),)}),
+    ("docker_engine.selinux", {"selinux": ENFORCING, **WITH_POLICY}),
+    (
+        "docker_engine.selinux",
+        {"selinux": Selinux("enforcing", "", {"/var/lib/provision": "var_lib_t"}), **WITH_POLICY},
+    ),
+    ("base_system.kernel", {"receipts": {"base_system": Receipt("base_system", {"inputs": {"kernel": "6.1.0"}})}}),
+    ("base_system.kernel", {"receipts": {"base_system": Receipt("base_system", {})}}),
+]
+
+
+@pytest.mark.parametrize(("check", "facts"), GOOD)
+def test_firewalls_and_selinux_that_let_jobs_work_pass(check, facts, judged):
+    """Without a rule of ours if the node needs none."""
+    assert judged(**facts)[check].status is PASS
+
+
+def test_a_firewall_that_the_role_does_not_manage_has_the_commands_as_remedy(judged):
+    """The operator can run them as they are."""
+    variables = {"cluster_firewall": "check", "cluster_data_networks": ["10.77.0.0/24"]}
+
+    result = judged(variables, **firewalld())
+    assert result["base_system.firewall"].reason.code == "base_system.firewall.unmanaged"
+    assert remedy(result["base_system.firewall"].reason) == (
+        "Run on the node: firewall-cmd --permanent --zone=trusted --add-source=10.77.0.0/24; "
+        "firewall-cmd --zone=trusted --add-source=10.77.0.0/24"
+    )
 
 
 @pytest.mark.row(44, 49)

@@ -11,7 +11,7 @@ import pytest
 from provision import workflow
 from provision.checks import judge_cluster
 from provision.facts import NodeFacts, data_address, refused_addresses
-from provision.facts.address_claims import Claim, refused_claims
+from provision.facts.address_claims import Claim, admitted_sources, refused_claims
 from provision.facts.network import Address, Route
 from provision.inventory import data_network
 from provision.model import CheckStatus, Cluster, Connection, Node
@@ -170,3 +170,18 @@ def test_the_role_and_the_package_apply_the_same_rules() -> None:
 
     assert link.is_symlink()
     assert link.resolve() == ROLES.parent / "provision" / "facts" / "address_claims.py"
+
+
+@pytest.mark.parametrize(
+    ("networks", "sources"),
+    [
+        ([], ("10.77.0.2", "10.78.0.3", "fd00::2")),
+        (["10.77.0.1/24"], ("10.77.0.0/24", "10.78.0.3", "fd00::2")),
+        (["10.0.0.0/8", "fd00::/64", "192.0.2.0/24"], ("10.0.0.0/8", "fd00::/64", "192.0.2.0/24")),
+    ],
+)
+def test_firewalls_admit_the_data_networks_or_the_other_nodes(networks, sources):
+    """An address outside of all networks, which the inventory states, is admitted too; the node's own is not needed."""
+    addresses = {"own": "10.77.0.1", "b": "10.78.0.3", "c": "10.77.0.2", "d": "fd00::2"}
+
+    assert admitted_sources(addresses, networks, "own") == sources

@@ -182,6 +182,30 @@ def test_docker_as_a_snap_is_reported(
     assert snaps == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("text", "podman"),
+    [
+        (b'#!/usr/bin/sh\n[ -e /etc/containers/nodocker ] || echo >&2\nexec /usr/bin/podman "$@"\n', True),
+        (b"#!/bin/sh\nexec /opt/docker/bin/docker\n", False),
+        (b"\x7fELF podman", False),
+    ],
+)
+def test_docker_of_podman_is_reported(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: bytes,
+    podman: bool,  # noqa: FBT001
+) -> None:
+    """By the script of podman-docker; a script of the site that starts docker is none."""
+    (tmp_path / "docker").write_bytes(text)
+    monkeypatch.setattr(probe, "systemd_properties", lambda *_: [{"Id": "docker.service", "LoadState": "not-found"}])
+    monkeypatch.setattr(probe, "program_of", lambda name: str(tmp_path / name))
+
+    assert probe.unit_states() == 0
+    assert DockerServiceFact().parse(RawOutput(capsys.readouterr().out, 0)).podman is podman
+
+
 def test_unit_states_are_read(node: Node) -> None:
     """A oneshot unit is inactive unless it failed. Whether it starts at boot comes from its links."""
     node.program("systemctl", UNITS)

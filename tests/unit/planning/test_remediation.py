@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from ipaddress import ip_network
 
 import pytest
 
@@ -10,11 +11,13 @@ from provision.checks import CHECKS
 from provision.components import COMPONENTS, ROLES
 from provision.facts import Unknown
 from provision.facts.docker import DockerConfig, DockerService
+from provision.facts.firewall import Firewall, UfwRule
 from provision.facts.kernel import TimeSync
 from provision.facts.peer_modules import PeerMemory
 from provision.facts.peer_status import JudgedKernel
 from provision.facts.rdma import RdmaStack
 from provision.facts.records import Receipt
+from provision.facts.selinux import Selinux
 from provision.planning import findings, plan_node
 from provision.report.reasons import catalogue
 from tests.support.reasons import shown
@@ -48,6 +51,13 @@ NOT_FIXED = {
     "gpu.count": {"gpu_pci": (*HEALTHY.gpu_pci, "0000:07:00.0")},
     "rdma_stack.devices": {"rdma": DOWN},
     "docker_engine.storage": {"disks": (dataclasses.replace(HEALTHY.disks[0], free_mib=1),)},
+    "docker_engine.selinux": {
+        "selinux": Selinux("enforcing", types={"/var/lib/docker": "var_lib_t"}),
+        "packages": {**HEALTHY.packages, "container-selinux": "2"},
+    },
+    "base_system.firewall": {
+        "firewall": Firewall("ufw", rules=(UfwRule("deny", ip_network("10.77.0.0/24"), (), ""),))
+    },
     "gpu.driver": {"gpus": Unknown("hung: nvidia-smi")},
     "docker_engine.service": {"docker_info": Unknown("hung: docker info")},
     "nvidia_container.toolkit": {"packages": {**HEALTHY.packages, "libnvidia-container1": "1.0.0-1"}},
@@ -71,6 +81,8 @@ FIXED = {
     "nvidia_container.toolkit": {"packages": {"rdma-core": "44"}},
     "base_system.sysctls": {"sysctls": {"vm.max_map_count": "1"}},
     "training_container.running": {"container": None},
+    "base_system.firewall": {"firewall": Firewall("ufw")},
+    "docker_engine.selinux": {"selinux": Selinux("enforcing")},
 }  # fmt: skip
 
 

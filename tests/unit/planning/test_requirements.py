@@ -11,6 +11,7 @@ import yaml
 
 from provision.commands.signing_keys import nvidia_key
 from provision.components import COMPONENTS, ROLES, SHARED
+from provision.facts.selinux import Selinux
 from provision.facts.system import Kind, NodeKind
 from provision.inventory.role_files import defaults, systems
 from provision.inventory.specs import read_specs
@@ -111,6 +112,38 @@ def test_docker_as_a_snap_is_refused(source):
 
     assert (problem.code, problem.object) == (PreflightCode.PACKAGE_CONFLICT, "docker (snap)")
     assert "snap remove docker" in problem.remedy
+
+
+def test_docker_of_podman_is_refused():
+    """Its engine is podman, which has neither daemon.json nor docker.service."""
+    podman = dataclasses.replace(FACTS.docker_service, podman=True)
+    (problem,) = setting_problems("docker_engine", DEFAULTS, dataclasses.replace(FACTS, docker_service=podman))
+
+    assert (problem.code, problem.object) == (PreflightCode.PACKAGE_CONFLICT, "docker (podman-docker)")
+    assert "Remove the package podman-docker" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("selinux", "refused"),
+    [
+        (Selinux("enforcing"), True),
+        (Selinux("enforcing", types={"/data/docker": "default_t"}), True),
+        (Selinux("enforcing", types={"/data/docker": "container_var_lib_t"}), False),
+        (Selinux("enforcing", equivalents={"/data": "/var/lib/docker"}), False),
+        (Selinux("enforcing", equivalents={"/dat": "/var/lib/docker", "/data": "/home"}), True),
+        (Selinux("permissive"), False),
+        (Selinux("disabled"), False),
+    ],
+)
+def test_a_moved_data_root_without_labels_is_refused(selinux, refused):
+    """Before Docker fills it; the remedy is the command that gives it the labels."""
+    variables = {**DEFAULTS, "docker_engine_data_root": "/data/docker"}
+    facts = dataclasses.replace(FACTS, selinux=selinux)
+    problems_found = setting_problems("docker_engine", variables, facts)
+
+    assert [one.object for one in problems_found] == ["docker_engine_data_root"] * refused
+    assert all("semanage fcontext -a -e /var/lib/docker /data/docker" in one.remedy for one in problems_found)
+    assert setting_problems("docker_engine", DEFAULTS, facts) == ()
 
 
 def test_the_key_of_nvidia_is_valid_only_for_its_own_repository():

@@ -1,0 +1,73 @@
+#!/usr/bin/python
+"""Ansible module: admit the other nodes in the firewall of the node."""
+
+DOCUMENTATION = r"""
+module: base_system_firewall
+short_description: Admit networks and addresses in the active firewall of the node
+description:
+  - "firewalld: adds the sources to the zone trusted, in the saved and in the running configuration, without a reload."
+  - "ufw: adds a rule for each source, after the existing rules."
+  - Changes no other rule, and returns the sources about which another rule decides. Records its rules for a reset, and removes those of sources that are no longer given (I(complete)).
+options:
+  program: {description: The active firewall., type: str, choices: [firewalld, ufw], required: true}
+  sources: {description: Networks (CIDR) and addresses., type: list, elements: str, required: true}
+  complete: {description: 'Whether these are all sources. If an address is unknown, no rule is removed.', type: bool, default: true}
+author: [provision]
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.platform_firewall import (
+    FirewallError,
+    add_rule,
+    has_other_rule,
+    has_rule,
+    is_active,
+    remove_rule,
+)
+from ansible.module_utils.platform_origin import record, records
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "program": {"type": "str", "choices": ["firewalld", "ufw"], "required": True},
+            "sources": {"type": "list", "elements": "str", "required": True},
+            "complete": {"type": "bool", "default": True},
+        },
+        supports_check_mode=True,
+    )
+    module.run_command_environ_update = {"LC_ALL": "C"}
+    program = module.params["program"]
+    decided = [source for source in module.params["sources"] if has_other_rule(module, program, source)]
+    sources = [source for source in module.params["sources"] if source not in decided]
+    saved = {source: has_rule(module, program, source) for source in sources}
+    missing = [source for source in sources if not saved[source] or not is_active(module, program, source)]
+    ours = [doc for doc in records("firewall") if doc["program"] == program]
+    stale = [doc for doc in ours if doc["source"] not in sources] if module.params["complete"] else []
+    try:
+        for source in missing if not module.check_mode else ():
+            if not saved[source]:
+                record("firewall", f"{program} {source}", {"program": program, "source": source})
+            add_rule(module, program, source)
+        for doc in stale if not module.check_mode else ():
+            remove_rule(module, program, doc["source"])
+            os.unlink(doc["base"] + ".json")
+    except FirewallError as error:
+        module.fail_json(
+            msg=f"{program} refuses a rule ({error}). Correct the rules of the firewall, or set cluster_firewall to check and admit the other nodes yourself."
+        )
+    diff = {
+        "before_header": program,
+        "after_header": program,
+        "before": "".join("admit {}\n".format(doc["source"]) for doc in stale),
+        "after": "".join(f"admit {source}\n" for source in missing),
+    }
+    changed = bool(missing or stale)
+    module.exit_json(changed=changed, decided=decided, diff=[diff] if changed else [])
+
+
+if __name__ == "__main__":
+    main()
