@@ -11,6 +11,7 @@ import json
 import secrets
 import socket
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ def forge(jobs, nodes_with_git, tmp_path_factory):
     address = jobs.image.partition(":")[0]
     pem, authority = certificate(folder, address)
     marker = Marker.of(USER)
-    with git_server(folder, USER, marker.password, pem, MORE_SECONDS, address) as server:
+    with git_server(folder, USER, marker.password, pem, lambda: time.sleep(MORE_SECONDS), address) as server:
         yield Forge(f"{server}/mnist.git", marker, authority, sha)
 
 

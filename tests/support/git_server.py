@@ -9,7 +9,6 @@ import os
 import ssl
 import subprocess
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -80,8 +79,8 @@ def certificate(folder, address="127.0.0.1"):
 
 
 @contextmanager
-def git_server(projects, user, password, pem=None, seconds=0.0, address="127.0.0.1"):
-    """Serve the repositories below `projects` to those who log in; yield the address. `seconds` is for each answer."""
+def git_server(projects, user, password, pem=None, before=lambda: None, address="127.0.0.1"):
+    """Serve the repositories below `projects` to those who log in; yield the address. `before` precedes each answer."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -92,7 +91,7 @@ def git_server(projects, user, password, pem=None, seconds=0.0, address="127.0.0
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            time.sleep(seconds)
+            before()
             self.answer()
 
         do_POST = do_GET  # noqa: N815 - the base class's name

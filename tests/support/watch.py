@@ -35,6 +35,7 @@ class Watch(threading.Thread):
         self._seen: dict[str, bytes] = {}
         """The arguments of each process at its last inspection: a process with a new program is inspected again."""
         self._over = threading.Event()
+        self._rounds, self._round = 0, threading.Condition()
 
     def __enter__(self) -> Self:
         self.start()
@@ -50,6 +51,15 @@ class Watch(threading.Thread):
             for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
                 with suppress(OSError):
                     self._look(f"/proc/{pid}")
+            with self._round:
+                self._rounds += 1
+                self._round.notify_all()
+
+    def inspect_all(self) -> None:
+        """Wait until each process that exists now was inspected."""
+        with self._round:
+            enough = self._rounds + 2  # the present round may have passed it already
+            assert self._round.wait_for(lambda: self._rounds >= enough, timeout=300), "the inspection has ended"
 
     def _look(self, place: str) -> None:
         argv = _content(f"{place}/cmdline")

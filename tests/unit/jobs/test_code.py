@@ -106,8 +106,9 @@ def test_every_node_gets_the_same_commit_and_the_password_is_stored_nowhere(forg
     """Not in a file, a process, a line of progress or an environment, in any spelling."""
     said = []
     pem = forge[2].parent / "server.pem"
-    with git_server(forge[3].parent, "alice", MARKER, pem, seconds=0.05) as slow, Watch(FORMS) as watch:
-        sha = brought(nodes, CodeSource("git", f"{slow}/mnist.git", options=source(forge).options), LOGIN, said.append)
+    with Watch(FORMS) as watch, git_server(forge[3].parent, "alice", MARKER, pem, watch.inspect_all) as server:
+        address = f"{server}/mnist.git"
+        sha = brought(nodes, CodeSource("git", address, options=source(forge).options), LOGIN, said.append)
 
     assert sha == forge[1]["main"]
     assert [git(code(node), "rev-parse", "HEAD") for node in nodes.values()] == [sha, sha]
