@@ -139,7 +139,7 @@ def test_a_node_that_left_the_cluster_is_no_longer_admitted(node: Node, program:
 
     assert (result["changed"], result["diff"][0]["before"]) == (True, f"admit {PEER}\n")
     assert PEER not in node.saved | node.running
-    assert PEER not in node.rules.read_text()
+    assert f" allow any any 0.0.0.0/0 any {PEER}" not in node.rules.read_text()
     assert len(origin.records("firewall")) == 1
 
 
