@@ -272,7 +272,8 @@ def test_a_file_that_is_no_archive_is_refused_with_the_cause(files: str, cause: 
 
 
 @pytest.mark.parametrize(
-    ("result", "holds"), [({"images": [{"Id": MANIFEST}]}, True), ({"images": []}, False), ({"msg": "no answer"}, False)]
+    ("result", "holds"),
+    [({"images": [{"Id": MANIFEST}]}, True), ({"images": []}, False), ({"msg": "no answer"}, False)],
 )
 def test_a_load_that_brings_another_image_fails(result: dict[str, Any], holds: bool) -> None:  # noqa: FBT001
     """The image is verified on the node before it gets its name."""
