@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from provision.lab.systems import DEFAULT_SYSTEM
 from tests.baremetal.conftest import LAB
 from tests.support.command import eventually
 from tests.support.jobs import Jobs
+from tests.support.recorded_systems import converged_roles
 
 UP = ("lab", "up", LAB, "--driver", "vm", "--nodes", "2", "--machine", "pair")
 KERNEL = ("apply", "--lab", LAB, "--yes", "--json", "--only", "base_system", "--only", "rdma_stack")
@@ -120,7 +123,7 @@ def test_soft_roce_is_restored_after_a_reboot(provision, with_rdma):
 
 
 @pytest.mark.long
-def test_nodes_converge_and_run_a_job_after_a_power_cut_and_a_reboot(provision, lab):
+def test_nodes_converge_and_run_a_job_after_a_power_cut_and_a_reboot(provision, lab, record_system):
     """Power is cut while docker is set up; then both nodes converge, run a job, and do so after a reboot."""
     first, second = (node["name"] for node in lab["nodes"])
     report = cut_power_during(provision, ALL, second, "docker_engine")
@@ -136,6 +139,7 @@ def test_nodes_converge_and_run_a_job_after_a_power_cut_and_a_reboot(provision, 
     assert job.out.count("sum 10") >= 4
     assert first in job.out
     assert second in job.out
+    record_system(DEFAULT_SYSTEM, converged_roles(partial(on_node, provision, second)), machine=True)
 
 
 @pytest.mark.long
