@@ -14,6 +14,7 @@ from provision.lab.systems import DEFAULT_SYSTEM
 from tests.baremetal.conftest import LAB
 from tests.support.command import eventually
 from tests.support.jobs import Jobs
+from tests.support.reasons import shown_document
 from tests.support.recorded_systems import converged_roles
 
 UP = ("lab", "up", LAB, "--driver", "vm", "--nodes", "2", "--machine", "pair")
@@ -100,6 +101,23 @@ def test_an_unloaded_kernel_module_is_reported_and_loaded_by_apply(provision, wi
     assert "rdma_rxe is not loaded" in "; ".join(planned[second][0]["reasons"])
     assert statuses(provision.ok("apply", "--yes", *only)) == ["unchanged", "changed"]
     assert "ACTIVE" in on_node(provision, second, "cat /sys/class/infiniband/rxe0/ports/1/state")
+    assert not any(node["steps"] for node in provision.ok("plan", *only).document["nodes"])
+
+
+@pytest.mark.long
+def test_a_changed_sysctl_and_a_removed_list_of_modules_are_detected_and_repaired(provision, with_rdma):
+    """Containers do not have these two files; tests/integration/test_systems.py has the other manual changes."""
+    second = with_rdma["nodes"][1]["name"]
+    only = ("--lab", LAB, "--json", "--only", "base_system", "--only", "rdma_stack")
+    sysctls, modules = "/etc/sysctl.d/90-provision.conf", "/etc/modules-load.d/provision-rdma.conf"
+    on_node(provision, second, f"echo 'vm.swappiness = 99' >>{sysctls} && rm {modules}")
+
+    planned = {node["name"]: node["steps"] for node in provision.ok("plan", *only).document["nodes"]}
+    reasons = {step["role"]: list(map(shown_document, step["reason_codes"])) for step in planned[second]}
+
+    assert f"file.edited: {sysctls}" in reasons["base_system"]
+    assert f"file.missing: {modules}" in reasons["rdma_stack"]
+    assert statuses(provision.ok("apply", "--yes", *only)) == ["unchanged", "changed"]
     assert not any(node["steps"] for node in provision.ok("plan", *only).document["nodes"])
 
 

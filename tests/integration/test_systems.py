@@ -345,9 +345,9 @@ def test_manual_changes_are_detected_and_repaired(provision: Provision, shell: S
 HOLD = {
     "apt": ("apt-mark hold pigz", "apt-mark showhold", "apt-mark unhold pigz"),
     "dnf": (
-        "cp -p /etc/dnf/plugins/versionlock.list /root/; dnf -q versionlock add pigz",
+        "tar -C /etc/dnf -cf /root/plugins.tar plugins; dnf -q versionlock add pigz",
         "dnf -q versionlock list",
-        "mv /root/versionlock.list /etc/dnf/plugins/",
+        "rm -r /etc/dnf/plugins && tar -C /etc/dnf -xf /root/plugins.tar && rm /root/plugins.tar",
     ),
 }
 """Package manager -> how an operator holds a package, lists held packages, and ends the hold."""
