@@ -1,4 +1,4 @@
-"""A cluster of Debian, Ubuntu and Enterprise Linux: from bare nodes to a job, to nodes as they were before.
+"""A cluster of Debian, Ubuntu and Enterprise Linux: from bare nodes to a job, and back.
 
 Ubuntu and Enterprise Linux are SIMULATED. An Ubuntu node has the files of Debian with the os-release of Ubuntu,
 needrestart and unattended-upgrades. A node of Enterprise Linux has real dnf and rpm over the files of Debian; that of
