@@ -41,7 +41,7 @@ NODES = {
 DEBIAN, UBUNTU, EL = NODES["debian12"], NODES["ubuntu24"], NODES["el9"]
 FAMILIES = {"apt": DEBIAN, "dnf": EL}
 """Package manager -> the node that stands for its family where one is enough."""
-WITH_RPM = [name for system, name in NODES.items() if SYSTEMS[system].rpm]
+WITH_RPM = [system for system in NODES if SYSTEMS[system].rpm]
 UBUNTU_TITLE = "Ubuntu 24.04 LTS (SIMULATED: files of Debian 13)"
 EL_TITLE = "Enterprise Linux 9 (SIMULATED: files of Debian 12)"
 IDENTITY = "/usr/lib/os-release"
@@ -139,9 +139,11 @@ def test_the_lab_says_which_system_is_simulated(provision: Provision, lab: str, 
     assert all(" SIMULATED: " in line for line in summaries)
 
 
-@pytest.mark.parametrize("node", WITH_RPM)
-def test_a_node_with_rpm_has_no_package_manager_of_debian(shell: Shell, node: str) -> None:
+@pytest.mark.parametrize("system", WITH_RPM)
+def test_a_node_with_rpm_has_no_package_manager_of_debian(shell: Shell, system: str) -> None:
     """What a role calls by name is not there; sshd has the name of the system, and all units run."""
+    node = NODES[system]
+
     assert "none" in shell(node, "command -v apt-get dpkg dpkg-query || echo none")
     assert shell(node, "ls -d /etc/apt /var/lib/dpkg /etc/debian_version 2>/dev/null || true") == ""
     assert shell(node, "systemctl is-active sshd.service").strip() == "active"
@@ -149,9 +151,10 @@ def test_a_node_with_rpm_has_no_package_manager_of_debian(shell: Shell, node: st
     assert shell(node, "dnf -q check --dependencies") == ""
 
 
-@pytest.mark.parametrize("node", WITH_RPM)
-def test_dnf_installs_from_the_signed_repository_of_the_lab(shell: Shell, node: str) -> None:
+@pytest.mark.parametrize("system", WITH_RPM)
+def test_dnf_installs_from_the_signed_repository_of_the_lab(shell: Shell, system: str) -> None:
     """With dependencies."""
+    node = NODES[system]
     shell(node, "dnf -y -q install infiniband-diags")
 
     assert "libibumad" in shell(node, "rpm -q --whatrequires 'libibumad.so.3()(64bit)'; rpm -qa libibumad")
