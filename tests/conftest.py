@@ -43,7 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the results of a run without failures."""
     if exitstatus == pytest.ExitCode.OK:
-        session.config.stash[RECORDER].write()
+        try:
+            session.config.stash[RECORDER].write()
+        except ValueError as error:
+            pytest.exit(str(error), returncode=1)
 
 
 @pytest.fixture(scope="session")

@@ -70,6 +70,8 @@ Recorded by test runs, none of them by hand ([systems.json](../data/systems.json
   tested.
 - untested: no run is recorded.
 
+GPUs, the driver and the NVIDIA Container Toolkit are SIMULATED on the nodes of all systems.
+
 """
 _RUNS = """
 The commits that were tested:
