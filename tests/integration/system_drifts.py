@@ -23,7 +23,7 @@ VERBS = {"apt": "ibverbs-utils", "dnf": "libibverbs-utils"}
 REMOVE = {"apt": "DEBIAN_FRONTEND=noninteractive apt-get -y -q purge {}", "dnf": "dnf -y -q remove {}"}
 DOWNGRADE = {
     "apt": "DEBIAN_FRONTEND=noninteractive apt-get -y -q --allow-downgrades install {}",
-    "dnf": "dnf -y -q --nogpgcheck downgrade {}",
+    "dnf": "rpm -U --oldpackage --nodeps {}",  # dnf refuses it: the older package has no architecture
 }
 REPOSITORIES = {
     "apt": (
