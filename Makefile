@@ -33,7 +33,7 @@ help:
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make tutorials  the tutorials' commands and the installed wheel, on the container lab"
 	@echo "make unit-oldest tests of what runs on nodes, under the oldest Python of this machine (3.6, if it has one)"
-	@echo "make systems    Ubuntu and Enterprise Linux (SIMULATED): clusters of two systems, and every role"
+	@echo "make systems    a cluster of Debian, Ubuntu and Enterprise Linux (the last two SIMULATED), and every role on Ubuntu"
 	@echo "make package-managers  locks, interruptions, signatures, holds and resets, by the same tests for apt and dnf"
 	@echo "make slurm      a Slurm cluster of four nodes, there and back, on Debian 12 and 13, and its jobs"
 	@echo "make slurm-load 500 jobs of three users on Slurm, random faults, and the documented features (hours)"
@@ -70,9 +70,11 @@ test-machines:
 SHORT := -m 'not long and not slow'
 JOBS := -m 'not long'
 SLOWEST := --durations=40 --durations-min=2
+# RECORD=1 writes which roles were tested on which systems, if all tests of a run succeed, into docs/data/systems.json and its page.
+RECORD_SYSTEMS := $(if $(RECORD),--record-systems)
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
-BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab el engine_run first_steps installed inventory lab_services \
-  left_out lock_holder many_nodes new_role node_locks package_managers release role_modules slurm_role submitters tutorial ubuntu without_python)
+BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run first_steps installed inventory lab_services \
+  left_out lock_holder many_nodes new_role node_locks package_managers release role_modules slurm_role submitters systems tutorial without_python)
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(BESIDE))
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
@@ -199,7 +201,7 @@ ansible-lint:
 	  $$(find inventories roles tests/molecule -name '.*' -prune -o \( -name '*.yml' -o -name '*.j2' \) -print)
 
 roles: setup
-	$(BIN)/pytest -q -p no:cacheprovider tests/molecule
+	$(BIN)/pytest -q -p no:cacheprovider tests/molecule $(RECORD_SYSTEMS)
 
 jobs: setup
 	$(MAKE) -j2 jobs-on-the-lab jobs-beside
@@ -242,11 +244,12 @@ batch: setup
 tutorials: setup
 	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, tutorial.py installed.py)
 
-# Systems beside Debian. Ubuntu is SIMULATED: files of Debian with the os-release of Ubuntu. Its Slurm is refused.
+# A cluster of five systems, there and back, and every role on Ubuntu. Ubuntu and Enterprise Linux are SIMULATED: files of Debian
+# with their os-release. Slurm of Ubuntu is refused.
 systems: setup
-	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_ubuntu.py tests/integration/test_el.py
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_systems.py $(RECORD_SYSTEMS)
 	for system in ubuntu_22.04 ubuntu_24.04; do \
-	  MOLECULE_SYSTEM=$$system $(BIN)/pytest -q -p no:cacheprovider tests/molecule -k "not slurm" || exit 1; done
+	  MOLECULE_SYSTEM=$$system $(BIN)/pytest -q -p no:cacheprovider tests/molecule -k "not slurm" $(RECORD_SYSTEMS) || exit 1; done
 
 # The same promises of package managers for apt and dnf, on a node of Debian and one of SIMULATED Enterprise Linux (ten minutes).
 # Other systems: PACKAGE_SYSTEMS=apt=ubuntu24,dnf=el8. A part of them: PACKAGE_CASES="-k lock".
@@ -256,8 +259,9 @@ package-managers: setup
 # A Slurm cluster of four nodes, there and back, on Debian 12 and 13; jobs, and the contract of job engines (an hour on two
 # processors).
 slurm: setup
-	$(BIN)/pytest -v -p no:cacheprovider tests/molecule -k slurm
-	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_slurm_, role.py jobs.py topology.py existing.py) -m long
+	$(BIN)/pytest -v -p no:cacheprovider tests/molecule -k slurm $(RECORD_SYSTEMS)
+	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_slurm_, role.py jobs.py topology.py existing.py) -m long \
+	  $(RECORD_SYSTEMS)
 	$(BIN)/pytest -v -p no:cacheprovider tests/unit/jobs/test_engine_contract.py -m long
 
 # 500 jobs of three users on Slurm, random faults, and the documented features (hours on two processors). SLURM_JOBS=N submits
@@ -279,7 +283,7 @@ faults: setup
 	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_job_faults.py -m long
 
 baremetal: setup
-	$(BIN)/pytest -q -p no:cacheprovider tests/baremetal
+	$(BIN)/pytest -q -p no:cacheprovider tests/baremetal $(RECORD_SYSTEMS)
 
 # tests/benchmarks/README.md says how to read them; pyinfra has an environment of its own.
 BENCH_VENV := build/bench/venv

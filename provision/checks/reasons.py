@@ -421,7 +421,7 @@ REASONS: Mapping[str, Wording] = {
     ),
     "node.os.interim": Wording(
         "{system} ({name}) is an interim release and is not supported; supported are: {supported}",
-        "Install a release with long-term support[: {nearest} is the nearest].",
+        "Install a release with long-term support[: {nearest} is the nearest]; see docs/reference/systems.md.",
     ),
     "node.os.unknown": Wording(
         "its system is unknown: it has no /etc/os-release; supported are: {supported}", "Install a supported system."

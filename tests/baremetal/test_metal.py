@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from provision.lab.systems import DEFAULT_SYSTEM
 from tests.baremetal.conftest import LAB
 from tests.support.command import eventually
 from tests.support.jobs import Jobs
+from tests.support.reasons import shown_document
+from tests.support.recorded_systems import converged_roles
 
 UP = ("lab", "up", LAB, "--driver", "vm", "--nodes", "2", "--machine", "pair")
 KERNEL = ("apply", "--lab", LAB, "--yes", "--json", "--only", "base_system", "--only", "rdma_stack")
@@ -100,6 +104,23 @@ def test_an_unloaded_kernel_module_is_reported_and_loaded_by_apply(provision, wi
     assert not any(node["steps"] for node in provision.ok("plan", *only).document["nodes"])
 
 
+@pytest.mark.long
+def test_a_changed_sysctl_and_a_removed_list_of_modules_are_detected_and_repaired(provision, with_rdma):
+    """Containers do not have these two files; tests/integration/test_systems.py has the other manual changes."""
+    second = with_rdma["nodes"][1]["name"]
+    only = ("--lab", LAB, "--json", "--only", "base_system", "--only", "rdma_stack")
+    sysctls, modules = "/etc/sysctl.d/90-provision.conf", "/etc/modules-load.d/provision-rdma.conf"
+    on_node(provision, second, f"echo 'vm.swappiness = 99' >>{sysctls} && rm {modules}")
+
+    planned = {node["name"]: node["steps"] for node in provision.ok("plan", *only).document["nodes"]}
+    reasons = {step["role"]: list(map(shown_document, step["reason_codes"])) for step in planned[second]}
+
+    assert f"file.edited: {sysctls}" in reasons["base_system"]
+    assert f"file.missing: {modules}" in reasons["rdma_stack"]
+    assert statuses(provision.ok("apply", "--yes", *only)) == ["unchanged", "changed"]
+    assert not any(node["steps"] for node in provision.ok("plan", *only).document["nodes"])
+
+
 @pytest.mark.row(44)
 def test_soft_roce_is_restored_after_a_reboot(provision, with_rdma):
     """Soft-RoCE on the data network comes back by itself, before anything that needs it."""
@@ -120,7 +141,7 @@ def test_soft_roce_is_restored_after_a_reboot(provision, with_rdma):
 
 
 @pytest.mark.long
-def test_nodes_converge_and_run_a_job_after_a_power_cut_and_a_reboot(provision, lab):
+def test_nodes_converge_and_run_a_job_after_a_power_cut_and_a_reboot(provision, lab, record_system):
     """Power is cut while docker is set up; then both nodes converge, run a job, and do so after a reboot."""
     first, second = (node["name"] for node in lab["nodes"])
     report = cut_power_during(provision, ALL, second, "docker_engine")
@@ -136,6 +157,7 @@ def test_nodes_converge_and_run_a_job_after_a_power_cut_and_a_reboot(provision, 
     assert job.out.count("sum 10") >= 4
     assert first in job.out
     assert second in job.out
+    record_system(DEFAULT_SYSTEM, converged_roles(partial(on_node, provision, second)), machine=True)
 
 
 @pytest.mark.long

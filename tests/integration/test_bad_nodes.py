@@ -90,6 +90,7 @@ def test_an_unsupported_system_is_refused_with_the_supported_ones(cluster, apply
     assert error["code"] == "node.os.unsupported"
     assert "Arch" in error["message"]
     assert ", ".join(supported_systems()) in error["message"]
+    assert "docs/reference/systems.md" in error["remedy"]
     assert nodes[other]["status"] == "unchanged"
 
 

@@ -6,14 +6,15 @@ one was bare.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support.command import Provision, with_own_state
+from tests.support.node_state import differences, node_state
 
 pytestmark = pytest.mark.long
 
@@ -38,26 +39,6 @@ docker volume create site-data >/dev/null
 tar -C /etc -c hostname | docker import - site:1 >/dev/null
 docker create --name site site:1 /none >/dev/null
 """
-
-# Every file and link of /etc (accounts are among them) with content, mode and owners; packages with their versions.
-LOOK = r"""
-import hashlib, json, os, subprocess
-files = {}
-for folder, _, names in os.walk("/etc"):
-    for name in names:
-        path = os.path.join(folder, name)
-        status = os.lstat(path)
-        what = os.readlink(path) if os.path.islink(path) else hashlib.sha256(open(path, "rb").read()).hexdigest()
-        files[path] = [what, oct(status.st_mode), status.st_uid, status.st_gid]
-form = "${Package} ${db:Status-Status} ${Version}\n"
-packages = subprocess.run(["dpkg-query", "-W", "-f", form], stdout=subprocess.PIPE, check=True).stdout.decode()
-print(json.dumps({"etc": files, "packages": sorted(packages.splitlines())}))
-"""
-# Written anew by the system's own tools (useradd, ldconfig), whatever is done with them.
-CACHES = {f"/etc/{name}-" for name in ("passwd", "shadow", "group", "gshadow", "subuid", "subgid")} | {
-    "/etc/ld.so.cache",
-    "/etc/.pwd.lock",
-}
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +69,7 @@ def shell(provision: Provision, node: str, command: str) -> str:
 
 def look(provision: Provision, node: str) -> dict[str, Any]:
     """What there is on a node, without caches."""
-    state: dict[str, Any] = json.loads(shell(provision, node, f"python3 -c '{LOOK}'"))
-    state["etc"] = {path: what for path, what in state["etc"].items() if path not in CACHES}
-    return state
+    return node_state(partial(shell, provision, node))
 
 
 def docker_of(provision: Provision) -> list[str]:
@@ -137,12 +116,6 @@ def back(provision: Provision, planned: dict[str, Any]) -> dict[str, Any]:
     assert done.code == 0, str(done)
     assert planned
     return {"reset": done.document, **{node: look(provision, node) for node in (OWN, BARE)}}
-
-
-def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Files and packages that are not the same."""
-    paths = {path for path in {*one["etc"], *other["etc"]} if one["etc"].get(path) != other["etc"].get(path)}
-    return sorted(paths | (set(one["packages"]) ^ set(other["packages"])))
 
 
 def test_the_plan_of_a_reset_lists_all_actions_and_changes_nothing(provision, before, applied, planned):

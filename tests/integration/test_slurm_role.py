@@ -20,6 +20,7 @@ import yaml
 
 from tests.support.command import Provision, with_own_state
 from tests.support.reasons import shown_document
+from tests.support.recorded_systems import SystemRecorder
 
 GPUS = 4
 OPEN = (
@@ -418,7 +419,7 @@ find /etc /usr/local /var/lib -name '*slurm*' ! -path '/var/lib/apt/*' ! -path '
 """
 
 
-def test_reset_leaves_nothing(site: Site) -> None:
+def test_reset_leaves_nothing(site: Site, record_system: SystemRecorder) -> None:
     """Neither packages nor accounts, folders or units; only the node's history records the past."""
     allowed = ("--disruptive", site.controller) if "slurm_accounting" in site.form.settings else ()
     done = site.provision("reset", "-i", str(site.inventory), *allowed, "--yes", "--json")
@@ -427,3 +428,4 @@ def test_reset_leaves_nothing(site: Site) -> None:
     for name in site.names:
         left = site.run(name, f"({LEFT}) 2>/dev/null; true").splitlines()
         assert [line for line in left if line] == ["history.jsonl"], name
+    record_system(site.form.distro, ["slurm"])

@@ -56,7 +56,7 @@ def mmdebstrap(system: str, options: Iterator[str], folder: Path) -> list[str]:
     """Return the command that builds the root file system of a system as ``root.tar`` in a folder."""
     made = lab_system(system)
     if made.rpm:
-        raise SystemExit(f"{system}: the lab serves its packages; test roles there (tests/integration/test_el.py)")
+        raise SystemExit(f"{system}: the lab serves its packages; test roles there (tests/integration/test_systems.py)")
     sources = mirror_sources(made)
     settings, mirrors = sources.arguments(folder)
     archive = str(folder / "root.tar")

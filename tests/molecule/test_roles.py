@@ -15,6 +15,8 @@ import yaml
 
 from provision.cli.progress import Steps
 from provision.lab.engine_process import release_engine, require_engine
+from provision.lab.systems import SYSTEMS
+from tests.support.recorded_systems import SystemRecorder
 
 HERE = Path(__file__).resolve().parent
 ROLES = sorted(path.parents[2].name for path in HERE.parents[1].glob("roles/*/molecule/default/molecule.yml"))
@@ -94,11 +96,13 @@ def scenario(role: str) -> tuple[int, str]:
 @pytest.mark.row(46, 48)
 @pytest.mark.parametrize("role", [pytest.param(role, marks=pytest.mark.slow if role in SLOW else ()) for role in ROLES])
 def test_role_converges_is_idempotent_and_passes_its_verification(
-    role: str, outcomes: dict[str, Future[tuple[int, str]]]
+    role: str, outcomes: dict[str, Future[tuple[int, str]]], record_system: SystemRecorder
 ) -> None:
     """The role applies to a bare node, changes nothing the second time, and its tasks/verify.yml holds."""
     code, output = outcomes[role].result()
     assert code == 0, "\n".join([*problems(output), *output.splitlines()[-40:]])
+    if "MOLECULE_NODE_IMAGE" not in os.environ:
+        record_system(next(name for name, row in SYSTEMS.items() if row.variables == SYSTEM), [role])
 
 
 def problems(output: str) -> list[str]:

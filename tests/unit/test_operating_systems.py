@@ -191,6 +191,7 @@ def test_an_interim_release_of_ubuntu_is_refused_by_name(version: str, code: str
     assert (why.code, why.params["nearest"]) == (code, nearest_one)
     assert f"Ubuntu {version} (ubuntu {version})" in message(why)
     assert nearest_one in remedy(why)
+    assert "docs/reference/systems.md" in remedy(why)
     assert ("roles/platform/vars" in remedy(why)) is (code == "node.os.unsupported")
 
 
