@@ -413,8 +413,8 @@ def use_own_libraries(folder: Path) -> Path:
     loader = next(library_folder.glob("ld-linux*"))
     path = ("--force-rpath", "--set-rpath", str(library_folder))
     run("patchelf", *path, "--set-interpreter", str(loader), str(program))
-    for extension in folder.rglob("lib-dynload/*.so"):
-        run("patchelf", *path, str(extension))
+    for library in (*folder.rglob("lib-dynload/*.so"), *library_folder.glob("libpython*")):
+        run("patchelf", *path, str(library))  # a path of its own would take precedence over the program's
     return program
 
 
