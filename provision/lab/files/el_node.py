@@ -119,6 +119,7 @@ class Package:
         self.links: dict[str, str] = entry["links"]
         self.group: str = entry["group"]
         self.sources: list[Deb] = []
+        self.of_the_base: set[str] = set()
         self.paths = set(self.links)
         self.folders: set[str] = set()
         self.units: list[str] = []
@@ -175,6 +176,8 @@ def assign(packages: list[Package], debs: dict[str, Deb], installed: set[str]) -
         if package.sources:
             package.version = package.sources[0].version
             package.in_image = all(deb.name in installed for deb in package.sources)
+            if not package.in_image:  # its removal would take them from what the node needs
+                package.of_the_base = {deb.name for deb in package.sources if deb.name in installed}
     assigned = {deb.name for package in packages for deb in package.sources}
     for name in sorted(set(debs) - assigned):
         entry = {"name": name, "debs": [name], "files": ["*"], "is_vendors": False, "epoch": 0}
@@ -187,7 +190,7 @@ def assign(packages: list[Package], debs: dict[str, Deb], installed: set[str]) -
 
 def unpack(deb: Deb, packages: list[Package]) -> None:
     """Move the files of a deb into the tree, each for the first package that takes it."""
-    takers = [package for package in packages if deb in package.sources]
+    takers = [package for package in packages if deb in package.sources and deb.name not in package.of_the_base]
     tree = WORK / "deb"
     run("dpkg-deb", "--extract", str(deb.path), str(tree))
     for folder, folders, names in os.walk(tree):

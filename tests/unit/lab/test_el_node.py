@@ -161,6 +161,25 @@ def test_a_package_whose_files_the_node_has_is_installed(program: ModuleType, de
     assert [line for line in lines if line.startswith("Requires: ")] == ["Requires: a"]
 
 
+@needs_rpm
+def test_the_removal_of_a_package_leaves_the_libraries_of_every_node(
+    program: ModuleType, deb: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A package of which the node has a part has only the files of the rest."""
+    paths = [deb("liba", "1-1", {"/usr/lib/liba.txt": "a"}), deb("libb", "1-1", {"/usr/lib/libb.txt": "b"})]
+    debs = {made.name: made for made in map(program.Deb, paths)}
+    packages = [program.Package(entry("libs", debs=["liba", "libb"]))]
+    plan = {"title": TITLE, "files_of": "Debian 11", "major": "8", "in_every_node": ["bash"]}
+    program.assign(packages, debs, {"liba"})
+    for each in debs.values():
+        program.unpack(each, packages)
+    program.build({**plan, "system_folder": "system", "vendor_folder": "vendor"}, packages, debs)
+
+    [file] = (tmp_path / "work").glob("system/libs-*")
+    files = subprocess.run(["rpm", "-qpl", file], capture_output=True, text=True, check=True).stdout.split()
+    assert files == ["/usr/lib/libb.txt"]
+
+
 def test_every_package_of_the_roles_exists() -> None:
     """The system's own, those of vendors, and what every node has."""
     from provision.inventory.role_files import systems
