@@ -280,7 +280,7 @@ def test_an_image_in_containerd_is_identified_by_its_configuration_too(tmp_path:
 
 
 @pytest.mark.usefixtures("client")
-def test_an_image_in_dockers_own_store_is_found_by_its_id(tmp_path: Path, engine: type[Engine]) -> None:
+def test_an_image_in_dockers_own_store_is_identified_by_its_id(tmp_path: Path, engine: type[Engine]) -> None:
     identity = "sha256:" + "a" * 64
     engine.images = {"other:1": {"Id": identity, "RepoDigests": None}}
     engine.images |= {identity: engine.images["other:1"]}

@@ -139,10 +139,10 @@ def test_a_moved_data_root_without_labels_is_refused(selinux, refused):
     """Before Docker fills it; the remedy is the command that gives it the labels."""
     variables = {**DEFAULTS, "docker_engine_data_root": "/data/docker"}
     facts = dataclasses.replace(FACTS, selinux=selinux)
-    problems_found = setting_problems("docker_engine", variables, facts)
+    problems = setting_problems("docker_engine", variables, facts)
 
-    assert [one.object for one in problems_found] == ["docker_engine_data_root"] * refused
-    assert all("semanage fcontext -a -e /var/lib/docker /data/docker" in one.remedy for one in problems_found)
+    assert [one.object for one in problems] == ["docker_engine_data_root"] * refused
+    assert all("semanage fcontext -a -e /var/lib/docker /data/docker" in one.remedy for one in problems)
     assert setting_problems("docker_engine", DEFAULTS, facts) == ()
 
 
