@@ -272,8 +272,8 @@ _CAUSES = (
     ("full", "No space left|[Qq]uota exceeded", "the disk is full", "free space under /var/lib/provision/jobs"),
 )
 _REMEDIES = {
-    "no-git": "install git on the node (Debian: apt-get install git), or use --sync-mode local",
-    "no-rsync": "install rsync on the node (Debian: apt-get install rsync), or use --sync-mode local",
+    "no-git": "install git on the node with apt-get or dnf, or use --sync-mode local",
+    "no-rsync": "install rsync on the node with apt-get or dnf, or use --sync-mode local",
     "no-ref": "choose an existing branch or tag, or the full hash of a commit",
     "timeout": "allow more time: --env GIT_SYNC_TIMEOUT=SECONDS",
     "damaged": "try again; if it fails again, check disk and memory of the node",

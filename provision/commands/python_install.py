@@ -20,7 +20,7 @@ apt_install install python3 || { apt_install --fix-broken install && apt_install
 
 INSTALLERS = {
     "apt-get": _APT,
-    "dnf": "dnf -q -y install python3\n",
+    "dnf": "again dnf -q -y install python3\n",
     "yum": "{repositories}yum -q -y $options install python3\n",
     "zypper": "zypper --quiet --non-interactive install python3\n",
 }
@@ -42,10 +42,10 @@ _AGAIN = """again() {
         sleep 3
     done
 }
-LOCKED='Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked'
+LOCKED='Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked|transaction lock on'
 waited=0
 """
-"""A shell function that repeats a command while another program, for example apt-daily, holds one of apt's locks.
+"""A shell function that repeats a command while another program, for example apt-daily, holds one of apt's or rpm's locks.
 
 ``DPkg::Lock::Timeout`` does not apply to ``apt-get update`` and ``dpkg``.
 """
@@ -80,9 +80,15 @@ def install_script(proxies: Mapping[str, str], repositories: Sequence[Mapping[st
     variables = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C", **proxies}
     exports = "".join(f"{name}={shlex.quote(value)}; export {name}\n" for name, value in variables.items())
     scripts = {**INSTALLERS, "yum": INSTALLERS["yum"].format(repositories=_files(repositories))}
-    cases = [f"if command -v {manager} >/dev/null; then\n{script}" for manager, script in scripts.items()]
+    cases = [f"if {_usable(manager)}; then\n{script}" for manager, script in scripts.items()]
     choice = "el".join(cases) + "else\necho 'no package manager is supported'\nexit 1\nfi\ncommand -v python3\n"
     return exports + _DETACHED.format(installer=_AGAIN + choice)
+
+
+def _usable(manager: str) -> str:
+    """Return the condition of the shell that a node uses a package manager; EPEL has apt-get and dpkg, too."""
+    installed = f"command -v {manager} >/dev/null"
+    return f"{installed} && [ -s /var/lib/dpkg/status ]" if manager == "apt-get" else installed
 
 
 def _files(repositories: Sequence[Mapping[str, Any]]) -> str:

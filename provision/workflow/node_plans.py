@@ -103,7 +103,7 @@ def _unable(node: Node, facts: NodeFacts | ProvisionError, supported: Mapping[st
         return NodeError(
             f"python3 is missing or incomplete on it ({system.title}), and Ansible needs one",
             node=node.name,
-            remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
+            remedy="Install the package python3 there with apt-get or dnf, or set ansible_python_interpreter.",
         )
     unseen = next((fact for fact in (facts.receipts, facts.managed) if isinstance(fact, Unknown)), None)
     if unseen:

@@ -181,7 +181,7 @@ def _knock(connector: Connector) -> None:
         raise NodeError(
             f"there is no {connector.python} on it, and Ansible needs one",
             node=connector.name,
-            remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
+            remedy="Install the package python3 there with apt-get or dnf, or set ansible_python_interpreter.",
         )
 
 
