@@ -59,7 +59,7 @@ def test_an_image_is_pulled_everywhere_and_compared(typed):
 @pytest.mark.row(47)
 def test_nodes_with_a_different_or_missing_image_are_reported(typed):
     """1, also where one node alone is asked and has none."""
-    other = SAME.replace("aaaa", "ffff")
+    other = SAME.replace("aaaa", "ffff").replace("1111", "5555")
     code, out, _ = typed("list", "r/t:1", n1=SAME, n2=other)
     assert code == 1
     assert "different image on n2" in out
