@@ -66,7 +66,7 @@ _ONE_NODE_FIRST = (
     "Read docs/reference/untested-systems.md, apply to one node first (provision apply --limit NODE), then verify it."
 )
 _BLOCKED = (
-    "{program} blocks TCP ports of jobs (MPI, NCCL, torchrun)[ and of SSH between containers ({port})] from "
+    "{program} blocks TCP ports of jobs (MPI, NCCL)[ and of SSH between containers ({port})] from "
     "{nodes:few}[ (zone {zone})]"
 )
 

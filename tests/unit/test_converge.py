@@ -23,7 +23,7 @@ from provision.testing import FakeConnector, make_node
 from provision.workflow import node_locks, node_results
 from tests.support.probe import DEBIAN, answer, system_answer
 
-CENTOS = 'ID="centos"\nVERSION_ID="7"\nPRETTY_NAME="CentOS Linux 7 (Core)"\nprobe_python3=\n'
+CENTOS = 'ID="centos"\nVERSION_ID="6"\nPRETTY_NAME="CentOS release 6.10 (Final)"\nprobe_python3=\n'
 HOLDER = """
 import sys
 from pathlib import Path
@@ -122,9 +122,9 @@ def test_an_unsupported_system_is_reported_before_ansible_starts(answers, tmp_pa
 
     assert reached == ["b"]
     assert report.nodes[0].status is NodeStatus.FAILED
-    assert "CentOS Linux 7 (Core)" in report.nodes[0].error.message
+    assert "CentOS release 6.10 (Final)" in report.nodes[0].error.message
     assert ", ".join(workflow.supported_systems()) in report.nodes[0].error.message
-    assert "add roles/platform/vars/el_7.yml" in report.nodes[0].error.remedy
+    assert "add roles/platform/vars/el_6.yml" in report.nodes[0].error.remedy
 
 
 def test_the_final_probe_is_shown_in_the_progress(answers, tmp_path):

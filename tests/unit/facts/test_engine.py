@@ -80,7 +80,7 @@ def test_the_engine_is_queried_once_for_managed_and_requested_objects(machine: N
     assert not isinstance(managed, Unknown)
     assert managed.observed["some"]["images"] == {"r/t:1": "sha256:aa"}
     assert managed.observed["some"]["containers"]["train"]["id"] == "c1"
-    assert ImageFact().parse(raw) == Image("sha256:aa", (), ())
+    assert ImageFact().parse(raw) == Image("sha256:aa", (), (), config_digest="sha256:aa")
 
 
 def test_no_password_of_engine_or_container_is_printed(machine: Node) -> None:
@@ -125,7 +125,8 @@ def test_mounts_of_deleted_folders_are_reported(machine: Node, engine: dict[str,
 def test_the_first_existing_reference_is_the_image(machine: Node, engine: dict[str, object]) -> None:
     engine["/images/r/t:1/json"] = {"Id": "sha256:aa", "RepoDigests": None, "RepoTags": ["r/t:1"]}
 
-    assert ImageFact().parse(look(machine, images="r/t@sha256:ff r/t:1")) == Image("sha256:aa", (), ("r/t:1",))
+    image = ImageFact().parse(look(machine, images="r/t@sha256:ff r/t:1"))
+    assert image == Image("sha256:aa", (), ("r/t:1",), config_digest="sha256:aa")
     assert ImageFact().parse(look(machine, images="r/t@sha256:ff")) is None
 
 

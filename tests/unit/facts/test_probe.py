@@ -395,7 +395,7 @@ def test_every_function_that_a_fact_names_exists():
 @pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
 def test_the_package_list_is_cached_until_dpkg_changes_it(tmp_path, probe, monkeypatch):
     """The file is replaced by one of the same size and time; a file that was just written is not cached."""
-    (tmp_path / "status").touch()
+    (tmp_path / "status").write_text("Package: pigz\n")
     os.utime(tmp_path / "status", (time.time() + 600,) * 2)  # just written, however slow this machine is
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     probe.change = f"s,/var/lib/dpkg/,{tmp_path}/,"
@@ -408,7 +408,7 @@ def test_the_package_list_is_cached_until_dpkg_changes_it(tmp_path, probe, monke
     assert [seen(1), seen(2)] == ["1", "2"]
     os.utime(tmp_path / "status", (time.time() - 60,) * 2)
     assert [seen(3, read_only=True), seen(4), seen(5), seen(6, read_only=True)] == ["3", "4", "4", "6"]
-    (tmp_path / "status-new").touch()
+    (tmp_path / "status-new").write_text("Package: pigz\n")
     shutil.copystat(tmp_path / "status", tmp_path / "status-new")
     (tmp_path / "status-new").rename(tmp_path / "status")
     assert seen(7) == "7"
