@@ -42,10 +42,10 @@ _AGAIN = """again() {
         sleep 3
     done
 }
-LOCKED='Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked|transaction lock on'
+LOCKED='Could not get lock|Unable to (acquire|lock)|is another process using it|(frontend|transaction) lock (was|on)'
 waited=0
 """
-"""A shell function that repeats a command while another program, for example apt-daily, holds one of apt's or rpm's locks.
+"""A shell function that repeats a command while another program, for example apt-daily, has a lock of apt or rpm.
 
 ``DPkg::Lock::Timeout`` does not apply to ``apt-get update`` and ``dpkg``.
 """
