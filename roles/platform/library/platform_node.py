@@ -125,7 +125,9 @@ def ip_lines(module, *arguments):
     """Return the words of each line that iproute2 prints; the one of Enterprise Linux 7 has no JSON."""
     program = module.get_bin_path("ip", opt_dirs=["/sbin", "/usr/sbin"])
     if not program:
-        module.fail_json(msg="the program `ip` is missing on this node. Install the package iproute2 (on Enterprise Linux: iproute) and apply again.")
+        module.fail_json(
+            msg="the program `ip` is missing on this node. Install iproute2 (Enterprise Linux: iproute) and apply again."
+        )
     code, out, err = module.run_command([program, "-4", "-o", *arguments])
     if code != 0:
         module.fail_json(msg="`ip {}` failed: {}".format(" ".join(arguments), err.strip()))
