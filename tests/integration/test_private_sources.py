@@ -189,6 +189,7 @@ def test_private_code_with_a_password_on_the_command_line_works_with_a_warning(j
 
 
 @pytest.mark.row(24)
+@pytest.mark.slow
 def test_credentials_from_environment_file_or_store_work_without_a_warning(jobs, forge, own, on_both, tmp_path):
     """From the environment (and kept for a job that others let start), from a file, and by `secret add`."""
     password, server = forge.marker.password, forge.url.split("/")[2]

@@ -227,6 +227,7 @@ NODE_DRIFTS = {
 }
 
 
+@pytest.mark.slow
 def test_manual_changes_are_detected_and_repaired(site: Site) -> None:
     """Thirteen at once, on the controller and on a node; each has its reason, and one apply repairs all."""
     node = site.computes[0]
