@@ -28,7 +28,7 @@ def lab_up(nodes: int) -> tuple[str, ...]:
 def lab(request: pytest.FixtureRequest, provision: Provision) -> Iterator[dict]:
     """Bare virtual machines that stand for machines with two SIMULATED GPUs each.
 
-    Tests marked `long` use two. One is enough for the others: an emulated machine takes a core while it boots and installs.
+    Tests marked `long` use two. One is enough for the others: an emulated machine occupies a core.
     """
     items = (item for item in request.session.items if item.path == request.path)
     nodes = 2 if any(item.get_closest_marker("long") for item in items) else 1

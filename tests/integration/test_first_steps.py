@@ -202,7 +202,7 @@ def test_apply_reports_all_preflight_problems_together_and_changes_nothing(site)
     ("changes", "code"),
     [
         ({"nvidia_container_repository_key": OTHER_KEY.read_text(encoding="ascii")}, "repository.invalid"),
-        pytest.param({"nvidia_container_repository_uri": "http://127.0.0.1:9/nvidia"}, "repository.unreachable", marks=SLOW),
+        pytest.param({"nvidia_container_repository_uri": "http://127.0.0.1:9/x"}, "repository.unreachable", marks=SLOW),
         pytest.param({"nvidia_container_repository_uri": None}, "package.missing", marks=SLOW),
         pytest.param({"nvidia_container_repository_key": None}, "variable.missing", marks=SLOW),
     ],

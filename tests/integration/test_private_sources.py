@@ -22,6 +22,7 @@ import pytest
 
 from provision.lab.services import processes
 from tests.integration.conftest import LAB
+from tests.support import node_shell
 from tests.support.command import Provision, eventually
 from tests.support.git_server import certificate, commit, git, git_server
 from tests.support.watch import Watch
@@ -89,7 +90,7 @@ def on_both(jobs):
 
     def run(command):
         with ThreadPoolExecutor() as pool:
-            shells = pool.map(lambda node: jobs.provision.ok("lab", "ssh", LAB, node, "--", command).out, NODES)
+            shells = pool.map(lambda node: node_shell.on_node(jobs.provision, LAB, node, command), NODES)
         return dict(zip(NODES, shells, strict=True))
 
     return run
