@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 unit-oldest yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems package-managers slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist release unit unit-1 unit-2 unit-3 unit-4 unit-5 unit-oldest yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch recorded recorded-jobs batch drift tutorials systems package-managers slurm slurm-load chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs site site-check clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -100,7 +100,7 @@ $(VENV)/.done: pyproject.toml requirements-dev.lock
 
 check: setup
 	@# More places than cores, because unit tests wait for a fifth of their time: what is nice works meanwhile.
-	$(MAKE) -j5 --output-sync=target unit-3 unit-4 unit-1 unit-2 ansible-lint site types bandit audit yaml lint layers
+	$(MAKE) -j6 --output-sync=target unit-3 unit-4 unit-5 unit-1 unit-2 ansible-lint site types bandit audit yaml lint layers
 
 # What runs on nodes uses nothing newer than Python 3.6. `# novermin` marks a newer function whose absence the code handles.
 ON_NODES := provision/node provision/facts/os_release.py provision/facts/kernel_module_failures.py provision/report/package_remedies.py \
@@ -163,14 +163,15 @@ dist: setup
 	    -C source -c $${archive%.tar.gz} | gzip -9n > $$archive && rm -r source; done
 	cd $(DIST) && sha256sum * > .sums && mv .sums SHA256SUMS
 
-# In four parts, for `make check` to run side by side: all but the first wait most of the time for processes.
+# In five parts, for `make check` to run side by side: all but the first wait most of the time for processes.
 UNIT_2 := $(addprefix tests/unit/,benchmarks cli inventory test_bandwidth.py test_supply_chain.py)
 UNIT_3 := $(addprefix tests/unit/jobs/test_,direct_engine.py engine_contract.py job_supervisor.py)
-UNIT_4 := $(addprefix tests/unit/,connectors jobs lab)
-unit: unit-1 unit-2 unit-3 unit-4
+UNIT_4 := tests/unit/jobs
+UNIT_5 := $(addprefix tests/unit/,connectors lab)
+unit: unit-1 unit-2 unit-3 unit-4 unit-5
 
 unit-1:
-	$(BIN)/pytest -q -p no:cacheprovider -m "not long" tests/unit tests/roles $(addprefix --ignore=,$(UNIT_2) $(UNIT_4))
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" tests/unit tests/roles $(addprefix --ignore=,$(UNIT_2) $(UNIT_4) $(UNIT_5))
 
 unit-2:
 	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_2)
@@ -180,6 +181,9 @@ unit-3:
 
 unit-4:
 	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_4) $(addprefix --ignore=,$(UNIT_3))
+
+unit-5:
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_5)
 
 # Tests of what runs on nodes, under the oldest Python of this machine. Programs that stand in for others keep the Python of the tests.
 unit-oldest: export NODE_PYTHON = $(shell $(BIN)/python -c 'from tests.support.interpreters import OLDEST; print(OLDEST)')

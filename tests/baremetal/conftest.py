@@ -1,4 +1,4 @@
-"""The command, and two virtual machines for one file of tests."""
+"""The command, and virtual machines for one file of tests."""
 
 from __future__ import annotations
 
@@ -19,11 +19,21 @@ def provision() -> Iterator[Provision]:
         yield command
 
 
+def lab_up(nodes: int) -> tuple[str, ...]:
+    """Return the command that creates or restarts so many machines."""
+    return ("lab", "up", LAB, "--driver", "vm", "--nodes", str(nodes), "--machine", "pair")
+
+
 @pytest.fixture(scope="module")
-def lab(provision: Provision) -> Iterator[dict]:
-    """Two bare virtual machines that stand for machines with two SIMULATED GPUs each."""
+def lab(request: pytest.FixtureRequest, provision: Provision) -> Iterator[dict]:
+    """Bare virtual machines that stand for machines with two SIMULATED GPUs each.
+
+    Tests marked `long` use two. One is enough for the others: an emulated machine occupies a core.
+    """
+    items = (item for item in request.session.items if item.path == request.path)
+    nodes = 2 if any(item.get_closest_marker("long") for item in items) else 1
     try:
-        provision.ok("lab", "up", LAB, "--driver", "vm", "--nodes", "2", "--machine", "pair")
+        provision.ok(*lab_up(nodes))
         yield provision.ok("lab", "status", LAB, "--json").document
     finally:
         down = provision("lab", "down", LAB)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from provision.lab.systems import DEFAULT_SYSTEM
-from tests.baremetal.conftest import LAB
+from tests.baremetal.conftest import LAB, lab_up
 from tests.support.command import eventually
 from tests.support.jobs import Jobs
 from tests.support.reasons import shown_document
 from tests.support.recorded_systems import converged_roles
 
-UP = ("lab", "up", LAB, "--driver", "vm", "--nodes", "2", "--machine", "pair")
+UP = lab_up(2)
 KERNEL = ("apply", "--lab", LAB, "--yes", "--json", "--only", "base_system", "--only", "rdma_stack")
 ALL = ("apply", "--lab", LAB, "--yes", "--json")
 
@@ -91,16 +91,16 @@ def test_apply_reports_a_power_cut_and_the_next_apply_completes(provision, lab):
 
 def test_an_unloaded_kernel_module_is_reported_and_loaded_by_apply(provision, with_rdma):
     """Somebody takes Soft-RoCE's module away: the plan says which, for its role alone, and one apply brings it back."""
-    second = with_rdma["nodes"][1]["name"]
+    *others, last = (node["name"] for node in with_rdma["nodes"])
     only = ("--lab", LAB, "--json", "--only", "base_system", "--only", "rdma_stack")
-    on_node(provision, second, "rdma link delete rxe0 && modprobe -r rdma_rxe")
+    on_node(provision, last, "rdma link delete rxe0 && modprobe -r rdma_rxe")
 
     planned = {node["name"]: node["steps"] for node in provision.ok("plan", *only).document["nodes"]}
 
-    assert [step["role"] for step in planned[second]] == ["rdma_stack"]
-    assert "rdma_rxe is not loaded" in "; ".join(planned[second][0]["reasons"])
-    assert statuses(provision.ok("apply", "--yes", *only)) == ["unchanged", "changed"]
-    assert "ACTIVE" in on_node(provision, second, "cat /sys/class/infiniband/rxe0/ports/1/state")
+    assert [step["role"] for step in planned[last]] == ["rdma_stack"]
+    assert "rdma_rxe is not loaded" in "; ".join(planned[last][0]["reasons"])
+    assert statuses(provision.ok("apply", "--yes", *only)) == [*["unchanged"] * len(others), "changed"]
+    assert "ACTIVE" in on_node(provision, last, "cat /sys/class/infiniband/rxe0/ports/1/state")
     assert not any(node["steps"] for node in provision.ok("plan", *only).document["nodes"])
 
 
@@ -124,19 +124,19 @@ def test_a_changed_sysctl_and_a_removed_list_of_modules_are_detected_and_repaire
 @pytest.mark.row(44)
 def test_soft_roce_is_restored_after_a_reboot(provision, with_rdma):
     """Soft-RoCE on the data network comes back by itself, before anything that needs it."""
-    second = with_rdma["nodes"][1]["name"]
-    before = on_node(provision, second, "ls /sys/class/infiniband /dev/infiniband")
+    node = with_rdma["nodes"][-1]["name"]
+    before = on_node(provision, node, "ls /sys/class/infiniband /dev/infiniband")
     assert "uverbs0" in before, before
 
-    provision.ok("lab", "reboot", LAB, second)
+    provision.ok("lab", "reboot", LAB, node)
 
     after = eventually(
-        lambda: on_node(provision, second, "ls /sys/class/infiniband /dev/infiniband; true"),
+        lambda: on_node(provision, node, "ls /sys/class/infiniband /dev/infiniband; true"),
         seconds=60,
         what="the RDMA device is back",
     )
     assert after == before
-    state = on_node(provision, second, "cat /sys/class/infiniband/*/ports/1/state")
+    state = on_node(provision, node, "cat /sys/class/infiniband/*/ports/1/state")
     assert "ACTIVE" in state
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support import node_shell
 from tests.support.command import Provision, with_own_state
 from tests.support.engine import engine_host, held
 from tests.support.jobs import Jobs, use_engine
@@ -73,10 +74,10 @@ def cluster(engine: str, provision: Provision, lab: dict) -> dict:
 
 @pytest.fixture
 def on_node(provision: Provision, cluster: dict):
-    """Run a shell command on a node by way of ``lab ssh``; it must succeed, so that no silence passes for an answer."""
+    """Run a shell command on a node; it must succeed, so that no silence passes for an answer."""
 
     def run(node: str, command: str) -> str:
-        return provision.ok("lab", "ssh", LAB, node, "--", command).out
+        return node_shell.on_node(provision, LAB, node, command)
 
     assert cluster["nodes"]
     return run

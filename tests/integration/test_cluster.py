@@ -244,6 +244,7 @@ def test_a_changed_host_key_is_refused(provision, cluster, ssh_files):
     assert "host key" in checks["node.reachable"]["reason"]
 
 
+@pytest.mark.slow
 def test_the_steps_of_the_readme_lead_from_addresses_to_a_job(provision, own_inventory):
     """A user with hosts, a key and the documentation writes an inventory, applies it and runs a job."""
     own_inventory("mine")

@@ -33,6 +33,7 @@ STATE = (
     "ls /var/tmp /var/lib/apt/lists | sort"
 )
 """What an apply would change on a node."""
+SLOW = pytest.mark.slow
 RECEIPTS = (
     "import glob, json; paths = glob.glob('/var/lib/provision/receipts/*.json'); "
     "print(json.dumps({path: json.load(open(path)) for path in paths}))"
@@ -149,6 +150,7 @@ def test_init_refuses_unapproved_keys_and_unexpected_fingerprints(site):
     assert not (site.provision.folder / "inventories/wrong").exists()
 
 
+@pytest.mark.slow
 def test_plan_reports_a_missing_image_and_apply_stops_before_the_first_change(site):
     """An inventory that init wrote without an image says TODO; docker is not installed first and missed later."""
     site.provision.ok(*site.init("--name", "bare", *mirror(site)[:4], *mirror(site)[6:], "--yes", without=("--image",)))
@@ -199,10 +201,10 @@ def test_apply_reports_all_preflight_problems_together_and_changes_nothing(site)
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"nvidia_container_repository_uri": "http://127.0.0.1:9/nvidia"}, "repository.unreachable"),
         ({"nvidia_container_repository_key": OTHER_KEY.read_text(encoding="ascii")}, "repository.invalid"),
-        ({"nvidia_container_repository_uri": None}, "package.missing"),
-        ({"nvidia_container_repository_key": None}, "variable.missing"),
+        pytest.param({"nvidia_container_repository_uri": "http://127.0.0.1:9/x"}, "repository.unreachable", marks=SLOW),
+        pytest.param({"nvidia_container_repository_uri": None}, "package.missing", marks=SLOW),
+        pytest.param({"nvidia_container_repository_key": None}, "variable.missing", marks=SLOW),
     ],
 )  # fmt: skip
 def test_an_unusable_repository_is_reported(site, changes, code):
@@ -220,7 +222,7 @@ def test_an_unusable_repository_is_reported(site, changes, code):
     ("changes", "code"),
     [
         ({"training_image_reference": "{registry}/no/such:1"}, "image.missing"),
-        ({"training_image_digest": "sha256:" + "0" * 64}, "image.missing"),
+        pytest.param({"training_image_digest": "sha256:" + "0" * 64}, "image.missing", marks=SLOW),
         ({"docker_engine_registry_ca": None}, "registry.untrusted"),
     ],
 )

@@ -99,7 +99,7 @@ def test_an_account_cannot_read_data_of_another_users_job(jobs, on_node):
         assert (job["status"], said) == ("SUCCEEDED", ["looked"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["container", pytest.param("process", marks=pytest.mark.slow)])
 def test_an_account_cannot_mount_inaccessible_files(jobs, on_node, kind):
     """Others may read the files, but not enter the folder above them: a home, or the account's link to one."""
     on_node(NODE, "mkdir -m 755 /home/bob/open; echo bobs >/home/bob/open/file; mkdir -p /home/alice/own; "
@@ -116,7 +116,7 @@ def test_an_account_cannot_mount_inaccessible_files(jobs, on_node, kind):
     assert on_node(NODE, "stat -c %U /home/alice/own/kept; ls /run/provision/mounts") == "alice\n"
 
 
-@pytest.mark.parametrize("starter", ["shim", "systemd"])
+@pytest.mark.parametrize("starter", [pytest.param("shim", marks=pytest.mark.slow), "systemd"])
 def test_an_account_cannot_exploit_a_race_on_a_mount_point(provision, on_node, starter):
     """In 1,000 attempts of the shim, and some in units: nothing is made, mounted or removed in a folder of root's."""
     packed = io.BytesIO()

@@ -197,6 +197,7 @@ def test_the_version_is_printed(host: Installed) -> None:
     assert host.ok("--version").out == f"provision {__version__}\n"
 
 
+@pytest.mark.slow
 def test_root_installs_sets_up_a_node_and_runs_a_job(
     docker: list[str], image: str, release: Path, site: Path, init_words: list[str]
 ) -> None:

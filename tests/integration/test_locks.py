@@ -52,6 +52,7 @@ def test_the_second_of_two_operators_is_refused_and_sees_the_lock_holder(provisi
     assert locked() == []
 
 
+@pytest.mark.slow
 def test_a_killed_apply_frees_its_nodes_and_the_next_one_reports_it(provision, cluster, locked):
     """kill -9 leaves no cleanup; the nodes are unlocked once Ansible's last task there has ended."""
     names = [node["name"] for node in cluster["nodes"]]

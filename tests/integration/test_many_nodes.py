@@ -107,7 +107,7 @@ def crowd(tmp_path_factory) -> Iterator[SimulatedNodes]:
     [
         (("plan",), 45, 4),
         (("apply", "--yes"), 30, 45),
-        (("list",), 4, 6),
+        pytest.param(("list",), 4, 6, marks=pytest.mark.slow),
         pytest.param(("verify",), 30, 4, marks=pytest.mark.slow),
         pytest.param(("hostfile",), 44, 6, marks=pytest.mark.slow),
         pytest.param(("history",), 12, 6, marks=pytest.mark.slow),

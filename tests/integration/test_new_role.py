@@ -66,6 +66,7 @@ def shell(provision: Provision, command: str) -> str:
     return provision.ok("lab", "ssh", LAB, NODE, "--", command).out.strip()
 
 
+@pytest.mark.slow
 def test_a_new_role_is_planned_applied_repaired_verified_and_reset(provision: Provision) -> None:
     """From its first plan to its reset."""
     first = step(provision)

@@ -68,6 +68,7 @@ def test_a_job_on_a_disconnected_node_is_stopping_until_the_node_reconnects(scen
     case.clean()
 
 
+@pytest.mark.slow
 def test_a_deleted_job_on_a_disconnected_node_keeps_its_name(scene: Scene) -> None:
     """`delete` exits with 7, its name stays taken, and a queue run removes it when the node is back."""
     case = Case(scene, "cut-delete", "running", "delete", "before", scene.nodes[-1])

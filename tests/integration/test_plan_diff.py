@@ -21,25 +21,27 @@ STATE = (
 
 
 @pytest.fixture
-def drifted(provision, own_inventory, cluster, on_node) -> Iterator[tuple[Path, str]]:
-    """An inventory that was applied and then got a login; on a node a file was edited, with the password in it."""
-    inventory = own_inventory("diffs")
+def drifted(provision, ssh_files: Path, cluster, on_node) -> Iterator[str]:
+    """A node on which a file was edited, with a password in it; the lab's inventory got a login since its apply."""
     node = cluster["nodes"][0]["name"]
-    provision.ok("apply", "-i", str(inventory), "--yes")
-    variables = inventory / "group_vars/all.yml"
-    variables.write_text(f"{variables.read_text()}\n{yaml.safe_dump({'docker_engine_registry_logins': LOGINS})}")
+    provision.ok("apply", "--lab", LAB, "--yes")
+    variables = ssh_files / "inventory/group_vars/all.yml"
+    before = variables.read_text() if variables.exists() else ""
+    variables.parent.mkdir(exist_ok=True)
+    variables.write_text(f"{before}\n{yaml.safe_dump({'docker_engine_registry_logins': LOGINS})}")
     on_node(node, f"printf '# edited by hand\\n# login: bob {PASSWORD}\\n' >>{LIMITS}")
-    yield inventory, node
+    yield node
+    variables.write_text(before) if before else variables.unlink()
     provision.ok("apply", "--lab", LAB, "--yes")
 
 
 def test_plan_diff_shows_changed_lines_and_changes_nothing(provision, drifted, on_node) -> None:
     """Only steps of the plan; the password is never shown, in text or JSON, stdout or stderr."""
-    inventory, node = drifted
+    node, only = drifted, ("--lab", LAB, "--limit", drifted)
     before = on_node(node, STATE)
-    plain = provision.ok("plan", "-i", str(inventory))
-    text = provision.ok("plan", "-i", str(inventory), "--diff")
-    plan = provision.ok("plan", "-i", str(inventory), "--diff", "--json")
+    plain = provision.ok("plan", *only)
+    text = provision.ok("plan", *only, "--diff")
+    plan = provision.ok("plan", *only, "--diff", "--json")
 
     assert on_node(node, STATE) == before
     assert text.out.startswith(plain.out.rstrip("\n"))

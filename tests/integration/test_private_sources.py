@@ -22,6 +22,7 @@ import pytest
 
 from provision.lab.services import processes
 from tests.integration.conftest import LAB
+from tests.support import node_shell
 from tests.support.command import Provision, eventually
 from tests.support.git_server import certificate, commit, git, git_server
 from tests.support.watch import Watch
@@ -89,7 +90,7 @@ def on_both(jobs):
 
     def run(command):
         with ThreadPoolExecutor() as pool:
-            shells = pool.map(lambda node: jobs.provision.ok("lab", "ssh", LAB, node, "--", command).out, NODES)
+            shells = pool.map(lambda node: node_shell.on_node(jobs.provision, LAB, node, command), NODES)
         return dict(zip(NODES, shells, strict=True))
 
     return run
@@ -189,6 +190,7 @@ def test_private_code_with_a_password_on_the_command_line_works_with_a_warning(j
 
 
 @pytest.mark.row(24)
+@pytest.mark.slow
 def test_credentials_from_environment_file_or_store_work_without_a_warning(jobs, forge, own, on_both, tmp_path):
     """From the environment (and kept for a job that others let start), from a file, and by `secret add`."""
     password, server = forge.marker.password, forge.url.split("/")[2]

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support import node_shell
 from tests.support.command import Provision, with_own_state
 from tests.support.reasons import shown_document
 from tests.support.recorded_systems import SystemRecorder
@@ -88,7 +89,7 @@ class Site:
 
     def run(self, node: str, command: str) -> str:
         """Run a shell command on a node; it must succeed."""
-        return self.provision.ok("lab", "ssh", self.lab, node, "--", command).out
+        return node_shell.on_node(self.provision, self.lab, node, command)
 
     def apply(self, *words: str) -> dict[str, Any]:
         done = self.provision("apply", "-i", str(self.inventory), "--yes", "--json", *words)
@@ -227,6 +228,7 @@ NODE_DRIFTS = {
 }
 
 
+@pytest.mark.slow
 def test_manual_changes_are_detected_and_repaired(site: Site) -> None:
     """Thirteen at once, on the controller and on a node; each has its reason, and one apply repairs all."""
     node = site.computes[0]

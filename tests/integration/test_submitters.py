@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support import node_shell
 from tests.support.command import Done, Provision, eventually, with_own_state
 from tests.support.engine import engine_host, held
 
@@ -45,7 +46,7 @@ class Site:
 
     def on(self, name: str, command: str) -> str:
         """Return what a command on a node says, as root."""
-        return self.operator.ok("lab", "ssh", LAB, name, "--", command).out
+        return node_shell.on_node(self.operator, LAB, name, command)
 
     def __call__(self, person: str, *words: str) -> Done:
         """Run a verb as a submitter, with his own home and key."""

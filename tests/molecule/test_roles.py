@@ -20,8 +20,8 @@ from tests.support.recorded_systems import SystemRecorder
 
 HERE = Path(__file__).resolve().parent
 ROLES = sorted(path.parents[2].name for path in HERE.parents[1].glob("roles/*/molecule/default/molecule.yml"))
-SLOW = {"container_ssh", "slurm", "training_container", "training_image"}
-"""Scenarios that install Docker or Slurm first; the container lab applies these roles twice, too."""
+SHORT = {"peer_memory", "platform"}
+"""Scenarios of `make test`, whose labs apply the other roles to bare nodes, and find nothing to do afterwards."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;;.*?\x1b\\")
 NETWORK = "provision-molecule"
 SYSTEM = os.environ.get("MOLECULE_SYSTEM", "debian_12")
@@ -94,7 +94,9 @@ def scenario(role: str) -> tuple[int, str]:
 
 
 @pytest.mark.row(46, 48)
-@pytest.mark.parametrize("role", [pytest.param(role, marks=pytest.mark.slow if role in SLOW else ()) for role in ROLES])
+@pytest.mark.parametrize(
+    "role", [pytest.param(role, marks=() if role in SHORT else pytest.mark.slow) for role in ROLES]
+)
 def test_role_converges_is_idempotent_and_passes_its_verification(
     role: str, outcomes: dict[str, Future[tuple[int, str]]], record_system: SystemRecorder
 ) -> None:
