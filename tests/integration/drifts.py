@@ -49,7 +49,8 @@ FILES = (
     drift("a file that everybody may write", "base_system", r"file\.attribute: .*logind\.conf\.d/90-provision\.conf mode 0666 0644",
           "chmod 666 /etc/systemd/logind.conf.d/90-provision.conf"),
     drift("our block in a file edited", "base_system", r"/etc/hosts",
-          "sed 's/^\\(10[.].*\\)$/\\1 other/' /etc/hosts >/tmp/hosts; cat /tmp/hosts >/etc/hosts"),
+          "sed '/^# BEGIN provision/,/^# END provision/s/^\\(10[.].*\\)$/\\1 other/' /etc/hosts >/tmp/hosts; "
+          "cat /tmp/hosts >/etc/hosts"),
     drift("a repository's file edited", "platform", r"file\.edited: .*sources\.list\.d/provision-",
           "echo '# mine' >>/etc/apt/sources.list.d/provision-provision-lab.sources"),
     drift("a file of another owner", "container_ssh", r"file\.attribute: .*/ssh_config owner daemon:root root:root",
@@ -102,7 +103,7 @@ OTHER_FLAGS = (
     drift("the container made anew with other flags", "training_container", r"container\.recreated: provision-training",
           "docker rm -f provision-training >/dev/null; docker run -d --name provision-training --shm-size 64m "
           "--network host --entrypoint sleep IMAGE infinity >/dev/null"),
-    drift("the private key of the container's sshd changed", "container_ssh", r"host_key|known_hosts|sshd",
+    drift("the private key of the container's sshd changed", "container_ssh", r"host_.*key|known_hosts|sshd",
           f"rm {SSH}/keys/ssh_host_ed25519_key*; ssh-keygen -q -t ed25519 -N '' -f {SSH}/keys/ssh_host_ed25519_key; "
           f"chown --reference={SSH}/keys {SSH}/keys/*"),
 )  # fmt: skip
