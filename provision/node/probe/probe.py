@@ -29,6 +29,7 @@ from provision.node.probe.managed import (
     PLAIN,
     RPM_FORM,
     content_of,
+    enabled,
     program_of,
     rpm_versions,
     spawn,
@@ -405,6 +406,8 @@ def unit_states() -> int:
         units += [unit] * any(os.path.exists(f"{folder}/{unit}") for folder in UNIT_SEARCH_PATH)
     try:
         blocks = systemd_properties(units, time.monotonic() + 3600)  # the session has its own limit
+        for unit, block in zip(units, blocks):
+            block["UnitFileState"] = enabled(unit, block)
         text = "\n".join("".join(f"{key}={block.get(key, '')}\n" for _, key in ASK_UNITS[:4]) for block in blocks)
         print(text, flush=True)
     except (OSError, ValueError, IndexError):

@@ -17,7 +17,7 @@ import pytest
 from provision.facts import RawOutput, parse, request
 from provision.facts.docker import DockerServiceFact
 from provision.facts.managed import Managed, ManagedFact
-from provision.node.probe import probe
+from provision.node.probe import managed, probe
 from tests.support.interpreters import NODE_PYTHON
 from tests.support.node.archive import ARCHIVE
 from tests.support.node.probe import managed_command, probe_output
@@ -204,6 +204,25 @@ def test_docker_of_podman_is_reported(
 
     assert probe.unit_states() == 0
     assert DockerServiceFact().parse(RawOutput(capsys.readouterr().out, 0)).podman is podman
+
+
+def test_docker_that_was_just_enabled_starts_at_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its link: systemd reports the state that it last read."""
+    cached = {"Id": "docker.service", "LoadState": "loaded", "ActiveState": "active", "UnitFileState": "disabled"}
+    monkeypatch.setattr(probe, "systemd_properties", lambda *_: [dict(cached)])
+    monkeypatch.setattr(managed, "UNIT_FOLDERS", ((str(tmp_path), "enabled"),))
+    link = tmp_path / "multi-user.target.wants/docker.service"
+    link.parent.mkdir()
+    states = []
+    for _ in range(2):
+        assert probe.unit_states() == 0
+        states.append(DockerServiceFact().parse(RawOutput(capsys.readouterr().out, 0)).enabled)
+        link.unlink(missing_ok=True)
+        link.symlink_to("/lib/systemd/system/docker.service")
+
+    assert states == ["disabled", "enabled"]
 
 
 def test_unit_states_are_read(node: Node) -> None:
