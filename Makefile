@@ -167,7 +167,7 @@ dist: setup
 UNIT_2 := $(addprefix tests/unit/,benchmarks cli inventory test_bandwidth.py test_supply_chain.py)
 UNIT_3 := $(addprefix tests/unit/jobs/test_,direct_engine.py engine_contract.py job_supervisor.py)
 UNIT_4 := tests/unit/jobs
-UNIT_5 := $(addprefix tests/unit/,connectors lab)
+UNIT_5 := $(addprefix tests/unit/,connectors lab jobs/test_code.py jobs/test_forged_jobs.py)
 unit: unit-1 unit-2 unit-3 unit-4 unit-5
 
 unit-1:
@@ -180,7 +180,7 @@ unit-3:
 	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_3)
 
 unit-4:
-	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_4) $(addprefix --ignore=,$(UNIT_3))
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_4) $(addprefix --ignore=,$(UNIT_3) $(UNIT_5))
 
 unit-5:
 	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(UNIT_5)
