@@ -88,6 +88,7 @@ def main(plan_file: str) -> None:
     install_in_database(plan, packages)
     set_up_python(plan)
     rename_ssh()
+    remove_init_scripts()
     remove_debian()
     run("dnf", "--quiet", "check", "--dependencies")
 
@@ -434,6 +435,12 @@ def rename_ssh() -> None:
     wants = enabled / "multi-user.target.wants/sshd.service"
     wants.parent.mkdir(exist_ok=True)
     wants.symlink_to(units / "sshd.service")
+
+
+def remove_init_scripts(etc: Path = Path("/etc")) -> None:
+    """Remove scripts of System V: systemd would make units of them, for example a second sshd."""
+    for script in (*etc.glob("init.d/*"), *etc.glob("rc[0-6S].d/*")):
+        script.unlink()
 
 
 def remove_debian() -> None:

@@ -180,6 +180,16 @@ def test_the_removal_of_a_package_leaves_the_libraries_of_every_node(
     assert files == ["/usr/lib/libb.txt"]
 
 
+def test_a_node_has_no_second_sshd_from_a_script_of_system_v(program: ModuleType, tmp_path: Path) -> None:
+    """It would listen on port 22 before sshd.service."""
+    for name in ("init.d/ssh", "rc2.d/S01ssh", "rc.local"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    program.remove_init_scripts(tmp_path)
+
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["rc.local"]
+
+
 def test_every_package_of_the_roles_exists() -> None:
     """The system's own, those of vendors, and what every node has."""
     from provision.inventory.role_files import systems
