@@ -330,10 +330,11 @@ def _of_image(answer: PreflightAnswer, asked: Requested, plan: NodePlan) -> Iter
     code, problem, remedy = _IMAGE_PROBLEMS[answer.image.code]
     registry = str(asked.image["registry"])
     said = f" ({answer.image.reason})" if answer.image.reason else ""
+    reference, digest = str(asked.image["reference"]).partition("@")[0], asked.image["digest"]
     yield PreflightProblem(
         code,
         next(step.role for step in plan.steps if COMPONENTS[step.role].image),
-        str(asked.image["reference"]),
+        f"{reference}@{digest}" if digest else reference,
         problem.format(registry=registry) + said,
         remedy.format(registry=registry),
     )
