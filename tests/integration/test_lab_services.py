@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from provision.lab.base import DriverName, LabSpec
+from provision.lab.package_managers import APT
 from provision.lab.services import ServiceInfo, Services, processes
 
 # The second address stands for a bridge: a lab listens on loopback and there, never everywhere.
@@ -199,7 +200,7 @@ def test_apt_refuses_the_repository_with_another_key(served, tmp_path):
     folder.mkdir()
     from provision.lab.services import repository
 
-    key = repository.ensure_repository(folder, "other", other.hardware_packages(SPEC))
+    key = repository.ensure_repository(folder, "other", other.hardware_packages(SPEC, APT))
     apt = Apt(tmp_path / "apt", served.info, key)
 
     done = apt("apt-get", "update")
