@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 
 import pytest
@@ -87,8 +86,10 @@ def test_ranks_that_ignore_signals_are_killed_with_their_client(provision, clust
     assert cluster["nodes"]
     process = provision.start("run", "--lab", LAB, "--", "python3", "-c", STUBBORN)
     try:
-        lines = iter(process.stdout.readline, "")
-        assert len(list(itertools.islice((line for line in lines if "ready" in line), 4))) == 4
+        lines = []
+        while sum("ready" in line for line in lines) < 4:
+            lines.append(process.stdout.readline())
+            assert lines[-1], lines
         assert all(left().values())
         process.send_signal(how)
         eventually(lambda: not any(left().values()), seconds=limit, what="no process of the job on any node")
