@@ -337,6 +337,19 @@ def test_the_packages_of_an_interrupted_transaction_are_installed_again(packages
     assert not Path(dnf.PENDING).exists()
 
 
+def test_a_dependency_of_a_package_that_was_not_reached_is_installed_again(packages: ModuleType, node: Node) -> None:
+    """The interruption was in a script of the dependency: the package that needs it is not there yet."""
+    Path(dnf.PENDING).parent.mkdir()
+    Path(dnf.PENDING).write_text(json.dumps({"packages": ["wanted"], "before": dict(node.packages), "again": []}))
+    node.packages.update(dependency="1-1", upgraded="2-1")
+    node.answers["dnf -q repoquery --available --requires"] = (0, "dependency\n")
+    installs(node, wanted="1-1")
+
+    run(packages, packages=["wanted"])
+
+    assert reinstalled(node) == [["dependency"]]
+
+
 def reinstalled(node: Node) -> list[list[str]]:
     """Return the packages of each reinstallation."""
     return [words[2:] for words in node.ran if words[:2] == ["dnf", "reinstall"]]

@@ -279,8 +279,15 @@ class Dnf(PackageManager):
         if changed:
             table = self.table()
             self.add_files(table, changed)
-            again |= changed & closure(pending.get("packages", ()), table)
+            names = pending.get("packages", ())
+            absent = [name for name in sorted(names) if name not in now]
+            again |= changed & (closure(names, table) | self._needed_by(absent))
         return again
+
+    def _needed_by(self, names):
+        """Return what packages that are not installed need, directly or not, as far as the repositories have it."""
+        form = ("--requires", "--resolve", "--recursive", "--qf", "%{name}\\n")
+        return set(self._program("-q", "repoquery", "--available", *form, *names)[1].split()) if names else set()
 
     def _transaction(self, names, again):
         """Install the packages, and reinstall those that an earlier transaction left incomplete."""

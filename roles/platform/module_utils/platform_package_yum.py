@@ -75,6 +75,9 @@ class Yum(Dnf):
         if code != 0:
             self._fail("package lists: cannot fetch them", output)
 
+    def _needed_by(self, names):  # noqa: ARG002 - repoquery is a program of yum-utils, which the node may lack
+        return set()
+
     def offered(self, names):
         """Return those packages that the repositories have."""
         out = self._program("-q", "list", "available", *names)[1] if names else ""
