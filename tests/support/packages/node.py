@@ -154,7 +154,8 @@ class Node:
             "ANSIBLE_NOCOLOR": "1",
         }
         program = str(Path(sys.executable).with_name("ansible"))
-        words = [program, self.name, "-i", str(self.inventory), "-m", module, "-a", json.dumps(arguments)]
+        words = [program, self.name, "-i", str(self.inventory), "-m", module]
+        words += ["-a", json.dumps(arguments)] if arguments else []
         return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def module(self, module: str, **arguments: Any) -> dict[str, Any]:
