@@ -73,6 +73,8 @@ index. Images are in `/var/lib/containerd` there, which `docker_engine_data_root
   gets `:z`, because that relabels files which other services may use.
 - Enterprise Linux 8 has cgroup v1, which is reported (`docker_engine.cgroup`). The remedy is a kernel argument and a
   reboot.
+- The first transaction of dnf makes rpm trust the keys of all repositories. `reset` removes those of the repositories
+  that `apply` added; those of the site's repositories stay.
 - tuned applies `/etc/sysctl.d` after its own profile (`reapply_sysctl`, its default), so the values of `base_system`
   last.
 

@@ -51,6 +51,9 @@ def test_a_cluster_leads_from_bare_nodes_to_a_job_and_back(
     provision: Provision, shell: Shell, record_system: SystemRecorder
 ) -> None:
     """With one apply; the second changes nothing, verify passes, and reset restores the nodes."""
+    for system, node in NODES.items():
+        if SYSTEMS[system].rpm:  # the first transaction of dnf trusts the keys of all repositories, the site's too
+            shell(node, f"rpm --import {test_systems.KEY}")
     before = {node: node_state(partial(shell, node)) for node in NODES.values()}
     first = _statuses(provision, "apply", "--yes", timeout=3600)
     second = _statuses(provision, "apply", "--yes")
