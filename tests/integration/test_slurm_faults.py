@@ -34,7 +34,8 @@ LINES = int(os.environ.get("SLURM_FAULTS_LINES") or 200)
 LONG_LINES = LINES + 300
 """Of jobs that still run when Slurm detects the loss of a node."""
 SLURM_LOSES = (
-    r"Slurm ended it: NODE_FAIL|\bnode {node}\b.*(reboot|shuts down|does not answer|is cut off)|on {node} failed"
+    r"Slurm ended it: NODE_FAIL|\bnode {node}\b.*(reboot|shuts down|shutdown|does not answer|is cut off)"
+    r"|on {node} failed"
 )
 
 pytestmark = pytest.mark.long

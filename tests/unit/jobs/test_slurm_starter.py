@@ -56,12 +56,16 @@ def failed_on(name: str) -> Result:
     )
 
 
+def test_a_failure_by_the_fault_of_a_node_names_it() -> None:
+    assert module._nodes_at_fault(failed_on("b")) == {"b"}
+
+
 def test_a_retry_keeps_the_nodes_that_are_excluded_already(programs: Path, tmp_path: Path) -> None:
     """`scontrol update ExcNodeList=` replaces the list of the submission and of earlier failures."""
     tool(programs, "scontrol", f"{SHOW}; exit 0")
     tool(programs, "systemd-run", f'printf "%s " "$@" >{tmp_path}/words')
 
-    starter()._requeue(HereConnector("a"), failed_on("b"))
+    starter()._requeue(HereConnector("a"), ["b"])
 
     assert '"exclude":["login","old1","old2","s-b"]' in (tmp_path / "words").read_text()
 
@@ -71,7 +75,7 @@ def test_a_job_that_needs_all_nodes_is_tried_again_on_the_bad_node(programs: Pat
     tool(programs, "scontrol", f"{SHOW}; exit 0")
     tool(programs, "systemd-run", f'printf "%s " "$@" >{tmp_path}/words')
 
-    starter("ab", spread=True)._requeue(HereConnector("a"), failed_on("b"))
+    starter("ab", spread=True)._requeue(HereConnector("a"), ["b"])
 
     assert '"exclude":[]' in (tmp_path / "words").read_text()
 
@@ -87,7 +91,7 @@ def test_a_retry_of_a_job_with_chosen_gpus_may_use_other_nodes(
     tool(programs, "scontrol", f"{SHOW}; exit 0")
     tool(programs, "systemd-run", f'printf "%s " "$@" >{tmp_path}/words')
 
-    starter(names, gputopology=True, gpus=1)._requeue(HereConnector("a"), failed_on("b"))
+    starter(names, gputopology=True, gpus=1)._requeue(HereConnector("a"), ["b"])
 
     assert expected in (tmp_path / "words").read_text()
 
@@ -133,6 +137,29 @@ class Waits(threading.Event):
         return False
 
 
+def test_a_job_without_its_gpus_is_tried_again(programs: Path, tmp_path: Path) -> None:
+    """Slurm 22.05 starts jobs without GPUs before the nodes have registered with a slurmctld that has just started."""
+    tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; {SHOW}; exit 0')
+    tool(programs, "systemd-run", "exit 0")
+    one, waits = starter(gpus=1, retry=1), Waits()
+    one._stop = waits
+
+    assert one._run() == module.FAILED
+
+    assert (tmp_path / "called").read_text().split() == ["show", "show", "requeue"]
+    assert waits.seconds == [module.SETTLE_SECONDS]
+
+
+def test_a_job_without_its_gpus_and_without_retries_fails(programs: Path, tmp_path: Path) -> None:
+    tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; {SHOW}; exit 0')
+
+    with pytest.raises(LaunchError) as error:
+        starter(gpus=1, retry=0)._run()
+
+    assert error.value.code == "slurm.gpus_missing"
+    assert (tmp_path / "called").read_text().split() == ["show"]
+
+
 def test_a_retry_waits_for_slurmctld(programs: Path, tmp_path: Path) -> None:
     """The attempt fails while slurmctld is away, which comes back after it was asked three times."""
     tool(programs, "squeue", f"echo x >>{tmp_path}/asked; test $(wc -l <{tmp_path}/asked) -ge 3")
@@ -142,7 +169,7 @@ def test_a_retry_waits_for_slurmctld(programs: Path, tmp_path: Path) -> None:
     one, waits = starter(), Waits()
     one._stop = waits
 
-    one._requeue(HereConnector("a"), failed_on("b"))
+    one._requeue(HereConnector("a"), ["b"])
 
     assert (tmp_path / "called").read_text().split() == ["show", "show", "requeue"]
     assert waits.seconds == [1, 1, module.SETTLE_SECONDS]
@@ -158,7 +185,7 @@ def test_a_retry_waits_after_a_command_that_waited_for_slurmctld(
     one, waits = starter(), Waits()
     one._stop = waits
 
-    one._requeue(HereConnector("a"), failed_on("b"))
+    one._requeue(HereConnector("a"), ["b"])
 
     assert waits.seconds[0] == module.SETTLE_SECONDS
 
@@ -181,7 +208,7 @@ def test_a_job_that_is_cancelled_while_slurmctld_is_away_is_not_requeued(program
             return self.is_set()
 
     one._stop = Cancels()
-    one._requeue(HereConnector("a"), failed_on("b"))
+    one._requeue(HereConnector("a"), ["b"])
 
     assert (tmp_path / "called").read_text().split() == ["show", "requeue"]
 
@@ -191,7 +218,7 @@ def test_a_later_attempt_is_not_requeued(programs: Path, tmp_path: Path, shown: 
     """Slurm lost the node of this attempt, and runs the next one elsewhere under the same number."""
     tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; echo "JobId=12 {shown} BatchFlag=1"')
 
-    starter()._requeue(HereConnector("a"), failed_on("b"))
+    starter()._requeue(HereConnector("a"), ["b"])
 
     assert (tmp_path / "called").read_text().split() == ["show"]
 

@@ -158,8 +158,15 @@ class Starter:
         nodes = self._own_nodes()
         self._write_certificates(nodes)
         with Connections(_Contact(self._connector)) as connections:  # type: ignore[arg-type]
-            allocated = self._allocated(nodes)
-            attempt = self._attempt(allocated)
+            try:
+                attempt = self._attempt(self._allocated(nodes))
+            except LaunchError as error:
+                if error.code != "slurm.gpus_missing" or self._allocation.restarts >= self._spec.retry:
+                    raise
+                _print(str(error))
+                self._stop.wait(SETTLE_SECONDS)
+                self._requeue(connections.to(nodes[0].name), ())
+                return FAILED
             self._mark(connections, attempt)
             self._guard(connections.to(attempt.leader.node), attempt)
             self._start(connections, attempt)
@@ -325,7 +332,7 @@ class Starter:
         result = self._result(here, attempt)
         stopped.set()
         if result.status == "FAILED" and not self._stop.is_set() and self._allocation.restarts < self._spec.retry:
-            self._requeue(here, result)
+            self._requeue(here, _nodes_at_fault(result))
         return 0 if result.status == "SUCCEEDED" else (result.exit_code or FAILED)
 
     def _stop_when_asked(self, here: Connector, attempt: Attempt, ended: threading.Event) -> None:
@@ -348,16 +355,12 @@ class Starter:
                 return job.result
         raise NodeError(f"the result of attempt {attempt.number} is missing", node=here.name, remedy="Check its disk.")
 
-    def _requeue(self, here: Connector, result: Result) -> None:
-        """Let Slurm start the next attempt, without the nodes whose fault the failure is."""
-        from provision.batch.reasons import NODE_FAULTS
-
+    def _requeue(self, here: Connector, bad: Collection[str]) -> None:
+        """Let Slurm start the next attempt, without the nodes `bad`."""
         shown = self._patiently("scontrol", "show", "job", "-o", str(self._allocation.job))
         if self._stop.is_set() or restarts_of(shown) != self._allocation.restarts:
             _print("Slurm has cancelled the job, or started its next attempt: it is not requeued")
             return
-        faulty = result.cause.params.get("nodes") if result.cause.code in NODE_FAULTS else ()
-        bad = {str(name) for name in (faulty if isinstance(faulty, tuple) else (faulty,))}
         exclude = {node.slurm for node in self._payload.nodes if node.name in bad}
         if exclude:  # the new list replaces that of the submission and of earlier failures
             exclude.update(excluded_nodes(shown))
@@ -422,6 +425,14 @@ class Starter:
         words = ["scontrol", "update", f"JobId={self._allocation.job}", f"AdminComment={text.hex()}"]
         with contextlib.suppress(ProvisionError):
             _command(*words)
+
+
+def _nodes_at_fault(result: Result) -> set[str]:
+    """Return the nodes whose fault the failure of an attempt is."""
+    from provision.batch.reasons import NODE_FAULTS
+
+    nodes = result.cause.params.get("nodes") if result.cause.code in NODE_FAULTS else ()
+    return {str(name) for name in (nodes if isinstance(nodes, tuple) else (nodes,))}
 
 
 def _gpu_option(count: int, minors: Collection[int]) -> str:
