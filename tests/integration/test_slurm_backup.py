@@ -76,7 +76,9 @@ def reaches(scene: SlurmScene, name: str, status: str) -> None:
     try:
         eventually(lambda: job(scene, name)["status"] == status, seconds=180, what=f"{name} is {status}")
     except AssertionError as error:
-        shown = scene.on(THIRD, "scontrol ping; sinfo -N -l; squeue -t all; scontrol show job -d | tail -30", check=False)
+        shown = scene.on(
+            THIRD, "scontrol ping; sinfo -N -l; squeue -t all; scontrol show job -d | tail -30", check=False
+        )
         raise AssertionError(f"{error}: {job(scene, name)}\n{shown}") from error
 
 

@@ -41,7 +41,7 @@ def main() -> None:
     _check(tree)
     space = os.open(f"/proc/{int(pid)}/ns/mnt", os.O_RDONLY)
     _check(libc.setns(space, _CLONE_NEWNS))
-    os.makedirs(path, exist_ok=True)
+    Path(path).mkdir(parents=True, exist_ok=True)
     _check(libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, path.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
 
 

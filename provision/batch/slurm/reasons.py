@@ -174,8 +174,7 @@ REASONS: Mapping[str, Wording] = {
     ),
     "slurm.gpus_missing": Wording(
         "Slurm allocated {count} GPUs on {node_name} for {workers} workers with {gpus} GPUs",
-        "slurmctld may just have started; start the job again: provision restart JOB. If that fails too, correct gres.conf "
-        "on Slurm's controller.",
+        "Correct gres.conf on Slurm's controller.",
     ),
     "slurm.node_unknown": Wording("Slurm allocated {node_name}, which the job does not know", "Submit the job again."),
     "slurm.starter_missing": Wording(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import threading
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from provision.batch.containers import NodeHardware
+from provision.batch.slurm.states import starts_comment, starts_without_gpus
 from provision.documents.jobs import Result, Watched
 from provision.documents.slurm_jobs import SlurmDevice, StepGpus
 from provision.errors import LaunchError
@@ -46,6 +48,7 @@ def starter(names: str = "abc", **options: Any) -> Starter:
     return Starter(payload, Allocation(12, ("s-a", "s-b"), (1, 1), 0))
 
 
+SHOWN, AGAIN = "show job -d -o 12", ["show job -o 12", "requeue 12"]
 SHOW = 'test "$1" = show && echo "JobId=12 Restarts=0 BatchFlag=1 ExcNodeList=login,old[1-2] NodeList=s-a"'
 
 
@@ -105,11 +108,12 @@ def test_a_retry_of_a_job_with_chosen_gpus_may_use_other_nodes(
     ],
 )
 def test_steps_request_the_gpus_of_the_job_by_type_where_slurm_refuses_a_number(
-    programs: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], asked: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], asked: str
 ) -> None:
     """Slurm 22.05 refuses a number above one if the job has one GPU of each of several types."""
     gres = "gpu:g5:1(IDX:5),gpu:g6:0(IDX:),gpu:g7:1(IDX:7)"
-    tool(programs, "scontrol", f"echo 'JobId=12 Nodes=s-a,s-b CPU_IDs=0 Mem=512 GRES={gres}'")
+    shown = f"JobId=12 Nodes=s-a,s-b CPU_IDs=0 Mem=512 GRES={gres}"
+    monkeypatch.setattr(module, "RUN", str(tmp_path / "run"))
     steps: list[tuple[str, str]] = []
 
     def step(name: str, _slurm: str, _job: int, _certificate: str, gpus: str) -> HereConnector:
@@ -119,7 +123,7 @@ def test_steps_request_the_gpus_of_the_job_by_type_where_slurm_refuses_a_number(
     monkeypatch.setattr(module, "StepConnector", step)
     monkeypatch.setattr(module, "ask_jobs", lambda *_: StepGpus([5], [SlurmDevice("GPU-f", 5, 4)]))
     one = starter("ab", gpus=1, **options)
-    allocated = one._allocated(one._own_nodes())
+    allocated = one._allocated(one._own_nodes(), shown)
 
     assert sorted(steps) == [("a", asked), ("b", asked)]
     assert [node.indices for node in allocated] == [(4,), (4,)]
@@ -137,21 +141,38 @@ class Waits(threading.Event):
         return False
 
 
-def test_a_job_without_its_gpus_is_tried_again(programs: Path, tmp_path: Path) -> None:
-    """Slurm 22.05 starts jobs without GPUs before the nodes have registered with a slurmctld that has just started."""
-    tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; {SHOW}; exit 0')
+def test_a_job_without_its_gpus_is_started_again(programs: Path, tmp_path: Path) -> None:
+    """Slurm 22.05 starts jobs without GPUs, such as before the nodes have registered with a new slurmctld."""
+    tool(programs, "scontrol", f'echo "$@" >>{tmp_path}/called; {SHOW}; exit 0')
     tool(programs, "systemd-run", "exit 0")
-    one, waits = starter(gpus=1, retry=1), Waits()
+    one, waits = starter(gpus=1, retry=0), Waits()
     one._stop = waits
 
     assert one._run() == module.FAILED
 
-    assert (tmp_path / "called").read_text().split() == ["show", "show", "requeue"]
+    comment = f"AdminComment={starts_comment(1)}"
+    assert (tmp_path / "called").read_text().splitlines() == [SHOWN, f"update JobId=12 Requeue=1 {comment}", *AGAIN]
     assert waits.seconds == [module.SETTLE_SECONDS]
 
 
-def test_a_job_without_its_gpus_and_without_retries_fails(programs: Path, tmp_path: Path) -> None:
-    tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; {SHOW}; exit 0')
+@pytest.mark.usefixtures("programs")
+def test_starts_without_gpus_are_no_retries() -> None:
+    """The third start of a job with one retry, of which one had no GPUs, is its first retry."""
+    shown = f"JobId=12 Restarts=1 AdminComment={starts_comment(1)} BatchFlag=1"
+    assert starts_without_gpus(shown) == 1
+    one = starter(gpus=1, retry=1)
+    one._without_gpus = 1
+    left = []
+    for restarts in range(4):
+        one._allocation = dataclasses.replace(one._allocation, restarts=restarts)
+        left.append(one._retries_left())
+
+    assert left == [2, 1, 0, -1]
+
+
+def test_a_job_without_its_gpus_fails_in_the_end(programs: Path, tmp_path: Path) -> None:
+    comment = starts_comment(module.MOST_STARTS_WITHOUT_GPUS)
+    tool(programs, "scontrol", f'echo "$1" >>{tmp_path}/called; echo "JobId=12 Restarts=0 AdminComment={comment} End"')
 
     with pytest.raises(LaunchError) as error:
         starter(gpus=1, retry=0)._run()
