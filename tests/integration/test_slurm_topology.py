@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module", params=["debian12", "debian13"])
 def slurm(provision: Provision, request: pytest.FixtureRequest) -> Iterator[Jobs]:
-    """Job verbs for a lab that Slurm schedules: version 22.05 and 24.11, of which the latter chooses GPUs badly itself."""
+    """Job verbs for a lab that Slurm schedules: version 22.05, and 24.11, which chooses GPUs badly itself."""
     with slurm_jobs(provision, LAB, machine="dgx1v", gpus=GPUS, cpus=CPUS, system=request.param) as jobs:
         jobs.ok("node label", FIRST, SECOND, "gpu.schedule=topology")
         yield jobs
