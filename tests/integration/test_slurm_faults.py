@@ -39,6 +39,8 @@ SLURM_LOSES = (
 )
 SLURM_STATE = "scontrol show job -d; scontrol show node; tail -n 200 /var/log/slurm/slurmctld.log"
 """Shows what Slurm knows of a failed round."""
+JOB_FILES = "cd /var/lib/provision/jobs && find . -type f -size -20k ! -name '*.log' -exec tail -n 5 {} +"
+"""Shows what a node has recorded of its jobs."""
 
 pytestmark = pytest.mark.long
 
@@ -299,4 +301,6 @@ def test_jobs_in_slurm_survive_faults_at_random_moments(scene: SlurmScene) -> No
             one_round(scene, dice, number, name)
         except AssertionError:
             say(scene.on(scene.controller, SLURM_STATE, check=False))
+            for node in scene.everywhere:
+                say(f"{node}:\n{scene.on(node, JOB_FILES, check=False)}")
             raise
