@@ -30,8 +30,9 @@ _MOST_PLACES = 4_000_000
 _DIGITS = 11
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD"})
+COMPLETING = "COMPLETING"
 ACTIVE = frozenset(
-    {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"}
+    {"RUNNING", "CONFIGURING", COMPLETING, "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"}
 )
 """Other states are those of jobs that have ended."""
 HELD = frozenset({"JobHeldUser", "JobHeldAdmin"})
@@ -54,6 +55,7 @@ class SlurmJob:
     ended: float = 0.0
     partition: str = ""
     nodes: tuple[str, ...] = ()
+    """Without those whose epilog has ended, if the job is COMPLETING."""
     required_nodes: tuple[str, ...] = ()
     """The nodes that were chosen at the submission, for a job with --gputopology."""
     required_minors: frozenset[int] = frozenset()
